@@ -1,0 +1,172 @@
+// One tile of one selected pass: what is selected goes to the payload, or comes from it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/host/packing.hpp"
+#include "slamb/backend/host/tile_runner.hpp"
+#include "slamb/core/selected_pass.hpp"
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+/// Which elements of a piece of a tile are selected, and how fresh each is. Lives in the first-level cache.
+struct chunk_selection {
+  static constexpr std::uint32_t size = 1024;  ///< elements
+
+  std::uint16_t bits[size / lanes];
+  alignas(64) float freshness[size];
+
+  void clear() { std::fill(std::begin(bits), std::end(bits), std::uint16_t{0}); }
+
+  void select(std::uint32_t begin, std::uint32_t length) {
+    if (length == 1) {
+      bits[begin / lanes] = static_cast<std::uint16_t>(bits[begin / lanes] | (1U << (begin % lanes)));
+      return;
+    }
+    for (const std::uint32_t end = begin + length; begin < end;) {
+      const std::uint32_t count = std::min(end - begin, lanes - begin % lanes);
+      const std::uint32_t ones = ((1U << count) - 1U) << (begin % lanes);
+      bits[begin / lanes] = static_cast<std::uint16_t>(bits[begin / lanes] | ones);
+      begin += count;
+    }
+  }
+};
+
+/// Calls visit(begin, length, age) for all of [c.index, c.index + count), by the fastest way the selection offers.
+template <class Selection, class Visit>
+void for_each_run(const Selection& selection, coordinate c, std::uint64_t count, Visit&& visit) {
+  if constexpr (has_runs<Selection>) {
+    selection.runs(c, count, visit);
+  } else {
+    const std::uint64_t end = c.index + count;
+    for (; c.index < end; ++c.index) {
+      if constexpr (has_age<Selection>)
+        visit(c.index, std::uint64_t{1}, static_cast<std::uint32_t>(selection.age(c)));
+      else
+        visit(c.index, std::uint64_t{1}, selection.selects(c) ? 0U : 1U);
+    }
+  }
+}
+
+/// How many elements of the tile are selected.
+template <class Selection>
+std::uint64_t count_selected(const Selection& selection, const segment& s, const tile& t) {
+  if (s.dense) return t.count;
+  coordinate c = coordinate_of(s, t.segment, t.first);
+  if constexpr (has_selected_before<Selection>) {
+    coordinate end = c;
+    end.index += t.count;
+    return selection.selected_before(end) - selection.selected_before(c);
+  } else {
+    std::uint64_t selected = 0;
+    for_each_run(selection, c, t.count, [&selected](std::uint64_t, std::uint64_t length, std::uint32_t age) {
+      if (age == 0) selected += length;
+    });
+    return selected;
+  }
+}
+
+/// Fills `chunk` for `count` elements from `c`. With `age` [count], ages are kept there; `Keep`: the new ones are stored.
+template <bool Freshness, bool Keep, class Selection>
+void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
+                const payload_view& payload, std::uint8_t* age, chunk_selection& chunk) {
+  chunk.clear();
+  if (s.dense) {
+    chunk.select(0, count);
+    if constexpr (Freshness) std::fill_n(chunk.freshness, count, 1.0F);
+    return;
+  }
+  const freshness_table freshness = payload.freshness;
+  if constexpr (has_fill<Selection> && has_age<Selection>)
+    if (selection.fill(c, count, freshness, chunk.bits, Freshness ? chunk.freshness : nullptr)) return;
+  for_each_run(selection, c, count, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t run_age) {
+    const auto first = static_cast<std::uint32_t>(begin - c.index);
+    const auto past = first + static_cast<std::uint32_t>(length);
+    if (run_age == 0) chunk.select(first, past - first);
+    if constexpr (has_age<Selection>) {
+      if constexpr (Freshness) {
+        const float value = freshness[run_age];
+        for (std::uint32_t i = first; i < past; ++i) chunk.freshness[i] = value;
+      }
+    } else if constexpr (Freshness) {
+      for (std::uint32_t i = first; i < past; ++i) {
+        const std::uint32_t now = run_age == 0 ? 0U : std::min(255U, age[i] + 1U);
+        if constexpr (Keep) age[i] = static_cast<std::uint8_t>(now);
+        chunk.freshness[i] = freshness[now];
+      }
+    }
+  });
+}
+
+/// Runs `pass` over what a tile has in the payload planes; adds its sums to `sums` [Pass::sums].
+template <class Pass>
+void run_packed_tile(const Pass& pass, const model_view& view, const payload_view& payload, std::size_t tile_number,
+                     double* sums) {
+  static_assert(Pass::writes == 0, "slamb: a pass over the payload only takes sums");
+  const std::uint64_t first = payload.tile_first[tile_number];
+  const std::uint64_t count = payload.tile_first[tile_number + 1] - first;
+  const tile_arrays planes(payload.parameter + first, payload.momentum + first, payload.variance + first);
+  tile_sums<Pass::sums> tile_sum;
+  run_elements(pass, pass.constants(view.tiles[tile_number].segment), planes, count, tile_sum);
+  for (int i = 0; i < Pass::sums; ++i) sums[i] += tile_sum.sum[i].total();
+}
+
+/// One tile of a selected pass under way.
+template <class Pass, class Constants>
+struct selected_lane_runner {
+  const Pass& pass;
+  Constants constants;
+  tile_arrays at;
+  payload_view payload;
+  std::uint64_t cursor;  // in the payload
+  tile_sums<Pass::sums>& sums;
+
+  // Sixteen elements from i, or fewer: Count… is nothing, or their number. `counted` has the bits of those that exist.
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE void run(std::size_t i, std::uint32_t bits, std::uint32_t counted, const float* freshness,
+                               Count... count) {
+    masked_tile_sums<Pass::sums> unsent{sums, mask_of(~bits & counted)};
+    selected_lanes<floats, lane_mask> lane{mask_of(bits), {}};
+    if constexpr (Pass::needs_freshness) lane.freshness = floats::load(freshness);
+    element<floats> e;
+    at.template load<Pass::reads>(e, i, count...);
+    if constexpr (Pass::receives) e.exchanged = unpack(bits, payload.momentum + cursor);
+    pass(e, lane, constants, unsent);
+    if constexpr ((Pass::packs & stream::momentum) != 0) pack(bits, e.momentum, payload.momentum + cursor);
+    if constexpr ((Pass::packs & stream::variance) != 0) pack(bits, e.variance, payload.variance + cursor);
+    if constexpr ((Pass::packs & stream::parameter) != 0) pack(bits, e.parameter, payload.parameter + cursor);
+    at.template store<Pass::writes>(e, i, count...);
+    cursor += count_of(bits);
+  }
+};
+
+/// Runs `pass` over a tile; its sums become `sums` [Pass::sums]. Returns whether all that it checked was finite.
+template <class Pass, class Selection>
+__attribute__((flatten)) bool run_selected_tile(const Pass& pass, const model_view& view, const payload_view& payload,
+                                                const Selection& selection, std::size_t tile_number, double* sums) {
+  const tile t = view.tiles[tile_number];
+  const segment& s = view.segments[t.segment];
+  constexpr bool needs_ages = Pass::needs_freshness && !has_age<Selection>;
+  tile_sums<Pass::sums> tile_sum;
+  selected_lane_runner<Pass, decltype(pass.constants(0))> runner{
+      pass, pass.constants(t.segment), tile_arrays(view, s, t), payload, payload.tile_first[tile_number], tile_sum};
+  chunk_selection chunk;
+  for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {
+    const std::uint32_t count = std::min(chunk_selection::size, t.count - first);
+    std::uint8_t* const age = needs_ages ? payload.age + s.state + t.first + first : nullptr;
+    fill_chunk<Pass::needs_freshness, needs_ages>(selection, s, coordinate_of(s, t.segment, t.first + first), count,
+                                                  payload, age, chunk);
+    std::uint32_t i = 0;
+    for (; i + lanes <= count; i += lanes) runner.run(first + i, chunk.bits[i / lanes], all_lanes, chunk.freshness + i);
+    if (const std::uint32_t rest = count - i; rest > 0)
+      runner.run(first + i, chunk.bits[i / lanes], (1U << rest) - 1U, chunk.freshness + i, static_cast<int>(rest));
+  }
+  for (int i = 0; i < Pass::sums; ++i) sums[i] = tile_sum.sum[i].total();
+  return tile_sum.all_finite();
+}
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

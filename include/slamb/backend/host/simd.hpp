@@ -1,0 +1,278 @@
+// Sixteen floats that behave as one: explicit vectors on every compiler flag, and the same lanes on every processor.
+//
+// The number of lanes is fixed, whatever the width of the registers, so that sums are taken in the same order and give
+// the same bits with SSE2, AVX2 and AVX-512. The types live in a namespace named after the instruction set: translation
+// units compiled for different ones can be linked into one program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "slamb/core/config.hpp"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#else
+#include <cmath>
+#endif
+
+#if defined(__AVX512F__)
+#define SLAMB_SIMD_BYTES 64
+#define SLAMB_SIMD_NAMESPACE avx512
+#elif defined(__AVX2__)
+#define SLAMB_SIMD_BYTES 32
+#define SLAMB_SIMD_NAMESPACE avx2
+#elif defined(__SSE2__)
+#define SLAMB_SIMD_BYTES 16
+#define SLAMB_SIMD_NAMESPACE sse2
+#else
+#define SLAMB_SIMD_BYTES 16
+#define SLAMB_SIMD_NAMESPACE generic
+#endif
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+inline constexpr int lanes = 16;
+
+namespace native {
+
+inline constexpr int width = SLAMB_SIMD_BYTES / 4;  // floats in a register
+inline constexpr int parts = lanes / width;
+
+typedef float floats __attribute__((vector_size(SLAMB_SIMD_BYTES)));
+typedef std::int32_t ints __attribute__((vector_size(SLAMB_SIMD_BYTES)));
+typedef double doubles __attribute__((vector_size(SLAMB_SIMD_BYTES)));
+
+// The masked forms of AVX-512's intrinsics take no undefined operand, about which g++ 12 would warn in the user's program.
+SLAMB_ALWAYS_INLINE floats square_root(floats x) {
+#if defined(__AVX512F__)
+  return (floats)_mm512_maskz_sqrt_ps(0xFFFF, (__m512)x);
+#elif defined(__AVX2__)
+  return (floats)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__)
+  return (floats)_mm_sqrt_ps((__m128)x);
+#else
+  for (int i = 0; i < width; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+#endif
+}
+
+SLAMB_ALWAYS_INLINE floats select(ints mask, floats yes, floats no) {
+  return (floats)((mask & (ints)yes) | (~mask & (ints)no));
+}
+
+SLAMB_ALWAYS_INLINE doubles widen_low(floats x) {
+#if defined(__AVX512F__)
+  const __m256d low = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd((__m512)x), 0);
+  return (doubles)_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(low));
+#elif defined(__AVX2__)
+  return (doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+#elif defined(__SSE2__)
+  return (doubles)_mm_cvtps_pd((__m128)x);
+#else
+  return doubles{x[0], x[1]};
+#endif
+}
+
+SLAMB_ALWAYS_INLINE doubles widen_high(floats x) {
+#if defined(__AVX512F__)
+  const __m256d high = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd((__m512)x), 1);
+  return (doubles)_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(high));
+#elif defined(__AVX2__)
+  return (doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+#elif defined(__SSE2__)
+  return (doubles)_mm_cvtps_pd(_mm_movehl_ps((__m128)x, (__m128)x));
+#else
+  return doubles{x[2], x[3]};
+#endif
+}
+
+}  // namespace native
+
+/// True or false in each lane.
+struct lane_mask {
+  native::ints part[native::parts];
+};
+
+/// Sixteen floats. All operators work lane by lane.
+struct floats {
+  native::floats part[native::parts];
+
+  floats() = default;
+  SLAMB_ALWAYS_INLINE explicit floats(float value) {
+    part[0] = native::floats{} + value;
+    for (int i = 1; i < native::parts; ++i) part[i] = part[0];
+  }
+
+  static SLAMB_ALWAYS_INLINE floats load(const float* from) {
+    floats x;
+    std::memcpy(x.part, from, sizeof(x.part));
+    return x;
+  }
+  SLAMB_ALWAYS_INLINE void store(float* to) const { std::memcpy(to, part, sizeof(part)); }
+
+  /// The first `count` floats, and 0 in the other lanes.
+  static SLAMB_ALWAYS_INLINE floats load(const float* from, int count) {
+    alignas(SLAMB_SIMD_BYTES) float all[lanes] = {};
+    for (int i = 0; i < count; ++i) all[i] = from[i];
+    return load(all);
+  }
+  SLAMB_ALWAYS_INLINE void store(float* to, int count) const {
+    alignas(SLAMB_SIMD_BYTES) float all[lanes];
+    store(all);
+    for (int i = 0; i < count; ++i) to[i] = all[i];
+  }
+};
+
+namespace detail {
+
+// f of each register of the arguments, without a loop, so that every optimisation level keeps them in registers.
+template <class Result, class F, class... Arguments>
+SLAMB_ALWAYS_INLINE Result lanewise(F f, const Arguments&... a) {
+  Result r;
+  r.part[0] = f(a.part[0]...);
+  if constexpr (native::parts > 1) r.part[1] = f(a.part[1]...);
+  if constexpr (native::parts > 2) {
+    r.part[2] = f(a.part[2]...);
+    r.part[3] = f(a.part[3]...);
+  }
+  return r;
+}
+
+struct plus {
+  template <class T>
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const { return a + b; }
+};
+struct minus {
+  template <class T>
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const { return a - b; }
+};
+// A product is rounded before it is used: were it fused with a sum where the processor can, the bits would depend on the
+// flags, and on how the compiler arranged a pass. g++ fuses by default; the empty assembly statement costs nothing.
+struct times {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
+    native::floats product = a * b;
+#if defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(product));
+#else
+    __asm__("" : "+x"(product));
+#endif
+#endif
+    return product;
+  }
+};
+struct over {
+  template <class T>
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const { return a / b; }
+};
+struct less {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::floats a, native::floats b) const { return a < b; }
+};
+struct inverse {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::ints a) const { return ~a; }
+};
+struct chosen {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::ints mask, native::floats yes, native::floats no) const {
+    return native::select(mask, yes, no);
+  }
+};
+struct rooted {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::floats x) const { return native::square_root(x); }
+};
+
+}  // namespace detail
+
+SLAMB_ALWAYS_INLINE floats operator+(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::plus{}, a, b);
+}
+SLAMB_ALWAYS_INLINE floats operator-(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::minus{}, a, b);
+}
+SLAMB_ALWAYS_INLINE floats operator*(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::times{}, a, b);
+}
+SLAMB_ALWAYS_INLINE floats operator/(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::over{}, a, b);
+}
+SLAMB_ALWAYS_INLINE lane_mask operator<(const floats& a, const floats& b) {
+  return detail::lanewise<lane_mask>(detail::less{}, a, b);
+}
+SLAMB_ALWAYS_INLINE lane_mask operator~(const lane_mask& a) {
+  return detail::lanewise<lane_mask>(detail::inverse{}, a);
+}
+
+// Found by argument-dependent lookup from the element functions.
+SLAMB_ALWAYS_INLINE floats select(const lane_mask& mask, const floats& yes, const floats& no) {
+  return detail::lanewise<floats>(detail::chosen{}, mask, yes, no);
+}
+SLAMB_ALWAYS_INLINE floats square_root(const floats& x) { return detail::lanewise<floats>(detail::rooted{}, x); }
+SLAMB_ALWAYS_INLINE floats minimum(const floats& a, const floats& b) { return select(b < a, b, a); }
+SLAMB_ALWAYS_INLINE floats maximum(const floats& a, const floats& b) { return select(a < b, b, a); }
+
+namespace detail {
+
+inline constexpr std::int32_t bit_of_lane[lanes] = {1 << 0, 1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+                                                    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+
+template <int Part>
+SLAMB_ALWAYS_INLINE native::ints mask_part(std::uint32_t bits) {
+  native::ints bit;
+  std::memcpy(&bit, bit_of_lane + Part * native::width, sizeof(bit));
+  const native::ints all = native::ints{} + static_cast<std::int32_t>(bits);
+  return (all & bit) != 0;
+}
+
+}  // namespace detail
+
+/// The mask of the lanes whose bit in `bits` is set (lane i: bit i).
+SLAMB_ALWAYS_INLINE lane_mask mask_of(std::uint32_t bits) {
+  lane_mask mask;
+  mask.part[0] = detail::mask_part<0>(bits);
+  if constexpr (native::parts > 1) mask.part[1] = detail::mask_part<1>(bits);
+  if constexpr (native::parts > 2) {
+    mask.part[2] = detail::mask_part<2>(bits);
+    mask.part[3] = detail::mask_part<3>(bits);
+  }
+  return mask;
+}
+
+/// The sum of values in double precision, lane by lane; the lanes are added in a fixed order at the end.
+struct double_sum {
+  native::doubles low[native::parts] = {};
+  native::doubles high[native::parts] = {};
+
+  SLAMB_ALWAYS_INLINE void add_square(const floats& x) {
+    add_part<0>(x);
+    if constexpr (native::parts > 1) add_part<1>(x);
+    if constexpr (native::parts > 2) {
+      add_part<2>(x);
+      add_part<3>(x);
+    }
+  }
+
+  double total() const {
+    double lane[lanes];
+    for (int part = 0; part < native::parts; ++part) {
+      std::memcpy(lane + part * native::width, &low[part], sizeof(native::doubles));
+      std::memcpy(lane + part * native::width + native::width / 2, &high[part], sizeof(native::doubles));
+    }
+    for (int half = lanes / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+    return lane[0];
+  }
+
+ private:
+  template <int Part>
+  SLAMB_ALWAYS_INLINE void add_part(const floats& x) {
+    const native::doubles a = native::widen_low(x.part[Part]);
+    const native::doubles b = native::widen_high(x.part[Part]);
+    low[Part] += a * a;
+    high[Part] += b * b;
+  }
+};
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

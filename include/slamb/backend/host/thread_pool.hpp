@@ -1,0 +1,127 @@
+// The threads of the host backend: a pool that sleeps between passes and deals tiles in order.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace slamb::host {
+
+/// Runs loops on the calling thread and `threads − 1` others. One loop at a time; loop bodies must not throw.
+class thread_pool {
+ public:
+  /// @throws std::system_error if a thread cannot be started.
+  explicit thread_pool(unsigned threads) {
+    try {
+      for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
+
+  thread_pool(const thread_pool&) = delete;
+  thread_pool& operator=(const thread_pool&) = delete;
+  ~thread_pool() { stop(); }
+
+  /// Calls body(i) for first ≤ i < last, `grain` neighbours at a time on one thread; returns when all are done.
+  template <class Body>
+  void for_each(std::size_t first, std::size_t last, std::size_t grain, const Body& body) {
+    if (workers_.empty() || last - first <= grain) {
+      for (std::size_t i = first; i < last; ++i) body(i);
+      return;
+    }
+    next_.store(first, std::memory_order_relaxed);
+    const auto take = [this, last, grain, &body] {
+      for (;;) {
+        const std::size_t begin = next_.fetch_add(grain, std::memory_order_relaxed);
+        if (begin >= last) return;
+        for (std::size_t i = begin; i < std::min(last, begin + grain); ++i) body(i);
+      }
+    };
+    start([](const void* context) { (*static_cast<const decltype(take)*>(context))(); }, &take);
+    take();
+    finish();
+  }
+
+ private:
+  using entry = void (*)(const void*);
+
+  void start(entry run, const void* context) {
+    {
+      const std::lock_guard lock(mutex_);
+      run_ = run;
+      context_ = context;
+      busy_.store(workers_.size(), std::memory_order_relaxed);
+      loop_.store(loop_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
+    wake_.notify_all();
+  }
+
+  // The caller has nothing left to do: a short wait in place, then sleep.
+  void finish() {
+    if (spin([this] { return busy_.load(std::memory_order_acquire) == 0; })) return;
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return busy_.load(std::memory_order_acquire) == 0; });
+  }
+
+  void serve() {
+    for (std::uint64_t seen = 0;;) {
+      spin([&] { return loop_.load(std::memory_order_acquire) != seen; });
+      entry run = nullptr;
+      const void* context = nullptr;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stopping_ || loop_.load(std::memory_order_relaxed) != seen; });
+        if (stopping_) return;
+        seen = loop_.load(std::memory_order_relaxed);
+        run = run_;
+        context = context_;
+      }
+      run(context);
+      if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        const std::lock_guard lock(mutex_);
+        done_.notify_one();
+      }
+    }
+  }
+
+  // Passes follow each other within microseconds, and waking a sleeping thread takes longer than that.
+  template <class Condition>
+  static bool spin(const Condition& holds) {
+    for (int i = 0; i < 2000; ++i) {
+      if (holds()) return true;
+#if defined(__x86_64__) || defined(__i386__)
+      __builtin_ia32_pause();
+#endif
+    }
+    return false;
+  }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<std::size_t> busy_{0};
+  std::atomic<std::uint64_t> loop_{0};
+  entry run_ = nullptr;
+  const void* context_ = nullptr;
+  bool stopping_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace slamb::host

@@ -1,0 +1,87 @@
+// A decorator that counts what goes through another Communicator, and is otherwise that Communicator.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "slamb/communicator/self_communicator.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/statistics.hpp"
+
+namespace slamb {
+
+/// Forwards every collective that `Base` has, for the same element types and streams, and records the traffic of those
+/// that returned: what throws is not counted. A payload is the vector of an all_reduce or a broadcast, the gathered
+/// whole of an all_gather, and the sent whole of an all_to_all; `bytes_sent_by` makes bytes on the wire of it.
+///
+/// *Cost*: a few additions a collective. *Stream* and *Determinism*: those of `Base`; counts are of collectives
+/// enqueued.
+template <communicator Base = self_communicator>
+class counting_communicator {
+ public:
+  counting_communicator() requires std::default_initializable<Base>
+  = default;
+  explicit counting_communicator(Base base) : base_(std::move(base)) {}
+
+  int rank() const { return static_cast<int>(base_.rank()); }
+  int size() const { return static_cast<int>(base_.size()); }
+
+  /// `values` [n] become their sum over ranks.
+  template <class T, class Stream>
+  requires has_all_reduce_sum<Base, T, Stream>
+  void all_reduce_sum(std::span<T> values, Stream stream) {
+    base_.all_reduce_sum(values, stream);
+    record(collective::all_reduce, values.size(), sizeof(T));
+  }
+
+  /// `values` [n] become those of rank `root`.
+  template <class T, class Stream>
+  requires has_broadcast<Base, T, Stream>
+  void broadcast(std::span<T> values, int root, Stream stream) {
+    base_.broadcast(values, root, stream);
+    record(collective::broadcast, values.size(), sizeof(T));
+  }
+
+  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order.
+  template <class T, class Stream>
+  requires has_all_gather<Base, T, Stream>
+  void all_gather(std::span<const T> mine, std::span<T> all, Stream stream) {
+    base_.all_gather(mine, all, stream);
+    record(collective::all_gather, all.size(), sizeof(T));
+  }
+
+  /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n].
+  template <class T, class Stream>
+  requires has_all_to_all<Base, T, Stream>
+  void all_to_all(std::span<const T> send, std::span<T> receive, Stream stream) {
+    base_.all_to_all(send, receive, stream);
+    record(collective::all_to_all, send.size(), sizeof(T));
+  }
+
+  /// Traffic of this rank since construction or the last `reset()`.
+  const traffic_counts& counts() const noexcept { return counts_; }
+  /// Sets all counts to zero.
+  void reset() noexcept { counts_ = {}; }
+  /// The communicator that does the work; what is called on it directly is not counted.
+  Base& base() noexcept { return base_; }
+  const Base& base() const noexcept { return base_; }
+
+ private:
+  void record(collective kind, std::size_t elements, std::size_t element_size) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(elements) * element_size;
+    counts_[kind] = counts_[kind] + traffic{1, elements, bytes, bytes_sent_by(kind, bytes, size())};
+  }
+
+  Base base_{};
+  traffic_counts counts_{};
+};
+
+static_assert(has_all_reduce_sum<counting_communicator<>, float>);
+static_assert(has_all_gather<counting_communicator<>, float>);
+static_assert(has_all_to_all<counting_communicator<>, float>);
+static_assert(has_broadcast<counting_communicator<>, float>);
+
+}  // namespace slamb

@@ -1,0 +1,300 @@
+// N ranks in one process, a thread each: a Communicator that copies nothing it need not, for tests, examples and
+// machines of many cores. Ranks show each other their buffers, meet, work on them directly, and part.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slamb/communicator/thread_meeting.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+namespace detail {
+
+/// An element that ranks can add. Integers wrap around.
+template <class T>
+concept summable = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
+
+template <summable T>
+constexpr T wrapping_sum(T a, T b) noexcept {
+  if constexpr (std::is_integral_v<T>) {
+    using bits = std::make_unsigned_t<T>;
+    return static_cast<T>(static_cast<bits>(static_cast<bits>(a) + static_cast<bits>(b)));
+  } else {
+    return a + b;
+  }
+}
+
+// A call of its own, with a constant `Count`, so that compilers vectorise it at -O2.
+template <std::size_t Count, class T>
+inline void add_block(T* __restrict sum, const T* __restrict term) noexcept {
+  for (std::size_t i = 0; i < Count; ++i) sum[i] = wrapping_sum(sum[i], term[i]);
+}
+
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
+  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+/// Sums elements [begin, end) of all ranks' buffers in rank order, and writes the sums to all of them.
+template <class T>
+void sum_over_ranks(const thread_meeting& meeting, std::size_t begin, std::size_t end) noexcept {
+  constexpr std::size_t block = 4096 / sizeof(T);  // stays in the first cache
+  alignas(64) T sum[block];
+  for (; begin < end; begin += block) {
+    const std::size_t count = std::min(block, end - begin);
+    copy_bytes(sum, static_cast<const T*>(meeting.post(0).in) + begin, count * sizeof(T));
+    for (int rank = 1; rank < meeting.size(); ++rank) {
+      const T* term = static_cast<const T*>(meeting.post(rank).in) + begin;
+      if (count == block) {
+        add_block<block>(sum, term);
+      } else {
+        for (std::size_t i = 0; i < count; ++i) sum[i] = wrapping_sum(sum[i], term[i]);
+      }
+    }
+    for (int rank = 0; rank < meeting.size(); ++rank) {
+      copy_bytes(static_cast<T*>(meeting.post(rank).out) + begin, sum, count * sizeof(T));
+    }
+  }
+}
+
+}  // namespace detail
+
+/// One rank of a thread_group: a handle to be moved to the rank's thread, or into its optimizer.
+///
+/// All ranks make the same collectives in the same order, each from one thread; a call returns when all ranks are done
+/// with the buffers. Buffers are host memory of any alignment; those of different ranks do not overlap. A rank whose
+/// handle is destroyed has left, and a peer that waits for it fails. A handle that was moved from has not.
+///
+/// Every collective
+/// @throws std::invalid_argument for a wrong root or sizes that do not fit, before it waits; the group has then failed
+/// @throws communicator_error on every rank, if ranks call different collectives or with different sizes, a peer has
+///   left, does not come within `thread_options::timeout`, or the group has failed before: a failed group stays failed,
+///   and each later call throws the first reason. Buffers are then as they were.
+///
+/// *Cost*: two meetings of the ranks; no memory but what stands on the stack.
+/// *Determinism*: sums are made in rank order, element by element: the same bits on all ranks and in every run.
+class thread_communicator {
+ public:
+  thread_communicator(thread_communicator&&) noexcept = default;
+  thread_communicator& operator=(thread_communicator other) noexcept {  // what was held before leaves, with `other`
+    std::swap(meeting_, other.meeting_);
+    std::swap(rank_, other.rank_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~thread_communicator() {
+    if (meeting_) meeting_->leave(rank_);
+  }
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// `values` [n] become their sum over ranks, ((x₀ + x₁) + x₂) + …; integers wrap around.
+  template <detail::summable T>
+  void all_reduce_sum(std::span<T> values, host_stream /*stream*/) {
+    const std::size_t n = values.size();
+    run<T>({.kind = collective::all_reduce, .count = n}, values, values, [&] {
+      // Each rank sums one chunk, of whole cache lines so that ranks do not write to the same one.
+      constexpr std::size_t line = std::max<std::size_t>(1, 64 / sizeof(T));
+      const std::size_t lines = (n + line - 1) / line;
+      const std::size_t ranks = static_cast<std::size_t>(size_);
+      const std::size_t chunk = (lines + ranks - 1) / ranks * line;
+      const std::size_t begin = std::min(n, static_cast<std::size_t>(rank_) * chunk);
+      if (size_ > 1) detail::sum_over_ranks<T>(*meeting_, begin, std::min(n, begin + chunk));
+    });
+  }
+
+  /// `values` [n] become those of rank `root`.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void broadcast(std::span<T> values, int root, host_stream /*stream*/) {
+    if (root < 0 || root >= size_) {
+      reject("broadcast: root = " + std::to_string(root) + ", but it must be in [0, " + std::to_string(size_) + ")");
+    }
+    const std::span<const T> sent = root == rank_ ? values : std::span<T>{};
+    run<T>({.kind = collective::broadcast, .count = values.size(), .root = root}, sent, values,
+           [&] { detail::copy_bytes(values.data(), meeting_->post(root).in, values.size_bytes()); });
+  }
+
+  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order. `mine` may be its own place in `all`.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_gather(std::span<const T> mine, std::span<T> all, host_stream /*stream*/) {
+    const std::size_t ranks = static_cast<std::size_t>(size_);
+    if (all.size() % ranks != 0 || all.size() / ranks != mine.size()) {
+      reject("all_gather: all.size() = " + std::to_string(all.size()) +
+             ", but it must be size() * mine.size() = " + std::to_string(size_) + " * " + std::to_string(mine.size()));
+    }
+    run<T>({.kind = collective::all_gather, .count = mine.size()}, mine, all, [&] {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const void* theirs = meeting_->post(static_cast<int>(rank)).in;
+        detail::copy_bytes(all.data() + rank * mine.size(), theirs, mine.size_bytes());
+      }
+    });
+  }
+
+  /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n]; the two do not overlap.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_to_all(std::span<const T> send, std::span<T> receive, host_stream /*stream*/) {
+    const std::size_t ranks = static_cast<std::size_t>(size_);
+    if (send.size() % ranks != 0 || receive.size() != send.size()) {
+      reject("all_to_all: send.size() = " + std::to_string(send.size()) +
+             " and receive.size() = " + std::to_string(receive.size()) +
+             ", but they must be equal and a multiple of size() = " + std::to_string(size_));
+    }
+    const std::size_t chunk = send.size() / ranks;
+    run<T>({.kind = collective::all_to_all, .count = send.size()}, send, receive, [&] {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const T* theirs = static_cast<const T*>(meeting_->post(static_cast<int>(rank)).in);
+        const T* mine = theirs + static_cast<std::size_t>(rank_) * chunk;
+        detail::copy_bytes(receive.data() + rank * chunk, mine, chunk * sizeof(T));
+      }
+    });
+  }
+
+ private:
+  friend class thread_group;
+
+  thread_communicator(std::shared_ptr<detail::thread_meeting> meeting, int rank)
+      : meeting_(std::move(meeting)), rank_(rank), size_(meeting_ ? meeting_->size() : 1) {}
+
+  /// A wrong argument is this rank's mistake, so the others must not wait for it.
+  [[noreturn]] void reject(const std::string& what) {
+    if (meeting_) meeting_->fail_because_of(rank_, "called " + what);
+    throw std::invalid_argument("slamb: " + what);
+  }
+
+  /// One collective: faults, `meet`, the work of this rank (it neither blocks nor throws), `part`.
+  template <class T, class Work>
+  void run(detail::collective_call call, std::span<const T> in, std::span<T> out, Work work) {
+    if (!meeting_) throw communicator_error("slamb: a collective of a thread_communicator that was moved from");
+    call.family = detail::element_family<T>();
+    call.element_size = sizeof(T);
+    detail::thread_post post{call, in.data(), out.data()};
+    std::vector<std::byte> wrong;  // what is sent instead, if that is to be corrupted
+    const std::optional<fault_kind> planned = meeting_->start_call(rank_);
+    if (planned == fault_kind::throws) {
+      meeting_->fail_because_of(rank_, "threw, by an injected fault, in " + to_text(call));
+      throw communicator_error(meeting_->reason());
+    }
+    if (planned == fault_kind::stalls) meeting_->stall(rank_, call);
+    if (planned == fault_kind::corrupts && !in.empty()) {
+      if (in.data() != out.data()) {
+        wrong.resize(in.size_bytes());
+        detail::copy_bytes(wrong.data(), in.data(), in.size_bytes());
+        post.in = wrong.data();
+      }
+      std::memset(wrong.empty() ? static_cast<void*>(out.data()) : wrong.data(), 0xFF, sizeof(T));
+    }
+    meeting_->meet(rank_, post);
+    work();
+    meeting_->part(rank_);
+    if (planned == fault_kind::corrupts_result && !out.empty()) std::memset(out.data(), 0xFF, sizeof(T));
+  }
+
+  std::shared_ptr<detail::thread_meeting> meeting_;
+  int rank_;
+  int size_;
+};
+
+/// The ranks of one process. The group may be destroyed before its communicators; they share what they need.
+class thread_group {
+ public:
+  /// @throws std::invalid_argument if `size` is not in [1, 64] or the timeout is not positive
+  explicit thread_group(int size, thread_options options = {})
+      : meeting_(std::make_shared<detail::thread_meeting>(size, options)) {}
+
+  int size() const noexcept { return meeting_->size(); }
+
+  /// The handle of `rank`: one at a time. A rank that has left may come back, unless the group has failed; all ranks
+  /// must be back before any of them makes a collective.
+  /// @throws std::invalid_argument if `rank` is not in [0, size()) or its handle is still alive
+  /// @throws communicator_error if the group has failed
+  thread_communicator communicator(int rank) {
+    meeting_->join(rank);
+    return {meeting_, rank};
+  }
+
+  /// Plans a failure; each fault happens once, at the rank and round it names.
+  /// @throws std::invalid_argument if the fault's rank is not in [0, size())
+  void inject(const fault& planned) { meeting_->inject(planned); }
+
+  /// The group fails for `reason`, from any thread: ranks that wait for a peer throw communicator_error, and so does
+  /// every later call. A collective that all ranks have come to is still done on all of them.
+  void abort(const std::string& reason) { meeting_->fail("it was aborted: " + reason); }
+
+  /// Whether a failure of `rank` made the group fail, so that its exception is the cause of those of its peers.
+  bool failed_because_of(int rank) const { return meeting_->is_culprit(rank); }
+
+ private:
+  std::shared_ptr<detail::thread_meeting> meeting_;
+};
+
+/// Calls `body(thread_communicator)` for each rank of `group` at once, each on its own thread, and joins them.
+///
+/// @throws what a rank threw first, not what its peers threw because of it
+/// @throws std::invalid_argument if a rank has a communicator; communicator_error if the group has failed before
+template <class F>
+requires std::invocable<F&, thread_communicator>
+void run_ranks(thread_group& group, F&& body) {
+  std::vector<thread_communicator> communicators;
+  for (int rank = 0; rank < group.size(); ++rank) communicators.push_back(group.communicator(rank));
+
+  std::mutex mutex;
+  std::vector<std::pair<int, std::exception_ptr>> failures;  // [rank, exception] in the order of time
+  const auto run_rank = [&](thread_communicator communicator) {
+    const int rank = communicator.rank();
+    try {
+      std::invoke(body, std::move(communicator));
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failures.emplace_back(rank, std::current_exception());
+    }
+  };
+
+  std::vector<std::jthread> threads;  // which join when they are destroyed
+  threads.reserve(communicators.size());
+  try {
+    for (thread_communicator& communicator : communicators) threads.emplace_back(run_rank, std::move(communicator));
+  } catch (...) {
+    group.abort("a thread could not be started");
+    throw;
+  }
+  threads.clear();
+  const auto cause = std::find_if(failures.begin(), failures.end(),
+                                  [&](const auto& failure) { return group.failed_because_of(failure.first); });
+  if (cause != failures.end()) std::rethrow_exception(cause->second);
+  if (!failures.empty()) std::rethrow_exception(failures.front().second);
+}
+
+/// The same with a group of its own.
+///
+/// @throws std::invalid_argument if `size` is not in [1, 64] or the timeout is not positive
+template <class F>
+requires std::invocable<F&, thread_communicator>
+void run_ranks(int size, F&& body, thread_options options = {}) {
+  thread_group group(size, options);
+  run_ranks(group, body);
+}
+
+static_assert(has_all_reduce_sum<thread_communicator, float>);
+static_assert(has_all_gather<thread_communicator, float>);
+static_assert(has_all_to_all<thread_communicator, float>);
+static_assert(has_broadcast<thread_communicator, float>);
+
+}  // namespace slamb

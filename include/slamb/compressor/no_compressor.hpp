@@ -1,0 +1,36 @@
+// The null Compressor: everything is sent as it is.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/core/concepts.hpp"
+
+namespace slamb {
+
+/// Sends every element at every step. As a sparsifier it selects all.
+struct no_compressor {
+  static constexpr bool is_sparsifier = true;
+  static constexpr bool payload_is_summable = true;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = 32;
+  static constexpr segment_scale scale = segment_scale::none;
+  static constexpr bool selects_all = true;
+
+  struct selection {
+    SLAMB_HOST_DEVICE bool selects(coordinate /*c*/) const { return true; }
+    SLAMB_HOST_DEVICE std::uint32_t age(coordinate /*c*/) const { return 0; }
+    SLAMB_HOST_DEVICE std::uint64_t selected_before(coordinate c) const { return c.index; }
+
+    template <class Visit>
+    void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
+      visit(c.index, count, 0U);
+    }
+  };
+
+  static selection at(std::uint64_t /*step*/) noexcept { return {}; }
+};
+
+static_assert(sparsifier<no_compressor>);
+static_assert(has_runs<no_compressor::selection>);
+
+}  // namespace slamb

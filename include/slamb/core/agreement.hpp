@@ -1,0 +1,103 @@
+// Ranks that were built differently must not train together: what each was given is compared at construction.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+/// 64-bit FNV-1a.
+constexpr std::uint64_t hash_of(std::string_view text) noexcept {
+  std::uint64_t hash = 0xCBF29CE484222325U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  return hash;
+}
+
+/// A list of named facts that must be the same on all ranks.
+class agreement {
+ public:
+  /// @param kind  names the optimizer and its policies
+  agreement(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
+
+  void add(std::string name, double value) {
+    facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), fact::number});
+  }
+  void add_word(std::string name, std::uint64_t word) { facts_.push_back({std::move(name), word, fact::word}); }
+
+  /// Compares with the other ranks, by all_reduce_sum of floats: each rank fills its own place, 16 bits a float.
+  ///
+  /// @throws disagreement_error on every rank, naming the first fact that differs and two ranks with their values
+  template <class Communicator, class Stream>
+  void require(Communicator& communicator, Stream stream) const {
+    if (communicator.size() == 1) return;
+    std::string names;
+    for (const fact& f : facts_) names += f.name + '\n';
+    const std::array<fact, 3> head{{{"the optimizer or its policies", kind_, fact::secret},
+                                    {"the number of tensors", tensors_, fact::word},
+                                    {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
+    compare(communicator, stream, head);
+    compare(communicator, stream, facts_);
+  }
+
+ private:
+  struct fact {
+    enum kind { number, word, secret };  // printed as a double, as an integer, not at all
+
+    std::string name;
+    std::uint64_t bits = 0;
+    kind shown_as = word;
+  };
+
+  static constexpr std::size_t pieces = 4;  // of 16 bits, which a float holds exactly
+
+  template <class Communicator, class Stream>
+  static void compare(Communicator& communicator, Stream stream, std::span<const fact> facts) {
+    const auto ranks = static_cast<std::size_t>(communicator.size());
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    std::vector<float> table(ranks * facts.size() * pieces, 0.0F);
+    for (std::size_t i = 0; i < facts.size(); ++i)
+      for (std::size_t piece = 0; piece < pieces; ++piece)
+        table[(rank * facts.size() + i) * pieces + piece] =
+            static_cast<float>((facts[i].bits >> (16 * piece)) & 0xFFFFU);
+    communicator.all_reduce_sum(std::span<float>(table), stream);
+    const auto word_of = [&table, &facts](std::size_t r, std::size_t i) {
+      std::uint64_t word = 0;
+      for (std::size_t piece = 0; piece < pieces; ++piece) {
+        const float value = table[(r * facts.size() + i) * pieces + piece];
+        if (!(value >= 0.0F && value <= 65535.0F))
+          throw communicator_error("slamb: the communicator's all_reduce_sum returned sums that no rank can have sent");
+        word |= static_cast<std::uint64_t>(value) << (16 * piece);
+      }
+      return word;
+    };
+    for (std::size_t i = 0; i < facts.size(); ++i)
+      for (std::size_t r = 1; r < ranks; ++r)
+        if (word_of(r, i) != word_of(0, i)) refuse(facts[i], word_of(0, i), r, word_of(r, i));
+  }
+
+  [[noreturn]] static void refuse(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
+    const auto text = [&f](std::uint64_t bits) {
+      return f.shown_as == fact::number ? detail::to_text(std::bit_cast<double>(bits)) : std::to_string(bits);
+    };
+    const std::string where = f.shown_as == fact::secret
+                                  ? " (rank 0 and rank " + std::to_string(r) + ")"
+                                  : ": " + text(at_0) + " on rank 0, " + text(at_r) + " on rank " + std::to_string(r);
+    throw disagreement_error("slamb: ranks differ in " + f.name + where + "; all ranks must be constructed alike");
+  }
+
+  std::uint64_t kind_;
+  std::uint64_t tensors_;
+  std::vector<fact> facts_;
+};
+
+}  // namespace slamb

@@ -1,0 +1,107 @@
+// One allocation for everything an optimizer holds, planned by purpose and reported by purpose.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <new>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/error.hpp"
+#include "slamb/core/statistics.hpp"
+
+namespace slamb {
+
+/// Where a backend's memory comes from; replace both functions to use a framework's caching allocator.
+struct allocator {
+  std::function<void*(std::size_t bytes)> allocate{};  ///< returns memory aligned to 256 bytes, or throws
+  std::function<void(void* memory, std::size_t bytes)> deallocate{};
+};
+
+/// A region of an arena that has been planned; the memory exists once the arena has been allocated.
+template <class T>
+struct region {
+  std::size_t offset = 0;  ///< bytes
+  std::size_t count = 0;   ///< elements of T
+};
+
+/// Plan regions, then allocate once. Moves; the memory stays where it is.
+class arena {
+ public:
+  static constexpr std::size_t alignment = 256;
+
+  arena() = default;
+  arena(arena&& other) noexcept { swap(other); }
+  arena& operator=(arena&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  arena(const arena&) = delete;
+  arena& operator=(const arena&) = delete;
+  ~arena() {
+    if (memory_ != nullptr) allocator_.deallocate(memory_, bytes_);
+  }
+
+  /// @throws std::length_error if the bytes do not fit the address space.
+  template <class T>
+  region<T> plan(std::string purpose, std::uint64_t count) {
+    constexpr std::size_t most = std::numeric_limits<std::ptrdiff_t>::max();
+    if (count > (most - bytes_ - alignment) / sizeof(T))
+      throw std::length_error("slamb: " + std::to_string(count) + " elements for the " + purpose +
+                              " do not fit the address space");
+    const region<T> planned{bytes_, static_cast<std::size_t>(count)};
+    const std::size_t bytes = planned.count * sizeof(T);
+    bytes_ += (bytes + alignment - 1) / alignment * alignment;
+    uses_.push_back({std::move(purpose), bytes, 0.0});
+    return planned;
+  }
+
+  /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; whatever `from` throws.
+  void allocate(allocator from) {
+    if (!from.allocate || !from.deallocate)
+      throw std::invalid_argument("slamb: an allocator needs both allocate and deallocate; one of them is empty");
+    allocator_ = std::move(from);
+    if (bytes_ == 0) return;
+    void* memory = allocator_.allocate(bytes_);
+    if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0 || memory == nullptr) {
+      if (memory != nullptr) allocator_.deallocate(memory, bytes_);
+      throw std::invalid_argument("slamb: the allocator returned memory that is null or not aligned to 256 bytes");
+    }
+    memory_ = static_cast<std::byte*>(memory);
+  }
+
+  template <class T>
+  std::span<T> view(region<T> planned) const noexcept {
+    return {reinterpret_cast<T*>(memory_ + planned.offset), planned.count};
+  }
+
+  std::span<std::byte> bytes() const noexcept { return {memory_, memory_ == nullptr ? 0 : bytes_}; }
+
+  memory_report report(std::uint64_t parameters) const {
+    const double per = parameters == 0 ? 0.0 : 1.0 / static_cast<double>(parameters);
+    memory_report all{uses_, bytes_, static_cast<double>(bytes_) * per};
+    for (memory_use& use : all.uses) use.bytes_per_parameter = static_cast<double>(use.bytes) * per;
+    return all;
+  }
+
+ private:
+  void swap(arena& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(uses_, other.uses_);
+    std::swap(allocator_, other.allocator_);
+  }
+
+  std::byte* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::vector<memory_use> uses_;
+  allocator allocator_;
+};
+
+}  // namespace slamb

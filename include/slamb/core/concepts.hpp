@@ -1,0 +1,180 @@
+// The four roles as concepts. A type of yours that models one plugs into every recipe: nothing to derive from,
+// nothing to register. docs/policies.md shows how to write each.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "slamb/core/config.hpp"
+
+namespace slamb {
+
+// ---------------------------------------------------------------------------------------------- Communicator
+
+/// Stands in the place of a stream where work is done at once, by the calling thread.
+struct host_stream {};
+
+/// Facts every communicator states. Handles are moved into the optimizer that uses them.
+template <class C>
+concept communicator = std::move_constructible<C> && requires(const C& c) {
+  { c.rank() } -> std::convertible_to<int>;  // 0 … size() − 1
+  { c.size() } -> std::convertible_to<int>;  // number of ranks, ≥ 1
+};
+
+/// `all_reduce_sum(values, stream)`: every rank's `values` become their sum over ranks, the same bits everywhere.
+template <class C, class T, class Stream = host_stream>
+concept has_all_reduce_sum = communicator<C> && requires(C& c, std::span<T> values, Stream stream) {
+  c.all_reduce_sum(values, stream);
+};
+
+/// `all_gather(mine, all, stream)`: `all` is every rank's `mine`, in rank order; all.size() = size()·mine.size().
+template <class C, class T, class Stream = host_stream>
+concept has_all_gather = communicator<C> && requires(C& c, std::span<const T> mine, std::span<T> all, Stream stream) {
+  c.all_gather(mine, all, stream);
+};
+
+/// `all_to_all(send, receive, stream)`: equal chunks; chunk j of rank i's `send` is chunk i of rank j's `receive`.
+template <class C, class T, class Stream = host_stream>
+concept has_all_to_all = communicator<C> && requires(C& c, std::span<const T> send, std::span<T> receive, Stream s) {
+  c.all_to_all(send, receive, s);
+};
+
+/// `broadcast(values, root, stream)`: every rank's `values` become those of `root`.
+template <class C, class T, class Stream = host_stream>
+concept has_broadcast = communicator<C> && requires(C& c, std::span<T> values, int root, Stream stream) {
+  c.broadcast(values, root, stream);
+};
+
+// ------------------------------------------------------------------------------------------------ Compressor
+
+/// One element of the model, as a compressor sees it.
+struct coordinate {
+  std::uint32_t tensor = 0;       ///< number of the tensor, in the order given to the optimizer
+  std::uint64_t index = 0;        ///< of the element in its tensor
+  std::uint64_t tensor_size = 0;  ///< elements of the tensor
+  std::uint64_t offset = 0;       ///< of the tensor's first element, all tensors laid one after another
+};
+
+/// The quantity of a segment that a quantizer's scale is made from.
+enum class segment_scale { none, l2, l1, max };
+
+/// Facts every compressor states; recipes branch on these and never on the type.
+template <class C>
+concept compressor = std::copyable<C> && requires {
+  { C::is_sparsifier } -> std::convertible_to<bool>;         // selects elements, the rest stays behind
+  { C::payload_is_summable } -> std::convertible_to<bool>;   // payloads of ranks may be added element by element
+  { C::payload_is_constant } -> std::convertible_to<bool>;   // the same size at every step, to ±1 block a tensor
+  { C::bits_per_element } -> std::convertible_to<int>;       // on the wire, of an element that is sent
+  { C::scale } -> std::convertible_to<segment_scale>;
+};
+
+/// Which elements a sparsifier sends at one step (t = 1, 2, …). Trivially copyable, so that it can travel to a device.
+template <class S>
+concept selection = std::is_trivially_copyable_v<S> && requires(const S& s, coordinate c) {
+  { s.selects(c) } -> std::same_as<bool>;  // must be the same at every rank
+};
+
+/// A compressor that sends some elements as they are.
+template <class C>
+concept sparsifier = compressor<C> && C::is_sparsifier && requires(const C& c, std::uint64_t step) {
+  { c.at(step) } -> selection;  // step = 1, 2, …
+};
+
+/// A selection that knows how many steps ago an element was last sent (0: now); others cost a byte an element.
+template <class S>
+concept has_age = selection<S> && requires(const S& s, coordinate c) {
+  { s.age(c) } -> std::convertible_to<std::uint32_t>;
+};
+
+/// A selection that can count without looking at each element: how many of the tensor's elements before `c.index`
+/// (which may equal `c.tensor_size`) it selects.
+template <class S>
+concept has_selected_before = selection<S> && requires(const S& s, coordinate c) {
+  { s.selected_before(c) } -> std::convertible_to<std::uint64_t>;
+};
+
+/// A selection that can go along a tensor faster than element by element: calls `visit(begin, length, age)` for consecutive
+/// runs that cover [c.index, c.index + count). A selection without ages says 0 for what it selects and 1 for the rest.
+struct run_visitor_archetype {
+  void operator()(std::uint64_t begin, std::uint64_t length, std::uint32_t age) const;
+};
+template <class S>
+concept has_runs = selection<S> && requires(const S& s, coordinate c, std::uint64_t count, run_visitor_archetype visit) {
+  s.runs(c, count, visit);
+};
+
+/// β3^age for a = 0, 1, …; older elements have the last.
+struct freshness_table {
+  const float* value = nullptr;  ///< [count]
+  std::uint32_t count = 0;
+
+  SLAMB_HOST_DEVICE float operator[](std::uint32_t age) const { return value[age < count ? age : count - 1]; }
+};
+
+/// A selection that can fill the host backend's buffers at once: sets bit i % 16 of bits[i / 16], which come zeroed, for
+/// what it selects of `count` elements from c, and freshness[i] unless that is null. Returns false, and then has written
+/// nothing, where it knows no faster way than `runs`.
+template <class S>
+concept has_fill = has_runs<S> && requires(const S& s, coordinate c, freshness_table table, std::uint16_t* bits,
+                                           float* freshness) {
+  { s.fill(c, std::uint32_t{}, table, bits, freshness) } -> std::same_as<bool>;
+};
+
+// -------------------------------------------------------------------------------------------- ErrorFeedback
+
+/// What is done with what a lossy exchange leaves behind, and where it is kept.
+template <class F>
+concept error_feedback = std::copyable<F> && requires {
+  { F::keeps_unsent } -> std::convertible_to<bool>;   // what is not sent stays in the exchanged state itself
+  { F::worker_state } -> std::convertible_to<bool>;   // an error buffer for what this rank failed to send
+  { F::server_state } -> std::convertible_to<bool>;   // an error buffer for what this rank failed to broadcast
+};
+
+// ------------------------------------------------------------------------------------------------ TrustRatio
+
+/// What a trust ratio sees of one element while it sums (Real: float, or a vector of floats).
+template <class Real>
+struct candidate {
+  Real parameter;  ///< p
+  Real direction;  ///< m̂ / (√v̂ + ε)
+  Real update;     ///< direction + λ p
+};
+
+/// Facts of the tensor whose ratio is asked for.
+struct segment_facts {
+  bool adapt = true;             ///< tensor_options::adapt
+  bool one_dimensional = false;  ///< the tensor has one dimension
+  float weight_decay = 0.0F;     ///< λ of the tensor
+  int world = 1;                 ///< number of ranks
+};
+
+/// Takes the sums a trust ratio asks for: `add_square(i, x)` adds x² to sum i of the tensor, in double precision.
+struct sums_archetype {
+  void add_square(int index, float value);
+};
+
+/// The rate of a tensor or element from norms of its tensor.
+///
+/// `accumulate(x, received, sums)` is called once an element; `received` says that the element was exchanged at this
+/// step (always true in recipes that exchange everything). `factors` makes, once a tensor and step, what `scale` needs;
+/// p ← p − γ · scale(factors, freshness) · update, with freshness = β3^age, 1 in recipes that exchange everything.
+template <class T>
+concept trust_ratio = std::copyable<T> && requires(const T& t, candidate<float> x, sums_archetype& sums,
+                                                   std::span<const double> values, segment_facts facts) {
+  { T::sums_per_segment } -> std::convertible_to<int>;
+  t.accumulate(x, true, sums);
+  { t.factors(values, facts) } -> std::semiregular;
+  { t.scale(t.factors(values, facts), 1.0F) } -> std::convertible_to<float>;
+} && std::is_trivially_copyable_v<decltype(std::declval<const T&>().factors(std::span<const double>{}, segment_facts{}))>;
+
+/// A trust ratio whose ε is added to the uncorrected √v: direction = m̂ / (√v̂ + ε/√(1 − β2^t)).
+template <class T>
+concept has_uncorrected_epsilon = trust_ratio<T> && requires {
+  { T::epsilon_is_uncorrected } -> std::convertible_to<bool>;
+} && T::epsilon_is_uncorrected;
+
+}  // namespace slamb

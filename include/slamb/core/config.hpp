@@ -1,0 +1,20 @@
+// Version and the few macros that let one function body serve the host and the device.
+#pragma once
+
+#define SLAMB_VERSION_MAJOR 0
+#define SLAMB_VERSION_MINOR 1
+#define SLAMB_VERSION_PATCH 0
+
+// Element functions are plain inline functions; under nvcc they are compiled for the device as well.
+#if defined(__CUDACC__)
+#define SLAMB_HOST_DEVICE __host__ __device__
+#else
+#define SLAMB_HOST_DEVICE
+#endif
+
+// The host backend's vector types are wrappers that must vanish: a call would pass 64-byte vectors through memory.
+#if defined(__GNUC__) || defined(__clang__)
+#define SLAMB_ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define SLAMB_ALWAYS_INLINE inline
+#endif

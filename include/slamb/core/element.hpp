@@ -1,0 +1,65 @@
+// The arithmetic of one element, written once for every backend.
+//
+// Real is float (device, reference) or a vector of floats (host); the functions use operators and the few named
+// functions below, found by argument-dependent lookup for vector types.
+#pragma once
+
+#include <cmath>
+
+#include "slamb/core/config.hpp"
+
+namespace slamb {
+
+/// The values of one element that a pass works on. A pass declares which of them it reads and writes.
+template <class Real>
+struct element {
+  Real parameter;
+  Real gradient;
+  Real momentum;
+  Real variance;
+  Real exchanged;  ///< of the contiguous exchange buffer
+};
+
+/// The scalars of Adam's update that change from step to step; the same for all tensors.
+struct adam_scalars {
+  float beta1 = 0.0F;
+  float one_minus_beta1 = 0.0F;
+  float beta2 = 0.0F;
+  float one_minus_beta2 = 0.0F;
+  float momentum_correction = 1.0F;   ///< 1/(1 − β1^t), or 1
+  float deviation_correction = 1.0F;  ///< 1/√(1 − β2^t), or 1
+  float epsilon = 0.0F;               ///< as added to the corrected √v
+  float gradient_scale = 1.0F;        ///< multiplies what is read as the gradient
+};
+
+namespace detail {
+
+SLAMB_HOST_DEVICE inline float square_root(float x) { return sqrtf(x); }
+SLAMB_HOST_DEVICE inline float select(bool condition, float yes, float no) { return condition ? yes : no; }
+SLAMB_HOST_DEVICE inline float minimum(float a, float b) { return b < a ? b : a; }
+SLAMB_HOST_DEVICE inline float maximum(float a, float b) { return a < b ? b : a; }
+
+}  // namespace detail
+
+/// m ← β1 m + (1 − β1) g.
+template <class Real>
+SLAMB_HOST_DEVICE void update_momentum(element<Real>& e, const adam_scalars& s) {
+  e.momentum = Real(s.beta1) * e.momentum + Real(s.one_minus_beta1) * (e.gradient * Real(s.gradient_scale));
+}
+
+/// v ← β2 v + (1 − β2) g².
+template <class Real>
+SLAMB_HOST_DEVICE void update_variance(element<Real>& e, const adam_scalars& s) {
+  const Real gradient = e.gradient * Real(s.gradient_scale);
+  e.variance = Real(s.beta2) * e.variance + Real(s.one_minus_beta2) * (gradient * gradient);
+}
+
+/// m̂ / (√v̂ + ε).
+template <class Real>
+SLAMB_HOST_DEVICE Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+  using detail::square_root;
+  return momentum * Real(s.momentum_correction) /
+         (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
+}
+
+}  // namespace slamb

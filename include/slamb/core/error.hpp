@@ -1,0 +1,64 @@
+// What the library throws, and the checks that name what was wrong and what would be right.
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace slamb {
+
+/// Base of the library's run-time errors. Wrong arguments are `std::invalid_argument` instead.
+class error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A collective failed: a peer threw, left, timed out, or called another collective.
+class communicator_error : public error {
+ public:
+  using error::error;
+};
+
+/// The ranks were constructed with different parameters or settings; thrown on every rank.
+class disagreement_error : public error {
+ public:
+  using error::error;
+};
+
+namespace detail {
+
+/// The shortest decimal text that reads back as `value`.
+inline std::string to_text(double value) {
+  char text[32];
+  const auto [end, failure] = std::to_chars(std::begin(text), std::end(text), value);
+  return failure == std::errc{} ? std::string(text, end) : std::string("?");
+}
+
+[[noreturn]] inline void throw_out_of_range(std::string_view name, double value, std::string_view range) {
+  throw std::invalid_argument("slamb: " + std::string(name) + " = " + to_text(value) + ", but it must be " +
+                              std::string(range));
+}
+
+inline void require_in(bool holds, std::string_view name, double value, std::string_view range) {
+  if (!holds) throw_out_of_range(name, value, range);
+}
+
+/// `value` in [0, 1), as decay rates are.
+inline void require_decay_rate(std::string_view name, double value) {
+  require_in(value >= 0.0 && value < 1.0, name, value, "in [0, 1)");
+}
+
+inline void require_non_negative(std::string_view name, double value) {
+  require_in(std::isfinite(value) && value >= 0.0, name, value, "finite and >= 0");
+}
+
+inline void require_positive(std::string_view name, double value) {
+  require_in(std::isfinite(value) && value > 0.0, name, value, "finite and > 0");
+}
+
+}  // namespace detail
+}  // namespace slamb

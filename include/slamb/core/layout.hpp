@@ -1,0 +1,167 @@
+// Tensors → segments → tiles: the table through which one pass covers every tensor.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "slamb/core/error.hpp"
+#include "slamb/core/parameter.hpp"
+
+namespace slamb {
+
+/// One tensor, as the passes see it. Trivially copyable: on a device it lives in device memory.
+struct segment {
+  float* parameter = nullptr;       ///< [size]
+  const float* gradient = nullptr;  ///< [size]
+  std::uint64_t size = 0;
+  std::uint64_t first = 0;  ///< of its elements, all tensors laid end to end
+  std::uint64_t state = 0;  ///< of its elements in the state arrays, where tensors start at multiples of 16
+  float weight_decay = 0.0F;
+  float learning_rate_factor = 1.0F;
+  std::uint32_t group = 0;
+  bool adapt = true;
+  bool dense = false;  ///< always exchanged whole
+  bool one_dimensional = false;
+};
+
+/// A piece of one tensor; the unit of work and of the fixed order in which sums are taken.
+struct tile {
+  std::uint64_t first = 0;  ///< element of the tensor
+  std::uint32_t segment = 0;
+  std::uint32_t count = 0;
+};
+
+/// A range of tiles.
+struct tile_range {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+
+/// The table, built once.
+class layout {
+ public:
+  static constexpr std::uint32_t tile_size = 8192;       ///< elements
+  static constexpr std::uint64_t state_alignment = 16;   ///< elements: 64 bytes
+
+  layout() = default;
+
+  /// @throws std::invalid_argument for null spans, sizes that overflow, options out of range, overlapping spans.
+  layout(std::span<const basic_parameter<float>> parameters, double weight_decay) {
+    segments_.reserve(parameters.size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) append(parameters[i], i, weight_decay);
+    require_disjoint(parameters);
+    make_tiles();
+  }
+
+  std::span<const segment> segments() const noexcept { return segments_; }
+  std::span<segment> segments() noexcept { return segments_; }
+  std::span<const tile> tiles() const noexcept { return tiles_; }
+  std::uint64_t elements() const noexcept { return elements_; }              ///< d, of all tensors
+  std::uint64_t state_elements() const noexcept { return state_elements_; }  ///< with padding
+  std::uint32_t groups() const noexcept { return groups_; }
+
+  /// The tiles of a tensor.
+  tile_range tiles_of(std::size_t segment) const noexcept {
+    return {first_tile_[segment], first_tile_[segment + 1]};
+  }
+
+  /// Place of the tile's first element, all tensors laid end to end.
+  std::uint64_t first_element(const tile& t) const noexcept { return segments_[t.segment].first + t.first; }
+
+ private:
+  static std::string name(std::size_t tensor) { return "tensor " + std::to_string(tensor); }
+
+  static void require(bool holds, std::size_t tensor, const std::string& what) {
+    if (!holds) throw std::invalid_argument("slamb: " + name(tensor) + " " + what);
+  }
+
+  void append(const basic_parameter<float>& p, std::size_t i, double weight_decay) {
+    constexpr auto most = std::numeric_limits<std::ptrdiff_t>::max() / sizeof(double);
+    require(i < std::numeric_limits<std::uint32_t>::max(), i, "is one too many: at most 2^32 − 1 tensors");
+    require(p.size == 0 || p.data != nullptr, i, "has null data; it must point to size elements");
+    require(p.size == 0 || p.gradient != nullptr, i, "has a null gradient; it must point to size elements");
+    require(p.size <= most - elements_, i,
+            "has size " + std::to_string(p.size) + ", and the sizes so far add up to " + std::to_string(elements_) +
+                "; their sum must be at most " + std::to_string(most));
+    require(p.dimensions >= 0, i, "has dimensions = " + std::to_string(p.dimensions) + ", but it must be >= 0");
+    require(p.options.group >= 0 && p.options.group < 65536, i,
+            "has group = " + std::to_string(p.options.group) + ", but it must be in [0, 65535]");
+    const double decay = p.options.weight_decay.value_or(weight_decay);
+    detail::require_non_negative(name(i) + "'s weight_decay", decay);
+    detail::require_non_negative(name(i) + "'s learning_rate_factor", p.options.learning_rate_factor);
+    segments_.push_back({.parameter = p.data,
+                         .gradient = p.gradient,
+                         .size = p.size,
+                         .first = elements_,
+                         .state = state_elements_,
+                         .weight_decay = static_cast<float>(decay),
+                         .learning_rate_factor = static_cast<float>(p.options.learning_rate_factor),
+                         .group = static_cast<std::uint32_t>(p.options.group),
+                         .adapt = p.options.adapt,
+                         .dense = !p.options.compress,
+                         .one_dimensional = p.dimensions <= 1});
+    elements_ += p.size;
+    state_elements_ += (p.size + state_alignment - 1) / state_alignment * state_alignment;
+    groups_ = std::max(groups_, static_cast<std::uint32_t>(p.options.group) + 1);
+  }
+
+  // Parameters are written, so they may share memory with no other span; gradients may share among themselves.
+  static void require_disjoint(std::span<const basic_parameter<float>> parameters) {
+    struct interval {
+      std::uintptr_t first, last;
+      std::size_t tensor;
+      bool written;
+    };
+    std::vector<interval> spans;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto& p = parameters[i];
+      if (p.size == 0) continue;
+      const auto bytes = static_cast<std::uintptr_t>(p.size * sizeof(float));
+      const auto data = reinterpret_cast<std::uintptr_t>(p.data);
+      const auto gradient = reinterpret_cast<std::uintptr_t>(p.gradient);
+      require(data <= std::numeric_limits<std::uintptr_t>::max() - bytes, i, "reaches past the end of memory");
+      require(gradient <= std::numeric_limits<std::uintptr_t>::max() - bytes, i,
+              "has a gradient that reaches past the end of memory");
+      spans.push_back({data, data + bytes, i, true});
+      spans.push_back({gradient, gradient + bytes, i, false});
+    }
+    std::sort(spans.begin(), spans.end(), [](const interval& a, const interval& b) { return a.first < b.first; });
+    interval any{0, 0, 0, false};      // the one that reaches furthest so far
+    interval written{0, 0, 0, true};   // the same, of those that are written
+    for (const interval& s : spans) {
+      const interval& before = s.written ? any : written;
+      if (s.first < before.last)
+        throw std::invalid_argument("slamb: the " + std::string(s.written ? "data" : "gradient") + " of " +
+                                    name(s.tensor) + " overlaps the " + (before.written ? "data" : "gradient") +
+                                    " of " + name(before.tensor) + "; parameters must not share memory");
+      if (s.last > any.last) any = s;
+      if (s.written && s.last > written.last) written = s;
+    }
+  }
+
+  void make_tiles() {
+    first_tile_.assign(1, 0);
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      for (std::uint64_t first = 0; first < segments_[i].size; first += tile_size) {
+        const std::uint64_t count = std::min<std::uint64_t>(tile_size, segments_[i].size - first);
+        tiles_.push_back({first, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(count)});
+      }
+      first_tile_.push_back(tiles_.size());
+    }
+  }
+
+  std::vector<segment> segments_;
+  std::vector<tile> tiles_;
+  std::vector<std::size_t> first_tile_{0};
+  std::uint64_t elements_ = 0;
+  std::uint64_t state_elements_ = 0;
+  std::uint32_t groups_ = 1;
+};
+
+}  // namespace slamb

@@ -1,0 +1,52 @@
+// A pass: one element function applied to every element, with the arrays it touches declared beside it.
+//
+// Recipes are written as a few passes; a backend runs any of them and knows none. A pass is a trivially copyable
+// struct with
+//
+//     static constexpr unsigned reads, writes;        // streams, or-ed
+//     static constexpr int sums;                      // double-precision sums a tensor
+//     auto constants(std::uint32_t segment) const;    // what is constant within a tensor
+//     template <class Real, class Sums>
+//     void operator()(element<Real>& e, const auto& constants, Sums& sums) const;
+//
+// From the declaration follow the bytes of memory traffic an element, which the benchmarks divide by the time.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/core/layout.hpp"
+
+namespace slamb {
+
+/// The arrays a pass can read or write.
+namespace stream {
+inline constexpr unsigned parameter = 1U << 0U;
+inline constexpr unsigned gradient = 1U << 1U;
+inline constexpr unsigned momentum = 1U << 2U;
+inline constexpr unsigned variance = 1U << 3U;
+inline constexpr unsigned exchanged = 1U << 4U;
+}  // namespace stream
+
+/// Bytes of memory traffic an element of pass P.
+template <class P>
+constexpr double bytes_per_element() noexcept {
+  return static_cast<double>(sizeof(float)) * (std::popcount(P::reads) + std::popcount(P::writes));
+}
+
+/// Where the arrays are. Trivially copyable; pointers are in the backend's memory space.
+struct model_view {
+  const segment* segments = nullptr;  ///< [tensors]
+  const tile* tiles = nullptr;        ///< [tiles]
+  float* momentum = nullptr;          ///< [state elements]
+  float* variance = nullptr;          ///< [state elements]
+  float* exchanged = nullptr;         ///< the exchange buffer: elements exchanged_first … of all tensors, end to end
+  std::uint64_t exchanged_first = 0;
+  bool gradient_is_exchanged = false;  ///< `gradient` is read from the exchange buffer
+};
+
+/// A pass that has no constants by tensor.
+struct no_constants {};
+
+}  // namespace slamb

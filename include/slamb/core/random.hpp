@@ -1,0 +1,45 @@
+// The library's only source of randomness: a function of (key, counter), with no state to share, save or disturb.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/core/config.hpp"
+
+namespace slamb {
+
+/// Four random words.
+struct random_words {
+  std::uint32_t word[4];
+};
+
+/// Philox4x32-10: four random words from a 64-bit key and a 128-bit counter. The same on host, device and every rank.
+///
+/// @param key  seed
+/// @param low, high  the counter
+/// *Reference*: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
+SLAMB_HOST_DEVICE constexpr random_words philox(std::uint64_t key, std::uint64_t low, std::uint64_t high) noexcept {
+  auto key0 = static_cast<std::uint32_t>(key);
+  auto key1 = static_cast<std::uint32_t>(key >> 32U);
+  auto x0 = static_cast<std::uint32_t>(low);
+  auto x1 = static_cast<std::uint32_t>(low >> 32U);
+  auto x2 = static_cast<std::uint32_t>(high);
+  auto x3 = static_cast<std::uint32_t>(high >> 32U);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * x0;
+    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * x2;
+    x0 = static_cast<std::uint32_t>(product1 >> 32U) ^ x1 ^ key0;
+    x1 = static_cast<std::uint32_t>(product1);
+    x2 = static_cast<std::uint32_t>(product0 >> 32U) ^ x3 ^ key1;
+    x3 = static_cast<std::uint32_t>(product0);
+    key0 += 0x9E3779B9U;  // the golden ratio
+    key1 += 0xBB67AE85U;  // √3 − 1
+  }
+  return {{x0, x1, x2, x3}};
+}
+
+/// A word mapped to 0 … n − 1 with no division; the bias is below n/2^32.
+SLAMB_HOST_DEVICE constexpr std::uint32_t scaled_to(std::uint32_t word, std::uint32_t n) noexcept {
+  return static_cast<std::uint32_t>((std::uint64_t{word} * n) >> 32U);
+}
+
+}  // namespace slamb

@@ -1,0 +1,45 @@
+// A pass over elements of which a selection is exchanged: SLAMB's passes, for any sparsifier.
+//
+// Like a pass (core/pass.hpp), with these in addition:
+//
+//     static constexpr unsigned packs;      // streams whose selected values go to the payload planes, in this order:
+//                                           // momentum, variance, parameter
+//     static constexpr bool receives;       // e.exchanged of selected elements is read from the first payload plane
+//     static constexpr bool needs_freshness;
+//     template <class Real, class Mask, class Sums>
+//     void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const auto& constants, Sums& sums) const;
+//
+// A pass that packs takes its sums over the elements that are not selected: the others are summed once they have been
+// exchanged, by a pass over the payload planes.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/layout.hpp"
+
+namespace slamb {
+
+/// What a selected pass knows of an element beside its values.
+template <class Real, class Mask>
+struct selected_lanes {
+  Mask selected;   ///< exchanged at this step
+  Real freshness;  ///< β3^age
+};
+
+/// Where the payload is. Trivially copyable; pointers are in the backend's memory space.
+struct payload_view {
+  const std::uint64_t* tile_first = nullptr;  ///< [tiles + 1] the first payload element of each tile
+  float* momentum = nullptr;                  ///< [payload] the plane that is exchanged
+  float* variance = nullptr;                  ///< [payload]
+  float* parameter = nullptr;                 ///< [payload]
+  freshness_table freshness;                  ///< β3^age
+  std::uint8_t* age = nullptr;                ///< [state elements] for selections that know no ages; else null
+};
+
+/// The coordinate of element `index` of a tensor.
+SLAMB_HOST_DEVICE inline coordinate coordinate_of(const segment& s, std::uint32_t tensor, std::uint64_t index) {
+  return {tensor, index, s.size, s.first};
+}
+
+}  // namespace slamb

@@ -1,0 +1,79 @@
+// What an optimizer can say of itself: steps, traffic, norms, memory.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace slamb {
+
+/// The kinds of collectives, as traffic is counted by.
+enum class collective { all_reduce, all_gather, all_to_all, broadcast };
+
+/// Bytes that one rank sends for a collective over `bytes` of payload among `world` ranks, by the bandwidth-optimal
+/// algorithm: all_reduce 2(N−1)/N of its vector, all_gather and all_to_all (N−1)/N of the whole, broadcast (N−1)/N on
+/// average over ranks. `bytes` is the vector (all_reduce, broadcast), the gathered whole or the sent whole.
+constexpr std::uint64_t bytes_sent_by(collective kind, std::uint64_t bytes, int world) noexcept {
+  const auto ranks = static_cast<std::uint64_t>(world);
+  const std::uint64_t rounds_of_payload = kind == collective::all_reduce ? 2 : 1;
+  return rounds_of_payload * (bytes / ranks * (ranks - 1) + bytes % ranks * (ranks - 1) / ranks);
+}
+
+/// Traffic of one rank: collectives called, elements and bytes handed to them, bytes put on the wire.
+struct traffic {
+  std::uint64_t rounds = 0;         ///< collectives
+  std::uint64_t elements = 0;       ///< of the payloads
+  std::uint64_t payload_bytes = 0;  ///< of the payloads
+  std::uint64_t sent_bytes = 0;     ///< `bytes_sent_by` summed over the rounds
+
+  friend constexpr traffic operator+(const traffic& a, const traffic& b) noexcept {
+    return {a.rounds + b.rounds, a.elements + b.elements, a.payload_bytes + b.payload_bytes,
+            a.sent_bytes + b.sent_bytes};
+  }
+  friend constexpr bool operator==(const traffic&, const traffic&) = default;
+};
+
+/// Traffic by kind of collective.
+class traffic_counts {
+ public:
+  constexpr traffic& operator[](collective kind) noexcept { return kinds_[static_cast<std::size_t>(kind)]; }
+  constexpr const traffic& operator[](collective kind) const noexcept { return kinds_[static_cast<std::size_t>(kind)]; }
+  constexpr traffic total() const noexcept { return kinds_[0] + kinds_[1] + kinds_[2] + kinds_[3]; }
+
+ private:
+  std::array<traffic, 4> kinds_{};
+};
+
+/// L2 norms over all tensors, in double precision.
+struct norms {
+  double parameters = 0.0;  ///< ‖p‖
+  double momentum = 0.0;    ///< ‖m‖, of this rank's own momentum
+  double variance = 0.0;    ///< ‖v‖
+};
+
+/// What `statistics()` returns.
+struct statistics {
+  std::uint64_t step = 0;           ///< t: steps taken, without those skipped
+  std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
+  std::string phase;                ///< of the algorithm: "dense", "sparse", …
+  traffic_counts traffic;           ///< what this rank's steps have sent
+  norms norm;                       ///< zero unless asked for
+};
+
+/// One purpose that memory is held for.
+struct memory_use {
+  std::string purpose;
+  std::size_t bytes = 0;
+  double bytes_per_parameter = 0.0;
+};
+
+/// What `memory()` returns: the optimizer's one allocation, by purpose.
+struct memory_report {
+  std::vector<memory_use> uses;
+  std::size_t total_bytes = 0;
+  double bytes_per_parameter = 0.0;
+};
+
+}  // namespace slamb

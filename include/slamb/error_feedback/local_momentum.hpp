@@ -1,0 +1,20 @@
+// SLAMB's ErrorFeedback: what is not sent stays in the momentum of the rank, and is sent with it later.
+#pragma once
+
+#include "slamb/core/concepts.hpp"
+
+namespace slamb {
+
+/// Needs no buffer: since averaging and the moving average are linear, the mean of the ranks' momenta is the momentum of
+/// the mean gradient at every step, whatever is sent.
+///
+/// *Reference*: SLAMB, ICML 2023, "local error compensation".
+struct local_momentum {
+  static constexpr bool keeps_unsent = true;
+  static constexpr bool worker_state = false;
+  static constexpr bool server_state = false;
+};
+
+static_assert(error_feedback<local_momentum>);
+
+}  // namespace slamb

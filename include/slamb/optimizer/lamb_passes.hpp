@@ -1,0 +1,128 @@
+// The passes of AdamW and LAMB.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/element.hpp"
+#include "slamb/core/pass.hpp"
+#include "slamb/optimizer/common_passes.hpp"
+
+namespace slamb {
+
+/// This rank's gradient → exchange buffer, seeing whether it is finite.
+struct gather_gradient {
+  static constexpr unsigned reads = stream::gradient;
+  static constexpr unsigned writes = stream::exchanged;
+  static constexpr int sums = 0;
+
+  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
+
+  template <class Real, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    sums.check_finite(e.gradient);
+    e.exchanged = e.gradient;
+  }
+};
+
+/// Sees whether the gradient is finite.
+struct check_gradient {
+  static constexpr unsigned reads = stream::gradient;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 0;
+
+  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
+
+  template <class Real, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    sums.check_finite(e.gradient);
+  }
+};
+
+/// The same, and ‖g‖².
+struct sum_gradient {
+  static constexpr unsigned reads = stream::gradient;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 1;
+
+  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
+
+  template <class Real, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    sums.check_finite(e.gradient);
+    sums.add_square(0, e.gradient);
+  }
+};
+
+/// What the three passes of an update have in common.
+template <class TrustRatio>
+struct adam_update {
+  using factors_type = decltype(std::declval<const TrustRatio&>().factors(std::span<const double>{}, segment_facts{}));
+
+  adam_scalars scalars;
+  tensor_tables<factors_type> tensors;
+  TrustRatio trust_ratio;
+
+  SLAMB_HOST_DEVICE tensor_constants<factors_type> constants(std::uint32_t segment) const { return tensors[segment]; }
+
+  // u = m̂/(√v̂ + ε) + λ p
+  template <class Real>
+  SLAMB_HOST_DEVICE candidate<Real> candidate_of(const element<Real>& e, float weight_decay) const {
+    const Real direction = adam_direction(e.momentum, e.variance, scalars);
+    return {e.parameter, direction, direction + Real(weight_decay) * e.parameter};
+  }
+
+  // p ← p − γ scale u
+  template <class Real>
+  SLAMB_HOST_DEVICE void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
+                               const Real& freshness) const {
+    const Real rate = Real(tensor.rate) * trust_ratio.scale(tensor.factors, freshness);
+    e.parameter = e.parameter - rate * candidate_of(e, tensor.weight_decay).update;
+  }
+};
+
+/// m, v ← …, and the sums that the trust ratio asks for.
+template <class TrustRatio>
+struct update_and_sum : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::variance;
+  static constexpr int sums = TrustRatio::sums_per_segment;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+    update_momentum(e, this->scalars);
+    update_variance(e, this->scalars);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor.weight_decay), true, sums);
+  }
+};
+
+/// p ← p − γ φ u.
+template <class TrustRatio>
+struct apply_update : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+/// Both at once, where the rate needs no norms.
+template <class TrustRatio>
+struct update_and_apply : adam_update<TrustRatio> {
+  static constexpr unsigned reads = update_and_sum<TrustRatio>::reads;
+  static constexpr unsigned writes = update_and_sum<TrustRatio>::writes | stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    update_momentum(e, this->scalars);
+    update_variance(e, this->scalars);
+    this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+}  // namespace slamb

@@ -1,0 +1,76 @@
+// The passes of SLAMB. Nothing is written to the model before the exchange is done, so a step that fails or is skipped
+// leaves everything as it was: pass A forms the payload, B sums what was received, C updates.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/core/element.hpp"
+#include "slamb/core/selected_pass.hpp"
+#include "slamb/optimizer/lamb_passes.hpp"
+
+namespace slamb {
+
+/// A: the payload is m of what is selected; beside it v and p, for B; and the sums of what is not selected.
+template <class TrustRatio>
+struct form_payload : adam_update<TrustRatio> {
+  static constexpr bool sums_norms = TrustRatio::sums_per_segment > 0;
+  static constexpr unsigned reads =
+      stream::gradient | stream::momentum | (sums_norms ? stream::variance | stream::parameter : 0U);
+  static constexpr unsigned writes = 0;
+  static constexpr unsigned packs = stream::momentum | (sums_norms ? stream::variance | stream::parameter : 0U);
+  static constexpr bool receives = false;
+  static constexpr bool needs_freshness = false;
+  static constexpr int sums = TrustRatio::sums_per_segment;
+
+  template <class Real, class Mask, class Constants, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const Constants& tensor,
+                                    Sums& sums) const {
+    sums.check_finite(e.gradient);
+    update_momentum(e, this->scalars);
+    if constexpr (sums_norms) {
+      update_variance(e, this->scalars);
+      this->trust_ratio.accumulate(this->candidate_of(e, tensor.weight_decay), false, sums);
+    }
+  }
+};
+
+/// B: the sums of what was received, over the payload planes.
+template <class TrustRatio>
+struct sum_received : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = TrustRatio::sums_per_segment;
+
+  float per_rank;  ///< 1/N
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+    e.momentum = e.momentum * Real(per_rank);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor.weight_decay), true, sums);
+  }
+};
+
+/// C: m ← the mean over ranks where it was exchanged, else this rank's own; v ← …; p ← p − γ scale u.
+template <class TrustRatio>
+struct apply_received : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned packs = 0;
+  static constexpr bool receives = true;
+  static constexpr bool needs_freshness = true;
+  static constexpr int sums = 0;
+
+  float per_rank;  ///< 1/N
+
+  template <class Real, class Mask, class Constants, class Sums>
+  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const Constants& tensor,
+                                    Sums& /*sums*/) const {
+    using detail::select;
+    update_momentum(e, this->scalars);
+    update_variance(e, this->scalars);
+    e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);
+    this->apply(e, tensor, at.freshness);
+  }
+};
+
+}  // namespace slamb

@@ -1,0 +1,21 @@
+// slamb: communication-efficient large-batch optimizers on raw buffers. Include this.
+#pragma once
+
+#include "slamb/communicator/counting_communicator.hpp"
+#include "slamb/communicator/self_communicator.hpp"
+#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/compressor/explicit_mask.hpp"
+#include "slamb/compressor/no_compressor.hpp"
+#include "slamb/compressor/random_k.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/error_feedback/local_momentum.hpp"
+#include "slamb/error_feedback/no_error_feedback.hpp"
+#include "slamb/optimizer/lamb.hpp"
+#include "slamb/optimizer/slamb.hpp"
+#include "slamb/schedule/learning_rate.hpp"
+#include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
+#include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
+#include "slamb/trust_ratio/unit_trust_ratio.hpp"

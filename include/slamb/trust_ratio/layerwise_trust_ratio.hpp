@@ -1,0 +1,80 @@
+// LAMB's TrustRatio: a tensor moves in proportion to its own norm.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+namespace detail {
+
+/// ‖a‖/‖b‖ from the squares of the norms, or `otherwise` if either is 0.
+SLAMB_HOST_DEVICE inline double norm_ratio(double a_squared, double b_squared, double otherwise) {
+  return a_squared > 0.0 && b_squared > 0.0 ? sqrt(a_squared) / sqrt(b_squared) : otherwise;
+}
+
+SLAMB_HOST_DEVICE inline double clamp(double x, double lower, double upper) {
+  const double raised = x < lower ? lower : x;
+  return raised > upper ? upper : raised;
+}
+
+inline void require_clamp(std::string_view policy, double lower, double upper) {
+  const std::string name(policy);
+  require_in(std::isfinite(lower) && lower >= 0.0, name + "'s lower", lower, "finite and >= 0");
+  require_in(upper >= lower, name + "'s upper", upper, "at least lower = " + to_text(lower));
+}
+
+}  // namespace detail
+
+/// φ = clamp(‖p‖/‖u‖, lower, upper), with ‖p‖/‖u‖ = 1 where either norm is 0.
+///
+/// The public variants of LAMB differ in these switches: DeepSpeed clamps to [0.01, 10], BERT recipes to [0.01, 0.3];
+/// apex leaves tensors without weight decay at φ = 1 unless asked for `nvlamb`.
+///
+/// *Reference*: LAMB, arXiv 1904.00962, algorithm 2.
+struct layerwise_trust_ratio {
+  double lower = 0.0;
+  double upper = std::numeric_limits<double>::infinity();
+  bool adapt_without_weight_decay = true;  ///< false: φ = 1 where λ = 0
+
+  static constexpr int sums_per_segment = 2;  // ‖p‖², ‖u‖²
+
+  struct segment_factors {
+    float ratio;
+  };
+
+  /// @throws std::invalid_argument
+  void validate() const { detail::require_clamp("layerwise_trust_ratio", lower, upper); }
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("layerwise_trust_ratio's lower", lower);
+    facts.add("layerwise_trust_ratio's upper", upper);
+    facts.add("layerwise_trust_ratio's adapt_without_weight_decay", adapt_without_weight_decay ? 1.0 : 0.0);
+  }
+
+  template <class Real, class Sums>
+  SLAMB_HOST_DEVICE void accumulate(const candidate<Real>& x, bool /*received*/, Sums& sums) const {
+    sums.add_square(0, x.parameter);
+    sums.add_square(1, x.update);
+  }
+
+  SLAMB_HOST_DEVICE segment_factors factors(std::span<const double> sums, segment_facts facts) const {
+    if (!facts.adapt || (facts.weight_decay == 0.0F && !adapt_without_weight_decay)) return {1.0F};
+    return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper))};
+  }
+
+  template <class Real>
+  SLAMB_HOST_DEVICE Real scale(segment_factors factors, const Real& /*freshness*/) const {
+    return Real(factors.ratio);
+  }
+};
+
+static_assert(trust_ratio<layerwise_trust_ratio>);
+
+}  // namespace slamb

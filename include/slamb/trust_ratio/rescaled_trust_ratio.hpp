@@ -1,0 +1,97 @@
+// SLAMB's TrustRatio: two ratios a tensor, of what was exchanged and of what was not, mixed by the age of each element.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/element.hpp"
+#include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
+
+namespace slamb {
+
+/// The two public forms of SLAMB's element-wise adaptive rescaling.
+enum class rescaling {
+  product,  ///< of the paper: one factor from the mixed ratio, one from the mixed learning rate
+  blend     ///< of its second public implementation: two steps, each with its ratio, mixed
+};
+
+/// With M what was exchanged at this step, s = β3^age, R(x) = ‖p[x]‖/‖u[x]‖ or 1, w the direction without weight decay:
+///
+/// *product*: scale_j = clamp(s_j R(M) + (1 − s_j) R(¬M), lower, upper) · (s_j + (1 − s_j)/√N); tensors of one dimension
+/// have scale R(M), not clamped.
+/// *blend*: scale_j = A s_j + B (1 − s_j)/√N, with A = clamp(‖p[M]‖/‖w[M]‖ or 1, lower, upper) and
+/// B = clamp(‖p[¬M]‖/‖w[¬M]‖ or 0, 0, upper); ε is added to the uncorrected √v.
+///
+/// Tensors with `adapt = false` have ratios of 1.
+///
+/// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1 and section 3.
+template <rescaling Form = rescaling::product>
+struct rescaled_trust_ratio {
+  double lower = 0.01;
+  double upper = 1000.0;
+
+  static constexpr int sums_per_segment = 4;  // of M: ‖p‖², ‖u‖² (or ‖w‖²); of ¬M: the same
+  static constexpr bool epsilon_is_uncorrected = Form == rescaling::blend;
+
+  struct segment_factors {
+    float sent;         ///< R(M) or A
+    float unsent;       ///< R(¬M) or B
+    float lower;        ///< of the product form's clamp
+    float upper;
+    float unsent_rate;  ///< 1/√N
+  };
+
+  /// @throws std::invalid_argument
+  void validate() const { detail::require_clamp("rescaled_trust_ratio", lower, upper); }
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("rescaled_trust_ratio's lower", lower);
+    facts.add("rescaled_trust_ratio's upper", upper);
+  }
+
+  template <class Real, class Sums>
+  SLAMB_HOST_DEVICE void accumulate(const candidate<Real>& x, bool received, Sums& sums) const {
+    const int part = received ? 0 : 2;
+    sums.add_square(part, x.parameter);
+    sums.add_square(part + 1, Form == rescaling::product ? x.update : x.direction);
+  }
+
+  SLAMB_HOST_DEVICE segment_factors factors(std::span<const double> sums, segment_facts facts) const {
+    constexpr float unbounded = std::numeric_limits<float>::infinity();
+    const auto unsent_rate = static_cast<float>(1.0 / sqrt(static_cast<double>(facts.world)));
+    if (!facts.adapt) return {1.0F, 1.0F, 0.0F, unbounded, unsent_rate};
+    if constexpr (Form == rescaling::product) {
+      const auto sent = static_cast<float>(detail::norm_ratio(sums[0], sums[1], 1.0));
+      const auto unsent = static_cast<float>(detail::norm_ratio(sums[2], sums[3], 1.0));
+      if (facts.one_dimensional) return {sent, sent, 0.0F, unbounded, unsent_rate};
+      return {sent, unsent, static_cast<float>(lower), static_cast<float>(upper), unsent_rate};
+    } else {
+      const double sent = detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper);
+      const double unsent = detail::clamp(detail::norm_ratio(sums[2], sums[3], 0.0), 0.0, upper);
+      return {static_cast<float>(sent), static_cast<float>(unsent), 0.0F, unbounded, unsent_rate};
+    }
+  }
+
+  template <class Real>
+  SLAMB_HOST_DEVICE Real scale(const segment_factors& f, const Real& freshness) const {
+    using detail::maximum;
+    using detail::minimum;
+    const Real staleness = Real(1.0F) - freshness;
+    if constexpr (Form == rescaling::product) {
+      const Real ratio = freshness * Real(f.sent) + staleness * Real(f.unsent);
+      const Real clamped = minimum(maximum(ratio, Real(f.lower)), Real(f.upper));
+      return clamped * (freshness + staleness * Real(f.unsent_rate));
+    } else {
+      return Real(f.sent) * freshness + Real(f.unsent) * (staleness * Real(f.unsent_rate));
+    }
+  }
+};
+
+static_assert(trust_ratio<rescaled_trust_ratio<rescaling::product>>);
+static_assert(trust_ratio<rescaled_trust_ratio<rescaling::blend>>);
+
+}  // namespace slamb

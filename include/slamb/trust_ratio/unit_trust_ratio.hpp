@@ -1,0 +1,31 @@
+// The null TrustRatio: every tensor moves at the learning rate. With it LAMB is AdamW.
+#pragma once
+
+#include <span>
+
+#include "slamb/core/concepts.hpp"
+
+namespace slamb {
+
+/// φ = 1 for every tensor: no norms are taken, and the update is one pass.
+struct unit_trust_ratio {
+  static constexpr int sums_per_segment = 0;
+
+  struct segment_factors {};
+
+  template <class Real, class Sums>
+  SLAMB_HOST_DEVICE void accumulate(const candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
+
+  SLAMB_HOST_DEVICE segment_factors factors(std::span<const double> /*sums*/, segment_facts /*facts*/) const {
+    return {};
+  }
+
+  template <class Real>
+  SLAMB_HOST_DEVICE Real scale(segment_factors /*factors*/, const Real& /*freshness*/) const {
+    return Real(1.0F);
+  }
+};
+
+static_assert(trust_ratio<unit_trust_ratio>);
+
+}  // namespace slamb
