@@ -42,9 +42,10 @@ class agreement {
     if (communicator.size() == 1) return;
     std::string names;
     for (const fact& f : facts_) names += f.name + '\n';
-    const std::array<fact, 3> head{{{"the optimizer or its policies", kind_, fact::secret},
-                                    {"the number of tensors", tensors_, fact::word},
-                                    {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
+    const std::array<fact, 3> head{
+        {{"the optimizer or its policies", kind_, fact::secret},
+         {"the number of tensors", tensors_, fact::word},
+         {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
     compare(communicator, stream, head);
     compare(communicator, stream, facts_);
   }

@@ -65,10 +65,10 @@ enum class segment_scale { none, l2, l1, max };
 /// Facts every compressor states; recipes branch on these and never on the type.
 template <class C>
 concept compressor = std::copyable<C> && requires {
-  { C::is_sparsifier } -> std::convertible_to<bool>;         // selects elements, the rest stays behind
-  { C::payload_is_summable } -> std::convertible_to<bool>;   // payloads of ranks may be added element by element
-  { C::payload_is_constant } -> std::convertible_to<bool>;   // the same size at every step, to ±1 block a tensor
-  { C::bits_per_element } -> std::convertible_to<int>;       // on the wire, of an element that is sent
+  { C::is_sparsifier } -> std::convertible_to<bool>;        // selects elements, the rest stays behind
+  { C::payload_is_summable } -> std::convertible_to<bool>;  // payloads of ranks may be added element by element
+  { C::payload_is_constant } -> std::convertible_to<bool>;  // the same size at every step, to ±1 block a tensor
+  { C::bits_per_element } -> std::convertible_to<int>;      // on the wire, of an element that is sent
   { C::scale } -> std::convertible_to<segment_scale>;
 };
 
@@ -97,13 +97,15 @@ concept has_selected_before = selection<S> && requires(const S& s, coordinate c)
   { s.selected_before(c) } -> std::convertible_to<std::uint64_t>;
 };
 
-/// A selection that can go along a tensor faster than element by element: calls `visit(begin, length, age)` for consecutive
-/// runs that cover [c.index, c.index + count). A selection without ages says 0 for what it selects and 1 for the rest.
+/// A selection that can go along a tensor faster than element by element: calls `visit(begin, length, age)` for
+/// consecutive runs that cover [c.index, c.index + count). A selection without ages says 0 for what it selects and 1
+/// for the rest.
 struct run_visitor_archetype {
   void operator()(std::uint64_t begin, std::uint64_t length, std::uint32_t age) const;
 };
 template <class S>
-concept has_runs = selection<S> && requires(const S& s, coordinate c, std::uint64_t count, run_visitor_archetype visit) {
+concept has_runs = selection<S> &&
+    requires(const S& s, coordinate c, std::uint64_t count, run_visitor_archetype visit) {
   s.runs(c, count, visit);
 };
 
@@ -115,12 +117,12 @@ struct freshness_table {
   SLAMB_HOST_DEVICE float operator[](std::uint32_t age) const { return value[age < count ? age : count - 1]; }
 };
 
-/// A selection that can fill the host backend's buffers at once: sets bit i % 16 of bits[i / 16], which come zeroed, for
-/// what it selects of `count` elements from c, and freshness[i] unless that is null. Returns false, and then has written
-/// nothing, where it knows no faster way than `runs`.
+/// A selection that can fill the host backend's buffers at once: sets bit i % 16 of bits[i / 16], which come zeroed,
+/// for what it selects of `count` elements from c, and freshness[i] unless that is null. Returns false, and then has
+/// written nothing, where it knows no faster way than `runs`.
 template <class S>
-concept has_fill = has_runs<S> && requires(const S& s, coordinate c, freshness_table table, std::uint16_t* bits,
-                                           float* freshness) {
+concept has_fill = has_runs<S> &&
+    requires(const S& s, coordinate c, freshness_table table, std::uint16_t* bits, float* freshness) {
   { s.fill(c, std::uint32_t{}, table, bits, freshness) } -> std::same_as<bool>;
 };
 
@@ -129,9 +131,9 @@ concept has_fill = has_runs<S> && requires(const S& s, coordinate c, freshness_t
 /// What is done with what a lossy exchange leaves behind, and where it is kept.
 template <class F>
 concept error_feedback = std::copyable<F> && requires {
-  { F::keeps_unsent } -> std::convertible_to<bool>;   // what is not sent stays in the exchanged state itself
-  { F::worker_state } -> std::convertible_to<bool>;   // an error buffer for what this rank failed to send
-  { F::server_state } -> std::convertible_to<bool>;   // an error buffer for what this rank failed to broadcast
+  { F::keeps_unsent } -> std::convertible_to<bool>;  // what is not sent stays in the exchanged state itself
+  { F::worker_state } -> std::convertible_to<bool>;  // an error buffer for what this rank failed to send
+  { F::server_state } -> std::convertible_to<bool>;  // an error buffer for what this rank failed to broadcast
 };
 
 // ------------------------------------------------------------------------------------------------ TrustRatio
@@ -160,16 +162,18 @@ struct sums_archetype {
 /// The rate of a tensor or element from norms of its tensor.
 ///
 /// `accumulate(x, received, sums)` is called once an element; `received` says that the element was exchanged at this
-/// step (always true in recipes that exchange everything). `factors` makes, once a tensor and step, what `scale` needs;
+/// step (always true in recipes that exchange everything). `factors(sums, facts)` makes, once a tensor and step, what
+/// `scale` needs of sums [sums_per_segment];
 /// p ← p − γ · scale(factors, freshness) · update, with freshness = β3^age, 1 in recipes that exchange everything.
 template <class T>
-concept trust_ratio = std::copyable<T> && requires(const T& t, candidate<float> x, sums_archetype& sums,
-                                                   std::span<const double> values, segment_facts facts) {
+concept trust_ratio = std::copyable<T> &&
+    requires(const T& t, candidate<float> x, sums_archetype& sums, const double* values, segment_facts facts) {
   { T::sums_per_segment } -> std::convertible_to<int>;
   t.accumulate(x, true, sums);
   { t.factors(values, facts) } -> std::semiregular;
   { t.scale(t.factors(values, facts), 1.0F) } -> std::convertible_to<float>;
-} && std::is_trivially_copyable_v<decltype(std::declval<const T&>().factors(std::span<const double>{}, segment_facts{}))>;
+} && std::is_trivially_copyable_v<decltype(std::declval<const T&>().factors(static_cast<const double*>(nullptr),
+                                                                            segment_facts{}))>;
 
 /// A trust ratio whose ε is added to the uncorrected √v: direction = m̂ / (√v̂ + ε/√(1 − β2^t)).
 template <class T>

@@ -1,12 +1,11 @@
 // The arithmetic of one element, written once for every backend.
 //
-// Real is float (device, reference) or a vector of floats (host); the functions use operators and the few named
-// functions below, found by argument-dependent lookup for vector types.
+// Real is float (device, reference) or a vector of floats (host); the functions use operators and those of
+// core/real.hpp.
 #pragma once
 
-#include <cmath>
-
 #include "slamb/core/config.hpp"
+#include "slamb/core/real.hpp"
 
 namespace slamb {
 
@@ -32,15 +31,6 @@ struct adam_scalars {
   float gradient_scale = 1.0F;        ///< multiplies what is read as the gradient
 };
 
-namespace detail {
-
-SLAMB_HOST_DEVICE inline float square_root(float x) { return sqrtf(x); }
-SLAMB_HOST_DEVICE inline float select(bool condition, float yes, float no) { return condition ? yes : no; }
-SLAMB_HOST_DEVICE inline float minimum(float a, float b) { return b < a ? b : a; }
-SLAMB_HOST_DEVICE inline float maximum(float a, float b) { return a < b ? b : a; }
-
-}  // namespace detail
-
 /// m ← β1 m + (1 − β1) g.
 template <class Real>
 SLAMB_HOST_DEVICE void update_momentum(element<Real>& e, const adam_scalars& s) {
@@ -57,7 +47,6 @@ SLAMB_HOST_DEVICE void update_variance(element<Real>& e, const adam_scalars& s) 
 /// m̂ / (√v̂ + ε).
 template <class Real>
 SLAMB_HOST_DEVICE Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
-  using detail::square_root;
   return momentum * Real(s.momentum_correction) /
          (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
 }

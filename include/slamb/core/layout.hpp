@@ -46,8 +46,8 @@ struct tile_range {
 /// The table, built once.
 class layout {
  public:
-  static constexpr std::uint32_t tile_size = 8192;       ///< elements
-  static constexpr std::uint64_t state_alignment = 16;   ///< elements: 64 bytes
+  static constexpr std::uint32_t tile_size = 8192;      ///< elements
+  static constexpr std::uint64_t state_alignment = 16;  ///< elements: 64 bytes
 
   layout() = default;
 
@@ -67,9 +67,7 @@ class layout {
   std::uint32_t groups() const noexcept { return groups_; }
 
   /// The tiles of a tensor.
-  tile_range tiles_of(std::size_t segment) const noexcept {
-    return {first_tile_[segment], first_tile_[segment + 1]};
-  }
+  tile_range tiles_of(std::size_t segment) const noexcept { return {first_tile_[segment], first_tile_[segment + 1]}; }
 
   /// Place of the tile's first element, all tensors laid end to end.
   std::uint64_t first_element(const tile& t) const noexcept { return segments_[t.segment].first + t.first; }
@@ -132,8 +130,8 @@ class layout {
       spans.push_back({gradient, gradient + bytes, i, false});
     }
     std::sort(spans.begin(), spans.end(), [](const interval& a, const interval& b) { return a.first < b.first; });
-    interval any{0, 0, 0, false};      // the one that reaches furthest so far
-    interval written{0, 0, 0, true};   // the same, of those that are written
+    interval any{0, 0, 0, false};     // the one that reaches furthest so far
+    interval written{0, 0, 0, true};  // the same, of those that are written
     for (const interval& s : spans) {
       const interval& before = s.written ? any : written;
       if (s.first < before.last)

@@ -5,8 +5,8 @@
 
 namespace slamb {
 
-/// Needs no buffer: since averaging and the moving average are linear, the mean of the ranks' momenta is the momentum of
-/// the mean gradient at every step, whatever is sent.
+/// Needs no buffer: since averaging and the moving average are linear, the mean of the ranks' momenta is the momentum
+/// of the mean gradient at every step, whatever is sent.
 ///
 /// *Reference*: SLAMB, ICML 2023, "local error compensation".
 struct local_momentum {

@@ -18,7 +18,7 @@ template <class Communicator, class Stream>
 bool all_reduce_unless(bool refuse, std::span<float> payload, Communicator& ranks, Stream stream) {
   if (payload.empty()) return !refuse;
   if (refuse) payload[0] = std::numeric_limits<float>::quiet_NaN();
-  ranks.all_reduce_sum(payload, stream);
+  if (ranks.size() > 1) ranks.all_reduce_sum(payload, stream);
   return !std::isnan(payload[0]);
 }
 

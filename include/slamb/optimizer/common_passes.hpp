@@ -1,7 +1,6 @@
-// Passes that more than one recipe uses, and the scalars of Adam's update at one step.
+// Passes that more than one recipe uses.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "slamb/core/element.hpp"
@@ -74,29 +73,5 @@ struct tensor_tables {
     return {segments[segment].weight_decay, rates[segment], factors[segment]};
   }
 };
-
-/// Adam's hyper-parameters as a recipe has them.
-struct adam_settings {
-  double beta1;
-  double beta2;
-  double epsilon;
-  bool bias_correction;
-  bool epsilon_is_uncorrected;  ///< ε is added to √v, not to √v̂
-};
-
-/// The scalars of step t.
-inline adam_scalars scalars_at(std::uint64_t t, const adam_settings& a, double gradient_scale) {
-  const auto steps = static_cast<double>(t);
-  const double momentum_correction = a.bias_correction ? 1.0 / (1.0 - std::pow(a.beta1, steps)) : 1.0;
-  const double deviation_correction = a.bias_correction ? 1.0 / std::sqrt(1.0 - std::pow(a.beta2, steps)) : 1.0;
-  return {.beta1 = static_cast<float>(a.beta1),
-          .one_minus_beta1 = static_cast<float>(1.0 - a.beta1),
-          .beta2 = static_cast<float>(a.beta2),
-          .one_minus_beta2 = static_cast<float>(1.0 - a.beta2),
-          .momentum_correction = static_cast<float>(momentum_correction),
-          .deviation_correction = static_cast<float>(deviation_correction),
-          .epsilon = static_cast<float>(a.epsilon_is_uncorrected ? a.epsilon * deviation_correction : a.epsilon),
-          .gradient_scale = static_cast<float>(gradient_scale)};
-}
 
 }  // namespace slamb

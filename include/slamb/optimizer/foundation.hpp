@@ -22,18 +22,6 @@
 
 namespace slamb {
 
-/// Lets a policy check its hyper-parameters, if it has any.
-template <class Policy>
-void validate_policy(const Policy& policy) {
-  if constexpr (requires { policy.validate(); }) policy.validate();
-}
-
-/// Lets a policy name the hyper-parameters that must be the same on all ranks, if it has any.
-template <class Policy>
-void describe_policy(const Policy& policy, agreement& facts) {
-  if constexpr (requires { policy.describe(facts); }) policy.describe(facts);
-}
-
 /// The tensors, memory, ranks and counters of one optimizer.
 template <communicator Communicator, class Backend>
 class foundation {
@@ -72,9 +60,9 @@ class foundation {
       facts.add_word("the size" + name, s.size);
       facts.add("the weight decay" + name, s.weight_decay);
       facts.add("the learning-rate factor" + name, s.learning_rate_factor);
-      facts.add_word("the options (group, adapt, compress, dimensions)" + name,
-                     (std::uint64_t{s.group} << 3U) | (s.adapt ? 4U : 0U) | (s.dense ? 2U : 0U) |
-                         (s.one_dimensional ? 1U : 0U));
+      facts.add_word(
+          "the options (group, adapt, compress, dimensions)" + name,
+          (std::uint64_t{s.group} << 3U) | (s.adapt ? 4U : 0U) | (s.dense ? 2U : 0U) | (s.one_dimensional ? 1U : 0U));
     }
     facts.require(ranks.base(), executor.stream());
     memory.allocate(backend_.memory);
@@ -98,6 +86,16 @@ class foundation {
       rates_by_tensor_.push_back(static_cast<float>(rate * static_cast<double>(s.learning_rate_factor)));
     }
     executor.upload(std::span<const float>(rates_by_tensor_), memory.view(rates_));
+  }
+
+  /// What the trust ratio makes of the sums of tensors first … last − 1.
+  template <trust_ratio TrustRatio, class Factors>
+  void find_factors(const TrustRatio& trust, std::span<Factors> factors, std::size_t first, std::size_t last) {
+    executor.template finish_segments<TrustRatio::sums_per_segment>(
+        tensors, first, last, sums(), [&](std::size_t i, std::span<const double> of_tensor) {
+          const segment& s = std::as_const(tensors).segments()[i];
+          factors[i] = trust.factors(of_tensor.data(), {s.adapt, s.one_dimensional, s.weight_decay, ranks.size()});
+        });
   }
 
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
@@ -152,12 +150,12 @@ class foundation {
     statistics all{step, skipped_steps, std::move(phase), ranks.counts(), {}};
     if (with_norms) {
       executor.run(norms_of_model{}, view(), all_tiles(), sums());
-      executor.template finish_segments<norms_of_model::sums>(
-          tensors, 0, tensors.segments().size(), sums(), [&all](std::size_t, std::span<const double> squares) {
-            all.norm.parameters += squares[0];
-            all.norm.momentum += squares[1];
-            all.norm.variance += squares[2];
-          });
+      executor.template finish_segments<norms_of_model::sums>(tensors, 0, tensors.segments().size(), sums(),
+                                                              [&all](std::size_t, std::span<const double> squares) {
+                                                                all.norm.parameters += squares[0];
+                                                                all.norm.momentum += squares[1];
+                                                                all.norm.variance += squares[2];
+                                                              });
       all.norm = {std::sqrt(all.norm.parameters), std::sqrt(all.norm.momentum), std::sqrt(all.norm.variance)};
     }
     return all;

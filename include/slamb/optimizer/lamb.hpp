@@ -7,7 +7,6 @@
 #include <limits>
 #include <span>
 #include <string>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "slamb/exchange/summable.hpp"
 #include "slamb/optimizer/foundation.hpp"
 #include "slamb/optimizer/lamb_passes.hpp"
+#include "slamb/optimizer/settings.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
@@ -27,11 +27,11 @@ namespace slamb {
 /// Settings of `basic_lamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 struct lamb_options {
-  double beta1 = 0.9;    ///< in [0, 1)
-  double beta2 = 0.999;  ///< in [0, 1)
+  double beta1 = 0.9;                                                ///< in [0, 1)
+  double beta2 = 0.999;                                              ///< in [0, 1)
   double epsilon = TrustRatio::sums_per_segment == 0 ? 1e-8 : 1e-6;  ///< > 0; Adam's customary value, and LAMB's
-  double weight_decay = 0.01;      ///< λ ≥ 0
-  bool bias_correction = true;     ///< false: m̂ = m, v̂ = v
+  double weight_decay = 0.01;                                        ///< λ ≥ 0
+  bool bias_correction = true;                                       ///< false: m̂ = m, v̂ = v
   double max_gradient_norm = 0.0;  ///< c: g ← g / max(1, ‖g‖/c) with the norm over all tensors; 0 or ∞: off
   bool skip_non_finite = true;     ///< skip a step, on all ranks, when a gradient of any is not finite
   Compressor compressor{};
@@ -52,9 +52,10 @@ struct lamb_options {
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
 class basic_lamb {
-  static_assert(requires { requires Compressor::selects_all; },
-                "slamb: basic_lamb sends whole gradients; a Compressor that leaves elements out needs an ErrorFeedback "
-                "that keeps them: use basic_slamb, which exchanges the momentum");
+  static_assert(
+      requires { requires Compressor::selects_all; },
+      "slamb: basic_lamb sends whole gradients; a Compressor that leaves elements out needs an ErrorFeedback "
+      "that keeps them: use basic_slamb, which exchanges the momentum");
 
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
@@ -74,7 +75,8 @@ class basic_lamb {
   }
 
   /// One step with one learning rate.
-  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error, with all state as it was
+  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error, with all state as it
+  /// was
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
@@ -82,14 +84,15 @@ class basic_lamb {
     base_.set_rates(rates_by_group);
     const mean_gradient g = exchange_gradient();
     if (g.overflowed) return void(++base_.skipped_steps);
-    const adam_scalars scalars = scalars_at(base_.step + 1, settings(), g.scale);
+    const adam_scalars scalars = scalars_at<TrustRatio>(base_.step + 1, options_, g.scale);
     for (const batch& tensors : batches_) {
       if constexpr (TrustRatio::sums_per_segment == 0) {
-        base_.executor.run(update_and_apply<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view, tensors.tiles);
+        base_.executor.run(update_and_apply<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view,
+                           tensors.tiles);
       } else {
         base_.executor.run(update_and_sum<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view, tensors.tiles,
                            base_.sums());
-        find_factors(tensors);
+        base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), tensors.first, tensors.last);
         base_.executor.run(apply_update<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view, tensors.tiles);
       }
     }
@@ -110,7 +113,8 @@ class basic_lamb {
   void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
 
  private:
-  using factors_type = decltype(std::declval<const TrustRatio&>().factors(std::span<const double>{}, segment_facts{}));
+  using factors_type =
+      decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
 
   // Tensors whose state fits the cache together.
   struct batch {
@@ -125,26 +129,14 @@ class basic_lamb {
   };
 
   static void validate(const options_type& o) {
-    detail::require_decay_rate("beta1", o.beta1);
-    detail::require_decay_rate("beta2", o.beta2);
-    detail::require_positive("epsilon", o.epsilon);
-    detail::require_non_negative("weight_decay", o.weight_decay);
+    validate_settings(o);
     detail::require_in(o.max_gradient_norm >= 0.0, "max_gradient_norm", o.max_gradient_norm, ">= 0 (0 or inf: off)");
-    validate_policy(o.compressor);
-    validate_policy(o.error_feedback);
-    validate_policy(o.trust_ratio);
   }
 
   agreement facts() const {
-    agreement all(std::string("basic_lamb ") + typeid(options_type).name(), base_.tensors.segments().size());
-    all.add("beta1", options_.beta1);
-    all.add("beta2", options_.beta2);
-    all.add("epsilon", options_.epsilon);
-    all.add("bias_correction", options_.bias_correction ? 1.0 : 0.0);
+    agreement all = agreement_of("basic_lamb ", options_, base_.tensors.segments().size());
     all.add("max_gradient_norm", options_.max_gradient_norm);
     all.add("skip_non_finite", options_.skip_non_finite ? 1.0 : 0.0);
-    describe_policy(options_.compressor, all);
-    describe_policy(options_.trust_ratio, all);
     return all;
   }
 
@@ -153,17 +145,13 @@ class basic_lamb {
     const std::size_t count = base_.tensors.segments().size();
     for (std::size_t first = 0; first < count;) {
       std::size_t last = first, size = 0;
-      while (last < count && (last == first || size + base_.tensors.segments()[last].size * bytes <= base_.cache_bytes()))
+      while (last < count &&
+             (last == first || size + base_.tensors.segments()[last].size * bytes <= base_.cache_bytes()))
         size += base_.tensors.segments()[last++].size * bytes;
       batches_.push_back({first, last, {base_.tensors.tiles_of(first).first, base_.tensors.tiles_of(last - 1).last}});
       first = last;
     }
     if constexpr (TrustRatio::sums_per_segment == 0) batches_ = {{0, count, base_.all_tiles()}};
-  }
-
-  adam_settings settings() const noexcept {
-    return {options_.beta1, options_.beta2, options_.epsilon, options_.bias_correction,
-            has_uncorrected_epsilon<TrustRatio>};
   }
 
   tensor_tables<factors_type> tables() const noexcept {
@@ -194,16 +182,6 @@ class basic_lamb {
       g.scale /= std::max(1.0, g.scale * std::sqrt(square) / options_.max_gradient_norm);
     }
     return g;
-  }
-
-  void find_factors(const batch& tensors) {
-    const std::span<factors_type> factors = base_.memory.view(factors_);
-    base_.executor.template finish_segments<TrustRatio::sums_per_segment>(
-        base_.tensors, tensors.first, tensors.last, base_.sums(), [&](std::size_t i, std::span<const double> sums) {
-          const segment& s = base_.tensors.segments()[i];
-          factors[i] = options_.trust_ratio.factors(
-              sums, {s.adapt, s.one_dimensional, s.weight_decay, base_.ranks.size()});
-        });
   }
 
   options_type options_;

@@ -58,7 +58,8 @@ struct sum_gradient {
 /// What the three passes of an update have in common.
 template <class TrustRatio>
 struct adam_update {
-  using factors_type = decltype(std::declval<const TrustRatio&>().factors(std::span<const double>{}, segment_facts{}));
+  using factors_type =
+      decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
 
   adam_scalars scalars;
   tensor_tables<factors_type> tensors;

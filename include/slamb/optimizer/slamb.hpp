@@ -8,7 +8,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "slamb/error_feedback/local_momentum.hpp"
 #include "slamb/exchange/summable.hpp"
 #include "slamb/optimizer/foundation.hpp"
+#include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/slamb_passes.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 
@@ -27,12 +27,12 @@ namespace slamb {
 /// Settings of `basic_slamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 struct slamb_options {
-  double beta1 = 0.9;           ///< in [0, 1)
-  double beta2 = 0.999;         ///< in [0, 1)
-  double beta3 = 0.93;          ///< in [0, 1]: an element that was exchanged a steps ago has freshness β3^a
-  double epsilon = 1e-6;        ///< > 0
-  double weight_decay = 0.01;   ///< λ ≥ 0
-  bool bias_correction = true;  ///< false: m̂ = m, v̂ = v
+  double beta1 = 0.9;                ///< in [0, 1)
+  double beta2 = 0.999;              ///< in [0, 1)
+  double beta3 = 0.93;               ///< in [0, 1]: an element that was exchanged a steps ago has freshness β3^a
+  double epsilon = 1e-6;             ///< > 0
+  double weight_decay = 0.01;        ///< λ ≥ 0
+  bool bias_correction = true;       ///< false: m̂ = m, v̂ = v
   std::int64_t local_steps = 100;    ///< H ≥ 1: parameters are averaged at steps 1, 1 + H, 1 + 2H, …
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
   Compressor compressor{};
@@ -40,8 +40,8 @@ struct slamb_options {
   TrustRatio trust_ratio{};
 };
 
-/// Exchanges the selected part M of the momentum. Gradients and variances stay local, and so does the momentum that is not
-/// sent: there is no warm-up and no error buffer.
+/// Exchanges the selected part M of the momentum. Gradients and variances stay local, and so does the momentum that is
+/// not sent: there is no warm-up and no error buffer.
 ///
 ///     m_i ← β1 m_i + (1−β1) g_i        v_i ← β2 v_i + (1−β2) g_i²
 ///     m_i[M] ← mean over ranks of m_i[M]
@@ -49,21 +49,21 @@ struct slamb_options {
 ///     every H steps: p ← mean of p over ranks
 ///
 /// *Memory*: 8 bytes of state a parameter (9 if the compressor keeps no ages) and 12 k of payload.
-/// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step, and
-/// of the parameters every H steps, in at most ⌈1/(3k)⌉ + 1 pieces that reuse the payload's memory.
-/// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step and the parameters
-/// after each averaging.
-/// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t);
-/// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
+/// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
+/// and of the parameters every H steps, in at most ⌈1/(3k)⌉ + 1 pieces that reuse the payload's memory. *Determinism*:
+/// the same bits from run to run; on all ranks, the exchanged momentum after each step and the parameters after each
+/// averaging. *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of
+/// (index, t); overflowed steps are skipped by all ranks; no generator but the library's own is touched.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
 class basic_slamb {
   static_assert(sparsifier<Compressor> && Compressor::payload_is_summable,
                 "slamb: basic_slamb exchanges the momentum by a sum over ranks; it needs a Compressor that is a "
                 "sparsifier with a summable payload: selection at(step) with selects(coordinate)");
-  static_assert(ErrorFeedback::keeps_unsent,
-                "slamb: basic_slamb keeps what is not sent in the local momentum; its ErrorFeedback must say keeps_unsent, "
-                "as local_momentum does");
+  static_assert(
+      ErrorFeedback::keeps_unsent,
+      "slamb: basic_slamb keeps what is not sent in the local momentum; its ErrorFeedback must say keeps_unsent, "
+      "as local_momentum does");
 
  public:
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
@@ -83,8 +83,8 @@ class basic_slamb {
     freshness_ = base_.memory.template plan<float>("freshness by age", freshness.size());
     if constexpr (!has_age<selection_type>)
       age_ = base_.memory.template plan<std::uint8_t>("age", base_.tensors.state_elements());
-    payload_ = base_.memory.template plan<float>("payload",
-                                                 std::max({payload * planes, base_.least_averaging_buffer()}));
+    payload_ =
+        base_.memory.template plan<float>("payload", std::max({payload * planes, base_.least_averaging_buffer()}));
     plane_ = payload;
     base_.allocate(facts());
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
@@ -92,7 +92,8 @@ class basic_slamb {
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error: with all state as it
-  ///         was, or, if the averaging of parameters failed, with the step taken and this rank's own parameters in place
+  ///         was, or, if the averaging of parameters failed, with the step taken and this rank's own parameters in
+  ///         place
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
@@ -101,19 +102,18 @@ class basic_slamb {
     const std::uint64_t t = base_.step + 1;
     const selection_type selection = select_at(t);
     const std::span<float> sent = place_payload(selection);
-    const update_type update{scalars_at(t, settings(), 1.0), tables(), options_.trust_ratio};
+    const update_type update{scalars_at<TrustRatio>(t, options_, 1.0), tables(), options_.trust_ratio};
 
     // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks
     const bool finite = base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection,
                                            base_.all_tiles(), base_.sums());
-    if (!all_reduce_unless(!finite, sent, base_.ranks, base_.executor.stream()))
-      return void(++base_.skipped_steps);
+    if (!all_reduce_unless(!finite, sent, base_.ranks, base_.executor.stream())) return void(++base_.skipped_steps);
 
     // R(M), R(¬M)
     if constexpr (TrustRatio::sums_per_segment > 0)
-      base_.executor.run_packed(sum_received<TrustRatio>{update, per_rank()}, base_.view(), payload(), base_.all_tiles(),
-                                base_.sums());
-    find_factors();
+      base_.executor.run_packed(sum_received<TrustRatio>{update, per_rank()}, base_.view(), payload(),
+                                base_.all_tiles(), base_.sums());
+    base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), 0, base_.tensors.segments().size());
 
     // p ← p − γ scale u
     base_.executor.run(apply_received<TrustRatio>{update, per_rank()}, base_.view(), payload(), selection,
@@ -145,28 +145,16 @@ class basic_slamb {
   static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
 
   static void validate(const options_type& o) {
-    detail::require_decay_rate("beta1", o.beta1);
-    detail::require_decay_rate("beta2", o.beta2);
+    validate_settings(o);
     detail::require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
-    detail::require_positive("epsilon", o.epsilon);
-    detail::require_non_negative("weight_decay", o.weight_decay);
     detail::require_in(o.local_steps >= 1, "local_steps", static_cast<double>(o.local_steps), ">= 1");
-    validate_policy(o.compressor);
-    validate_policy(o.error_feedback);
-    validate_policy(o.trust_ratio);
   }
 
   agreement facts() const {
-    agreement all(std::string("basic_slamb ") + typeid(options_type).name(), base_.tensors.segments().size());
-    all.add("beta1", options_.beta1);
-    all.add("beta2", options_.beta2);
+    agreement all = agreement_of("basic_slamb ", options_, base_.tensors.segments().size());
     all.add("beta3", options_.beta3);
-    all.add("epsilon", options_.epsilon);
-    all.add("bias_correction", options_.bias_correction ? 1.0 : 0.0);
     all.add("local_steps", static_cast<double>(options_.local_steps));
     all.add("dense_below", static_cast<double>(options_.dense_below));
-    describe_policy(options_.compressor, all);
-    describe_policy(options_.trust_ratio, all);
     return all;
   }
 
@@ -209,8 +197,7 @@ class basic_slamb {
 
   // Lays out the payload of this step. At least one element is sent, to carry the news of an overflow.
   std::span<float> place_payload(const selection_type& selection) {
-    const std::uint64_t size =
-        base_.executor.place_payload(base_.view(), selection, base_.memory.view(tile_first_));
+    const std::uint64_t size = base_.executor.place_payload(base_.view(), selection, base_.memory.view(tile_first_));
     if (size > plane_)
       throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                   std::to_string(plane_) + " are selected at any step");
@@ -219,27 +206,11 @@ class basic_slamb {
     return sent;
   }
 
-  adam_settings settings() const noexcept {
-    return {options_.beta1, options_.beta2, options_.epsilon, options_.bias_correction,
-            has_uncorrected_epsilon<TrustRatio>};
-  }
-
   tensor_tables<factors_type> tables() const noexcept {
     return {base_.view().segments, base_.rates(), base_.memory.view(factors_).data()};
   }
 
   float per_rank() const noexcept { return 1.0F / static_cast<float>(base_.ranks.size()); }
-
-  void find_factors() {
-    const std::span<factors_type> factors = base_.memory.view(factors_);
-    base_.executor.template finish_segments<TrustRatio::sums_per_segment>(
-        base_.tensors, 0, base_.tensors.segments().size(), base_.sums(),
-        [&](std::size_t i, std::span<const double> sums) {
-          const segment& s = base_.tensors.segments()[i];
-          factors[i] = options_.trust_ratio.factors(
-              sums, {s.adapt, s.one_dimensional, s.weight_decay, base_.ranks.size()});
-        });
-  }
 
   options_type options_;
   foundation<Communicator, Backend> base_;
@@ -252,8 +223,8 @@ class basic_slamb {
 };
 
 /// SLAMB with the paper's policies and defaults. For small data sets the paper uses H = 50. Fix k and tune β3.
-template <class Communicator = self_communicator, class Compressor = random_k<>, class TrustRatio = rescaled_trust_ratio<>,
-          class Backend = host_backend>
+template <class Communicator = self_communicator, class Compressor = random_k<>,
+          class TrustRatio = rescaled_trust_ratio<>, class Backend = host_backend>
 using slamb = basic_slamb<Compressor, local_momentum, TrustRatio, Communicator, Backend>;
 
 }  // namespace slamb

@@ -65,7 +65,6 @@ struct apply_received : adam_update<TrustRatio> {
   template <class Real, class Mask, class Constants, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const Constants& tensor,
                                     Sums& /*sums*/) const {
-    using detail::select;
     update_momentum(e, this->scalars);
     update_variance(e, this->scalars);
     e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);

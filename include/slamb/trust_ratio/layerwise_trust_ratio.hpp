@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
@@ -64,7 +63,7 @@ struct layerwise_trust_ratio {
     sums.add_square(1, x.update);
   }
 
-  SLAMB_HOST_DEVICE segment_factors factors(std::span<const double> sums, segment_facts facts) const {
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, segment_facts facts) const {
     if (!facts.adapt || (facts.weight_decay == 0.0F && !adapt_without_weight_decay)) return {1.0F};
     return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper))};
   }

@@ -3,10 +3,9 @@
 
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include "slamb/core/concepts.hpp"
-#include "slamb/core/element.hpp"
+#include "slamb/core/real.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 
 namespace slamb {
@@ -19,10 +18,9 @@ enum class rescaling {
 
 /// With M what was exchanged at this step, s = β3^age, R(x) = ‖p[x]‖/‖u[x]‖ or 1, w the direction without weight decay:
 ///
-/// *product*: scale_j = clamp(s_j R(M) + (1 − s_j) R(¬M), lower, upper) · (s_j + (1 − s_j)/√N); tensors of one dimension
-/// have scale R(M), not clamped.
-/// *blend*: scale_j = A s_j + B (1 − s_j)/√N, with A = clamp(‖p[M]‖/‖w[M]‖ or 1, lower, upper) and
-/// B = clamp(‖p[¬M]‖/‖w[¬M]‖ or 0, 0, upper); ε is added to the uncorrected √v.
+/// *product*: scale_j = clamp(s_j R(M) + (1 − s_j) R(¬M), lower, upper) · (s_j + (1 − s_j)/√N); tensors of one
+/// dimension have scale R(M), not clamped. *blend*: scale_j = A s_j + B (1 − s_j)/√N, with A = clamp(‖p[M]‖/‖w[M]‖ or
+/// 1, lower, upper) and B = clamp(‖p[¬M]‖/‖w[¬M]‖ or 0, 0, upper); ε is added to the uncorrected √v.
 ///
 /// Tensors with `adapt = false` have ratios of 1.
 ///
@@ -36,9 +34,9 @@ struct rescaled_trust_ratio {
   static constexpr bool epsilon_is_uncorrected = Form == rescaling::blend;
 
   struct segment_factors {
-    float sent;         ///< R(M) or A
-    float unsent;       ///< R(¬M) or B
-    float lower;        ///< of the product form's clamp
+    float sent;    ///< R(M) or A
+    float unsent;  ///< R(¬M) or B
+    float lower;   ///< of the product form's clamp
     float upper;
     float unsent_rate;  ///< 1/√N
   };
@@ -60,7 +58,7 @@ struct rescaled_trust_ratio {
     sums.add_square(part + 1, Form == rescaling::product ? x.update : x.direction);
   }
 
-  SLAMB_HOST_DEVICE segment_factors factors(std::span<const double> sums, segment_facts facts) const {
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, segment_facts facts) const {
     constexpr float unbounded = std::numeric_limits<float>::infinity();
     const auto unsent_rate = static_cast<float>(1.0 / sqrt(static_cast<double>(facts.world)));
     if (!facts.adapt) return {1.0F, 1.0F, 0.0F, unbounded, unsent_rate};
@@ -78,8 +76,6 @@ struct rescaled_trust_ratio {
 
   template <class Real>
   SLAMB_HOST_DEVICE Real scale(const segment_factors& f, const Real& freshness) const {
-    using detail::maximum;
-    using detail::minimum;
     const Real staleness = Real(1.0F) - freshness;
     if constexpr (Form == rescaling::product) {
       const Real ratio = freshness * Real(f.sent) + staleness * Real(f.unsent);

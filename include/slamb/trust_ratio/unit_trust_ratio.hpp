@@ -1,8 +1,6 @@
 // The null TrustRatio: every tensor moves at the learning rate. With it LAMB is AdamW.
 #pragma once
 
-#include <span>
-
 #include "slamb/core/concepts.hpp"
 
 namespace slamb {
@@ -16,9 +14,7 @@ struct unit_trust_ratio {
   template <class Real, class Sums>
   SLAMB_HOST_DEVICE void accumulate(const candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
 
-  SLAMB_HOST_DEVICE segment_factors factors(std::span<const double> /*sums*/, segment_facts /*facts*/) const {
-    return {};
-  }
+  SLAMB_HOST_DEVICE segment_factors factors(const double* /*sums*/, segment_facts /*facts*/) const { return {}; }
 
   template <class Real>
   SLAMB_HOST_DEVICE Real scale(segment_factors /*factors*/, const Real& /*freshness*/) const {

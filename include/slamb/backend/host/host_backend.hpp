@@ -39,9 +39,8 @@ inline allocator default_allocator() {
 #endif
                 return memory;
               },
-          .deallocate = [alignment_of](void* memory, std::size_t bytes) {
-            ::operator delete(memory, alignment_of(bytes));
-          }};
+          .deallocate = [alignment_of](void* memory,
+                                       std::size_t bytes) { ::operator delete(memory, alignment_of(bytes)); }};
 }
 
 /// Runs passes. Everything is done when a call returns.
@@ -101,7 +100,8 @@ class executor {
   /// Finds where each tile's selected elements lie in the payload: `tile_first` [tiles + 1].
   /// @return the payload's size
   template <class Selection>
-  std::uint64_t place_payload(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first) const {
+  std::uint64_t place_payload(const model_view& view, const Selection& selection,
+                              std::span<std::uint64_t> tile_first) const {
     const std::size_t tiles = tile_first.size() - 1;
     pool_->for_each(0, tiles, 64, [&](std::size_t i) {
       tile_first[i + 1] = count_selected(selection, view.segments[view.tiles[i].segment], view.tiles[i]);
@@ -147,17 +147,15 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 ///
 /// *Determinism*: the same bits from run to run, for every number of threads.
 struct host_backend {
-  unsigned threads = 0;                       ///< with the caller's own; 0: one for each core, 1: no other
-  std::size_t cache_bytes = 16U << 20U;       ///< tensors are walked in batches that fit, so that a second pass hits it
+  unsigned threads = 0;                  ///< with the caller's own; 0: one for each core, 1: no other
+  std::size_t cache_bytes = 16U << 20U;  ///< tensors are walked in batches that fit, so that a second pass hits it
   allocator memory = host::default_allocator();
 
   using stream_type = host_stream;
   using executor_type = host::executor;
 
   /// @throws std::invalid_argument
-  void validate() const {
-    detail::require_in(threads <= 4096, "host_backend's threads", threads, "in [0, 4096]");
-  }
+  void validate() const { detail::require_in(threads <= 4096, "host_backend's threads", threads, "in [0, 4096]"); }
 
   executor_type make_executor(std::uint64_t elements) const {
     return {threads == 0 ? std::max(1U, std::thread::hardware_concurrency()) : threads, elements};

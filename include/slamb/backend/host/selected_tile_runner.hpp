@@ -42,7 +42,7 @@ void for_each_run(const Selection& selection, coordinate c, std::uint64_t count,
     selection.runs(c, count, visit);
   } else {
     const std::uint64_t end = c.index + count;
-    for (; c.index < end; ++c.index) {
+    for (; c.index != end; ++c.index) {
       if constexpr (has_age<Selection>)
         visit(c.index, std::uint64_t{1}, static_cast<std::uint32_t>(selection.age(c)));
       else
@@ -69,7 +69,8 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
   }
 }
 
-/// Fills `chunk` for `count` elements from `c`. With `age` [count], ages are kept there; `Keep`: the new ones are stored.
+/// Fills `chunk` for `count` elements from `c`. With `age` [count], ages are kept there; `Keep`: the new ones are
+/// stored.
 template <bool Freshness, bool Keep, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
                 const payload_view& payload, std::uint8_t* age, chunk_selection& chunk) {

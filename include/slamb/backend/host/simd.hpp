@@ -45,7 +45,8 @@ typedef float floats __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 typedef std::int32_t ints __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 typedef double doubles __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 
-// The masked forms of AVX-512's intrinsics take no undefined operand, about which g++ 12 would warn in the user's program.
+// The masked forms of AVX-512's intrinsics take no undefined operand, about which g++ 12 would warn in the user's
+// program.
 SLAMB_ALWAYS_INLINE floats square_root(floats x) {
 #if defined(__AVX512F__)
   return (floats)_mm512_maskz_sqrt_ps(0xFFFF, (__m512)x);
@@ -143,14 +144,18 @@ SLAMB_ALWAYS_INLINE Result lanewise(F f, const Arguments&... a) {
 
 struct plus {
   template <class T>
-  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const { return a + b; }
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 struct minus {
   template <class T>
-  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const { return a - b; }
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const {
+    return a - b;
+  }
 };
-// A product is rounded before it is used: were it fused with a sum where the processor can, the bits would depend on the
-// flags, and on how the compiler arranged a pass. g++ fuses by default; the empty assembly statement costs nothing.
+// A product is rounded before it is used: were it fused with a sum where the processor can, the bits would depend on
+// the flags, and on how the compiler arranged a pass. g++ fuses by default; the empty assembly statement costs nothing.
 struct times {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
     native::floats product = a * b;
@@ -166,7 +171,9 @@ struct times {
 };
 struct over {
   template <class T>
-  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const { return a / b; }
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const {
+    return a / b;
+  }
 };
 struct less {
   SLAMB_ALWAYS_INLINE native::ints operator()(native::floats a, native::floats b) const { return a < b; }
@@ -214,8 +221,9 @@ SLAMB_ALWAYS_INLINE floats maximum(const floats& a, const floats& b) { return se
 
 namespace detail {
 
-inline constexpr std::int32_t bit_of_lane[lanes] = {1 << 0, 1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
-                                                    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+inline constexpr std::int32_t bit_of_lane[lanes] = {1 << 0,  1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
+                                                    1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
+                                                    1 << 12, 1 << 13, 1 << 14, 1 << 15};
 
 template <int Part>
 SLAMB_ALWAYS_INLINE native::ints mask_part(std::uint32_t bits) {

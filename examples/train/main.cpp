@@ -1,0 +1,99 @@
+// slamb_train: trains a small network on handwritten digits with every optimizer of the library, on several ranks, and
+// compares accuracy and bytes sent. Exit status: 0; 1 for what went wrong at work; 2 for a wrong command line.
+#include <csignal>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "command_line.hpp"
+#include "digits.hpp"
+#include "optimizers.hpp"
+#include "output_file.hpp"
+#include "plot.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "settings.hpp"
+#include "training.hpp"
+
+namespace {
+
+using train::output_file;
+using train::settings;
+
+// The files that are wanted, found writable.
+struct outputs {
+  std::optional<output_file> json;
+  std::optional<output_file> csv;
+  std::optional<output_file> plot;
+};
+
+outputs prepare_outputs(const settings& chosen) {
+  outputs files;
+  std::vector<std::filesystem::path> taken{std::filesystem::weakly_canonical(std::filesystem::absolute(chosen.data))};
+  const auto prepare = [&](std::optional<output_file>& file, const std::string& option, const std::string& name) {
+    if (name.empty()) return;
+    file.emplace(option, name);
+    for (const std::filesystem::path& other : taken) {
+      if (file->target() == other) throw train::usage_error(option + ": " + name + " is named by another option too");
+    }
+    taken.push_back(file->target());
+  };
+  prepare(files.json, "--json", chosen.json);
+  prepare(files.csv, "--csv", chosen.csv);
+  prepare(files.plot, "--plot", chosen.plot);
+  if (files.plot) train::require_gnuplot();
+  return files;
+}
+
+std::vector<train::outcome> train_all(const settings& chosen, const train::split_digits& data) {
+  std::vector<train::outcome> outcomes;
+  train::progress_bar bar(chosen.steps * chosen.seeds * chosen.optimizers.size());
+  for (const std::string& name : chosen.optimizers) {
+    const train::optimizer_entry& entry = *train::find_optimizer(name);
+    for (std::uint64_t seed = chosen.seed; seed < chosen.seed + chosen.seeds; ++seed) {
+      bar.begin(name + ", seed " + std::to_string(seed));
+      const double learning_rate = chosen.learning_rate.value_or(entry.learning_rate);
+      outcomes.push_back(entry.train({chosen, data, seed, learning_rate, [&bar](std::uint64_t) { bar.advance(); }}));
+      outcomes.back().optimizer = name;
+    }
+  }
+  return outcomes;
+}
+
+void run(const settings& chosen) {
+  const train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));
+  train::check_against_data(chosen, data);
+  const outputs files = prepare_outputs(chosen);
+
+  train::print_settings(std::cout, chosen, data);
+  const std::vector<train::outcome> outcomes = train_all(chosen, data);
+  train::print_table(std::cout, chosen, outcomes);
+  if (files.json) files.json->write([&](std::ostream& out) { train::write_json(out, chosen, data, outcomes); });
+  if (files.csv) files.csv->write([&](std::ostream& out) { train::write_csv(out, outcomes); });
+  if (files.plot) {
+    files.plot->write_with([&](const std::filesystem::path& target) { train::draw_plot(chosen, outcomes, target); });
+  }
+  if (!std::cout.flush()) throw train::output_error("the table could not be written to the standard output");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
+  try {
+    run(train::parse_command_line(argc, argv, train::optimizer_names()));
+    return 0;
+  } catch (const CLI::Success&) {
+    return 0;
+  } catch (const train::usage_error& error) {
+    std::cerr << "slamb_train: " << error.what() << "\nslamb_train --help says the options\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "slamb_train: " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,95 @@
+// Files that are either whole or not there: written under a temporary name beside the target, then renamed.
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace train {
+
+/// A file that cannot be written; the message names option and file.
+class output_error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A file to be written later. That it can be is tried at construction, which leaves nothing behind.
+class output_file {
+ public:
+  /// @throws output_error where `target` is no regular file or its folder does not take files.
+  output_file(std::string option, const std::filesystem::path& target)
+      : option_(std::move(option)), shown_(target.string()) {
+    std::error_code error;
+    // A link stays one: what it names is replaced.
+    target_ = std::filesystem::weakly_canonical(std::filesystem::absolute(target), error);
+    if (error) fail(error.message());
+    const std::filesystem::file_status status = std::filesystem::status(target_, error);
+    if (std::filesystem::is_directory(status)) fail("is a directory");
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) fail("is not a regular file");
+    if (std::filesystem::exists(status) && access(target_.c_str(), W_OK) != 0) fail(std::strerror(errno));
+    temporary_ = target_;
+    temporary_ += ".partial-" + std::to_string(getpid());
+    const cleanup removed_again{temporary_};
+    open();
+  }
+
+  const std::filesystem::path& target() const { return target_; }
+
+  /// Lets `fill` write to the file of a temporary name, which then becomes the target.
+  ///
+  /// @throws output_error, or what `fill` throws; the temporary file is gone then, and the target as it was.
+  void write_with(const std::function<void(const std::filesystem::path& temporary)>& fill) const {
+    const cleanup on_failure{temporary_};
+    fill(temporary_);
+    std::error_code error;
+    std::filesystem::rename(temporary_, target_, error);
+    if (error) fail(error.message());
+  }
+
+  /// The same with a stream.
+  void write(const std::function<void(std::ostream& stream)>& fill) const {
+    write_with([&](const std::filesystem::path&) {
+      std::ofstream stream = open();
+      fill(stream);
+      errno = 0;
+      stream.close();
+      if (!stream) fail(errno != 0 ? std::strerror(errno) : "not all of it was taken");
+    });
+  }
+
+ private:
+  // Removes the temporary file, if it is still there.
+  struct cleanup {
+    const std::filesystem::path& file;
+    ~cleanup() {
+      std::error_code ignored;
+      std::filesystem::remove(file, ignored);
+    }
+  };
+
+  std::ofstream open() const {
+    errno = 0;
+    std::ofstream stream(temporary_, std::ios::binary | std::ios::trunc);
+    if (!stream) fail(std::strerror(errno));
+    return stream;
+  }
+
+  [[noreturn]] void fail(const std::string& why) const {
+    throw output_error(option_ + ": " + shown_ + " cannot be written: " + why);
+  }
+
+  std::string option_;
+  std::string shown_;
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+};
+
+}  // namespace train

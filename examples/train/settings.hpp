@@ -1,0 +1,66 @@
+// What the command line sets, with the defaults of the program.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <slamb/schedule/learning_rate.hpp>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// Where the data lies when the program runs in the root of the source tree; the build may say better.
+#ifndef SLAMB_TRAIN_DATA
+#define SLAMB_TRAIN_DATA "examples/data/digits.csv"
+#endif
+
+namespace train {
+
+constexpr std::array<std::string_view, 4> schedule_names{"constant", "polynomial", "cosine", "step"};
+
+/// Settings of one run of the program; empty strings are files that are not wanted.
+struct settings {
+  std::vector<std::string> optimizers;  ///< names, in the order of the table
+  int ranks = 4;
+  std::uint64_t batch = 256;  ///< images a step, over all ranks
+  std::uint64_t steps = 300;
+  std::optional<double> learning_rate;  ///< unset: each optimizer's own default
+  std::string schedule = "cosine";
+  std::optional<std::uint64_t> warmup;  ///< steps; unset: a tenth of `steps`
+  double weight_decay = 0.01;
+  std::uint64_t seed = 1;   ///< the first
+  std::uint64_t seeds = 5;  ///< how many, one after another
+  double k = 0.1;
+  std::uint64_t block = 1;
+  double beta3 = 0.93;
+  std::uint64_t local_steps = 50;  ///< H
+  std::string data = SLAMB_TRAIN_DATA;
+  std::string json;
+  std::string csv;
+  std::string plot;
+
+  std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
+};
+
+using schedule_function = std::function<double(std::uint64_t)>;
+
+/// The learning rate by step for `peak`: warm-up, then the schedule over the rest of the steps.
+inline schedule_function make_schedule(const settings& chosen, double peak) {
+  const std::uint64_t warmup = chosen.warmup_steps();
+  const std::uint64_t rest = chosen.steps - warmup;
+  const auto after_warmup = [warmup](auto schedule) {
+    return slamb::linear_warmup<decltype(schedule)>{warmup, schedule};
+  };
+  if (chosen.schedule == "constant") return after_warmup(slamb::constant{peak});
+  if (chosen.schedule == "polynomial") return after_warmup(slamb::polynomial_decay{.peak = peak, .steps = rest});
+  if (chosen.schedule == "cosine") return after_warmup(slamb::cosine_decay{.peak = peak, .steps = rest});
+  if (chosen.schedule == "step") {  // a tenth of the rate after each third
+    return after_warmup(slamb::step_decay{.initial = peak, .factor = 0.1, .every = (rest + 2) / 3});
+  }
+  throw std::invalid_argument("no schedule is named '" + chosen.schedule + "'");
+}
+
+}  // namespace train

@@ -1,0 +1,300 @@
+// The double-precision oracle: AdamW, LAMB and SLAMB for N ranks, written from their equations and from nothing else.
+//
+// It shares no line with the library, so that a misreading there cannot hide here. The state of every rank is a plain
+// vector over all tensors, laid end to end.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace oracle {
+
+using vector = std::vector<double>;
+
+/// One tensor and its options.
+struct tensor {
+  std::size_t size = 0;
+  int dimensions = 2;
+  double weight_decay = 0.01;         ///< λ
+  double learning_rate_factor = 1.0;  ///< multiplies γ
+  bool adapt = true;                  ///< false: trust ratio 1
+  bool compress = true;               ///< false: SLAMB always exchanges it whole
+};
+
+/// AdamW has no trust ratio, LAMB one for each tensor.
+enum class method { adamw, lamb };
+
+/// Settings of AdamW and LAMB.
+struct settings {
+  method algorithm = method::lamb;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-6;
+  bool bias_correction = true;
+  double max_gradient_norm = 0.0;  ///< c of g ← g / max(1, ‖g‖/c); 0 or ∞: off
+  double trust_lower = 0.0;
+  double trust_upper = std::numeric_limits<double>::infinity();
+  bool adapt_without_weight_decay = true;  ///< false: no trust ratio where λ = 0
+};
+
+/// The two rescalings of SLAMB.
+enum class rescaling { product, blend };
+
+/// Settings of SLAMB.
+struct slamb_settings {
+  rescaling form = rescaling::product;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double beta3 = 0.93;
+  double epsilon = 1e-6;
+  bool bias_correction = true;
+  std::uint64_t local_steps = 100;  ///< H
+  std::size_t dense_below = 9000;
+  double trust_lower = 0.01;
+  double trust_upper = 1000.0;
+};
+
+inline std::size_t total_size(const std::vector<tensor>& tensors) {
+  std::size_t total = 0;
+  for (const tensor& l : tensors) total += l.size;
+  return total;
+}
+
+/// ‖a‖ / ‖b‖ from two sums of squares, and `otherwise` if either is 0.
+inline double ratio(double squares_a, double squares_b, double otherwise = 1.0) {
+  if (squares_a == 0.0 || squares_b == 0.0) return otherwise;
+  return std::sqrt(squares_a) / std::sqrt(squares_b);
+}
+
+/// The mean over ranks of element j.
+inline double mean(const std::vector<vector>& of_ranks, std::size_t j) {
+  double sum = 0.0;
+  for (const vector& x : of_ranks) sum += x[j];
+  return sum / static_cast<double>(of_ranks.size());
+}
+
+/// AdamW and LAMB. Every rank holds the same parameters, so there is one copy of everything.
+class adam_family {
+ public:
+  adam_family(std::vector<tensor> tensors, vector parameters, const settings& how)
+      : tensors_(std::move(tensors)), how_(how), p_(std::move(parameters)), m_(p_.size()), v_(p_.size()) {
+    if (p_.size() != total_size(tensors_)) throw std::invalid_argument("oracle: parameters and tensors differ");
+  }
+
+  /// One step at one learning rate; `gradients` [rank][n].
+  void step(double learning_rate, const std::vector<vector>& gradients) {
+    step(vector(tensors_.size(), learning_rate), gradients);
+  }
+
+  /// One step with a learning rate for each tensor.
+  void step(const vector& learning_rates, const std::vector<vector>& gradients) {
+    ++t_;
+    vector g(p_.size());
+    double squares_g = 0.0;
+    for (std::size_t j = 0; j < g.size(); ++j) {
+      g[j] = mean(gradients, j);
+      squares_g += g[j] * g[j];
+    }
+    const double c = how_.max_gradient_norm;
+    const double divisor = c > 0.0 ? std::max(1.0, std::sqrt(squares_g) / c) : 1.0;  // c = ∞: max(1, 0)
+
+    const double correction1 = how_.bias_correction ? 1.0 - std::pow(how_.beta1, t_) : 1.0;
+    const double correction2 = how_.bias_correction ? 1.0 - std::pow(how_.beta2, t_) : 1.0;
+    vector u(p_.size());
+    std::size_t begin = 0;
+    for (std::size_t l = 0; l < tensors_.size(); ++l) {
+      const tensor& layer = tensors_[l];
+      const std::size_t end = begin + layer.size;
+      double squares_p = 0.0;
+      double squares_u = 0.0;
+      for (std::size_t j = begin; j < end; ++j) {
+        const double gradient = g[j] / divisor;
+        m_[j] = how_.beta1 * m_[j] + (1.0 - how_.beta1) * gradient;
+        v_[j] = how_.beta2 * v_[j] + (1.0 - how_.beta2) * gradient * gradient;
+        const double m_hat = m_[j] / correction1;
+        const double v_hat = v_[j] / correction2;
+        u[j] = m_hat / (std::sqrt(v_hat) + how_.epsilon) + layer.weight_decay * p_[j];
+        squares_p += p_[j] * p_[j];
+        squares_u += u[j] * u[j];
+      }
+      double phi = 1.0;
+      const bool skipped = layer.weight_decay == 0.0 && !how_.adapt_without_weight_decay;
+      if (how_.algorithm == method::lamb && layer.adapt && !skipped) {
+        phi = std::clamp(ratio(squares_p, squares_u), how_.trust_lower, how_.trust_upper);
+      }
+      const double gamma = learning_rates[l] * layer.learning_rate_factor;
+      for (std::size_t j = begin; j < end; ++j) p_[j] -= gamma * phi * u[j];
+      begin = end;
+    }
+  }
+
+  const vector& parameters() const { return p_; }
+  const vector& momentum() const { return m_; }
+  const vector& variance() const { return v_; }
+
+ private:
+  std::vector<tensor> tensors_;
+  settings how_;
+  vector p_, m_, v_;
+  int t_ = 0;
+};
+
+/// SLAMB. Each rank has parameters and moments of its own; masks come from the caller.
+///
+/// The age of an element counts from step 0, as if everything had been exchanged then: one that has never been
+/// exchanged has age t at step t. (At step 1 an element outside the mask therefore has s = β3, not 1.)
+class slamb {
+ public:
+  slamb(std::vector<tensor> tensors, const vector& parameters, int world, const slamb_settings& how)
+      : tensors_(std::move(tensors)),
+        how_(how),
+        p_(static_cast<std::size_t>(world), parameters),
+        m_(p_.size(), vector(parameters.size())),
+        v_(m_),
+        age_(parameters.size(), 0),
+        mask_(parameters.size(), 1) {
+    if (parameters.size() != total_size(tensors_)) throw std::invalid_argument("oracle: parameters and tensors differ");
+  }
+
+  /// One step at one learning rate; `gradients` [rank][n], `selected` [n] before tensors that are always dense are
+  /// added.
+  void step(double learning_rate, const std::vector<vector>& gradients, const std::vector<std::uint8_t>& selected) {
+    step(vector(tensors_.size(), learning_rate), gradients, selected);
+  }
+
+  /// One step with a learning rate for each tensor.
+  void step(const vector& learning_rates, const std::vector<vector>& gradients,
+            const std::vector<std::uint8_t>& selected) {
+    ++t_;
+    update_moments(gradients);
+    exchange(selected);
+    for (std::size_t rank = 0; rank < p_.size(); ++rank) {
+      std::size_t begin = 0;
+      for (std::size_t l = 0; l < tensors_.size(); ++l) {
+        const double gamma = learning_rates[l] * tensors_[l].learning_rate_factor;
+        if (how_.form == rescaling::product) {
+          apply_product(rank, tensors_[l], begin, gamma);
+        } else {
+          apply_blend(rank, tensors_[l], begin, gamma);
+        }
+        begin += tensors_[l].size;
+      }
+    }
+    if ((t_ - 1) % how_.local_steps == 0) synchronize_parameters();
+  }
+
+  /// p ← mean of p over ranks.
+  void synchronize_parameters() {
+    for (std::size_t j = 0; j < age_.size(); ++j) {
+      const double average = mean(p_, j);
+      for (vector& p : p_) p[j] = average;
+    }
+  }
+
+  const vector& parameters(int rank) const { return p_.at(static_cast<std::size_t>(rank)); }
+  const vector& momentum(int rank) const { return m_.at(static_cast<std::size_t>(rank)); }
+  const vector& variance(int rank) const { return v_.at(static_cast<std::size_t>(rank)); }
+  const std::vector<std::uint64_t>& ages() const { return age_; }       ///< a_j after the last step
+  const std::vector<std::uint8_t>& exchanged() const { return mask_; }  ///< M_t of the last step
+
+ private:
+  void update_moments(const std::vector<vector>& gradients) {
+    for (std::size_t rank = 0; rank < p_.size(); ++rank) {
+      for (std::size_t j = 0; j < age_.size(); ++j) {
+        const double g = gradients[rank][j];
+        m_[rank][j] = how_.beta1 * m_[rank][j] + (1.0 - how_.beta1) * g;
+        v_[rank][j] = how_.beta2 * v_[rank][j] + (1.0 - how_.beta2) * g * g;
+      }
+    }
+  }
+
+  void exchange(const std::vector<std::uint8_t>& selected) {
+    std::size_t j = 0;
+    for (const tensor& layer : tensors_) {
+      const bool dense = layer.dimensions <= 1 || layer.size < how_.dense_below || !layer.compress;
+      for (const std::size_t end = j + layer.size; j < end; ++j) {
+        mask_[j] = dense || selected[j] != 0 ? 1 : 0;
+        age_[j] = mask_[j] != 0 ? 0 : age_[j] + 1;
+        if (mask_[j] == 0) continue;
+        const double average = mean(m_, j);
+        for (vector& m : m_) m[j] = average;
+      }
+    }
+  }
+
+  /// s_j = β3^{a_j}
+  double freshness(std::size_t j) const { return std::pow(how_.beta3, static_cast<double>(age_[j])); }
+
+  /// m̂ / (√v̂ + ε) of one element, for an ε of choice.
+  double direction(std::size_t rank, std::size_t j, double epsilon) const {
+    const double m_hat = m_[rank][j] / correction(how_.beta1);
+    const double v_hat = v_[rank][j] / correction(how_.beta2);
+    return m_hat / (std::sqrt(v_hat) + epsilon);
+  }
+
+  double correction(double beta) const {
+    return how_.bias_correction ? 1.0 - std::pow(beta, static_cast<double>(t_)) : 1.0;
+  }
+
+  void apply_product(std::size_t rank, const tensor& layer, std::size_t begin, double gamma) {
+    vector& p = p_[rank];
+    vector u(layer.size);
+    double squares_p[2] = {0.0, 0.0};  // [0]: outside the mask, [1]: in it
+    double squares_u[2] = {0.0, 0.0};
+    for (std::size_t i = 0; i < layer.size; ++i) {
+      const std::size_t j = begin + i;
+      u[i] = direction(rank, j, how_.epsilon) + layer.weight_decay * p[j];
+      squares_p[mask_[j]] += p[j] * p[j];
+      squares_u[mask_[j]] += u[i] * u[i];
+    }
+    const double r1 = ratio(squares_p[1], squares_u[1]);
+    const double r2 = ratio(squares_p[0], squares_u[0]);
+    const double root_n = std::sqrt(static_cast<double>(p_.size()));
+    for (std::size_t i = 0; i < layer.size; ++i) {
+      const std::size_t j = begin + i;
+      const double s = freshness(j);
+      double phi = std::clamp(s * r1 + (1.0 - s) * r2, how_.trust_lower, how_.trust_upper);
+      if (layer.dimensions <= 1) phi = r1;  // no clamp
+      if (!layer.adapt) phi = 1.0;
+      p[j] -= phi * (s * gamma + (1.0 - s) * gamma / root_n) * u[i];
+    }
+  }
+
+  void apply_blend(std::size_t rank, const tensor& layer, std::size_t begin, double gamma) {
+    vector& p = p_[rank];
+    vector w(layer.size);
+    double squares_p[2] = {0.0, 0.0};
+    double squares_w[2] = {0.0, 0.0};
+    for (std::size_t i = 0; i < layer.size; ++i) {
+      const std::size_t j = begin + i;
+      w[i] = direction(rank, j, how_.epsilon / std::sqrt(correction(how_.beta2)));
+      squares_p[mask_[j]] += p[j] * p[j];
+      squares_w[mask_[j]] += w[i] * w[i];
+    }
+    double a = std::clamp(ratio(squares_p[1], squares_w[1], 1.0), how_.trust_lower, how_.trust_upper);
+    double b = std::clamp(ratio(squares_p[0], squares_w[0], 0.0), 0.0, how_.trust_upper);
+    if (!layer.adapt) a = b = 1.0;
+    const double root_n = std::sqrt(static_cast<double>(p_.size()));
+    for (std::size_t i = 0; i < layer.size; ++i) {
+      const std::size_t j = begin + i;
+      const double s = freshness(j);
+      const double u = w[i] + layer.weight_decay * p[j];
+      p[j] -= gamma * a * s * u + gamma / root_n * b * (1.0 - s) * u;
+    }
+  }
+
+  std::vector<tensor> tensors_;
+  slamb_settings how_;
+  std::vector<vector> p_, m_, v_;  // [rank][n]
+  std::vector<std::uint64_t> age_;
+  std::vector<std::uint8_t> mask_;
+  std::uint64_t t_ = 0;
+};
+
+}  // namespace oracle

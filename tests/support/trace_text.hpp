@@ -1,0 +1,252 @@
+// Reads trace.txt, the settings of a trace: `key value` lines and one `tensor D0 D1 …` line a tensor.
+//
+// Words are separated by spaces or tabs. Blank lines, lines that start with `#` and a carriage return at the end of a
+// line are tolerated; everything else that is not of this form is refused with the file and the line. A documented key
+// that the algorithm has no use for is checked and left unused.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace test_support {
+
+/// A trace that cannot be read; `what()` names the file, the place in it and what was expected there.
+class trace_error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What trace.txt says. Everything but what is named here is looked up by its key.
+struct trace_settings {
+  std::string algorithm;
+  int world = 1;
+  std::size_t steps = 0;
+  std::size_t elements = 0;                      ///< n, of all tensors
+  std::vector<std::vector<std::size_t>> shapes;  ///< [tensor][dimension]
+  std::map<std::string, double, std::less<>> numbers;
+  std::map<std::string, std::string, std::less<>> words;
+
+  /// Elements of a tensor.
+  std::size_t size(std::size_t tensor) const {
+    std::size_t product = 1;
+    for (const std::size_t d : shapes.at(tensor)) product *= d;
+    return product;
+  }
+
+  bool has(std::string_view key) const { return numbers.find(key) != numbers.end(); }
+  double number(std::string_view key) const { return value_of(numbers, key); }
+  double number(std::string_view key, double otherwise) const { return has(key) ? number(key) : otherwise; }
+  const std::string& word(std::string_view key) const { return value_of(words, key); }
+
+ private:
+  template <class Map>
+  static const typename Map::mapped_type& value_of(const Map& values, std::string_view key) {
+    const auto found = values.find(key);
+    if (found == values.end()) throw trace_error("the trace has no `" + std::string(key) + "`");
+    return found->second;
+  }
+};
+
+namespace detail {
+
+enum class kind { word, flag, count, positive_count, number, limit };  // limit: a number that may be inf
+
+// A documented key: what its value may be, and the algorithms that cannot do without it.
+struct key_rule {
+  std::string_view key;
+  kind value;
+  std::string_view required_by;   // " name name ", or "*": all
+  std::string_view choices = "";  // of a word
+};
+
+inline constexpr std::array key_rules{
+    key_rule{"algorithm", kind::word, "*", " adamw lamb slamb one_bit_adam one_bit_lamb zero_one_adam "},
+    key_rule{"world", kind::positive_count, "*"},
+    key_rule{"steps", kind::positive_count, "*"},
+    key_rule{"lr", kind::number, "*"},
+    key_rule{"beta1", kind::number, "*"},
+    key_rule{"beta2", kind::number, "*"},
+    key_rule{"eps", kind::number, "*"},
+    key_rule{"weight_decay", kind::number, "*"},
+    key_rule{"bias_correction", kind::flag, " adamw lamb "},
+    key_rule{"rescaling", kind::word, " slamb ", " product blend "},
+    key_rule{"beta3", kind::number, " slamb "},
+    key_rule{"local_steps", kind::positive_count, " slamb "},
+    key_rule{"dense_below", kind::count, " slamb "},
+    key_rule{"trust_min", kind::limit, " slamb one_bit_lamb "},
+    key_rule{"trust_max", kind::limit, " slamb one_bit_lamb "},
+    key_rule{"warmup_steps", kind::count, " one_bit_adam one_bit_lamb "},
+    key_rule{"scales", kind::word, " one_bit_adam one_bit_lamb zero_one_adam ", " per_tensor fused "},
+    key_rule{"trust_beta", kind::number, " one_bit_lamb "},
+    key_rule{"factor_max", kind::limit, " one_bit_lamb "},
+    key_rule{"factor_min", kind::limit, " one_bit_lamb "},
+    key_rule{"factor_threshold", kind::number, " one_bit_lamb "},
+    key_rule{"variance_freeze_step", kind::count, " zero_one_adam "},
+    key_rule{"variance_update_scaler", kind::positive_count, " zero_one_adam "},
+    key_rule{"local_step_scaler", kind::positive_count, " zero_one_adam "},
+    key_rule{"local_step_clipper", kind::positive_count, " zero_one_adam "},
+};
+
+inline bool lists(std::string_view names, std::string_view name) {
+  return names == "*" || names.find(" " + std::string(name) + " ") != std::string_view::npos;
+}
+
+inline std::vector<std::string_view> split(std::string_view line) {
+  std::vector<std::string_view> words;
+  while (true) {
+    const std::size_t begin = line.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) return words;
+    const std::size_t end = std::min(line.find_first_of(" \t", begin), line.size());
+    words.push_back(line.substr(begin, end - begin));
+    line.remove_prefix(end);
+  }
+}
+
+inline bool multiply(std::size_t& product, std::size_t factor) {
+  if (factor != 0 && product > std::numeric_limits<std::size_t>::max() / factor) return false;
+  product *= factor;
+  return true;
+}
+
+/// trace.txt while it is read: every complaint names the file and the line.
+class trace_text {
+ public:
+  trace_text(const std::filesystem::path& path, trace_settings& into) : path_(path), into_(into) {}
+
+  void read() {
+    std::error_code ignored;
+    std::ifstream file(path_, std::ios::binary);
+    if (!std::filesystem::is_regular_file(path_, ignored) || !file)
+      throw trace_error(path_.string() + ": cannot be read; a trace is a folder with this file in it");
+    std::string line;
+    while (std::getline(file, line)) {
+      ++line_number_;
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      const auto words = split(line);
+      if (!words.empty() && words[0].front() != '#') take(words);
+    }
+    if (file.bad()) throw trace_error(path_.string() + ": could not be read to its end");
+    require_complete();
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw trace_error(path_.string() + ":" + std::to_string(line_number_) + ": " + what);
+  }
+
+  static std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
+
+  void take(const std::vector<std::string_view>& words) {
+    if (words[0] == "tensor") return take_tensor(words);
+    const key_rule* rule = nullptr;
+    for (const key_rule& r : key_rules) {
+      if (r.key == words[0]) rule = &r;
+    }
+    if (rule == nullptr) refuse("unknown key " + quoted(words[0]));
+    const auto [first, is_new] = line_of_.emplace(std::string(rule->key), line_number_);
+    if (!is_new) refuse("a second " + quoted(rule->key) + "; the first is in line " + std::to_string(first->second));
+    if (words.size() < 2) refuse(quoted(rule->key) + " has no value");
+    if (words.size() > 2) refuse("text after the value of " + quoted(rule->key) + ": " + quoted(words[2]));
+    if (rule->value == kind::word) {
+      if (!lists(rule->choices, words[1]))
+        refuse(quoted(rule->key) + " is " + quoted(words[1]) + ", but it must be one of" + std::string(rule->choices));
+      into_.words.emplace(rule->key, words[1]);
+    } else {
+      into_.numbers.emplace(rule->key, value(*rule, words[1]));
+    }
+  }
+
+  double value(const key_rule& rule, std::string_view text) const {
+    switch (rule.value) {
+      case kind::flag:
+        if (text != "0" && text != "1") refuse(quoted(rule.key) + " is " + quoted(text) + ", but it must be 0 or 1");
+        return text == "1" ? 1.0 : 0.0;
+      case kind::count:
+      case kind::positive_count: {
+        const std::size_t n = count(rule.key, text, rule.value == kind::count ? 0 : 1);
+        constexpr std::size_t exact = std::size_t{1} << 53;  // of a double
+        const std::size_t most = rule.key == "world" ? std::numeric_limits<int>::max() : exact;
+        if (n > most) refuse(quoted(rule.key) + " is too large: " + quoted(text));
+        return static_cast<double>(n);
+      }
+      default:
+        break;
+    }
+    double x = 0.0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), x);
+    if (status != std::errc{} || end != text.data() + text.size() || std::isnan(x))
+      refuse(quoted(rule.key) + " is " + quoted(text) + ", which is not a number that a double holds");
+    if (std::isinf(x) && rule.value != kind::limit)
+      refuse(quoted(rule.key) + " is " + quoted(text) + ", but it must be finite");
+    return x;
+  }
+
+  std::size_t count(std::string_view what, std::string_view text, std::size_t least) const {
+    std::size_t n = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (status == std::errc::result_out_of_range) refuse(quoted(what) + " is too large: " + quoted(text));
+    if (status != std::errc{} || end != text.data() + text.size() || n < least)
+      refuse(quoted(what) + " has " + quoted(text) + ", but it must be an integer >= " + std::to_string(least));
+    return n;
+  }
+
+  void take_tensor(const std::vector<std::string_view>& words) {
+    if (words.size() < 2) refuse("`tensor` has no dimensions");
+    std::size_t size = 1;
+    std::vector<std::size_t> shape;
+    for (std::size_t i = 1; i < words.size(); ++i) {
+      shape.push_back(count("tensor", words[i], 1));
+      if (!multiply(size, shape.back())) refuse("the product of the tensor's dimensions overflows");
+    }
+    if (size > std::numeric_limits<std::size_t>::max() - into_.elements)
+      refuse("the sum of the tensors' sizes overflows");
+    into_.elements += size;
+    into_.shapes.push_back(std::move(shape));
+  }
+
+  void require_complete() {
+    const auto found = into_.words.find("algorithm");
+    for (const key_rule& rule : key_rules) {
+      const bool needed = found == into_.words.end() ? rule.key == "algorithm" : lists(rule.required_by, found->second);
+      if (needed && line_of_.find(rule.key) == line_of_.end())
+        refuse("ends without a line " + quoted(rule.key) +
+               (rule.required_by == "*" ? "" : ", which " + found->second + " needs"));
+    }
+    if (into_.shapes.empty()) refuse("ends without a line `tensor`");
+    into_.algorithm = found->second;
+    into_.world = static_cast<int>(into_.number("world"));
+    into_.steps = static_cast<std::size_t>(into_.number("steps"));
+  }
+
+  std::filesystem::path path_;
+  trace_settings& into_;
+  std::map<std::string, std::size_t, std::less<>> line_of_;
+  std::size_t line_number_ = 0;
+};
+
+}  // namespace detail
+
+/// Reads a trace.txt.
+///
+/// @throws trace_error naming the file and the line, if it is missing or malformed.
+inline trace_settings read_trace_settings(const std::filesystem::path& file) {
+  trace_settings result;
+  detail::trace_text(file, result).read();
+  return result;
+}
+
+}  // namespace test_support
