@@ -38,8 +38,28 @@ struct bernoulli_selection {
       begin = past;
     }
   }
+
+  /// What is selected, for the host: with blocks of one element, sixty-four draws at a time.
+  bool fill(coordinate c, std::uint32_t count, freshness_table /*table*/, std::uint16_t* bits, float* /*none*/) const {
+    if (block != 1) return false;
+    constexpr std::uint32_t counters = 16;  // of four words each
+    std::uint32_t word[4][counters];
+    for (std::uint64_t counter = c.index / 4; counter * 4 < c.index + count; counter += counters) {
+      for (std::uint32_t j = 0; j < counters; ++j) {  // no branch: the compiler can take several counters at once
+        const random_words words = philox(seed, counter + j, (step << 32U) | c.tensor);
+        for (std::uint32_t w = 0; w < 4; ++w) word[w][j] = words.word[w];
+      }
+      for (std::uint32_t j = 0; j < 4 * counters; ++j) {
+        const std::uint64_t i = counter * 4 + j - c.index;  // wraps around for elements before the first
+        if (i >= count) continue;
+        const std::uint32_t selected = word[j % 4][j / 4] < threshold ? 1U : 0U;
+        bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (selected << (i % 16)));
+      }
+    }
+    return true;
+  }
 };
 
-static_assert(has_runs<bernoulli_selection>);
+static_assert(has_fill<bernoulli_selection>);
 
 }  // namespace slamb::detail

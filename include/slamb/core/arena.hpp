@@ -1,6 +1,7 @@
 // One allocation for everything an optimizer holds, planned by purpose and reported by purpose.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -58,7 +59,11 @@ class arena {
     const region<T> planned{bytes_, static_cast<std::size_t>(count)};
     const std::size_t bytes = planned.count * sizeof(T);
     bytes_ += (bytes + alignment - 1) / alignment * alignment;
-    uses_.push_back({std::move(purpose), bytes, 0.0});
+    const auto same = std::find_if(uses_.begin(), uses_.end(), [&](const auto& use) { return use.purpose == purpose; });
+    if (same != uses_.end())
+      same->bytes += bytes;
+    else
+      uses_.push_back({std::move(purpose), bytes, 0.0});
     return planned;
   }
 

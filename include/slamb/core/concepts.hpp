@@ -118,8 +118,8 @@ struct freshness_table {
 };
 
 /// A selection that can fill the host backend's buffers at once: sets bit i % 16 of bits[i / 16], which come zeroed,
-/// for what it selects of `count` elements from c, and freshness[i] unless that is null. Returns false, and then has
-/// written nothing, where it knows no faster way than `runs`.
+/// for what it selects of `count` elements from c, and, if it has ages, freshness[i] unless that is null. Returns
+/// false, and then has written nothing, where it knows no faster way than `runs`.
 template <class S>
 concept has_fill = has_runs<S> &&
     requires(const S& s, coordinate c, freshness_table table, std::uint16_t* bits, float* freshness) {

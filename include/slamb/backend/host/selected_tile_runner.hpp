@@ -51,27 +51,50 @@ void for_each_run(const Selection& selection, coordinate c, std::uint64_t count,
   }
 }
 
+/// Sets the bits of what is selected and, if asked to and the selection has ages, the freshness of all. Bits are zero.
+template <bool Freshness, class Selection>
+void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, freshness_table table,
+                   chunk_selection& chunk) {
+  constexpr bool fills_freshness = Freshness && has_age<Selection>;
+  if constexpr (has_fill<Selection>)
+    if (selection.fill(c, count, table, chunk.bits, fills_freshness ? chunk.freshness : nullptr)) return;
+  for_each_run(selection, c, count, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
+    const auto first = static_cast<std::uint32_t>(begin - c.index);
+    const auto past = first + static_cast<std::uint32_t>(length);
+    if (age == 0) chunk.select(first, past - first);
+    if constexpr (fills_freshness) {
+      const float value = table[age];
+      for (std::uint32_t i = first; i < past; ++i) chunk.freshness[i] = value;
+    }
+  });
+}
+
 /// How many elements of the tile are selected.
 template <class Selection>
 std::uint64_t count_selected(const Selection& selection, const segment& s, const tile& t) {
   if (s.dense) return t.count;
   coordinate c = coordinate_of(s, t.segment, t.first);
+  const std::uint64_t end = t.first + t.count;
   if constexpr (has_selected_before<Selection>) {
-    coordinate end = c;
-    end.index += t.count;
-    return selection.selected_before(end) - selection.selected_before(c);
+    const std::uint64_t before = selection.selected_before(c);
+    c.index = end;
+    return selection.selected_before(c) - before;
   } else {
     std::uint64_t selected = 0;
-    for_each_run(selection, c, t.count, [&selected](std::uint64_t, std::uint64_t length, std::uint32_t age) {
-      if (age == 0) selected += length;
-    });
+    for (chunk_selection chunk; c.index != end;) {
+      const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(chunk_selection::size, end - c.index));
+      chunk.clear();
+      fill_selected<false>(selection, c, count, {}, chunk);
+      for (const std::uint16_t bits : chunk.bits) selected += count_of(bits);
+      c.index += count;
+    }
     return selected;
   }
 }
 
-/// Fills `chunk` for `count` elements from `c`. With `age` [count], ages are kept there; `Keep`: the new ones are
-/// stored.
-template <bool Freshness, bool Keep, class Selection>
+/// Fills `chunk` for `count` elements from `c`. Where the selection knows no ages they are kept in `age` [count], and
+/// move on by one step with each call that asks for freshness.
+template <bool Freshness, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
                 const payload_view& payload, std::uint8_t* age, chunk_selection& chunk) {
   chunk.clear();
@@ -80,26 +103,15 @@ void fill_chunk(const Selection& selection, const segment& s, coordinate c, std:
     if constexpr (Freshness) std::fill_n(chunk.freshness, count, 1.0F);
     return;
   }
-  const freshness_table freshness = payload.freshness;
-  if constexpr (has_fill<Selection> && has_age<Selection>)
-    if (selection.fill(c, count, freshness, chunk.bits, Freshness ? chunk.freshness : nullptr)) return;
-  for_each_run(selection, c, count, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t run_age) {
-    const auto first = static_cast<std::uint32_t>(begin - c.index);
-    const auto past = first + static_cast<std::uint32_t>(length);
-    if (run_age == 0) chunk.select(first, past - first);
-    if constexpr (has_age<Selection>) {
-      if constexpr (Freshness) {
-        const float value = freshness[run_age];
-        for (std::uint32_t i = first; i < past; ++i) chunk.freshness[i] = value;
-      }
-    } else if constexpr (Freshness) {
-      for (std::uint32_t i = first; i < past; ++i) {
-        const std::uint32_t now = run_age == 0 ? 0U : std::min(255U, age[i] + 1U);
-        if constexpr (Keep) age[i] = static_cast<std::uint8_t>(now);
-        chunk.freshness[i] = freshness[now];
-      }
+  fill_selected<Freshness>(selection, c, count, payload.freshness, chunk);
+  if constexpr (Freshness && !has_age<Selection>) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const bool selected = ((chunk.bits[i / lanes] >> (i % lanes)) & 1U) != 0;
+      const std::uint32_t older = age[i] < 255U ? age[i] + 1U : 255U;
+      age[i] = static_cast<std::uint8_t>(selected ? 0U : older);
+      chunk.freshness[i] = payload.freshness[age[i]];
     }
-  });
+  }
 }
 
 /// Runs `pass` over what a tile has in the payload planes; adds its sums to `sums` [Pass::sums].
@@ -158,8 +170,8 @@ __attribute__((flatten)) bool run_selected_tile(const Pass& pass, const model_vi
   for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {
     const std::uint32_t count = std::min(chunk_selection::size, t.count - first);
     std::uint8_t* const age = needs_ages ? payload.age + s.state + t.first + first : nullptr;
-    fill_chunk<Pass::needs_freshness, needs_ages>(selection, s, coordinate_of(s, t.segment, t.first + first), count,
-                                                  payload, age, chunk);
+    fill_chunk<Pass::needs_freshness>(selection, s, coordinate_of(s, t.segment, t.first + first), count, payload, age,
+                                      chunk);
     std::uint32_t i = 0;
     for (; i + lanes <= count; i += lanes) runner.run(first + i, chunk.bits[i / lanes], all_lanes, chunk.freshness + i);
     if (const std::uint32_t rest = count - i; rest > 0)
