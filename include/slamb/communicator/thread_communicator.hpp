@@ -253,6 +253,7 @@ template <class F>
 requires std::invocable<F&, thread_communicator>
 void run_ranks(thread_group& group, F&& body) {
   std::vector<thread_communicator> communicators;
+  communicators.reserve(static_cast<std::size_t>(group.size()));
   for (int rank = 0; rank < group.size(); ++rank) communicators.push_back(group.communicator(rank));
 
   std::mutex mutex;

@@ -1,0 +1,60 @@
+// slamb_bench: how long a step takes, how many bytes it counts, and which part of the machine's bandwidth that is.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "shapes.hpp"
+#include "slamb/backend/host/simd.hpp"
+#include "step.hpp"
+#include "workbench.hpp"
+
+namespace {
+
+constexpr std::string_view option = "--threads=";
+
+// Takes --threads=N out of the arguments. 0: it is wrong.
+unsigned take_threads(int& count, char** arguments) {
+  unsigned threads = std::max(1U, std::thread::hardware_concurrency());
+  char** const last = std::remove_if(arguments + 1, arguments + count, [&threads](const char* argument) {
+    const std::string_view text(argument);
+    if (!text.starts_with(option)) return false;
+    const std::string_view number = text.substr(option.size());
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), threads);
+    if (error != std::errc{} || end != number.data() + number.size() || threads > 4096) threads = 0;
+    return true;
+  });
+  count = static_cast<int>(last - arguments);
+  return threads;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const unsigned threads = take_threads(count, arguments);
+  if (threads == 0) {
+    std::fputs("slamb_bench: --threads=N needs N in [1, 4096]\n", stderr);
+    return 2;
+  }
+  if (std::find(arguments, arguments + count, std::string_view("--help")) != arguments + count)
+    std::puts("slamb_bench [--threads=N]  of one step, the copy and the triad (default: one for each core)");
+
+  bench::register_steps(bench::bert_25m(), threads);
+  bench::register_steps_of_two_ranks(bench::bert_25m());
+  bench::register_steps(bench::bert_large(), threads);
+
+  benchmark::Initialize(&count, arguments);
+  if (benchmark::ReportUnrecognizedArguments(count, arguments)) return 2;
+  benchmark::AddCustomContext("threads", std::to_string(threads));
+  benchmark::AddCustomContext("simd_bytes", std::to_string(SLAMB_SIMD_BYTES));
+#if defined(__VERSION__)
+  benchmark::AddCustomContext("compiler", __VERSION__);
+#endif
+  benchmark::RunSpecifiedBenchmarks();
+  bench::workbench::release();
+  benchmark::Shutdown();
+}

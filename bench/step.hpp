@@ -1,0 +1,16 @@
+// Registers the benchmarks of whole steps.
+#pragma once
+
+#include "shapes.hpp"
+
+namespace bench {
+
+/// Registers step/<optimizer>[/block:B]/<shapes> and raw_loop/adamw/<shapes>.
+///
+/// @param threads  of the optimizer, the raw loop, the copy and the triad
+void register_steps(const shape_set& shapes, unsigned threads);
+
+/// Registers step/<optimizer>[/block:B]/ranks:2/<shapes>: two ranks in one process, a thread each, and a model each.
+void register_steps_of_two_ranks(const shape_set& shapes);
+
+}  // namespace bench

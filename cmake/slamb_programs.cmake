@@ -1,0 +1,37 @@
+# How this project's own programs are compiled. Nothing here is exported to users of the library.
+include_guard(GLOBAL)
+
+add_library(slamb_warnings INTERFACE)
+target_compile_options(slamb_warnings INTERFACE -Wall -Wextra -Wconversion $<$<BOOL:${SLAMB_WARNINGS_AS_ERRORS}>:-Werror>)
+
+add_library(slamb_tuning INTERFACE)
+target_compile_options(slamb_tuning INTERFACE $<$<BOOL:${SLAMB_NATIVE}>:-march=native>)
+
+# Two false alarms of g++ 12: overlapping copies inside std::string's operator+ (gcc.gnu.org/PR105651), and the operands that
+# its own AVX-512 intrinsics leave undefined on purpose (PR105593). Programs without tuning flags keep the second check.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(slamb_warnings INTERFACE -Wno-restrict)
+  target_compile_options(slamb_tuning INTERFACE $<$<BOOL:${SLAMB_NATIVE}>:-Wno-maybe-uninitialized>)
+endif()
+
+# slamb_glob(<variable> <pattern>…): the files that match, looked up again at each build; none at all is an error.
+function(slamb_glob variable)
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS ${ARGN})
+  if(NOT files)
+    message(FATAL_ERROR "No file matches ${ARGN}")
+  endif()
+  set(${variable} "${files}" PARENT_SCOPE)
+endfunction()
+
+# slamb_program(<name> SOURCES <file>… [LIBRARIES <target>…] [PLAIN])
+#
+# A program on top of the library; PLAIN leaves the tuning flags away.
+function(slamb_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 program "PLAIN" "" "SOURCES;LIBRARIES")
+  add_executable(${name} ${program_SOURCES})
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+  target_link_libraries(${name} PRIVATE slamb::slamb slamb_warnings ${program_LIBRARIES})
+  if(NOT program_PLAIN)
+    target_link_libraries(${name} PRIVATE slamb_tuning)
+  endif()
+endfunction()

@@ -1,0 +1,13 @@
+// expect: all_reduce_sum needs a communicator
+#include <span>
+
+#include "slamb/slamb.hpp"
+
+// Knows its rank, but not how many there are: no communicator, whatever collectives it has.
+struct lone_rank {
+  static int rank() { return 0; }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream);
+};
+
+static_assert(slamb::has_all_reduce_sum<slamb::self_communicator, float>);
+static_assert(slamb::has_all_reduce_sum<lone_rank, float>, "all_reduce_sum needs a communicator");

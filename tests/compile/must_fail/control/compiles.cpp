@@ -1,0 +1,2 @@
+// expect: static assertion|static_assert
+int main() {}

@@ -1,0 +1,2 @@
+// expect: a sentence that no compiler says
+int main() { return undeclared; }

@@ -1,0 +1,21 @@
+# cmake -DCOMPILER=… -DINCLUDE_DIR=… -P umbrella.cmake: every header below INCLUDE_DIR/slamb is read for slamb/slamb.hpp.
+execute_process(
+  COMMAND "${COMPILER}" -std=c++20 "-I${INCLUDE_DIR}" -MM -x c++ "${INCLUDE_DIR}/slamb/slamb.hpp"
+  OUTPUT_VARIABLE dependencies
+  COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB_RECURSE headers "${INCLUDE_DIR}/slamb/*.hpp")
+list(LENGTH headers count)
+if(count EQUAL 0)
+  message(FATAL_ERROR "No header below ${INCLUDE_DIR}/slamb")
+endif()
+set(forgotten)
+foreach(header IN LISTS headers)
+  string(FIND "${dependencies}" "${header}" position)
+  if(position EQUAL -1)
+    list(APPEND forgotten "${header}")
+  endif()
+endforeach()
+if(forgotten)
+  list(JOIN forgotten "\n  " text)
+  message(FATAL_ERROR "slamb/slamb.hpp does not include\n  ${text}")
+endif()

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# Every test there is, from an empty checkout: installs what is missing, builds, tests.
+#
+#   bash tests/run.sh [--quick]
+#
+# --quick: the release suite alone. Without it also the suites under AddressSanitizer with UndefinedBehaviorSanitizer, under
+# ThreadSanitizer and by clang++, the format of the sources and clang-tidy.
+# The last line is `N passed, M failed`, with `, K skipped` where something was; the exit status is 1 if M is not 0.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+
+quick=false
+for argument in "$@"; do
+  case "$argument" in
+    --quick) quick=true ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    *) echo "tests/run.sh: unknown option '$argument'; expected --quick" >&2; exit 2 ;;
+  esac
+done
+
+passed=0 failed=0 skipped=0
+jobs="$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
+log="$(mktemp)"
+
+# Whatever ends the script, the last line says how it stands.
+finish() {
+  local line="$passed passed, $failed failed"
+  ((skipped > 0)) && line+=", $skipped skipped"
+  rm -f "$log"
+  echo "$line"
+  ((failed == 0 && passed > 0))
+  exit
+}
+trap 'failed=$((failed + 1)); echo "interrupted"; finish' INT TERM
+
+# report NAME STARTED TEXT: the line of one stage.
+report() { printf '== %-28s %5d s  %s\n' "$1" "$((SECONDS - $2))" "$3"; }
+
+# check NAME COMMAND…: a stage that counts as one test; its output is shown if it fails.
+check() {
+  local name="$1" started=$SECONDS
+  shift
+  if "$@" >"$log" 2>&1; then
+    passed=$((passed + 1))
+    report "$name" "$started" passed
+    return 0
+  fi
+  failed=$((failed + 1))
+  cat "$log"
+  report "$name" "$started" FAILED
+  return 1
+}
+
+configure_and_build() {
+  cmake --preset "$1" && cmake --build --preset "$1" --parallel "$jobs"
+}
+
+# suite PRESET [WRAPPER…]: builds a preset and adds up the cases of its tests.
+suite() {
+  local preset="$1" started=$SECONDS
+  shift
+  local wrapper=("$@")
+  if ! ${wrapper[@]+"${wrapper[@]}"} bash -c "$(declare -f configure_and_build); jobs=$jobs; configure_and_build $preset" \
+    >"$log" 2>&1; then
+    cat "$log"
+    failed=$((failed + 1))
+    report "$preset: build" "$started" "FAILED (its tests did not run)"
+    return 1
+  fi
+  report "$preset: build" "$started" done
+
+  started=$SECONDS
+  local status=0
+  ${wrapper[@]+"${wrapper[@]}"} ctest --preset "$preset" --parallel "$jobs" >"$log" 2>&1 || status=$?
+  # ctest's own summary: "97% tests passed, 3 tests failed out of 120", then a list that names each one left out. The total
+  # counts the skipped tests and not the disabled ones.
+  local total fail skip disabled
+  read -r fail total < <(sed -n 's/^[0-9]*% tests passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$log") || true
+  skip="$(grep -cE '^[[:space:]]+[0-9]+ - .* \(Skipped\)$' "$log")"
+  disabled="$(grep -cE '^[[:space:]]+[0-9]+ - .* \(Disabled\)$' "$log")"
+  if [[ -z "${total:-}" ]] || { ((status != 0)) && ((fail == 0)); }; then
+    cat "$log"
+    failed=$((failed + 1))
+    report "$preset: tests" "$started" "FAILED (ctest exited with $status)"
+    return 1
+  fi
+  local pass=$((total - fail - skip))
+  skip=$((skip + disabled))
+  passed=$((passed + pass)) failed=$((failed + fail)) skipped=$((skipped + skip))
+  if ((fail > 0)); then
+    cat "$log"
+  elif ((skip > 0)); then
+    grep -E '^[[:space:]]+[0-9]+ - .* \((Skipped|Disabled)\)$' "$log"
+  fi
+  report "$preset: tests" "$started" "$pass passed, $fail failed, $skip skipped"
+  ((fail == 0))
+}
+
+# judge NAME TOOL COMMAND…: a check by an LLVM tool. Layout and lints change with the version, and the sources follow 14: the
+# verdict of another version is no verdict (skipped, and said so); a tool that is missing is a failure.
+judge() {
+  local name="$1" tool="$2" found
+  shift 2
+  if ! command -v "$tool" >/dev/null; then
+    failed=$((failed + 1))
+    report "$name" "$SECONDS" "FAILED: $tool is missing (bash cmake/bootstrap.sh test)"
+    return 1
+  fi
+  found="$("$tool" --version | sed -n 's/.*version \([0-9]*\)\..*/\1/p' | head -n 1)"
+  if [[ "$found" != 14 ]]; then
+    skipped=$((skipped + 1))
+    report "$name" "$SECONDS" "skipped: $tool is version $found, the sources follow 14"
+    return 0
+  fi
+  check "$name" "$@"
+}
+# tool NAME: NAME-14 where both it and another version are installed.
+tool() { command -v "$1-14" >/dev/null && echo "$1-14" || echo "$1"; }
+format_check() {
+  find include tests bench examples \( -name "*.hpp" -o -name "*.cpp" \) -print0 |
+    xargs -0 "$(tool clang-format)" --dry-run -Werror
+}
+tidy_check() { "$(tool clang-tidy)" --quiet tests/compile/consumer_*/main.cpp -- -std=c++20 -Iinclude; }
+
+started=$SECONDS
+if ! bash cmake/bootstrap.sh build train test; then
+  failed=1
+  report bootstrap "$started" "FAILED (nothing was run)"
+  finish
+fi
+report bootstrap "$started" done
+
+suite release
+if ! $quick; then
+  judge "format" "$(tool clang-format)" format_check
+  judge "clang-tidy" "$(tool clang-tidy)" tidy_check
+  suite clang
+  suite asan
+  # The sanitizer's shadow memory has a fixed place, which a kernel that spreads addresses widely may hand out: keep it
+  # from doing so where this is allowed.
+  if setarch "$(uname -m)" -R true 2>/dev/null; then
+    suite tsan setarch "$(uname -m)" -R
+  else
+    suite tsan
+  fi
+fi
+finish

@@ -1,0 +1,100 @@
+// Communicators that look at, disturb or make up what ranks send each other.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+
+namespace test_support {
+
+/// What one rank has summed.
+struct exchange_log {
+  std::vector<std::vector<float>> sent;      // [call][elements]
+  std::vector<std::vector<float>> received;  // [call][elements]
+
+  void clear() {
+    sent.clear();
+    received.clear();
+  }
+};
+
+/// Keeps a copy of everything that is summed.
+template <class Base>
+class recording_communicator {
+ public:
+  recording_communicator(Base base, std::shared_ptr<exchange_log> log) : base_(std::move(base)), log_(std::move(log)) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    log_->sent.emplace_back(values.begin(), values.end());
+    base_.all_reduce_sum(values, stream);
+    log_->received.emplace_back(values.begin(), values.end());
+  }
+
+ private:
+  Base base_;
+  std::shared_ptr<exchange_log> log_;
+};
+
+/// Throws in the calls with the given numbers, before anything is sent, and works on afterwards.
+template <class Base>
+class flaky_communicator {
+ public:
+  flaky_communicator(Base base, std::set<std::uint64_t> failing) : base_(std::move(base)), failing_(std::move(failing)) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    if (failing_.count(calls_++) != 0) throw slamb::communicator_error("flaky: not now");
+    base_.all_reduce_sum(values, stream);
+  }
+
+  std::uint64_t calls() const { return calls_; }
+
+ private:
+  Base base_;
+  std::set<std::uint64_t> failing_;
+  std::uint64_t calls_ = 0;
+};
+
+/// Rank 0 among peers that do not exist. At construction they say what this rank says; after that each sends either
+/// zeros or the same as this rank. The sum of N equal terms is exact where N is a power of two.
+class imagined_peers {
+ public:
+  enum class habit { send_zeros, send_the_same };
+
+  imagined_peers(int size, habit how) : size_(size), how_(how) {}
+
+  static int rank() { return 0; }
+  int size() const { return size_; }
+
+  void all_reduce_sum(std::span<float> values, slamb::host_stream /*stream*/) {
+    const bool agreeing = calls_++ < calls_at_construction;
+    if (agreeing) {
+      const std::size_t share = values.size() / static_cast<std::size_t>(size_);
+      for (std::size_t i = share; i < values.size(); ++i) values[i] = values[i - share];
+    } else if (how_ == habit::send_the_same) {
+      for (float& x : values) x *= static_cast<float>(size_);
+    }
+  }
+
+ private:
+  static constexpr int calls_at_construction = 2;
+
+  int size_;
+  habit how_;
+  int calls_ = 0;
+};
+
+}  // namespace test_support
