@@ -17,7 +17,7 @@
 
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/self_communicator.hpp"
-#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/communicator/run_ranks.hpp"
 #include "support/odd_communicators.hpp"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/communicator/run_ranks.hpp"
 #include "support/odd_communicators.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
 // thread_communicator, thread_group and run_ranks: order of sums, failures on every rank, handles.
-#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/communicator/run_ranks.hpp"
 
 #include <doctest/doctest.h>
 

@@ -95,8 +95,7 @@ TEST_CASE("read_digits: refuses a folder and a file that is not there") {
 }
 
 TEST_CASE("digits.csv: is the data set its README describes") {
-  const train::digits all =
-      train::read_digits(std::filesystem::path(SLAMB_TEST_DATA_DIR) / "../../examples/data/digits.csv");
+  const train::digits all = train::read_digits(SLAMB_TRAIN_DATA);
   CHECK(all.rows() == 1797);
   std::map<int, int> of_label;
   for (const int label : all.labels) ++of_label[label];

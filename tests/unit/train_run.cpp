@@ -14,8 +14,7 @@
 namespace {
 
 const train::split_digits& data() {
-  static const train::split_digits parts =
-      train::split(train::read_digits(std::filesystem::path(SLAMB_TEST_DATA_DIR) / "../../examples/data/digits.csv"));
+  static const train::split_digits parts = train::split(train::read_digits(SLAMB_TRAIN_DATA));
   return parts;
 }
 
