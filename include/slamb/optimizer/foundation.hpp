@@ -65,6 +65,7 @@ class foundation {
           (std::uint64_t{s.group} << 3U) | (s.adapt ? 4U : 0U) | (s.dense ? 2U : 0U) | (s.one_dimensional ? 1U : 0U));
     }
     facts.require(ranks.base(), executor.stream());
+    rates_by_tensor_.reserve(tensors.segments().size());
     memory.allocate(backend_.memory);
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
