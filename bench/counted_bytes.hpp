@@ -5,29 +5,46 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "slamb/slamb.hpp"
 
 namespace bench {
 
-/// What happened between two looks at an optimizer's statistics.
+/// What was done while the clock ran.
 struct steps_taken {
-  double steps = 0.0;
-  double averagings = 0.0;          ///< of the parameters over ranks
-  double elements_exchanged = 0.0;  ///< by one rank, in all collectives
-  double elements = 0.0;            ///< of the model
-  double dense_elements = 0.0;      ///< of tensors that SLAMB always exchanges whole
+  std::uint64_t last = 0;   ///< t of the last step
+  double averagings = 0.0;  ///< of the parameters over ranks, a step
   std::size_t ranks = 1;
-
-  /// Elements exchanged a step as a fraction of the model, without the averagings.
-  double payload_fraction() const { return (elements_exchanged / elements - averagings) / steps; }
 };
+
+/// Which part of the model SLAMB exchanges at a step, and which part it could leave out at another.
+struct payload_fractions {
+  double sent = 0.0;
+  double compressed = 0.0;
+};
+
+/// Counts what `options.compressor` selects of the tensors at step t, and what is always exchanged whole.
+template <class Options>
+payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> tensors, const Options& options) {
+  slamb::layout layout(tensors, 0.0);
+  const auto selection = options.compressor.at(t);
+  std::uint64_t sent = 0, compressed = 0;
+  for (slamb::segment& s : layout.segments()) {
+    s.dense = s.dense || s.one_dimensional || s.size < options.dense_below;
+    if (!s.dense) compressed += s.size;
+  }
+  for (const slamb::tile& tile : layout.tiles())
+    sent += slamb::host::count_selected(selection, layout.segments()[tile.segment], tile);
+  const auto elements = static_cast<double>(layout.elements());
+  return {static_cast<double>(sent) / elements, static_cast<double>(compressed) / elements};
+}
 
 /// Bytes an element a step: AdamW and LAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
-                     const steps_taken& taken) {
+                     std::span<const slamb::parameter> /*tensors*/, const steps_taken& taken) {
   using slamb::bytes_per_element;
   double bytes = 0.0;
   if (taken.ranks > 1)
@@ -43,24 +60,22 @@ double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRat
 
 /// Bytes an element a step: SLAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-double counted_bytes(
-    const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& /*optimizer*/,
-    const steps_taken& taken) {
+double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
+                     std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   using slamb::bytes_per_element;
   using form = slamb::form_payload<TrustRatio>;
   using apply = slamb::apply_received<TrustRatio>;
   using selection = decltype(std::declval<const Compressor&>().at(std::uint64_t{1}));
-  const double k = taken.payload_fraction();
-  double bytes = bytes_per_element<form>() + bytes_per_element<apply>();
-  bytes += k * static_cast<double>(sizeof(float)) * std::popcount(form::packs);
-  if constexpr (TrustRatio::sums_per_segment > 0) bytes += k * bytes_per_element<slamb::sum_received<TrustRatio>>();
-  if constexpr (apply::receives) bytes += k * static_cast<double>(sizeof(float));
-  if constexpr (apply::needs_freshness && !slamb::has_age<selection>)  // a byte, read and written
-    bytes += 2.0 * (1.0 - taken.dense_elements / taken.elements);
-  if (taken.ranks > 1)
-    bytes += (taken.averagings / taken.steps) *
-             (bytes_per_element<slamb::gather_parameters>() + bytes_per_element<slamb::scatter_parameters>());
-  return bytes;
+  constexpr double value = sizeof(float);
+  const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
+  double bytes = bytes_per_element<form>() + value * std::popcount(form::packs) * payload.sent;
+  if constexpr (TrustRatio::sums_per_segment > 0)
+    bytes += bytes_per_element<slamb::sum_received<TrustRatio>>() * payload.sent;
+  bytes += bytes_per_element<apply>() + (apply::receives ? value : 0.0) * payload.sent;
+  if constexpr (apply::needs_freshness && !slamb::has_age<selection>)
+    bytes += 2.0 * sizeof(std::uint8_t) * payload.compressed;  // the age, read and written
+  return bytes + taken.averagings *
+                     (bytes_per_element<slamb::gather_parameters>() + bytes_per_element<slamb::scatter_parameters>());
 }
 
 }  // namespace bench

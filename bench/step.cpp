@@ -57,30 +57,28 @@ template <class Optimizer>
 double averagings_until(const Optimizer& optimizer, std::uint64_t step) {
   if constexpr (requires { optimizer.options().local_steps; }) {
     const auto steps = static_cast<std::uint64_t>(optimizer.options().local_steps);
-    return static_cast<double>((step + steps - 1) / steps);
+    const std::uint64_t averagings = (step + steps - 1) / steps;
+    return static_cast<double>(averagings);
   } else {
     return 0.0;
   }
 }
 
 template <class Optimizer>
-steps_taken difference(const Optimizer& optimizer, const slamb::statistics& before, const slamb::statistics& after,
-                       const shape_set& shapes, std::size_t ranks) {
+double bytes_of_steps(const Optimizer& optimizer, const slamb::statistics& before, const slamb::statistics& after,
+                      const workbench& at) {
   if (after.skipped_steps != 0 || !std::isfinite(after.norm.parameters))
     throw std::runtime_error("steps were skipped, or parameters are not finite");
-  steps_taken taken{
-      .steps = static_cast<double>(after.step - before.step),
-      .elements_exchanged = static_cast<double>(after.traffic.total().elements - before.traffic.total().elements),
-      .elements = static_cast<double>(shapes.elements()),
-      .dense_elements = static_cast<double>(detail::dense_elements_of(shapes.tensors)),
-      .ranks = ranks};
-  if (ranks > 1) taken.averagings = averagings_until(optimizer, after.step) - averagings_until(optimizer, before.step);
-  return taken;
+  steps_taken taken{.last = after.step, .ranks = at.ranks()};
+  if (at.ranks() > 1)
+    taken.averagings = (averagings_until(optimizer, after.step) - averagings_until(optimizer, before.step)) /
+                       static_cast<double>(after.step - before.step);
+  return counted_bytes(optimizer, at.of_rank(0).tensors(), taken);
 }
 
 template <class Optimizer>
-result time_alone(benchmark::State& state, const shape_set& shapes, workbench& at,
-                  const typename Optimizer::options_type& options, unsigned threads) {
+result time_alone(benchmark::State& state, workbench& at, const typename Optimizer::options_type& options,
+                  unsigned threads) {
   Optimizer optimizer(at.of_rank(0).tensors(), options, {}, slamb::host_backend{.threads = threads});
   for (int i = 0; i < warm_up_steps; ++i) optimizer.step(learning_rate);
   const slamb::statistics before = optimizer.statistics();
@@ -88,7 +86,7 @@ result time_alone(benchmark::State& state, const shape_set& shapes, workbench& a
   result r;
   r.seconds = time_of_steps(state, [&optimizer] { optimizer.step(learning_rate); });
   r.machine = mean(first, at.measure());
-  r.bytes = counted_bytes(optimizer, difference(optimizer, before, optimizer.statistics(true), shapes, 1));
+  r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at);
   return r;
 }
 
@@ -107,8 +105,7 @@ class meeting {
 
 // Both ranks finish a step before either starts the next: its time is that of the slower one.
 template <class Optimizer>
-result time_of_two_ranks(benchmark::State& state, const shape_set& shapes, workbench& at,
-                         const typename Optimizer::options_type& options) {
+result time_of_two_ranks(benchmark::State& state, workbench& at, const typename Optimizer::options_type& options) {
   result r;
   std::barrier<> barrier(2);
   slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
@@ -131,7 +128,7 @@ result time_of_two_ranks(benchmark::State& state, const shape_set& shapes, workb
     }
     r.seconds = time_of_steps(state, step);
     r.machine = mean(first, at.measure());
-    r.bytes = counted_bytes(optimizer, difference(optimizer, before, optimizer.statistics(true), shapes, 2));
+    r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at);
   });
   return r;
 }
@@ -166,7 +163,7 @@ template <class Optimizer>
 void register_alone(const std::string& name, const shape_set& shapes, unsigned threads,
                     const typename Optimizer::options_type& options) {
   register_one("step/" + name, shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
-    return time_alone<Optimizer>(state, shapes, at, options, threads);
+    return time_alone<Optimizer>(state, at, options, threads);
   });
 }
 
@@ -174,7 +171,7 @@ template <class Optimizer>
 void register_two_ranks(const std::string& name, const shape_set& shapes,
                         const typename Optimizer::options_type& options) {
   register_one("step/" + name + "/ranks:2", shapes, 2, 2, [=](benchmark::State& state, workbench& at) {
-    return time_of_two_ranks<Optimizer>(state, shapes, at, options);
+    return time_of_two_ranks<Optimizer>(state, at, options);
   });
 }
 

@@ -82,8 +82,8 @@ class workbench {
   workbench(const shape_set& shapes, std::size_t ranks, unsigned threads)
       : name_(shapes.name), elements_(shapes.elements()) {
     constexpr std::size_t most = 4'000'000'000;
-    const std::size_t bytes = ranks * elements_ * 16;  // p, g, m, v
-    require_memory(bytes + bytes / 2 + std::min(bytes, most));
+    const std::size_t bytes = ranks * elements_ * 16;           // p, g, m, v
+    require_memory(bytes + bytes / 4 + std::min(bytes, most));  // a quarter for what is exchanged
     for (std::size_t rank = 0; rank < ranks; ++rank) models_.emplace_back(shapes.tensors);
     meter_ = std::make_unique<bandwidth_meter>(std::min(bytes, most), threads);
   }
