@@ -56,6 +56,9 @@ class basic_lamb {
       requires { requires Compressor::selects_all; },
       "slamb: basic_lamb sends whole gradients; a Compressor that leaves elements out needs an ErrorFeedback "
       "that keeps them: use basic_slamb, which exchanges the momentum");
+  static_assert(!ErrorFeedback::worker_state && !ErrorFeedback::server_state,
+                "slamb: basic_lamb loses nothing and has no error buffers; its ErrorFeedback must ask for none, as "
+                "no_error_feedback does");
 
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
@@ -82,11 +85,12 @@ class basic_lamb {
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) {
     base_.set_rates(rates_by_group);
-    const mean_gradient g = exchange_gradient();
+    const mean_gradient g = exchange_gradient();  // docs/algorithms/lamb.md (1), (2)
     if (g.overflowed) return void(++base_.skipped_steps);
     const adam_scalars scalars = scalars_at<TrustRatio>(base_.step + 1, options_, g.scale);
     for (const batch& tensors : batches_) {
       if constexpr (TrustRatio::sums_per_segment == 0) {
+        base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), tensors.first, tensors.last);
         base_.executor.run(update_and_apply<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view,
                            tensors.tiles);
       } else {

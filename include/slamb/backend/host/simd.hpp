@@ -159,7 +159,7 @@ struct minus {
 struct times {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
     native::floats product = a * b;
-#if defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
+#if (defined(__FMA__) || defined(__FMA4__) || defined(__AVX512F__)) && defined(__GNUC__) && !defined(__clang__)
 #if defined(__AVX512F__)
     __asm__("" : "+v"(product));
 #else
