@@ -31,20 +31,20 @@ struct adam_scalars {
   float gradient_scale = 1.0F;        ///< multiplies what is read as the gradient
 };
 
-/// m ← β1 m + (1 − β1) g.
+/// m ← β1 m + (1 − β1) g: docs/algorithms/lamb.md (3), slamb.md (1).
 template <class Real>
 SLAMB_HOST_DEVICE void update_momentum(element<Real>& e, const adam_scalars& s) {
   e.momentum = Real(s.beta1) * e.momentum + Real(s.one_minus_beta1) * (e.gradient * Real(s.gradient_scale));
 }
 
-/// v ← β2 v + (1 − β2) g².
+/// v ← β2 v + (1 − β2) g²: docs/algorithms/lamb.md (4), slamb.md (2).
 template <class Real>
 SLAMB_HOST_DEVICE void update_variance(element<Real>& e, const adam_scalars& s) {
   const Real gradient = e.gradient * Real(s.gradient_scale);
   e.variance = Real(s.beta2) * e.variance + Real(s.one_minus_beta2) * (gradient * gradient);
 }
 
-/// m̂ / (√v̂ + ε).
+/// m̂ / (√v̂ + ε): docs/algorithms/lamb.md (5), slamb.md (4), (5).
 template <class Real>
 SLAMB_HOST_DEVICE Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
   return momentum * Real(s.momentum_correction) /

@@ -67,14 +67,14 @@ struct adam_update {
 
   SLAMB_HOST_DEVICE tensor_constants<factors_type> constants(std::uint32_t segment) const { return tensors[segment]; }
 
-  // u = m̂/(√v̂ + ε) + λ p
+  // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
   template <class Real>
   SLAMB_HOST_DEVICE candidate<Real> candidate_of(const element<Real>& e, float weight_decay) const {
     const Real direction = adam_direction(e.momentum, e.variance, scalars);
     return {e.parameter, direction, direction + Real(weight_decay) * e.parameter};
   }
 
-  // p ← p − γ scale u
+  // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
   template <class Real>
   SLAMB_HOST_DEVICE void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
                                const Real& freshness) const {

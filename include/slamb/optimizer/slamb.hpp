@@ -48,22 +48,24 @@ struct slamb_options {
 ///     u = m̂/(√v̂ + ε) + λ p            p_j ← p_j − γ scale(norms of M, norms of ¬M, β3^age_j) u_j
 ///     every H steps: p ← mean of p over ranks
 ///
-/// *Memory*: 8 bytes of state a parameter (9 if the compressor keeps no ages) and 12 k of payload.
+/// *Memory*: 8 bytes of state a parameter (9 if the compressor knows no ages) and 12 k of payload.
 /// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
-/// and of the parameters every H steps, in at most ⌈1/(3k)⌉ + 1 pieces that reuse the payload's memory. *Determinism*:
-/// the same bits from run to run; on all ranks, the exchanged momentum after each step and the parameters after each
-/// averaging. *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of
-/// (index, t); overflowed steps are skipped by all ranks; no generator but the library's own is touched.
+/// and of the parameters every H steps, in pieces that reuse the payload's memory: about 1/(3k) for large tensors.
+/// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step and the
+/// parameters after each averaging.
+/// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t);
+/// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
 class basic_slamb {
   static_assert(sparsifier<Compressor> && Compressor::payload_is_summable,
                 "slamb: basic_slamb exchanges the momentum by a sum over ranks; it needs a Compressor that is a "
                 "sparsifier with a summable payload: selection at(step) with selects(coordinate)");
-  static_assert(
-      ErrorFeedback::keeps_unsent,
-      "slamb: basic_slamb keeps what is not sent in the local momentum; its ErrorFeedback must say keeps_unsent, "
-      "as local_momentum does");
+  static_assert(ErrorFeedback::keeps_unsent,
+                "slamb: basic_slamb keeps what is not sent in the local momentum; its ErrorFeedback must say "
+                "keeps_unsent, as local_momentum does");
+  static_assert(!ErrorFeedback::worker_state && !ErrorFeedback::server_state,
+                "slamb: basic_slamb has no error buffers; its ErrorFeedback must ask for none, as local_momentum does");
 
  public:
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
@@ -104,18 +106,18 @@ class basic_slamb {
     const std::span<float> sent = place_payload(selection);
     const update_type update{scalars_at<TrustRatio>(t, options_, 1.0), tables(), options_.trust_ratio};
 
-    // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks
+    // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
     const bool finite = base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection,
                                            base_.all_tiles(), base_.sums());
     if (!all_reduce_unless(!finite, sent, base_.ranks, base_.executor.stream())) return void(++base_.skipped_steps);
 
-    // R(M), R(¬M)
+    // R(M), R(¬M): docs/algorithms/slamb.md (11) … (15)
     if constexpr (TrustRatio::sums_per_segment > 0)
       base_.executor.run_packed(sum_received<TrustRatio>{update, per_rank()}, base_.view(), payload(),
                                 base_.all_tiles(), base_.sums());
     base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), 0, base_.tensors.segments().size());
 
-    // p ← p − γ scale u
+    // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
     base_.executor.run(apply_received<TrustRatio>{update, per_rank()}, base_.view(), payload(), selection,
                        base_.all_tiles());
     base_.step = t;
