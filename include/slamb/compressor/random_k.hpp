@@ -82,7 +82,7 @@ struct random_k {
             c == 1 ? 0 : 1 + static_cast<std::uint32_t>(std::uint64_t{i} * (c - 1) / s.multipliers);
         while (std::gcd(candidate, c) != 1) candidate = candidate % c + 1;
         s.multiplier[i] = candidate;
-        s.inverse[i] = inverse_of(candidate, c);
+        s.shift[i] = inverse_of(candidate, c) * s.slot % c;  // below 2^32, for slots < 2^16
       }
       return s;
     } else {

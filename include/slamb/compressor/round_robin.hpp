@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/random.hpp"
@@ -12,8 +13,8 @@ namespace slamb::detail {
 
 /// What round robin sends at one step.
 ///
-/// A tensor's blocks are taken in groups of C. In group g, block i belongs to slot (a_g i + b_g) mod C, with a_g prime
-/// to C and b_g drawn from the key. So every step sends one block of each whole group: where it lies in the payload,
+/// A tensor's blocks are taken in groups of C. In group g, block i belongs to slot a_g (i − b_g) mod C, with a_g prime
+/// to C, and b_g, drawn from the key. So every step sends one block of each whole group: where it lies in the payload,
 /// how large the payload is, and how old a block is all follow from (index, t). The last group, of r < C blocks, takes
 /// the r slots s with ⌊(s+1) r/C⌋ > ⌊s r/C⌋, which makes slot c of n blocks exactly ⌊(c+1) n/C⌋ − ⌊c n/C⌋ blocks large.
 struct round_robin_selection {
@@ -25,7 +26,7 @@ struct round_robin_selection {
   std::uint32_t slots;                    ///< C
   std::uint32_t slot;                     ///< t mod C
   std::uint32_t multiplier[multipliers];  ///< prime to C
-  std::uint32_t inverse[multipliers];     ///< of the multiplier, mod C
+  std::uint32_t shift[multipliers];       ///< slot/multiplier mod C: what is sent lies this far from b_g
 
   /// How the blocks of one group are dealt to slots.
   struct deal {
@@ -43,16 +44,14 @@ struct round_robin_selection {
     return philox(seed, group / 4, tensor);
   }
 
-  SLAMB_HOST_DEVICE deal deal_of(std::uint64_t group, std::uint32_t size, const random_words& words) const {
-    const std::uint32_t word = words.word[group % 4];
+  SLAMB_HOST_DEVICE static deal deal_of(std::uint32_t size, std::uint32_t word) {
     return {size, scaled_to(word, size), word % multipliers};
   }
 
   SLAMB_HOST_DEVICE std::uint32_t slot_of(const deal& d, std::uint32_t position) const {
-    if (d.size == slots)
-      return static_cast<std::uint32_t>((std::uint64_t{multiplier[d.which]} * position + d.rotation) % slots);
-    const std::uint64_t dealt = (std::uint64_t{position} + d.rotation) % d.size;
-    return static_cast<std::uint32_t>(((dealt + 1) * slots + d.size - 1) / d.size - 1);
+    const std::uint32_t dealt = position >= d.rotation ? position - d.rotation : position + d.size - d.rotation;
+    if (d.size == slots) return multiplier[d.which] * dealt % slots;  // below 2^32, for slots < 2^16
+    return static_cast<std::uint32_t>(((std::uint64_t{dealt} + 1) * slots + d.size - 1) / d.size - 1);
   }
 
   SLAMB_HOST_DEVICE std::uint32_t age_of(std::uint32_t its_slot) const {
@@ -65,7 +64,7 @@ struct round_robin_selection {
   SLAMB_HOST_DEVICE std::uint32_t age(coordinate c) const {
     const std::uint64_t b = c.index / block;
     const std::uint64_t group = b / slots;
-    const deal d = deal_of(group, size_of_group(group, blocks_in(c.tensor_size)), words_of(group, c.tensor));
+    const deal d = deal_of(size_of_group(group, blocks_in(c.tensor_size)), words_of(group, c.tensor).word[group % 4]);
     return age_of(slot_of(d, static_cast<std::uint32_t>(b % slots)));
   }
 
@@ -73,13 +72,13 @@ struct round_robin_selection {
 
   /// The position in its group of the block that is sent, or the group's size if none is.
   SLAMB_HOST_DEVICE std::uint32_t sent_position(const deal& d) const {
-    if (d.size == slots) {
-      const std::uint32_t turned = slot >= d.rotation ? slot - d.rotation : slot + slots - d.rotation;
-      return inverse[d.which] * turned % slots;  // below 2^32, for slots < 2^16
+    std::uint64_t dealt = shift[d.which];
+    if (d.size != slots) {
+      dealt = std::uint64_t{slot} * d.size / slots;
+      if ((std::uint64_t{slot} + 1) * d.size / slots == dealt) return d.size;
     }
-    const std::uint64_t below = std::uint64_t{slot} * d.size / slots;
-    if ((std::uint64_t{slot} + 1) * d.size / slots == below) return d.size;
-    return static_cast<std::uint32_t>((below + d.size - d.rotation) % d.size);
+    const auto position = static_cast<std::uint32_t>(d.rotation + dealt);
+    return position < d.size ? position : position - d.size;
   }
 
   SLAMB_HOST_DEVICE std::uint64_t selected_before(coordinate c) const {
@@ -88,7 +87,7 @@ struct round_robin_selection {
     const std::uint64_t group = b / slots;
     const std::uint64_t whole_groups = group * block;  // every whole group before has sent one block
     if (group * slots >= blocks) return whole_groups;
-    const deal d = deal_of(group, size_of_group(group, blocks), words_of(group, c.tensor));
+    const deal d = deal_of(size_of_group(group, blocks), words_of(group, c.tensor).word[group % 4]);
     const std::uint32_t sent = sent_position(d);
     if (sent == d.size) return whole_groups;
     const std::uint64_t first = (group * slots + sent) * block;
@@ -105,7 +104,7 @@ struct round_robin_selection {
     for (std::uint64_t begin = c.index; begin < end;) {
       const std::uint64_t group = b / slots;
       if (group % 4 == 0) words = words_of(group, c.tensor);
-      const deal d = deal_of(group, size_of_group(group, blocks), words);
+      const deal d = deal_of(size_of_group(group, blocks), words.word[group % 4]);
       auto position = static_cast<std::uint32_t>(b - group * slots);
       const bool whole = d.size == slots;
       for (std::uint32_t its_slot = slot_of(d, position); position < d.size && begin < end; ++b) {
@@ -137,9 +136,9 @@ struct round_robin_selection {
       });
     };
     if (freshness != nullptr) {
-      fill_groups<true>(c, first, last, table, bits, freshness);
+      fill_groups<true>(c, count, first, last, table, bits, freshness);
     } else {
-      fill_groups<false>(c, first, last, table, bits, freshness);
+      fill_groups<false>(c, count, first, last, table, bits, freshness);
     }
     if (first * slots > c.index) fill_each(c.index, first * slots);
     if (c.index + count > last * slots) fill_each(last * slots, c.index + count);
@@ -147,37 +146,50 @@ struct round_robin_selection {
   }
 
  private:
-  // β3^age at the positions of a group: a group whose sent position is q has the `slots` values from (slots − q) mod
-  // slots.
+  // β3^age at the positions of a group: one whose sent position is q has `slots` values from (slots − q) mod slots.
   struct fresh_cycles {
     static constexpr std::uint32_t most = 32;  // slots
-    float value[multipliers][2 * most];
+    static constexpr std::uint32_t wide = 16;  // floats that are copied at once
+    float value[multipliers][2 * most + wide];
+
+    void copy(std::uint32_t which, std::uint32_t from, std::uint32_t slots, std::uint32_t room, float* to) const {
+      if (slots <= wide && room >= wide) {
+        std::memcpy(to, value[which] + from, wide * sizeof(float));  // the next group overwrites what is too much
+      } else {
+        for (std::uint32_t i = 0; i < slots; ++i) to[i] = value[which][from + i];
+      }
+    }
   };
 
   template <bool Freshness>
-  void fill_groups(coordinate c, std::uint64_t first, std::uint64_t last, freshness_table table, std::uint16_t* bits,
-                   float* freshness) const {
+  void fill_groups(coordinate c, std::uint32_t count, std::uint64_t first, std::uint64_t last, freshness_table table,
+                   std::uint16_t* bits, float* freshness) const {
     fresh_cycles cycles;
     if constexpr (Freshness) {
       for (std::size_t which = 0; which < multipliers; ++which) {
         std::uint32_t since = 0;
-        for (std::uint32_t i = 0; i < 2 * slots; ++i) {
+        for (std::uint32_t i = 0; i < 2 * slots + fresh_cycles::wide; ++i) {
           cycles.value[which][i] = table[since < step ? since : static_cast<std::uint32_t>(step)];
           since = since >= multiplier[which] ? since - multiplier[which] : since + slots - multiplier[which];
         }
       }
     }
-    random_words words = words_of(first, c.tensor);
-    auto at = static_cast<std::uint32_t>(first * slots - c.index);
-    for (std::uint64_t group = first; group < last; ++group, at += slots) {
-      if (group % 4 == 0) words = words_of(group, c.tensor);
-      const deal d = deal_of(group, slots, words);
-      const std::uint32_t sent = sent_position(d);
-      const std::uint32_t i = at + sent;
-      bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (1U << (i % 16)));
-      if constexpr (Freshness) {
-        const float* const from = cycles.value[d.which] + (sent == 0 ? 0 : slots - sent);
-        for (std::uint32_t j = 0; j < slots; ++j) freshness[at + j] = from[j];
+    constexpr std::uint32_t counters = 16;  // of four groups each; no branch, so the compiler can take several at once
+    std::uint32_t word[4][counters];
+    for (std::uint64_t counter = first / 4; counter * 4 < last; counter += counters) {
+      for (std::uint32_t j = 0; j < counters; ++j) {
+        const random_words words = philox(seed, counter + j, c.tensor);
+        for (std::uint32_t w = 0; w < 4; ++w) word[w][j] = words.word[w];
+      }
+      const std::uint64_t past = std::min(last, (counter + counters) * 4);
+      for (std::uint64_t group = std::max(first, counter * 4); group < past; ++group) {
+        const std::uint32_t own = word[group % 4][group / 4 - counter];
+        const deal d = deal_of(slots, own);
+        const std::uint32_t sent = sent_position(d);
+        const auto at = static_cast<std::uint32_t>(group * slots - c.index);
+        const std::uint32_t i = at + sent;
+        bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (1U << (i % 16)));
+        if constexpr (Freshness) cycles.copy(d.which, sent == 0 ? 0 : slots - sent, slots, count - at, freshness + at);
       }
     }
   }

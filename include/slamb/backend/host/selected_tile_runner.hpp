@@ -14,7 +14,7 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Which elements of a piece of a tile are selected, and how fresh each is. Lives in the first-level cache.
 struct chunk_selection {
-  static constexpr std::uint32_t size = 1024;  ///< elements
+  static constexpr std::uint32_t size = 2048;  ///< elements
 
   std::uint16_t bits[size / lanes];
   alignas(64) float freshness[size];
