@@ -102,7 +102,7 @@ struct floats {
   native::floats part[native::parts];
 
   floats() = default;
-  SLAMB_ALWAYS_INLINE explicit floats(float value) {
+  SLAMB_ALWAYS_INLINE floats(float value) {  // NOLINT(google-explicit-constructor): 2.0F * x is what formulas look like
     part[0] = native::floats{} + value;
     for (int i = 1; i < native::parts; ++i) part[i] = part[0];
   }
@@ -204,6 +204,7 @@ SLAMB_ALWAYS_INLINE floats operator*(const floats& a, const floats& b) {
 SLAMB_ALWAYS_INLINE floats operator/(const floats& a, const floats& b) {
   return detail::lanewise<floats>(detail::over{}, a, b);
 }
+SLAMB_ALWAYS_INLINE floats operator-(const floats& a) { return floats(-0.0F) - a; }
 SLAMB_ALWAYS_INLINE lane_mask operator<(const floats& a, const floats& b) {
   return detail::lanewise<lane_mask>(detail::less{}, a, b);
 }
