@@ -1,18 +1,14 @@
-// A made-up model, N ranks that train it with the library, and the oracle that says what they should have reached.
-//
-// Every rank's tensors lie between guard bands in odd alignment; a run in which a guard or a gradient was written fails.
+// N ranks that train a made-up model with the library, and the oracle that says what they should have reached. A run
+// in which a guard or a gradient was written fails.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,147 +16,9 @@
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 #include "support/oracle.hpp"
+#include "support/replica.hpp"
 
 namespace test_support {
-
-/// One tensor of a made-up model.
-struct tensor_spec {
-  std::size_t size = 0;
-  int dimensions = 2;
-  slamb::tensor_options options{};
-};
-
-using model = std::vector<tensor_spec>;
-
-inline std::size_t total_size(const model& tensors) {
-  std::size_t total = 0;
-  for (const tensor_spec& l : tensors) total += l.size;
-  return total;
-}
-
-/// The sizes at which things go wrong, and `more` tensors of random sizes, dimensions and options, in three groups.
-inline model random_model(std::uint64_t seed, std::size_t more) {
-  model tensors;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{17}, std::size_t{9000}})
-    tensors.push_back({size});
-  for (const tensor_shape& shape : random_shapes(seed, more)) tensors.push_back({shape.size, shape.dimensions});
-  random_source source(seed, 0x0D);
-  constexpr std::array decays{0.0, 0.001, 0.1};
-  for (std::size_t l = 1; l < tensors.size(); ++l) {
-    slamb::tensor_options& options = tensors[l].options;
-    if (source.below(3) == 0) options.weight_decay = decays[source.below(decays.size())];
-    if (source.below(3) == 0) options.learning_rate_factor = 0.5 + source.uniform();
-    options.adapt = source.below(4) != 0;
-    options.compress = source.below(4) != 0;
-    options.group = static_cast<int>(source.below(3));
-  }
-  tensors[4].options.compress = true;  // of 9000 elements
-  tensors.back().options.group = 2;
-  return tensors;
-}
-
-inline std::vector<oracle::tensor> oracle_tensors(const model& tensors, double weight_decay) {
-  std::vector<oracle::tensor> result;
-  for (const tensor_spec& l : tensors)
-    result.push_back({.size = l.size,
-                      .dimensions = l.dimensions,
-                      .weight_decay = l.options.weight_decay.value_or(weight_decay),
-                      .learning_rate_factor = l.options.learning_rate_factor,
-                      .adapt = l.options.adapt,
-                      .compress = l.options.compress});
-  return result;
-}
-
-/// [tensors] the learning rate of each, of `by_group`.
-inline oracle::vector rates_of(const model& tensors, std::span<const double> by_group) {
-  oracle::vector rates;
-  for (const tensor_spec& l : tensors)
-    rates.push_back(by_group[by_group.size() == 1 ? 0 : static_cast<std::size_t>(l.options.group)]);
-  return rates;
-}
-
-/// [n] what `selection` selects, element by element; tensors that are always dense are as the selection has them.
-template <class Selection>
-std::vector<std::uint8_t> mask_of(const Selection& selection, const model& tensors) {
-  std::vector<std::uint8_t> mask;
-  std::uint64_t offset = 0;
-  for (std::size_t l = 0; l < tensors.size(); ++l) {
-    for (std::uint64_t i = 0; i < tensors[l].size; ++i)
-      mask.push_back(selection.selects({static_cast<std::uint32_t>(l), i, tensors[l].size, offset}) ? 1 : 0);
-    offset += tensors[l].size;
-  }
-  return mask;
-}
-
-/// One rank's parameters and gradients.
-class replica {
- public:
-  replica(const model& tensors, std::span<const float> start) {
-    std::size_t at = 0;
-    for (const tensor_spec& l : tensors) {
-      at += 5 + (3 * places_.size()) % 7;
-      places_.push_back(at);
-      at += l.size;
-    }
-    tensors_ = tensors;
-    data_.assign(at + 5, guard);
-    gradient_ = data_;
-    set_values(start);
-    set_gradient(std::vector<float>(start.size(), 0.0F));
-  }
-
-  std::vector<slamb::parameter> parameters() {
-    std::vector<slamb::parameter> all;
-    for (std::size_t l = 0; l < tensors_.size(); ++l)
-      all.push_back({data_.data() + places_[l], gradient_.data() + places_[l], tensors_[l].size,
-                     tensors_[l].dimensions, tensors_[l].options});
-    return all;
-  }
-
-  /// [n] all tensors, end to end.
-  std::vector<float> values() const {
-    std::vector<float> all;
-    for (std::size_t l = 0; l < tensors_.size(); ++l) {
-      const float* const first = data_.data() + places_[l];
-      all.insert(all.end(), first, first + tensors_[l].size);
-    }
-    return all;
-  }
-
-  void set_values(std::span<const float> values) { scatter(values, data_); }
-  void set_gradient(std::span<const float> values) {
-    scatter(values, gradient_);
-    given_ = gradient_;
-  }
-
-  /// Whether everything but the parameters is as it was: the guards, and all of the gradients.
-  bool intact() const {
-    if (!same_bits(gradient_, given_)) return false;
-    std::vector<float> expected(data_.size(), guard);
-    for (std::size_t l = 0; l < tensors_.size(); ++l)
-      std::copy_n(data_.data() + places_[l], tensors_[l].size, expected.data() + places_[l]);
-    return same_bits(data_, expected);
-  }
-
-  /// All memory of this rank, guards as well: a test that spoils it must see `intact` fail.
-  std::span<float> raw_data() { return data_; }
-  std::span<float> raw_gradient() { return gradient_; }
-
- private:
-  static constexpr float guard = std::bit_cast<float>(0x7FC0DEADU);  // not a number, and recognisable
-
-  void scatter(std::span<const float> values, std::vector<float>& to) {
-    std::size_t from = 0;
-    for (std::size_t l = 0; l < tensors_.size(); ++l) {
-      std::copy_n(values.data() + from, tensors_[l].size, to.data() + places_[l]);
-      from += tensors_[l].size;
-    }
-  }
-
-  model tensors_;
-  std::vector<std::size_t> places_;
-  std::vector<float> data_, gradient_, given_;
-};
 
 /// Everything that a run depends on but the optimizer's settings.
 struct experiment {
@@ -174,16 +32,18 @@ struct experiment {
   std::size_t steps() const { return gradients.size(); }
 };
 
-/// Random parameters and gradients, and rates that differ from step to step and between three groups.
+/// Random parameters and gradients, and rates that differ from step to step and between the model's groups.
 inline experiment make_experiment(model tensors, std::uint64_t seed, int world, std::size_t steps) {
   experiment e{.tensors = std::move(tensors), .world = world};
   const std::size_t n = total_size(e.tensors);
+  int groups = 1;
+  for (const tensor_spec& l : e.tensors) groups = std::max(groups, l.options.group + 1);
   e.start = random_parameters(seed, n);
   for (std::size_t t = 0; t < steps; ++t) {
     e.gradients.push_back(random_gradients(seed, t, world, n));
     const double rate = 0.01 * (1.0 + static_cast<double>(t) / 4.0);
-    e.rates.push_back({rate, 0.5 * rate, 0.0});
-    e.rates.back()[2] = t % 2 == 0 ? 0.2 * rate : 0.0;
+    e.rates.push_back({rate});
+    if (groups > 1) e.rates.back() = {rate, 0.5 * rate, t % 2 == 0 ? 0.2 * rate : 0.0};
     e.masks.push_back(random_mask(seed, t, n, 0.3));
   }
   return e;
@@ -264,8 +124,7 @@ oracle::settings oracle_settings(const Options& o) {
 /// The same for the oracle of SLAMB.
 template <class Options>
 oracle::slamb_settings oracle_slamb_settings(const Options& o) {
-  constexpr bool blend =
-      std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::blend>>;
+  constexpr bool blend = std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::blend>>;
   return {.form = blend ? oracle::rescaling::blend : oracle::rescaling::product,
           .beta1 = o.beta1,
           .beta2 = o.beta2,

@@ -50,7 +50,8 @@ class recording_communicator {
 template <class Base>
 class flaky_communicator {
  public:
-  flaky_communicator(Base base, std::set<std::uint64_t> failing) : base_(std::move(base)), failing_(std::move(failing)) {}
+  flaky_communicator(Base base, std::set<std::uint64_t> failing)
+      : base_(std::move(base)), failing_(std::move(failing)) {}
 
   int rank() const { return base_.rank(); }
   int size() const { return base_.size(); }

@@ -29,8 +29,8 @@ using lamb = slamb::lamb<slamb::thread_communicator>;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::array worlds{1, 2, 3, 4, 7, 8};
 
-// The largest error seen over all cases is below 7e-7 of max |p|; a wrong switch moves it above 1e-4.
-constexpr double tolerance = 2e-6;
+// Errors are 1e-7 of max |p|, and 1.5e-6 with no momentum, where the mean of gradients that cancel has fewer digits.
+constexpr double tolerance = 4e-6;
 
 /// Settings that differ from the defaults in one or more switches.
 template <class Optimizer>
@@ -64,10 +64,10 @@ void check_variants() {
   for (const int world : worlds) {
     const auto seed = static_cast<std::uint64_t>(world);
     const experiment e = make_experiment(test_support::random_model(seed, 8), seed, world, 4);
-    for (const auto& [name, options] : variants<Optimizer>()) {
+    for (const auto& variant : variants<Optimizer>()) {
       CAPTURE(world);
-      CAPTURE(name);
-      CHECK(error_of_dense<Optimizer>(e, options) <= tolerance);
+      CAPTURE(variant.first);
+      CHECK(error_of_dense<Optimizer>(e, variant.second) <= tolerance);
     }
   }
 }
@@ -84,11 +84,11 @@ TEST_CASE("lamb: the comparison with the oracle can fail") {
   const auto reached = test_support::train<lamb>(e, given);
   const auto error_with = [&](auto change) {
     lamb::options_type other = given;
-    model tensors = e.tensors;
-    change(other, tensors);
-    const oracle::adam_family run(test_support::oracle_tensors(tensors, other.weight_decay),
+    experiment changed = e;
+    change(other, changed.tensors);
+    const oracle::adam_family run(test_support::oracle_tensors(changed.tensors, other.weight_decay),
                                   test_support::widened(e.start), test_support::oracle_settings(other));
-    return test_support::worst_error(e, reached, run);
+    return test_support::worst_error(changed, reached, run);
   };
   CHECK(error_with([](auto&, auto&) {}) <= tolerance);
   CHECK(error_with([](auto& o, auto&) { o.beta1 = 0.89; }) > 1e-4);
@@ -114,7 +114,7 @@ TEST_CASE("lamb: follows the oracle where a norm is zero") {
   std::fill_n(e.start.begin(), 16 + 17, 0.0F);  // ‖p‖ = 0
   for (auto& ranks : e.gradients)
     for (auto& gradient : ranks) {
-      std::fill_n(gradient.begin(), 16, 0.0F);                      // and ‖u‖ = 0
+      std::fill_n(gradient.begin(), 16, 0.0F);                  // and ‖u‖ = 0
       std::fill(gradient.begin() + 333, gradient.end(), 0.0F);  // ‖u‖ = 0: λ is 0 as well
     }
   CHECK(error_of_dense<lamb>(e, {}) <= tolerance);

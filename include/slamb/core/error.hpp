@@ -2,8 +2,8 @@
 #pragma once
 
 #include <charconv>
-#include <cmath>
 #include <iterator>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -52,12 +52,16 @@ inline void require_decay_rate(std::string_view name, double value) {
   require_in(value >= 0.0 && value < 1.0, name, value, "in [0, 1)");
 }
 
+/// What becomes a float must be one: not infinite, and not 0 if it was not.
 inline void require_non_negative(std::string_view name, double value) {
-  require_in(std::isfinite(value) && value >= 0.0, name, value, "finite and >= 0");
+  require_in(value >= 0.0 && value <= static_cast<double>(std::numeric_limits<float>::max()), name, value,
+             "in [0, 3.4e38]");
 }
 
 inline void require_positive(std::string_view name, double value) {
-  require_in(std::isfinite(value) && value > 0.0, name, value, "finite and > 0");
+  require_in(value >= static_cast<double>(std::numeric_limits<float>::min()) &&
+                 value <= static_cast<double>(std::numeric_limits<float>::max()),
+             name, value, "in [1.2e-38, 3.4e38]");
 }
 
 }  // namespace detail

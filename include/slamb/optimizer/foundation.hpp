@@ -84,6 +84,8 @@ class foundation {
     rates_by_tensor_.clear();
     for (const segment& s : tensors.segments()) {
       const double rate = by_group[by_group.size() == 1 ? 0 : s.group];
+      detail::require_non_negative("the learning rate times learning_rate_factor",
+                                   rate * static_cast<double>(s.learning_rate_factor));
       rates_by_tensor_.push_back(static_cast<float>(rate * static_cast<double>(s.learning_rate_factor)));
     }
     executor.upload(std::span<const float>(rates_by_tensor_), memory.view(rates_));

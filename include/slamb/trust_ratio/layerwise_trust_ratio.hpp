@@ -23,7 +23,7 @@ SLAMB_HOST_DEVICE inline double clamp(double x, double lower, double upper) {
 
 inline void require_clamp(std::string_view policy, double lower, double upper) {
   const std::string name(policy);
-  require_in(std::isfinite(lower) && lower >= 0.0, name + "'s lower", lower, "finite and >= 0");
+  require_non_negative(name + "'s lower", lower);
   require_in(upper >= lower, name + "'s upper", upper, "at least lower = " + to_text(lower));
 }
 
