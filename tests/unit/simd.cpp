@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -156,9 +157,12 @@ TEST_CASE("simd: less, its inverse and select, bit for bit") {
                     [](float a, float b) { return !(a < b) ? a : b; }, identical) == 0);
 }
 
-TEST_CASE("simd: one value in every lane") {
-  for (const float x : corners)
-    for (const float lane : lanes_of(floats(x))) CHECK(same(lane, x));
+TEST_CASE("simd: one value in every lane, the sign of zero included") {
+  for (const float x : corners) {
+    const lane_array all = lanes_of(floats(x));
+    CAPTURE(x);
+    CHECK(std::all_of(all.begin(), all.end(), [x](float lane) { return same(lane, x); }));
+  }
 }
 
 TEST_CASE("simd: the mask of any sixteen bits selects the lanes of those bits") {

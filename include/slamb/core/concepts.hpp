@@ -80,7 +80,7 @@ concept selection = std::is_trivially_copyable_v<S> && requires(const S& s, coor
 
 /// A compressor that sends some elements as they are.
 template <class C>
-concept sparsifier = compressor<C> && C::is_sparsifier && requires(const C& c, std::uint64_t step) {
+concept sparsifier = compressor<C> && bool(C::is_sparsifier) && requires(const C& c, std::uint64_t step) {
   { c.at(step) } -> selection;  // step = 1, 2, …
 };
 
@@ -179,6 +179,6 @@ concept trust_ratio = std::copyable<T> &&
 template <class T>
 concept has_uncorrected_epsilon = trust_ratio<T> && requires {
   { T::epsilon_is_uncorrected } -> std::convertible_to<bool>;
-} && T::epsilon_is_uncorrected;
+} && bool(T::epsilon_is_uncorrected);
 
 }  // namespace slamb

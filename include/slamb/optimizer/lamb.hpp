@@ -70,7 +70,7 @@ class basic_lamb {
                       Communicator communicator = {}, Backend backend = {})
       : options_((validate(options), options)),
         base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)) {
-    base_.plan_sums(std::max(TrustRatio::sums_per_segment, sum_gradient::sums));
+    base_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
     if (base_.ranks.size() > 1) exchange_ = base_.memory.template plan<float>("exchange", base_.tensors.elements());
     base_.allocate(facts());

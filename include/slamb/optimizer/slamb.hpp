@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,11 @@ struct slamb_options {
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
 class basic_slamb {
+  static_assert(
+      !requires(const Compressor& c) { c.at(std::uint64_t{1}); } ||
+          requires(const Compressor& c) { requires std::is_trivially_copyable_v<decltype(c.at(std::uint64_t{1}))>; },
+      "slamb: the selection that a sparsifier's at(step) returns must be trivially copyable, so that it can travel "
+      "to a device");
   static_assert(sparsifier<Compressor> && Compressor::payload_is_summable,
                 "slamb: basic_slamb exchanges the momentum by a sum over ranks; it needs a Compressor that is a "
                 "sparsifier with a summable payload: selection at(step) with selects(coordinate)");

@@ -103,7 +103,7 @@ struct floats {
 
   floats() = default;
   SLAMB_ALWAYS_INLINE floats(float value) {  // NOLINT(google-explicit-constructor): 2.0F * x is what formulas look like
-    part[0] = native::floats{} + value;
+    part[0] = value - native::floats{};      // keeps the sign of -0.0F, which a sum would not
     for (int i = 1; i < native::parts; ++i) part[i] = part[0];
   }
 

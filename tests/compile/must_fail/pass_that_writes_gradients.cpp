@@ -1,0 +1,20 @@
+// expect: a pass must not write gradients
+#include <cstdint>
+
+#include "slamb/slamb.hpp"
+
+// Clears the user's gradient.
+struct clear_gradient {
+  static constexpr unsigned reads = slamb::stream::gradient;
+  static constexpr unsigned writes = slamb::stream::gradient;
+  static constexpr int sums = 0;
+  slamb::no_constants constants(std::uint32_t) const { return {}; }
+  template <class Real, class Sums>
+  void operator()(slamb::element<Real>& e, slamb::no_constants, Sums&) const {
+    e.gradient = e.gradient * Real(0.0F);
+  }
+};
+
+bool run(const slamb::host::executor& executor, const slamb::model_view& view) {
+  return executor.run(clear_gradient{}, view, {0, 1});
+}

@@ -1,0 +1,14 @@
+// expect: t\.scale\(t\.factors
+#include "slamb/slamb.hpp"
+
+// Takes its sums and makes its factors, and never says what they are for.
+struct unscaled_trust_ratio {
+  static constexpr int sums_per_segment = 1;
+  template <class Real, class Sums>
+  void accumulate(const slamb::candidate<Real>& x, bool, Sums& sums) const {
+    sums.add_square(0, x.update);
+  }
+  float factors(const double* sums, slamb::segment_facts) const { return static_cast<float>(sums[0]); }
+};
+
+slamb::slamb<slamb::self_communicator, slamb::random_k<>, unscaled_trust_ratio> optimizer({});

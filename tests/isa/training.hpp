@@ -1,0 +1,30 @@
+// The same small training, compiled for several instruction sets: what each of them exports.
+//
+// Plain types only, so that a program can ask for the training of an instruction set it has been told exists without
+// running anything that was compiled for one that does not.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+/// Hashes of the bits of all parameters after the training, for several optimizers.
+struct isa_hashes {
+  static constexpr int count = 8;
+  std::uint64_t of[count];
+};
+
+// One of these by each compilation of training.cpp.
+extern "C" isa_hashes isa_training_baseline(std::uint64_t seed);
+extern "C" isa_hashes isa_training_avx2(std::uint64_t seed);
+extern "C" isa_hashes isa_training_avx512f(std::uint64_t seed);
+
+/// What a program says, and exits with, where the processor lacks an instruction set.
+inline constexpr int isa_skipped = 77;
+
+/// Whether this processor has the instruction set that a training was compiled for.
+inline bool isa_runs_here(const char* name) {
+  if (std::strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  if (std::strcmp(name, "avx512f") == 0)
+    return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("fma") != 0;
+  return std::strcmp(name, "baseline") == 0;
+}

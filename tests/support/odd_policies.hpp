@@ -1,0 +1,265 @@
+// Policies as a user might write them, as unlike the library's own as the concepts allow.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/real.hpp"
+
+namespace test_support {
+
+// ------------------------------------------------------------------------------------------------ compressors
+
+/// Facts of a sparsifier, from which the others differ.
+struct sparsifier_facts {
+  static constexpr bool is_sparsifier = true;
+  static constexpr bool payload_is_summable = true;
+  static constexpr bool payload_is_constant = false;
+  static constexpr int bits_per_element = 32;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
+};
+
+/// Can say nothing but whether an element is sent. Its facts are of odd types, and it has a setting.
+struct every_nth {
+  static constexpr bool is_sparsifier = true;
+  static constexpr int payload_is_summable = 1;
+  static constexpr int payload_is_constant = 0;
+  static constexpr short bits_per_element = 32;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
+
+  std::uint64_t n = 3;
+
+  struct chosen {
+    std::uint64_t n, step;
+    bool selects(const slamb::coordinate& c) const { return (c.offset + c.index + step) % n == 0; }
+  };
+  chosen at(std::uint64_t step) const { return {n, step}; }
+
+  void validate() const {
+    if (n == 0) throw std::invalid_argument("every_nth: n = 0");
+  }
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add_word("every_nth's n", n);
+  }
+};
+
+/// Knows ages, in a type of its own, and nothing else: quarters of a tensor, one at each step, back to front.
+struct marching_quarters : sparsifier_facts {
+  struct chosen {
+    std::uint64_t step;
+
+    std::uint64_t since(const slamb::coordinate& c) const {
+      const std::uint64_t quarter = 3 - c.index * 4 / c.tensor_size;
+      return (step + 4 - quarter) % 4;
+    }
+    unsigned char age(const slamb::coordinate& c) const { return static_cast<unsigned char>(std::min(since(c), step)); }
+    bool selects(const slamb::coordinate& c) const { return since(c) == 0; }
+  };
+  static chosen at(std::uint64_t step) { return {step}; }
+};
+
+/// Sends everything at some steps and nothing at the others.
+struct now_and_then : sparsifier_facts {
+  std::uint64_t interval = 3;
+
+  struct chosen {
+    bool sends;
+    bool selects(slamb::coordinate) const { return sends; }
+  };
+  chosen at(std::uint64_t step) const { return {step % interval == 0}; }
+};
+
+/// Sends nothing at all: every rank for itself.
+struct nothing_ever : sparsifier_facts {
+  struct chosen {
+    bool selects(slamb::coordinate) const { return false; }
+  };
+  static chosen at(std::uint64_t /*step*/) { return {}; }
+  static std::uint64_t largest_payload(std::uint64_t /*size*/) { return 0; }
+};
+
+/// Sends whole tensors in turn. It can count and go in runs, but keeps no ages.
+struct tensor_by_tensor : sparsifier_facts {
+  std::uint32_t period = 3;
+
+  struct chosen {
+    std::uint64_t turn;
+    std::uint32_t period;
+
+    bool selects(slamb::coordinate c) const { return c.tensor % period == turn; }
+    std::uint64_t selected_before(slamb::coordinate c) const { return selects(c) ? c.index : 0; }
+    template <class Visit>
+    void runs(slamb::coordinate c, std::uint64_t count, Visit&& visit) const {
+      if (count > 0) visit(c.index, count, selects(c) ? 0U : 1U);
+    }
+  };
+  chosen at(std::uint64_t step) const { return {step % period, period}; }
+};
+
+/// Sends the even half of each tensor, then the odd one; says its ages in runs of one element, and fills buffers itself
+/// where these begin at an even element, but not elsewhere.
+struct alternating : sparsifier_facts {
+  struct chosen {
+    std::uint64_t step;
+
+    std::uint32_t age(slamb::coordinate c) const { return static_cast<std::uint32_t>((c.index + step) % 2); }
+    bool selects(slamb::coordinate c) const { return age(c) == 0; }
+    std::uint64_t selected_before(slamb::coordinate c) const { return (c.index + 1 - step % 2) / 2; }
+    template <class Visit>
+    void runs(slamb::coordinate c, std::uint64_t count, Visit&& visit) const {
+      for (const std::uint64_t end = c.index + count; c.index < end; ++c.index) visit(c.index, 1, age(c));
+    }
+    bool fill(slamb::coordinate c, std::uint32_t count, slamb::freshness_table table, std::uint16_t* bits,
+              float* freshness) const {
+      if (c.index % 2 != 0) return false;
+      for (std::uint32_t i = 0; i < count; ++i) {
+        const std::uint32_t its_age = (i + static_cast<std::uint32_t>(step % 2)) % 2;
+        if (its_age == 0) bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (1U << (i % 16)));
+        if (freshness != nullptr) freshness[i] = table[its_age];
+      }
+      return true;
+    }
+  };
+  static chosen at(std::uint64_t step) { return {step}; }
+  static std::uint64_t largest_payload(std::uint64_t size) { return (size + 1) / 2; }
+};
+
+/// Sends whole gradients, as `no_compressor` does, but is another type and cannot be an aggregate.
+class plain_copy : public sparsifier_facts {
+ public:
+  static constexpr bool selects_all = true;
+
+  plain_copy() {}  // NOLINT(modernize-use-equals-default): no aggregate, on purpose
+
+  struct chosen {
+    bool selects(slamb::coordinate) const { return true; }
+  };
+  chosen at(std::uint64_t) const { return {}; }
+};
+
+static_assert(slamb::sparsifier<every_nth> && slamb::sparsifier<marching_quarters> && slamb::sparsifier<now_and_then>);
+static_assert(slamb::sparsifier<nothing_ever> && slamb::sparsifier<tensor_by_tensor> && slamb::sparsifier<alternating>);
+static_assert(slamb::sparsifier<plain_copy>);
+static_assert(!slamb::has_age<every_nth::chosen> && !slamb::has_runs<every_nth::chosen>);
+static_assert(slamb::has_age<marching_quarters::chosen> && !slamb::has_runs<marching_quarters::chosen>);
+static_assert(!slamb::has_selected_before<marching_quarters::chosen>);
+static_assert(slamb::has_runs<tensor_by_tensor::chosen> && !slamb::has_age<tensor_by_tensor::chosen>);
+static_assert(slamb::has_selected_before<tensor_by_tensor::chosen> && !slamb::has_fill<tensor_by_tensor::chosen>);
+static_assert(slamb::has_fill<alternating::chosen> && slamb::has_age<alternating::chosen>);
+
+// ----------------------------------------------------------------------------------------------- trust ratios
+
+/// One sum: large updates are damped, scale = 1/√(1 + ‖u‖²/damping²).
+struct damped_update {
+  double damping = 2.0;
+
+  static constexpr int sums_per_segment = 1;
+
+  template <class Real, class Sums>
+  void accumulate(const slamb::candidate<Real>& x, bool /*received*/, Sums& sums) const {
+    sums.add_square(0, x.update);
+  }
+  float factors(const double* sums, slamb::segment_facts /*facts*/) const {
+    return static_cast<float>(1.0 / std::sqrt(1.0 + sums[0] / (damping * damping)));
+  }
+  template <class Real>
+  Real scale(float factors, const Real& /*freshness*/) const {
+    return Real(factors);
+  }
+  void validate() const {
+    if (!(damping > 0.0)) throw std::invalid_argument("damped_update: damping must be positive");
+  }
+};
+
+/// Six sums, of p, w and u in both parts; ε is uncorrected. scale = s ‖p‖/(‖w‖ + ‖u‖ + 1) of what was exchanged
+/// + (1 − s) that of what was not, at most 2.
+struct six_norms {
+  static constexpr int sums_per_segment = 6;
+  static constexpr bool epsilon_is_uncorrected = true;
+
+  struct both {
+    float sent, unsent;
+  };
+
+  template <class Real, class Sums>
+  void accumulate(const slamb::candidate<Real>& x, bool received, Sums& sums) const {
+    const int part = received ? 3 : 0;
+    sums.add_square(part, x.parameter);
+    sums.add_square(part + 1, x.direction);
+    sums.add_square(part + 2, x.update);
+  }
+  both factors(const double* sums, slamb::segment_facts /*facts*/) const {
+    const auto of = [&](std::size_t part) {
+      return static_cast<float>(std::sqrt(sums[part]) / (std::sqrt(sums[part + 1]) + std::sqrt(sums[part + 2]) + 1.0));
+    };
+    return {of(3), of(0)};
+  }
+  template <class Real>
+  Real scale(const both& f, const Real& freshness) const {
+    using slamb::minimum;
+    return minimum(freshness * Real(f.sent) + (Real(1.0F) - freshness) * Real(f.unsent), Real(2.0F));
+  }
+};
+
+/// No sums: an element moves as its freshness says, and the facts of its tensor.
+struct as_fresh_as_it_is {
+  static constexpr int sums_per_segment = 0;
+
+  template <class Real, class Sums>
+  void accumulate(const slamb::candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
+  float factors(const double* /*sums*/, slamb::segment_facts facts) const {
+    return facts.one_dimensional ? 0.5F : 1.0F / static_cast<float>(facts.world);
+  }
+  template <class Real>
+  Real scale(float factors, const Real& freshness) const {
+    using slamb::maximum;
+    using slamb::square_root;
+    return maximum(square_root(freshness), Real(0.25F)) * Real(factors);
+  }
+};
+
+static_assert(slamb::trust_ratio<damped_update> && slamb::trust_ratio<six_norms>);
+static_assert(slamb::trust_ratio<as_fresh_as_it_is>);
+static_assert(slamb::has_uncorrected_epsilon<six_norms> && !slamb::has_uncorrected_epsilon<damped_update>);
+
+// -------------------------------------------------------------------------------------------- error feedbacks
+
+/// Keeps what is not sent, as `local_momentum` does; facts of odd types, settings and their check.
+struct keeps_with_settings {
+  static constexpr int keeps_unsent = 1;
+  static constexpr int worker_state = 0;
+  static constexpr int server_state = 0;
+
+  double strength = 1.0;
+
+  void validate() const {
+    if (!(strength == 1.0)) throw std::invalid_argument("keeps_with_settings: strength must be 1");
+  }
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("keeps_with_settings' strength", strength);
+  }
+};
+
+/// The same without any check: only `describe` can tell ranks with different settings.
+struct keeps_and_describes {
+  static constexpr bool keeps_unsent = true;
+  static constexpr bool worker_state = false;
+  static constexpr bool server_state = false;
+
+  int setting = 0;
+
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("keeps_and_describes' setting", static_cast<double>(setting));
+  }
+};
+
+static_assert(slamb::error_feedback<keeps_with_settings> && slamb::error_feedback<keeps_and_describes>);
+
+}  // namespace test_support
