@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "slamb/communicator/counting_communicator.hpp"
-#include "slamb/communicator/self_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
+#include "slamb/communicator/self_communicator.hpp"
 #include "support/odd_communicators.hpp"
 
 namespace {
