@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "slamb/core/config.hpp"
 #include "slamb/core/layout.hpp"
 
 namespace slamb {
@@ -46,7 +47,11 @@ struct model_view {
   bool gradient_is_exchanged = false;  ///< `gradient` is read from the exchange buffer
 };
 
-/// A pass that has no constants by tensor.
-struct no_constants {};
+/// What a pass derives from that has no constants by tensor.
+struct pass_without_constants {
+  struct no_constants {};
+
+  SLAMB_HOST_DEVICE static no_constants constants(std::uint32_t /*segment*/) { return {}; }
+};
 
 }  // namespace slamb

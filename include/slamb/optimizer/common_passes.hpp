@@ -9,12 +9,10 @@
 namespace slamb {
 
 /// Parameters → exchange buffer.
-struct gather_parameters {
+struct gather_parameters : pass_without_constants {
   static constexpr unsigned reads = stream::parameter;
   static constexpr unsigned writes = stream::exchanged;
   static constexpr int sums = 0;
-
-  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
 
   template <class Real, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
@@ -23,14 +21,12 @@ struct gather_parameters {
 };
 
 /// Exchange buffer, scaled → parameters.
-struct scatter_parameters {
+struct scatter_parameters : pass_without_constants {
   static constexpr unsigned reads = stream::exchanged;
   static constexpr unsigned writes = stream::parameter;
   static constexpr int sums = 0;
 
   float scale = 1.0F;
-
-  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
 
   template <class Real, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
@@ -39,12 +35,10 @@ struct scatter_parameters {
 };
 
 /// ‖p‖², ‖m‖², ‖v‖².
-struct norms_of_model {
+struct norms_of_model : pass_without_constants {
   static constexpr unsigned reads = stream::parameter | stream::momentum | stream::variance;
   static constexpr unsigned writes = 0;
   static constexpr int sums = 3;
-
-  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
 
   template <class Real, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {

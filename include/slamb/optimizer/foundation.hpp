@@ -140,7 +140,7 @@ class foundation {
       }
       executor.run(gather_parameters{}, pieces, piece);
       ranks.all_reduce_sum(buffer.first(elements), executor.stream());
-      executor.run(scatter_parameters{1.0F / static_cast<float>(ranks.size())}, pieces, piece);
+      executor.run(scatter_parameters{{}, 1.0F / static_cast<float>(ranks.size())}, pieces, piece);
     }
   }
 

@@ -12,12 +12,10 @@
 namespace slamb {
 
 /// This rank's gradient → exchange buffer, seeing whether it is finite.
-struct gather_gradient {
+struct gather_gradient : pass_without_constants {
   static constexpr unsigned reads = stream::gradient;
   static constexpr unsigned writes = stream::exchanged;
   static constexpr int sums = 0;
-
-  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
 
   template <class Real, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
@@ -27,12 +25,10 @@ struct gather_gradient {
 };
 
 /// Sees whether the gradient is finite.
-struct check_gradient {
+struct check_gradient : pass_without_constants {
   static constexpr unsigned reads = stream::gradient;
   static constexpr unsigned writes = 0;
   static constexpr int sums = 0;
-
-  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
 
   template <class Real, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
@@ -41,12 +37,10 @@ struct check_gradient {
 };
 
 /// The same, and ‖g‖².
-struct sum_gradient {
+struct sum_gradient : pass_without_constants {
   static constexpr unsigned reads = stream::gradient;
   static constexpr unsigned writes = 0;
   static constexpr int sums = 1;
-
-  SLAMB_HOST_DEVICE no_constants constants(std::uint32_t /*segment*/) const { return {}; }
 
   template <class Real, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {

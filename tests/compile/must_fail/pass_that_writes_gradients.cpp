@@ -4,13 +4,12 @@
 #include "slamb/slamb.hpp"
 
 // Clears the user's gradient.
-struct clear_gradient {
+struct clear_gradient : slamb::pass_without_constants {
   static constexpr unsigned reads = slamb::stream::gradient;
   static constexpr unsigned writes = slamb::stream::gradient;
   static constexpr int sums = 0;
-  slamb::no_constants constants(std::uint32_t) const { return {}; }
   template <class Real, class Sums>
-  void operator()(slamb::element<Real>& e, slamb::no_constants, Sums&) const {
+  void operator()(slamb::element<Real>& e, no_constants, Sums&) const {
     e.gradient = e.gradient * Real(0.0F);
   }
 };
