@@ -18,3 +18,10 @@
 #else
 #define SLAMB_ALWAYS_INLINE inline
 #endif
+
+// A tile's loop must hold everything that it calls; with a sanitizer's checks in it, that only takes the compiler's time.
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SLAMB_FLATTEN __attribute__((flatten))
+#else
+#define SLAMB_FLATTEN
+#endif

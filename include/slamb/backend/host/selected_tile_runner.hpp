@@ -158,8 +158,8 @@ struct selected_lane_runner {
 
 /// Runs `pass` over a tile; its sums become `sums` [Pass::sums]. Returns whether all that it checked was finite.
 template <class Pass, class Selection>
-__attribute__((flatten)) bool run_selected_tile(const Pass& pass, const model_view& view, const payload_view& payload,
-                                                const Selection& selection, std::size_t tile_number, double* sums) {
+SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const model_view& view, const payload_view& payload,
+                                     const Selection& selection, std::size_t tile_number, double* sums) {
   const tile t = view.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   constexpr bool needs_ages = Pass::needs_freshness && !has_age<Selection>;

@@ -87,8 +87,8 @@ struct tile_arrays {
 
 /// Runs `pass` over `count` elements of `at`, all of one tensor, taking sums in the order of the elements.
 template <class Pass, class Constants>
-__attribute__((flatten)) void run_elements(const Pass& pass, const Constants& constants, const tile_arrays& at,
-                                           std::size_t count, tile_sums<Pass::sums>& sums) {
+SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, const tile_arrays& at, std::size_t count,
+                                tile_sums<Pass::sums>& sums) {
   static_assert((Pass::writes & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
