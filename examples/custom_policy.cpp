@@ -313,6 +313,7 @@ int run(bool leave_early) {
                   slamb::bytes_sent_by(slamb::collective::all_reduce, 4 * (inputs + 1) * outputs, processes) * steps) /
                   1000.0);
   std::printf("parameters are %s on all %d processes\n", same ? "the same" : "DIFFERENT", processes);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::runtime_error("the output could not be written");
   if (!learned) std::fprintf(stderr, "custom_policy: the loss did not fall to a twentieth\n");
   return same && learned ? 0 : 1;
 }

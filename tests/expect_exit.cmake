@@ -1,7 +1,8 @@
-# cmake -DSTATUS=… -DMESSAGE=… [-DWRITES=…] [-DLEAVES=…] -P expect_exit.cmake -- PROGRAM ARGUMENT…
+# cmake -DSTATUS=… -DMESSAGE=… [-DWRITES=…] [-DLEAVES=…] [-DONTO=…] -P expect_exit.cmake -- PROGRAM ARGUMENT…
 #
 # Runs a program and checks its exit status, that its output matches the regular expression MESSAGE (each run of blanks
-# and line ends is one blank there), that it wrote the files WRITES and that the files LEAVES are not there.
+# and line ends is one blank there), that it wrote the files WRITES and that the files LEAVES are not there. With ONTO, the standard
+# output goes to that file, and MESSAGE is for the rest.
 set(command)
 set(is_command FALSE)
 math(EXPR last "${CMAKE_ARGC} - 1")
@@ -19,7 +20,11 @@ if(WRITES OR LEAVES)
   file(REMOVE ${WRITES} ${LEAVES})
 endif()
 
-execute_process(COMMAND ${command} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(ONTO)
+  execute_process(COMMAND ${command} RESULT_VARIABLE status OUTPUT_FILE "${ONTO}" ERROR_VARIABLE output)
+else()
+  execute_process(COMMAND ${command} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+endif()
 string(REGEX REPLACE "[ \n]+" " " flat "${output}")
 if(NOT status STREQUAL STATUS)
   message(FATAL_ERROR "exit status ${status}, expected ${STATUS}:\n${output}")

@@ -1,13 +1,25 @@
 // slamb_replay DIR… [--tolerance X]: runs traces through the library and compares the parameters after every step.
 //
-// Exit: 0 if every trace holds, 1 if one differs or cannot be replayed, 2 for a wrong command line.
+// Exit: 0 if every trace holds, 1 if one differs or cannot be replayed or the output cannot be written, 2 for a wrong command line.
 #include "support/replay.hpp"
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <exception>
 #include <iostream>
 #include <string>
 #include <vector>
+
+namespace {
+
+// Whether the standard output took everything; complains if it did not.
+bool all_is_written() {
+  if (std::cout.flush()) return true;
+  std::cerr << "slamb_replay: the standard output could not be written\n";
+  return false;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   std::vector<std::string> folders;
@@ -26,7 +38,14 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (app.exit(error) != 0) return 2;
+    return all_is_written() ? 0 : 1;
   }
-  return test_support::replay_all(folders, tolerance, std::cout, std::cerr);
+  try {
+    const int status = test_support::replay_all(folders, tolerance, std::cout, std::cerr);
+    return all_is_written() ? status : 1;
+  } catch (const std::exception& error) {
+    std::cerr << "slamb_replay: " << error.what() << '\n';
+    return 1;
+  }
 }

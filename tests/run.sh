@@ -22,16 +22,52 @@ passed=0 failed=0 skipped=0
 jobs="$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
 log="$(mktemp)"
 
-# Whatever ends the script, the last line says how it stands.
+# Whatever ends the script, also a signal in the middle of a stage, the last line says how it stands.
 finish() {
   local line="$passed passed, $failed failed"
   ((skipped > 0)) && line+=", $skipped skipped"
   rm -f "$log"
   echo "$line"
-  ((failed == 0 && passed > 0))
-  exit
+  exit $((failed == 0 && passed > 0 ? 0 : 1))
 }
-trap 'failed=$((failed + 1)); echo "interrupted"; finish' INT TERM
+
+# What runs now, in the background, for bash sees to a signal only when nothing runs in front of it.
+child=
+# wait_for_child: its exit status.
+wait_for_child() {
+  local status=0
+  wait "$child" || status=$?
+  child=
+  return "$status"
+}
+# signal_child NAME: to the child and, where it has a group of its own, to all that it has started.
+signal_child() { kill -s "$1" -- "-$child" 2>/dev/null || kill -s "$1" "$child" 2>/dev/null; }
+
+interrupted() {
+  trap '' INT TERM HUP
+  if [[ -n "$child" ]] && signal_child TERM; then
+    local tries
+    for tries in 1 2 3 4 5 6 7 8 9 10; do
+      signal_child 0 || break
+      sleep 0.1
+    done
+    signal_child KILL
+    wait "$child" 2>/dev/null
+  fi
+  failed=$((failed + 1))
+  echo "interrupted"
+  finish
+}
+trap interrupted INT TERM HUP
+
+# run COMMAND…: runs it, which may be a function that is exported, with its output in the log.
+own_group=()
+command -v setsid >/dev/null && own_group=(setsid)
+run() {
+  ${own_group[@]+"${own_group[@]}"} bash -c '"$@"' run "$@" >"$log" 2>&1 </dev/null &
+  child=$!
+  wait_for_child
+}
 
 # report NAME STARTED TEXT: the line of one stage.
 report() { printf '== %-28s %5d s  %s\n' "$1" "$((SECONDS - $2))" "$3"; }
@@ -40,7 +76,7 @@ report() { printf '== %-28s %5d s  %s\n' "$1" "$((SECONDS - $2))" "$3"; }
 check() {
   local name="$1" started=$SECONDS
   shift
-  if "$@" >"$log" 2>&1; then
+  if run "$@"; then
     passed=$((passed + 1))
     report "$name" "$started" passed
     return 0
@@ -60,8 +96,7 @@ suite() {
   local preset="$1" started=$SECONDS
   shift
   local wrapper=("$@")
-  if ! ${wrapper[@]+"${wrapper[@]}"} bash -c "$(declare -f configure_and_build); jobs=$jobs; configure_and_build $preset" \
-    >"$log" 2>&1; then
+  if ! run ${wrapper[@]+"${wrapper[@]}"} bash -c 'configure_and_build "$1"' build "$preset"; then
     cat "$log"
     failed=$((failed + 1))
     report "$preset: build" "$started" "FAILED (its tests did not run)"
@@ -71,7 +106,7 @@ suite() {
 
   started=$SECONDS
   local status=0
-  ${wrapper[@]+"${wrapper[@]}"} ctest --preset "$preset" --parallel "$jobs" >"$log" 2>&1 || status=$?
+  run ${wrapper[@]+"${wrapper[@]}"} ctest --preset "$preset" --parallel "$jobs" || status=$?
   # ctest's own summary: "97% tests passed, 3 tests failed out of 120", then a list that names each one left out. The total
   # counts the skipped tests and not the disabled ones.
   local total fail skip disabled
@@ -122,8 +157,14 @@ format_check() {
 }
 tidy_check() { "$(tool clang-tidy)" --quiet tests/compile/consumer_*/main.cpp -- -std=c++20 -Iinclude; }
 
+export jobs
+export -f configure_and_build format_check tidy_check tool
+
 started=$SECONDS
-if ! bash cmake/bootstrap.sh build train test; then
+# Not by `run`: sudo may ask for a password at the terminal.
+bash cmake/bootstrap.sh build train test &
+child=$!
+if ! wait_for_child; then
   failed=1
   report bootstrap "$started" "FAILED (nothing was run)"
   finish

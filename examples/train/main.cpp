@@ -64,6 +64,10 @@ std::vector<train::outcome> train_all(const settings& chosen, const train::split
   return outcomes;
 }
 
+void require_written() {
+  if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
+}
+
 void run(const settings& chosen) {
   const train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));
   train::check_against_data(chosen, data);
@@ -77,7 +81,7 @@ void run(const settings& chosen) {
   if (files.plot) {
     files.plot->write_with([&](const std::filesystem::path& target) { train::draw_plot(chosen, outcomes, target); });
   }
-  if (!std::cout.flush()) throw train::output_error("the table could not be written to the standard output");
+  require_written();
 }
 
 }  // namespace
@@ -85,9 +89,11 @@ void run(const settings& chosen) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
   try {
-    run(train::parse_command_line(argc, argv, train::optimizer_names()));
-    return 0;
-  } catch (const CLI::Success&) {
+    try {
+      run(train::parse_command_line(argc, argv, train::optimizer_names()));
+    } catch (const CLI::Success&) {  // help or the version was asked for
+      require_written();
+    }
     return 0;
   } catch (const train::usage_error& error) {
     std::cerr << "slamb_train: " << error.what() << "\nslamb_train --help says the options\n";

@@ -91,6 +91,10 @@ class basic_network {
   using weight_map = Eigen::Map<matrix>;
   using bias_map = Eigen::Map<Eigen::Matrix<Real, 1, Eigen::Dynamic>>;
 
+  // Eigen takes sums in an order that depends on the alignment, so all that it sums is aligned alike: the same bits in
+  // every run.
+  using aligned_vector = std::vector<Real, Eigen::aligned_allocator<Real>>;
+
   struct layer {
     layer(Eigen::Index in, Eigen::Index out) : inputs(in), outputs(out) {
       weights.resize(static_cast<std::size_t>(in * out));
@@ -101,10 +105,10 @@ class basic_network {
 
     Eigen::Index inputs;
     Eigen::Index outputs;
-    std::vector<Real> weights;          // [inputs × outputs]
-    std::vector<Real> biases;           // [outputs]
-    std::vector<Real> weight_gradient;  // [inputs × outputs]
-    std::vector<Real> bias_gradient;    // [outputs]
+    aligned_vector weights;          // [inputs × outputs]
+    aligned_vector biases;           // [outputs]
+    aligned_vector weight_gradient;  // [inputs × outputs]
+    aligned_vector bias_gradient;    // [outputs]
   };
 
   static Eigen::Index index(std::size_t i) { return static_cast<Eigen::Index>(i); }

@@ -31,6 +31,12 @@ class output_file {
     // A link stays one: what it names is replaced.
     target_ = std::filesystem::weakly_canonical(std::filesystem::absolute(target), error);
     if (error) fail(error.message());
+    while (
+        std::filesystem::is_symlink(std::filesystem::symlink_status(target_, error))) {  // to a file that is not there
+      target_ = target_.parent_path() / std::filesystem::read_symlink(target_);
+      target_ = std::filesystem::weakly_canonical(target_, error);
+      if (error) fail(error.message());
+    }
     const std::filesystem::file_status status = std::filesystem::status(target_, error);
     if (std::filesystem::is_directory(status)) fail("is a directory");
     if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) fail("is not a regular file");

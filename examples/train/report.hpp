@@ -144,6 +144,14 @@ inline void print_table(std::ostream& out, const settings& chosen, const std::ve
   }
   out << "(means over " << chosen.seeds << (chosen.seeds == 1 ? " seed" : " seeds; ±: standard deviation over them")
       << "; final loss: of the training set)\n";
+  for (const std::string& name : chosen.optimizers) {
+    const double before = detail::summarize(outcomes, name, [](const outcome& o) { return o.untrained_loss; }).mean;
+    const double after = detail::summarize(outcomes, name, [](const outcome& o) { return o.final_loss; }).mean;
+    if (after <= before) continue;
+    out << name << " diverged: its final loss, " << detail::loss_text(after)
+        << ", is not below the untrained network's " << detail::loss_text(before)
+        << "; try a lower --learning-rate, or more images a rank (--batch)\n";
+  }
   for (const outcome& o : outcomes) {
     if (o.statistics.skipped_steps == 0) continue;
     out << o.optimizer << ", seed " << o.seed << ": all ranks skipped " << o.statistics.skipped_steps

@@ -33,7 +33,7 @@ struct task {
 /// The state of a run after one step.
 struct curve_point {
   double loss = 0.0;             ///< over the step's whole batch, before the step
-  std::uint64_t sent_bytes = 0;  ///< by rank 0, since the start
+  std::uint64_t sent_bytes = 0;  ///< by rank 0, since the start; at the last step with the closing synchronization
 };
 
 /// What came of a run.
@@ -41,9 +41,10 @@ struct outcome {
   std::string optimizer;
   std::uint64_t seed = 0;
   double learning_rate = 0.0;
-  double final_loss = 0.0;     ///< over the training set, at the end
-  double test_accuracy = 0.0;  ///< at the end
-  double seconds = 0.0;        ///< of the steps of rank 0
+  double untrained_loss = 0.0;  ///< over the training set, before the first step
+  double final_loss = 0.0;      ///< over the training set, at the end
+  double test_accuracy = 0.0;   ///< at the end
+  double seconds = 0.0;         ///< of the steps of rank 0
   std::uint64_t parameter_hash = 0;
   slamb::statistics statistics{};  ///< of rank 0
   std::vector<curve_point> curve;  ///< [steps]
@@ -120,6 +121,7 @@ outcome train_rank(const task& work, const typename Optimizer::options_type& opt
   const double divisor = static_cast<double>(work.chosen.batch) / work.chosen.ranks;
 
   outcome result;
+  if (rank == 0) result.untrained_loss = evaluate(model, work.data.training).loss;
   const auto start = clock::now();
   for (std::uint64_t step = 1; step <= work.chosen.steps; ++step) {
     own.next();
@@ -129,6 +131,7 @@ outcome train_rank(const task& work, const typename Optimizer::options_type& opt
     if (rank == 0) work.progress(step);
   }
   optimizer.synchronize_parameters();
+  result.curve.back().sent_bytes = optimizer.statistics().traffic.total().sent_bytes;
   result.seconds = std::chrono::duration<double>(clock::now() - start).count();
   result.statistics = optimizer.statistics();
   result.parameter_hash = hash_of(parameters);

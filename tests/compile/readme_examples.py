@@ -30,7 +30,7 @@ def run_program(document, line, source, folder, compiler):
     file = folder / f"line_{line}.cpp"
     # Errors name the line of the document.
     file.write_text(f'#line {line} "{document}"\n{source}', encoding="utf-8")
-    program = file.with_suffix("")
+    program = file.with_suffix("").resolve()  # it runs in another folder
     build = subprocess.run([*compiler, str(file), "-o", str(program)], capture_output=True, text=True)
     if build.returncode != 0:
         return f"does not compile:\n{build.stdout}{build.stderr}"

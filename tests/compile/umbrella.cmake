@@ -3,6 +3,7 @@ execute_process(
   COMMAND "${COMPILER}" -std=c++20 "-I${INCLUDE_DIR}" -MM -x c++ "${INCLUDE_DIR}/slamb/slamb.hpp"
   OUTPUT_VARIABLE dependencies
   COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE "\\ " " " dependencies "${dependencies}")  # as a rule of make has a blank in a path
 file(GLOB_RECURSE headers "${INCLUDE_DIR}/slamb/*.hpp")
 list(LENGTH headers count)
 if(count EQUAL 0)

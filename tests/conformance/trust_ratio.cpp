@@ -284,10 +284,7 @@ TEST_CASE(
       for (const policy& with : {policy{}, policy{.lower = 0.01, .upper = 10.0}, policy{.lower = 2.0, .upper = 2.0}}) {
         const double expected = clamped(ratio(p, u), with.lower, with.upper);
         const double got = layerwise(with, p, u, {});
-        if (expected > std::numeric_limits<float>::max())
-          CHECK(got == infinite);
-        else
-          CHECK(close(got, expected));
+        CHECK(close(got, std::min(expected, 3e38)));  // what no float can hold is as large as one can be
         CHECK(layerwise(with, p, u, {.adapt = false}) == 1.0F);
       }
   CHECK(layerwise({}, 6.0, 2.0, {.weight_decay = 0.0F}) == 3.0F);

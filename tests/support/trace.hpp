@@ -106,9 +106,11 @@ inline std::vector<std::uint8_t> read_masks(const std::filesystem::path& path,
 
 }  // namespace detail
 
-/// The last component of the folder's path, whether or not a slash follows it.
+/// The last component of the folder's path, whether or not a slash follows it; the path itself if it has none.
 inline std::string trace_name(const std::filesystem::path& folder) {
-  const std::filesystem::path whole = std::filesystem::absolute(folder).lexically_normal();
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(folder, error).lexically_normal();
+  if (error) return folder.string();
   const std::string last = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   return last.empty() ? folder.string() : last;
 }
@@ -117,6 +119,7 @@ inline std::string trace_name(const std::filesystem::path& folder) {
 ///
 /// @throws trace_error if anything is missing, malformed or of the wrong size.
 inline trace read_trace(const std::filesystem::path& folder) {
+  if (folder.empty()) throw trace_error("the name of a trace's folder is empty");
   trace result;
   result.name = trace_name(folder);
   result.settings = read_trace_settings(folder / "trace.txt");

@@ -1,20 +1,22 @@
-// Reads trace.txt, the settings of a trace: `key value` lines and one `tensor D0 D1 …` line a tensor.
+// Reads trace.txt, the settings of a trace: `key value` lines and one `tensor D0 D1 …` line a tensor. A tensor without
+// dimensions is a scalar, of 1 element; one with a dimension of 0 has no elements.
 //
 // Words are separated by spaces or tabs. Blank lines, lines that start with `#` and a carriage return at the end of a
-// line are tolerated; everything else that is not of this form is refused with the file and the line. A documented key
+// line are tolerated; everything else that is not of this form, and every value out of its range, is refused with the file and the
+// line. A documented key
 // that the algorithm has no use for is checked and left unused.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -63,7 +65,30 @@ struct trace_settings {
 
 namespace detail {
 
-enum class kind { word, flag, count, positive_count, number, limit };  // limit: a number that may be inf
+enum class kind { word, flag, count, number };
+
+// Where a count or a number must lie.
+struct value_range {
+  std::string_view text;
+  double least = 0.0;
+  double most = 0.0;
+  bool most_is_out = false;
+
+  bool has(double x) const { return x >= least && (most_is_out ? x < most : x <= most); }
+};
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double largest_float = std::numeric_limits<float>::max();
+constexpr double largest_count = 0x1p53;  // up to there a double has every integer
+
+inline constexpr value_range ranks{"[1, 64], for slamb_replay runs at most 64 ranks", 1.0, 64.0};
+inline constexpr value_range from_0{"[0, 2^53]", 0.0, largest_count};
+inline constexpr value_range from_1{"[1, 2^53]", 1.0, largest_count};
+inline constexpr value_range decay_rate{"[0, 1)", 0.0, 1.0, true};
+inline constexpr value_range part{"[0, 1]", 0.0, 1.0};
+inline constexpr value_range not_negative{"[0, 3.4e38]", 0.0, largest_float};
+inline constexpr value_range positive{"[1.2e-38, 3.4e38]", std::numeric_limits<float>::min(), largest_float};
+inline constexpr value_range upper_limit{"[0, inf]", 0.0, infinity};
 
 // A documented key: what its value may be, and the algorithms that cannot do without it.
 struct key_rule {
@@ -71,34 +96,35 @@ struct key_rule {
   kind value;
   std::string_view required_by;   // " name name ", or "*": all
   std::string_view choices = "";  // of a word
+  value_range range = {};         // of a count or a number
 };
 
 inline constexpr std::array key_rules{
     key_rule{"algorithm", kind::word, "*", " adamw lamb slamb one_bit_adam one_bit_lamb zero_one_adam "},
-    key_rule{"world", kind::positive_count, "*"},
-    key_rule{"steps", kind::positive_count, "*"},
-    key_rule{"lr", kind::number, "*"},
-    key_rule{"beta1", kind::number, "*"},
-    key_rule{"beta2", kind::number, "*"},
-    key_rule{"eps", kind::number, "*"},
-    key_rule{"weight_decay", kind::number, "*"},
+    key_rule{"world", kind::count, "*", "", ranks},
+    key_rule{"steps", kind::count, "*", "", from_1},
+    key_rule{"lr", kind::number, "*", "", not_negative},
+    key_rule{"beta1", kind::number, "*", "", decay_rate},
+    key_rule{"beta2", kind::number, "*", "", decay_rate},
+    key_rule{"eps", kind::number, "*", "", positive},
+    key_rule{"weight_decay", kind::number, "*", "", not_negative},
     key_rule{"bias_correction", kind::flag, " adamw lamb "},
     key_rule{"rescaling", kind::word, " slamb ", " product blend "},
-    key_rule{"beta3", kind::number, " slamb "},
-    key_rule{"local_steps", kind::positive_count, " slamb "},
-    key_rule{"dense_below", kind::count, " slamb "},
-    key_rule{"trust_min", kind::limit, " slamb one_bit_lamb "},
-    key_rule{"trust_max", kind::limit, " slamb one_bit_lamb "},
-    key_rule{"warmup_steps", kind::count, " one_bit_adam one_bit_lamb "},
+    key_rule{"beta3", kind::number, " slamb ", "", part},
+    key_rule{"local_steps", kind::count, " slamb ", "", from_1},
+    key_rule{"dense_below", kind::count, " slamb ", "", from_0},
+    key_rule{"trust_min", kind::number, " slamb one_bit_lamb ", "", not_negative},
+    key_rule{"trust_max", kind::number, " slamb one_bit_lamb ", "", upper_limit},
+    key_rule{"warmup_steps", kind::count, " one_bit_adam one_bit_lamb ", "", from_0},
     key_rule{"scales", kind::word, " one_bit_adam one_bit_lamb zero_one_adam ", " per_tensor fused "},
-    key_rule{"trust_beta", kind::number, " one_bit_lamb "},
-    key_rule{"factor_max", kind::limit, " one_bit_lamb "},
-    key_rule{"factor_min", kind::limit, " one_bit_lamb "},
-    key_rule{"factor_threshold", kind::number, " one_bit_lamb "},
-    key_rule{"variance_freeze_step", kind::count, " zero_one_adam "},
-    key_rule{"variance_update_scaler", kind::positive_count, " zero_one_adam "},
-    key_rule{"local_step_scaler", kind::positive_count, " zero_one_adam "},
-    key_rule{"local_step_clipper", kind::positive_count, " zero_one_adam "},
+    key_rule{"trust_beta", kind::number, " one_bit_lamb ", "", decay_rate},
+    key_rule{"factor_max", kind::number, " one_bit_lamb ", "", upper_limit},
+    key_rule{"factor_min", kind::number, " one_bit_lamb ", "", not_negative},
+    key_rule{"factor_threshold", kind::number, " one_bit_lamb ", "", not_negative},
+    key_rule{"variance_freeze_step", kind::count, " zero_one_adam ", "", from_0},
+    key_rule{"variance_update_scaler", kind::count, " zero_one_adam ", "", from_1},
+    key_rule{"local_step_scaler", kind::count, " zero_one_adam ", "", from_1},
+    key_rule{"local_step_clipper", kind::count, " zero_one_adam ", "", from_1},
 };
 
 inline bool lists(std::string_view names, std::string_view name) {
@@ -145,7 +171,7 @@ class trace_text {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw trace_error(path_.string() + ":" + std::to_string(line_number_) + ": " + what);
+    throw trace_error(path_.string() + ":" + std::to_string(std::max<std::size_t>(line_number_, 1)) + ": " + what);
   }
 
   static std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
@@ -175,41 +201,38 @@ class trace_text {
       case kind::flag:
         if (text != "0" && text != "1") refuse(quoted(rule.key) + " is " + quoted(text) + ", but it must be 0 or 1");
         return text == "1" ? 1.0 : 0.0;
-      case kind::count:
-      case kind::positive_count: {
-        const std::size_t n = count(rule.key, text, rule.value == kind::count ? 0 : 1);
-        constexpr std::size_t exact = std::size_t{1} << 53;  // of a double
-        const std::size_t most = rule.key == "world" ? std::numeric_limits<int>::max() : exact;
-        if (n > most) refuse(quoted(rule.key) + " is too large: " + quoted(text));
+      case kind::count: {
+        std::size_t n = 0;
+        if (!read_number(text, n) || !rule.range.has(static_cast<double>(n))) refuse_value(rule, text, "an integer");
         return static_cast<double>(n);
       }
-      default:
-        break;
+      default: {
+        double x = 0.0;
+        if (!read_number(text, x) || !rule.range.has(x)) refuse_value(rule, text, "a number");
+        return x;
+      }
     }
-    double x = 0.0;
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), x);
-    if (status != std::errc{} || end != text.data() + text.size() || std::isnan(x))
-      refuse(quoted(rule.key) + " is " + quoted(text) + ", which is not a number that a double holds");
-    if (std::isinf(x) && rule.value != kind::limit)
-      refuse(quoted(rule.key) + " is " + quoted(text) + ", but it must be finite");
-    return x;
   }
 
-  std::size_t count(std::string_view what, std::string_view text, std::size_t least) const {
-    std::size_t n = 0;
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (status == std::errc::result_out_of_range) refuse(quoted(what) + " is too large: " + quoted(text));
-    if (status != std::errc{} || end != text.data() + text.size() || n < least)
-      refuse(quoted(what) + " has " + quoted(text) + ", but it must be an integer >= " + std::to_string(least));
-    return n;
+  [[noreturn]] void refuse_value(const key_rule& rule, std::string_view text, const std::string& what) const {
+    refuse(quoted(rule.key) + " is " + quoted(text) + ", but it must be " + what + " in " +
+           std::string(rule.range.text));
+  }
+
+  template <class Number>
+  static bool read_number(std::string_view text, Number& value) {
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return status == std::errc{} && end == text.data() + text.size();
   }
 
   void take_tensor(const std::vector<std::string_view>& words) {
-    if (words.size() < 2) refuse("`tensor` has no dimensions");
     std::size_t size = 1;
     std::vector<std::size_t> shape;
     for (std::size_t i = 1; i < words.size(); ++i) {
-      shape.push_back(count("tensor", words[i], 1));
+      std::size_t extent = 0;
+      if (!read_number(words[i], extent))
+        refuse("`tensor` has " + quoted(words[i]) + ", but a dimension must be an integer in [0, 2^64)");
+      shape.push_back(extent);
       if (!multiply(size, shape.back())) refuse("the product of the tensor's dimensions overflows");
     }
     if (size > std::numeric_limits<std::size_t>::max() - into_.elements)
@@ -227,9 +250,24 @@ class trace_text {
                (rule.required_by == "*" ? "" : ", which " + found->second + " needs"));
     }
     if (into_.shapes.empty()) refuse("ends without a line `tensor`");
+    require_order("trust_min", "trust_max");
+    require_order("factor_min", "factor_max");
     into_.algorithm = found->second;
     into_.world = static_cast<int>(into_.number("world"));
     into_.steps = static_cast<std::size_t>(into_.number("steps"));
+  }
+
+  // Clamps: where both are given, the upper limit is not below the lower one.
+  void require_order(std::string_view lower, std::string_view upper) {
+    if (!into_.has(lower) || !into_.has(upper) || into_.number(lower) <= into_.number(upper)) return;
+    const auto text = [&](std::string_view key) {
+      std::ostringstream digits;
+      digits << into_.number(key);
+      return digits.str();
+    };
+    line_number_ = line_of_.find(upper)->second;
+    refuse(quoted(upper) + " is " + quoted(text(upper)) + ", but it must be a number in [" + text(lower) +
+           ", inf], for " + quoted(lower) + " is " + text(lower));
   }
 
   std::filesystem::path path_;

@@ -221,7 +221,7 @@ TEST_CASE("bad input: settings of SLAMB out of range are refused, each by name, 
       {"random_k's k = 1e-05, but it must be in [1/65535, 1]", [](options& o) { o.compressor.k = 1e-5; }},
   });
   check_wrong_compressor<slamb::slamb<>>("in [1/65535, 1]");
-  check_wrong_compressor<bernoulli>("in (0, 1]");
+  check_wrong_compressor<bernoulli>("in [2^-32, 1]");
 }
 
 TEST_CASE("bad input: settings at the ends of their ranges are taken") {
@@ -381,7 +381,9 @@ TEST_CASE("bad input: wrong gradients are refused by set_gradient") {
   CHECK(refusal_of([&] { run.set_gradient(3, start.data()); }) ==
         "invalid_argument: slamb: set_gradient() was given tensor 3, but there are 3");
   CHECK(refusal_of([&] { run.set_gradient(1, nullptr); }) ==
-        "invalid_argument: slamb: set_gradient() was given null for tensor 1");
+        "invalid_argument: slamb: tensor 1 has a null gradient; it must point to size elements");
+  CHECK(contains(refusal_of([&] { run.set_gradient(1, mine.parameters()[0].data); }),
+                 "invalid_argument: slamb: the gradient of tensor 1 overlaps the data of tensor 0"));
 }
 
 TEST_CASE("bad input: masks that are missing or of another size are refused, and the right one is taken") {

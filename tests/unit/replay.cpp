@@ -95,6 +95,23 @@ TEST_CASE("replay: SLAMB of any world reaches the oracle's parameters") {
   }
 }
 
+TEST_CASE("replay: scalars and tensors of 0 elements, also where there is nothing else") {
+  for (const std::string tensors : {"tensor\ntensor 7 0\n", "tensor 0\n"}) {
+    for (const int world : {1, 3}) {
+      CAPTURE(tensors);
+      CAPTURE(world);
+      const auto text = [&](const std::string& algorithm, const std::string& settings) {
+        const std::string all = text_of(algorithm, world, settings);
+        return tensors == "tensor 0\n" ? all.substr(0, all.find("tensor")) + tensors : all + tensors;
+      };
+      CHECK(error_of_recorded(text("adamw", "bias_correction 1\n")) <= 1e-5);
+      CHECK(error_of_recorded(text("lamb", "bias_correction 1\n")) <= 1e-5);
+      CHECK(error_of_recorded(text("slamb", slamb_settings("product", 5))) <= 1e-5);
+      CHECK(error_of_recorded(text("slamb", slamb_settings("blend", 5))) <= 1e-5);
+    }
+  }
+}
+
 TEST_CASE("replay: a setting that differs from the recorded one shows") {
   trace given = recorded("slamb-product");
   given.settings.numbers["beta3"] = 0.95;
@@ -152,14 +169,15 @@ TEST_CASE("replay: what cannot be replayed fails, and the others still run") {
   test_support::write_file(folder.path() / "wrong" / "trace.txt", std::string("algorithm lamb\nworld one\n"));
 
   const outcome mixed = replayed({(folder.path() / "later").string(), (folder.path() / "wrong").string(),
-                                  (folder.path() / "absent").string(), path_of("lamb")},
+                                  (folder.path() / "absent").string(), "", path_of("lamb")},
                                  1e-4);
   CHECK(mixed.code == 1);
   CHECK(contains(mixed.err, "later error: this version has no optimizer for the algorithm one_bit_adam\n"));
-  CHECK(contains(mixed.err, "wrong/trace.txt:2: `world` has `one`"));
+  CHECK(contains(mixed.err, "wrong/trace.txt:2: `world` is `one`"));
   CHECK(contains(mixed.err, "absent error: "));
+  CHECK(contains(mixed.err, "\n error: the name of a trace's folder is empty\n"));
   CHECK(contains(mixed.out, "lamb max_rel_err="));
-  CHECK(contains(mixed.out, "\n1 passed, 3 failed\n"));
+  CHECK(contains(mixed.out, "\n1 passed, 4 failed\n"));
 }
 
 TEST_CASE("replay: a setting out of the optimizer's range fails with the optimizer's sentence") {

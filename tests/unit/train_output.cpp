@@ -86,6 +86,16 @@ TEST_CASE("output_file: follows a link to the file it names") {
   train::output_file("--csv", folder.path / "link").write([](std::ostream& out) { out << "new"; });
   CHECK(fs::is_symlink(folder.path / "link"));
   CHECK(content(folder.path / "real") == "new");
+
+  fs::create_symlink("later", folder.path / "first");  // to a link to a file that is not there yet
+  fs::create_symlink("made", folder.path / "later");
+  train::output_file("--csv", folder.path / "first").write([](std::ostream& out) { out << "new"; });
+  CHECK(fs::is_symlink(folder.path / "first"));
+  CHECK(fs::is_symlink(folder.path / "later"));
+  CHECK(content(folder.path / "made") == "new");
+
+  fs::create_symlink("circle", folder.path / "circle");
+  CHECK(complaint(folder.path / "circle").find("cannot be written") != std::string::npos);
 }
 
 TEST_CASE("output_file: names option, file and reason where it cannot be written") {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "../../examples/train/optimizers.hpp"
 #include "../../examples/train/report.hpp"
@@ -49,6 +50,7 @@ TEST_CASE("slamb_train: every optimizer learns, on one rank and on several with 
       CHECK(result.curve.front().loss == doctest::Approx(std::log(10.0)).epsilon(0.2));
       CHECK(std::ranges::is_sorted(result.curve, {}, &train::curve_point::sent_bytes));
       CHECK((result.curve.back().sent_bytes > 0) == (ranks > 1));
+      CHECK(result.curve.back().sent_bytes == result.statistics.traffic.total().sent_bytes);
     }
   }
 }
@@ -68,6 +70,26 @@ TEST_CASE("slamb_train: SLAMB sends less than a quarter of LAMB's bytes") {
   chosen.steps = 2 * chosen.local_steps;
   const auto sent = [&](const char* name) { return run(chosen, *train::find_optimizer(name)).curve.back().sent_bytes; };
   CHECK(sent("slamb") < sent("lamb") / 4);
+}
+
+TEST_CASE("slamb_train: says which optimizer diverged, and of the others nothing") {
+  train::settings chosen = short_run(4);
+  chosen.steps = 20;
+  chosen.optimizers = {"lamb", "adamw"};
+  std::vector<train::outcome> outcomes{run(chosen, *train::find_optimizer("lamb")),
+                                       run(chosen, *train::find_optimizer("adamw"))};
+  CHECK(outcomes[0].untrained_loss == outcomes[1].untrained_loss);
+  CHECK(outcomes[0].untrained_loss == doctest::Approx(std::log(10.0)).epsilon(0.2));
+  const auto table = [&] {
+    std::ostringstream text;
+    train::print_table(text, chosen, outcomes);
+    return text.str();
+  };
+  CHECK(table().find("diverged") == std::string::npos);
+  outcomes[1].final_loss = 1e31;
+  CHECK(table().find("\nadamw diverged: its final loss, 1e+31, is not below the untrained network's 2.") !=
+        std::string::npos);
+  CHECK(table().find("lamb diverged") == std::string::npos);
 }
 
 TEST_CASE("slamb_train: finds optimizers by name") {
@@ -91,6 +113,7 @@ TEST_CASE("slamb_train: reports mean and deviation, JSON that reads back, and a 
   std::ostringstream table;
   train::print_table(table, chosen, outcomes);
   CHECK(table.str().find("97.00 \u00B1 1.41 %") != std::string::npos);
+  CHECK(table.str().find("lamb diverged: its final loss, nan, is not below") != std::string::npos);
   CHECK(table.str().find("lamb, seed 2: all ranks skipped 3 steps") != std::string::npos);
   std::ostringstream csv;
   train::write_csv(csv, outcomes);

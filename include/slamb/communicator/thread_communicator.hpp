@@ -35,10 +35,18 @@ constexpr T wrapping_sum(T a, T b) noexcept {
   }
 }
 
-// A call of its own, with a constant `Count`, so that compilers vectorise it at -O2.
+/// What sums of T are made in. Gradients of many ranks nearly cancel, and what is left must not be rounding errors.
+template <class T>
+using wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
+
+// Calls of their own, with a constant `Count`, so that compilers vectorise them at -O2.
+template <std::size_t Count, class To, class From>
+inline void convert_block(To* __restrict to, const From* __restrict from) noexcept {
+  for (std::size_t i = 0; i < Count; ++i) to[i] = static_cast<To>(from[i]);
+}
 template <std::size_t Count, class T>
-inline void add_block(T* __restrict sum, const T* __restrict term) noexcept {
-  for (std::size_t i = 0; i < Count; ++i) sum[i] = wrapping_sum(sum[i], term[i]);
+inline void add_block(wide<T>* __restrict sum, const T* __restrict term) noexcept {
+  for (std::size_t i = 0; i < Count; ++i) sum[i] = wrapping_sum(sum[i], static_cast<wide<T>>(term[i]));
 }
 
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
@@ -49,20 +57,21 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
 template <class T>
 void sum_over_ranks(const thread_meeting& meeting, std::size_t begin, std::size_t end) noexcept {
   constexpr std::size_t block = 4096 / sizeof(T);  // stays in the first cache
-  alignas(64) T sum[block];
+  alignas(64) T term[block]{};
+  alignas(64) wide<T> sum[block];
   for (; begin < end; begin += block) {
     const std::size_t count = std::min(block, end - begin);
-    copy_bytes(sum, static_cast<const T*>(meeting.post(0).in) + begin, count * sizeof(T));
-    for (int rank = 1; rank < meeting.size(); ++rank) {
-      const T* term = static_cast<const T*>(meeting.post(rank).in) + begin;
-      if (count == block) {
-        add_block<block>(sum, term);
+    for (int rank = 0; rank < meeting.size(); ++rank) {
+      copy_bytes(term, static_cast<const T*>(meeting.post(rank).in) + begin, count * sizeof(T));
+      if (rank == 0) {
+        convert_block<block>(sum, term);
       } else {
-        for (std::size_t i = 0; i < count; ++i) sum[i] = wrapping_sum(sum[i], term[i]);
+        add_block<block, T>(sum, term);
       }
     }
+    convert_block<block>(term, sum);
     for (int rank = 0; rank < meeting.size(); ++rank) {
-      copy_bytes(static_cast<T*>(meeting.post(rank).out) + begin, sum, count * sizeof(T));
+      copy_bytes(static_cast<T*>(meeting.post(rank).out) + begin, term, count * sizeof(T));
     }
   }
 }
@@ -82,7 +91,8 @@ void sum_over_ranks(const thread_meeting& meeting, std::size_t begin, std::size_
 ///   and each later call throws the first reason. Buffers are then as they were.
 ///
 /// *Cost*: two meetings of the ranks; no memory but what stands on the stack.
-/// *Determinism*: sums are made in rank order, element by element: the same bits on all ranks and in every run.
+/// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
+/// the same bits on all ranks and in every run.
 class thread_communicator {
  public:
   thread_communicator(thread_communicator&&) noexcept = default;

@@ -21,6 +21,8 @@ class explicit_mask {
   static constexpr segment_scale scale = segment_scale::none;
 
   struct selection {
+    using age_type = std::uint16_t;  // nothing bounds how long a mask of the user's leaves an element out
+
     const std::uint8_t* mask = nullptr;
 
     SLAMB_HOST_DEVICE bool selects(coordinate c) const { return mask[c.offset + c.index] != 0; }

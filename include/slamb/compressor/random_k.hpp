@@ -31,7 +31,7 @@ enum class sampling {
 /// *Reference*: SLAMB, ICML 2023, section 3; the round robin by keyed groups is this library's.
 template <sampling Law = sampling::round_robin>
 struct random_k {
-  double k = 0.1;          ///< in (0, 1], at least 1/65535 for round_robin, which uses C = 1/k rounded
+  double k = 0.1;          ///< in [1/65535, 1] for round_robin, which uses C = 1/k rounded; in [2^-32, 1]
   std::size_t block = 1;   ///< elements, 1 … 2^20; multiples of 16 are the fastest
   std::uint64_t seed = 0;  ///< must be the same at every rank
 
@@ -43,9 +43,9 @@ struct random_k {
 
   /// @throws std::invalid_argument
   void validate() const {
-    const double least = Law == sampling::round_robin ? 1.0 / 65535.0 : 0.0;
-    detail::require_in(k > 0.0 && k >= least && k <= 1.0, "random_k's k", k,
-                       Law == sampling::round_robin ? "in [1/65535, 1]" : "in (0, 1]");
+    const double least = Law == sampling::round_robin ? 1.0 / 65535.0 : 0x1p-32;
+    detail::require_in(k >= least && k <= 1.0, "random_k's k", k,
+                       Law == sampling::round_robin ? "in [1/65535, 1]" : "in [2^-32, 1]");
     detail::require_in(block >= 1 && block <= (std::size_t{1} << 20U), "random_k's block", static_cast<double>(block),
                        "in [1, 2^20]");
   }

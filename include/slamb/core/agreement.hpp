@@ -42,12 +42,15 @@ class agreement {
     if (communicator.size() == 1) return;
     std::string names;
     for (const fact& f : facts_) names += f.name + '\n';
+    std::uint64_t all = 0;
+    for (const fact& f : facts_) all = (all ^ f.bits) * 0x9E3779B97F4A7C15U + (all >> 29U);
     const std::array<fact, 3> head{
         {{"the optimizer or its policies", kind_, fact::secret},
          {"the number of tensors", tensors_, fact::word},
          {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
     compare(communicator, stream, head);
-    compare(communicator, stream, facts_);
+    const fact together{"what their facts hash to", all, fact::secret};
+    if (!agree(communicator, stream, {&together, 1})) compare(communicator, stream, facts_);  // says which one it is
   }
 
  private:
@@ -61,29 +64,49 @@ class agreement {
 
   static constexpr std::size_t pieces = 4;  // of 16 bits, which a float holds exactly
 
-  template <class Communicator, class Stream>
-  static void compare(Communicator& communicator, Stream stream, std::span<const fact> facts) {
-    const auto ranks = static_cast<std::size_t>(communicator.size());
-    const auto rank = static_cast<std::size_t>(communicator.rank());
-    std::vector<float> table(ranks * facts.size() * pieces, 0.0F);
-    for (std::size_t i = 0; i < facts.size(); ++i)
-      for (std::size_t piece = 0; piece < pieces; ++piece)
-        table[(rank * facts.size() + i) * pieces + piece] =
-            static_cast<float>((facts[i].bits >> (16 * piece)) & 0xFFFFU);
-    communicator.all_reduce_sum(std::span<float>(table), stream);
-    const auto word_of = [&table, &facts](std::size_t r, std::size_t i) {
-      std::uint64_t word = 0;
+  // What all ranks say of the same facts.
+  class table {
+   public:
+    template <class Communicator, class Stream>
+    table(Communicator& communicator, Stream stream, std::span<const fact> facts)
+        : facts_(facts.size()), pieces_(static_cast<std::size_t>(communicator.size()) * facts_ * pieces, 0.0F) {
+      const auto rank = static_cast<std::size_t>(communicator.rank());
+      for (std::size_t i = 0; i < facts_; ++i)
+        for (std::size_t piece = 0; piece < pieces; ++piece)
+          pieces_[(rank * facts_ + i) * pieces + piece] = static_cast<float>((facts[i].bits >> (16 * piece)) & 0xFFFFU);
+      communicator.all_reduce_sum(std::span<float>(pieces_), stream);
+    }
+
+    std::uint64_t bits(std::size_t rank, std::size_t i) const {
+      std::uint64_t all = 0;
       for (std::size_t piece = 0; piece < pieces; ++piece) {
-        const float value = table[(r * facts.size() + i) * pieces + piece];
+        const float value = pieces_[(rank * facts_ + i) * pieces + piece];
         if (!(value >= 0.0F && value <= 65535.0F))
           throw communicator_error("slamb: the communicator's all_reduce_sum returned sums that no rank can have sent");
-        word |= static_cast<std::uint64_t>(value) << (16 * piece);
+        all |= static_cast<std::uint64_t>(value) << (16 * piece);
       }
-      return word;
-    };
+      return all;
+    }
+
+   private:
+    std::size_t facts_;
+    std::vector<float> pieces_;
+  };
+
+  template <class Communicator, class Stream>
+  static void compare(Communicator& communicator, Stream stream, std::span<const fact> facts) {
+    const table said(communicator, stream, facts);
     for (std::size_t i = 0; i < facts.size(); ++i)
-      for (std::size_t r = 1; r < ranks; ++r)
-        if (word_of(r, i) != word_of(0, i)) refuse(facts[i], word_of(0, i), r, word_of(r, i));
+      for (std::size_t r = 1; r < static_cast<std::size_t>(communicator.size()); ++r)
+        if (said.bits(r, i) != said.bits(0, i)) refuse(facts[i], said.bits(0, i), r, said.bits(r, i));
+  }
+
+  template <class Communicator, class Stream>
+  static bool agree(Communicator& communicator, Stream stream, std::span<const fact> facts) {
+    const table said(communicator, stream, facts);
+    for (std::size_t r = 1; r < static_cast<std::size_t>(communicator.size()); ++r)
+      if (said.bits(r, 0) != said.bits(0, 0)) return false;
+    return true;
   }
 
   [[noreturn]] static void refuse(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {

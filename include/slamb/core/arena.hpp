@@ -91,6 +91,9 @@ class arena {
   memory_report report(std::uint64_t parameters) const {
     const double per = parameters == 0 ? 0.0 : 1.0 / static_cast<double>(parameters);
     memory_report all{uses_, bytes_, static_cast<double>(bytes_) * per};
+    memory_use padding{"padding", bytes_, 0.0};
+    for (const memory_use& use : uses_) padding.bytes -= use.bytes;
+    all.uses.push_back(std::move(padding));
     for (memory_use& use : all.uses) use.bytes_per_parameter = static_cast<double>(use.bytes) * per;
     return all;
   }

@@ -84,11 +84,25 @@ concept sparsifier = compressor<C> && bool(C::is_sparsifier) && requires(const C
   { c.at(step) } -> selection;  // step = 1, 2, …
 };
 
-/// A selection that knows how many steps ago an element was last sent (0: now); others cost a byte an element.
+/// A selection that knows how many steps ago an element was last sent (0: now); others cost memory, `stored_age_t`.
 template <class S>
 concept has_age = selection<S> && requires(const S& s, coordinate c) {
   { s.age(c) } -> std::convertible_to<std::uint32_t>;
 };
+
+/// What the age of an element is kept in, for a selection that does not know it: a byte, which stops at 255, unless the
+/// selection names another unsigned integer as its `age_type`.
+template <class S>
+struct stored_age {
+  using type = std::uint8_t;
+};
+template <class S>
+requires std::unsigned_integral<typename S::age_type>
+struct stored_age<S> {
+  using type = typename S::age_type;
+};
+template <selection S>
+using stored_age_t = typename stored_age<S>::type;
 
 /// A selection that can count without looking at each element: how many of the tensor's elements before `c.index`
 /// (which may equal `c.tensor_size`) it selects.

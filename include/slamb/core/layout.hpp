@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -65,6 +66,19 @@ class layout {
   std::uint64_t elements() const noexcept { return elements_; }              ///< d, of all tensors
   std::uint64_t state_elements() const noexcept { return state_elements_; }  ///< with padding
   std::uint32_t groups() const noexcept { return groups_; }
+
+  /// @throws std::invalid_argument if `gradient` is null, or overlaps the data of any tensor.
+  void require_gradient(std::size_t tensor, const float* gradient) const {
+    const std::uint64_t size = segments_[tensor].size;
+    require(size == 0 || gradient != nullptr, tensor, "has a null gradient; it must point to size elements");
+    const std::less<const float*> before;
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      const segment& s = segments_[i];
+      if (size != 0 && s.size != 0 && before(gradient, s.parameter + s.size) && before(s.parameter, gradient + size))
+        throw std::invalid_argument("slamb: the gradient of " + name(tensor) + " overlaps the data of " + name(i) +
+                                    "; parameters must not share memory");
+    }
+  }
 
   /// The tiles of a tensor.
   tile_range tiles_of(std::size_t segment) const noexcept { return {first_tile_[segment], first_tile_[segment + 1]}; }

@@ -15,7 +15,7 @@ struct tensor_options {
   int group = 0;                         ///< which of the learning rates given to `step()` applies
 };
 
-/// One tensor: two spans of `size` elements in the backend's memory space, anywhere, in any alignment.
+/// One tensor: two spans of `size` elements in the backend's memory space, anywhere, aligned as their elements.
 ///
 /// The caller keeps both alive as long as the optimizer. `step()` reads `gradient` and updates `data`.
 template <class Element>

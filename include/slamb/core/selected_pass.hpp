@@ -34,7 +34,7 @@ struct payload_view {
   float* variance = nullptr;                  ///< [payload]
   float* parameter = nullptr;                 ///< [payload]
   freshness_table freshness;                  ///< β3^age
-  std::uint8_t* age = nullptr;                ///< [state elements] for selections that know no ages; else null
+  void* age = nullptr;                        ///< [state elements] stored_age_t, for selections that know no ages
 };
 
 /// The coordinate of element `index` of a tensor.

@@ -14,12 +14,12 @@ namespace slamb {
 ///
 /// @param refuse  this rank's payload must not be used
 /// @return whether `payload` now holds the sum; false on all ranks if any refused
-template <class Communicator, class Stream>
-bool all_reduce_unless(bool refuse, std::span<float> payload, Communicator& ranks, Stream stream) {
+template <class Communicator, class Executor>
+bool all_reduce_unless(bool refuse, std::span<float> payload, Communicator& ranks, const Executor& executor) {
   if (payload.empty()) return !refuse;
-  if (refuse) payload[0] = std::numeric_limits<float>::quiet_NaN();
-  if (ranks.size() > 1) ranks.all_reduce_sum(payload, stream);
-  return !std::isnan(payload[0]);
+  if (refuse) executor.write(payload.data(), std::numeric_limits<float>::quiet_NaN());
+  if (ranks.size() > 1) ranks.all_reduce_sum(payload, executor.stream());
+  return !std::isnan(executor.read(payload.data()));
 }
 
 }  // namespace slamb

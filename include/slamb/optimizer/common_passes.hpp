@@ -48,24 +48,4 @@ struct norms_of_model : pass_without_constants {
   }
 };
 
-/// What is constant within a tensor when an update is made or applied.
-template <class Factors>
-struct tensor_constants {
-  float weight_decay;  ///< λ
-  float rate;          ///< γ
-  Factors factors;     ///< of the trust ratio
-};
-
-/// The tables from which a pass takes its tensor's constants.
-template <class Factors>
-struct tensor_tables {
-  const segment* segments = nullptr;
-  const float* rates = nullptr;
-  const Factors* factors = nullptr;
-
-  SLAMB_HOST_DEVICE tensor_constants<Factors> operator[](std::uint32_t segment) const {
-    return {segments[segment].weight_decay, rates[segment], factors[segment]};
-  }
-};
-
 }  // namespace slamb

@@ -18,6 +18,7 @@
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/optimizer/adam_passes.hpp"
 #include "slamb/optimizer/common_passes.hpp"
 
 namespace slamb {
@@ -42,6 +43,7 @@ class foundation {
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     rates_ = memory.plan<float>("learning rates", tensors.segments().size());
+    scalars_ = memory.plan<adam_scalars>("scalars", 1);
     momentum_ = memory.plan<float>("momentum", tensors.state_elements());
     variance_ = memory.plan<float>("variance", tensors.state_elements());
   }
@@ -101,14 +103,24 @@ class foundation {
         });
   }
 
+  /// Sets the scalars of the step that follows.
+  void set_scalars(const adam_scalars& scalars) {
+    executor.upload(std::span<const adam_scalars>(&scalars, 1), memory.view(scalars_));
+  }
+
+  /// What the passes of an update read: the scalars, the tensors, their rates and their trust ratios.
+  template <class Factors>
+  update_tables<Factors> tables(region<Factors> factors) const noexcept {
+    return {memory.view(scalars_).data(), view().segments, rates(), memory.view(factors).data()};
+  }
+
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const float* gradient) {
     if (tensor >= tensors.segments().size())
       throw std::invalid_argument("slamb: set_gradient() was given tensor " + std::to_string(tensor) +
                                   ", but there are " + std::to_string(tensors.segments().size()));
+    tensors.require_gradient(tensor, gradient);
     segment& s = tensors.segments()[tensor];
-    if (gradient == nullptr && s.size != 0)
-      throw std::invalid_argument("slamb: set_gradient() was given null for tensor " + std::to_string(tensor));
     s.gradient = gradient;
     executor.upload(std::span<const segment>(&s, 1), memory.view(segments_).subspan(tensor, 1));
   }
@@ -176,6 +188,7 @@ class foundation {
   region<segment> segments_;
   region<tile> tiles_;
   region<float> rates_;
+  region<adam_scalars> scalars_;
   region<float> momentum_;
   region<float> variance_;
   region<double> sums_;

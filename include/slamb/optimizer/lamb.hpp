@@ -1,6 +1,7 @@
 // AdamW and LAMB: the mean gradient over ranks, one adaptive step, a rate for each tensor.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -87,17 +88,16 @@ class basic_lamb {
     base_.set_rates(rates_by_group);
     const mean_gradient g = exchange_gradient();  // docs/algorithms/lamb.md (1), (2)
     if (g.overflowed) return void(++base_.skipped_steps);
-    const adam_scalars scalars = scalars_at<TrustRatio>(base_.step + 1, options_, g.scale);
+    base_.set_scalars(scalars_at<TrustRatio>(base_.step + 1, options_, g.scale));
+    const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
     for (const batch& tensors : batches_) {
       if constexpr (TrustRatio::sums_per_segment == 0) {
         base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), tensors.first, tensors.last);
-        base_.executor.run(update_and_apply<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view,
-                           tensors.tiles);
+        base_.executor.run(update_and_apply<TrustRatio>{update}, g.view, tensors.tiles);
       } else {
-        base_.executor.run(update_and_sum<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view, tensors.tiles,
-                           base_.sums());
+        base_.executor.run(update_and_sum<TrustRatio>{update}, g.view, tensors.tiles, base_.sums());
         base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), tensors.first, tensors.last);
-        base_.executor.run(apply_update<TrustRatio>{scalars, tables(), options_.trust_ratio}, g.view, tensors.tiles);
+        base_.executor.run(apply_update<TrustRatio>{update}, g.view, tensors.tiles);
       }
     }
     ++base_.step;
@@ -106,11 +106,11 @@ class basic_lamb {
   /// Nothing to do: parameters are the same on all ranks after every step.
   void synchronize_parameters() noexcept {}
 
-  /// @param with_norms  also computes the norms, at the cost of one pass over the model
+  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
+  ///                    time
   slamb::statistics statistics(bool with_norms = false) const { return base_.report("dense", with_norms); }
   memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
   Communicator& communicator() noexcept { return base_.ranks.base(); }
-  Compressor& compressor() noexcept { return options_.compressor; }
   const options_type& options() const noexcept { return options_; }
 
   /// Points tensor number `tensor` at another gradient of the same size.
@@ -158,10 +158,6 @@ class basic_lamb {
     if constexpr (TrustRatio::sums_per_segment == 0) batches_ = {{0, count, base_.all_tiles()}};
   }
 
-  tensor_tables<factors_type> tables() const noexcept {
-    return {base_.view().segments, base_.rates(), base_.memory.view(factors_).data()};
-  }
-
   bool clips() const noexcept { return options_.max_gradient_norm > 0.0 && std::isfinite(options_.max_gradient_norm); }
 
   // g ← mean of the ranks' gradients, and its scale from the global norm. Nothing is changed yet.
@@ -171,7 +167,7 @@ class basic_lamb {
       g.view.exchanged = base_.memory.view(exchange_).data();
       const bool finite = base_.executor.run(gather_gradient{}, g.view, base_.all_tiles());
       const bool summed = all_reduce_unless(!finite && options_.skip_non_finite, base_.memory.view(exchange_),
-                                            base_.ranks, base_.executor.stream());
+                                            base_.ranks, base_.executor);
       g.overflowed = !summed && options_.skip_non_finite;
       g.view.gradient_is_exchanged = true;
       g.scale = 1.0 / base_.ranks.size();
@@ -179,10 +175,9 @@ class basic_lamb {
       g.overflowed = !base_.executor.run(check_gradient{}, g.view, base_.all_tiles());
     }
     if (clips() && !g.overflowed) {
-      double square = 0.0;
       const bool finite = base_.executor.run(sum_gradient{}, g.view, base_.all_tiles(), base_.sums());
-      for (std::size_t i = 0; i < base_.tensors.tiles().size(); ++i) square += base_.sums()[i];
-      g.overflowed = !finite && options_.skip_non_finite;
+      const double square = base_.executor.total({base_.sums(), base_.tensors.tiles().size()});
+      g.overflowed = !finite && options_.skip_non_finite && base_.ranks.size() == 1;  // else seen when gathered
       g.scale /= std::max(1.0, g.scale * std::sqrt(square) / options_.max_gradient_norm);
     }
     return g;

@@ -7,6 +7,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/element.hpp"
 #include "slamb/core/pass.hpp"
+#include "slamb/optimizer/adam_passes.hpp"
 #include "slamb/optimizer/common_passes.hpp"
 
 namespace slamb {
@@ -49,34 +50,6 @@ struct sum_gradient : pass_without_constants {
   }
 };
 
-/// What the three passes of an update have in common.
-template <class TrustRatio>
-struct adam_update {
-  using factors_type =
-      decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
-
-  adam_scalars scalars;
-  tensor_tables<factors_type> tensors;
-  TrustRatio trust_ratio;
-
-  SLAMB_HOST_DEVICE tensor_constants<factors_type> constants(std::uint32_t segment) const { return tensors[segment]; }
-
-  // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
-  template <class Real>
-  SLAMB_HOST_DEVICE candidate<Real> candidate_of(const element<Real>& e, float weight_decay) const {
-    const Real direction = adam_direction(e.momentum, e.variance, scalars);
-    return {e.parameter, direction, direction + Real(weight_decay) * e.parameter};
-  }
-
-  // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
-  template <class Real>
-  SLAMB_HOST_DEVICE void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
-                               const Real& freshness) const {
-    const Real rate = Real(tensor.rate) * trust_ratio.scale(tensor.factors, freshness);
-    e.parameter = e.parameter - rate * candidate_of(e, tensor.weight_decay).update;
-  }
-};
-
 /// m, v ← …, and the sums that the trust ratio asks for.
 template <class TrustRatio>
 struct update_and_sum : adam_update<TrustRatio> {
@@ -86,9 +59,9 @@ struct update_and_sum : adam_update<TrustRatio> {
 
   template <class Real, class Constants, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
-    update_momentum(e, this->scalars);
-    update_variance(e, this->scalars);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor.weight_decay), true, sums);
+    update_momentum(e, tensor.scalars);
+    update_variance(e, tensor.scalars);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, sums);
   }
 };
 
@@ -114,8 +87,8 @@ struct update_and_apply : adam_update<TrustRatio> {
 
   template <class Real, class Constants, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
-    update_momentum(e, this->scalars);
-    update_variance(e, this->scalars);
+    update_momentum(e, tensor.scalars);
+    update_variance(e, tensor.scalars);
     this->apply(e, tensor, Real(1.0F));
   }
 };

@@ -62,9 +62,7 @@ adam_scalars scalars_at(std::uint64_t t, const Options& o, double gradient_scale
   const double momentum_correction = o.bias_correction ? 1.0 / (1.0 - std::pow(o.beta1, steps)) : 1.0;
   const double deviation_correction = o.bias_correction ? 1.0 / std::sqrt(1.0 - std::pow(o.beta2, steps)) : 1.0;
   const double epsilon = has_uncorrected_epsilon<TrustRatio> ? o.epsilon * deviation_correction : o.epsilon;
-  return {.beta1 = static_cast<float>(o.beta1),
-          .one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
-          .beta2 = static_cast<float>(o.beta2),
+  return {.one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
           .one_minus_beta2 = static_cast<float>(1.0 - o.beta2),
           .momentum_correction = static_cast<float>(momentum_correction),
           .deviation_correction = static_cast<float>(deviation_correction),

@@ -90,7 +90,7 @@ class basic_slamb {
     tile_first_ = base_.memory.template plan<std::uint64_t>("payload", base_.tensors.tiles().size() + 1);
     freshness_ = base_.memory.template plan<float>("freshness by age", freshness.size());
     if constexpr (!has_age<selection_type>)
-      age_ = base_.memory.template plan<std::uint8_t>("age", base_.tensors.state_elements());
+      age_ = base_.memory.template plan<age_type>("age", base_.tensors.state_elements());
     payload_ =
         base_.memory.template plan<float>("payload", std::max({payload * planes, base_.least_averaging_buffer()}));
     plane_ = payload;
@@ -110,12 +110,13 @@ class basic_slamb {
     const std::uint64_t t = base_.step + 1;
     const selection_type selection = select_at(t);
     const std::span<float> sent = place_payload(selection);
-    const update_type update{scalars_at<TrustRatio>(t, options_, 1.0), tables(), options_.trust_ratio};
+    base_.set_scalars(scalars_at<TrustRatio>(t, options_, 1.0));
+    const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
 
     // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
     const bool finite = base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection,
                                            base_.all_tiles(), base_.sums());
-    if (!all_reduce_unless(!finite, sent, base_.ranks, base_.executor.stream())) return void(++base_.skipped_steps);
+    if (!all_reduce_unless(!finite, sent, base_.ranks, base_.executor)) return void(++base_.skipped_steps);
 
     // R(M), R(¬M): docs/algorithms/slamb.md (11) … (15)
     if constexpr (TrustRatio::sums_per_segment > 0)
@@ -135,11 +136,16 @@ class basic_slamb {
   /// @throws communicator_error
   void synchronize_parameters() { base_.average_parameters(base_.memory.view(payload_)); }
 
-  /// @param with_norms  also computes the norms, at the cost of one pass over the model
+  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
+  ///                    time
   slamb::statistics statistics(bool with_norms = false) const { return base_.report("sparse", with_norms); }
   memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
   Communicator& communicator() noexcept { return base_.ranks.base(); }
-  Compressor& compressor() noexcept { return options_.compressor; }
+  const Compressor& compressor() const noexcept { return options_.compressor; }
+  /// For a compressor that takes something new at each step.
+  Compressor& compressor() noexcept requires(requires(const Compressor& c) { c.require_ready(std::uint64_t{}); }) {
+    return options_.compressor;
+  }
   const options_type& options() const noexcept { return options_; }
 
   /// Points tensor number `tensor` at another gradient of the same size.
@@ -147,8 +153,8 @@ class basic_slamb {
 
  private:
   using selection_type = decltype(std::declval<const Compressor&>().at(std::uint64_t{1}));
-  using update_type = adam_update<TrustRatio>;
-  using factors_type = typename update_type::factors_type;
+  using age_type = stored_age_t<selection_type>;
+  using factors_type = factors_of<TrustRatio>;
 
   static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
 
@@ -210,12 +216,8 @@ class basic_slamb {
       throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                   std::to_string(plane_) + " are selected at any step");
     const std::span<float> sent = base_.memory.view(payload_).first(std::max<std::uint64_t>(size, 1));
-    if (size == 0) sent[0] = 0.0F;
+    if (size == 0) base_.executor.write(sent.data(), 0.0F);
     return sent;
-  }
-
-  tensor_tables<factors_type> tables() const noexcept {
-    return {base_.view().segments, base_.rates(), base_.memory.view(factors_).data()};
   }
 
   float per_rank() const noexcept { return 1.0F / static_cast<float>(base_.ranks.size()); }
@@ -225,7 +227,7 @@ class basic_slamb {
   region<factors_type> factors_;
   region<std::uint64_t> tile_first_;
   region<float> freshness_;
-  region<std::uint8_t> age_;
+  region<age_type> age_;
   region<float> payload_;
   std::uint64_t plane_ = 0;  // elements of one payload plane
 };

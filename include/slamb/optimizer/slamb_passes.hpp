@@ -6,7 +6,7 @@
 
 #include "slamb/core/element.hpp"
 #include "slamb/core/selected_pass.hpp"
-#include "slamb/optimizer/lamb_passes.hpp"
+#include "slamb/optimizer/adam_passes.hpp"
 
 namespace slamb {
 
@@ -26,10 +26,10 @@ struct form_payload : adam_update<TrustRatio> {
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const Constants& tensor,
                                     Sums& sums) const {
     sums.check_finite(e.gradient);
-    update_momentum(e, this->scalars);
+    update_momentum(e, tensor.scalars);
     if constexpr (sums_norms) {
-      update_variance(e, this->scalars);
-      this->trust_ratio.accumulate(this->candidate_of(e, tensor.weight_decay), false, sums);
+      update_variance(e, tensor.scalars);
+      this->trust_ratio.accumulate(this->candidate_of(e, tensor), false, sums);
     }
   }
 };
@@ -46,7 +46,7 @@ struct sum_received : adam_update<TrustRatio> {
   template <class Real, class Constants, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
     e.momentum = e.momentum * Real(per_rank);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor.weight_decay), true, sums);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, sums);
   }
 };
 
@@ -65,8 +65,8 @@ struct apply_received : adam_update<TrustRatio> {
   template <class Real, class Mask, class Constants, class Sums>
   SLAMB_HOST_DEVICE void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const Constants& tensor,
                                     Sums& /*sums*/) const {
-    update_momentum(e, this->scalars);
-    update_variance(e, this->scalars);
+    update_momentum(e, tensor.scalars);
+    update_variance(e, tensor.scalars);
     e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);
     this->apply(e, tensor, at.freshness);
   }

@@ -1,33 +1,12 @@
 // LAMB's TrustRatio: a tensor moves in proportion to its own norm.
 #pragma once
 
-#include <cmath>
 #include <limits>
 
 #include "slamb/core/concepts.hpp"
-#include "slamb/core/error.hpp"
+#include "slamb/trust_ratio/norm_ratio.hpp"
 
 namespace slamb {
-
-namespace detail {
-
-/// ‖a‖/‖b‖ from the squares of the norms, or `otherwise` if either is 0.
-SLAMB_HOST_DEVICE inline double norm_ratio(double a_squared, double b_squared, double otherwise) {
-  return a_squared > 0.0 && b_squared > 0.0 ? sqrt(a_squared) / sqrt(b_squared) : otherwise;
-}
-
-SLAMB_HOST_DEVICE inline double clamp(double x, double lower, double upper) {
-  const double raised = x < lower ? lower : x;
-  return raised > upper ? upper : raised;
-}
-
-inline void require_clamp(std::string_view policy, double lower, double upper) {
-  const std::string name(policy);
-  require_non_negative(name + "'s lower", lower);
-  require_in(upper >= lower, name + "'s upper", upper, "at least lower = " + to_text(lower));
-}
-
-}  // namespace detail
 
 /// φ = clamp(‖p‖/‖u‖, lower, upper), with ‖p‖/‖u‖ = 1 where either norm is 0.
 ///

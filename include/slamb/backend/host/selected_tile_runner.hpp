@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "slamb/backend/host/packing.hpp"
 #include "slamb/backend/host/tile_runner.hpp"
@@ -96,7 +97,7 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
 /// move on by one step with each call that asks for freshness.
 template <bool Freshness, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
-                const payload_view& payload, std::uint8_t* age, chunk_selection& chunk) {
+                const payload_view& payload, stored_age_t<Selection>* age, chunk_selection& chunk) {
   chunk.clear();
   if (s.dense) {
     chunk.select(0, count);
@@ -107,9 +108,9 @@ void fill_chunk(const Selection& selection, const segment& s, coordinate c, std:
   if constexpr (Freshness && !has_age<Selection>) {
     for (std::uint32_t i = 0; i < count; ++i) {
       const bool selected = ((chunk.bits[i / lanes] >> (i % lanes)) & 1U) != 0;
-      const std::uint32_t older = age[i] < 255U ? age[i] + 1U : 255U;
-      age[i] = static_cast<std::uint8_t>(selected ? 0U : older);
-      chunk.freshness[i] = payload.freshness[age[i]];
+      const bool oldest = age[i] == std::numeric_limits<stored_age_t<Selection>>::max();
+      if (!oldest || selected) age[i] = static_cast<stored_age_t<Selection>>(selected ? 0U : age[i] + 1U);
+      chunk.freshness[i] = payload.freshness[static_cast<std::uint32_t>(age[i])];
     }
   }
 }
@@ -169,7 +170,8 @@ SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const model_view& view, c
   chunk_selection chunk;
   for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {
     const std::uint32_t count = std::min(chunk_selection::size, t.count - first);
-    std::uint8_t* const age = needs_ages ? payload.age + s.state + t.first + first : nullptr;
+    stored_age_t<Selection>* age = nullptr;
+    if constexpr (needs_ages) age = static_cast<stored_age_t<Selection>*>(payload.age) + s.state + t.first + first;
     fill_chunk<Pass::needs_freshness>(selection, s, coordinate_of(s, t.segment, t.first + first), count, payload, age,
                                       chunk);
     std::uint32_t i = 0;

@@ -12,7 +12,8 @@
 
 namespace slamb::host {
 
-/// Runs loops on the calling thread and `threads − 1` others. One loop at a time; loop bodies must not throw.
+/// Runs loops on the calling thread and `threads − 1` others. One loop at a time. A body that throws
+/// ends the program, as a thread's would: `std::terminate`.
 class thread_pool {
  public:
   /// @throws std::system_error if a thread cannot be started.
@@ -33,11 +34,13 @@ class thread_pool {
   template <class Body>
   void for_each(std::size_t first, std::size_t last, std::size_t grain, const Body& body) {
     if (workers_.empty() || last - first <= grain) {
-      for (std::size_t i = first; i < last; ++i) body(i);
+      [&]() noexcept {
+        for (std::size_t i = first; i < last; ++i) body(i);
+      }();
       return;
     }
     next_.store(first, std::memory_order_relaxed);
-    const auto take = [this, last, grain, &body] {
+    const auto take = [this, last, grain, &body]() noexcept {
       for (;;) {
         const std::size_t begin = next_.fetch_add(grain, std::memory_order_relaxed);
         if (begin >= last) return;

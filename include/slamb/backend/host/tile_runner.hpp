@@ -1,16 +1,17 @@
 // One tile of one pass, sixteen elements at a time.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "slamb/backend/host/simd.hpp"
 #include "slamb/core/element.hpp"
 #include "slamb/core/pass.hpp"
 
-#if defined(__FAST_MATH__)
-#error "slamb finds overflowed gradients by NaN and infinity: compile without -ffast-math"
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "slamb finds overflowed gradients by NaN and infinity: compile without -ffast-math and -ffinite-math-only"
 #endif
 
 namespace slamb::host {
@@ -20,17 +21,17 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 template <int Count>
 struct tile_sums {
   double_sum sum[Count == 0 ? 1 : Count];
-  floats poison{0.0F};  // NaN once a value was seen whose square is not finite
+  floats poison{0.0F};  // not 0 once a value was seen whose square is not below the largest float
 
   SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) { sum[index].add_square(x); }
-  SLAMB_ALWAYS_INLINE void check_finite(const floats& x) { poison = poison + x * x * floats(0.0F); }
+  SLAMB_ALWAYS_INLINE void check_finite(const floats& x) {
+    poison = select(x * x < floats(std::numeric_limits<float>::max()), poison, floats(1.0F));
+  }
 
   bool all_finite() const {
     float lane[lanes];
     poison.store(lane);
-    float any = 0.0F;
-    for (const float x : lane) any += x;
-    return !std::isnan(any);
+    return std::all_of(lane, lane + lanes, [](float x) { return x == 0.0F; });
   }
 };
 

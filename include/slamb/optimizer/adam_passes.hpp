@@ -1,0 +1,68 @@
+// What the passes of every recipe on Adam's update share: its constants, the candidate, and how it is applied.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/element.hpp"
+#include "slamb/core/pass.hpp"
+
+namespace slamb {
+
+/// What is constant within a tensor when an update is made or applied.
+template <class Factors>
+struct tensor_constants {
+  adam_scalars scalars;  ///< of the step
+  float weight_decay;    ///< λ
+  float rate;            ///< γ
+  Factors factors;       ///< of the trust ratio
+};
+
+/// The tables from which a pass takes them. Trivially copyable; pointers are in the backend's memory space, so that a step
+/// that has been captured finds new values there.
+template <class Factors>
+struct update_tables {
+  const adam_scalars* scalars = nullptr;
+  const segment* segments = nullptr;
+  const float* rates = nullptr;
+  const Factors* factors = nullptr;
+
+  SLAMB_HOST_DEVICE tensor_constants<Factors> operator[](std::uint32_t segment) const {
+    return {*scalars, segments[segment].weight_decay, rates[segment], factors[segment]};
+  }
+};
+
+/// What a trust ratio makes of a tensor's sums.
+template <trust_ratio TrustRatio>
+using factors_of =
+    decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
+
+/// What all passes of Adam's update have in common.
+template <class TrustRatio>
+struct adam_update {
+  using factors_type = factors_of<TrustRatio>;
+
+  update_tables<factors_type> tensors;
+  TrustRatio trust_ratio;
+
+  SLAMB_HOST_DEVICE tensor_constants<factors_type> constants(std::uint32_t segment) const { return tensors[segment]; }
+
+  // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
+  template <class Real>
+  SLAMB_HOST_DEVICE static candidate<Real> candidate_of(const element<Real>& e,
+                                                        const tensor_constants<factors_type>& tensor) {
+    const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
+    return {e.parameter, direction, direction + Real(tensor.weight_decay) * e.parameter};
+  }
+
+  // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
+  template <class Real>
+  SLAMB_HOST_DEVICE void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
+                               const Real& freshness) const {
+    const Real scaled = trust_ratio.scale(tensor.factors, freshness) * candidate_of(e, tensor).update;
+    e.parameter = e.parameter - Real(tensor.rate) * scaled;
+  }
+};
+
+}  // namespace slamb
