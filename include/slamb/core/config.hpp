@@ -12,16 +12,15 @@
 #define SLAMB_HOST_DEVICE
 #endif
 
-// The host backend's vector types are wrappers that must vanish: a call would pass 64-byte vectors through memory.
-#if defined(__GNUC__) || defined(__clang__)
-#define SLAMB_ALWAYS_INLINE inline __attribute__((always_inline))
-#else
-#define SLAMB_ALWAYS_INLINE inline
-#endif
-
-// A tile's loop must hold everything that it calls; with a sanitizer's checks in it, that only takes the compiler's time.
+// The host backend's vector types are wrappers that must vanish, for a call would pass 64-byte vectors through memory, and
+// a tile's loop must hold everything that it calls. With a sanitizer's checks in it, that only takes the compiler's time.
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SLAMB_ALWAYS_INLINE inline __attribute__((always_inline))
 #define SLAMB_FLATTEN __attribute__((flatten))
 #else
+#define SLAMB_ALWAYS_INLINE inline
 #define SLAMB_FLATTEN
 #endif
+
+// Functions of one element, which run in the innermost loop of every backend.
+#define SLAMB_ELEMENT SLAMB_HOST_DEVICE SLAMB_ALWAYS_INLINE

@@ -32,27 +32,27 @@ struct adam_scalars {
 /// β x + (1 − β) y, with β x as x − (1 − β) x: as floats, β and 1 − β would not add up to 1, and the bias corrections, which
 /// are of the exact β, would not fit (1.2 % of the step at β2 = 0.999999).
 template <class Real>
-SLAMB_HOST_DEVICE Real moved_towards(const Real& x, const Real& y, float one_minus_beta) {
+SLAMB_ELEMENT Real moved_towards(const Real& x, const Real& y, float one_minus_beta) {
   return (x - Real(one_minus_beta) * x) + Real(one_minus_beta) * y;
 }
 
 /// m ← β1 m + (1 − β1) g: docs/algorithms/lamb.md (3), slamb.md (1).
 template <class Real>
-SLAMB_HOST_DEVICE void update_momentum(element<Real>& e, const adam_scalars& s) {
+SLAMB_ELEMENT void update_momentum(element<Real>& e, const adam_scalars& s) {
   const Real gradient = e.gradient * Real(s.gradient_scale);
   e.momentum = moved_towards(e.momentum, gradient, s.one_minus_beta1);
 }
 
 /// v ← β2 v + (1 − β2) g²: docs/algorithms/lamb.md (4), slamb.md (2).
 template <class Real>
-SLAMB_HOST_DEVICE void update_variance(element<Real>& e, const adam_scalars& s) {
+SLAMB_ELEMENT void update_variance(element<Real>& e, const adam_scalars& s) {
   const Real gradient = e.gradient * Real(s.gradient_scale);
   e.variance = moved_towards(e.variance, gradient * gradient, s.one_minus_beta2);
 }
 
 /// m̂ / (√v̂ + ε): docs/algorithms/lamb.md (5), slamb.md (4), (5).
 template <class Real>
-SLAMB_HOST_DEVICE Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+SLAMB_ELEMENT Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
   return momentum * Real(s.momentum_correction) /
          (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
 }

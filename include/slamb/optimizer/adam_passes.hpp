@@ -50,16 +50,16 @@ struct adam_update {
 
   // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
   template <class Real>
-  SLAMB_HOST_DEVICE static candidate<Real> candidate_of(const element<Real>& e,
-                                                        const tensor_constants<factors_type>& tensor) {
+  SLAMB_ELEMENT static candidate<Real> candidate_of(const element<Real>& e,
+                                                    const tensor_constants<factors_type>& tensor) {
     const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
     return {e.parameter, direction, direction + Real(tensor.weight_decay) * e.parameter};
   }
 
   // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
   template <class Real>
-  SLAMB_HOST_DEVICE void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
-                               const Real& freshness) const {
+  SLAMB_ELEMENT void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
+                           const Real& freshness) const {
     const Real scaled = trust_ratio.scale(tensor.factors, freshness) * candidate_of(e, tensor).update;
     e.parameter = e.parameter - Real(tensor.rate) * scaled;
   }

@@ -15,7 +15,7 @@ struct gather_parameters : pass_without_constants {
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.exchanged = e.parameter;
   }
 };
@@ -29,7 +29,7 @@ struct scatter_parameters : pass_without_constants {
   float scale = 1.0F;
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.parameter = e.exchanged * Real(scale);
   }
 };
@@ -41,7 +41,7 @@ struct norms_of_model : pass_without_constants {
   static constexpr int sums = 3;
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
     sums.add_square(0, e.parameter);
     sums.add_square(1, e.momentum);
     sums.add_square(2, e.variance);

@@ -19,7 +19,7 @@ struct gather_gradient : pass_without_constants {
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
     sums.check_finite(e.gradient);
     e.exchanged = e.gradient;
   }
@@ -32,7 +32,7 @@ struct check_gradient : pass_without_constants {
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
     sums.check_finite(e.gradient);
   }
 };
@@ -44,7 +44,7 @@ struct sum_gradient : pass_without_constants {
   static constexpr int sums = 1;
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
     sums.check_finite(e.gradient);
     sums.add_square(0, e.gradient);
   }
@@ -58,7 +58,7 @@ struct update_and_sum : adam_update<TrustRatio> {
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, sums);
@@ -73,7 +73,7 @@ struct apply_update : adam_update<TrustRatio> {
   static constexpr int sums = 0;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
     this->apply(e, tensor, Real(1.0F));
   }
 };
@@ -86,7 +86,7 @@ struct update_and_apply : adam_update<TrustRatio> {
   static constexpr int sums = 0;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     this->apply(e, tensor, Real(1.0F));

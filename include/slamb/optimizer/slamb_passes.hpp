@@ -23,8 +23,8 @@ struct form_payload : adam_update<TrustRatio> {
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   template <class Real, class Mask, class Constants, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const Constants& tensor,
-                                    Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const Constants& tensor,
+                                Sums& sums) const {
     sums.check_finite(e.gradient);
     update_momentum(e, tensor.scalars);
     if constexpr (sums_norms) {
@@ -44,7 +44,7 @@ struct sum_received : adam_update<TrustRatio> {
   float per_rank;  ///< 1/N
 
   template <class Real, class Constants, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
     e.momentum = e.momentum * Real(per_rank);
     this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, sums);
   }
@@ -63,8 +63,8 @@ struct apply_received : adam_update<TrustRatio> {
   float per_rank;  ///< 1/N
 
   template <class Real, class Mask, class Constants, class Sums>
-  SLAMB_HOST_DEVICE void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const Constants& tensor,
-                                    Sums& /*sums*/) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const Constants& tensor,
+                                Sums& /*sums*/) const {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);

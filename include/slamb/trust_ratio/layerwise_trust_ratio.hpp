@@ -37,7 +37,7 @@ struct layerwise_trust_ratio {
   }
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void accumulate(const candidate<Real>& x, bool /*received*/, Sums& sums) const {
+  SLAMB_ELEMENT void accumulate(const candidate<Real>& x, bool /*received*/, Sums& sums) const {
     sums.add_square(0, x.parameter);
     sums.add_square(1, x.update);
   }
@@ -48,7 +48,7 @@ struct layerwise_trust_ratio {
   }
 
   template <class Real>
-  SLAMB_HOST_DEVICE Real scale(segment_factors factors, const Real& /*freshness*/) const {
+  SLAMB_ELEMENT Real scale(segment_factors factors, const Real& /*freshness*/) const {
     return Real(factors.ratio);
   }
 };

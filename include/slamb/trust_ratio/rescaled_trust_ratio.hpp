@@ -52,7 +52,7 @@ struct rescaled_trust_ratio {
   }
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void accumulate(const candidate<Real>& x, bool received, Sums& sums) const {
+  SLAMB_ELEMENT void accumulate(const candidate<Real>& x, bool received, Sums& sums) const {
     const int part = received ? 0 : 2;
     sums.add_square(part, x.parameter);
     sums.add_square(part + 1, Form == rescaling::product ? x.update : x.direction);
@@ -75,7 +75,7 @@ struct rescaled_trust_ratio {
   }
 
   template <class Real>
-  SLAMB_HOST_DEVICE Real scale(const segment_factors& f, const Real& freshness) const {
+  SLAMB_ELEMENT Real scale(const segment_factors& f, const Real& freshness) const {
     const Real staleness = Real(1.0F) - freshness;
     if constexpr (Form == rescaling::product) {
       const Real ratio = freshness * Real(f.sent) + staleness * Real(f.unsent);

@@ -12,12 +12,12 @@ struct unit_trust_ratio {
   struct segment_factors {};
 
   template <class Real, class Sums>
-  SLAMB_HOST_DEVICE void accumulate(const candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
+  SLAMB_ELEMENT void accumulate(const candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
 
   SLAMB_HOST_DEVICE segment_factors factors(const double* /*sums*/, segment_facts /*facts*/) const { return {}; }
 
   template <class Real>
-  SLAMB_HOST_DEVICE Real scale(segment_factors /*factors*/, const Real& /*freshness*/) const {
+  SLAMB_ELEMENT Real scale(segment_factors /*factors*/, const Real& /*freshness*/) const {
     return Real(1.0F);
   }
 };

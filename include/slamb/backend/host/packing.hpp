@@ -34,6 +34,7 @@ SLAMB_ALWAYS_INLINE void pack(std::uint32_t bits, const floats& x, float* to) {
   const auto packed = _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), (__m512)x.part[0]);
   _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1U << count_of(bits)) - 1U), packed);
 #else
+  if (bits == 0) return;
   alignas(SLAMB_SIMD_BYTES) float lane[lanes];
   x.store(lane);
   for (; bits != 0; bits &= bits - 1) *to++ = lane[std::countr_zero(bits)];
@@ -50,6 +51,7 @@ SLAMB_ALWAYS_INLINE floats unpack(std::uint32_t bits, const float* from) {
   x.part[0] = (native::floats)_mm512_maskz_expand_ps(static_cast<__mmask16>(bits), packed);
   return x;
 #else
+  if (bits == 0) return floats(0.0F);
   alignas(SLAMB_SIMD_BYTES) float lane[lanes] = {};
   for (; bits != 0; bits &= bits - 1) lane[std::countr_zero(bits)] = *from++;
   return floats::load(lane);

@@ -22,6 +22,11 @@ struct chunk_selection {
 
   void clear() { std::fill(std::begin(bits), std::end(bits), std::uint16_t{0}); }
 
+  void set_freshness(std::uint32_t begin, std::uint32_t past, float value) {
+    for (; begin + lanes <= past; begin += lanes) floats(value).store(freshness + begin);
+    for (; begin < past; ++begin) freshness[begin] = value;
+  }
+
   void select(std::uint32_t begin, std::uint32_t length) {
     if (length == 1) {
       bits[begin / lanes] = static_cast<std::uint16_t>(bits[begin / lanes] | (1U << (begin % lanes)));
@@ -64,8 +69,7 @@ void fill_selected(const Selection& selection, coordinate c, std::uint32_t count
     const auto past = first + static_cast<std::uint32_t>(length);
     if (age == 0) chunk.select(first, past - first);
     if constexpr (fills_freshness) {
-      const float value = table[age];
-      for (std::uint32_t i = first; i < past; ++i) chunk.freshness[i] = value;
+      chunk.set_freshness(first, past, table[age]);
     }
   });
 }
@@ -101,7 +105,7 @@ void fill_chunk(const Selection& selection, const segment& s, coordinate c, std:
   chunk.clear();
   if (s.dense) {
     chunk.select(0, count);
-    if constexpr (Freshness) std::fill_n(chunk.freshness, count, 1.0F);
+    if constexpr (Freshness) chunk.set_freshness(0, count, 1.0F);
     return;
   }
   fill_selected<Freshness>(selection, c, count, payload.freshness, chunk);

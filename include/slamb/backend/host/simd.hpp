@@ -248,10 +248,12 @@ SLAMB_ALWAYS_INLINE lane_mask mask_of(std::uint32_t bits) {
   return mask;
 }
 
-/// The sum of values in double precision, lane by lane; the lanes are added in a fixed order at the end.
+/// The sum of squares in double precision, in eight lanes, of which each takes lanes i and i + 8 of the floats in turn; the
+/// lanes are added in a fixed order at the end.
 struct double_sum {
-  native::doubles low[native::parts] = {};
-  native::doubles high[native::parts] = {};
+  static constexpr int sums = 8;
+  static constexpr int width = native::width / 2;  // doubles in a register
+  native::doubles part[sums / width] = {};
 
   SLAMB_ALWAYS_INLINE void add_square(const floats& x) {
     add_part<0>(x);
@@ -263,12 +265,9 @@ struct double_sum {
   }
 
   double total() const {
-    double lane[lanes];
-    for (int part = 0; part < native::parts; ++part) {
-      std::memcpy(lane + part * native::width, &low[part], sizeof(native::doubles));
-      std::memcpy(lane + part * native::width + native::width / 2, &high[part], sizeof(native::doubles));
-    }
-    for (int half = lanes / 2; half > 0; half /= 2)
+    double lane[sums];
+    std::memcpy(lane, part, sizeof(lane));
+    for (int half = sums / 2; half > 0; half /= 2)
       for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
     return lane[0];
   }
@@ -276,10 +275,11 @@ struct double_sum {
  private:
   template <int Part>
   SLAMB_ALWAYS_INLINE void add_part(const floats& x) {
-    const native::doubles a = native::widen_low(x.part[Part]);
-    const native::doubles b = native::widen_high(x.part[Part]);
-    low[Part] += a * a;
-    high[Part] += b * b;
+    constexpr int first = Part * native::width % sums / width;
+    const native::doubles low = native::widen_low(x.part[Part]);
+    const native::doubles high = native::widen_high(x.part[Part]);
+    part[first] += low * low;
+    part[(first + 1) % (sums / width)] += high * high;
   }
 };
 
