@@ -30,7 +30,7 @@ struct adam_scalars {
 };
 
 /// β x + (1 − β) y, with β x as x − (1 − β) x: as floats, β and 1 − β would not add up to 1, and the bias corrections, which
-/// are of the exact β, would not fit (1.2 % of the step at β2 = 0.999999).
+/// are of the exact β, would not fit. docs/algorithms/lamb.md, "In floats".
 template <class Real>
 SLAMB_ELEMENT Real moved_towards(const Real& x, const Real& y, float one_minus_beta) {
   return (x - Real(one_minus_beta) * x) + Real(one_minus_beta) * y;

@@ -100,8 +100,8 @@ class basic_slamb {
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error: with all state as it
-  ///         was, or, if the averaging of parameters failed, with the step taken and this rank's own parameters in
-  ///         place
+  ///         was, or, if the averaging of parameters failed, with the step taken and the parameters averaged in part
+  ///         or not at all
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
