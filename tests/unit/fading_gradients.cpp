@@ -53,19 +53,18 @@ TEST_CASE("fading gradients: parameters stay finite") {
 
 TEST_CASE("fading gradients: the check can fail") { CHECK_FALSE(all_finite({1.0F, std::nanf("")})); }
 
-TEST_CASE("AdamW: a constant gradient makes steps of the learning rate, whatever β2") {
-  for (const double beta2 : {0.999, 0.9999, 0.99999, 0.999999}) {
-    CAPTURE(beta2);
-    float weight = 0.0F;
-    const float gradient = 1.0F;
-    const std::vector<slamb::parameter> parameters{{.data = &weight, .gradient = &gradient, .size = 1}};
-    slamb::adamw<> optimizer(parameters, {.beta2 = beta2, .weight_decay = 0.0});
-    double worst = 0.0;
-    for (int t = 0; t < 5000; ++t) {
-      weight = 0.0F;  // so that the step is seen in full precision
-      optimizer.step(1.0);
-      worst = std::max(worst, std::abs(static_cast<double>(weight) + 1.0));
-    }
-    CHECK(worst < 1e-3);
+TEST_CASE("AdamW: a constant gradient makes steps of the learning rate, also when β2 is close to 1") {
+  // A β that is off by half a unit in the last place of 1 shows after hundreds of thousands of steps.
+  float weight = 0.0F;
+  const float gradient = 1.0F;
+  const std::vector<slamb::parameter> parameters{{.data = &weight, .gradient = &gradient, .size = 1}};
+  slamb::adamw<> optimizer(parameters, {.beta2 = 0.999999, .weight_decay = 0.0});
+  double worst = 0.0;
+  for (int t = 0; t < 300'000; ++t) {
+    weight = 0.0F;  // so that the step is seen in full precision
+    optimizer.step(1.0);
+    worst = std::max(worst, std::abs(static_cast<double>(weight) + 1.0));
   }
+  CAPTURE(worst);
+  CHECK(worst < 1e-3);
 }
