@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "slamb/slamb.hpp"
@@ -14,8 +15,10 @@ namespace bench {
 
 /// What was done while the clock ran.
 struct steps_taken {
-  std::uint64_t last = 0;   ///< t of the last step
-  double averagings = 0.0;  ///< of the parameters over ranks, a step
+  std::uint64_t last = 0;           ///< t of the last step
+  std::string phase{};              ///< that all steps were of
+  double averagings = 0.0;          ///< of the parameters over ranks, a step
+  double exchanges_of_codes = 0.0;  ///< a step
   std::size_t ranks = 1;
 };
 
@@ -41,21 +44,29 @@ payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> 
   return {static_cast<double>(sent) / elements, static_cast<double>(compressed) / elements};
 }
 
-/// Bytes an element a step: AdamW and LAMB.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
-                     std::span<const slamb::parameter> /*tensors*/, const steps_taken& taken) {
+/// Bytes an element of a step with the whole gradient: the passes of AdamW and LAMB.
+///
+/// @param checks  whether one rank alone looks for gradients that are not finite
+template <class TrustRatio>
+double bytes_of_whole_step(std::size_t ranks, bool checks) {
   using slamb::bytes_per_element;
   double bytes = 0.0;
-  if (taken.ranks > 1)
+  if (ranks > 1)
     bytes += bytes_per_element<slamb::gather_gradient>();
-  else if (optimizer.options().skip_non_finite)
+  else if (checks)
     bytes += bytes_per_element<slamb::check_gradient>();
   if constexpr (TrustRatio::sums_per_segment == 0)
     return bytes + bytes_per_element<slamb::update_and_apply<TrustRatio>>();
   else
     return bytes + bytes_per_element<slamb::update_and_sum<TrustRatio>>() +
            bytes_per_element<slamb::apply_update<TrustRatio>>();
+}
+
+/// Bytes an element a step: AdamW and LAMB.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
+                     std::span<const slamb::parameter> /*tensors*/, const steps_taken& taken) {
+  return bytes_of_whole_step<TrustRatio>(taken.ranks, optimizer.options().skip_non_finite);
 }
 
 /// Bytes an element a step: SLAMB.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <thread>
 
+#include "compressors.hpp"
 #include "shapes.hpp"
 #include "slamb/backend/host/simd.hpp"
 #include "step.hpp"
@@ -44,7 +45,10 @@ int main(int count, char** arguments) {
     std::puts("slamb_bench [--threads=N]  of one step, the copy and the triad (default: one for each core)");
 
   bench::register_steps(bench::bert_25m(), threads);
+  bench::register_one_bit_steps(bench::bert_25m(), threads);
+  bench::register_compressors(bench::bert_25m(), threads);
   bench::register_steps_of_two_ranks(bench::bert_25m());
+  bench::register_one_bit_steps_of_two_ranks(bench::bert_25m());
   bench::register_steps(bench::bert_large(), threads);
 
   benchmark::Initialize(&count, arguments);

@@ -2,7 +2,13 @@
 include_guard(GLOBAL)
 
 add_library(slamb_warnings INTERFACE)
-target_compile_options(slamb_warnings INTERFACE -Wall -Wextra -Wconversion $<$<BOOL:${SLAMB_WARNINGS_AS_ERRORS}>:-Werror>)
+target_compile_options(
+  slamb_warnings
+  INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion>" "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
+if(SLAMB_WARNINGS_AS_ERRORS)
+  target_compile_options(slamb_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>"
+                                                  "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
+endif()
 
 add_library(slamb_tuning INTERFACE)
 target_compile_options(slamb_tuning INTERFACE $<$<BOOL:${SLAMB_NATIVE}>:-march=native>)
@@ -10,7 +16,8 @@ target_compile_options(slamb_tuning INTERFACE $<$<BOOL:${SLAMB_NATIVE}>:-march=n
 # Two false alarms of g++ 12: overlapping copies inside std::string's operator+ (gcc.gnu.org/PR105651), and the operands that
 # its own AVX-512 intrinsics leave undefined on purpose (PR105593). Programs without tuning flags keep the second check.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(slamb_warnings INTERFACE -Wno-restrict)
+  target_compile_options(slamb_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>"
+                                                  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>")
   target_compile_options(slamb_tuning INTERFACE $<$<BOOL:${SLAMB_NATIVE}>:-Wno-maybe-uninitialized>)
 endif()
 

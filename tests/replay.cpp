@@ -1,7 +1,7 @@
 // slamb_replay DIR… [--tolerance X]: runs traces through the library and compares the parameters after every step.
 //
 // Exit: 0 if every trace holds, 1 if one differs or cannot be replayed or the output cannot be written, 2 for a wrong command line.
-#include "support/replay.hpp"
+#include "support/replay_all.hpp"
 
 #include <CLI/CLI.hpp>
 #include <cmath>

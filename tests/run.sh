@@ -1,22 +1,37 @@
 #!/usr/bin/env bash
 # Every test there is, from an empty checkout: installs what is missing, builds, tests.
 #
-#   bash tests/run.sh [--quick]
+#   bash tests/run.sh [--quick | --gpu REPORT.md]
 #
 # --quick: the release suite alone. Without it also the suites under AddressSanitizer with UndefinedBehaviorSanitizer, under
-# ThreadSanitizer and by clang++, the format of the sources and clang-tidy.
+# ThreadSanitizer and by clang++, what nvcc compiles where it is installed, the format of the sources and clang-tidy.
+# --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, and a report of
+# them. It installs nothing: doctest is found by CMake, also through CMAKE_PREFIX_PATH. No GPU is a failure.
 # The last line is `N passed, M failed`, with `, K skipped` where something was; the exit status is 1 if M is not 0.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-quick=false
-for argument in "$@"; do
-  case "$argument" in
+quick=false gpu_report=
+while (($# > 0)); do
+  case "$1" in
     --quick) quick=true ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
-    *) echo "tests/run.sh: unknown option '$argument'; expected --quick" >&2; exit 2 ;;
+    --gpu)
+      gpu_report="${2:-}"
+      if [[ -z "$gpu_report" ]]; then
+        echo "tests/run.sh: --gpu needs the name of the report to write" >&2
+        exit 2
+      fi
+      shift
+      ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    *) echo "tests/run.sh: unknown option '$1'; expected --quick or --gpu REPORT.md" >&2; exit 2 ;;
   esac
+  shift
 done
+if $quick && [[ -n "$gpu_report" ]]; then
+  echo "tests/run.sh: --quick and --gpu exclude each other" >&2
+  exit 2
+fi
 
 passed=0 failed=0 skipped=0
 jobs="$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
@@ -107,6 +122,12 @@ suite() {
   started=$SECONDS
   local status=0
   run ${wrapper[@]+"${wrapper[@]}"} ctest --preset "$preset" --parallel "$jobs" || status=$?
+  add_up "$preset" "$started" "$status"
+}
+
+# add_up PRESET STARTED STATUS: counts the tests of a run of ctest, of which the log has the output.
+add_up() {
+  local preset="$1" started="$2" status="$3"
   # ctest's own summary: "97% tests passed, 3 tests failed out of 120", then a list that names each one left out. The total
   # counts the skipped tests and not the disabled ones.
   local total fail skip disabled
@@ -152,13 +173,31 @@ judge() {
 # tool NAME: NAME-14 where both it and another version are installed.
 tool() { command -v "$1-14" >/dev/null && echo "$1-14" || echo "$1"; }
 format_check() {
-  find include tests bench examples \( -name "*.hpp" -o -name "*.cpp" \) -print0 |
+  find include tests bench examples \( -name "*.hpp" -o -name "*.cpp" -o -name "*.cuh" -o -name "*.cu" \) -print0 |
     xargs -0 "$(tool clang-format)" --dry-run -Werror
 }
 tidy_check() { "$(tool clang-tidy)" --quiet tests/compile/consumer_*/main.cpp -- -std=c++20 -Iinclude; }
 
+# The CUDA Toolkit's compiler, wherever it is; empty if nowhere.
+nvcc="$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc || true)"
+cuda_suite() {
+  if [[ -z "$nvcc" ]]; then
+    skipped=$((skipped + 1))
+    report cuda "$SECONDS" "skipped: no nvcc on PATH or in /usr/local/cuda/bin"
+    return 0
+  fi
+  CUDACXX="${CUDACXX:-$nvcc}" suite cuda
+}
+
 export jobs
 export -f configure_and_build format_check tidy_check tool
+
+if [[ -n "$gpu_report" ]]; then
+  # shellcheck source=tests/device/gpu.sh
+  source tests/device/gpu.sh
+  test_gpu "$gpu_report"
+  finish
+fi
 
 started=$SECONDS
 # Not by `run`: sudo may ask for a password at the terminal.
@@ -176,6 +215,7 @@ if ! $quick; then
   judge "format" "$(tool clang-format)" format_check
   judge "clang-tidy" "$(tool clang-tidy)" tidy_check
   suite clang
+  cuda_suite
   suite asan
   # The sanitizer's shadow memory has a fixed place, which a kernel that spreads addresses widely may hand out: keep it
   # from doing so where this is allowed.

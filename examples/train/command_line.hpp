@@ -3,88 +3,49 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <set>
-#include <slamb/core/config.hpp>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "../option_checks.hpp"
 #include "digits.hpp"
 #include "settings.hpp"
 
 namespace train {
 
-/// Options that do not go together, or not with the data.
-class usage_error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
+/// A wrong command line.
+using option_checks::usage_error;
+
+/// The names that options may have.
+struct known_names {
+  std::span<const std::string_view> optimizers;
+  std::span<const std::string_view> compressors;
 };
 
 namespace detail {
 
 constexpr std::uint64_t most_steps = 1'000'000;
 
-inline std::string version_text() {
-  return "slamb_train " + std::to_string(SLAMB_VERSION_MAJOR) + "." + std::to_string(SLAMB_VERSION_MINOR) + "." +
-         std::to_string(SLAMB_VERSION_PATCH);
-}
-
-/// Accepts the texts that `accepts` does; says "'text' is not <wanted>" of others.
-template <class Accepts>
-CLI::Validator expecting(const std::string& wanted, Accepts accepts) {
-  const auto check = [wanted, accepts](const std::string& text) {
-    return accepts(text) ? std::string() : "'" + text + "' is not " + wanted;
-  };
-  return CLI::Validator(check, "");
-}
-
-template <class Number>
-bool read_number(const std::string& text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size();
-}
-
-inline CLI::Validator integer_in(std::uint64_t least, std::uint64_t most) {
-  const std::string range = "an integer in [" + std::to_string(least) + ", " + std::to_string(most) + "]";
-  return expecting(range, [least, most](const std::string& text) {
-    std::uint64_t value = 0;
-    return read_number(text, value) && value >= least && value <= most;
-  });
-}
-
-/// `range` describes [least, most], or (least, most] where `least` is left out.
-inline CLI::Validator number_in(const std::string& range, double least, double most) {
-  const bool left_out = range.front() == '(';
-  return expecting("a number in " + range, [left_out, least, most](const std::string& text) {
-    double value = 0.0;
-    return read_number(text, value) && (left_out ? value > least : value >= least) && value <= most;
-  });
-}
-
-/// "a, b, c"
-template <class Names>
-std::string joined(const Names& names) {
-  std::string all;
-  for (const auto& name : names) all += (all.empty() ? "" : ", ") + std::string(name);
-  return all;
-}
-
-template <class Names>
-CLI::Validator one_of(const Names& names) {
-  const std::set<std::string, std::less<>> known(names.begin(), names.end());
-  return expecting("one of " + joined(names), [known](const std::string& text) { return known.contains(text); });
-}
-
-inline void add_training_options(CLI::App& app, settings& into, std::span<const std::string_view> known) {
-  app.add_option("--optimizer", into.optimizers, "Which of " + joined(known) + "; repeat it or join by commas [all]")
+inline void add_optimizer_options(CLI::App& app, settings& into, const known_names& known) {
+  using namespace option_checks;
+  app.add_option("--optimizer", into.optimizers,
+                 "Which of " + joined(known.optimizers) + "; repeat it or join by commas [all]")
       ->delimiter(',')
       ->type_name("NAME")
-      ->check(one_of(known));
+      ->check(one_of(known.optimizers));
+  app.add_option("--compressor", into.compressors,
+                 "What they send of gradient or momentum, one of " + joined(known.compressors) +
+                     "; repeat it or join by commas [each optimizer's own]")
+      ->delimiter(',')
+      ->type_name("NAME")
+      ->check(one_of(known.compressors));
+}
+
+inline void add_training_options(CLI::App& app, settings& into) {
+  using namespace option_checks;
   const auto number = [&app](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->type_name("N")->capture_default_str();
   };
@@ -106,44 +67,65 @@ inline void add_training_options(CLI::App& app, settings& into, std::span<const 
   constexpr auto largest_seed = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   number("--seed", into.seed, "The first seed")->check(integer_in(0, largest_seed));
   number("--seeds", into.seeds, "How many seeds, counted from the first")->check(integer_in(1, 1000));
+  app.add_flag("--held-out", into.held_out,
+               "Test on a fifth of the training set that is held out, to choose settings: the test set has no part");
 }
 
-inline void add_slamb_options(CLI::App& app, settings& into) {
-  app.add_option("--k", into.k, "SLAMB: part of the momentum sent at each step")
-      ->type_name("X")
-      ->capture_default_str()
+inline void add_algorithm_options(CLI::App& app, settings& into) {
+  using namespace option_checks;
+  const auto option = [&app](const std::string& name, auto& value, const std::string& text, const char* type) {
+    return app.add_option(name, value, text)->type_name(type)->capture_default_str();
+  };
+  option("--k", into.k, "Sparsifiers: part of the elements sent at each step", "X")
       ->check(number_in("[0.0001, 1]", 1e-4, 1.0));
-  app.add_option("--block", into.block, "SLAMB: contiguous elements that are sent together")
-      ->type_name("N")
-      ->capture_default_str()
+  option("--block", into.block, "random_k: contiguous elements that are sent together", "N")
       ->check(integer_in(1, std::uint64_t{1} << 20U));
-  app.add_option("--beta3", into.beta3, "SLAMB: decay of trust in momentum not lately sent")
-      ->type_name("X")
-      ->capture_default_str()
+  option("--beta3", into.beta3, "SLAMB: decay of trust in momentum not lately sent", "X")
       ->check(number_in("[0, 1]", 0.0, 1.0));
-  app.add_option("--local-steps", into.local_steps, "SLAMB: steps from one mean of the parameters to the next (H)")
-      ->type_name("N")
-      ->capture_default_str()
+  option("--local-steps", into.local_steps, "SLAMB: steps from one mean of the parameters to the next (H)", "N")
+      ->check(integer_in(1, most_steps));
+  option("--one-bit-epsilon", into.one_bit_epsilon,
+         "1-bit and 0/1 optimizers: epsilon, which bounds what a code does to an element of small variance", "X")
+      ->check(number_in("[1e-30, 1]", 1e-30, 1.0));
+  option("--one-bit-warmup", into.one_bit_warmup,
+         "1-bit Adam and LAMB: steps before compression begins [a fifth of the steps]", "N")
+      ->check(integer_in(1, most_steps));
+  option("--one-bit-threshold", into.one_bit_threshold,
+         "1-bit Adam and LAMB: begin sooner, once the variance of a step is this part of that a tenth of the steps "
+         "before [never]",
+         "X")
+      ->check(number_in("(0, 1]", 0.0, 1.0));
+  option("--freeze-step", into.freeze_step, "0/1 Adam: when the variance is frozen [a fifth of the steps]", "N")
+      ->check(integer_in(0, most_steps));
+  option("--variance-update-scaler", into.variance_update_scaler,
+         "0/1 Adam: refreshes of the variance before their interval doubles", "N")
+      ->check(integer_in(1, most_steps));
+  option("--local-step-scaler", into.local_step_scaler,
+         "0/1 Adam: steps before the interval of exchanges doubles [a fifth of the steps]", "N")
+      ->check(integer_in(1, most_steps));
+  option("--local-step-clipper", into.local_step_clipper, "0/1 Adam: the longest interval of exchanges", "N")
       ->check(integer_in(1, most_steps));
 }
 
 inline void add_file_options(CLI::App& app, settings& into) {
   const auto file = [&app](const std::string& name, std::string& value, const std::string& text) {
-    return app.add_option(name, value, text)
-        ->type_name("FILE")
-        ->check(expecting("the name of a file", [](const std::string& path) { return !path.empty(); }));
+    return app.add_option(name, value, text)->type_name("FILE")->check(option_checks::file_name());
   };
   file("--data", into.data, "Images: CSV rows of 64 pixels (0...16) and a label (0...9)")->capture_default_str();
   file("--json", into.json, "Write settings and results");
-  file("--csv", into.csv, "Write the loss and the bytes sent by step");
+  file("--csv", into.csv, "Write loss, bytes sent, collectives and phase by step");
   file("--plot", into.plot, "Draw the loss against the bytes sent, as SVG (by gnuplot)");
 }
 
-inline void check_together(const settings& chosen) {
-  for (const std::string& name : chosen.optimizers) {
-    if (std::ranges::count(chosen.optimizers, name) > 1)
-      throw usage_error("--optimizer: '" + name + "' is there twice");
+inline void refuse_repetition(const std::string& option, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (std::ranges::count(names, name) > 1) throw usage_error(option + ": '" + name + "' is there twice");
   }
+}
+
+inline void check_together(const settings& chosen) {
+  refuse_repetition("--optimizer", chosen.optimizers);
+  refuse_repetition("--compressor", chosen.compressors);
   if (chosen.warmup_steps() >= chosen.steps) {
     throw usage_error("--warmup: " + std::to_string(chosen.warmup_steps()) + " is not in [0, " +
                       std::to_string(chosen.steps - 1) + "]: fewer than --steps");
@@ -159,19 +141,19 @@ inline void check_together(const settings& chosen) {
 
 }  // namespace detail
 
-/// Reads the command line; `optimizers` are the names that there are. Prints help or the version itself and then throws
-/// CLI::Success.
+/// Reads the command line. Prints help or the version itself and then throws CLI::Success.
 ///
 /// @throws usage_error
-inline settings parse_command_line(int argc, const char* const* argv, std::span<const std::string_view> optimizers) {
+inline settings parse_command_line(int argc, const char* const* argv, const known_names& known) {
   settings chosen;
   CLI::App app(
       "Trains a small network on images of handwritten digits, with every optimizer of the library on several ranks of "
       "this process, and compares their accuracy and what they send.",
       "slamb_train");
-  app.set_version_flag("--version", detail::version_text());
-  detail::add_training_options(app, chosen, optimizers);
-  detail::add_slamb_options(app, chosen);
+  app.set_version_flag("--version", option_checks::version_text("slamb_train"));
+  detail::add_optimizer_options(app, chosen, known);
+  detail::add_training_options(app, chosen);
+  detail::add_algorithm_options(app, chosen);
   detail::add_file_options(app, chosen);
   try {
     app.parse(argc, argv);
@@ -181,7 +163,6 @@ inline settings parse_command_line(int argc, const char* const* argv, std::span<
   } catch (const CLI::ParseError& error) {
     throw usage_error(error.what());
   }
-  if (chosen.optimizers.empty()) chosen.optimizers.assign(optimizers.begin(), optimizers.end());
   detail::check_together(chosen);
   return chosen;
 }

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "command_line.hpp"
@@ -49,16 +50,17 @@ outputs prepare_outputs(const settings& chosen) {
   return files;
 }
 
-std::vector<train::outcome> train_all(const settings& chosen, const train::split_digits& data) {
+std::vector<train::outcome> train_all(const settings& chosen, const std::vector<train::optimizer_entry>& entries,
+                                      const train::split_digits& data) {
   std::vector<train::outcome> outcomes;
-  train::progress_bar bar(chosen.steps * chosen.seeds * chosen.optimizers.size());
-  for (const std::string& name : chosen.optimizers) {
-    const train::optimizer_entry& entry = *train::find_optimizer(name);
+  train::progress_bar bar(chosen.steps * chosen.seeds * entries.size());
+  for (const train::optimizer_entry& entry : entries) {
     for (std::uint64_t seed = chosen.seed; seed < chosen.seed + chosen.seeds; ++seed) {
-      bar.begin(name + ", seed " + std::to_string(seed));
+      bar.begin(entry.name + ", seed " + std::to_string(seed));
       const double learning_rate = chosen.learning_rate.value_or(entry.learning_rate);
-      outcomes.push_back(entry.train({chosen, data, seed, learning_rate, [&bar](std::uint64_t) { bar.advance(); }}));
-      outcomes.back().optimizer = name;
+      const train::task work{chosen, data, seed, learning_rate, [&bar](std::uint64_t) { bar.advance(); }};
+      outcomes.push_back(train::train(work, entry.maker(chosen, seed)));
+      outcomes.back().optimizer = entry.name;
     }
   }
   return outcomes;
@@ -69,17 +71,21 @@ void require_written() {
 }
 
 void run(const settings& chosen) {
-  const train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));
+  const std::vector<train::optimizer_entry> entries = train::choose_optimizers(chosen);
+  train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));
+  if (chosen.held_out) data = train::split(data.training);
   train::check_against_data(chosen, data);
   const outputs files = prepare_outputs(chosen);
 
-  train::print_settings(std::cout, chosen, data);
-  const std::vector<train::outcome> outcomes = train_all(chosen, data);
-  train::print_table(std::cout, chosen, outcomes);
-  if (files.json) files.json->write([&](std::ostream& out) { train::write_json(out, chosen, data, outcomes); });
+  train::print_settings(std::cout, chosen, entries, data);
+  const std::vector<train::outcome> outcomes = train_all(chosen, entries, data);
+  train::print_table(std::cout, chosen, entries, outcomes);
+  if (files.json)
+    files.json->write([&](std::ostream& out) { train::write_json(out, chosen, entries, data, outcomes); });
   if (files.csv) files.csv->write([&](std::ostream& out) { train::write_csv(out, outcomes); });
   if (files.plot) {
-    files.plot->write_with([&](const std::filesystem::path& target) { train::draw_plot(chosen, outcomes, target); });
+    files.plot->write_with(
+        [&](const std::filesystem::path& target) { train::draw_plot(chosen, entries, outcomes, target); });
   }
   require_written();
 }
@@ -90,7 +96,9 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
   try {
     try {
-      run(train::parse_command_line(argc, argv, train::optimizer_names()));
+      const std::vector<std::string_view> optimizers = train::optimizer_names();
+      const std::vector<std::string_view> compressors = train::compressor_names();
+      run(train::parse_command_line(argc, argv, {optimizers, compressors}));
     } catch (const CLI::Success&) {  // help or the version was asked for
       require_written();
     }

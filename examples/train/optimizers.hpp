@@ -1,62 +1,33 @@
-// Every optimizer that the program knows, by name: one entry each.
+// Every optimizer that the program knows: the table, and what --optimizer and --compressor make of it.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <slamb/slamb.hpp>
+#include <string>
 #include <string_view>
+#include <vector>
 
-#include "training.hpp"
+#include "rank_optimizer.hpp"
+#include "settings.hpp"
 
 namespace train {
 
-/// An optimizer: its name, the peak learning rate that suits it here, and how to train with it.
+/// An optimizer: its name, the peak learning rate that suits it here, and how to make one for a rank.
 struct optimizer_entry {
-  std::string_view name;
-  double learning_rate;
-  outcome (*train)(const task& work);
+  std::string name;
+  double learning_rate = 0.0;
+  optimizer_maker (*maker)(const settings& chosen, std::uint64_t seed) = nullptr;
 };
 
-// Each learning rate is the one of 0.002, 0.005, 0.01, 0.02, 0.05 with the best mean accuracy over 3 seeds on a fifth
-// of the training set that was held out for this choice, with the other settings at their defaults. The test set had no
-// part.
-inline constexpr std::array optimizers{
-    optimizer_entry{"lamb", 0.01,
-                    [](const task& work) {
-                      using optimizer = slamb::lamb<slamb::thread_communicator>;
-                      return train_with<optimizer>(work, {.weight_decay = work.chosen.weight_decay});
-                    }},
-    optimizer_entry{"adamw", 0.02,
-                    [](const task& work) {
-                      using optimizer = slamb::adamw<slamb::thread_communicator>;
-                      return train_with<optimizer>(work, {.weight_decay = work.chosen.weight_decay});
-                    }},
-    optimizer_entry{
-        "slamb", 0.02,
-        [](const task& work) {
-          using optimizer = slamb::slamb<slamb::thread_communicator>;
-          return train_with<optimizer>(
-              work, {.beta3 = work.chosen.beta3,
-                     .weight_decay = work.chosen.weight_decay,
-                     .local_steps = static_cast<std::int64_t>(work.chosen.local_steps),
-                     .compressor = {
-                         .k = work.chosen.k, .block = static_cast<std::size_t>(work.chosen.block), .seed = work.seed}});
-        }},
-};
+/// The names that --optimizer knows, in the order of the table.
+std::vector<std::string_view> optimizer_names();
 
-/// The entry of that name, or nullptr.
-inline const optimizer_entry* find_optimizer(std::string_view name) {
-  const auto* found = std::ranges::find(optimizers, name, &optimizer_entry::name);
-  return found == optimizers.end() ? nullptr : found;
-}
+/// The names that --compressor knows.
+std::vector<std::string_view> compressor_names();
 
-/// The names, in the order of the table.
-inline std::array<std::string_view, optimizers.size()> optimizer_names() {
-  std::array<std::string_view, optimizers.size()> names;
-  std::ranges::transform(optimizers, names.begin(), &optimizer_entry::name);
-  return names;
-}
+/// What a run of the program compares: the optimizers that were named, all if none was, each with every compressor that
+/// was named, or with its own if none was. All optimizers with a compressor are all that take it.
+///
+/// @throws usage_error for a combination that there is not; it lists what there is.
+std::vector<optimizer_entry> choose_optimizers(const settings& chosen);
 
 }  // namespace train

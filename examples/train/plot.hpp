@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "optimizers.hpp"
 #include "settings.hpp"
 #include "training.hpp"
 
@@ -79,8 +80,8 @@ inline void write_curve(std::ostream& script, std::size_t number, const std::vec
   script << "end_of_curve\n";
 }
 
-inline std::string plot_script(const settings& chosen, const std::vector<outcome>& outcomes,
-                               const std::filesystem::path& target) {
+inline std::string plot_script(const settings& chosen, const std::vector<optimizer_entry>& entries,
+                               const std::vector<outcome>& outcomes, const std::filesystem::path& target) {
   std::ostringstream script;
   script << "set terminal svg size 800,500 noenhanced font 'sans,14' background rgb 'white'\n"
          << "set output " << quoted(target.string()) << '\n'
@@ -92,13 +93,13 @@ inline std::string plot_script(const settings& chosen, const std::vector<outcome
                    std::to_string(chosen.seeds) + (chosen.seeds == 1 ? " seed" : " seeds"))
          << '\n';
   std::string plots;
-  for (std::size_t i = 0; i < chosen.optimizers.size(); ++i) {
-    write_curve(script, i, mean_curve(outcomes, chosen.optimizers[i]));
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    write_curve(script, i, mean_curve(outcomes, entries[i].name));
     // Marks tell the lines apart without colour.
     plots += (i > 0 ? ", " : "plot ") + ("$curve" + std::to_string(i)) +
              " with linespoints linewidth 2 linecolor rgb " + quoted(colours[i % std::size(colours)]) + " pointtype " +
              std::to_string(i + 4) + " pointinterval " + std::to_string(std::max<std::uint64_t>(1, chosen.steps / 12)) +
-             " title " + quoted(chosen.optimizers[i]);
+             " title " + quoted(entries[i].name);
   }
   script << plots << "\nset output\n";
   return script.str();
@@ -109,9 +110,9 @@ inline std::string plot_script(const settings& chosen, const std::vector<outcome
 /// Draws one line for each optimizer into `target`.
 ///
 /// @throws std::runtime_error where gnuplot fails.
-inline void draw_plot(const settings& chosen, const std::vector<outcome>& outcomes,
-                      const std::filesystem::path& target) {
-  const std::string script = detail::plot_script(chosen, outcomes, target);
+inline void draw_plot(const settings& chosen, const std::vector<optimizer_entry>& entries,
+                      const std::vector<outcome>& outcomes, const std::filesystem::path& target) {
+  const std::string script = detail::plot_script(chosen, entries, outcomes, target);
   std::FILE* const gnuplot = popen("gnuplot -", "w");
   if (gnuplot == nullptr) throw std::runtime_error("--plot: gnuplot could not be started");
   const bool told = std::fwrite(script.data(), 1, script.size(), gnuplot) == script.size();

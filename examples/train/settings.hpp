@@ -1,8 +1,8 @@
 // What the command line sets, with the defaults of the program.
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -23,7 +23,8 @@ constexpr std::array<std::string_view, 4> schedule_names{"constant", "polynomial
 
 /// Settings of one run of the program; empty strings are files that are not wanted.
 struct settings {
-  std::vector<std::string> optimizers;  ///< names, in the order of the table
+  std::vector<std::string> optimizers;   ///< names, in the order of the table; empty: all
+  std::vector<std::string> compressors;  ///< names; empty: each optimizer's own
   int ranks = 4;
   std::uint64_t batch = 256;  ///< images a step, over all ranks
   std::uint64_t steps = 300;
@@ -33,16 +34,30 @@ struct settings {
   double weight_decay = 0.01;
   std::uint64_t seed = 1;   ///< the first
   std::uint64_t seeds = 5;  ///< how many, one after another
+  bool held_out = false;    ///< a fifth of the training set stands in for the test set
   double k = 0.1;
   std::uint64_t block = 1;
   double beta3 = 0.93;
-  std::uint64_t local_steps = 50;  ///< H
+  std::uint64_t local_steps = 50;                  ///< H
+  double one_bit_epsilon = 1e-4;                   ///< of the recipes that send codes of the momentum
+  std::optional<std::uint64_t> one_bit_warmup;     ///< steps; unset: a fifth of `steps`
+  std::optional<double> one_bit_threshold;         ///< unset: the warm-up is as long as that
+  std::optional<std::uint64_t> freeze_step;        ///< unset: a fifth of `steps`
+  std::uint64_t variance_update_scaler = 16;       ///< κ
+  std::optional<std::uint64_t> local_step_scaler;  ///< steps; unset: a fifth of `steps`
+  std::uint64_t local_step_clipper = 16;           ///< the longest interval
   std::string data = SLAMB_TRAIN_DATA;
   std::string json;
   std::string csv;
   std::string plot;
 
   std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
+  std::uint64_t one_bit_warmup_steps() const { return one_bit_warmup.value_or(fifth_of_steps()); }
+  std::uint64_t variance_freeze_step() const { return freeze_step.value_or(fifth_of_steps()); }
+  std::uint64_t local_interval_scaler() const { return local_step_scaler.value_or(fifth_of_steps()); }
+
+ private:
+  std::uint64_t fifth_of_steps() const { return std::max<std::uint64_t>(1, steps / 5); }
 };
 
 using schedule_function = std::function<double(std::uint64_t)>;

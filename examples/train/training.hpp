@@ -2,24 +2,28 @@
 // what the optimizer exchanges. The code never asks which optimizer it drives.
 #pragma once
 
-#include <chrono>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <slamb/slamb.hpp>
-#include <span>
-#include <stdexcept>
+#include <slamb/core/statistics.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "digits.hpp"
-#include "network.hpp"
+#include "rank_optimizer.hpp"
 #include "settings.hpp"
 
 namespace train {
 
 inline constexpr std::array<std::size_t, 4> layer_widths{pixels_per_image, 256, 128, classes};
+
+/// Parameters of a network of these widths: weights and biases.
+constexpr std::uint64_t parameters_of_network() {
+  std::uint64_t all = 0;
+  for (std::size_t i = 1; i < layer_widths.size(); ++i) all += (layer_widths[i - 1] + 1) * layer_widths[i];
+  return all;
+}
 
 /// What a run works on.
 struct task {
@@ -34,6 +38,8 @@ struct task {
 struct curve_point {
   double loss = 0.0;             ///< over the step's whole batch, before the step
   std::uint64_t sent_bytes = 0;  ///< by rank 0, since the start; at the last step with the closing synchronization
+  std::uint64_t rounds = 0;      ///< collectives, likewise
+  std::size_t phase = 0;         ///< of the step: its number in `statistics.phases`
 };
 
 /// What came of a run.
@@ -50,126 +56,9 @@ struct outcome {
   std::vector<curve_point> curve;  ///< [steps]
 };
 
-namespace detail {
-
-/// FNV-1a over the bytes of all parameters.
-inline std::uint64_t hash_of(std::span<const slamb::parameter> parameters) {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const slamb::parameter& p : parameters) {
-    for (const std::byte byte : std::as_bytes(std::span(p.data, p.size))) {
-      hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001B3U;
-    }
-  }
-  return hash;
-}
-
-inline evaluation evaluate(network& model, const digits& set) {
-  using matrix = network::matrix;
-  const auto rows = static_cast<Eigen::Index>(set.rows());
-  return model.evaluate(Eigen::Map<const matrix>(set.pixels.data(), rows, pixels_per_image), set.labels);
-}
-
-/// One rank's part of the batches: rows of its own shard, copied into matrices of a fixed size.
-class batches {
- public:
-  batches(const task& work, std::size_t rank)
-      : set_(work.data.training), sampler_(make_sampler(work, rank)), labels_(share(work.chosen.batch, work, rank)) {
-    images_.resize(static_cast<Eigen::Index>(labels_.size()), pixels_per_image);
-  }
-
-  void next() {
-    for (std::size_t i = 0; i < labels_.size(); ++i) {
-      const std::size_t row = sampler_.next();
-      std::ranges::copy(set_.image(row), images_.row(static_cast<Eigen::Index>(i)).data());
-      labels_[i] = set_.labels[row];
-    }
-  }
-
-  const network::matrix& images() const { return images_; }
-  std::span<const int> labels() const { return labels_; }
-
- private:
-  static std::size_t share(std::size_t count, const task& work, std::size_t rank) {
-    const auto ranks = static_cast<std::size_t>(work.chosen.ranks);
-    return first_of_rank(count, rank + 1, ranks) - first_of_rank(count, rank, ranks);
-  }
-
-  static batch_sampler make_sampler(const task& work, std::size_t rank) {
-    const auto ranks = static_cast<std::size_t>(work.chosen.ranks);
-    const std::size_t rows = work.data.training.rows();
-    return {first_of_rank(rows, rank, ranks), first_of_rank(rows, rank + 1, ranks), engine_for(work.seed, 1 + rank)};
-  }
-
-  const digits& set_;
-  batch_sampler sampler_;
-  std::vector<int> labels_;
-  network::matrix images_;
-};
-
-/// Runs one rank to its end. The curve's losses are this rank's shares of the batches'.
-template <class Optimizer>
-outcome train_rank(const task& work, const typename Optimizer::options_type& options,
-                   slamb::thread_communicator communicator) {
-  using clock = std::chrono::steady_clock;
-  const auto rank = static_cast<std::size_t>(communicator.rank());
-  network model(layer_widths, engine_for(work.seed, 0));  // equal on all ranks
-  const std::vector<slamb::parameter> parameters = model.parameters();
-  Optimizer optimizer(parameters, options, std::move(communicator), slamb::host_backend{.threads = 1});
-  const schedule_function learning_rate = make_schedule(work.chosen, work.learning_rate);
-  batches own(work, rank);
-  // The optimizer takes means over ranks: with this divisor they are means over the batch, however it is split.
-  const double divisor = static_cast<double>(work.chosen.batch) / work.chosen.ranks;
-
-  outcome result;
-  if (rank == 0) result.untrained_loss = evaluate(model, work.data.training).loss;
-  const auto start = clock::now();
-  for (std::uint64_t step = 1; step <= work.chosen.steps; ++step) {
-    own.next();
-    const double loss = model.compute_gradients(own.images(), own.labels(), divisor);
-    optimizer.step(learning_rate(step));
-    result.curve.push_back({loss / work.chosen.ranks, optimizer.statistics().traffic.total().sent_bytes});
-    if (rank == 0) work.progress(step);
-  }
-  optimizer.synchronize_parameters();
-  result.curve.back().sent_bytes = optimizer.statistics().traffic.total().sent_bytes;
-  result.seconds = std::chrono::duration<double>(clock::now() - start).count();
-  result.statistics = optimizer.statistics();
-  result.parameter_hash = hash_of(parameters);
-  if (rank == 0) {
-    result.final_loss = evaluate(model, work.data.training).loss;
-    result.test_accuracy = evaluate(model, work.data.test).accuracy;
-  }
-  return result;
-}
-
-/// Rank 0's outcome with the losses of all ranks.
-inline outcome combine(std::vector<outcome> ranks) {
-  outcome& result = ranks.front();
-  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
-    if (ranks[rank].parameter_hash != result.parameter_hash) {
-      throw std::runtime_error("the ranks ended with different parameters");
-    }
-    for (std::size_t i = 0; i < result.curve.size(); ++i) result.curve[i].loss += ranks[rank].curve[i].loss;
-  }
-  return std::move(result);
-}
-
-}  // namespace detail
-
 /// Trains with a fresh optimizer on every rank.
 ///
 /// @throws whatever a rank throws; std::runtime_error where ranks end with different parameters.
-template <class Optimizer>
-outcome train_with(const task& work, const typename Optimizer::options_type& options) {
-  std::vector<outcome> ranks(static_cast<std::size_t>(work.chosen.ranks));
-  slamb::run_ranks(work.chosen.ranks, [&](slamb::thread_communicator communicator) {
-    const auto rank = static_cast<std::size_t>(communicator.rank());
-    ranks[rank] = detail::train_rank<Optimizer>(work, options, std::move(communicator));
-  });
-  outcome result = detail::combine(std::move(ranks));
-  result.seed = work.seed;
-  result.learning_rate = work.learning_rate;
-  return result;
-}
+outcome train(const task& work, const optimizer_maker& make_optimizer);
 
 }  // namespace train

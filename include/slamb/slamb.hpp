@@ -1,22 +1,46 @@
-// slamb: communication-efficient large-batch optimizers on raw buffers. Include this.
+// slamb: communication-efficient large-batch optimizers on raw buffers. Include this. Compiled by nvcc it also brings the
+// CUDA backend.
 #pragma once
 
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"
+#include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/integer.hpp"
+#include "slamb/compressor/natural.hpp"
 #include "slamb/compressor/no_compressor.hpp"
 #include "slamb/compressor/random_k.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/compressor/top_k.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/error_feedback/local_momentum.hpp"
 #include "slamb/error_feedback/no_error_feedback.hpp"
+#include "slamb/error_feedback/residual.hpp"
+#include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/lamb.hpp"
+#include "slamb/optimizer/one_bit.hpp"
 #include "slamb/optimizer/slamb.hpp"
+#include "slamb/optimizer/zero_one_adam.hpp"
+#include "slamb/plan/lamb.hpp"
+#include "slamb/plan/network.hpp"
+#include "slamb/plan/one_bit.hpp"
+#include "slamb/plan/slamb.hpp"
+#include "slamb/plan/zero_one_adam.hpp"
+#include "slamb/schedule/intervals.hpp"
 #include "slamb/schedule/learning_rate.hpp"
+#include "slamb/schedule/warm_up.hpp"
+#include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
+
+#if defined(__CUDACC__)
+#include "slamb/backend/cuda/cuda_backend.cuh"
+#include "slamb/backend/cuda/thread_communicator.cuh"
+#endif

@@ -1,4 +1,4 @@
-# cmake -DCOMPILER=… -DROOT=… -DSOURCE=… -P must_fail.cmake
+# cmake -DCOMPILER=… -DROOT=… -DSOURCE=… [-DFLAGS=…] -P must_fail.cmake
 #
 # Succeeds when SOURCE does not compile and the compiler's output matches the regular expression (CMake's) of its first
 # line, `// expect: <regular expression>`.
@@ -9,8 +9,11 @@ endif()
 set(expected "${CMAKE_MATCH_1}")
 
 set(ENV{LC_ALL} C)
+if(NOT DEFINED FLAGS)
+  set(FLAGS -fsyntax-only)  # nvcc has others
+endif()
 execute_process(
-  COMMAND "${COMPILER}" -std=c++20 "-I${ROOT}/include" "-I${ROOT}/tests" -fsyntax-only "${SOURCE}"
+  COMMAND "${COMPILER}" -std=c++20 "-I${ROOT}/include" "-I${ROOT}/tests" ${FLAGS} "${SOURCE}"
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
   ERROR_VARIABLE output)

@@ -1,21 +1,19 @@
 // Runs traces through the library: one thread a rank, each with its own gradients, and compares the parameters after
-// every step. slamb_replay and the tests call the same functions.
+// every step. slamb_replay and the tests call the same functions, on every backend.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <exception>
-#include <filesystem>
-#include <ostream>
 #include <slamb/slamb.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "generate.hpp"
+#include "rank_memory.hpp"
 #include "trace.hpp"
 
 namespace test_support {
@@ -23,17 +21,18 @@ namespace test_support {
 /// Runs the optimizer over the trace, on as many threads as the trace has ranks.
 ///
 /// @param options       the optimizer's
-/// @param before_step   called as before_step(optimizer, step) with step = 0, 1, … before each step
+/// @param before_step   called as before_step(optimizer, step, rank_memory) with step = 0, 1, … before each step
 /// @return max |got − expected| / max |expected| over all steps and ranks; infinite if a result is NaN
 /// @throws whatever the optimizer throws, and std::runtime_error if it skipped a step
-template <class Optimizer, class BeforeStep>
+template <class Optimizer, class Backend, class BeforeStep>
 double replay_with(const trace& given, const typename Optimizer::options_type& options, BeforeStep before_step) {
   const trace_settings& settings = given.settings;
   std::vector<double> errors(static_cast<std::size_t>(settings.world), 0.0);
   slamb::run_ranks(settings.world, [&](slamb::thread_communicator communicator) {
     const int rank = communicator.rank();
-    std::vector<float> parameters = given.start;
-    std::vector<float> gradients(given.start.size());
+    rank_memory<Backend> memory;
+    const std::span<float> parameters = memory.hold(std::span<const float>(given.start));
+    const std::span<float> gradients = memory.hold(std::span<const float>(given.start));
     std::vector<slamb::parameter> tensors;
     std::size_t first = 0;
     for (std::size_t i = 0; i < settings.shapes.size(); ++i) {
@@ -43,13 +42,14 @@ double replay_with(const trace& given, const typename Optimizer::options_type& o
                          .dimensions = static_cast<int>(settings.shapes[i].size())});
       first += settings.size(i);
     }
-    Optimizer optimizer(tensors, options, std::move(communicator), slamb::host_backend{.threads = 1});
+    Optimizer optimizer(tensors, options, memory.ranks(std::move(communicator)), memory.backend());
     double worst = 0.0;
     for (std::size_t step = 0; step < settings.steps; ++step) {
-      std::ranges::copy(given.gradient(step, rank), gradients.begin());
-      before_step(optimizer, step);
+      memory.write(given.gradient(step, rank), gradients);
+      before_step(optimizer, step, memory);
       optimizer.step(settings.number("lr"));
-      worst = std::max(worst, max_absolute_error(std::span<const float>(parameters), given.after(step, rank)));
+      const std::vector<float> reached = memory.read(parameters);
+      worst = std::max(worst, max_absolute_error(std::span<const float>(reached), given.after(step, rank)));
     }
     if (optimizer.statistics().step != settings.steps) throw std::runtime_error("the optimizer skipped a step");
     errors[static_cast<std::size_t>(rank)] = worst;
@@ -67,44 +67,94 @@ Options adam_options(const trace_settings& settings) {
   options.beta2 = settings.number("beta2");
   options.epsilon = settings.number("eps");
   options.weight_decay = settings.number("weight_decay");
-  options.bias_correction = settings.number("bias_correction", 1.0) != 0.0;
+  if constexpr (requires { options.bias_correction; })
+    options.bias_correction = settings.number("bias_correction", 1.0) != 0.0;
+  if constexpr (requires { options.compressor.scales; })
+    options.compressor.scales =
+        settings.word("scales") == "fused" ? slamb::scale_sharing::fused : slamb::scale_sharing::per_tensor;
   return options;
 }
 
-inline constexpr auto nothing = [](auto&, std::size_t) {};
+inline std::uint64_t count(const trace_settings& settings, std::string_view key) {
+  return static_cast<std::uint64_t>(settings.number(key));
+}
 
-template <slamb::rescaling Form>
+inline constexpr auto nothing = [](auto&, std::size_t, auto&) {};
+
+template <class Backend>
+using ranks_of = typename rank_memory<Backend>::communicator;
+
+template <class Backend, slamb::rescaling Form>
 double replay_slamb_form(const trace& given) {
-  using optimizer = slamb::slamb<slamb::thread_communicator, slamb::explicit_mask, slamb::rescaled_trust_ratio<Form>>;
+  using optimizer = slamb::slamb<ranks_of<Backend>, slamb::explicit_mask, slamb::rescaled_trust_ratio<Form>, Backend>;
   const trace_settings& settings = given.settings;
   auto options = adam_options<typename optimizer::options_type>(settings);
   options.beta3 = settings.number("beta3");
-  options.local_steps = static_cast<decltype(options.local_steps)>(settings.number("local_steps"));
-  options.dense_below = static_cast<decltype(options.dense_below)>(settings.number("dense_below"));
+  options.local_steps = static_cast<std::int64_t>(count(settings, "local_steps"));
+  options.dense_below = count(settings, "dense_below");
   options.trust_ratio.lower = settings.number("trust_min");
   options.trust_ratio.upper = settings.number("trust_max");
-  return replay_with<optimizer>(given, options,
-                                [&](auto& o, std::size_t step) { o.compressor().set(given.mask(step)); });
+  return replay_with<optimizer, Backend>(given, options, [&](auto& o, std::size_t step, auto& memory) {
+    o.compressor().set(memory.hold(given.mask(step)));
+  });
 }
 
 }  // namespace detail
 
-inline double replay_adamw(const trace& given) {
-  using optimizer = slamb::adamw<slamb::thread_communicator>;
-  return replay_with<optimizer>(given, detail::adam_options<optimizer::options_type>(given.settings), detail::nothing);
+template <class Backend>
+double replay_adamw(const trace& given) {
+  using optimizer = slamb::adamw<detail::ranks_of<Backend>, Backend>;
+  return replay_with<optimizer, Backend>(given, detail::adam_options<typename optimizer::options_type>(given.settings),
+                                         detail::nothing);
 }
 
-inline double replay_lamb(const trace& given) {
-  using optimizer = slamb::lamb<slamb::thread_communicator>;
-  auto options = detail::adam_options<optimizer::options_type>(given.settings);
+template <class Backend>
+double replay_lamb(const trace& given) {
+  using optimizer = slamb::lamb<detail::ranks_of<Backend>, Backend>;
+  auto options = detail::adam_options<typename optimizer::options_type>(given.settings);
   options.trust_ratio.lower = given.settings.number("trust_min", options.trust_ratio.lower);
   options.trust_ratio.upper = given.settings.number("trust_max", options.trust_ratio.upper);
-  return replay_with<optimizer>(given, options, detail::nothing);
+  return replay_with<optimizer, Backend>(given, options, detail::nothing);
 }
 
-inline double replay_slamb(const trace& given) {
-  return given.settings.word("rescaling") == "product" ? detail::replay_slamb_form<slamb::rescaling::product>(given)
-                                                       : detail::replay_slamb_form<slamb::rescaling::blend>(given);
+template <class Backend>
+double replay_slamb(const trace& given) {
+  return given.settings.word("rescaling") == "product"
+             ? detail::replay_slamb_form<Backend, slamb::rescaling::product>(given)
+             : detail::replay_slamb_form<Backend, slamb::rescaling::blend>(given);
+}
+
+template <class Backend>
+double replay_one_bit_adam(const trace& given) {
+  using optimizer = slamb::one_bit_adam<detail::ranks_of<Backend>, slamb::sign, Backend>;
+  auto options = detail::adam_options<typename optimizer::options_type>(given.settings);
+  options.warm_up.steps = detail::count(given.settings, "warmup_steps");
+  return replay_with<optimizer, Backend>(given, options, detail::nothing);
+}
+
+template <class Backend>
+double replay_one_bit_lamb(const trace& given) {
+  using optimizer = slamb::one_bit_lamb<detail::ranks_of<Backend>, slamb::sign, Backend>;
+  auto options = detail::adam_options<typename optimizer::options_type>(given.settings);
+  options.warm_up.steps = detail::count(given.settings, "warmup_steps");
+  options.trust_ratio.lower = given.settings.number("trust_min");
+  options.trust_ratio.upper = given.settings.number("trust_max");
+  options.trust_ratio.average = given.settings.number("trust_beta");
+  options.trust_ratio.factor_lower = given.settings.number("factor_min");
+  options.trust_ratio.factor_upper = given.settings.number("factor_max");
+  options.trust_ratio.factor_change = given.settings.number("factor_threshold");
+  return replay_with<optimizer, Backend>(given, options, detail::nothing);
+}
+
+template <class Backend>
+double replay_zero_one_adam(const trace& given) {
+  using optimizer = slamb::zero_one_adam<detail::ranks_of<Backend>, slamb::sign, Backend>;
+  auto options = detail::adam_options<typename optimizer::options_type>(given.settings);
+  options.variance_schedule.freeze_step = detail::count(given.settings, "variance_freeze_step");
+  options.variance_schedule.update_scaler = detail::count(given.settings, "variance_update_scaler");
+  options.local_schedule.scaler = detail::count(given.settings, "local_step_scaler");
+  options.local_schedule.clipper = detail::count(given.settings, "local_step_clipper");
+  return replay_with<optimizer, Backend>(given, options, detail::nothing);
 }
 
 /// An algorithm of the traces, and the function that runs it.
@@ -113,49 +163,25 @@ struct replayable {
   double (*run)(const trace&);
 };
 
+template <class Backend>
 inline constexpr replayable replayables[] = {
-    {"adamw", replay_adamw},
-    {"lamb", replay_lamb},
-    {"slamb", replay_slamb},
+    {"adamw", replay_adamw<Backend>},
+    {"lamb", replay_lamb<Backend>},
+    {"slamb", replay_slamb<Backend>},
+    {"one_bit_adam", replay_one_bit_adam<Backend>},
+    {"one_bit_lamb", replay_one_bit_lamb<Backend>},
+    {"zero_one_adam", replay_zero_one_adam<Backend>},
 };
 
 /// Runs one trace through the optimizer it names; see `replay_with`.
 ///
 /// @throws std::runtime_error if this version has no such optimizer
-inline double replay(const trace& given) {
-  for (const replayable& r : replayables) {
+template <class Backend = slamb::host_backend>
+double replay(const trace& given) {
+  for (const replayable& r : replayables<Backend>) {
     if (given.settings.algorithm == r.algorithm) return r.run(given);
   }
   throw std::runtime_error("this version has no optimizer for the algorithm " + given.settings.algorithm);
-}
-
-/// Replays every folder: a line `name max_rel_err=X` each, then `N passed, M failed`, on `out`; why one failed, on
-/// `err`.
-///
-/// @return 0, or 1 if any differs by more than `tolerance` or could not be replayed
-inline int replay_all(const std::vector<std::string>& folders, double tolerance, std::ostream& out, std::ostream& err) {
-  const auto text = [](double x) {
-    char digits[32];
-    std::snprintf(digits, sizeof digits, "%.3g", x);
-    return std::string(digits);
-  };
-  std::size_t passed = 0;
-  for (const std::string& folder : folders) {
-    const std::string name = trace_name(folder);
-    try {
-      const double error = replay(read_trace(folder));
-      out << name << " max_rel_err=" << text(error) << std::endl;
-      if (error <= tolerance) {
-        ++passed;
-      } else {
-        err << name << " error: differs by more than the tolerance of " << text(tolerance) << std::endl;
-      }
-    } catch (const std::exception& failure) {
-      err << name << " error: " << failure.what() << std::endl;
-    }
-  }
-  out << passed << " passed, " << folders.size() - passed << " failed" << std::endl;
-  return passed == folders.size() ? 0 : 1;
 }
 
 }  // namespace test_support

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <span>
@@ -57,16 +58,58 @@ class flaky_communicator {
   int size() const { return base_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    if (failing_.count(calls_++) != 0) throw slamb::communicator_error("flaky: not now");
+    fail_if_due();
     base_.all_reduce_sum(values, stream);
+  }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    fail_if_due();
+    base_.all_to_all(send, receive, stream);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    fail_if_due();
+    base_.all_gather(mine, all, stream);
   }
 
   std::uint64_t calls() const { return calls_; }
 
  private:
+  void fail_if_due() {
+    if (failing_.count(calls_++) != 0) throw slamb::communicator_error("flaky: not now");
+  }
+
   Base base_;
   std::set<std::uint64_t> failing_;
   std::uint64_t calls_ = 0;
+};
+
+/// Keeps the first scale of every exchange's first message, of either phase; see docs/algorithms/one_bit_exchange.md.
+template <class Base>
+class scale_watching_communicator {
+ public:
+  scale_watching_communicator(Base base, std::shared_ptr<std::vector<float>> scales)
+      : base_(std::move(base)), scales_(std::move(scales)) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    keep(send);
+    base_.all_to_all(send, receive, stream);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    keep(mine);
+    base_.all_gather(mine, all, stream);
+  }
+
+ private:
+  void keep(std::span<const std::byte> message) {
+    scales_->push_back(0.0F);
+    std::memcpy(&scales_->back(), message.data(), sizeof(float));
+  }
+
+  Base base_;
+  std::shared_ptr<std::vector<float>> scales_;
 };
 
 /// Rank 0 among peers that do not exist. At construction they say what this rank says; after that each sends either
@@ -87,6 +130,17 @@ class imagined_peers {
       for (std::size_t i = share; i < values.size(); ++i) values[i] = values[i - share];
     } else if (how_ == habit::send_the_same) {
       for (float& x : values) x *= static_cast<float>(size_);
+    }
+  }
+
+  /// What each peer sends is what this rank sends itself, or zeros.
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    all_gather(send.first(send.size() / static_cast<std::size_t>(size_)), receive, stream);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream /*stream*/) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const bool is_given = i < mine.size() || how_ == habit::send_the_same;
+      all[i] = is_given ? mine[i % mine.size()] : std::byte{0};
     }
   }
 

@@ -1,6 +1,6 @@
 // Replaying traces through the library: recorded runs, runs made up by the oracle, and everything that must count as
 // failed.
-#include "../support/replay.hpp"
+#include "../support/replay_all.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/one_bit_record.hpp"
 #include "../support/record.hpp"
 
 #ifndef SLAMB_TEST_DATA
@@ -47,6 +48,12 @@ double error_of_recorded(const std::string& text, double k = 0.3) {
   return replay(read_trace(folder.path()));
 }
 
+double error_of_recorded_one_bit(const std::string& text) {
+  const temporary_folder folder;
+  test_support::record_one_bit_trace(folder.path(), text, 6);
+  return replay(read_trace(folder.path()));
+}
+
 struct outcome {
   int code;
   std::string out, err;
@@ -64,7 +71,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 }  // namespace
 
 TEST_CASE("replay: the library reaches the recorded parameters") {
-  for (const std::string name : {"adamw", "lamb", "slamb-product", "slamb-blend"}) {
+  for (const std::string name : {"adamw", "lamb", "slamb-product", "slamb-blend", "one-bit-adam-fused",
+                                 "one-bit-adam-per-tensor", "one-bit-lamb", "zero-one-adam"}) {
     CAPTURE(name);
     CHECK(replay(recorded(name)) <= 1e-5);
   }
@@ -95,6 +103,24 @@ TEST_CASE("replay: SLAMB of any world reaches the oracle's parameters") {
   }
 }
 
+TEST_CASE("replay: 1-bit Adam, 1-bit LAMB and 0/1 Adam of any world reach the oracle's parameters") {
+  const std::string ratio =
+      "trust_min 0.02\ntrust_max 3\ntrust_beta 0.8\nfactor_max 2\nfactor_min 0.7\nfactor_threshold 0.2\n";
+  const std::string intervals =
+      "variance_freeze_step 5\nvariance_update_scaler 1\nlocal_step_scaler 2\nlocal_step_clipper 4\n";
+  for (const int world : {1, 2, 3, 8}) {
+    for (const std::string scales : {"scales fused\n", "scales per_tensor\n"}) {
+      CAPTURE(world);
+      CAPTURE(scales);
+      CHECK(error_of_recorded_one_bit(text_of("one_bit_adam", world, "warmup_steps 4\n" + scales)) <= 1e-5);
+      CHECK(error_of_recorded_one_bit(text_of("one_bit_adam", world, "warmup_steps 100\n" + scales)) <= 1e-5);
+      CHECK(error_of_recorded_one_bit(text_of("one_bit_lamb", world, "warmup_steps 1\n" + ratio + scales)) <= 1e-5);
+      CHECK(error_of_recorded_one_bit(text_of("one_bit_lamb", world, "warmup_steps 6\n" + ratio + scales)) <= 1e-5);
+      CHECK(error_of_recorded_one_bit(text_of("zero_one_adam", world, intervals + scales)) <= 1e-5);
+    }
+  }
+}
+
 TEST_CASE("replay: scalars and tensors of 0 elements, also where there is nothing else") {
   for (const std::string tensors : {"tensor\ntensor 7 0\n", "tensor 0\n"}) {
     for (const int world : {1, 3}) {
@@ -108,6 +134,7 @@ TEST_CASE("replay: scalars and tensors of 0 elements, also where there is nothin
       CHECK(error_of_recorded(text("lamb", "bias_correction 1\n")) <= 1e-5);
       CHECK(error_of_recorded(text("slamb", slamb_settings("product", 5))) <= 1e-5);
       CHECK(error_of_recorded(text("slamb", slamb_settings("blend", 5))) <= 1e-5);
+      CHECK(error_of_recorded_one_bit(text("one_bit_adam", "warmup_steps 4\nscales fused\n")) <= 1e-5);
     }
   }
 }
@@ -119,6 +146,30 @@ TEST_CASE("replay: a setting that differs from the recorded one shows") {
   given = recorded("lamb");
   given.settings.numbers["bias_correction"] = 0.0;
   CHECK(replay(given) > 1e-4);
+  const auto error_with = [](const std::string& name, const char* key, double value) {
+    trace changed = recorded(name);
+    changed.settings.numbers.at(key) = value;
+    return replay(changed);
+  };
+  CHECK(error_with("one-bit-adam-fused", "warmup_steps", 6.0) > 1e-4);
+  CHECK(error_with("one-bit-lamb", "trust_beta", 0.8) > 1e-4);
+  CHECK(error_with("one-bit-lamb", "trust_max", 0.015) > 1e-4);
+  CHECK(error_with("one-bit-lamb", "factor_threshold", 0.02) > 1e-4);
+  CHECK(error_with("zero-one-adam", "variance_freeze_step", 13.0) > 1e-4);
+  CHECK(error_with("zero-one-adam", "variance_update_scaler", 4.0) > 1e-4);
+  CHECK(error_with("zero-one-adam", "local_step_scaler", 5.0) > 1e-4);
+  CHECK(error_with("zero-one-adam", "local_step_clipper", 2.0) > 1e-4);
+  for (const std::string name : {"one-bit-adam-fused", "one-bit-lamb", "zero-one-adam"}) {
+    given = recorded(name);
+    given.settings.words.at("scales") = given.settings.word("scales") == "fused" ? "per_tensor" : "fused";
+    CHECK(replay(given) > 1e-4);
+  }
+}
+
+TEST_CASE("replay: an algorithm without an optimizer is refused by name") {
+  trace given = recorded("lamb");
+  given.settings.algorithm = "lion";
+  CHECK_THROWS_WITH(replay(given), "this version has no optimizer for the algorithm lion");
 }
 
 TEST_CASE("replay: one wrong parameter at the last step and rank shows") {
@@ -161,18 +212,18 @@ TEST_CASE("replay: prints a line for each trace and counts") {
 
 TEST_CASE("replay: what cannot be replayed fails, and the others still run") {
   const temporary_folder folder;
-  for (const std::string name : {"later", "wrong"}) std::filesystem::create_directory(folder.path() / name);
-  record_trace(folder.path() / "later", text_of("lamb", 1, "bias_correction 1\n"), 1);
-  test_support::write_file(folder.path() / "later" / "trace.txt",
-                           text_of("one_bit_adam", 1, "warmup_steps 5\nscales fused\n"));
+  for (const std::string name : {"refused", "wrong"}) std::filesystem::create_directory(folder.path() / name);
+  record_trace(folder.path() / "refused", text_of("lamb", 1, "bias_correction 1\n"), 1);
+  test_support::write_file(folder.path() / "refused" / "trace.txt",
+                           text_of("one_bit_adam", 1, "warmup_steps 0\nscales fused\n"));
   record_trace(folder.path() / "wrong", text_of("lamb", 1, "bias_correction 1\n"), 1);
   test_support::write_file(folder.path() / "wrong" / "trace.txt", std::string("algorithm lamb\nworld one\n"));
 
-  const outcome mixed = replayed({(folder.path() / "later").string(), (folder.path() / "wrong").string(),
+  const outcome mixed = replayed({(folder.path() / "refused").string(), (folder.path() / "wrong").string(),
                                   (folder.path() / "absent").string(), "", path_of("lamb")},
                                  1e-4);
   CHECK(mixed.code == 1);
-  CHECK(contains(mixed.err, "later error: this version has no optimizer for the algorithm one_bit_adam\n"));
+  CHECK(contains(mixed.err, "refused error: slamb: fixed_warm_up's steps = 0"));
   CHECK(contains(mixed.err, "wrong/trace.txt:2: `world` is `one`"));
   CHECK(contains(mixed.err, "absent error: "));
   CHECK(contains(mixed.err, "\n error: the name of a trace's folder is empty\n"));

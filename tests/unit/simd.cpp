@@ -225,7 +225,8 @@ TEST_CASE("simd: sums of squares are taken in eight lanes in double precision, a
     for (float& value : x)
       value = static_cast<float>(std::ldexp(source.bell(), static_cast<int>(source.below(40)) - 20));
     sum.add_square(floats::load(x.data()));
-    for (std::size_t i = 0; i < lanes; ++i) lane[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    const auto square = [&x](std::size_t i) { return static_cast<double>(x[i]) * static_cast<double>(x[i]); };
+    for (std::size_t i = 0; i < 8; ++i) lane[i] += square(i) + square(i + 8);
   }
   for (std::size_t half = 4; half > 0; half /= 2)
     for (std::size_t i = 0; i < half; ++i) lane[i] += lane[i + half];

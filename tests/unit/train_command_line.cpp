@@ -10,11 +10,12 @@
 
 namespace {
 
-constexpr std::array<std::string_view, 3> known{"alpha", "beta", "gamma"};
+constexpr std::array<std::string_view, 3> optimizers{"alpha", "beta", "gamma"};
+constexpr std::array<std::string_view, 2> compressors{"none", "rice"};
 
 train::settings parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "slamb_train");
-  return train::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), known);
+  return train::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {optimizers, compressors});
 }
 
 void check_refused(const std::vector<const char*>& arguments, const std::string& message) {
@@ -31,19 +32,28 @@ void check_refused(const std::vector<const char*>& arguments, const std::string&
 
 }  // namespace
 
-TEST_CASE("command line: has every optimizer, 4 ranks and at least 3 seeds by default") {
+TEST_CASE("command line: has 4 ranks, at least 5 seeds and parts of the steps by default") {
   const train::settings chosen = parse({});
-  CHECK(chosen.optimizers == std::vector<std::string>{"alpha", "beta", "gamma"});
+  CHECK(chosen.optimizers.empty());
+  CHECK(chosen.compressors.empty());
   CHECK(chosen.ranks == 4);
-  CHECK(chosen.seeds >= 3);
+  CHECK(chosen.seeds >= 5);
+  CHECK_FALSE(chosen.held_out);
   CHECK(chosen.local_steps == 50);
   CHECK(chosen.warmup_steps() == chosen.steps / 10);
+  CHECK(chosen.one_bit_warmup_steps() == chosen.steps / 5);
+  CHECK_FALSE(chosen.one_bit_threshold.has_value());
+  CHECK(chosen.variance_freeze_step() == chosen.steps / 5);
+  CHECK(chosen.local_interval_scaler() == chosen.steps / 5);
+  CHECK(parse({"--steps", "3"}).one_bit_warmup_steps() == 1);
   CHECK_FALSE(chosen.learning_rate.has_value());
 }
 
 TEST_CASE("command line: sets what it is told") {
   CHECK(parse({"--optimizer", "gamma,alpha"}).optimizers == std::vector<std::string>{"gamma", "alpha"});
   CHECK(parse({"--optimizer", "gamma", "--optimizer", "beta"}).optimizers == std::vector<std::string>{"gamma", "beta"});
+  CHECK(parse({"--compressor", "rice,none"}).compressors == std::vector<std::string>{"rice", "none"});
+  CHECK(parse({"--held-out"}).held_out);
   const train::settings chosen =
       parse({"--ranks", "7",        "--batch=99", "--steps",        "50", "--learning-rate", "1e-3", "--schedule",
              "step",    "--warmup", "0",          "--weight-decay", "0",  "--seed",          "12",   "--seeds",
@@ -69,6 +79,19 @@ TEST_CASE("command line: sets what it is told") {
   CHECK(chosen.plot == "p");
 }
 
+TEST_CASE("command line: sets the schedules of the 1-bit optimizers") {
+  const train::settings chosen =
+      parse({"--one-bit-epsilon", "1e-6", "--one-bit-warmup", "70", "--one-bit-threshold", "0.9", "--freeze-step", "0",
+             "--variance-update-scaler", "8", "--local-step-scaler", "25", "--local-step-clipper", "4"});
+  CHECK(chosen.one_bit_epsilon == 1e-6);
+  CHECK(chosen.one_bit_warmup_steps() == 70);
+  CHECK(chosen.one_bit_threshold == 0.9);
+  CHECK(chosen.variance_freeze_step() == 0);
+  CHECK(chosen.variance_update_scaler == 8);
+  CHECK(chosen.local_interval_scaler() == 25);
+  CHECK(chosen.local_step_clipper == 4);
+}
+
 TEST_CASE("command line: names option, value and range of what is wrong") {
   check_refused({}, "nothing was thrown");
   check_refused({"--ranks", "0"}, "--ranks: '0' is not an integer in [1, 64]");
@@ -89,6 +112,11 @@ TEST_CASE("command line: names option, value and range of what is wrong") {
   check_refused({"--local-steps", "0"}, "--local-steps: '0' is not an integer");
   check_refused({"--schedule", "linear"}, "--schedule: 'linear' is not one of constant, polynomial, cosine, step");
   check_refused({"--optimizer", "delta"}, "--optimizer: 'delta' is not one of alpha, beta, gamma");
+  check_refused({"--compressor", "zip"}, "--compressor: 'zip' is not one of none, rice");
+  check_refused({"--one-bit-warmup", "0"}, "--one-bit-warmup: '0' is not an integer in [1, 1000000]");
+  check_refused({"--one-bit-threshold", "1.1"}, "--one-bit-threshold: '1.1' is not a number in (0, 1]");
+  check_refused({"--one-bit-epsilon", "0"}, "--one-bit-epsilon: '0' is not a number in [1e-30, 1]");
+  check_refused({"--local-step-clipper", "0"}, "--local-step-clipper: '0' is not an integer in [1, 1000000]");
   check_refused({"--json", ""}, "--json");
   check_refused({"--speed", "9"}, "--speed");
   check_refused({"more"}, "more");
@@ -96,6 +124,7 @@ TEST_CASE("command line: names option, value and range of what is wrong") {
 
 TEST_CASE("command line: refuses what does not go together") {
   check_refused({"--optimizer", "alpha,beta,alpha"}, "--optimizer: 'alpha' is there twice");
+  check_refused({"--compressor", "rice,rice"}, "--compressor: 'rice' is there twice");
   check_refused({"--steps", "10", "--warmup", "10"}, "--warmup: 10 is not in [0, 9]");
   check_refused({"--ranks", "8", "--batch", "7"}, "--batch: 7 is not >= --ranks, which is 8");
   check_refused({"--ranks", "1", "--plot", "p.svg"}, "--plot: a single rank sends nothing");

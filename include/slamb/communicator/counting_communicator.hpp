@@ -71,8 +71,7 @@ class counting_communicator {
 
  private:
   void record(collective kind, std::size_t elements, std::size_t element_size) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(elements) * element_size;
-    counts_[kind] = counts_[kind] + traffic{1, elements, bytes, bytes_sent_by(kind, bytes, size())};
+    counts_.record(kind, elements, element_size, size());
   }
 
   Base base_{};

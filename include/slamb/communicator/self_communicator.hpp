@@ -1,14 +1,13 @@
 // The null Communicator: one rank alone. It doubles as the written contract of the collectives.
 #pragma once
 
-#include <algorithm>
 #include <span>
 
 #include "slamb/core/concepts.hpp"
 
 namespace slamb {
 
-/// One rank, whose collectives are identities. Works on every backend: it never touches memory of a device.
+/// One rank, whose collectives are identities. Works on every backend whose stream has a stream_copy.
 struct self_communicator {
   static constexpr int rank() noexcept { return 0; }
   static constexpr int size() noexcept { return 1; }
@@ -22,15 +21,17 @@ struct self_communicator {
   void broadcast(std::span<T> /*values*/, int /*root*/, Stream /*stream*/) noexcept {}
 
   /// `all` [size()·n] becomes every rank's `mine` [n], in rank order.
-  template <class T>
-  void all_gather(std::span<const T> mine, std::span<T> all, host_stream /*stream*/) noexcept {
-    std::copy(mine.begin(), mine.end(), all.begin());
+  template <class T, class Stream>
+  requires requires { sizeof(stream_copy<Stream>); }
+  void all_gather(std::span<const T> mine, std::span<T> all, Stream stream) {
+    stream_copy<Stream>::run(std::as_bytes(mine), std::as_writable_bytes(all), stream);
   }
 
   /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n].
-  template <class T>
-  void all_to_all(std::span<const T> send, std::span<T> receive, host_stream /*stream*/) noexcept {
-    std::copy(send.begin(), send.end(), receive.begin());
+  template <class T, class Stream>
+  requires requires { sizeof(stream_copy<Stream>); }
+  void all_to_all(std::span<const T> send, std::span<T> receive, Stream stream) {
+    stream_copy<Stream>::run(std::as_bytes(send), std::as_writable_bytes(receive), stream);
   }
 };
 

@@ -16,6 +16,7 @@
 
 #include "slamb/communicator/thread_meeting.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {
@@ -26,7 +27,7 @@ template <class T>
 concept summable = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
 
 template <summable T>
-constexpr T wrapping_sum(T a, T b) noexcept {
+SLAMB_HOST_DEVICE constexpr T wrapping_sum(T a, T b) noexcept {
   if constexpr (std::is_integral_v<T>) {
     using bits = std::make_unsigned_t<T>;
     return static_cast<T>(static_cast<bits>(static_cast<bits>(a) + static_cast<bits>(b)));
@@ -210,7 +211,8 @@ class thread_communicator {
     meeting_->meet(rank_, post);
     work();
     meeting_->part(rank_);
-    if (planned == fault_kind::corrupts_result && !out.empty()) std::memset(out.data(), 0xFF, sizeof(T));
+    if (planned == fault_kind::corrupts_result && !out.empty())
+      std::memset(static_cast<void*>(out.data()), 0xFF, sizeof(T));
   }
 
   std::shared_ptr<detail::thread_meeting> meeting_;

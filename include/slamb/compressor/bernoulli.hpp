@@ -11,6 +11,8 @@ namespace slamb::detail {
 
 /// What independent draws send at one step.
 struct bernoulli_selection {
+  static constexpr bool runs_on_device = true;
+
   std::uint64_t seed;
   std::uint64_t block;      ///< elements
   std::uint64_t step;       ///< t
@@ -22,19 +24,20 @@ struct bernoulli_selection {
 
   SLAMB_HOST_DEVICE bool selects(coordinate c) const {
     const std::uint64_t b = c.index / block;
-    return words_of(b, c.tensor).word[b % 4] < threshold;
+    return words_of(b, c.tensor).at(b) < threshold;
   }
 
   /// Runs of elements that are sent (0) or not (1); how old the latter are, the optimizer keeps.
+  SLAMB_NO_EXEC_CHECK
   template <class Visit>
-  void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
+  SLAMB_HOST_DEVICE void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
     const std::uint64_t end = c.index + count;
     std::uint64_t b = c.index / block;
     random_words words = words_of(b, c.tensor);
     for (std::uint64_t begin = c.index; begin < end; ++b) {
       if (b % 4 == 0) words = words_of(b, c.tensor);
-      const std::uint64_t past = std::min(end, (b + 1) * block);
-      visit(begin, past - begin, words.word[b % 4] < threshold ? 0U : 1U);
+      const std::uint64_t past = (b + 1) * block < end ? (b + 1) * block : end;
+      visit(begin, past - begin, words.at(b) < threshold ? 0U : 1U);
       begin = past;
     }
   }

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
-#include <utility>
 
 #include "slamb/compressor/bernoulli.hpp"
 #include "slamb/compressor/round_robin.hpp"
@@ -36,6 +34,7 @@ struct random_k {
   std::uint64_t seed = 0;  ///< must be the same at every rank
 
   static constexpr bool is_sparsifier = true;
+  static constexpr bool selects_on_device = true;
   static constexpr bool payload_is_summable = true;
   static constexpr bool payload_is_constant = Law == sampling::round_robin;
   static constexpr int bits_per_element = 32;
@@ -59,7 +58,7 @@ struct random_k {
   }
 
   /// C, the steps in which round robin sends every element once.
-  std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(std::lround(1.0 / k)); }
+  SLAMB_HOST_DEVICE std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(std::lround(1.0 / k)); }
 
   /// An upper bound of what is sent of a tensor of `size` elements at any one step.
   std::uint64_t largest_payload(std::uint64_t size) const noexcept {
@@ -73,14 +72,14 @@ struct random_k {
     }
   }
 
-  auto at(std::uint64_t step) const noexcept {
+  SLAMB_HOST_DEVICE auto at(std::uint64_t step) const noexcept {
     if constexpr (Law == sampling::round_robin) {
       const std::uint32_t c = slots();
       detail::round_robin_selection s{seed, block, step, c, static_cast<std::uint32_t>(step % c), {}, {}};
       for (std::uint32_t i = 0; i < s.multipliers; ++i) {
         std::uint32_t candidate =
             c == 1 ? 0 : 1 + static_cast<std::uint32_t>(std::uint64_t{i} * (c - 1) / s.multipliers);
-        while (std::gcd(candidate, c) != 1) candidate = candidate % c + 1;
+        while (!are_coprime(candidate, c)) candidate = candidate % c + 1;
         s.multiplier[i] = candidate;
         s.shift[i] = inverse_of(candidate, c) * s.slot % c;  // below 2^32, for slots < 2^16
       }
@@ -91,13 +90,25 @@ struct random_k {
   }
 
  private:
+  SLAMB_HOST_DEVICE static bool are_coprime(std::uint32_t a, std::uint32_t b) noexcept {
+    while (b != 0) {
+      const std::uint32_t rest = a % b;
+      a = b;
+      b = rest;
+    }
+    return a == 1;
+  }
+
   // By Euclid's algorithm, mod n.
-  static std::uint32_t inverse_of(std::uint32_t a, std::uint32_t n) noexcept {
+  SLAMB_HOST_DEVICE static std::uint32_t inverse_of(std::uint32_t a, std::uint32_t n) noexcept {
     std::int64_t r = n, next_r = a, x = 0, next_x = 1;
     while (next_r != 0) {
       const std::int64_t quotient = r / next_r;
-      r = std::exchange(next_r, r - quotient * next_r);
-      x = std::exchange(next_x, x - quotient * next_x);
+      const std::int64_t rest = r - quotient * next_r, next = x - quotient * next_x;
+      r = next_r;
+      x = next_x;
+      next_r = rest;
+      next_x = next;
     }
     return static_cast<std::uint32_t>((x % n + n) % n);
   }

@@ -18,6 +18,7 @@ namespace slamb::detail {
 /// how large the payload is, and how old a block is all follow from (index, t). The last group, of r < C blocks, takes
 /// the r slots s with ⌊(s+1) r/C⌋ > ⌊s r/C⌋, which makes slot c of n blocks exactly ⌊(c+1) n/C⌋ − ⌊c n/C⌋ blocks large.
 struct round_robin_selection {
+  static constexpr bool runs_on_device = true;
   static constexpr std::uint32_t multipliers = 8;
 
   std::uint64_t seed;
@@ -64,7 +65,7 @@ struct round_robin_selection {
   SLAMB_HOST_DEVICE std::uint32_t age(coordinate c) const {
     const std::uint64_t b = c.index / block;
     const std::uint64_t group = b / slots;
-    const deal d = deal_of(size_of_group(group, blocks_in(c.tensor_size)), words_of(group, c.tensor).word[group % 4]);
+    const deal d = deal_of(size_of_group(group, blocks_in(c.tensor_size)), words_of(group, c.tensor).at(group));
     return age_of(slot_of(d, static_cast<std::uint32_t>(b % slots)));
   }
 
@@ -87,7 +88,7 @@ struct round_robin_selection {
     const std::uint64_t group = b / slots;
     const std::uint64_t whole_groups = group * block;  // every whole group before has sent one block
     if (group * slots >= blocks) return whole_groups;
-    const deal d = deal_of(size_of_group(group, blocks), words_of(group, c.tensor).word[group % 4]);
+    const deal d = deal_of(size_of_group(group, blocks), words_of(group, c.tensor).at(group));
     const std::uint32_t sent = sent_position(d);
     if (sent == d.size) return whole_groups;
     const std::uint64_t first = (group * slots + sent) * block;
@@ -95,8 +96,9 @@ struct round_robin_selection {
     return whole_groups + (c.index <= first ? 0 : (c.index < end ? c.index : end) - first);
   }
 
+  SLAMB_NO_EXEC_CHECK
   template <class Visit>
-  void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
+  SLAMB_HOST_DEVICE void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
     const std::uint64_t blocks = blocks_in(c.tensor_size);
     const std::uint64_t end = c.index + count;
     std::uint64_t b = c.index / block;
@@ -104,11 +106,11 @@ struct round_robin_selection {
     for (std::uint64_t begin = c.index; begin < end;) {
       const std::uint64_t group = b / slots;
       if (group % 4 == 0) words = words_of(group, c.tensor);
-      const deal d = deal_of(size_of_group(group, blocks), words.word[group % 4]);
+      const deal d = deal_of(size_of_group(group, blocks), words.at(group));
       auto position = static_cast<std::uint32_t>(b - group * slots);
       const bool whole = d.size == slots;
       for (std::uint32_t its_slot = slot_of(d, position); position < d.size && begin < end; ++b) {
-        const std::uint64_t past = std::min(end, (b + 1) * block);
+        const std::uint64_t past = (b + 1) * block < end ? (b + 1) * block : end;
         visit(begin, past - begin, age_of(its_slot));
         begin = past;
         its_slot += multiplier[d.which];

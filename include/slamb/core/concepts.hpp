@@ -2,6 +2,7 @@
 // nothing to register. docs/policies.md shows how to write each.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -17,6 +18,16 @@ namespace slamb {
 
 /// Stands in the place of a stream where work is done at once, by the calling thread.
 struct host_stream {};
+
+/// How memory is copied in the order of a stream: backends specialise it for theirs.
+template <class Stream>
+struct stream_copy;
+template <>
+struct stream_copy<host_stream> {
+  static void run(std::span<const std::byte> from, std::span<std::byte> to, host_stream /*stream*/) noexcept {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+};
 
 /// Facts every communicator states. Handles are moved into the optimizer that uses them.
 template <class C>
@@ -57,10 +68,17 @@ struct coordinate {
   std::uint64_t index = 0;        ///< of the element in its tensor
   std::uint64_t tensor_size = 0;  ///< elements of the tensor
   std::uint64_t offset = 0;       ///< of the tensor's first element, all tensors laid one after another
+  std::uint64_t state = 0;        ///< the same in the state arrays, where tensors start at multiples of 16
 };
 
-/// The quantity of a segment that a quantizer's scale is made from.
+/// What a quantizer's scale is made from: nothing, √(Σx²/n), Σ|x|/n or max|x| of the elements that share it.
 enum class segment_scale { none, l2, l1, max };
+
+/// Which elements share a scale.
+enum class scale_sharing {
+  fused,      ///< all of the signal
+  per_tensor  ///< those of a tensor
+};
 
 /// Facts every compressor states; recipes branch on these and never on the type.
 template <class C>
@@ -70,6 +88,49 @@ concept compressor = std::copyable<C> && requires {
   { C::payload_is_constant } -> std::convertible_to<bool>;  // the same size at every step, to ±1 block a tensor
   { C::bits_per_element } -> std::convertible_to<int>;      // on the wire, of an element that is sent
   { C::scale } -> std::convertible_to<segment_scale>;
+};
+
+/// A compressor that sends every element in few bits.
+///
+/// `encode(x, scale, uniform)` makes an integer below 2^bits_per_element of a finite x; `decode(code, scale)` makes a
+/// number of it again. Both are element functions. `scale` is what `Q::scale` says of the elements that share one: the
+/// member `scales` says which do, or the member `block`, a scale for each that many consecutive elements (a power of
+/// two from 16 to 1024). `uniform` is a fresh number in (0, 1) for each element if `Q::is_stochastic`, which goes with
+/// a member `seed`; else it is ½.
+template <class Q>
+concept quantizer = compressor<Q> && !bool(Q::is_sparsifier) &&
+                    requires(const Q& q, float x, float scale, float uniform, std::uint32_t code) {
+  { q.encode(x, scale, uniform) } -> std::same_as<std::uint32_t>;
+  { q.template decode<float>(code, scale) } -> std::same_as<float>;
+}
+&&(Q::bits_per_element == 1 || Q::bits_per_element == 2 || Q::bits_per_element == 4 || Q::bits_per_element == 8 ||
+   Q::bits_per_element == 16 || Q::bits_per_element == 32) &&
+    (
+        Q::scale == segment_scale::none ||
+        requires(const Q& q) {
+          { q.scales } -> std::convertible_to<scale_sharing>;
+        } ||
+        requires(const Q& q) {
+          { q.block } -> std::convertible_to<std::uint32_t>;
+        });
+
+/// A quantizer whose codes do not depend on the scale, so that it encodes while the scale is summed.
+template <class Q>
+concept encodes_without_scale = quantizer<Q> &&
+    (Q::scale == segment_scale::none || requires { requires Q::encodes_without_scale; });
+
+/// A quantizer that rounds at random.
+template <class Q>
+concept stochastic_quantizer = quantizer<Q> && requires {
+  requires Q::is_stochastic;
+};
+
+/// A compressor that looks at the values to choose what is sent: `choose(values, count, bits)` sets exactly
+/// `chosen_of(count)` bits for `count` ≤ 8192 consecutive elements of a tensor.
+template <class C>
+concept chooser = compressor<C> && requires(const C& c, const float* values, std::uint32_t count, std::uint16_t* bits) {
+  { c.chosen_of(count) } -> std::convertible_to<std::uint32_t>;
+  c.choose(values, count, bits);
 };
 
 /// Which elements a sparsifier sends at one step (t = 1, 2, …). Trivially copyable, so that it can travel to a device.

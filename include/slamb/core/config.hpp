@@ -8,8 +8,10 @@
 // Element functions are plain inline functions; under nvcc they are compiled for the device as well.
 #if defined(__CUDACC__)
 #define SLAMB_HOST_DEVICE __host__ __device__
+#define SLAMB_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 #else
 #define SLAMB_HOST_DEVICE
+#define SLAMB_NO_EXEC_CHECK  // before templates that call what they are given: on the device only what can run there
 #endif
 
 // The host backend's vector types are wrappers that must vanish, for a call would pass 64-byte vectors through memory, and

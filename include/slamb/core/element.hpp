@@ -16,7 +16,12 @@ struct element {
   Real gradient;
   Real momentum;
   Real variance;
-  Real exchanged;  ///< of the contiguous exchange buffer
+  Real exchanged;       ///< of the contiguous exchange buffer, or what an exchange made of a signal
+  Real lost;            ///< of this rank's signal when it was compressed, for passes that say `uses_lost`
+  Real fresh_variance;  ///< 1-bit LAMB's v_f
+  Real accumulated;     ///< 0/1 Adam's b: updates since the last exchange
+  Real common;          ///< 0/1 Adam's last common parameters
+  Real residual;        ///< what earlier exchanges of selected elements have left out
 };
 
 /// The scalars of Adam's update that change from step to step; the same for all tensors.

@@ -21,7 +21,8 @@ struct segment {
   float* parameter = nullptr;       ///< [size]
   const float* gradient = nullptr;  ///< [size]
   std::uint64_t size = 0;
-  std::uint64_t first = 0;  ///< of its elements, all tensors laid end to end
+  std::uint64_t first = 0;               ///< of its elements, all tensors laid end to end
+  std::span<const std::uint8_t> rows{};  ///< tensor_options::rows, in host memory
   std::uint64_t state = 0;  ///< of its elements in the state arrays, where tensors start at multiples of 16
   float weight_decay = 0.0F;
   float learning_rate_factor = 1.0F;
@@ -36,6 +37,13 @@ struct tile {
   std::uint64_t first = 0;  ///< element of the tensor
   std::uint32_t segment = 0;
   std::uint32_t count = 0;
+};
+
+/// A part of one tensor that tiles may not reach beyond.
+struct tile_cut {
+  std::uint32_t segment = 0;
+  std::uint64_t first = 0;  ///< element of the tensor
+  std::uint64_t count = 0;
 };
 
 /// A range of tiles.
@@ -57,7 +65,25 @@ class layout {
     segments_.reserve(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) append(parameters[i], i, weight_decay);
     require_disjoint(parameters);
-    make_tiles();
+    std::vector<tile_cut> whole;
+    for (std::size_t i = 0; i < segments_.size(); ++i)
+      whole.push_back({static_cast<std::uint32_t>(i), 0, segments_[i].size});
+    make_tiles(std::span<const tile_cut>(whole));
+  }
+
+  /// Makes the tiles anew, of these parts, which cover all elements in order.
+  template <class Cut>
+  void make_tiles(std::span<const Cut> cuts) {
+    tiles_.clear();
+    first_tile_.assign(segments_.size() + 1, 0);
+    for (const tile_cut& c : cuts) {
+      for (std::uint64_t done = 0; done < c.count; done += tile_size) {
+        const std::uint64_t count = std::min<std::uint64_t>(tile_size, c.count - done);
+        tiles_.push_back({c.first + done, c.segment, static_cast<std::uint32_t>(count)});
+        ++first_tile_[c.segment + 1];
+      }
+    }
+    for (std::size_t i = 0; i < segments_.size(); ++i) first_tile_[i + 1] += first_tile_[i];
   }
 
   std::span<const segment> segments() const noexcept { return segments_; }
@@ -67,8 +93,11 @@ class layout {
   std::uint64_t state_elements() const noexcept { return state_elements_; }  ///< with padding
   std::uint32_t groups() const noexcept { return groups_; }
 
-  /// @throws std::invalid_argument if `gradient` is null, or overlaps the data of any tensor.
+  /// @throws std::invalid_argument if there is no such tensor, or `gradient` is null or overlaps the data of any.
   void require_gradient(std::size_t tensor, const float* gradient) const {
+    if (tensor >= segments_.size())
+      throw std::invalid_argument("slamb: set_gradient() was given tensor " + std::to_string(tensor) +
+                                  ", but there are " + std::to_string(segments_.size()));
     const std::uint64_t size = segments_[tensor].size;
     require(size == 0 || gradient != nullptr, tensor, "has a null gradient; it must point to size elements");
     const std::less<const float*> before;
@@ -79,6 +108,9 @@ class layout {
                                     "; parameters must not share memory");
     }
   }
+
+  /// The number of each tensor's first tile, then that of all tiles.
+  std::span<const std::size_t> first_tiles() const noexcept { return first_tile_; }
 
   /// The tiles of a tensor.
   tile_range tiles_of(std::size_t segment) const noexcept { return {first_tile_[segment], first_tile_[segment + 1]}; }
@@ -104,6 +136,9 @@ class layout {
     require(p.dimensions >= 0, i, "has dimensions = " + std::to_string(p.dimensions) + ", but it must be >= 0");
     require(p.options.group >= 0 && p.options.group < 65536, i,
             "has group = " + std::to_string(p.options.group) + ", but it must be in [0, 65535]");
+    require(
+        p.options.rows.empty() || p.size % p.options.rows.size() == 0, i,
+        "has " + std::to_string(p.options.rows.size()) + " rows, which must divide its size " + std::to_string(p.size));
     const double decay = p.options.weight_decay.value_or(weight_decay);
     detail::require_non_negative(name(i) + "'s weight_decay", decay);
     detail::require_non_negative(name(i) + "'s learning_rate_factor", p.options.learning_rate_factor);
@@ -111,6 +146,7 @@ class layout {
                          .gradient = p.gradient,
                          .size = p.size,
                          .first = elements_,
+                         .rows = p.options.rows,
                          .state = state_elements_,
                          .weight_decay = static_cast<float>(decay),
                          .learning_rate_factor = static_cast<float>(p.options.learning_rate_factor),
@@ -154,17 +190,6 @@ class layout {
                                     " of " + name(before.tensor) + "; parameters must not share memory");
       if (s.last > any.last) any = s;
       if (s.written && s.last > written.last) written = s;
-    }
-  }
-
-  void make_tiles() {
-    first_tile_.assign(1, 0);
-    for (std::size_t i = 0; i < segments_.size(); ++i) {
-      for (std::uint64_t first = 0; first < segments_[i].size; first += tile_size) {
-        const std::uint64_t count = std::min<std::uint64_t>(tile_size, segments_[i].size - first);
-        tiles_.push_back({first, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(count)});
-      }
-      first_tile_.push_back(tiles_.size());
     }
   }
 

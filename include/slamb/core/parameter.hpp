@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 
 namespace slamb {
 
@@ -11,8 +13,11 @@ struct tensor_options {
   std::optional<double> weight_decay{};  ///< λ of this tensor; unset: the optimizer's
   double learning_rate_factor = 1.0;     ///< multiplies the learning rate
   bool adapt = true;                     ///< false: trust ratio 1, as is usual for biases and norms
-  bool compress = true;                  ///< false: always exchanged whole
+  bool compress = true;                  ///< false: always exchanged whole (by a chain, encoded)
   int group = 0;                         ///< which of the learning rates given to `step()` applies
+  /// [rows] of 0 or 1, in host memory, which must outlive the optimizer: the tensor is that many rows of equal size, and
+  /// those with 0 take no part in a compressed exchange, since their gradient is always zero. Empty: all take part.
+  std::span<const std::uint8_t> rows{};
 };
 
 /// One tensor: two spans of `size` elements in the backend's memory space, anywhere, aligned as their elements.

@@ -5,6 +5,7 @@
 //
 //     static constexpr unsigned reads, writes;        // streams, or-ed
 //     static constexpr int sums;                      // double-precision sums a tensor
+//     static constexpr int maxima;                    // largest values a tensor; may be left out for none
 //     auto constants(std::uint32_t segment) const;    // what is constant within a tensor
 //     template <class Real, class Sums>
 //     void operator()(element<Real>& e, const auto& constants, Sums& sums) const;
@@ -28,6 +29,10 @@ inline constexpr unsigned gradient = 1U << 1U;
 inline constexpr unsigned momentum = 1U << 2U;
 inline constexpr unsigned variance = 1U << 3U;
 inline constexpr unsigned exchanged = 1U << 4U;
+inline constexpr unsigned fresh_variance = 1U << 5U;
+inline constexpr unsigned accumulated = 1U << 6U;
+inline constexpr unsigned common = 1U << 7U;
+inline constexpr unsigned residual = 1U << 8U;
 }  // namespace stream
 
 /// Bytes of memory traffic an element of pass P.
@@ -36,15 +41,36 @@ constexpr double bytes_per_element() noexcept {
   return static_cast<double>(sizeof(float)) * (std::popcount(P::reads) + std::popcount(P::writes));
 }
 
+/// How many largest values pass P takes of each tensor.
+template <class P>
+constexpr int maxima_of() noexcept {
+  if constexpr (requires { P::maxima; })
+    return P::maxima;
+  else
+    return 0;
+}
+
+/// Doubles a tile that a pass leaves: its sums, then its largest values.
+template <class P>
+constexpr int results_of() noexcept {
+  return P::sums + maxima_of<P>();
+}
+
 /// Where the arrays are. Trivially copyable; pointers are in the backend's memory space.
 struct model_view {
-  const segment* segments = nullptr;  ///< [tensors]
-  const tile* tiles = nullptr;        ///< [tiles]
-  float* momentum = nullptr;          ///< [state elements]
-  float* variance = nullptr;          ///< [state elements]
-  float* exchanged = nullptr;         ///< the exchange buffer: elements exchanged_first … of all tensors, end to end
+  const segment* segments = nullptr;        ///< [tensors]
+  const tile* tiles = nullptr;              ///< [tiles]
+  const std::size_t* first_tile = nullptr;  ///< [tensors + 1] the number of each tensor's first tile; then of all
+  float* momentum = nullptr;                ///< [state elements]
+  float* variance = nullptr;                ///< [state elements]
+  float* exchanged = nullptr;  ///< the exchange buffer: elements exchanged_first … of all tensors, end to end
   std::uint64_t exchanged_first = 0;
-  bool gradient_is_exchanged = false;  ///< `gradient` is read from the exchange buffer
+  float* fresh_variance = nullptr;         ///< [state elements]
+  float* accumulated = nullptr;            ///< [state elements]
+  float* common = nullptr;                 ///< [state elements]
+  float* residual = nullptr;               ///< [state elements]
+  bool gradient_is_exchanged = false;      ///< `gradient` is read from the exchange buffer
+  const std::uint32_t* refused = nullptr;  ///< where it points to is not 0: the step must not happen, passes do nothing
 };
 
 /// What a pass derives from that has no constants by tensor.

@@ -10,6 +10,13 @@ namespace slamb {
 /// Four random words.
 struct random_words {
   std::uint32_t word[4];
+
+  /// Word i mod 4, by comparisons: on a device an array that is indexed at run time would live in memory.
+  SLAMB_HOST_DEVICE constexpr std::uint32_t at(std::uint64_t i) const noexcept {
+    const std::uint32_t even = (i & 2U) == 0 ? word[0] : word[2];
+    const std::uint32_t odd = (i & 2U) == 0 ? word[1] : word[3];
+    return (i & 1U) == 0 ? even : odd;
+  }
 };
 
 /// Philox4x32-10: four random words from a 64-bit key and a 128-bit counter. The same on host, device and every rank.

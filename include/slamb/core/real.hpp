@@ -1,10 +1,15 @@
 // The few functions of real numbers that element functions may use beside operators.
 //
 // An element function is a template over Real: float on a device, a vector of floats on the host. Say `using
-// slamb::minimum;` and call `minimum(a, b)`: overloads for vectors are found by argument-dependent lookup.
+// slamb::minimum;` and call `minimum(a, b)`: overloads for vectors are found by argument-dependent lookup. With Real
+// goes word_of<Real>, an unsigned 32-bit integer or a vector of them, which has + - & | ^ < == and << >> by an int of
+// 0 … 31, and comes from a std::uint32_t. Vectors give the bits that floats give.
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <utility>
 
 #include "slamb/core/config.hpp"
 
@@ -12,11 +17,45 @@ namespace slamb {
 
 /// √x.
 SLAMB_HOST_DEVICE inline float square_root(float x) { return sqrtf(x); }
+/// |x|.
+SLAMB_HOST_DEVICE inline float absolute(float x) { return fabsf(x); }
 /// `yes` where the condition holds, else `no`; for vectors, element by element.
 SLAMB_HOST_DEVICE inline float select(bool condition, float yes, float no) { return condition ? yes : no; }
-/// The smaller of two.
+SLAMB_HOST_DEVICE inline std::uint32_t select(bool condition, std::uint32_t yes, std::uint32_t no) {
+  return condition ? yes : no;
+}
+/// The smaller of two; a, if either is NaN.
 SLAMB_HOST_DEVICE inline float minimum(float a, float b) { return b < a ? b : a; }
-/// The larger of two.
+/// The larger of two; a, if either is NaN.
 SLAMB_HOST_DEVICE inline float maximum(float a, float b) { return a < b ? b : a; }
+
+/// The bits of x: sign, eight bits of exponent, 23 of mantissa.
+SLAMB_HOST_DEVICE inline std::uint32_t as_word(float x) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
+  return std::bit_cast<std::uint32_t>(x);
+#endif
+}
+/// The number that has these bits.
+SLAMB_HOST_DEVICE inline float as_real(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+/// x without its fraction, for 0 ≤ x < 2^31.
+SLAMB_HOST_DEVICE inline std::uint32_t to_word(float x) {
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(x));
+}
+/// The number nearest to `word` < 2^31.
+SLAMB_HOST_DEVICE inline float to_real(std::uint32_t word) {
+  return static_cast<float>(static_cast<std::int32_t>(word));
+}
+
+/// The unsigned integer of 32 bits that goes with Real: std::uint32_t with float.
+template <class Real>
+using word_of = decltype(as_word(std::declval<const Real&>()));
 
 }  // namespace slamb

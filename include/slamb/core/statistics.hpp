@@ -32,6 +32,10 @@ struct traffic {
     return {a.rounds + b.rounds, a.elements + b.elements, a.payload_bytes + b.payload_bytes,
             a.sent_bytes + b.sent_bytes};
   }
+  friend constexpr traffic operator-(const traffic& a, const traffic& b) noexcept {
+    return {a.rounds - b.rounds, a.elements - b.elements, a.payload_bytes - b.payload_bytes,
+            a.sent_bytes - b.sent_bytes};
+  }
   friend constexpr bool operator==(const traffic&, const traffic&) = default;
 };
 
@@ -41,6 +45,18 @@ class traffic_counts {
   constexpr traffic& operator[](collective kind) noexcept { return kinds_[static_cast<std::size_t>(kind)]; }
   constexpr const traffic& operator[](collective kind) const noexcept { return kinds_[static_cast<std::size_t>(kind)]; }
   constexpr traffic total() const noexcept { return kinds_[0] + kinds_[1] + kinds_[2] + kinds_[3]; }
+
+  /// Counts a collective among `world` ranks over a payload of `elements` of `element_bytes` each.
+  constexpr void record(collective kind, std::uint64_t elements, std::uint64_t element_bytes, int world) noexcept {
+    const std::uint64_t bytes = elements * element_bytes;
+    (*this)[kind] = (*this)[kind] + traffic{1, elements, bytes, bytes_sent_by(kind, bytes, world)};
+  }
+
+  friend constexpr traffic_counts operator-(traffic_counts a, const traffic_counts& b) noexcept {
+    for (std::size_t i = 0; i < a.kinds_.size(); ++i) a.kinds_[i] = a.kinds_[i] - b.kinds_[i];
+    return a;
+  }
+  friend constexpr bool operator==(const traffic_counts&, const traffic_counts&) = default;
 
  private:
   std::array<traffic, 4> kinds_{};
@@ -53,13 +69,40 @@ struct norms {
   double variance = 0.0;    ///< ‖v‖
 };
 
+/// One phase of an algorithm, and what this rank has sent in it.
+struct phase_statistics {
+  std::string name;              ///< "dense", "sparse", "warm-up", "compressed", …
+  std::uint64_t first_step = 1;  ///< t of its first step
+  traffic_counts traffic;        ///< of its steps
+};
+
+/// What compression did to this rank's signal with its error, x, of which x̂ was sent, in the step that was measured: L2 norms over the
+/// tensors of a group.
+struct compression_error {
+  double signal = 0.0;  ///< ‖x‖
+  double lost = 0.0;    ///< ‖x − x̂‖
+
+  double relative() const noexcept { return signal > 0.0 ? lost / signal : 0.0; }
+};
+
+/// How a warm-up ended.
+struct warm_up_decision {
+  std::uint64_t ended_after = 0;  ///< its last step; 0: it goes on
+  double variance_ratio = 0.0;    ///< ‖v̂_t‖₁/‖v̂_{t−Δ}‖₁ when it was last looked at; 0: it was not
+};
+
 /// What `statistics()` returns.
 struct statistics {
-  std::uint64_t step = 0;           ///< t: steps taken, without those skipped
-  std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
-  std::string phase;                ///< of the algorithm: "dense", "sparse", …
-  traffic_counts traffic;           ///< what this rank's steps have sent
-  norms norm;                       ///< zero unless asked for
+  std::uint64_t step = 0;                  ///< t: steps taken, without those skipped
+  std::uint64_t skipped_steps = 0;         ///< steps that all ranks skipped because a gradient was not finite
+  std::uint64_t local_skips = 0;           ///< gradients that this rank alone left out, in steps without an exchange
+  std::string phase{};                     ///< of the algorithm: "dense", "sparse", …
+  traffic_counts traffic{};                ///< what this rank's steps have sent
+  std::vector<phase_statistics> phases{};  ///< the same by phase, in the order of time
+  warm_up_decision warm_up{};              ///< of algorithms that have one
+  norms norm{};                            ///< zero unless asked for
+  std::vector<double> worker_error{};  ///< [groups] ‖e‖ of this rank; empty unless asked for, or if no error is kept
+  std::vector<compression_error> compression{};  ///< [groups] of the step that was last measured; empty if none was
 };
 
 /// One purpose that memory is held for.

@@ -1,25 +1,22 @@
 // The exchange of a payload that ranks can add: one all_reduce, which also carries the news of an overflow.
 #pragma once
 
-#include <cmath>
-#include <limits>
 #include <span>
+
+#include "slamb/core/step_record.hpp"
 
 namespace slamb {
 
-/// Sums `payload` [n] over ranks, unless any rank says that its own must not be used.
+/// Sums `payload` [n] over ranks. If any rank has seen in this step what is not finite, the step is refused on all.
 ///
-/// A rank that refuses puts NaN in the first place. Payloads are finite otherwise, so a sum that is NaN there tells all
-/// ranks alike, without a round or a byte of its own.
-///
-/// @param refuse  this rank's payload must not be used
-/// @return whether `payload` now holds the sum; false on all ranks if any refused
-template <class Communicator, class Executor>
-bool all_reduce_unless(bool refuse, std::span<float> payload, Communicator& ranks, const Executor& executor) {
-  if (payload.empty()) return !refuse;
-  if (refuse) executor.write(payload.data(), std::numeric_limits<float>::quiet_NaN());
-  if (ranks.size() > 1) ranks.all_reduce_sum(payload, executor.stream());
-  return !std::isnan(executor.read(payload.data()));
+/// A rank that has puts NaN in the first place. Payloads are finite otherwise, so a sum that is NaN there tells all ranks
+/// alike, without a round or a byte of its own.
+template <class Base>
+void all_reduce_or_refuse(std::span<float> payload, Base& base) {
+  if (payload.empty()) return base.executor.invoke(refuse_alone{base.record()});
+  base.executor.invoke(tell_by_nan{base.record(), payload.data()});
+  if (base.ranks.size() > 1) base.ranks.all_reduce_sum(payload, base.executor.stream());
+  base.executor.invoke(refuse_by_nan{base.record(), payload.data()});
 }
 
 }  // namespace slamb

@@ -1,6 +1,7 @@
 // What the passes of every recipe on Adam's update share: its constants, the candidate, and how it is applied.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -62,6 +63,23 @@ struct adam_update {
                            const Real& freshness) const {
     const Real scaled = trust_ratio.scale(tensor.factors, freshness) * candidate_of(e, tensor).update;
     e.parameter = e.parameter - Real(tensor.rate) * scaled;
+  }
+};
+
+/// What the trust ratio makes of the sums of each tensor; for `finish_segments`.
+template <trust_ratio TrustRatio>
+struct find_factors {
+  TrustRatio trust;
+  const segment* segments;
+  factors_of<TrustRatio>* factors;  ///< [tensors]
+  int world;
+
+  SLAMB_HOST_DEVICE segment_facts facts_of(std::size_t tensor) const {
+    const segment& s = segments[tensor];
+    return {s.adapt, s.one_dimensional, s.weight_decay, world};
+  }
+  SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
+    factors[tensor] = trust.factors(sums, facts_of(tensor));
   }
 };
 

@@ -34,6 +34,18 @@ struct scatter_parameters : pass_without_constants {
   }
 };
 
+/// Σ v = Σ (√v)².
+struct sum_of_variance : pass_without_constants {
+  static constexpr unsigned reads = stream::variance;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 1;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    sums.add_square(0, square_root(e.variance));
+  }
+};
+
 /// ‖p‖², ‖m‖², ‖v‖².
 struct norms_of_model : pass_without_constants {
   static constexpr unsigned reads = stream::parameter | stream::momentum | stream::variance;

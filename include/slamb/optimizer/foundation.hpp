@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -17,9 +17,15 @@
 #include "slamb/core/arena.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
+#include "slamb/core/saved_state.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/core/step_record.hpp"
+#include "slamb/exchange/agreement_of_ranks.hpp"
 #include "slamb/optimizer/adam_passes.hpp"
 #include "slamb/optimizer/common_passes.hpp"
+#include "slamb/optimizer/phase_log.hpp"
+#include "slamb/optimizer/settings.hpp"
+#include "slamb/optimizer/step_count.hpp"
 
 namespace slamb {
 
@@ -27,23 +33,27 @@ namespace slamb {
 template <communicator Communicator, class Backend>
 class foundation {
  public:
+  using communicator_type = Communicator;
   using executor_type = typename Backend::executor_type;
+  using stream_type = typename Backend::stream_type;
 
-  static_assert(has_all_reduce_sum<Communicator, float, typename Backend::stream_type>,
+  static_assert(has_all_reduce_sum<Communicator, float, stream_type>,
                 "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for the Backend's stream");
+#if defined(__CUDACC__)
+  static_assert(!executor_type::is_synchronous,
+                "slamb: optimizers on the host backend are compiled in a .cpp: nvcc takes no vectors in functions that "
+                "are for the device too");
+#endif
 
   foundation(std::span<const parameter> parameters, double weight_decay, Communicator communicator, Backend backend)
       : tensors((backend.validate(), parameters), weight_decay),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
         backend_(std::move(backend)) {
-    if (ranks.size() < 1 || ranks.rank() < 0 || ranks.rank() >= ranks.size())
-      throw std::invalid_argument("slamb: the communicator says it is rank " + std::to_string(ranks.rank()) + " of " +
-                                  std::to_string(ranks.size()) + "; ranks must be 0 … size − 1");
-    segments_ = memory.plan<segment>("tables", tensors.segments().size());
-    tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
+    require_rank(ranks.rank(), ranks.size());
     rates_ = memory.plan<float>("learning rates", tensors.segments().size());
     scalars_ = memory.plan<adam_scalars>("scalars", 1);
+    record_ = memory.plan<step_record>("scalars", 1);
     momentum_ = memory.plan<float>("momentum", tensors.state_elements());
     variance_ = memory.plan<float>("variance", tensors.state_elements());
   }
@@ -54,28 +64,33 @@ class foundation {
     sums_ = memory.plan<double>("sums", tensors.tiles().size() * most);
   }
 
+  /// A buffer that is free between steps: whole gradients, with more than one rank, or at least `bytes`.
+  region<std::byte> plan_buffer(std::uint64_t bytes) {
+    const std::uint64_t whole = ranks.size() > 1 ? tensors.elements() * sizeof(float) : 0;
+    return memory.plan<std::byte>("exchange", std::max(whole, bytes));
+  }
+
+  /// The same memory, as gradients.
+  std::span<float> floats_of(region<std::byte> buffer) const noexcept {
+    return {reinterpret_cast<float*>(memory.view(buffer).data()), ranks.size() > 1 ? tensors.elements() : 0};
+  }
+
   /// Compares `facts` and the tensors with the other ranks, then allocates everything that has been planned.
   void allocate(agreement facts) {
-    for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
-      const segment& s = tensors.segments()[i];
-      const std::string name = " of tensor " + std::to_string(i);
-      facts.add_word("the size" + name, s.size);
-      facts.add("the weight decay" + name, s.weight_decay);
-      facts.add("the learning-rate factor" + name, s.learning_rate_factor);
-      facts.add_word(
-          "the options (group, adapt, compress, dimensions)" + name,
-          (std::uint64_t{s.group} << 3U) | (s.adapt ? 4U : 0U) | (s.dense ? 2U : 0U) | (s.one_dimensional ? 1U : 0U));
-    }
-    facts.require(ranks.base(), executor.stream());
+    describe_tensors(tensors, facts);
+    segments_ = memory.plan<segment>("tables", tensors.segments().size());
+    tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
+    first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
+    require_agreement(facts, ranks.base(), executor, allocator_of(backend_));
     rates_by_tensor_.reserve(tensors.segments().size());
-    memory.allocate(backend_.memory);
+    memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
     executor.upload(tensors.tiles(), memory.view(tiles_));
+    executor.upload(tensors.first_tiles(), memory.view(first_tile_));
   }
 
   /// Sets the learning rate of every tensor for the step that follows.
-  ///
   /// @param by_group  [groups], or one for all
   /// @throws std::invalid_argument
   void set_rates(std::span<const double> by_group) {
@@ -93,19 +108,62 @@ class foundation {
     executor.upload(std::span<const float>(rates_by_tensor_), memory.view(rates_));
   }
 
-  /// What the trust ratio makes of the sums of tensors first … last − 1.
-  template <trust_ratio TrustRatio, class Factors>
-  void find_factors(const TrustRatio& trust, std::span<Factors> factors, std::size_t first, std::size_t last) {
-    executor.template finish_segments<TrustRatio::sums_per_segment>(
-        tensors, first, last, sums(), [&](std::size_t i, std::span<const double> of_tensor) {
-          const segment& s = std::as_const(tensors).segments()[i];
-          factors[i] = trust.factors(of_tensor.data(), {s.adapt, s.one_dimensional, s.weight_decay, ranks.size()});
-        });
+  /// Begins a step: nothing has been refused yet, and gradients are read at this scale.
+  void begin_step(double gradient_scale = 1.0) { executor.invoke(::slamb::begin_step{record(), gradient_scale}); }
+
+  /// Sets the scalars of the step that has begun.
+  template <trust_ratio TrustRatio, class Options>
+  void set_scalars(const Options& options) {
+    executor.invoke(adam_scalars_of<TrustRatio>(options, record(), memory.view(scalars_).data()));
   }
 
-  /// Sets the scalars of the step that follows.
-  void set_scalars(const adam_scalars& scalars) {
-    executor.upload(std::span<const adam_scalars>(&scalars, 1), memory.view(scalars_));
+  /// Ends the step: it has been taken, or it has been refused and is skipped.
+  /// @return whether it has been taken, where that is known; true where it is not
+  bool end_step() {
+    const bool taken = !is_known_to_be_refused();
+    executor.invoke(::slamb::end_step{record()});
+    count_.add_unknown();
+    if constexpr (executor_type::is_synchronous) count_.know(steps());
+    return taken;
+  }
+  /// Whether the last step was taken. Waits.
+  bool has_taken_last_step() const { return executor.read(&record()->was_refused) == 0; }
+
+  /// Whether the step will not happen, where that is known without waiting. Where it is not, what follows does nothing.
+  bool is_known_to_be_refused() const noexcept {
+    if constexpr (executor_type::is_synchronous)
+      return record()->refused != 0;
+    else
+      return false;
+  }
+
+  /// How many steps have been taken. Waits for all that has been enqueued.
+  std::uint64_t steps() const { return executor.read(&record()->taken); }
+
+  /// t of the step that is to be taken. Waits, unless it is known.
+  std::uint64_t this_step() {
+    return count_.next([this] { return steps(); });
+  }
+  /// Whether holds(t). Waits only where that depends on whether steps were skipped of which nothing is known yet.
+  template <class Predicate>
+  bool holds_at_this_step(const Predicate& holds) {
+    return count_.holds_at_next(holds, [this] { return steps(); });
+  }
+
+  step_record* record() const noexcept { return memory.view(record_).data(); }
+  std::uint32_t* not_finite() const noexcept { return &record()->not_finite; }
+  const std::uint32_t* was_refused() const noexcept { return &record()->was_refused; }
+
+  /// What finds the factors of a trust ratio.
+  template <trust_ratio TrustRatio>
+  find_factors<TrustRatio> factors_from_sums(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) const {
+    return {trust, view().segments, memory.view(factors).data(), ranks.size()};
+  }
+
+  /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments` of the executor.
+  template <int Sums, int Maxima = 0, class Finish>
+  void finish_sums(std::size_t first, std::size_t last, const Finish& finish) {
+    executor.template finish_segments<Sums, Maxima>(view(), first, last, sums(), finish);
   }
 
   /// What the passes of an update read: the scalars, the tensors, their rates and their trust ratios.
@@ -116,9 +174,6 @@ class foundation {
 
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const float* gradient) {
-    if (tensor >= tensors.segments().size())
-      throw std::invalid_argument("slamb: set_gradient() was given tensor " + std::to_string(tensor) +
-                                  ", but there are " + std::to_string(tensors.segments().size()));
     tensors.require_gradient(tensor, gradient);
     segment& s = tensors.segments()[tensor];
     s.gradient = gradient;
@@ -128,51 +183,96 @@ class foundation {
   model_view view() const noexcept {
     return {.segments = memory.view(segments_).data(),
             .tiles = memory.view(tiles_).data(),
+            .first_tile = memory.view(first_tile_).data(),
             .momentum = memory.view(momentum_).data(),
-            .variance = memory.view(variance_).data()};
+            .variance = memory.view(variance_).data(),
+            .refused = &record()->refused};
   }
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
+  /// γ of a tensor at this step.
+  double rate_of(std::size_t tensor) const noexcept { return static_cast<double>(rates_by_tensor_[tensor]); }
   const float* rates() const noexcept { return memory.view(rates_).data(); }
   double* sums() const noexcept { return memory.view(sums_).data(); }
   std::size_t cache_bytes() const noexcept { return backend_.cache_bytes; }
 
-  /// The mean of the parameters over ranks, piece by piece through `buffer`, in a number of collectives that depends on
-  /// sizes alone.
-  void average_parameters(std::span<float> buffer) {
-    if (ranks.size() == 1) return;
-    model_view pieces = view();
-    pieces.exchanged = buffer.data();
-    for (tile_range piece{0, 0}; piece.first < tensors.tiles().size(); piece.first = piece.last) {
-      pieces.exchanged_first = tensors.first_element(tensors.tiles()[piece.first]);
-      std::uint64_t elements = 0;
-      for (piece.last = piece.first; piece.last < tensors.tiles().size(); ++piece.last) {
-        const std::uint32_t count = tensors.tiles()[piece.last].count;
-        if (piece.last > piece.first && elements + count > buffer.size()) break;
-        elements += count;
-      }
-      executor.run(gather_parameters{}, pieces, piece);
-      ranks.all_reduce_sum(buffer.first(elements), executor.stream());
-      executor.run(scatter_parameters{{}, 1.0F / static_cast<float>(ranks.size())}, pieces, piece);
-    }
+  /// L2 norms of an array [state elements] of the backend's memory, by group.
+  template <class T>
+  std::vector<double> norms_by_group(std::span<const T> values) const {
+    std::vector<double> norms(tensors.groups(), 0.0);
+    for (const segment& s : tensors.segments())
+      norms[s.group] += executor.sum_of_squares(values.subspan(s.state, s.size));
+    for (double& norm : norms) norm = std::sqrt(norm);
+    return norms;
   }
 
-  /// What a buffer for `average_parameters` must hold at least.
-  std::uint64_t least_averaging_buffer() const noexcept {
-    return std::min<std::uint64_t>(layout::tile_size, tensors.elements());
+  /// ‖v‖₁, which is Σ v. Waits for it.
+  double variance_norm() {
+    executor.run(sum_of_variance{}, view(), all_tiles(), sums());
+    return executor.total({sums(), tensors.tiles().size()});
   }
 
-  statistics report(std::string phase, bool with_norms) const {
-    statistics all{step, skipped_steps, std::move(phase), ranks.counts(), {}};
-    if (with_norms) {
-      executor.run(norms_of_model{}, view(), all_tiles(), sums());
-      executor.template finish_segments<norms_of_model::sums>(tensors, 0, tensors.segments().size(), sums(),
-                                                              [&all](std::size_t, std::span<const double> squares) {
-                                                                all.norm.parameters += squares[0];
-                                                                all.norm.momentum += squares[1];
-                                                                all.norm.variance += squares[2];
-                                                              });
-      all.norm = {std::sqrt(all.norm.parameters), std::sqrt(all.norm.momentum), std::sqrt(all.norm.variance)};
-    }
+  /// Calls visit(tensor, ‖m‖/√n) for every tensor, but not those that are exchanged whole or have no elements. Waits.
+  template <class Visit>
+  void visit_momentum_sizes(const Visit& visit) {
+    executor.run(norms_of_model{}, view(), all_tiles(), sums());
+    executor.template visit_segments<norms_of_model::sums>(
+        tensors.first_tiles(), 0, tensors.segments().size(), sums(), [&](std::size_t i, const double* squares) {
+          const segment& s = std::as_const(tensors).segments()[i];
+          if (s.size > 0 && !s.dense) visit(i, std::sqrt(squares[1] / static_cast<double>(s.size)));
+        });
+  }
+
+  /// What lasts: calls part(name, bytes, state_part) for each.
+  template <class Self, class Part>
+  static void visit_state(Self& self, const Part& part) {
+    std::uint64_t sizes = detail::hash_of_nothing;
+    for (const segment& s : std::as_const(self.tensors).segments()) sizes = detail::hash_with(sizes, s.size);
+    part("sizes of tensors", bytes_of(sizes), state_part::fact);
+    part("step", bytes_of(self.record()->taken), state_part::common);
+    part("skipped steps", bytes_of(self.record()->skipped), state_part::common);
+    part("local skips", bytes_of(self.record()->left_out), state_part::common);
+    part("momentum", std::as_writable_bytes(self.memory.view(self.momentum_)), state_part::common);
+    part("variance", std::as_writable_bytes(self.memory.view(self.variance_)), state_part::common);
+  }
+
+  /// The state of an optimizer, whose visit_state(self, part) knows all of its parts.
+  template <class Optimizer>
+  std::vector<std::byte> save(std::string_view recipe, const Optimizer& optimizer) const {
+    return save_parts(executor, {recipe, typeid(typename Optimizer::options_type).name()}, ranks.rank(), ranks.size(),
+                      [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
+  }
+  template <class Optimizer>
+  void restore(std::string_view recipe, Optimizer& optimizer, std::span<const std::byte> saved,
+               const restore_options& options) {
+    restore_parts(executor, {recipe, typeid(typename Optimizer::options_type).name()}, ranks.rank(), ranks.size(),
+                  saved, options, [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
+    begin_step();  // a step that failed may have been refused before
+    count_.know(steps());
+  }
+
+  /// The same in place of all phases so far, once a state has been restored.
+  void start_in_phase(std::string_view name) { phases_.restart(name, steps() + 1, ranks.counts()); }
+
+  /// Says that the steps from the next on belong to another phase.
+  void enter_phase(std::string_view name) { phases_.enter(name, steps() + 1, ranks.counts()); }
+
+  statistics report(bool with_norms) const {
+    statistics all{.step = steps(),
+                   .skipped_steps = executor.read(&record()->skipped),
+                   .local_skips = executor.read(&record()->left_out),
+                   .traffic = ranks.counts()};
+    phases_.report(all);
+    if (!with_norms) return all;
+    model_view model = view();
+    model.refused = nullptr;  // a step that failed may have been refused before
+    executor.run(norms_of_model{}, model, all_tiles(), sums());
+    double square[norms_of_model::sums] = {};
+    executor.template visit_segments<norms_of_model::sums>(tensors.first_tiles(), 0, tensors.segments().size(), sums(),
+                                                           [&square](std::size_t, const double* of_tensor) {
+                                                             for (int i = 0; i < norms_of_model::sums; ++i)
+                                                               square[i] += of_tensor[i];
+                                                           });
+    all.norm = {std::sqrt(square[0]), std::sqrt(square[1]), std::sqrt(square[2])};
     return all;
   }
 
@@ -180,19 +280,21 @@ class foundation {
   executor_type executor;
   counting_communicator<Communicator> ranks;
   arena memory;
-  std::uint64_t step = 0;
-  std::uint64_t skipped_steps = 0;
 
  private:
   Backend backend_;
   region<segment> segments_;
   region<tile> tiles_;
+  region<std::size_t> first_tile_;
   region<float> rates_;
   region<adam_scalars> scalars_;
+  region<step_record> record_;
   region<float> momentum_;
   region<float> variance_;
   region<double> sums_;
   std::vector<float> rates_by_tensor_;
+  phase_log phases_;
+  step_count count_;
 };
 
 }  // namespace slamb

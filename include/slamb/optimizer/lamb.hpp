@@ -16,9 +16,10 @@
 #include "slamb/compressor/no_compressor.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/error_feedback/no_error_feedback.hpp"
-#include "slamb/exchange/summable.hpp"
+#include "slamb/optimizer/batches.hpp"
 #include "slamb/optimizer/foundation.hpp"
-#include "slamb/optimizer/lamb_passes.hpp"
+#include "slamb/optimizer/gradient_exchange.hpp"
+#include "slamb/optimizer/mean_gradient.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
@@ -35,6 +36,7 @@ struct lamb_options {
   bool bias_correction = true;                                       ///< false: m̂ = m, v̂ = v
   double max_gradient_norm = 0.0;  ///< c: g ← g / max(1, ‖g‖/c) with the norm over all tensors; 0 or ∞: off
   bool skip_non_finite = true;     ///< skip a step, on all ranks, when a gradient of any is not finite
+  bool compress_alone = false;     ///< encodes and decodes with one rank too, if the compressor is a quantizer
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -45,22 +47,19 @@ struct lamb_options {
 ///     m ← β1 m + (1−β1) g          v ← β2 v + (1−β2) g²
 ///     u = m̂/(√v̂ + ε) + λ p         p_l ← p_l − γ φ_l u_l
 ///
-/// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank.
+/// The Compressor decides how g becomes the mean over ranks: whole (no_compressor), every element in few bits (a quantizer,
+/// with any ErrorFeedback), or some elements (a sparsifier or a chain, with residual<>).
+///
+/// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank; compressed, the errors of the
+/// ErrorFeedback and the messages beside them.
 /// *Cost*: 24 + 16 bytes of memory traffic a parameter (LAMB) or 28 (AdamW), and 4 to see that the gradient is finite;
-/// with more than one rank, 4 more to gather. On the wire: one all_reduce of all gradients a step.
+/// with more than one rank, 4 more to gather. On the wire: one all_reduce of all gradients a step. Compressed: what
+/// docs/algorithms/compressors.md and one_bit_exchange.md say.
 /// *Determinism*: the same bits from run to run and on all ranks, for every number of threads.
 /// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
 class basic_lamb {
-  static_assert(
-      requires { requires Compressor::selects_all; },
-      "slamb: basic_lamb sends whole gradients; a Compressor that leaves elements out needs an ErrorFeedback "
-      "that keeps them: use basic_slamb, which exchanges the momentum");
-  static_assert(!ErrorFeedback::worker_state && !ErrorFeedback::server_state,
-                "slamb: basic_lamb loses nothing and has no error buffers; its ErrorFeedback must ask for none, as "
-                "no_error_feedback does");
-
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
 
@@ -70,12 +69,15 @@ class basic_lamb {
   explicit basic_lamb(std::span<const parameter> parameters, const options_type& options = {},
                       Communicator communicator = {}, Backend backend = {})
       : options_((validate(options), options)),
-        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)) {
+        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+        exchange_(options.compressor, {options.skip_non_finite, options.max_gradient_norm, options.compress_alone}) {
+    exchange_.plan(base_);
     base_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
-    if (base_.ranks.size() > 1) exchange_ = base_.memory.template plan<float>("exchange", base_.tensors.elements());
     base_.allocate(facts());
-    make_batches();
+    exchange_.start(base_);
+    batches_ = batches_for<TrustRatio>(base_, 4 * sizeof(float));
+    base_.enter_phase("dense");
   }
 
   /// One step with one learning rate.
@@ -86,21 +88,15 @@ class basic_lamb {
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) {
     base_.set_rates(rates_by_group);
-    const mean_gradient g = exchange_gradient();  // docs/algorithms/lamb.md (1), (2)
-    if (g.overflowed) return void(++base_.skipped_steps);
-    base_.set_scalars(scalars_at<TrustRatio>(base_.step + 1, options_, g.scale));
-    const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
-    for (const batch& tensors : batches_) {
-      if constexpr (TrustRatio::sums_per_segment == 0) {
-        base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), tensors.first, tensors.last);
-        base_.executor.run(update_and_apply<TrustRatio>{update}, g.view, tensors.tiles);
-      } else {
-        base_.executor.run(update_and_sum<TrustRatio>{update}, g.view, tensors.tiles, base_.sums());
-        base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), tensors.first, tensors.last);
-        base_.executor.run(apply_update<TrustRatio>{update}, g.view, tensors.tiles);
-      }
+    base_.begin_step(exchange_.scale(base_));
+    // docs/algorithms/lamb.md (1), (2)
+    const model_view g = exchange_.exchange(base_);
+    if (!base_.is_known_to_be_refused()) {
+      base_.template set_scalars<TrustRatio>(options_);
+      const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
+      take_adam_step(base_, g, update, batches_, base_.factors_from_sums(options_.trust_ratio, factors_));
     }
-    ++base_.step;
+    base_.end_step();
   }
 
   /// Nothing to do: parameters are the same on all ranks after every step.
@@ -108,29 +104,43 @@ class basic_lamb {
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
   ///                    time
-  slamb::statistics statistics(bool with_norms = false) const { return base_.report("dense", with_norms); }
+  ::slamb::statistics statistics(bool with_norms = false) const {
+    ::slamb::statistics all = base_.report(with_norms);
+    exchange_.report(base_, with_norms, all);
+    return all;
+  }
+
+  /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
+  void measure_next_step() noexcept requires quantizer<Compressor> { exchange_.measure_next(); }
+
   memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
   Communicator& communicator() noexcept { return base_.ranks.base(); }
+  /// For a compressor that takes something new at each step, as explicit_mask.
+  Compressor& compressor() noexcept
+      requires(requires(Compressor& c) { sparsifier_of(c).require_ready(std::uint64_t{}); }) {
+    return exchange_.compressor();
+  }
   const options_type& options() const noexcept { return options_; }
+
+  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
+  std::vector<std::byte> save_state() const { return base_.save("basic_lamb", *this); }
+
+  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
+  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
+  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    base_.restore("basic_lamb", *this, saved, options);
+    base_.start_in_phase("dense");
+  }
 
   /// Points tensor number `tensor` at another gradient of the same size.
   void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
 
  private:
-  using factors_type =
-      decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
+  template <::slamb::communicator, class>
+  friend class foundation;
 
-  // Tensors whose state fits the cache together.
-  struct batch {
-    std::size_t first, last;
-    tile_range tiles;
-  };
-
-  struct mean_gradient {
-    model_view view;
-    double scale = 1.0;  // what is read as the gradient, times this, is g
-    bool overflowed = false;
-  };
+  using factors_type = factors_of<TrustRatio>;
+  using base_type = foundation<Communicator, Backend>;
 
   static void validate(const options_type& o) {
     validate_settings(o);
@@ -141,53 +151,22 @@ class basic_lamb {
     agreement all = agreement_of("basic_lamb ", options_, base_.tensors.segments().size());
     all.add("max_gradient_norm", options_.max_gradient_norm);
     all.add("skip_non_finite", options_.skip_non_finite ? 1.0 : 0.0);
+    all.add("compress_alone", options_.compress_alone ? 1.0 : 0.0);
     return all;
   }
 
-  void make_batches() {
-    constexpr std::size_t bytes = 16;  // of p, g, m, v
-    const std::size_t count = base_.tensors.segments().size();
-    for (std::size_t first = 0; first < count;) {
-      std::size_t last = first, size = 0;
-      while (last < count &&
-             (last == first || size + base_.tensors.segments()[last].size * bytes <= base_.cache_bytes()))
-        size += base_.tensors.segments()[last++].size * bytes;
-      batches_.push_back({first, last, {base_.tensors.tiles_of(first).first, base_.tensors.tiles_of(last - 1).last}});
-      first = last;
-    }
-    if constexpr (TrustRatio::sums_per_segment == 0) batches_ = {{0, count, base_.all_tiles()}};
-  }
-
-  bool clips() const noexcept { return options_.max_gradient_norm > 0.0 && std::isfinite(options_.max_gradient_norm); }
-
-  // g ← mean of the ranks' gradients, and its scale from the global norm. Nothing is changed yet.
-  mean_gradient exchange_gradient() {
-    mean_gradient g{.view = base_.view()};
-    if (base_.ranks.size() > 1) {
-      g.view.exchanged = base_.memory.view(exchange_).data();
-      const bool finite = base_.executor.run(gather_gradient{}, g.view, base_.all_tiles());
-      const bool summed = all_reduce_unless(!finite && options_.skip_non_finite, base_.memory.view(exchange_),
-                                            base_.ranks, base_.executor);
-      g.overflowed = !summed && options_.skip_non_finite;
-      g.view.gradient_is_exchanged = true;
-      g.scale = 1.0 / base_.ranks.size();
-    } else if (options_.skip_non_finite && !clips()) {
-      g.overflowed = !base_.executor.run(check_gradient{}, g.view, base_.all_tiles());
-    }
-    if (clips() && !g.overflowed) {
-      const bool finite = base_.executor.run(sum_gradient{}, g.view, base_.all_tiles(), base_.sums());
-      const double square = base_.executor.total({base_.sums(), base_.tensors.tiles().size()});
-      g.overflowed = !finite && options_.skip_non_finite && base_.ranks.size() == 1;  // else seen when gathered
-      g.scale /= std::max(1.0, g.scale * std::sqrt(square) / options_.max_gradient_norm);
-    }
-    return g;
+  // What lasts: foundation::visit_state.
+  template <class Self, class Part>
+  static void visit_state(Self& self, const Part& part) {
+    base_type::visit_state(self.base_, part);
+    self.exchange_.visit_state(self.base_, part);
   }
 
   options_type options_;
-  foundation<Communicator, Backend> base_;
+  base_type base_;
+  gradient_exchange<Compressor, ErrorFeedback, base_type> exchange_;
   region<factors_type> factors_;
-  region<float> exchange_;
-  std::vector<batch> batches_;
+  std::vector<tensor_batch> batches_;
 };
 
 /// AdamW: every tensor at the learning rate.

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <typeinfo>
 
@@ -10,6 +12,9 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/element.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/core/layout.hpp"
+#include "slamb/core/saved_state.hpp"
+#include "slamb/core/step_record.hpp"
 
 namespace slamb {
 
@@ -35,7 +40,16 @@ void validate_settings(const Options& o) {
   detail::require_non_negative("weight_decay", o.weight_decay);
   validate_policy(o.compressor);
   validate_policy(o.error_feedback);
-  validate_policy(o.trust_ratio);
+  if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
+}
+
+/// Whether m̂ and v̂ are corrected for their start at 0; recipes whose algorithm does not have no such setting.
+template <class Options>
+bool corrects_bias(const Options& o) {
+  if constexpr (requires { o.bias_correction; })
+    return o.bias_correction;
+  else
+    return false;
 }
 
 /// What must be the same on all ranks of Adam's hyper-parameters and the policies.
@@ -45,29 +59,33 @@ agreement agreement_of(std::string_view recipe, const Options& o, std::size_t te
   all.add("beta1", o.beta1);
   all.add("beta2", o.beta2);
   all.add("epsilon", o.epsilon);
-  all.add("bias_correction", o.bias_correction ? 1.0 : 0.0);
+  all.add("bias_correction", corrects_bias(o) ? 1.0 : 0.0);
   describe_policy(o.compressor, all);
   describe_policy(o.error_feedback, all);
-  describe_policy(o.trust_ratio, all);
+  if constexpr (requires { o.trust_ratio; }) describe_policy(o.trust_ratio, all);
   return all;
 }
 
-/// The scalars of step t.
-///
-/// @param t  1, 2, …
-/// @param gradient_scale  multiplies what is read as the gradient
+/// Adds what must be the same of the tensors on all ranks.
+inline void describe_tensors(const layout& tensors, agreement& facts) {
+  for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
+    const segment& s = tensors.segments()[i];
+    const std::string name = " of tensor " + std::to_string(i);
+    facts.add_word("the size" + name, s.size);
+    facts.add("the weight decay" + name, s.weight_decay);
+    facts.add("the learning-rate factor" + name, s.learning_rate_factor);
+    facts.add_word(
+        "the options (group, adapt, compress, dimensions)" + name,
+        (std::uint64_t{s.group} << 3U) | (s.adapt ? 4U : 0U) | (s.dense ? 2U : 0U) | (s.one_dimensional ? 1U : 0U));
+    if (!s.rows.empty())
+      facts.add_word("the rows" + name, hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
+  }
+}
+
+/// What sets the scalars of a step's update.
 template <trust_ratio TrustRatio, class Options>
-adam_scalars scalars_at(std::uint64_t t, const Options& o, double gradient_scale) {
-  const auto steps = static_cast<double>(t);
-  const double momentum_correction = o.bias_correction ? 1.0 / (1.0 - std::pow(o.beta1, steps)) : 1.0;
-  const double deviation_correction = o.bias_correction ? 1.0 / std::sqrt(1.0 - std::pow(o.beta2, steps)) : 1.0;
-  const double epsilon = has_uncorrected_epsilon<TrustRatio> ? o.epsilon * deviation_correction : o.epsilon;
-  return {.one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
-          .one_minus_beta2 = static_cast<float>(1.0 - o.beta2),
-          .momentum_correction = static_cast<float>(momentum_correction),
-          .deviation_correction = static_cast<float>(deviation_correction),
-          .epsilon = static_cast<float>(epsilon),
-          .gradient_scale = static_cast<float>(gradient_scale)};
+set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars) {
+  return {record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), has_uncorrected_epsilon<TrustRatio>};
 }
 
 }  // namespace slamb

@@ -14,13 +14,17 @@
 
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/self_communicator.hpp"
+#include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/random_k.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/error_feedback/local_momentum.hpp"
-#include "slamb/exchange/summable.hpp"
+#include "slamb/exchange/payload.hpp"
+#include "slamb/exchange/selector.hpp"
 #include "slamb/optimizer/foundation.hpp"
+#include "slamb/optimizer/parameter_average.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/slamb_passes.hpp"
+#include "slamb/schedule/intervals.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 
 namespace slamb {
@@ -52,21 +56,27 @@ struct slamb_options {
 /// *Memory*: 8 bytes of state a parameter (9 if the compressor knows no ages) and 12 k of payload.
 /// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
 /// and of the parameters every H steps, in pieces that reuse the payload's memory: about 1/(3k) for large tensors.
-/// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step and the
-/// parameters after each averaging.
+/// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step (with a chain, but for
+/// what encoding lost of each rank's own) and the parameters after each averaging.
 /// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t);
 /// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
 class basic_slamb {
+  using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   static_assert(
-      !requires(const Compressor& c) { c.at(std::uint64_t{1}); } ||
-          requires(const Compressor& c) { requires std::is_trivially_copyable_v<decltype(c.at(std::uint64_t{1}))>; },
+      !requires(const sparsifier_type& c) { c.at(std::uint64_t{1}); } ||
+          requires(const sparsifier_type& c) {
+            requires std::is_trivially_copyable_v<decltype(c.at(std::uint64_t{1}))>;
+          },
       "slamb: the selection that a sparsifier's at(step) returns must be trivially copyable, so that it can travel "
       "to a device");
-  static_assert(sparsifier<Compressor> && Compressor::payload_is_summable,
-                "slamb: basic_slamb exchanges the momentum by a sum over ranks; it needs a Compressor that is a "
-                "sparsifier with a summable payload: selection at(step) with selects(coordinate)");
+  static_assert(sparsifier<sparsifier_type> || chooser<sparsifier_type>,
+                "slamb: basic_slamb exchanges a part of the momentum; it needs a Compressor that is a sparsifier, "
+                "selection at(step) with selects(coordinate), or chooses by value, or a chain of one and a quantizer");
+  static_assert(chained<Compressor> || Compressor::payload_is_summable,
+                "slamb: basic_slamb exchanges the momentum by a sum over ranks; its sparsifier must have a summable "
+                "payload");
   static_assert(ErrorFeedback::keeps_unsent,
                 "slamb: basic_slamb keeps what is not sent in the local momentum; its ErrorFeedback must say "
                 "keeps_unsent, as local_momentum does");
@@ -82,8 +92,10 @@ class basic_slamb {
   explicit basic_slamb(std::span<const parameter> parameters, const options_type& options = {},
                        Communicator communicator = {}, Backend backend = {})
       : options_((validate(options), options)),
-        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)) {
-    const std::uint64_t payload = mark_dense_tensors();
+        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+        exchange_(options.compressor) {
+    mark_dense_tensors();
+    plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(base_.tensors).segments());
     const std::vector<float> freshness = freshness_by_age();
     base_.plan_sums(TrustRatio::sums_per_segment);
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
@@ -91,10 +103,12 @@ class basic_slamb {
     freshness_ = base_.memory.template plan<float>("freshness by age", freshness.size());
     if constexpr (!has_age<selection_type>)
       age_ = base_.memory.template plan<age_type>("age", base_.tensors.state_elements());
-    payload_ =
-        base_.memory.template plan<float>("payload", std::max({payload * planes, base_.least_averaging_buffer()}));
-    plane_ = payload;
+    payload_ = base_.memory.template plan<float>("payload",
+                                                 std::max({plane_ * planes, least_averaging_buffer(base_.tensors)}));
+    selector_.plan(base_);
+    exchange_.plan(base_, plane_);
     base_.allocate(facts());
+    base_.enter_phase("sparse");
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
   }
 
@@ -107,56 +121,80 @@ class basic_slamb {
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) {
     base_.set_rates(rates_by_group);
-    const std::uint64_t t = base_.step + 1;
-    const selection_type selection = select_at(t);
-    const std::span<float> sent = place_payload(selection);
-    base_.set_scalars(scalars_at<TrustRatio>(t, options_, 1.0));
+    base_.begin_step();
+    base_.template set_scalars<TrustRatio>(options_);
+    const bool averages = base_.holds_at_this_step(every{static_cast<std::uint64_t>(options_.local_steps)});
     const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
+    const auto selection = selector_.select(sparsifier_of(options_.compressor), base_, base_.view(),
+                                            momentum_to_choose_from<TrustRatio>{update});
+    const std::span<float> sent = place_payload<sparsifier_type>(base_, selection, base_.memory.view(tile_first_),
+                                                                 base_.memory.view(payload_).first(plane_));
 
     // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
-    const bool finite = base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection,
-                                           base_.all_tiles(), base_.sums());
-    if (!all_reduce_unless(!finite, sent, base_.ranks, base_.executor)) return void(++base_.skipped_steps);
-
-    // R(M), R(¬M): docs/algorithms/slamb.md (11) … (15)
-    if constexpr (TrustRatio::sums_per_segment > 0)
-      base_.executor.run_packed(sum_received<TrustRatio>{update, per_rank()}, base_.view(), payload(),
-                                base_.all_tiles(), base_.sums());
-    base_.find_factors(options_.trust_ratio, base_.memory.view(factors_), 0, base_.tensors.segments().size());
-
-    // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
-    base_.executor.run(apply_received<TrustRatio>{update, per_rank()}, base_.view(), payload(), selection,
-                       base_.all_tiles());
-    base_.step = t;
-    if ((t - 1) % static_cast<std::uint64_t>(options_.local_steps) == 0) synchronize_parameters();
+    base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection, base_.all_tiles(),
+                       base_.sums(), base_.not_finite());
+    exchange_.exchange(sent, nullptr, base_);
+    if (!base_.is_known_to_be_refused()) take_step(update, selection);
+    if (base_.end_step() && averages) average_parameters(base_, base_.memory.view(payload_), base_.was_refused());
   }
 
   /// p ← mean of p over ranks: before an evaluation or a save, for between averagings the ranks' parameters differ.
   /// Collective: every rank must call it.
   /// @throws communicator_error
-  void synchronize_parameters() { base_.average_parameters(base_.memory.view(payload_)); }
+  void synchronize_parameters() { average_parameters(base_, base_.memory.view(payload_)); }
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
   ///                    time
-  slamb::statistics statistics(bool with_norms = false) const { return base_.report("sparse", with_norms); }
+  ::slamb::statistics statistics(bool with_norms = false) const { return base_.report(with_norms); }
   memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
   Communicator& communicator() noexcept { return base_.ranks.base(); }
   const Compressor& compressor() const noexcept { return options_.compressor; }
   /// For a compressor that takes something new at each step.
-  Compressor& compressor() noexcept requires(requires(const Compressor& c) { c.require_ready(std::uint64_t{}); }) {
+  Compressor& compressor() noexcept requires(requires(const sparsifier_type& s) { s.require_ready(std::uint64_t{}); }) {
     return options_.compressor;
   }
   const options_type& options() const noexcept { return options_; }
+
+  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
+  std::vector<std::byte> save_state() const { return base_.save("basic_slamb", *this); }
+
+  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
+  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
+  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    base_.restore("basic_slamb", *this, saved, options);
+    base_.start_in_phase("sparse");
+  }
 
   /// Points tensor number `tensor` at another gradient of the same size.
   void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
 
  private:
-  using selection_type = decltype(std::declval<const Compressor&>().at(std::uint64_t{1}));
+  template <::slamb::communicator, class>
+  friend class foundation;
+
+  using base_type = foundation<Communicator, Backend>;
+  using selector_type = selector<sparsifier_type, base_type>;
+  using selection_type = typename selector_type::selection_type;
   using age_type = stored_age_t<selection_type>;
   using factors_type = factors_of<TrustRatio>;
 
   static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
+
+  template <class Selection>
+  void take_step(const adam_update<TrustRatio>& update, const Selection& selection) {
+    const float received_scale = exchange_.scale(base_);  // to the mean
+
+    // R(M), R(¬M): docs/algorithms/slamb.md (11) … (15)
+    if constexpr (TrustRatio::sums_per_segment > 0)
+      base_.executor.run_packed(sum_received<TrustRatio>{update, received_scale}, base_.view(), payload(),
+                                base_.all_tiles(), base_.sums());
+    base_.template finish_sums<TrustRatio::sums_per_segment>(0, base_.tensors.segments().size(),
+                                                             base_.factors_from_sums(options_.trust_ratio, factors_));
+
+    // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
+    base_.executor.run(apply_received<TrustRatio>{update, received_scale}, base_.view(), payload(), selection,
+                       base_.all_tiles());
+  }
 
   static void validate(const options_type& o) {
     validate_settings(o);
@@ -172,17 +210,10 @@ class basic_slamb {
     return all;
   }
 
-  // Says which tensors are always exchanged whole; returns the largest payload.
-  std::uint64_t mark_dense_tensors() {
-    std::uint64_t payload = 1;
-    for (segment& s : base_.tensors.segments()) {
-      s.dense = s.dense || s.one_dimensional || s.size < options_.dense_below;
-      if constexpr (requires(const Compressor& c) { c.largest_payload(s.size); })
-        payload += s.dense ? s.size : options_.compressor.largest_payload(s.size);
-      else
-        payload += s.size;
-    }
-    return payload;
+  // Says which tensors are always exchanged whole.
+  void mark_dense_tensors() {
+    for (segment& s : base_.tensors.segments())
+      s.dense = goes_whole(s.size, s.one_dimensional, !s.dense, options_.dense_below);
   }
 
   // β3^a for a = 0, 1, … until it no longer changes, at most 65536 of them.
@@ -191,12 +222,6 @@ class basic_slamb {
     while (all.size() < 65536 && all.back() > 0.0F && options_.beta3 < 1.0)
       all.push_back(static_cast<float>(std::pow(options_.beta3, static_cast<double>(all.size()))));
     return all;
-  }
-
-  selection_type select_at(std::uint64_t t) const {
-    if constexpr (requires { options_.compressor.require_ready(std::uint64_t{}); })
-      options_.compressor.require_ready(base_.tensors.elements());
-    return options_.compressor.at(t);
   }
 
   payload_view payload() const noexcept {
@@ -209,21 +234,17 @@ class basic_slamb {
             .age = base_.memory.view(age_).data()};
   }
 
-  // Lays out the payload of this step. At least one element is sent, to carry the news of an overflow.
-  std::span<float> place_payload(const selection_type& selection) {
-    const std::uint64_t size = base_.executor.place_payload(base_.view(), selection, base_.memory.view(tile_first_));
-    if (size > plane_)
-      throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
-                  std::to_string(plane_) + " are selected at any step");
-    const std::span<float> sent = base_.memory.view(payload_).first(std::max<std::uint64_t>(size, 1));
-    if (size == 0) base_.executor.write(sent.data(), 0.0F);
-    return sent;
+  // What lasts: foundation::visit_state.
+  template <class Self, class Part>
+  static void visit_state(Self& self, const Part& part) {
+    base_type::visit_state(self.base_, part);
+    part("age", std::as_writable_bytes(self.base_.memory.view(self.age_)), state_part::common);
   }
 
-  float per_rank() const noexcept { return 1.0F / static_cast<float>(base_.ranks.size()); }
-
   options_type options_;
-  foundation<Communicator, Backend> base_;
+  base_type base_;
+  selector_type selector_;
+  payload_exchange<Compressor, base_type> exchange_;
   region<factors_type> factors_;
   region<std::uint64_t> tile_first_;
   region<float> freshness_;

@@ -10,6 +10,19 @@
 
 namespace slamb {
 
+/// What a compressor that chooses by value looks at: m with this rank's gradient in it.
+template <class TrustRatio>
+struct momentum_to_choose_from : adam_update<TrustRatio> {
+  static constexpr unsigned signal_reads = stream::gradient | stream::momentum;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& sums) const {
+    sums.check_finite(e.gradient);
+    update_momentum(e, tensor.scalars);
+    return e.momentum;
+  }
+};
+
 /// A: the payload is m of what is selected; beside it v and p, for B; and the sums of what is not selected.
 template <class TrustRatio>
 struct form_payload : adam_update<TrustRatio> {

@@ -58,8 +58,9 @@ struct rescaled_trust_ratio {
     sums.add_square(part + 1, Form == rescaling::product ? x.update : x.direction);
   }
 
+  static constexpr float unbounded = std::numeric_limits<float>::infinity();
+
   SLAMB_HOST_DEVICE segment_factors factors(const double* sums, segment_facts facts) const {
-    constexpr float unbounded = std::numeric_limits<float>::infinity();
     const auto unsent_rate = static_cast<float>(1.0 / sqrt(static_cast<double>(facts.world)));
     if (!facts.adapt) return {1.0F, 1.0F, 0.0F, unbounded, unsent_rate};
     if constexpr (Form == rescaling::product) {

@@ -1,4 +1,4 @@
-// expect: basic_lamb sends whole gradients
+// expect: needs an ErrorFeedback that keeps them at the rank
 #include "slamb/slamb.hpp"
 
 slamb::basic_lamb<slamb::random_k<>, slamb::no_error_feedback, slamb::layerwise_trust_ratio, slamb::self_communicator,

@@ -14,6 +14,6 @@ struct clear_gradient : slamb::pass_without_constants {
   }
 };
 
-bool run(const slamb::host::executor& executor, const slamb::model_view& view) {
-  return executor.run(clear_gradient{}, view, {0, 1});
+void run(const slamb::host::executor& executor, const slamb::model_view& view) {
+  executor.run(clear_gradient{}, view, {0, 1});
 }

@@ -10,16 +10,21 @@
 #include <memory>
 #include <span>
 
+#include "slamb/backend/host/decoded_tile_runner.hpp"
 #include "slamb/backend/host/selected_tile_runner.hpp"
 #include "slamb/backend/host/thread_pool.hpp"
 #include "slamb/core/layout.hpp"
+#include "slamb/exchange/scales.hpp"
 
 namespace slamb::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// Runs passes. Everything is done when a call returns.
+/// Runs passes. Everything is done when a call returns. Nothing is done where `model_view::refused` points to what is not 0.
 class executor {
  public:
+  /// What a step has found out can be read at once.
+  static constexpr bool is_synchronous = true;
+
   /// @param threads  with the caller's; @param elements  of the model: small ones are not worth a second thread
   executor(unsigned threads, std::uint64_t elements) {
     constexpr std::uint64_t worth_a_thread = 1U << 16U;
@@ -28,6 +33,12 @@ class executor {
   }
 
   static host_stream stream() noexcept { return {}; }
+
+  /// Calls function(), after all that has been asked for before.
+  template <class Function>
+  static void invoke(const Function& function) {
+    function();
+  }
 
   /// Sets memory to zero bytes.
   void clear(std::span<std::byte> memory) const {
@@ -40,6 +51,11 @@ class executor {
   /// Copies a table into the backend's memory.
   template <class T>
   static void upload(std::span<const T> from, std::span<T> to) noexcept {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+
+  /// Copies out of the backend's memory.
+  static void download(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
@@ -60,20 +76,34 @@ class executor {
     return sum;
   }
 
-  /// Runs a pass over a range of tiles; `sums` [tiles][Pass::sums] receives the sums of each tile.
-  /// @return whether everything the pass checked was finite
+  /// The same, into the backend's memory; `to` may lie among the values.
+  static void add_up(std::span<const double> values, double* to) noexcept { *to = total(values); }
+
+  /// Σ x², in order.
+  template <class Storage>
+  static double sum_of_squares(std::span<const Storage> values) {
+    double_sum sum;
+    std::size_t i = 0;
+    for (; i + lanes <= values.size(); i += lanes) sum.add_square(load_floats(values.data() + i));
+    if (i < values.size()) sum.add_square(load_floats(values.data() + i, static_cast<int>(values.size() - i)));
+    return sum.total();
+  }
+
+  /// Runs a pass over a range of tiles; `sums` [tiles][results_of<Pass>()] receives what each tile sums.
+  /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
   template <class Pass>
-  bool run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr) const {
-    return all_of(tiles, [&pass, &view, sums](std::size_t i) {
-      return run_tile(pass, view, view.tiles[i], Pass::sums == 0 ? nullptr : sums + i * Pass::sums);
+  void run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr,
+           std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite, [&pass, &view, sums](std::size_t i) {
+      return run_tile(pass, view, view.tiles[i], sums == nullptr ? nullptr : sums + i * results_of<Pass>());
     });
   }
 
   /// The same for a selected pass.
   template <class Pass, class Selection>
-  bool run(const Pass& pass, const model_view& view, const payload_view& payload, const Selection& selection,
-           tile_range tiles, double* sums = nullptr) const {
-    return all_of(tiles, [&](std::size_t i) {
+  void run(const Pass& pass, const model_view& view, const payload_view& payload, const Selection& selection,
+           tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite, [&](std::size_t i) {
       return run_selected_tile(pass, view, payload, selection, i, Pass::sums == 0 ? nullptr : sums + i * Pass::sums);
     });
   }
@@ -82,7 +112,7 @@ class executor {
   template <class Pass>
   void run_packed(const Pass& pass, const model_view& view, const payload_view& payload, tile_range tiles,
                   double* sums) const {
-    all_of(tiles, [&](std::size_t i) {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
       run_packed_tile(pass, view, payload, i, sums + i * Pass::sums);
       return true;
     });
@@ -102,28 +132,156 @@ class executor {
     return tile_first[tiles];
   }
 
-  /// Calls finish(segment, sums) with the sums of each tensor, its tiles added in order.
-  template <int Sums, class Finish>
-  void finish_segments(const layout& tensors, std::size_t first, std::size_t last, const double* tile_sums,
+  /// Calls finish(segment, results) with the sums and largest values [Sums + Maxima] of tensors first … last − 1, the tiles
+  /// of each added in order. A function of the backend's memory: what it needs it has by value or by pointer.
+  template <int Sums, int Maxima = 0, class Finish>
+  void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
                        const Finish& finish) const {
+    if (view.refused == nullptr || *view.refused == 0)
+      visit_segments<Sums, Maxima>({view.first_tile, last + 1}, first, last, of_tiles, finish);
+  }
+
+  /// The same for any function of the host, which waits for the results.
+  /// @param first_tile  [tensors + 1] as model_view::first_tile, in host memory
+  template <int Sums, int Maxima = 0, class Visit>
+  void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
+                      const double* of_tiles, const Visit& visit) const {
+    constexpr std::size_t results = Sums + Maxima;
     for (std::size_t segment = first; segment < last; ++segment) {
-      std::array<double, Sums> total{};
-      const tile_range tiles = tensors.tiles_of(segment);
-      for (std::size_t i = tiles.first; i < tiles.last; ++i)
-        for (std::size_t s = 0; s < Sums; ++s) total[s] += tile_sums[i * Sums + s];
-      finish(segment, std::span<const double>(total));
+      std::array<double, results == 0 ? 1 : results> total{};
+      for (std::size_t i = first_tile[segment]; i < first_tile[segment + 1]; ++i) {
+        for (std::size_t s = 0; s < Sums; ++s) total[s] += of_tiles[i * results + s];
+        for (std::size_t s = Sums; s < results; ++s) total[s] = std::max(total[s], of_tiles[i * results + s]);
+      }
+      visit(segment, static_cast<const double*>(total.data()));
     }
   }
 
+  using no_error_storage = no_storage;
+
+  /// Sets the bits of the elements that take part in a compressed exchange: those of rows that are not 0, if there are
+  /// `rows` [tensors], and, if `zero_aware`, whose variance is not 0. Tensors that are exchanged whole have no bits.
+  /// @param bits    [ranks][codes/16], zeroed; null: all elements take part
+  /// @param counts  [tiles] how many take part
+  void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
+                    bool zero_aware, std::uint16_t* bits, std::uint64_t* counts) const {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
+      const tile& t = view.tiles[i];
+      const wire_tile& w = wire.tiles[i];
+      counts[i] = bits == nullptr || w.owner == wire_tile::whole
+                      ? t.count
+                      : mark_tile(view, t, rows[t.segment], zero_aware, bits + (w.owner * wire.codes + w.code) / lanes);
+      return true;
+    });
+  }
+
+  /// Lets `compressor` choose by the values that `pass` forms: `bits` [state elements/16], zeroed.
+  /// @param not_finite  becomes 1 if a value was not finite; the choice means nothing then
+  template <class Pass, class Compressor>
+  void choose(const Pass& pass, const Compressor& compressor, const model_view& view, tile_range tiles,
+              std::uint16_t* bits, std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite,
+           [&](std::size_t i) { return choose_in_tile(pass, compressor, view, view.tiles[i], bits); });
+  }
+
+  /// Encodes this rank's signal; `statistic` [tiles] receives what the scales are made from.
+  /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
+  template <encoding Work, class Storage, class Pass, class Quantizer>
+  void send(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+            tile_range tiles, double* statistic, std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite,
+           [&](std::size_t i) { return send_tile<Work, Storage>(pass, quantizer, view, wire, i, statistic + i); });
+  }
+
+  /// Makes the scales that tiles share, of what they have summed.
+  /// @param statistic  [tiles]; @param counts  [tiles] elements that take part; @param refused  as model_view::refused
+  template <class Quantizer>
+  void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
+                     std::byte* messages, const std::uint32_t* refused) const {
+    if (refused != nullptr && *refused != 0) return;
+    for (std::size_t g = 0; g < table.group_count; ++g) {
+      const scale_group& group = table.groups[g];
+      double total = 0.0;
+      std::uint64_t count = 0;
+      for (std::uint64_t i = group.first_tile; i < group.last_tile; ++i) {
+        const double own = statistic[table.tiles[i]];
+        total = Quantizer::scale == segment_scale::max ? std::max(total, own) : total + own;
+        count += counts[table.tiles[i]];
+      }
+      const float scale = scale_of<Quantizer::scale>(total, count);
+      for (std::uint64_t i = group.first_place; i < group.last_place; ++i)
+        store_scale(messages, table.places[i], scale);
+    }
+  }
+
+  /// Encodes the mean of what the ranks sent of this rank's chunk, which is the tiles `own`.
+  template <encoding Work, class Storage, class Quantizer>
+  void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               std::span<const std::size_t> own, double* statistic) const {
+    all_of(view, {0, own.size()}, nullptr, [&](std::size_t i) {
+      average_tile<Work, Storage>(quantizer, view, wire, own[i], statistic + own[i]);
+      return true;
+    });
+  }
+
+  /// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send.
+  template <class Storage, class Pass, class Quantizer>
+  void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* results) const {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
+      double* const of_tile = results == nullptr ? nullptr : results + i * results_of<Pass>();
+      receive_tile<Storage>(pass, quantizer, view, wire, i, of_tile);
+      return true;
+    });
+  }
+
+  /// Keeps what the mean over this rank's chunk lost when it was encoded.
+  template <class Storage, class Quantizer>
+  void keep_server_errors(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+                          std::span<const std::size_t> own) const {
+    all_of(view, {0, own.size()}, nullptr, [&](std::size_t i) {
+      keep_server_error<Storage>(quantizer, view, wire, own[i]);
+      return true;
+    });
+  }
+
+  /// ‖x‖² and ‖x − x̂‖² of what this rank has sent: `squares` [tiles][2].
+  template <class Storage, class Pass, class Quantizer>
+  void measure(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* squares) const {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
+      measure_tile<Storage>(pass, quantizer, view, wire, i, squares + 2 * i);
+      return true;
+    });
+  }
+
  private:
+  static std::uint64_t mark_tile(const model_view& view, const tile& t, const row_mask& mask, bool zero_aware,
+                                 std::uint16_t* bits) {
+    const segment& s = view.segments[t.segment];
+    const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
+    const float* const variance = view.variance + s.state + t.first;
+    std::uint64_t counted = 0;
+    for (std::uint32_t first = 0; first < t.count; first += lanes) {
+      std::uint32_t group = 0;
+      for (std::uint32_t i = first; i < std::min(t.count, first + lanes); ++i)
+        if ((mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0) && (!zero_aware || variance[i] != 0.0F))
+          group |= 1U << (i - first);
+      bits[first / lanes] = static_cast<std::uint16_t>(group);
+      counted += count_of(group);
+    }
+    return counted;
+  }
+
   template <class Body>
-  bool all_of(tile_range tiles, const Body& body) const {
+  void all_of(const model_view& view, tile_range tiles, std::uint32_t* not_finite, const Body& body) const {
+    if (view.refused != nullptr && *view.refused != 0) return;
     std::atomic<bool> all{true};
     constexpr std::size_t grain = 4;  // neighbours in memory, on one thread
     pool_->for_each(tiles.first, tiles.last, grain, [&all, &body](std::size_t i) {
       if (!body(i)) all.store(false, std::memory_order_relaxed);
     });
-    return all.load(std::memory_order_relaxed);
+    if (not_finite != nullptr && !all.load(std::memory_order_relaxed)) *not_finite = 1;
   }
 
   std::unique_ptr<thread_pool> pool_;

@@ -152,6 +152,8 @@ struct selected_lane_runner {
     element<floats> e;
     at.template load<Pass::reads>(e, i, count...);
     if constexpr (Pass::receives) e.exchanged = unpack(bits, payload.momentum + cursor);
+    if constexpr (requires { Pass::receives_lost; })
+      e.lost = payload.variance == nullptr ? floats(0.0F) : unpack(bits, payload.variance + cursor);
     pass(e, lane, constants, unsent);
     if constexpr ((Pass::packs & stream::momentum) != 0) pack(bits, e.momentum, payload.momentum + cursor);
     if constexpr ((Pass::packs & stream::variance) != 0) pack(bits, e.variance, payload.variance + cursor);

@@ -9,88 +9,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "slamb/backend/host/native_simd.hpp"
 #include "slamb/core/config.hpp"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#else
-#include <cmath>
-#endif
-
-#if defined(__AVX512F__)
-#define SLAMB_SIMD_BYTES 64
-#define SLAMB_SIMD_NAMESPACE avx512
-#elif defined(__AVX2__)
-#define SLAMB_SIMD_BYTES 32
-#define SLAMB_SIMD_NAMESPACE avx2
-#elif defined(__SSE2__)
-#define SLAMB_SIMD_BYTES 16
-#define SLAMB_SIMD_NAMESPACE sse2
-#else
-#define SLAMB_SIMD_BYTES 16
-#define SLAMB_SIMD_NAMESPACE generic
-#endif
 
 namespace slamb::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
-
-inline constexpr int lanes = 16;
-
-namespace native {
-
-inline constexpr int width = SLAMB_SIMD_BYTES / 4;  // floats in a register
-inline constexpr int parts = lanes / width;
-
-typedef float floats __attribute__((vector_size(SLAMB_SIMD_BYTES)));
-typedef std::int32_t ints __attribute__((vector_size(SLAMB_SIMD_BYTES)));
-typedef double doubles __attribute__((vector_size(SLAMB_SIMD_BYTES)));
-
-// The masked forms of AVX-512's intrinsics take no undefined operand, about which g++ 12 would warn in the user's
-// program.
-SLAMB_ALWAYS_INLINE floats square_root(floats x) {
-#if defined(__AVX512F__)
-  return (floats)_mm512_maskz_sqrt_ps(0xFFFF, (__m512)x);
-#elif defined(__AVX2__)
-  return (floats)_mm256_sqrt_ps((__m256)x);
-#elif defined(__SSE2__)
-  return (floats)_mm_sqrt_ps((__m128)x);
-#else
-  for (int i = 0; i < width; ++i) x[i] = std::sqrt(x[i]);
-  return x;
-#endif
-}
-
-SLAMB_ALWAYS_INLINE floats select(ints mask, floats yes, floats no) {
-  return (floats)((mask & (ints)yes) | (~mask & (ints)no));
-}
-
-SLAMB_ALWAYS_INLINE doubles widen_low(floats x) {
-#if defined(__AVX512F__)
-  const __m256d low = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd((__m512)x), 0);
-  return (doubles)_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(low));
-#elif defined(__AVX2__)
-  return (doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
-#elif defined(__SSE2__)
-  return (doubles)_mm_cvtps_pd((__m128)x);
-#else
-  return doubles{x[0], x[1]};
-#endif
-}
-
-SLAMB_ALWAYS_INLINE doubles widen_high(floats x) {
-#if defined(__AVX512F__)
-  const __m256d high = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd((__m512)x), 1);
-  return (doubles)_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(high));
-#elif defined(__AVX2__)
-  return (doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
-#elif defined(__SSE2__)
-  return (doubles)_mm_cvtps_pd(_mm_movehl_ps((__m128)x, (__m128)x));
-#else
-  return doubles{x[2], x[3]};
-#endif
-}
-
-}  // namespace native
 
 /// True or false in each lane.
 struct lane_mask {
@@ -109,10 +32,10 @@ struct floats {
 
   static SLAMB_ALWAYS_INLINE floats load(const float* from) {
     floats x;
-    std::memcpy(x.part, from, sizeof(x.part));
+    native::load_parts(x.part, from);
     return x;
   }
-  SLAMB_ALWAYS_INLINE void store(float* to) const { std::memcpy(to, part, sizeof(part)); }
+  SLAMB_ALWAYS_INLINE void store(float* to) const { native::store_parts(part, to); }
 
   /// The first `count` floats, and 0 in the other lanes.
   static SLAMB_ALWAYS_INLINE floats load(const float* from, int count) {
@@ -178,6 +101,9 @@ struct over {
 struct less {
   SLAMB_ALWAYS_INLINE native::ints operator()(native::floats a, native::floats b) const { return a < b; }
 };
+struct conjunction {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::ints a, native::ints b) const { return a & b; }
+};
 struct inverse {
   SLAMB_ALWAYS_INLINE native::ints operator()(native::ints a) const { return ~a; }
 };
@@ -208,6 +134,9 @@ SLAMB_ALWAYS_INLINE floats operator-(const floats& a) { return floats(-0.0F) - a
 SLAMB_ALWAYS_INLINE lane_mask operator<(const floats& a, const floats& b) {
   return detail::lanewise<lane_mask>(detail::less{}, a, b);
 }
+SLAMB_ALWAYS_INLINE lane_mask operator&(const lane_mask& a, const lane_mask& b) {
+  return detail::lanewise<lane_mask>(detail::conjunction{}, a, b);
+}
 SLAMB_ALWAYS_INLINE lane_mask operator~(const lane_mask& a) {
   return detail::lanewise<lane_mask>(detail::inverse{}, a);
 }
@@ -236,6 +165,13 @@ SLAMB_ALWAYS_INLINE native::ints mask_part(std::uint32_t bits) {
 
 }  // namespace detail
 
+/// The mask of all lanes.
+SLAMB_ALWAYS_INLINE lane_mask all_of_lanes() {
+  lane_mask mask;
+  for (int i = 0; i < native::parts; ++i) mask.part[i] = ~native::ints{};
+  return mask;
+}
+
 /// The mask of the lanes whose bit in `bits` is set (lane i: bit i).
 SLAMB_ALWAYS_INLINE lane_mask mask_of(std::uint32_t bits) {
   lane_mask mask;
@@ -248,21 +184,16 @@ SLAMB_ALWAYS_INLINE lane_mask mask_of(std::uint32_t bits) {
   return mask;
 }
 
-/// The sum of squares in double precision, in eight lanes, of which each takes lanes i and i + 8 of the floats in turn; the
-/// lanes are added in a fixed order at the end.
+/// The sum of squares in double precision, in eight lanes: lane i takes what lanes i and i + 8 of the floats add up to, so
+/// that each sixteen floats lengthen the chain of dependent additions by one. The lanes are added in a fixed order at the end.
 struct double_sum {
   static constexpr int sums = 8;
   static constexpr int width = native::width / 2;  // doubles in a register
   native::doubles part[sums / width] = {};
 
-  SLAMB_ALWAYS_INLINE void add_square(const floats& x) {
-    add_part<0>(x);
-    if constexpr (native::parts > 1) add_part<1>(x);
-    if constexpr (native::parts > 2) {
-      add_part<2>(x);
-      add_part<3>(x);
-    }
-  }
+  SLAMB_ALWAYS_INLINE void add_square(const floats& x) { add_terms<squared>(x); }
+  /// Adds the elements themselves, to the same lanes.
+  SLAMB_ALWAYS_INLINE void add(const floats& x) { add_terms<itself>(x); }
 
   double total() const {
     double lane[sums];
@@ -273,13 +204,29 @@ struct double_sum {
   }
 
  private:
-  template <int Part>
-  SLAMB_ALWAYS_INLINE void add_part(const floats& x) {
-    constexpr int first = Part * native::width % sums / width;
-    const native::doubles low = native::widen_low(x.part[Part]);
-    const native::doubles high = native::widen_high(x.part[Part]);
-    part[first] += low * low;
-    part[(first + 1) % (sums / width)] += high * high;
+  // The square of a float is exact in double precision: fused with a sum or not, it gives the same bits.
+  struct squared {
+    static SLAMB_ALWAYS_INLINE native::doubles term(native::doubles x) { return x * x; }
+  };
+  struct itself {
+    static SLAMB_ALWAYS_INLINE native::doubles term(native::doubles x) { return x; }
+  };
+
+  template <class Of>
+  SLAMB_ALWAYS_INLINE void add_terms(const floats& x) {
+    if constexpr (native::parts == 1) {
+      part[0] += Of::term(native::widen_low(x.part[0])) + Of::term(native::widen_high(x.part[0]));
+    } else {
+      add_pair<Of, 0>(x);
+      if constexpr (native::parts > 2) add_pair<Of, 1>(x);
+    }
+  }
+  template <class Of, int First>
+  SLAMB_ALWAYS_INLINE void add_pair(const floats& x) {
+    const native::floats& a = x.part[First];
+    const native::floats& b = x.part[First + native::parts / 2];
+    part[2 * First] += Of::term(native::widen_low(a)) + Of::term(native::widen_low(b));
+    part[2 * First + 1] += Of::term(native::widen_high(a)) + Of::term(native::widen_high(b));
   }
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "slamb/backend/host/simd.hpp"
@@ -17,35 +18,55 @@
 namespace slamb::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// The sums of one tile, in double precision, and whether all values that were checked are usable.
-template <int Count>
+/// The sums and largest values of one tile, and whether all values that were checked are usable.
+template <int Count, int Maxima = 0>
 struct tile_sums {
   double_sum sum[Count == 0 ? 1 : Count];
-  floats poison{0.0F};  // not 0 once a value was seen whose square is not below the largest float
+  floats highest[Maxima == 0 ? 1 : Maxima] = {};
+  lane_mask usable = all_of_lanes();  // where the square of every value so far was below the largest float
 
   SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) { sum[index].add_square(x); }
+  SLAMB_ALWAYS_INLINE void take_maximum(int index, const floats& x) { highest[index] = maximum(highest[index], x); }
   SLAMB_ALWAYS_INLINE void check_finite(const floats& x) {
-    poison = select(x * x < floats(std::numeric_limits<float>::max()), poison, floats(1.0F));
+    usable = usable & (x * x < floats(std::numeric_limits<float>::max()));
+  }
+
+  void write(double* results) const {
+    for (int i = 0; i < Count; ++i) results[i] = sum[i].total();
+    for (int i = 0; i < Maxima; ++i) {
+      float lane[lanes];
+      highest[i].store(lane);
+      results[Count + i] = *std::max_element(lane, lane + lanes);
+    }
   }
 
   bool all_finite() const {
-    float lane[lanes];
-    poison.store(lane);
-    return std::all_of(lane, lane + lanes, [](float x) { return x == 0.0F; });
+    std::int32_t lane[lanes];
+    std::memcpy(lane, usable.part, sizeof(lane));
+    return std::all_of(lane, lane + lanes, [](std::int32_t x) { return x != 0; });
   }
 };
 
 /// The same, where some lanes do not count.
-template <int Count>
+template <int Count, int Maxima = 0>
 struct masked_tile_sums {
-  tile_sums<Count>& all;
+  tile_sums<Count, Maxima>& all;
   lane_mask counts;
 
   SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) {
     all.add_square(index, select(counts, x, floats(0.0F)));
   }
+  SLAMB_ALWAYS_INLINE void take_maximum(int index, const floats& x) {
+    all.take_maximum(index, select(counts, x, floats(0.0F)));
+  }
   SLAMB_ALWAYS_INLINE void check_finite(const floats& x) { all.check_finite(x); }
 };
+
+/// The same, by pass.
+template <class Pass>
+using sums_of = tile_sums<Pass::sums, maxima_of<Pass>()>;
+template <class Pass>
+using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 
 /// The arrays of one tile, each from its first element.
 struct tile_arrays {
@@ -53,18 +74,30 @@ struct tile_arrays {
   const float* gradient;
   float* momentum;
   float* variance;
-  float* exchanged;
+  float* exchanged = nullptr;
+  float* fresh_variance = nullptr;
+  float* accumulated = nullptr;
+  float* common = nullptr;
+  float* residual = nullptr;
 
-  tile_arrays(float* p, float* m, float* v)
-      : parameter(p), gradient(nullptr), momentum(m), variance(v), exchanged(nullptr) {}
+  tile_arrays(float* p, float* m, float* v) : parameter(p), gradient(nullptr), momentum(m), variance(v) {}
 
   tile_arrays(const model_view& view, const segment& s, const tile& t)
-      : parameter(s.parameter + t.first),
-        gradient(s.gradient + t.first),
-        momentum(view.momentum == nullptr ? nullptr : view.momentum + s.state + t.first),
-        variance(view.variance == nullptr ? nullptr : view.variance + s.state + t.first),
-        exchanged(view.exchanged == nullptr ? nullptr : view.exchanged + (s.first + t.first - view.exchanged_first)) {
+      : parameter(at(s.parameter, t.first)),
+        gradient(at(s.gradient, t.first)),
+        momentum(at(view.momentum, s.state + t.first)),
+        variance(at(view.variance, s.state + t.first)),
+        exchanged(at(view.exchanged, s.first + t.first - view.exchanged_first)),
+        fresh_variance(at(view.fresh_variance, s.state + t.first)),
+        accumulated(at(view.accumulated, s.state + t.first)),
+        common(at(view.common, s.state + t.first)),
+        residual(at(view.residual, s.state + t.first)) {
     if (view.gradient_is_exchanged) gradient = exchanged;
+  }
+
+  template <class T>
+  static T* at(T* array, std::uint64_t first) noexcept {
+    return array == nullptr ? nullptr : array + first;
   }
 
   // Where[…] is nothing, or the number of lanes in use.
@@ -75,6 +108,11 @@ struct tile_arrays {
     if constexpr ((Streams & stream::momentum) != 0) e.momentum = floats::load(momentum + i, where...);
     if constexpr ((Streams & stream::variance) != 0) e.variance = floats::load(variance + i, where...);
     if constexpr ((Streams & stream::exchanged) != 0) e.exchanged = floats::load(exchanged + i, where...);
+    if constexpr ((Streams & stream::fresh_variance) != 0)
+      e.fresh_variance = floats::load(fresh_variance + i, where...);
+    if constexpr ((Streams & stream::accumulated) != 0) e.accumulated = floats::load(accumulated + i, where...);
+    if constexpr ((Streams & stream::common) != 0) e.common = floats::load(common + i, where...);
+    if constexpr ((Streams & stream::residual) != 0) e.residual = floats::load(residual + i, where...);
   }
 
   template <unsigned Streams, class... Where>
@@ -83,13 +121,17 @@ struct tile_arrays {
     if constexpr ((Streams & stream::momentum) != 0) e.momentum.store(momentum + i, where...);
     if constexpr ((Streams & stream::variance) != 0) e.variance.store(variance + i, where...);
     if constexpr ((Streams & stream::exchanged) != 0) e.exchanged.store(exchanged + i, where...);
+    if constexpr ((Streams & stream::fresh_variance) != 0) e.fresh_variance.store(fresh_variance + i, where...);
+    if constexpr ((Streams & stream::accumulated) != 0) e.accumulated.store(accumulated + i, where...);
+    if constexpr ((Streams & stream::common) != 0) e.common.store(common + i, where...);
+    if constexpr ((Streams & stream::residual) != 0) e.residual.store(residual + i, where...);
   }
 };
 
 /// Runs `pass` over `count` elements of `at`, all of one tensor, taking sums in the order of the elements.
 template <class Pass, class Constants>
 SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, const tile_arrays& at, std::size_t count,
-                                tile_sums<Pass::sums>& sums) {
+                                sums_of<Pass>& sums) {
   static_assert((Pass::writes & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -99,7 +141,7 @@ SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, co
     at.template store<Pass::writes>(e, i);
   }
   if (const int rest = static_cast<int>(count - i); rest > 0) {
-    masked_tile_sums<Pass::sums> rest_sums{sums, mask_of((1U << static_cast<unsigned>(rest)) - 1U)};
+    masked_sums_of<Pass> rest_sums{sums, mask_of((1U << static_cast<unsigned>(rest)) - 1U)};
     element<floats> e;
     at.template load<Pass::reads>(e, i, rest);
     pass(e, constants, rest_sums);
@@ -107,12 +149,12 @@ SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, co
   }
 }
 
-/// Runs `pass` over a tile; its sums become `sums` [Pass::sums]. Returns whether all that it checked was finite.
+/// Runs `pass` over a tile; what it sums becomes `sums` [results_of<Pass>()]. Returns whether all that it checked was finite.
 template <class Pass>
 bool run_tile(const Pass& pass, const model_view& view, const tile& t, double* sums) {
-  tile_sums<Pass::sums> tile_sum;
+  sums_of<Pass> tile_sum;
   run_elements(pass, pass.constants(t.segment), tile_arrays(view, view.segments[t.segment], t), t.count, tile_sum);
-  for (int i = 0; i < Pass::sums; ++i) sums[i] = tile_sum.sum[i].total();
+  tile_sum.write(sums);
   return tile_sum.all_finite();
 }
 

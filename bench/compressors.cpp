@@ -1,0 +1,195 @@
+// The time a compressor takes for gradients, by the passes with which an exchange encodes and decodes.
+#include "compressors.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "counted_one_bit_bytes.hpp"
+#include "huge_array.hpp"
+#include "measurement.hpp"
+#include "slamb/slamb.hpp"
+#include "workbench.hpp"
+
+namespace bench {
+namespace {
+
+// The gradient is what is encoded, and what is decoded is written where the parameters are.
+struct gradient_to_parameter : slamb::pass_without_constants {
+  static constexpr unsigned signal_reads = slamb::stream::gradient;
+  static constexpr unsigned reads = 0;
+  static constexpr unsigned writes = slamb::stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT Real signal(const slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    return e.gradient;
+  }
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.parameter = e.exchanged;
+  }
+};
+
+using executor_type = slamb::host_backend::executor_type;
+
+// The message that one rank sends, and what it takes to write and read it.
+template <slamb::quantizer Quantizer>
+class coding {
+ public:
+  coding(const Quantizer& quantizer, const model& tensors, unsigned threads)
+      : quantizer_(quantizer),
+        tensors_(tensors.tensors(), 0.0),
+        executor_(slamb::host_backend{.threads = threads}.make_executor(tensors_.elements())),
+        wire_(wire_tensors(tensors_), 1, slamb::scale_groups_of(quantizer), Quantizer::bits_per_element),
+        message_(wire_.message_bytes() / sizeof(float) + 1),
+        statistic_(tensors_.tiles().size()) {
+    message_.fill(0.0F, 0, threads);
+    for (const slamb::wire_piece& piece : wire_.pieces())
+      for (std::uint64_t done = 0; done < piece.count; done += slamb::layout::tile_size) {
+        const std::uint64_t scale = piece.scale + (wire_.scales().block == 0 ? 0 : done / wire_.scales().block);
+        placed_.push_back({piece.code + done, scale, piece.owner});
+      }
+    for (const slamb::tile& tile : std::as_const(tensors_).tiles()) counts_.push_back(tile.count);
+    scales_.assign_sent(wire_);
+  }
+
+  void encode() {
+    ++round_;
+    std::uint32_t not_finite = 0;
+    executor_.template send<slamb::encoding::both, no_storage>(gradient_to_parameter{}, quantizer_, model_view(),
+                                                               view(), all_tiles(), statistic_.data(), &not_finite);
+    if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
+    executor_.template finish_scales<Quantizer>(scales(), statistic_.data(), counts_.data(), view().sent, nullptr);
+  }
+
+  void decode() {
+    executor_.template receive<no_storage>(gradient_to_parameter{}, quantizer_, model_view(), view(), all_tiles(),
+                                           nullptr);
+  }
+
+  // What came back must be near what was sent: half a bit an element tells the sign and no more.
+  void check() const {
+    const slamb::segment& first = tensors_.segments()[0];
+    double signal = 0.0, lost = 0.0;
+    for (std::uint64_t i = 0; i < first.size; ++i) {
+      const auto x = static_cast<double>(first.gradient[i]);
+      const double difference = x - static_cast<double>(first.parameter[i]);
+      signal += x * x;
+      lost += difference * difference;
+    }
+    if (!(std::sqrt(lost / signal) < 0.6)) throw std::runtime_error("what was decoded is not what was encoded");
+  }
+
+ private:
+  using no_storage = executor_type::no_error_storage;
+  static_assert(!slamb::shared_scales<Quantizer>::are_known_first,
+                "these benchmarks encode in one pass, before the scale of a tensor is known");
+
+  static std::vector<slamb::wire_tensor> wire_tensors(const slamb::layout& tensors) {
+    std::vector<slamb::wire_tensor> all;
+    for (const slamb::segment& s : tensors.segments()) all.push_back({s.size, true});
+    return all;
+  }
+
+  slamb::scale_table scales() const {
+    return {scales_.groups.data(), scales_.tiles.data(), scales_.places.data(), scales_.groups.size()};
+  }
+  slamb::tile_range all_tiles() const { return {0, placed_.size()}; }
+  slamb::model_view model_view() const {
+    return {.segments = std::as_const(tensors_).segments().data(), .tiles = tensors_.tiles().data()};
+  }
+  slamb::wire_view view() const {
+    auto* const message = reinterpret_cast<std::byte*>(message_.data());
+    return {.tiles = placed_.data(),
+            .sent = message,
+            .received = message,
+            .codes = wire_.codes(),
+            .message_bytes = wire_.message_bytes(),
+            .scale_bytes = wire_.scale_bytes(),
+            .random_stream = round_};
+  }
+
+  Quantizer quantizer_;
+  slamb::layout tensors_;
+  executor_type executor_;
+  slamb::wire_layout wire_;
+  huge_array message_;
+  std::vector<double> statistic_;         // [tiles]
+  std::vector<slamb::wire_tile> placed_;  // [tiles]
+  std::vector<std::uint64_t> counts_;     // [tiles]
+  slamb::scale_lists scales_;
+  std::uint64_t round_ = 0;
+};
+
+template <class Round>
+result time_of(benchmark::State& state, workbench& at, double bytes, const Round& round) {
+  round();
+  const bandwidth first = at.measure();
+  result r;
+  r.seconds = time_of_rounds(state, round);
+  r.machine = mean(first, at.measure());
+  r.bytes = bytes;
+  return r;
+}
+
+template <slamb::quantizer Quantizer>
+void register_quantizer(const std::string& name, const shape_set& shapes, unsigned threads,
+                        const Quantizer& quantizer) {
+  const double bytes = sizeof(float) + code_bytes(quantizer);
+  register_one("compressor/" + name + "/encode", shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
+    coding<Quantizer> at_work(quantizer, at.of_rank(0), threads);
+    const result r = time_of(state, at, bytes, [&] { at_work.encode(); });
+    at_work.decode();
+    at_work.check();
+    return r;
+  });
+  register_one("compressor/" + name + "/decode", shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
+    coding<Quantizer> at_work(quantizer, at.of_rank(0), threads);
+    at_work.encode();
+    const result r = time_of(state, at, bytes, [&] { at_work.decode(); });
+    at_work.check();
+    return r;
+  });
+}
+
+result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k& compressor, unsigned threads) {
+  const slamb::layout tensors(at.of_rank(0).tensors(), 0.0);
+  const executor_type executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
+  const slamb::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  std::vector<std::uint16_t> bits(tensors.state_elements() / 16);
+  const result r = time_of(state, at, sizeof(float) + 1.0 / 8.0, [&] {
+    std::uint32_t not_finite = 0;
+    executor.choose(gradient_to_parameter{}, compressor, view, {0, tensors.tiles().size()}, bits.data(), &not_finite);
+    if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
+  });
+  std::uint64_t chosen = 0, wanted = 0;
+  for (const std::uint16_t group : bits) chosen += static_cast<std::uint64_t>(std::popcount(group));
+  for (const slamb::tile& tile : tensors.tiles()) wanted += compressor.chosen_of(tile.count);
+  if (chosen != wanted) throw std::runtime_error("not as many elements were chosen as were to be");
+  return r;
+}
+
+}  // namespace
+
+void register_compressors(const shape_set& shapes, unsigned threads) {
+  register_quantizer("sign", shapes, threads, slamb::sign{});
+  register_quantizer("int8", shapes, threads, slamb::int8{});
+  register_quantizer("int4", shapes, threads, slamb::int4{});
+  register_quantizer("natural", shapes, threads, slamb::natural{});
+  register_quantizer("bf16", shapes, threads, slamb::bf16{});
+  register_quantizer("fp16", shapes, threads, slamb::fp16{});
+  register_one("compressor/top_k/choose", shapes, 1, threads, [threads](benchmark::State& state, workbench& at) {
+    return time_of_choice(state, at, slamb::top_k{.k = 0.1}, threads);
+  });
+}
+
+}  // namespace bench

@@ -1,0 +1,62 @@
+// What a benchmark measures, and how it says so.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <string>
+
+#include "bandwidth.hpp"
+#include "shapes.hpp"
+#include "workbench.hpp"
+
+namespace bench {
+
+/// What one benchmark found.
+struct result {
+  double seconds = 0.0;  ///< of all rounds that were timed
+  double bytes = 0.0;    ///< an element a round
+  bandwidth machine;
+};
+
+/// Bytes a second are those of all ranks, nanoseconds a parameter those over the parameters of one.
+inline void report(benchmark::State& state, const workbench& at, const result& r) {
+  const auto elements = static_cast<double>(at.elements());
+  const double seconds = r.seconds / static_cast<double>(state.iterations());
+  const double bytes_per_second = r.bytes * elements * static_cast<double>(at.ranks()) / seconds;
+  state.counters["parameters"] = elements;
+  state.counters["ns_per_param"] = seconds * 1e9 / elements;
+  state.counters["bytes_per_param"] = r.bytes;
+  state.counters["GB_per_s"] = bytes_per_second * 1e-9;
+  state.counters["of_copy"] = bytes_per_second / r.machine.copy;
+  state.counters["of_triad"] = bytes_per_second / r.machine.triad;
+  state.counters["copy_GB_per_s"] = r.machine.copy * 1e-9;
+  state.counters["triad_GB_per_s"] = r.machine.triad * 1e-9;
+}
+
+/// Of all rounds, in seconds by the clock on the wall.
+template <class Round>
+double time_of_rounds(benchmark::State& state, const Round& round) {
+  const auto start = std::chrono::steady_clock::now();
+  for (auto _ : state) round();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Registers <name>/<shapes>. `time` is called with (state, workbench); an exception becomes the benchmark's error.
+template <class Time>
+void register_one(const std::string& name, const shape_set& shapes, std::size_t ranks, unsigned threads,
+                  const Time& time) {
+  benchmark::RegisterBenchmark((name + "/" + shapes.name).c_str(), [=](benchmark::State& state) {
+    try {
+      workbench& at = workbench::of(shapes, ranks, threads);
+      const result r = time(state, at);
+      report(state, at, r);
+    } catch (const std::exception& failure) {
+      state.SkipWithError(failure.what());
+    }
+  })->Unit(benchmark::kMillisecond);
+}
+
+}  // namespace bench

@@ -1,0 +1,61 @@
+// slamb_plan: what a training will send with each optimizer, how long its steps will take on a network, and under which
+// bandwidth an optimizer is faster than dense LAMB. Exit status: 0; 1 for what went wrong at work; 2 for a wrong command
+// line.
+#include <csignal>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "plan/command_line.hpp"
+#include "plan/forecast.hpp"
+#include "plan/models.hpp"
+#include "plan/optimizers.hpp"
+#include "plan/report.hpp"
+#include "plan/shape_file.hpp"
+#include "train/output_file.hpp"
+
+namespace {
+
+void require_written() {
+  if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
+}
+
+void run(const plan::settings& chosen) {
+  const std::vector<slamb::tensor_shape> tensors = chosen.shapes.empty()
+                                                       ? plan::tensors_of_model(chosen.model)
+                                                       : plan::read_shapes(std::filesystem::path(chosen.shapes));
+  std::optional<train::output_file> json;
+  if (!chosen.json.empty()) {
+    json.emplace("--json", chosen.json);
+    if (!chosen.shapes.empty() && json->target() == std::filesystem::weakly_canonical(chosen.shapes))
+      throw plan::usage_error("--json: " + chosen.json + " is named by --shapes too");
+  }
+  const std::vector<plan::forecast> forecasts = plan::forecast_all(tensors, chosen);
+  plan::print_settings(std::cout, chosen, tensors);
+  plan::print_table(std::cout, chosen, forecasts);
+  if (json) json->write([&](std::ostream& out) { plan::write_json(out, chosen, tensors, forecasts); });
+  require_written();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
+  try {
+    try {
+      run(plan::parse_command_line(argc, argv, plan::optimizer_names()));
+    } catch (const CLI::Success&) {  // help or the version was asked for
+      require_written();
+    }
+    return 0;
+  } catch (const plan::usage_error& error) {
+    std::cerr << "slamb_plan: " << error.what() << "\nslamb_plan --help says the options\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "slamb_plan: " << error.what() << '\n';
+    return 1;
+  }
+}

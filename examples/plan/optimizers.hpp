@@ -1,0 +1,110 @@
+// The optimizers that the program plans, by name, and what each costs over the training.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <slamb/compressor/chain.hpp>
+#include <slamb/plan/lamb.hpp>
+#include <slamb/plan/network.hpp>
+#include <slamb/plan/one_bit.hpp>
+#include <slamb/plan/slamb.hpp>
+#include <slamb/plan/zero_one_adam.hpp>
+#include <slamb/slamb.hpp>
+#include <span>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include "settings.hpp"
+
+namespace plan {
+
+using tensor_span = std::span<const slamb::tensor_shape>;
+
+/// What an optimizer moves over all steps of a training.
+struct outline {
+  slamb::traffic_counts traffic;  ///< of one rank
+  double memory_bytes = 0.0;      ///< of memory traffic, of one rank
+};
+
+/// One optimizer that can be planned.
+struct planned_optimizer {
+  std::string_view name;
+  outline (*plan)(tensor_span, const settings&, const slamb::plan_world&);
+};
+
+namespace detail {
+
+template <class Options>
+outline outline_of(tensor_span tensors, const Options& options, const settings& chosen,
+                   const slamb::plan_world& world) {
+  const auto planned = slamb::plan_traffic(tensors, options, world);
+  return {planned.total(chosen.steps), planned.memory_bytes(chosen.steps) *
+                                           static_cast<double>(slamb::elements_of(tensors)) *
+                                           static_cast<double>(chosen.steps)};
+}
+
+template <class Optimizer>
+outline plan_dense(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+  return outline_of(tensors, typename Optimizer::options_type{}, chosen, world);
+}
+
+inline outline plan_slamb(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+  slamb::slamb<>::options_type options;
+  options.compressor.k = chosen.k;
+  options.local_steps = static_cast<std::int64_t>(chosen.local_steps);
+  return outline_of(tensors, options, chosen, world);
+}
+
+inline outline plan_slamb_int8(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+  using optimizer = slamb::slamb<slamb::self_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>;
+  typename optimizer::options_type options;
+  options.compressor.sparsifier.k = chosen.k;
+  options.local_steps = static_cast<std::int64_t>(chosen.local_steps);
+  return outline_of(tensors, options, chosen, world);
+}
+
+template <class Optimizer>
+outline plan_one_bit(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+  typename Optimizer::options_type options;
+  options.warm_up.steps = chosen.warmup();
+  return outline_of(tensors, options, chosen, world);
+}
+
+inline outline plan_zero_one_adam(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+  slamb::zero_one_adam<>::options_type options;
+  options.variance_schedule.freeze_step = chosen.freeze();
+  options.variance_schedule.update_scaler = chosen.variance_update_scaler;
+  options.local_schedule.scaler = chosen.local_step_scaler;
+  options.local_schedule.clipper = chosen.local_step_clipper;
+  return outline_of(tensors, options, chosen, world);
+}
+
+}  // namespace detail
+
+inline constexpr std::array<planned_optimizer, 7> planned_optimizers{{
+    {"lamb", detail::plan_dense<slamb::lamb<>>},
+    {"adamw", detail::plan_dense<slamb::adamw<>>},
+    {"slamb", detail::plan_slamb},
+    {"slamb+int8", detail::plan_slamb_int8},
+    {"one_bit_adam", detail::plan_one_bit<slamb::one_bit_adam<>>},
+    {"one_bit_lamb", detail::plan_one_bit<slamb::one_bit_lamb<>>},
+    {"zero_one_adam", detail::plan_zero_one_adam},
+}};
+
+inline std::vector<std::string_view> optimizer_names() {
+  std::vector<std::string_view> names;
+  for (const planned_optimizer& o : planned_optimizers) names.push_back(o.name);
+  return names;
+}
+
+/// What the optimizer of that name costs, with the settings chosen.
+/// @throws std::invalid_argument for a name that is not known
+inline outline plan_optimizer(std::string_view name, tensor_span tensors, const settings& chosen,
+                              const slamb::plan_world& world) {
+  for (const planned_optimizer& o : planned_optimizers)
+    if (o.name == name) return o.plan(tensors, chosen, world);
+  throw std::invalid_argument("no optimizer is named '" + std::string(name) + "'");
+}
+
+}  // namespace plan

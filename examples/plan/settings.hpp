@@ -1,0 +1,43 @@
+// What the command line sets, with the defaults of the program.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <slamb/plan/network.hpp>
+#include <string>
+#include <vector>
+
+namespace plan {
+
+/// Settings of one run of the program.
+struct settings {
+  std::string model = "bert-large";
+  std::string shapes;                   ///< a file in place of the model; empty: none
+  std::vector<std::string> optimizers;  ///< names, in the order of the table
+  std::uint64_t steps = 118'000;
+  int ranks = 64;
+  std::uint64_t value_bytes = 4;              ///< of an element that is summed
+  double k = 0.1;                             ///< SLAMB
+  std::uint64_t local_steps = 100;            ///< SLAMB: H
+  std::optional<std::uint64_t> warmup_steps;  ///< 1-bit; unset: 1000 of 5993, as 1-bit LAMB's paper has for BERT
+  std::optional<std::uint64_t> freeze_step;   ///< 0/1 Adam; unset: 12,500 of 118,000, as its paper has for BERT
+  std::uint64_t variance_update_scaler = 16;  ///< 0/1 Adam: κ
+  std::uint64_t local_step_scaler = 32'678;   ///< 0/1 Adam
+  std::uint64_t local_step_clipper = 16;      ///< 0/1 Adam
+  slamb::network network;
+  double memory_bandwidth = 1.5e12;  ///< bytes/s, of a rank
+  double compute_seconds = 0.2;      ///< of a step, forward and backward
+  std::string json;                  ///< empty: not wanted
+
+  std::uint64_t warmup() const { return warmup_steps.value_or(part_of_steps(1000.0 / 5993.0)); }
+  std::uint64_t freeze() const { return freeze_step.value_or(part_of_steps(12'500.0 / 118'000.0)); }
+
+ private:
+  std::uint64_t part_of_steps(double part) const {
+    const auto rounded = static_cast<std::uint64_t>(std::llround(part * static_cast<double>(steps)));
+    return rounded == 0 ? 1 : rounded;
+  }
+};
+
+}  // namespace plan

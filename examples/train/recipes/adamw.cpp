@@ -1,0 +1,14 @@
+// AdamW with every compressor.
+#include <slamb/trust_ratio/unit_trust_ratio.hpp>
+
+#include "compressed_gradient.hpp"
+
+namespace train {
+
+std::span<const combination> adamw_combinations() {
+  static constexpr auto all =
+      gradient_combinations<slamb::adamw<slamb::thread_communicator>, slamb::unit_trust_ratio>();
+  return all;
+}
+
+}  // namespace train

@@ -1,0 +1,50 @@
+// LAMB and AdamW with a compressed gradient.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <slamb/error_feedback/residual.hpp>
+#include <slamb/error_feedback/two_sided.hpp>
+#include <slamb/optimizer/lamb.hpp>
+#include <type_traits>
+
+#include "compressors.hpp"
+#include "recipe.hpp"
+
+namespace train {
+
+/// What a sparsifier leaves out is kept by the rank; what a quantizer loses, at both ends.
+template <class TrustRatio, auto MakeCompressor>
+optimizer_maker make_with_compressed_gradient(const settings& chosen, std::uint64_t seed) {
+  using compressor = compressor_made_by<MakeCompressor>;
+  using error_feedback = std::conditional_t<compressor::is_sparsifier, slamb::residual<>, slamb::two_sided<>>;
+  using optimizer =
+      slamb::basic_lamb<compressor, error_feedback, TrustRatio, slamb::thread_communicator, slamb::host_backend>;
+  return maker_of<optimizer>({.weight_decay = chosen.weight_decay, .compressor = MakeCompressor(chosen, seed)});
+}
+
+/// With a gradient that is sent whole.
+template <class Optimizer>
+optimizer_maker make_with_whole_gradient(const settings& chosen, std::uint64_t /*seed*/) {
+  return maker_of<Optimizer>({.weight_decay = chosen.weight_decay});
+}
+
+/// Those of a recipe; `Optimizer` is it with no_compressor.
+template <class Optimizer, class TrustRatio>
+constexpr std::array<combination, 13> gradient_combinations() {
+  return {{{"none", make_with_whole_gradient<Optimizer>},
+           {"sign", make_with_compressed_gradient<TrustRatio, make_sign>},
+           {"sign-per-tensor", make_with_compressed_gradient<TrustRatio, make_sign_per_tensor>},
+           {"int8", make_with_compressed_gradient<TrustRatio, make_int8>},
+           {"int4", make_with_compressed_gradient<TrustRatio, make_int4>},
+           {"natural", make_with_compressed_gradient<TrustRatio, make_natural>},
+           {"bf16", make_with_compressed_gradient<TrustRatio, make_bf16>},
+           {"fp16", make_with_compressed_gradient<TrustRatio, make_fp16>},
+           {"random_k", make_with_compressed_gradient<TrustRatio, make_random_k>},
+           {"top_k", make_with_compressed_gradient<TrustRatio, make_top_k>},
+           {"random_k+int8", make_with_compressed_gradient<TrustRatio, make_chain<make_random_k, make_int8>>},
+           {"random_k+int4", make_with_compressed_gradient<TrustRatio, make_chain<make_random_k, make_int4>>},
+           {"random_k+sign", make_with_compressed_gradient<TrustRatio, make_chain<make_random_k, make_sign>>}}};
+}
+
+}  // namespace train

@@ -1,0 +1,14 @@
+// LAMB with every compressor.
+#include <slamb/trust_ratio/layerwise_trust_ratio.hpp>
+
+#include "compressed_gradient.hpp"
+
+namespace train {
+
+std::span<const combination> lamb_combinations() {
+  static constexpr auto all =
+      gradient_combinations<slamb::lamb<slamb::thread_communicator>, slamb::layerwise_trust_ratio>();
+  return all;
+}
+
+}  // namespace train

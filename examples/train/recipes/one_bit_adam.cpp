@@ -1,0 +1,13 @@
+// 1-bit Adam with every quantizer.
+#include <slamb/trust_ratio/unit_trust_ratio.hpp>
+
+#include "one_bit.hpp"
+
+namespace train {
+
+std::span<const combination> one_bit_adam_combinations() {
+  static constexpr auto all = one_bit_combinations<slamb::unit_trust_ratio>();
+  return all;
+}
+
+}  // namespace train

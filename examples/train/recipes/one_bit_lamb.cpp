@@ -1,0 +1,13 @@
+// 1-bit LAMB with every quantizer.
+#include <slamb/trust_ratio/frozen_trust_ratio.hpp>
+
+#include "one_bit.hpp"
+
+namespace train {
+
+std::span<const combination> one_bit_lamb_combinations() {
+  static constexpr auto all = one_bit_combinations<slamb::frozen_trust_ratio>();
+  return all;
+}
+
+}  // namespace train

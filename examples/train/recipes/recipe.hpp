@@ -1,0 +1,61 @@
+// What each recipe says of itself: the compressors that it can be trained with, and how. A recipe has a source file of its
+// own, because each combination is a type, which takes the compiler about two seconds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <slamb/backend/host/host_backend.hpp>
+#include <slamb/communicator/thread_communicator.hpp>
+#include <slamb/core/parameter.hpp>
+#include <slamb/core/statistics.hpp>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "../rank_optimizer.hpp"
+#include "../settings.hpp"
+
+namespace train {
+
+/// A recipe with one compressor.
+struct combination {
+  std::string_view compressor;
+  optimizer_maker (*maker)(const settings& chosen, std::uint64_t seed);
+};
+
+/// A recipe's combinations; the first is with its own compressor.
+std::span<const combination> lamb_combinations();
+std::span<const combination> adamw_combinations();
+std::span<const combination> slamb_combinations();
+std::span<const combination> one_bit_adam_combinations();
+std::span<const combination> one_bit_lamb_combinations();
+std::span<const combination> zero_one_adam_combinations();
+
+namespace detail {
+
+template <class Optimizer>
+class driven final : public rank_optimizer {
+ public:
+  driven(const typename Optimizer::options_type& options, std::span<const slamb::parameter> parameters,
+         slamb::thread_communicator communicator)
+      : optimizer_(parameters, options, std::move(communicator), slamb::host_backend{.threads = 1}) {}
+
+  void step(double learning_rate) override { optimizer_.step(learning_rate); }
+  void synchronize_parameters() override { optimizer_.synchronize_parameters(); }
+  slamb::statistics statistics() const override { return optimizer_.statistics(); }
+
+ private:
+  Optimizer optimizer_;
+};
+
+}  // namespace detail
+
+/// Makes optimizers of that type, each on a thread of its own.
+template <class Optimizer>
+optimizer_maker maker_of(const typename Optimizer::options_type& options) {
+  return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator communicator) {
+    return std::make_unique<detail::driven<Optimizer>>(options, parameters, std::move(communicator));
+  };
+}
+
+}  // namespace train

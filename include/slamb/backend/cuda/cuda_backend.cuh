@@ -1,0 +1,52 @@
+// The CUDA backend's settings: what a user names and a recipe makes its executor of.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "slamb/backend/cuda/error.hpp"
+#include "slamb/backend/cuda/executor.hpp"
+#include "slamb/backend/cuda/launcher.cuh"
+#include "slamb/core/arena.hpp"
+
+namespace slamb {
+
+namespace cuda {
+
+/// Memory of the current device's pool, in the order of a stream.
+inline allocator stream_allocator(cudaStream_t stream) {
+  return {.allocate =
+              [stream](std::size_t bytes) {
+                void* memory = nullptr;
+                check_cuda(cudaMallocAsync(&memory, bytes, stream), "cudaMallocAsync");
+                return memory;
+              },
+          .deallocate = [stream](void* memory, std::size_t /*bytes*/) { cudaFreeAsync(memory, stream); }};
+}
+
+}  // namespace cuda
+
+/// Settings of the CUDA backend: parameters, gradients and state in the memory of the device that is current when the
+/// optimizer is constructed, passes as kernels on one stream.
+///
+/// A step is enqueued and not waited for. *Determinism*: the same bits from run to run on one kind of device; sums are added
+/// in another order than on the host.
+struct cuda_backend {
+  cudaStream_t stream = nullptr;  ///< of all that the optimizer does; null: the default stream
+  allocator memory{};             ///< two functions, both or neither; neither: cudaMallocAsync
+  std::size_t cache_bytes = std::numeric_limits<std::size_t>::max();  ///< as host_backend::cache_bytes; all at once
+
+  using stream_type = cudaStream_t;
+  using executor_type = cuda::executor<cuda::launcher>;
+
+  void validate() const {}
+  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(cuda::launcher(stream)); }
+  allocator make_allocator() const {
+    return memory.allocate || memory.deallocate ? memory : cuda::stream_allocator(stream);
+  }
+};
+
+}  // namespace slamb

@@ -1,0 +1,40 @@
+// What the CUDA runtime reports, as an exception that keeps the code and the call. Plain C++: needs no nvcc.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+/// A call of the CUDA runtime failed, or what was enqueued before it did.
+class cuda_error : public error {
+ public:
+  /// `call`: name of the function that reported `code`; a literal, of which the pointer is kept.
+  cuda_error(cudaError_t code, const char* call)
+      : error("slamb: " + std::string(call) + " failed: " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) +
+              " = " + std::to_string(static_cast<int>(code)) + ")"),
+        code_(code),
+        call_(call) {}
+
+  cudaError_t code() const noexcept { return code_; }
+  const char* call() const noexcept { return call_; }
+
+ private:
+  cudaError_t code_;
+  const char* call_;
+};
+
+/// Throws if `code` is not cudaSuccess. The runtime's own record of the error is cleared, where it can be, so that a
+/// later check of something else does not find it again.
+///
+/// @throws cuda_error with `code` and `call`, which is a literal
+inline void check_cuda(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());
+  throw cuda_error(code, call);
+}
+
+}  // namespace slamb

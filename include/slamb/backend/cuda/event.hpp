@@ -1,0 +1,37 @@
+// An event of the CUDA runtime that is destroyed with its owner. Plain C++: needs no nvcc.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "slamb/backend/cuda/error.hpp"
+
+namespace slamb::cuda {
+
+/// A point in the work of a stream, of the device that was current when it was made. It keeps no time.
+class event {
+ public:
+  /// @throws cuda_error
+  event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+  event(event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  event& operator=(event other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+
+  /// Marks what `stream` has been given so far. @throws cuda_error
+  void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  /// What `stream` is given from now on waits for what was marked; the caller does not. @throws cuda_error
+  void hold_back(cudaStream_t stream) const {
+    check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace slamb::cuda

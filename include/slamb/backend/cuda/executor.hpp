@@ -1,0 +1,209 @@
+// What runs passes on a device: enqueues the kernels, and waits for none of them but where something is read.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/choose_kernel.hpp"
+#include "slamb/backend/cuda/coded_kernels.hpp"
+#include "slamb/backend/cuda/counted_kernel.hpp"
+#include "slamb/backend/cuda/decoded_kernels.hpp"
+#include "slamb/backend/cuda/pass_kernel.hpp"
+#include "slamb/backend/cuda/placement_kernels.hpp"
+#include "slamb/backend/cuda/scale_kernels.hpp"
+#include "slamb/backend/cuda/segment_kernels.hpp"
+#include "slamb/backend/cuda/selected_kernel.hpp"
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/layout.hpp"
+
+namespace slamb::cuda {
+
+/// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the interpreter.
+/// host::executor says what each function does; here a call returns before it is done.
+template <class Device>
+class executor {
+ public:
+  /// What a step has found out is known on the device alone.
+  static constexpr bool is_synchronous = false;
+  using no_error_storage = no_storage;
+
+  explicit executor(Device device) : device_(std::move(device)) {}
+
+  auto stream() const noexcept { return device_.stream(); }
+  const Device& device() const noexcept { return device_; }
+
+  void clear(std::span<std::byte> memory) const { device_.clear(memory); }
+  template <class T>
+  void upload(std::span<const T> from, std::span<T> to) const {
+    device_.upload(std::as_bytes(from), std::as_writable_bytes(to).first(from.size_bytes()));
+  }
+  /// Waits.
+  void download(std::span<const std::byte> from, std::span<std::byte> to) const { device_.download(from, to); }
+
+  /// One value. Waits.
+  template <class T>
+  T read(const T* from) const {
+    T value;
+    download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)));
+    return value;
+  }
+  template <class T>
+  void write(T* to, T value) const {
+    upload(std::span<const T>(&value, 1), std::span<T>(to, 1));
+  }
+
+  template <class Function>
+  void invoke(const Function& function) const {
+    launch(invoke_kernel<Function>{function});
+  }
+
+  /// Waits.
+  double total(std::span<const double> values) const {
+    double sum = 0.0;
+    for (const double value : downloaded(values)) sum += value;
+    return sum;
+  }
+  void add_up(std::span<const double> values, double* to) const {
+    launch(total_kernel{values.data(), values.size(), to});
+  }
+
+  /// Waits, and brings the values to the host.
+  template <class Storage>
+  double sum_of_squares(std::span<const Storage> values) const {
+    constexpr std::size_t piece = std::size_t{1} << 20U;
+    double sum = 0.0;
+    for (std::size_t first = 0; first < values.size(); first += piece)
+      for (const Storage x : downloaded(values.subspan(first, std::min(piece, values.size() - first)))) {
+        const auto value = static_cast<double>(float_of(x));
+        sum += value * value;
+      }
+    return sum;
+  }
+
+  template <class Pass>
+  void run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr,
+           std::uint32_t* not_finite = nullptr) const {
+    static_assert((Pass::writes & ::slamb::stream::gradient) == 0,
+                  "slamb: a pass must not write gradients: they are the user's");
+    launch(pass_kernel<Pass>{pass, view, tiles, sums, not_finite});
+  }
+  template <class Pass, class Selection>
+  void run(const Pass& pass, const model_view& view, const payload_view& payload, const Selection& selection,
+           tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
+    launch(selected_kernel<Pass, Selection>{pass, view, payload, selection, tiles, sums, not_finite});
+  }
+  template <class Pass>
+  void run_packed(const Pass& pass, const model_view& view, const payload_view& payload, tile_range tiles,
+                  double* sums) const {
+    launch(packed_kernel<Pass>{pass, view, payload, tiles, sums});
+  }
+
+  /// Waits for the payload's size.
+  template <class Selection>
+  std::uint64_t place_payload(const model_view& view, const Selection& selection,
+                              std::span<std::uint64_t> tile_first) const {
+    const std::size_t tiles = tile_first.size() - 1;
+    launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
+    launch(place_tiles_kernel{tiles, tile_first.data()});
+    return read(&tile_first[tiles]);
+  }
+
+  /// The same without waiting: what the payload leaves free of `room` becomes 0.
+  /// @param too_many  becomes 1 if it does not fit
+  template <class Selection>
+  void place_payload_in(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
+                        std::span<float> room, std::uint32_t* too_many) const {
+    const std::size_t tiles = tile_first.size() - 1;
+    launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
+    launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room.size(), too_many});
+    launch(clear_rest_kernel{room.data(), &tile_first[tiles], room.size(), view.refused});
+  }
+
+  template <int Sums, int Maxima = 0, class Finish>
+  void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
+                       const Finish& finish) const {
+    launch(segment_kernel<Sums, Maxima, Finish>{finish, of_tiles, view.first_tile, first, last, view.refused});
+  }
+  /// Waits.
+  template <int Sums, int Maxima = 0, class Visit>
+  void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
+                      const double* of_tiles, const Visit& visit) const {
+    constexpr std::size_t results = Sums + Maxima;
+    const std::vector<double> all = downloaded(std::span(of_tiles, first_tile.back() * results));
+    for (std::size_t tensor = first; tensor < last; ++tensor) {
+      std::array<double, results> total{};
+      for (std::size_t i = first_tile[tensor]; i < first_tile[tensor + 1]; ++i)
+        for (std::size_t k = 0; k < results; ++k) {
+          const double own = all[i * results + k];
+          total[k] = k < Sums ? total[k] + own : std::max(total[k], own);
+        }
+      visit(tensor, static_cast<const double*>(total.data()));
+    }
+  }
+
+  void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
+                    bool zero_aware, std::uint16_t* bits, std::uint64_t* counts) const {
+    launch(mark_counted_kernel{view, wire, tiles, rows, zero_aware, bits, counts});
+  }
+  template <class Pass, class Compressor>
+  void choose(const Pass& pass, const Compressor& compressor, const model_view& view, tile_range tiles,
+              std::uint16_t* bits, std::uint32_t* not_finite = nullptr) const {
+    launch(choose_kernel<Pass, Compressor>{pass, compressor, view, tiles, bits, not_finite});
+  }
+
+  template <encoding Work, class Storage, class Pass, class Quantizer>
+  void send(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+            tile_range tiles, double* statistic, std::uint32_t* not_finite = nullptr) const {
+    launch(send_kernel<Work, Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, statistic, not_finite});
+  }
+  template <class Quantizer>
+  void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
+                     std::byte* messages, const std::uint32_t* refused) const {
+    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, refused});
+  }
+  template <encoding Work, class Storage, class Quantizer>
+  void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               std::span<const std::size_t> own, double* statistic) const {
+    launch(average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic});
+  }
+  template <class Storage, class Pass, class Quantizer>
+  void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* results) const {
+    launch(receive_kernel<Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, results});
+  }
+  template <class Storage, class Quantizer>
+  void keep_server_errors(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+                          std::span<const std::size_t> own) const {
+    launch(keep_server_error_kernel<Storage, Quantizer>{quantizer, view, wire, own.data(), own.size()});
+  }
+  template <class Storage, class Pass, class Quantizer>
+  void measure(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* squares) const {
+    launch(measure_kernel<Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, squares});
+  }
+
+ private:
+  static float float_of(float x) noexcept { return x; }
+  static float float_of(bfloat16 x) noexcept { return to_float(x); }
+
+  template <class Kernel>
+  void launch(const Kernel& kernel) const {
+    if (const std::size_t work = kernel.work(); work > 0) device_.launch(kernel, work);
+  }
+
+  template <class T>
+  std::vector<T> downloaded(std::span<const T> values) const {
+    std::vector<T> all(values.size());
+    download(std::as_bytes(values), std::as_writable_bytes(std::span(all)));
+    return all;
+  }
+
+  Device device_;
+};
+
+}  // namespace slamb::cuda

@@ -1,0 +1,163 @@
+// Kernels on the GPU: backend/cuda/interpreter.hpp says what a kernel is.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
+#include <span>
+#include <type_traits>
+
+#include "slamb/backend/cuda/error.hpp"
+#include "slamb/core/concepts.hpp"
+
+template <>
+struct slamb::stream_copy<cudaStream_t> {
+  static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
+    if (!from.empty())
+      ::slamb::check_cuda(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDefault, stream),
+                          "cudaMemcpyAsync");
+  }
+};
+
+namespace slamb::cuda {
+
+/// One block of a kernel under way.
+template <unsigned Threads>
+class device_block {
+  using sum_type = cub::BlockReduce<double, Threads>;
+  using maximum_type = cub::BlockReduce<float, Threads>;
+  using scan_type = cub::BlockScan<std::uint32_t, Threads>;
+
+ public:
+  static constexpr unsigned threads = Threads;
+
+  __device__ std::size_t index() const { return blockIdx.x; }
+  __device__ std::size_t count() const { return gridDim.x; }
+
+  template <class T>
+  class registers {
+   public:
+    __device__ T& operator[](unsigned /*thread*/) { return own_; }
+    __device__ const T& operator[](unsigned /*thread*/) const { return own_; }
+
+   private:
+    T own_{};
+  };
+
+  template <class T>
+  __device__ T& shared() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    __shared__ alignas(T) unsigned char memory[sizeof(T)];
+    return *reinterpret_cast<T*>(memory);
+  }
+
+  template <class Body>
+  __device__ void each(Body&& body) {
+    body(threadIdx.x);
+    __syncthreads();
+  }
+  template <class Body>
+  __device__ void first(Body&& body) {
+    if (threadIdx.x == 0) body();
+    __syncthreads();
+  }
+
+  template <class Value>
+  __device__ double sum(Value&& value) {
+    __shared__ typename sum_type::TempStorage memory;
+    __shared__ double all;
+    const double result = sum_type(memory).Sum(value(threadIdx.x));
+    return said_by_first(result, all);
+  }
+  template <class Value>
+  __device__ float maximum(Value&& value) {
+    __shared__ typename maximum_type::TempStorage memory;
+    __shared__ float all;
+    const auto larger = [](float a, float b) { return a < b ? b : a; };
+    const float result = maximum_type(memory).Reduce(value(threadIdx.x), larger);
+    return said_by_first(result, all);
+  }
+  template <class Predicate>
+  __device__ bool any(Predicate&& predicate) {
+    return __syncthreads_or(predicate(threadIdx.x) ? 1 : 0) != 0;
+  }
+  template <class Value>
+  __device__ std::uint32_t exclusive_sum(Value&& value, registers<std::uint32_t>& before) {
+    __shared__ typename scan_type::TempStorage memory;
+    std::uint32_t all = 0;
+    scan_type(memory).ExclusiveSum(value(threadIdx.x), before[threadIdx.x], all);
+    __syncthreads();
+    return all;
+  }
+
+ private:
+  template <class T>
+  __device__ static T said_by_first(T value, T& all) {
+    if (threadIdx.x == 0) all = value;
+    __syncthreads();
+    const T result = all;
+    __syncthreads();
+    return result;
+  }
+};
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::threads) run_kernel(const __grid_constant__ Kernel kernel) {
+  device_block<Kernel::threads> block;
+  kernel(block);
+}
+
+/// Enqueues kernels on one stream of the current device. Grids are as large as the device holds at once.
+class launcher {
+ public:
+  /// @throws cuda_error
+  explicit launcher(cudaStream_t stream) : stream_(stream) {
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  }
+
+  cudaStream_t stream() const noexcept { return stream_; }
+
+  // In order with what was enqueued before. What is uploaded may change once the call has returned; a download waits.
+  void clear(std::span<std::byte> memory) const {
+    if (!memory.empty()) check_cuda(cudaMemsetAsync(memory.data(), 0, memory.size(), stream_), "cudaMemsetAsync");
+  }
+  void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
+    stream_copy<cudaStream_t>::run(from, to, stream_);
+  }
+  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
+    stream_copy<cudaStream_t>::run(from, to, stream_);
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
+
+  /// @throws cuda_error
+  template <class Kernel>
+  void launch(const Kernel& kernel, std::size_t work) const {
+    static_assert(std::is_trivially_copyable_v<Kernel>, "slamb: a kernel travels to the device byte by byte");
+    if (work == 0) return;
+    const std::size_t most = most_blocks<Kernel>();
+    run_kernel<Kernel><<<static_cast<unsigned>(work < most ? work : most), Kernel::threads, 0, stream_>>>(kernel);
+    check_cuda(cudaGetLastError(), "a kernel's launch");
+  }
+
+ private:
+  template <class Kernel>
+  std::size_t most_blocks() const {
+    static const int a_processor = [] {
+      int blocks = 0;
+      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, run_kernel<Kernel>, Kernel::threads, 0),
+                 "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+      return blocks;
+    }();
+    return static_cast<std::size_t>(a_processor) * static_cast<std::size_t>(processors_);
+  }
+
+  cudaStream_t stream_;
+  int processors_ = 1;
+};
+
+}  // namespace slamb::cuda

@@ -1,0 +1,183 @@
+// How the threads of a block share out a tile, and the arrays that they read and write: as host::tile_arrays, for one
+// element or four consecutive ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <type_traits>
+
+#include "slamb/backend/cuda/scalar.hpp"
+#include "slamb/core/element.hpp"
+#include "slamb/core/pass.hpp"
+
+namespace slamb::cuda {
+
+/// Whether the step must not happen. Then no kernel does anything.
+///
+/// @param refused  where the backend has noted it, in its memory space; may be null
+SLAMB_HOST_DEVICE inline bool is_refused(const std::uint32_t* refused) { return refused != nullptr && *refused != 0; }
+
+/// How many consecutive elements a thread works on at a time: 1, or 4, which are 16 bytes.
+template <unsigned Width>
+using width = std::integral_constant<unsigned, Width>;
+
+/// `Width` numbers that are read and written at once.
+template <unsigned Width, class T>
+struct alignas(Width * sizeof(T)) numbers {
+  T of[Width];
+};
+
+/// Where kernels are interpreted, throws for what a device would stop at.
+SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe_unused]] std::size_t bytes) {
+#if !defined(__CUDA_ARCH__)
+  if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
+    throw std::logic_error("slamb: a kernel reads or writes several numbers at once that are not aligned for it");
+#endif
+}
+
+/// Reads consecutive numbers; `from` is a multiple of as many bytes as they take.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void load_together(const T* from, T (&to)[Width]) {
+  if constexpr (Width == 1) {
+    to[0] = from[0];  // nvcc would copy it byte by byte
+  } else {
+    numbers<Width, T> all;
+    require_aligned(from, sizeof(all));
+    const void* const aligned = __builtin_assume_aligned(static_cast<const void*>(from), sizeof(all));
+    std::memcpy(&all, aligned, sizeof(all));
+    for (unsigned j = 0; j < Width; ++j) to[j] = all.of[j];
+  }
+}
+
+/// Writes them.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void store_together(const T (&from)[Width], T* to) {
+  if constexpr (Width == 1) {
+    to[0] = from[0];
+  } else {
+    numbers<Width, T> all;
+    require_aligned(to, sizeof(all));
+    for (unsigned j = 0; j < Width; ++j) all.of[j] = from[j];
+    void* const aligned = __builtin_assume_aligned(static_cast<void*>(to), sizeof(all));
+    std::memcpy(aligned, &all, sizeof(all));
+  }
+}
+
+/// Whether four numbers from `array` on can be read and written at once. Null can.
+template <class T>
+SLAMB_HOST_DEVICE bool is_aligned_for_four(const T* array) {
+  return reinterpret_cast<std::uintptr_t>(array) % (4 * sizeof(T)) == 0;
+}
+
+/// The arrays of one tile, each from its first element.
+struct tile_arrays {
+  float* parameter = nullptr;
+  const float* gradient = nullptr;
+  float* momentum = nullptr;
+  float* variance = nullptr;
+  float* exchanged = nullptr;
+  float* fresh_variance = nullptr;
+  float* accumulated = nullptr;
+  float* common = nullptr;
+  float* residual = nullptr;
+
+  SLAMB_HOST_DEVICE tile_arrays(float* p, float* m, float* v) : parameter(p), momentum(m), variance(v) {}
+
+  SLAMB_HOST_DEVICE tile_arrays(const model_view& view, const segment& s, const tile& t)
+      : parameter(at(s.parameter, t.first)),
+        gradient(at(s.gradient, t.first)),
+        momentum(at(view.momentum, s.state + t.first)),
+        variance(at(view.variance, s.state + t.first)),
+        exchanged(at(view.exchanged, s.first + t.first - view.exchanged_first)),
+        fresh_variance(at(view.fresh_variance, s.state + t.first)),
+        accumulated(at(view.accumulated, s.state + t.first)),
+        common(at(view.common, s.state + t.first)),
+        residual(at(view.residual, s.state + t.first)) {
+    if (view.gradient_is_exchanged) gradient = exchanged;
+  }
+
+  template <class T>
+  SLAMB_HOST_DEVICE static T* at(T* array, std::uint64_t first) {
+    return array == nullptr ? nullptr : array + first;
+  }
+
+  /// Whether all arrays of `Streams` can be read and written four elements at a time.
+  template <unsigned Streams>
+  SLAMB_HOST_DEVICE bool are_aligned_for_four() const {
+    std::uintptr_t all = 0;
+    if constexpr ((Streams & stream::parameter) != 0) all |= reinterpret_cast<std::uintptr_t>(parameter);
+    if constexpr ((Streams & stream::gradient) != 0) all |= reinterpret_cast<std::uintptr_t>(gradient);
+    if constexpr ((Streams & stream::momentum) != 0) all |= reinterpret_cast<std::uintptr_t>(momentum);
+    if constexpr ((Streams & stream::variance) != 0) all |= reinterpret_cast<std::uintptr_t>(variance);
+    if constexpr ((Streams & stream::exchanged) != 0) all |= reinterpret_cast<std::uintptr_t>(exchanged);
+    if constexpr ((Streams & stream::fresh_variance) != 0) all |= reinterpret_cast<std::uintptr_t>(fresh_variance);
+    if constexpr ((Streams & stream::accumulated) != 0) all |= reinterpret_cast<std::uintptr_t>(accumulated);
+    if constexpr ((Streams & stream::common) != 0) all |= reinterpret_cast<std::uintptr_t>(common);
+    if constexpr ((Streams & stream::residual) != 0) all |= reinterpret_cast<std::uintptr_t>(residual);
+    return all % (4 * sizeof(float)) == 0;
+  }
+
+  /// Reads `Streams` of the elements i … i + Width − 1 of the tile; with Width = 4, i is a multiple of 4 and the arrays are
+  /// aligned for four. Other members of `e` stay as they are.
+  template <unsigned Streams, unsigned Width>
+  SLAMB_ELEMENT void load(element<scalar> (&e)[Width], std::size_t i) const {
+    using one = element<scalar>;
+    if constexpr ((Streams & stream::parameter) != 0) load_member<&one::parameter>(parameter + i, e);
+    if constexpr ((Streams & stream::gradient) != 0) load_member<&one::gradient>(gradient + i, e);
+    if constexpr ((Streams & stream::momentum) != 0) load_member<&one::momentum>(momentum + i, e);
+    if constexpr ((Streams & stream::variance) != 0) load_member<&one::variance>(variance + i, e);
+    if constexpr ((Streams & stream::exchanged) != 0) load_member<&one::exchanged>(exchanged + i, e);
+    if constexpr ((Streams & stream::fresh_variance) != 0) load_member<&one::fresh_variance>(fresh_variance + i, e);
+    if constexpr ((Streams & stream::accumulated) != 0) load_member<&one::accumulated>(accumulated + i, e);
+    if constexpr ((Streams & stream::common) != 0) load_member<&one::common>(common + i, e);
+    if constexpr ((Streams & stream::residual) != 0) load_member<&one::residual>(residual + i, e);
+  }
+
+  /// Writes them.
+  template <unsigned Streams, unsigned Width>
+  SLAMB_ELEMENT void store(const element<scalar> (&e)[Width], std::size_t i) const {
+    static_assert((Streams & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
+    using one = element<scalar>;
+    if constexpr ((Streams & stream::parameter) != 0) store_member<&one::parameter>(e, parameter + i);
+    if constexpr ((Streams & stream::momentum) != 0) store_member<&one::momentum>(e, momentum + i);
+    if constexpr ((Streams & stream::variance) != 0) store_member<&one::variance>(e, variance + i);
+    if constexpr ((Streams & stream::exchanged) != 0) store_member<&one::exchanged>(e, exchanged + i);
+    if constexpr ((Streams & stream::fresh_variance) != 0) store_member<&one::fresh_variance>(e, fresh_variance + i);
+    if constexpr ((Streams & stream::accumulated) != 0) store_member<&one::accumulated>(e, accumulated + i);
+    if constexpr ((Streams & stream::common) != 0) store_member<&one::common>(e, common + i);
+    if constexpr ((Streams & stream::residual) != 0) store_member<&one::residual>(e, residual + i);
+  }
+
+ private:
+  template <scalar element<scalar>::*Member, unsigned Width>
+  SLAMB_ELEMENT static void load_member(const float* from, element<scalar> (&e)[Width]) {
+    float x[Width];
+    load_together(from, x);
+    for (unsigned j = 0; j < Width; ++j) e[j].*Member = x[j];
+  }
+  template <scalar element<scalar>::*Member, unsigned Width>
+  SLAMB_ELEMENT static void store_member(const element<scalar> (&e)[Width], float* to) {
+    float x[Width];
+    for (unsigned j = 0; j < Width; ++j) x[j] = (e[j].*Member).value;
+    store_together(x, to);
+  }
+};
+
+/// Calls body(i, width<4>{}) for groups of four elements and body(i, width<1>{}) for single ones, such that all threads
+/// of a block together cover [0, count): neighbours have neighbouring elements. For use within a phase.
+///
+/// @param in_fours  work on four at a time, as far as they go; else on one
+/// @param count     elements, at most 2^31
+template <unsigned Threads, class Body>
+SLAMB_ELEMENT void for_each_group(unsigned thread, std::uint32_t count, bool in_fours, const Body& body) {
+  std::uint32_t done = 0;
+  if (in_fours) {
+    done = count - count % 4;
+    for (std::uint32_t i = 4 * thread; i < done; i += 4 * Threads) body(i, width<4>{});
+  }
+  for (std::uint32_t i = done + thread; i < count; i += Threads) body(i, width<1>{});
+}
+
+}  // namespace slamb::cuda

@@ -1,0 +1,175 @@
+// An ncclComm_t whose calls are waited for, whose first failure is final, and which is released once.
+// nccl_communicator.hpp makes the collectives with it.
+#pragma once
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "slamb/communicator/nccl_error.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+/// Settings of an nccl_communicator.
+struct nccl_options {
+  std::chrono::milliseconds timeout{300000};    ///< of one wait: for peers, for NCCL, for a stream; > 0
+  std::chrono::microseconds poll_interval{50};  ///< sleep between looks, after the first few; ≥ 0
+  std::uint64_t max_polls = 0;                  ///< a wait also ends after so many looks in vain; 0: no such limit
+  bool abort_borrowed = false;                  ///< whether a failure aborts a communicator that is borrowed
+};
+
+namespace detail {
+
+/// The result of a call that may go on in the background and has not failed so far.
+constexpr bool is_accepted(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
+
+class nccl_handle {
+ public:
+  /// Rank `rank` of the `size` ranks that call this with the same `id`.
+  nccl_handle(const ncclUniqueId& id, int rank, int size, nccl_options options) : nccl_handle(options, true) {
+    require_in(size >= 1, "nccl_communicator: size", size, "≥ 1");
+    if (rank < 0 || rank >= size) {
+      throw_out_of_range("nccl_communicator: rank", rank, "in [0, " + std::to_string(size) + ")");
+    }
+    rank_ = rank;
+    size_ = size;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    finish(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig");
+  }
+
+  /// A handle to somebody else's communicator.
+  nccl_handle(ncclComm_t comm, nccl_options options) : nccl_handle(options, false) {
+    if (comm == nullptr) throw std::invalid_argument("slamb: nccl_communicator::borrow: the communicator is null");
+    comm_ = comm;
+    finish(status(), "ncclCommGetAsyncError");
+    require_success(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank");
+    require_success(ncclCommCount(comm_, &size_), "ncclCommCount");
+  }
+
+  nccl_handle(nccl_handle&& other) noexcept
+      : options_(other.options_),
+        owned_(other.owned_),
+        comm_(std::exchange(other.comm_, nullptr)),
+        rank_(other.rank_),
+        size_(other.size_),
+        failure_(std::exchange(other.failure_, nullptr)) {}
+  nccl_handle& operator=(nccl_handle other) noexcept {  // what was held before is released, with `other`
+    std::swap(options_, other.options_);
+    std::swap(owned_, other.owned_);
+    std::swap(comm_, other.comm_);
+    std::swap(rank_, other.rank_);
+    std::swap(size_, other.size_);
+    std::swap(failure_, other.failure_);
+    return *this;
+  }
+
+  /// Waits for what is enqueued, up to the timeout. ncclCommDestroy alone would wait for a dead peer without end.
+  ~nccl_handle() {
+    if (!owned_ || comm_ == nullptr) return;
+    const bool finished = poll(ncclCommFinalize(comm_)) == ncclSuccess;
+    static_cast<void>(finished ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
+  }
+
+  ncclComm_t get() const noexcept { return comm_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  bool has_failed() const noexcept { return failure_ != nullptr; }
+  std::string place() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(size_); }
+
+  void throw_if_unusable() const {
+    if (failure_) std::rethrow_exception(failure_);
+    if (comm_ == nullptr) throw communicator_error("slamb: a call of an nccl_communicator that was moved from");
+  }
+
+  /// What NCCL says of the calls before; ncclInProgress while one goes on.
+  ncclResult_t status() const noexcept {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+    return result == ncclSuccess ? state : result;
+  }
+
+  /// Looks until `done()`, up to the limits of the options; whether it was.
+  template <class Done>
+  bool wait_until(Done done) const {
+    const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+    for (std::uint64_t polls = 1; !done(); ++polls) {
+      if (polls == options_.max_polls || std::chrono::steady_clock::now() >= deadline) return false;
+      if (polls < polls_before_sleep || options_.poll_interval.count() == 0) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(options_.poll_interval);
+      }
+    }
+    return true;
+  }
+
+  /// Waits for the end of a call that returned `result`, which must be success.
+  void finish(ncclResult_t result, const char* call) { require_success(poll(result), call); }
+
+  void require_success(ncclResult_t result, const char* call) {
+    if (result != ncclSuccess) fail(result, call);
+  }
+
+  [[noreturn]] void fail(ncclResult_t result, const char* call) {
+    const char* last = ncclGetLastError(comm_);  // before the communicator is gone
+    const std::string what = result == ncclInProgress ? "was not done within " + limits() : nccl_failure_text(result);
+    fail_with(nccl_error(result, call, "of " + place() + " " + what, last == nullptr ? "" : last));
+  }
+
+  template <class Error>
+  [[noreturn]] void fail_with(const Error& error) {
+    break_off(error);
+    std::rethrow_exception(failure_);
+  }
+
+  /// From now on every call throws `error`. NCCL stops what is enqueued, if the communicator may be aborted.
+  template <class Error>
+  void break_off(const Error& error) {
+    failure_ = std::make_exception_ptr(error);
+    if (!owned_ && !options_.abort_borrowed) return;
+    // If this fails too, nothing is left to try.
+    if (comm_ != nullptr) static_cast<void>(ncclCommAbort(std::exchange(comm_, nullptr)));
+  }
+
+ private:
+  nccl_handle(nccl_options options, bool owned) : options_(options), owned_(owned) {
+    options_.timeout = std::min<std::chrono::milliseconds>(options_.timeout, std::chrono::hours(24 * 365));
+    require_in(options_.timeout.count() > 0, "nccl_options::timeout", static_cast<double>(options_.timeout.count()),
+               "> 0 ms");
+    require_in(options_.poll_interval.count() >= 0, "nccl_options::poll_interval",
+               static_cast<double>(options_.poll_interval.count()), "≥ 0 µs");
+  }
+
+  /// What becomes of a call that returned `result`; ncclInProgress if that is not known in time.
+  ncclResult_t poll(ncclResult_t result) const {
+    if (result == ncclInProgress) wait_until([&] { return (result = status()) != ncclInProgress; });
+    return result;
+  }
+
+  /// "300000 ms", "300000 ms or 100 polls".
+  std::string limits() const {
+    const std::string time = std::to_string(options_.timeout.count()) + " ms";
+    return options_.max_polls == 0 ? time : time + " or " + std::to_string(options_.max_polls) + " polls";
+  }
+
+  static constexpr std::uint64_t polls_before_sleep = 64;
+
+  nccl_options options_;
+  bool owned_;
+  ncclComm_t comm_ = nullptr;
+  int rank_ = 0;
+  int size_ = 1;
+  std::exception_ptr failure_;  // of the first failure
+};
+
+}  // namespace detail
+}  // namespace slamb

@@ -1,0 +1,74 @@
+// A small integer for each element: equally spaced levels up to the largest of a block, rounded at random.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/real.hpp"
+
+namespace slamb {
+
+/// x ≈ q/L · max|x|, with L = 2^(Bits−1) − 1 and q one of the two integers about L x/max|x|, drawn so that the mean is x.
+///
+/// Zero stays zero and the block's largest stays what it is. Draws have 16 bits: the mean of a code is within 2^-17 of
+/// a level of x.
+///
+/// *Cost*: Bits/8 bytes an element, and 4 a block.
+/// *Determinism*: a function of x, the scale and the draw.
+/// *Reference*: QSGD (Alistarh et al., NeurIPS 2017), section 3; with the largest for the norm.
+template <int Bits>
+struct integer {
+  static_assert(Bits == 2 || Bits == 4 || Bits == 8, "slamb: integers have 2, 4 or 8 bits");
+
+  std::uint32_t block = 128;  ///< consecutive elements that share a scale: a power of two, 16 … 1024
+  std::uint64_t seed = 0;     ///< of the draws; must be the same at every rank
+
+  static constexpr bool is_sparsifier = false;
+  static constexpr bool payload_is_summable = false;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = Bits;
+  static constexpr segment_scale scale = segment_scale::max;
+  static constexpr bool is_stochastic = true;
+
+  static constexpr std::uint32_t levels = (1U << (Bits - 1)) - 1U;  ///< L
+
+  /// @throws std::invalid_argument
+  void validate() const {
+    detail::require_in(std::has_single_bit(block) && block >= 16 && block <= 1024, "integer's block", block,
+                       "a power of two in [16, 1024]");
+  }
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("integer's block", block);
+    facts.add_word("integer's seed", seed);
+  }
+
+  /// L + q, |q| = ⌊L |x|/s + uniform⌋: counted in units of 2^-17, as nothing is then rounded, or fused, in a sum.
+  template <class Real>
+  SLAMB_ELEMENT word_of<Real> encode(const Real& x, const Real& s, const Real& uniform) const {
+    using word = word_of<Real>;
+    const Real part = minimum(Real(1.0F), absolute(x) / select(Real(0.0F) < s, s, Real(1.0F)));
+    const word q = (to_word(part * Real(0x1p17F * float(levels))) + to_word(Real(0x1p17F) * uniform)) >> 17;
+    return select(x < Real(0.0F), word(levels) - q, word(levels) + q);
+  }
+
+  /// q/L · s.
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const word_of<Real>& code, const Real& s) const {
+    constexpr float step = 1.0F / float(levels);
+    static_assert(step * float(levels) == 1.0F, "slamb: the largest of a block is not its own code");
+    return (to_real(code) - Real(float(levels))) * Real(step) * s;
+  }
+};
+
+using int8 = integer<8>;
+using int4 = integer<4>;
+
+static_assert(stochastic_quantizer<int8> && stochastic_quantizer<int4> && stochastic_quantizer<integer<2>>);
+
+}  // namespace slamb

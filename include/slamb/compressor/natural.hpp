@@ -1,0 +1,70 @@
+// Eight bits an element: a sign and a power of two, rounded at random.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/real.hpp"
+
+namespace slamb {
+
+/// x ≈ ±2^e or 0, one of the two nearest to x on its side, drawn so that the mean is x; e is in −96 … 30.
+///
+/// Powers of two and zero stay what they are. Between 0 and 2^-96 (1.3e-29) the draw is between these two, and beyond
+/// 2^30 (1.1e9) x becomes ±2^30, which error feedback makes good if it does not last. It needs no scale, so that
+/// it suits signals whose elements differ by many orders of magnitude. Draws have 16 bits: the mean is within
+/// 2^-17 of the distance between the two.
+///
+/// *Cost*: 1 byte an element.
+/// *Determinism*: a function of x and the draw.
+/// *Reference*: Horváth et al., "Natural compression for distributed deep learning" (arXiv 1905.10988), definition 1;
+/// there e has all values of a float's exponent, here 127, and a code for zero.
+struct natural {
+  std::uint64_t seed = 0;  ///< of the draws; must be the same at every rank
+
+  static constexpr bool is_sparsifier = false;
+  static constexpr bool payload_is_summable = false;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = 8;
+  static constexpr segment_scale scale = segment_scale::none;
+  static constexpr bool is_stochastic = true;
+
+  static constexpr int least_exponent = -96;          ///< code 1
+  static constexpr int largest_exponent = 30;         ///< code 127
+  static constexpr std::uint32_t exponent_bias = 30;  ///< a float's exponent field less the code
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add_word("natural's seed", seed);
+  }
+
+  /// Bit 7: the sign; bits 0 … 6: 0 for zero, else e + 97.
+  template <class Real>
+  SLAMB_ELEMENT word_of<Real> encode(const Real& x, const Real& /*scale*/, const Real& uniform) const {
+    using word = word_of<Real>;
+    const Real least(0x1p-96F);
+    const Real magnitude = absolute(x);
+    const word tiny = to_word(minimum(least, magnitude) * Real(0x1p96F) + uniform);
+    // The carry out of 23 bits of mantissa is as likely as the mantissa is large.
+    const word carried = as_word(magnitude) + to_word(uniform * Real(0x1p23F));
+    const word exponent = (carried >> 23) - word(exponent_bias);
+    const word code = select(magnitude < least, tiny, select(exponent < word(127U), exponent, word(127U)));
+    return code | ((as_word(x) >> 24) & word(0x80U));
+  }
+
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const word_of<Real>& code, const Real& /*scale*/) const {
+    using word = word_of<Real>;
+    const word exponent = code & word(0x7FU);
+    const word magnitude = select(exponent == word(0U), word(0U), (exponent + word(exponent_bias)) << 23);
+    return as_real(magnitude | ((code & word(0x80U)) << 24));
+  }
+};
+
+static_assert(stochastic_quantizer<natural>);
+static_assert(natural::exponent_bias + 1 == 127 + natural::least_exponent);
+static_assert(natural::exponent_bias + 127 == 127 + natural::largest_exponent);
+
+}  // namespace slamb

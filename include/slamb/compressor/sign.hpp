@@ -1,0 +1,61 @@
+// One bit an element: its sign, times a scale that elements share.
+#pragma once
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/real.hpp"
+
+namespace slamb {
+
+/// The sign and a scale: ±√(Σx²/n) (l2, the papers'), or ±Σ|x|/n (l1, the nearest in the mean square), + for x ≥ 0.
+///
+/// It cannot say zero. An element that is always 0, as the rows of an embedding that no batch has used, would be given
+/// ±scale: `zero_aware` leaves elements whose variance is 0 out of the scale, of the result and of the errors.
+///
+/// *Cost*: 1/8 byte an element.
+/// *Determinism*: codes do not depend on the scale, nor on anything but the element.
+/// *Reference*: 1-bit Adam (arXiv 2102.02888), 1-bit LAMB (arXiv 2104.06069); l1: Bernstein et al., signSGD, ICML 2018.
+template <segment_scale Scale = segment_scale::l2>
+struct basic_sign {
+  static_assert(Scale == segment_scale::l2 || Scale == segment_scale::l1,
+                "slamb: the scale of signs is segment_scale::l2 or segment_scale::l1");
+
+  scale_sharing scales = scale_sharing::fused;  ///< per_tensor is better where tensors differ in size
+  bool zero_aware = false;                      ///< leaves out elements whose variance is 0
+
+  static constexpr bool is_sparsifier = false;
+  static constexpr bool payload_is_summable = false;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = 1;
+  static constexpr segment_scale scale = Scale;
+  static constexpr bool encodes_without_scale = true;
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("sign's scales (0: fused, 1: per tensor)", static_cast<double>(scales == scale_sharing::per_tensor));
+    facts.add("sign's zero_aware", static_cast<double>(zero_aware));
+  }
+
+  /// 1 where x ≥ 0, as −0.0 is, else 0.
+  template <class Real>
+  SLAMB_ELEMENT word_of<Real> encode(const Real& x, const Real& /*scale*/, const Real& /*uniform*/) const {
+    using word = word_of<Real>;
+    return select(x < Real(0.0F), word(0U), word(1U));
+  }
+
+  /// ±s.
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const word_of<Real>& code, const Real& s) const {
+    using word = word_of<Real>;
+    return as_real(as_word(s) ^ ((code ^ word(1U)) << 31));  // the sign bit where the code is 0
+  }
+};
+
+/// The sign and the root of the mean square.
+using sign = basic_sign<>;
+
+static_assert(quantizer<sign> && encodes_without_scale<sign>);
+static_assert(quantizer<basic_sign<segment_scale::l1>>);
+
+}  // namespace slamb

@@ -1,0 +1,140 @@
+// The sparsifier that looks at what it sends: the largest part k of the elements, tile by tile.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+namespace detail {
+
+/// What separates the largest magnitudes from the rest, as the bits of a float without its sign, which are in order.
+struct magnitude_threshold {
+  std::uint32_t key;   ///< what is above it is chosen
+  std::uint32_t ties;  ///< and the first so many of what equals it
+};
+
+/// Selection by the digits of the keys, the highest first: of each digit a histogram is taken of the keys that are still
+/// in question, which says in which bin the wanted place lies. Three digits of 11, 10 and 10 bits are the 31 bits.
+class magnitude_selection {
+ public:
+  static constexpr std::uint32_t most = 8192;  ///< elements
+
+  static std::uint32_t key_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
+
+  /// @param values  [count], count ≤ `most`, none NaN
+  /// @param wanted  1 … count
+  magnitude_threshold threshold(const float* values, std::uint32_t count, std::uint32_t wanted) {
+    magnitude_threshold found{0, wanted};
+    const auto at_value = [values](std::uint32_t i) { return key_of(values[i]); };
+    const auto at_candidate = [this](std::uint32_t i) { return candidate_[i]; };
+    count = narrow<20, 11>(at_value, count, found);
+    count = narrow<10, 10>(at_candidate, count, found);
+    narrow<0, 10>(at_candidate, count, found);
+    return found;
+  }
+
+ private:
+  // Keeps the keys whose digit is that of the wanted place, adds it to the threshold, and counts off what lies above.
+  template <int Shift, int Bits, class KeyAt>
+  std::uint32_t narrow(KeyAt key_at, std::uint32_t count, magnitude_threshold& found) {
+    constexpr std::uint32_t bins = 1U << Bits;
+    const auto digit_of = [](std::uint32_t key) { return key >> Shift & (bins - 1); };
+    for (std::uint32_t bin = 0; bin < bins; ++bin) in_bin_[bin] = 0;
+    for (std::uint32_t i = 0; i < count; ++i) ++in_bin_[digit_of(key_at(i))];
+    std::uint32_t digit = bins - 1;
+    for (; in_bin_[digit] < found.ties; --digit) found.ties -= in_bin_[digit];
+    found.key |= digit << Shift;
+    std::uint32_t kept = 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t key = key_at(i);
+      candidate_[kept] = key;  // where it is not kept, the next one takes its place
+      kept += digit_of(key) == digit ? 1U : 0U;
+    }
+    return kept;
+  }
+
+  std::uint32_t in_bin_[2048];
+  std::uint32_t candidate_[most];
+};
+
+}  // namespace detail
+
+/// Sends the ⌈k n⌉ elements of largest magnitude of every 8192 consecutive elements of a tensor, its last n ≤ 8192 being
+/// as many as are left; of equal ones, the first.
+///
+/// Ranks have different values, and payloads can be summed only if all send the same elements. So one rank chooses, and
+/// all use what it chose: the leader of step t is rank (t − 1) mod N, so that each rank's large elements have their turn.
+///
+/// Because the choice is made by tile and not over a tensor, its size is known before the values, each thread can choose
+/// for itself, and no two places of a large tensor compete. Where magnitudes vary from place to place, that is another
+/// choice than the largest k of the tensor.
+///
+/// *Cost*: the choice is 1 bit an element on the wire, from the leader to all.
+/// *Determinism*: a function of the leader's values alone; no order of threads or ranks has part in it.
+struct top_k {
+  double k = 0.01;  ///< in (0, 1]
+
+  static constexpr bool is_sparsifier = true;
+  static constexpr bool payload_is_summable = true;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = 32;
+  static constexpr segment_scale scale = segment_scale::none;
+  static constexpr bool chooses_by_value = true;
+
+  static constexpr std::uint32_t tile_size = detail::magnitude_selection::most;  ///< elements
+
+  /// @throws std::invalid_argument
+  void validate() const { detail::require_in(k > 0.0 && k <= 1.0, "top_k's k", k, "in (0, 1]"); }
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("top_k's k", k);
+  }
+
+  /// How many of `count` elements are chosen: ⌈k count⌉, at least 1 if there are any.
+  SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const noexcept {
+    constexpr double slack = 1.0 - 1e-12;  // k = 0.07 of 100 elements are 7, though 0.07 · 100 > 7 in doubles
+    const double part = std::ceil(k * slack * static_cast<double>(count));
+    if (part >= static_cast<double>(count)) return count;
+    return part >= 1.0 ? static_cast<std::uint32_t>(part) : 1U;
+  }
+
+  /// What is sent of a tensor of `size` elements at each step.
+  std::uint64_t largest_payload(std::uint64_t size) const noexcept {
+    return size / tile_size * chosen_of(tile_size) + chosen_of(static_cast<std::uint32_t>(size % tile_size));
+  }
+
+  /// Sets bit i % 16 of bits[i / 16] for each i that is chosen: exactly chosen_of(count) bits.
+  ///
+  /// @param values  [count], count ≤ 8192, in host memory, none NaN; −0 and +0 are equal
+  /// @param bits    [⌈count/16⌉], 0
+  void choose(const float* values, std::uint32_t count, std::uint16_t* bits) const {
+    if (count == 0) return;
+    detail::magnitude_selection selection;  // 40 KiB of the stack
+    auto [key, ties] = selection.threshold(values, count, chosen_of(count));
+    for (std::uint32_t first = 0; first < count; first += 16) {
+      const std::uint32_t end = count - first < 16 ? count - first : 16;
+      std::uint32_t above = 0, below = 0;
+      for (std::uint32_t i = 0; i < end; ++i) {  // keys are below 2^31, so the sign of a difference compares them
+        const std::uint32_t its_key = detail::magnitude_selection::key_of(values[first + i]);
+        above |= (key - its_key) >> 31U << i;
+        below |= (its_key - key) >> 31U << i;
+      }
+      std::uint32_t equal = ((1U << end) - 1U) & ~(above | below);
+      for (; equal != 0 && ties != 0; equal &= equal - 1, --ties) above |= equal & (0U - equal);
+      bits[first / 16] = static_cast<std::uint16_t>(above);
+    }
+  }
+};
+
+static_assert(chooser<top_k>);
+
+}  // namespace slamb

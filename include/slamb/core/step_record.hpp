@@ -1,0 +1,115 @@
+// What a step finds out as it goes: kept in the backend's memory, so that nobody waits for it.
+//
+// On a device a step is enqueued whole before any of it has run. Whether a gradient has overflowed, and which step this is
+// when earlier ones were skipped, is known there alone. So passes look at `refused` themselves, and what depends on t is
+// computed by functions that the backend's executor invokes in order with the passes.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "slamb/core/config.hpp"
+#include "slamb/core/element.hpp"
+#include "slamb/core/real.hpp"
+
+namespace slamb {
+
+/// The run state of an optimizer, in the backend's memory.
+struct step_record {
+  std::uint64_t taken = 0;        ///< t: steps so far
+  std::uint64_t skipped = 0;      ///< steps that did not happen, for a gradient of some rank was not finite
+  std::uint64_t left_out = 0;     ///< steps taken without the gradient of this rank, which alone was not finite
+  double gradient_scale = 1.0;    ///< what this step reads as the gradient, times this, is g
+  std::uint32_t not_finite = 0;   ///< set by passes: this rank has seen a value in this step that is not usable
+  std::uint32_t refused = 0;      ///< this or another rank has: the step does not happen
+  std::uint32_t was_refused = 0;  ///< the last step that ended did not happen
+};
+
+// Functions that an executor invokes: trivially copyable, called once, by one thread.
+
+/// Begins a step.
+struct begin_step {
+  step_record* record;
+  double gradient_scale;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    record->gradient_scale = gradient_scale;
+    record->not_finite = record->refused = 0;
+  }
+};
+
+/// Ends a step, and opens the way for passes between steps.
+struct end_step {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->refused != 0)
+      ++record->skipped;
+    else
+      ++record->taken;
+    record->was_refused = record->refused;
+    record->not_finite = record->refused = 0;
+  }
+};
+
+/// Ends the refusal of a step that other ranks take, for nobody told them: this rank's gradient has been left out.
+struct leave_out_alone {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->refused != 0) ++record->left_out;
+    record->refused = 0;
+  }
+};
+
+/// Where no other rank has to be told: what this one has seen decides.
+struct refuse_alone {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->not_finite != 0) record->refused = 1;
+  }
+};
+
+/// Tells all ranks that this one has seen what is not finite: by NaN in a sum over ranks.
+struct tell_by_nan {
+  const step_record* record;
+  float* first;  ///< of what is summed
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->not_finite != 0) *first = as_real(std::uint32_t{0x7FC00000U});
+  }
+};
+
+/// Sees in the sum whether some rank has told so.
+struct refuse_by_nan {
+  step_record* record;
+  const float* first;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (!(*first == *first)) record->refused = 1;
+  }
+};
+
+/// The scalars of Adam's update at the step that has begun, from the settings and t.
+struct set_adam_scalars {
+  const step_record* record;
+  adam_scalars* scalars;
+  double beta1, beta2, epsilon;
+  bool corrects_bias;
+  bool corrects_epsilon;  ///< ε is added to the √v that is not corrected
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const auto t = static_cast<double>(record->taken + 1);
+    const double momentum_correction = corrects_bias ? 1.0 / (1.0 - pow(beta1, t)) : 1.0;
+    const double deviation_correction = corrects_bias ? 1.0 / sqrt(1.0 - pow(beta2, t)) : 1.0;
+    scalars->one_minus_beta1 = static_cast<float>(1.0 - beta1);
+    scalars->one_minus_beta2 = static_cast<float>(1.0 - beta2);
+    scalars->momentum_correction = static_cast<float>(momentum_correction);
+    scalars->deviation_correction = static_cast<float>(deviation_correction);
+    scalars->epsilon = static_cast<float>(corrects_epsilon ? epsilon * deviation_correction : epsilon);
+    scalars->gradient_scale = static_cast<float>(record->gradient_scale);
+  }
+};
+
+}  // namespace slamb

@@ -1,0 +1,30 @@
+// ErrorFeedback at the sender: what a rank failed to send is added to what it sends at the next step.
+#pragma once
+
+#include <type_traits>
+
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/concepts.hpp"
+
+namespace slamb {
+
+/// e ← x + e − decode(encode(x + e)), at every rank: an array of Storage, an element of the model each. What the second
+/// round of an exchange loses, at the rank that sums a chunk, is lost.
+///
+/// *Reference*: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al., "Error feedback
+/// fixes SignSGD", ICML 2019.
+/// *Cost*: 4 bytes an element and rank with float, 2 with bfloat16, which rounds the errors themselves.
+template <class Storage = float>
+struct residual {
+  static_assert(std::is_same_v<Storage, float> || std::is_same_v<Storage, bfloat16>,
+                "slamb: errors are stored as float or slamb::bfloat16");
+  using storage_type = Storage;  ///< of an error
+
+  static constexpr bool keeps_unsent = false;
+  static constexpr bool worker_state = true;
+  static constexpr bool server_state = false;
+};
+
+static_assert(error_feedback<residual<>> && error_feedback<residual<bfloat16>>);
+
+}  // namespace slamb

@@ -1,0 +1,30 @@
+// ErrorFeedback at both ends: of what a rank failed to send, and of what it failed to send back of the sums.
+#pragma once
+
+#include <type_traits>
+
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/concepts.hpp"
+
+namespace slamb {
+
+/// e ← x + e − decode(encode(x + e)) at every rank, over the model, and, over the chunk that a rank sums,
+/// s ← y + s − decode(encode(y + s)): two arrays of Storage.
+///
+/// *Reference*: 1-bit Adam (arXiv 2102.02888), algorithm 1; Tang et al., "DoubleSqueeze", ICML 2019.
+/// *Cost*: (1 + 1/N) · 4 bytes an element and rank with float, half of that with bfloat16, which rounds the errors
+/// themselves.
+template <class Storage = float>
+struct two_sided {
+  static_assert(std::is_same_v<Storage, float> || std::is_same_v<Storage, bfloat16>,
+                "slamb: errors are stored as float or slamb::bfloat16");
+  using storage_type = Storage;  ///< of an error
+
+  static constexpr bool keeps_unsent = false;
+  static constexpr bool worker_state = true;
+  static constexpr bool server_state = true;
+};
+
+static_assert(error_feedback<two_sided<>> && error_feedback<two_sided<bfloat16>>);
+
+}  // namespace slamb

@@ -1,0 +1,63 @@
+// Facts that ranks compare before anything else, by a communicator whose spans are in the backend's memory.
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "slamb/core/agreement.hpp"
+#include "slamb/core/arena.hpp"
+
+namespace slamb {
+
+/// The allocator of a backend: the user's, or the backend's own.
+template <class Backend>
+allocator allocator_of(const Backend& backend) {
+  if constexpr (requires { backend.make_allocator(); })
+    return backend.make_allocator();
+  else
+    return backend.memory;
+}
+
+/// @throws std::invalid_argument if no communicator can be such a rank
+inline void require_rank(int rank, int size) {
+  if (size < 1 || rank < 0 || rank >= size)
+    throw std::invalid_argument("slamb: the communicator says it is rank " + std::to_string(rank) + " of " +
+                                std::to_string(size) + "; ranks must be 0 … size − 1");
+}
+
+/// A communicator of values in host memory, by one of values in the backend's.
+template <class Communicator, class Executor>
+struct through_backend_memory {
+  Communicator& ranks;
+  const Executor& executor;
+  allocator memory;
+
+  int rank() const { return ranks.rank(); }
+  int size() const { return ranks.size(); }
+
+  template <class Stream>
+  void all_reduce_sum(std::span<float> values, Stream stream) {
+    arena copy;
+    const region<float> planned = copy.plan<float>("agreement", values.size());
+    copy.allocate(memory);
+    const std::span<float> there = copy.view(planned);
+    executor.upload(std::span<const float>(values), there);
+    ranks.all_reduce_sum(there, stream);
+    executor.download(std::as_bytes(there), std::as_writable_bytes(values));
+  }
+};
+
+/// @throws disagreement_error, on every rank, if ranks say different things; communicator_error
+template <class Communicator, class Executor>
+void require_agreement(const agreement& facts, Communicator& ranks, const Executor& executor, const allocator& memory) {
+  if constexpr (Executor::is_synchronous) {
+    facts.require(ranks, executor.stream());
+  } else {
+    through_backend_memory<Communicator, Executor> through{ranks, executor, memory};
+    facts.require(through, executor.stream());
+  }
+}
+
+}  // namespace slamb

@@ -1,0 +1,173 @@
+// The two phases of a compressed exchange, over any tiles: encode, all_to_all, average, all_gather, decode.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "slamb/core/coded_pass.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/step_record.hpp"
+#include "slamb/exchange/exchange_tables.hpp"
+#include "slamb/exchange/message_marks.hpp"
+#include "slamb/exchange/scales.hpp"
+#include "slamb/exchange/wire_layout.hpp"
+
+namespace slamb {
+
+/// One exchange of codes. It owns where things are, and none of them.
+///
+/// @tparam WorkerStorage, ServerStorage  in what the errors are kept: float, bfloat16, or the executor's no_error_storage
+template <quantizer Quantizer, class Executor, class WorkerStorage, class ServerStorage>
+class code_exchange {
+  static_assert(
+      !stochastic_quantizer<Quantizer> ||
+          requires(const Quantizer& q) {
+            { q.seed } -> std::convertible_to<std::uint64_t>;
+          },
+      "slamb: a quantizer that says is_stochastic must have a member seed, from which its draws are made");
+
+ public:
+  /// @throws std::invalid_argument if scales are shared by blocks that tiles could not be cut into
+  explicit code_exchange(const Quantizer& quantizer) : quantizer_(quantizer) {
+    if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
+      detail::require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024,
+                         "a quantizer's block", groups.block, "a power of two in [16, 1024]");
+  }
+
+  const Quantizer& quantizer() const noexcept { return quantizer_; }
+  const wire_layout& wire() const noexcept { return wire_; }
+  exchange_tables& tables() noexcept { return tables_; }
+  const exchange_tables& tables() const noexcept { return tables_; }
+
+  /// Lays out the messages; allocates only where there are more pieces than ever before.
+  void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
+    wire_.assign(tensors, ranks, scale_groups_of(quantizer_), Quantizer::bits_per_element);
+    tables_.assign(wire_, rank);
+  }
+
+  /// Of the buffer that an exchange needs: what is sent, received, averaged, the mean as floats, what is exchanged whole.
+  std::uint64_t buffer_bytes() const noexcept { return part(5); }
+
+  /// The buffers, with nothing said of tables, errors, masks and the number of the step.
+  wire_view view(std::span<std::byte> buffer, int ranks, int rank) const noexcept {
+    return {.sent = buffer.data(),
+            .received = buffer.data() + part(1),
+            .averaged = buffer.data() + part(2),
+            .whole = reinterpret_cast<float*>(buffer.data() + part(4)),
+            .mean = reinterpret_cast<float*>(buffer.data() + part(3)),
+            .codes = wire_.codes(),
+            .message_bytes = wire_.message_bytes(),
+            .scale_bytes = wire_.scale_bytes(),
+            .random_stream = static_cast<std::uint64_t>(rank),
+            .ranks = static_cast<std::uint32_t>(ranks)};
+  }
+  /// The same of one rank's optimizer, with its tables; random numbers are drawn by the number of the step.
+  template <class Base>
+  wire_view view(const Base& base, std::span<std::byte> buffer) const noexcept {
+    wire_view wire = view(buffer, base.ranks.size(), base.ranks.rank());
+    wire.tiles = tables_.placed(base);
+    wire.steps = &base.record()->taken;
+    return wire;
+  }
+
+  /// Both phases. Nothing that lasts is changed; the step is refused, on all ranks, if the signal of any is not finite, or if
+  /// any has seen earlier in the step what is not.
+  ///
+  /// @param counts  [tiles] elements that take part; @param statistic  [tiles], for the backend's use
+  template <class Pass, class Base>
+  void send(const Pass& pass, Base& base, const model_view& model, const wire_view& wire, const std::uint64_t* counts,
+            double* statistic) const {
+    encode_signal(pass, base, model, wire, counts, statistic);
+    base.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
+                          base.executor.stream());
+    base.executor.invoke(refuse_by_scales{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()});
+    if (base.is_known_to_be_refused()) return;
+    encode_mean(base, model, wire, counts, statistic);
+    base.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
+                          base.executor.stream());
+    base.executor.invoke(refuse_by_scales{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()});
+    if (base.is_known_to_be_refused()) return;
+    if (wire_.whole_elements() > 0)
+      base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());
+  }
+
+  /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile.
+  template <class Pass>
+  void receive(const Pass& pass, const Executor& executor, const model_view& model, const wire_view& wire,
+               tile_range tiles, double* results) const {
+    executor.template receive<WorkerStorage>(pass, quantizer_, model, wire, tiles, results);
+  }
+
+  /// Keeps the errors of this rank's chunk.
+  template <class Base>
+  void finish(const Base& base, const model_view& model, const wire_view& wire) const {
+    base.executor.template keep_server_errors<ServerStorage>(quantizer_, model, wire, tables_.own(base));
+  }
+
+  /// ‖x‖² and ‖x − x̂‖² of what was sent: `squares` [tiles][2].
+  template <class Pass>
+  void measure(const Pass& pass, const Executor& executor, const model_view& model, const wire_view& wire,
+               double* squares) const {
+    executor.template measure<WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), squares);
+  }
+
+ private:
+  static constexpr std::uint64_t buffer_alignment = 64;  // bytes
+  static constexpr bool needs_scale_first = shared_scales<Quantizer>::are_known_first;
+
+  tile_range all_tiles() const noexcept { return {0, tables_.tiles()}; }
+  std::span<std::byte> received(const wire_view& wire) const noexcept {
+    return {wire.received, wire_.all_message_bytes()};
+  }
+
+  // Where a part of the buffer begins.
+  std::uint64_t part(int number) const noexcept {
+    const std::uint64_t sizes[] = {wire_.all_message_bytes(), wire_.all_message_bytes(), wire_.message_bytes(),
+                                   wire_.codes() * sizeof(float),
+                                   (wire_.whole_elements() + wire_layout::code_unit) * sizeof(float)};
+    std::uint64_t first = 0;
+    for (int i = 0; i < number; ++i) first += (sizes[i] + buffer_alignment - 1) / buffer_alignment * buffer_alignment;
+    return first;
+  }
+
+  // α and the codes of this rank's signal: docs/algorithms/one_bit_exchange.md (2), (3)
+  template <class Pass, class Base>
+  void encode_signal(const Pass& pass, Base& base, const model_view& model, const wire_view& wire,
+                     const std::uint64_t* counts, double* statistic) const {
+    const Executor& executor = base.executor;
+    const auto run = [&](auto work) {
+      executor.template send<work(), WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), statistic,
+                                                    base.not_finite());
+    };
+    executor.invoke(start_messages{wire.sent, wire_.message_bytes(), wire_.ranks()});
+    run([] { return needs_scale_first ? encoding::measure : encoding::both; });
+    executor.template finish_scales<Quantizer>(tables_.sent_scales(base), statistic, counts, wire.sent, model.refused);
+    if constexpr (needs_scale_first) run([] { return encoding::encode; });
+    executor.invoke(tell_by_scales{base.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
+  }
+
+  // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
+  template <class Base>
+  void encode_mean(Base& base, const model_view& model, const wire_view& wire, const std::uint64_t* counts,
+                   double* statistic) const {
+    const Executor& executor = base.executor;
+    const auto run = [&](auto work) {
+      executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(base), statistic);
+    };
+    executor.invoke(start_messages{wire.averaged, wire_.message_bytes(), 1});
+    run([] { return needs_scale_first ? encoding::measure : encoding::both; });
+    executor.template finish_scales<Quantizer>(tables_.averaged_scales(base), statistic, counts, wire.averaged,
+                                               model.refused);
+    if constexpr (needs_scale_first) run([] { return encoding::encode; });
+  }
+
+  Quantizer quantizer_;
+  wire_layout wire_;
+  exchange_tables tables_;
+};
+
+}  // namespace slamb

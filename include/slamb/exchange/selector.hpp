@@ -1,0 +1,113 @@
+// Which elements are sent at a step: what a sparsifier says of the step alone, or what a leader chooses by value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "slamb/compressor/chain.hpp"
+#include "slamb/core/arena.hpp"
+#include "slamb/core/coded_pass.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/selected_pass.hpp"
+
+namespace slamb {
+
+/// What a bitmap selects: bit i of the state arrays' elements. How old the rest is, the optimizer keeps.
+struct bitmap_selection {
+  using age_type = std::uint16_t;  // nothing bounds how long an element may be left out
+
+  const std::uint16_t* bits = nullptr;  ///< [state elements / 16]
+
+  SLAMB_HOST_DEVICE bool selects(coordinate c) const {
+    const std::uint64_t i = c.state + c.index;
+    return ((bits[i / 16] >> (i % 16)) & 1U) != 0;
+  }
+
+  template <class Visit>
+  void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
+    for (const std::uint64_t end = c.index + count; c.index != end; ++c.index)
+      visit(c.index, std::uint64_t{1}, selects(c) ? 0U : 1U);
+  }
+
+  bool fill(coordinate c, std::uint32_t count, freshness_table /*table*/, std::uint16_t* to, float* /*none*/) const {
+    if (c.index % 16 != 0) return false;
+    for (std::uint32_t i = 0; i < count; i += 16) {
+      const std::uint32_t existing = count - i >= 16 ? 0xFFFFU : (1U << (count - i)) - 1U;
+      to[i / 16] = static_cast<std::uint16_t>(bits[(c.state + c.index + i) / 16] & existing);
+    }
+    return true;
+  }
+};
+static_assert(has_fill<bitmap_selection>);
+
+/// A sparsifier whose `at` can run on a device, and says so.
+template <class Sparsifier>
+concept selects_on_device = requires {
+  requires Sparsifier::selects_on_device;
+};
+
+/// Selects by the step alone.
+template <class Sparsifier, class Base>
+class selector {
+ public:
+  using selection_type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
+
+  void plan(Base& base) {
+    if constexpr (is_stored) stored_ = base.memory.template plan<selection_type>("choice", 1);
+  }
+
+  /// What is selected at the step that has begun. A device that runs behind finds it out by itself, if it can.
+  /// @param pass  forms the values, for those that look at them
+  template <class Pass>
+  auto select(const Sparsifier& sparsifier, Base& base, const model_view& /*view*/, const Pass& /*pass*/) const {
+    if constexpr (requires { sparsifier.require_ready(std::uint64_t{}); })
+      sparsifier.require_ready(base.tensors.elements());
+    if constexpr (is_stored) {
+      selection_type* const stored = base.memory.view(stored_).data();
+      base.executor.invoke(store_selection<Sparsifier, selection_type>{sparsifier, &base.record()->taken, stored});
+      return stored_selection<selection_type>{stored};
+    } else {
+      return sparsifier.at(base.this_step());
+    }
+  }
+
+ private:
+  static constexpr bool is_stored = !Base::executor_type::is_synchronous && selects_on_device<Sparsifier>;
+
+  region<selection_type> stored_;
+};
+
+/// Selects by value: at step t rank (t − 1) mod N chooses by its own, and broadcasts the choice as a bitmap.
+template <chooser Sparsifier, class Base>
+class selector<Sparsifier, Base> {
+ public:
+  static_assert(has_broadcast<typename Base::communicator_type, std::byte, typename Base::stream_type>,
+                "slamb: a compressor that chooses by value needs a Communicator with broadcast(std::span<std::byte>, "
+                "root, stream) for the Backend's stream: the leader tells the others what it has chosen");
+
+  using selection_type = bitmap_selection;
+
+  void plan(Base& base) {
+    bits_ = base.memory.template plan<std::uint16_t>("choice", (base.tensors.state_elements() + 15) / 16);
+  }
+
+  template <class Pass>
+  selection_type select(const Sparsifier& sparsifier, Base& base, const model_view& view, const Pass& pass) const {
+    const std::span<std::uint16_t> bits = base.memory.view(bits_);
+    const int leader = static_cast<int>((base.this_step() - 1) % static_cast<std::uint64_t>(base.ranks.size()));
+    if (base.ranks.rank() == leader) {
+      base.executor.clear(std::as_writable_bytes(bits));
+      // Tiles with values that are not finite choose nothing; the step will be refused by the payload.
+      base.executor.choose(pass, sparsifier, view, base.all_tiles(), bits.data());
+    }
+    if (base.ranks.size() > 1) base.ranks.broadcast(std::as_writable_bytes(bits), leader, base.executor.stream());
+    return {bits.data()};
+  }
+
+ private:
+  region<std::uint16_t> bits_;
+};
+
+}  // namespace slamb

@@ -1,0 +1,6 @@
+// The Communicator over NCCL, for buffers on GPUs. Opt-in: needs the headers of CUDA and NCCL, and the target slamb::nccl.
+#pragma once
+
+#include "slamb/communicator/nccl_communicator.hpp"
+#include "slamb/communicator/nccl_error.hpp"
+#include "slamb/communicator/nccl_types.hpp"

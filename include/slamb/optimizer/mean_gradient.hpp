@@ -1,0 +1,101 @@
+// What recipes do with gradients in full precision: exchange them whole, and take a step of Adam's with their mean.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slamb/core/arena.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/pass.hpp"
+#include "slamb/core/step_record.hpp"
+#include "slamb/exchange/summable.hpp"
+#include "slamb/optimizer/batches.hpp"
+#include "slamb/optimizer/lamb_passes.hpp"
+
+namespace slamb {
+
+/// Whether c is the bound of a norm: 0 and ∞ say that there is none.
+inline bool bounds_norm(double c) noexcept { return c > 0.0 && std::isfinite(c); }
+
+/// g ← g / max(1, ‖g‖/c), the norm over all tensors; for an executor to invoke.
+struct clip_gradient_scale {
+  step_record* record;
+  const double* square;  ///< Σ of the squares of what is read as the gradient
+  double c;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const double excess = record->gradient_scale * sqrt(*square) / c;
+    if (excess > 1.0) record->gradient_scale /= excess;
+  }
+};
+
+/// g ← g / max(1, ‖g‖/c), by the scale of the gradient in the record of the step.
+///
+/// @param not_finite  becomes 1 if a gradient is not
+template <class Base>
+void clip_gradient(const model_view& view, Base& base, double c, std::uint32_t* not_finite = nullptr) {
+  if (!bounds_norm(c)) return;
+  base.executor.run(sum_gradient{}, view, base.all_tiles(), base.sums(), not_finite);
+  base.executor.add_up({base.sums(), base.tensors.tiles().size()}, base.sums());
+  base.executor.invoke(clip_gradient_scale{base.record(), base.sums(), c});
+}
+
+/// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N. Nothing that lasts is changed; the step is
+/// refused, on all ranks, if a gradient of any is not finite.
+///
+/// @param buffer  [elements], with more than one rank
+/// @param skip_non_finite  false: takes gradients as they are
+/// @param max_norm  c; 0 or ∞: no clipping
+/// @return where the gradient is to be read
+template <class Base>
+model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool skip_non_finite, double max_norm = 0.0) {
+  model_view g = base.view();
+  std::uint32_t* const not_finite = skip_non_finite ? base.not_finite() : nullptr;
+  if (base.ranks.size() > 1) {
+    g.exchanged = buffer.data();
+    base.executor.run(gather_gradient{}, g, base.all_tiles(), nullptr, not_finite);
+    if (skip_non_finite)
+      all_reduce_or_refuse(buffer, base);
+    else if (!buffer.empty())
+      base.ranks.all_reduce_sum(buffer, base.executor.stream());
+    g.gradient_is_exchanged = true;
+    clip_gradient(g, base, max_norm);
+    return g;
+  }
+  if (bounds_norm(max_norm))
+    clip_gradient(g, base, max_norm, not_finite);
+  else if (skip_non_finite)
+    base.executor.run(check_gradient{}, g, base.all_tiles(), nullptr, not_finite);
+  base.executor.invoke(refuse_alone{base.record()});
+  return g;
+}
+
+/// m, v, p ← …, by a gradient that is the same on all ranks: docs/algorithms/lamb.md (3) … (7).
+///
+/// @param finish  makes the factors of a tensor from its sums: `find_factors`, or what does so and more
+template <trust_ratio TrustRatio, class Base, class Finish>
+void take_adam_step(Base& base, const model_view& view, const adam_update<TrustRatio>& update,
+                    std::span<const tensor_batch> batches, const Finish& finish) {
+  for (const tensor_batch& tensors : batches) {
+    if constexpr (TrustRatio::sums_per_segment == 0) {
+      base.template finish_sums<0>(tensors.first, tensors.last, finish);
+      base.executor.run(update_and_apply<TrustRatio>{update}, view, tensors.tiles);
+    } else {
+      base.executor.run(update_and_sum<TrustRatio>{update}, view, tensors.tiles, base.sums());
+      base.template finish_sums<TrustRatio::sums_per_segment>(tensors.first, tensors.last, finish);
+      base.executor.run(apply_update<TrustRatio>{update}, view, tensors.tiles);
+    }
+  }
+}
+
+/// The batches that suit it.
+template <trust_ratio TrustRatio, class Base>
+std::vector<tensor_batch> batches_for(const Base& base, std::size_t bytes) {
+  return TrustRatio::sums_per_segment == 0 ? one_batch_of(base.tensors)
+                                           : batches_of(base.tensors, base.cache_bytes(), bytes);
+}
+
+}  // namespace slamb

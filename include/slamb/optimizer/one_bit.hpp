@@ -1,0 +1,299 @@
+// 1-bit Adam and 1-bit LAMB: whole gradients until the variance is known, then the momentum in a bit an element.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/host/host_backend.hpp"
+#include "slamb/communicator/self_communicator.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/error_feedback/two_sided.hpp"
+#include "slamb/exchange/quantized.hpp"
+#include "slamb/optimizer/foundation.hpp"
+#include "slamb/optimizer/mean_gradient.hpp"
+#include "slamb/optimizer/one_bit_passes.hpp"
+#include "slamb/optimizer/settings.hpp"
+#include "slamb/schedule/warm_up.hpp"
+#include "slamb/trust_ratio/frozen_trust_ratio.hpp"
+#include "slamb/trust_ratio/unit_trust_ratio.hpp"
+
+namespace slamb {
+
+/// Settings of `basic_one_bit`.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
+struct one_bit_options {
+  double beta1 = 0.9;           ///< in [0, 1)
+  double beta2 = 0.999;         ///< in [0, 1)
+  double epsilon = 1e-8;        ///< > 0
+  double weight_decay = 0.01;   ///< λ ≥ 0
+  bool compress_alone = false;  ///< encodes and decodes with one rank too: what compression does, without a network
+  WarmUp warm_up{};             ///< when the variance is frozen and compression begins
+  Compressor compressor{};
+  ErrorFeedback error_feedback{};
+  TrustRatio trust_ratio{};
+};
+
+/// Exchanges the gradient whole in a warm-up, and then, under a variance that is frozen, the compressed momentum.
+///
+///     m ← exchange(β1 m + (1−β1) g_i)       p_l ← p_l − γ φ_l (m/(√v + ε) + λ p)
+///
+/// *Memory*: 8 bytes of state a parameter (12 with a frozen trust ratio), the errors of the ErrorFeedback, and a buffer of
+/// 4 bytes with more than one rank.
+/// *Cost*: compressed, with two_sided<float>: 12 bytes of memory traffic a parameter to encode and 32 to update, or 36 with
+/// v_f and norms and 16 to apply; (12 + 4)/N for the mean; and the codes. On the wire: two collectives a step, whatever the
+/// number of tensors; see `quantized_exchange`.
+/// *Determinism*: the same bits from run to run and on all ranks after each step.
+/// *Reference*: 1-bit Adam, arXiv 2102.02888, algorithm 1; 1-bit LAMB, arXiv 2104.06069, algorithm 1.
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
+          class Backend, warm_up_schedule WarmUp = fixed_warm_up>
+class basic_one_bit {
+  static_assert(
+      quantizer<Compressor>,
+      "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, as sign and int8 "
+      "are. Sparsifiers and chains go with basic_slamb and basic_lamb");
+
+ public:
+  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+
+  /// @param parameters  the tensors; the spans must outlive the optimizer
+  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
+  ///         different tensors or settings; communicator_error
+  explicit basic_one_bit(std::span<const parameter> parameters, const options_type& options = {},
+                         Communicator communicator = {}, Backend backend = {})
+      : options_((validate(options), options)),
+        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+        exchange_(options.compressor, options.compress_alone) {
+    exchange_.plan(base_);
+    base_.plan_sums(std::max({sums_per_segment + maxima_per_segment, int{TrustRatio::sums_per_segment}, 2}));
+    factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
+    if constexpr (is_frozen) {
+      kept_ = base_.memory.template plan<kept_type>("trust ratios", base_.tensors.segments().size());
+      signal_scales_ = base_.memory.template plan<float>("signal scales", 2 * base_.tensors.segments().size());
+      fresh_variance_ = base_.memory.template plan<float>("fresh variance", base_.tensors.state_elements());
+    }
+    buffer_ = base_.plan_buffer(exchange_.buffer_bytes());
+    base_.allocate(facts());
+    exchange_.start(base_);
+    batches_ = batches_for<TrustRatio>(base_, 5 * sizeof(float));
+    if constexpr (is_frozen) start_kept();
+    base_.enter_phase("warm-up");
+  }
+
+  /// One step with one learning rate.
+  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error, with all state as it
+  /// was
+  void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
+
+  /// One step with a learning rate for each group. *Stream*: synchronous on the host.
+  void step(std::span<const double> rates_by_group) {
+    base_.set_rates(rates_by_group);
+    base_.begin_step(is_compressed_ ? 1.0 : 1.0 / base_.ranks.size());
+    const bool may_end =
+        !is_compressed_ && base_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); });
+    is_compressed_ ? step_compressed() : step_warming_up();
+    if (base_.end_step() && may_end && warm_up_ends()) begin_compression();
+  }
+
+  /// Nothing to do: parameters are the same on all ranks after every step.
+  void synchronize_parameters() noexcept {}
+
+  /// Measures what compression loses in the next compressed step: `statistics().compression`. Costs one pass then.
+  void measure_next_step() noexcept { exchange_.measure_next(); }
+
+  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
+  ///                    time
+  ::slamb::statistics statistics(bool with_norms = false) const {
+    ::slamb::statistics all = base_.report(with_norms);
+    all.warm_up = {warm_up_end_, warm_up_.variance_ratio};
+    all.compression = exchange_.measured();
+    if (with_norms) all.worker_error = exchange_.worker_error(base_);
+    return all;
+  }
+  memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
+  Communicator& communicator() noexcept { return base_.ranks.base(); }
+  const options_type& options() const noexcept { return options_; }
+
+  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
+  std::vector<std::byte> save_state() const { return base_.save("basic_one_bit", *this); }
+
+  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
+  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
+  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    base_.restore("basic_one_bit", *this, saved, options);
+    base_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
+    exchange_.find_counted(base_);
+    if (!is_compressed_ && has_ended_before()) begin_compression();
+  }
+
+  /// Points tensor number `tensor` at another gradient of the same size.
+  void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
+
+ private:
+  template <::slamb::communicator, class>
+  friend class foundation;
+
+  static constexpr bool is_frozen = frozen_ratio<TrustRatio>;
+  static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
+  static constexpr int maxima_per_segment = compressed_maxima<TrustRatio>();
+  using factors_type = factors_of<TrustRatio>;
+  using kept_type = typename kept_by<TrustRatio>::type;
+  using base_type = foundation<Communicator, Backend>;
+
+  static void validate(const options_type& o) {
+    validate_settings(o);
+    validate_policy(o.warm_up);
+  }
+
+  agreement facts() const {
+    agreement all = agreement_of("basic_one_bit ", options_, base_.tensors.segments().size());
+    all.add("compress_alone", options_.compress_alone ? 1.0 : 0.0);
+    describe_policy(options_.warm_up, all);
+    return all;
+  }
+
+  // docs/algorithms/one_bit_adam.md (1) … (5), one_bit_lamb.md (1) … (7)
+  void step_warming_up() {
+    const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
+    if (base_.is_known_to_be_refused()) return;
+    base_.template set_scalars<TrustRatio>(options_);
+    take_adam_step(base_, g, update(), batches_, keep_average<TrustRatio>{factors(), kept().data()});
+  }
+
+  // docs/algorithms/one_bit_adam.md (6) … (9), one_bit_lamb.md (11) … (20)
+  void step_compressed() {
+    base_.template set_scalars<TrustRatio>(options_);
+    const exchanged_momentum<TrustRatio> momentum{update(), signal_scales()};
+    exchange_.send(momentum, base_, view(), base_.memory.view(buffer_));
+    if (base_.is_known_to_be_refused()) return;
+    for (const tensor_batch& tensors : batches_) {
+      const auto receive = [&](const auto& pass) {
+        exchange_.receive(pass, base_, view(), base_.memory.view(buffer_), tensors.tiles, base_.sums());
+      };
+      if constexpr (is_frozen) {
+        receive(receive_and_refresh<TrustRatio>{momentum, static_cast<float>(1.0 / (1.0 - options_.beta1))});
+        base_.template finish_sums<sums_per_segment, maxima_per_segment>(
+            tensors.first, tensors.last, find_frozen_factors<TrustRatio>{factors(), kept().data()});
+      } else if constexpr (sums_per_segment > 0) {
+        receive(receive_and_sum<TrustRatio>{momentum});
+        base_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
+      } else {
+        base_.template finish_sums<0>(tensors.first, tensors.last, factors());
+        receive(receive_and_apply<TrustRatio>{momentum});
+      }
+      if constexpr (is_frozen || sums_per_segment > 0)
+        base_.executor.run(apply_update<TrustRatio>{update()}, view(), tensors.tiles);
+    }
+    exchange_.finish(base_, view(), base_.memory.view(buffer_));
+  }
+
+  adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }
+  find_factors<TrustRatio> factors() const { return base_.factors_from_sums(options_.trust_ratio, factors_); }
+
+  // Whether the schedule has to be asked after step t.
+  bool may_end_after(std::uint64_t t) const {
+    typename WarmUp::state_type state = warm_up_;
+    return options_.warm_up.wants_variance_norm(t, options_.beta2) ||
+           options_.warm_up.ends_after(state, t, 0.0, options_.beta2);
+  }
+
+  bool warm_up_ends() {
+    if (!base_.has_taken_last_step()) return false;
+    const std::uint64_t t = base_.steps();
+    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? base_.variance_norm() : 0.0;
+    return options_.warm_up.ends_after(warm_up_, t, norm, options_.beta2);
+  }
+
+  // A restored state may be past the end of the warm-up that is now asked for; only a fixed one can tell without a norm.
+  bool has_ended_before() {
+    const std::uint64_t t = base_.steps();
+    return t > 0 && !options_.warm_up.wants_variance_norm(t, options_.beta2) &&
+           options_.warm_up.ends_after(warm_up_, t, 0.0, options_.beta2);
+  }
+
+  // The variance is frozen: docs/algorithms/one_bit_lamb.md (8) … (10)
+  void begin_compression() {
+    if constexpr (is_frozen) {
+      base_.executor.run(start_fresh_variance{}, view(), base_.all_tiles());
+      if (exchange_.is_active(base_)) equalize_signals();
+    }
+    exchange_.find_counted(base_);
+    is_compressed_ = true;
+    warm_up_end_ = base_.steps();
+    base_.enter_phase("compressed");
+  }
+
+  // z: tensors whose momenta differ in size share one scale. A momentum that has all but vanished may grow again.
+  static constexpr double largest_signal_scale = 1e6;
+  void equalize_signals() {
+    double mean = 0.0, count = 0.0;  // of q, over the tensors that are compressed
+    base_.visit_momentum_sizes([&](std::size_t, double q) { mean += q, count += 1.0; });
+    if (count > 0.0) mean /= count;
+    base_.visit_momentum_sizes([&](std::size_t i, double q) {
+      set_signal_scale(i, q > 0.0 ? std::min(mean / q, largest_signal_scale) : 1.0);
+    });
+  }
+
+  void start_kept() {
+    for (std::size_t i = 0; i < base_.tensors.segments().size(); ++i) {
+      base_.executor.write(&kept()[i], kept_type{});
+      set_signal_scale(i, 1.0);
+    }
+  }
+
+  void set_signal_scale(std::size_t tensor, double z) {
+    float* const scales = base_.memory.view(signal_scales_).data() + 2 * tensor;
+    base_.executor.write(scales, static_cast<float>(z));
+    base_.executor.write(scales + 1, static_cast<float>(1.0 / z));
+  }
+
+  const float* signal_scales() const noexcept { return is_frozen ? base_.memory.view(signal_scales_).data() : nullptr; }
+  std::span<kept_type> kept() const noexcept { return base_.memory.view(kept_); }
+
+  model_view view() const noexcept {
+    model_view all = base_.view();
+    if constexpr (is_frozen) all.fresh_variance = base_.memory.view(fresh_variance_).data();
+    return all;
+  }
+
+  // What lasts: foundation::visit_state.
+  template <class Self, class Part>
+  static void visit_state(Self& self, const Part& part) {
+    base_type::visit_state(self.base_, part);
+    self.exchange_.visit_state(self.base_, part);
+    part("trust ratio state", std::as_writable_bytes(self.base_.memory.view(self.kept_)), state_part::common);
+    part("signal scales", std::as_writable_bytes(self.base_.memory.view(self.signal_scales_)), state_part::common);
+    part("fresh variance", std::as_writable_bytes(self.base_.memory.view(self.fresh_variance_)), state_part::common);
+    part("warm-up", bytes_of(self.warm_up_), state_part::common);
+    part("phase", bytes_of(self.is_compressed_), state_part::common);
+    part("end of the warm-up", bytes_of(self.warm_up_end_), state_part::common);
+  }
+
+  options_type options_;
+  base_type base_;
+  quantized_exchange<Compressor, ErrorFeedback, base_type> exchange_;
+  region<factors_type> factors_;
+  region<kept_type> kept_;
+  region<float> signal_scales_;
+  region<float> fresh_variance_;
+  region<std::byte> buffer_;
+  std::vector<tensor_batch> batches_;
+  typename WarmUp::state_type warm_up_{};
+  bool is_compressed_ = false;
+  std::uint64_t warm_up_end_ = 0;
+};
+
+/// 1-bit Adam: the momentum in signs and a scale, with errors kept at both ends.
+template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
+using one_bit_adam = basic_one_bit<Compressor, two_sided<>, unit_trust_ratio, Communicator, Backend>;
+
+/// 1-bit LAMB: the same with a rate for each tensor.
+template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
+using one_bit_lamb = basic_one_bit<Compressor, two_sided<>, frozen_trust_ratio, Communicator, Backend>;
+
+}  // namespace slamb

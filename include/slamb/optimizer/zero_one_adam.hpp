@@ -1,0 +1,296 @@
+// 0/1 Adam: gradients in a bit an element while the variance is learned, then local steps whose sum goes in a bit an element.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/host/host_backend.hpp"
+#include "slamb/communicator/self_communicator.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/error_feedback/two_sided.hpp"
+#include "slamb/exchange/quantized.hpp"
+#include "slamb/optimizer/foundation.hpp"
+#include "slamb/optimizer/mean_gradient.hpp"
+#include "slamb/optimizer/parameter_average.hpp"
+#include "slamb/optimizer/settings.hpp"
+#include "slamb/optimizer/zero_one_passes.hpp"
+#include "slamb/schedule/intervals.hpp"
+
+namespace slamb {
+
+/// Settings of `basic_zero_one_adam`.
+template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
+struct zero_one_adam_options {
+  double beta1 = 0.9;                    ///< in [0, 1)
+  double beta2 = 0.999;                  ///< in [0, 1)
+  double epsilon = 1e-8;                 ///< > 0
+  double weight_decay = 0.01;            ///< λ ≥ 0
+  bool compress_alone = false;           ///< encodes and decodes with one rank too
+  VarianceSchedule variance_schedule{};  ///< when the variance is refreshed, and when it is frozen
+  LocalSchedule local_schedule{};        ///< when what local steps have moved is exchanged
+  Compressor compressor{};
+  ErrorFeedback error_feedback{};
+};
+
+/// Phase A: the gradient whole, at steps that become rarer, or compressed. Phase B: local steps under a frozen variance,
+/// and at steps that become rarer an exchange of what they have moved, compressed.
+///
+///     A:  m ← β1 m + (1−β1) exchange(g_i)              p ← p − γ (m/(√v + ε) + λ p)
+///     B:  m_i ← β1 m_i + (1−β1) g_i                    b_i ← b_i − γ (m_i/D + λ p_i);   p_i = a + b_i
+///         every L steps:  y ← exchange(b_i D);  m ← −y/Γ;   p = a ← a + y/D;   b ← 0
+///
+/// *Memory*: 16 bytes of state a parameter (8 with one rank), the errors of the ErrorFeedback, and a buffer of 4 bytes with
+/// more than one rank.
+/// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
+/// all_reduce, or two collectives of codes, or nothing, whatever the number of tensors.
+/// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
+/// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
+template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, class Backend,
+          variance_schedule VarianceSchedule = exponential_variance_interval,
+          local_schedule LocalSchedule = doubling_local_interval>
+class basic_zero_one_adam {
+  static_assert(quantizer<Compressor>,
+                "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, as "
+                "sign and int8 are. Sparsifiers and chains go with basic_slamb and basic_lamb");
+
+ public:
+  using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+
+  /// @param parameters  the tensors; the spans must outlive the optimizer
+  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
+  ///         different tensors or settings; communicator_error
+  explicit basic_zero_one_adam(std::span<const parameter> parameters, const options_type& options = {},
+                               Communicator communicator = {}, Backend backend = {})
+      : options_((validate(options), options)),
+        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+        exchange_(options.compressor, options.compress_alone),
+        rate_sums_(parameters.size(), 0.0),
+        inverse_(parameters.size()) {
+    exchange_.plan(base_);
+    base_.plan_sums(2);
+    factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
+    if (exchange_.is_active(base_)) {
+      inverse_rate_sums_ = base_.memory.template plan<float>("learning rates", base_.tensors.segments().size());
+      accumulated_ = base_.memory.template plan<float>("accumulated update", base_.tensors.state_elements());
+      common_ = base_.memory.template plan<float>("common parameters", base_.tensors.state_elements());
+    }
+    buffer_ =
+        base_.plan_buffer(std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(base_.tensors) * 4));
+    base_.allocate(facts());
+    exchange_.start(base_);
+    batches_ = one_batch_of(base_.tensors);
+    base_.enter_phase("variance");
+  }
+
+  /// One step with one learning rate.
+  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error, with all state as it
+  /// was
+  void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
+
+  /// One step with a learning rate for each group. *Stream*: synchronous on the host.
+  void step(std::span<const double> rates_by_group) {
+    base_.set_rates(rates_by_group);
+    const std::uint64_t tau = base_.this_step() + 1;  // docs/algorithms/zero_one_adam.md (1)
+    if (is_local_) {
+      if (step_locally(tau)) options_.local_schedule.advance(local_state_);
+      return;
+    }
+    const bool refreshes = options_.variance_schedule.refreshes(variance_state_, tau);
+    if (!(refreshes ? step_with_whole_gradient() : step_with_compressed_gradient())) return;
+    options_.variance_schedule.advance(variance_state_, tau);
+    if (options_.variance_schedule.ends_after(tau)) begin_local_steps();
+  }
+
+  /// Makes the parameters of all ranks their mean, for an evaluation or a save between two exchanges. Training is not
+  /// changed: the next step starts from this rank's own again.
+  /// @throws communicator_error
+  void synchronize_parameters() {
+    if (differs_) average_parameters(base_, base_.floats_of(buffer_));
+  }
+
+  /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
+  void measure_next_step() noexcept { exchange_.measure_next(); }
+
+  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
+  ///                    time
+  ::slamb::statistics statistics(bool with_norms = false) const {
+    ::slamb::statistics all = base_.report(with_norms);
+    all.compression = exchange_.measured();
+    if (with_norms) all.worker_error = exchange_.worker_error(base_);
+    return all;
+  }
+  memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
+  Communicator& communicator() noexcept { return base_.ranks.base(); }
+  const options_type& options() const noexcept { return options_; }
+
+  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
+  std::vector<std::byte> save_state() const { return base_.save("basic_zero_one_adam", *this); }
+
+  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
+  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
+  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    base_.restore("basic_zero_one_adam", *this, saved, options);
+    if (options.from_other_ranks && is_local_) begin_local_steps();  // from the parameters as they are
+    base_.start_in_phase(is_local_ ? "local steps" : "variance");
+    exchange_.find_counted(base_);
+  }
+
+  /// Points tensor number `tensor` at another gradient of the same size.
+  void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
+
+ private:
+  template <::slamb::communicator, class>
+  friend class foundation;
+
+  using factors_type = factors_of<unit_trust_ratio>;
+  using base_type = foundation<Communicator, Backend>;
+
+  static void validate(const options_type& o) {
+    validate_settings(o);
+    validate_policy(o.variance_schedule);
+    validate_policy(o.local_schedule);
+  }
+
+  agreement facts() const {
+    agreement all = agreement_of("basic_zero_one_adam ", options_, base_.tensors.segments().size());
+    all.add("compress_alone", options_.compress_alone ? 1.0 : 0.0);
+    describe_policy(options_.variance_schedule, all);
+    describe_policy(options_.local_schedule, all);
+    return all;
+  }
+
+  // docs/algorithms/zero_one_adam.md (2), (3), (5), (6)
+  bool step_with_whole_gradient() {
+    base_.begin_step(1.0 / base_.ranks.size());
+    const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
+    if (!base_.is_known_to_be_refused()) {
+      set_scalars();
+      take_adam_step(base_, g, update(), batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
+      exchange_.find_counted(base_);
+    }
+    return end_step();
+  }
+
+  // docs/algorithms/zero_one_adam.md (4) … (6)
+  bool step_with_compressed_gradient() {
+    base_.begin_step();
+    set_scalars();
+    exchange(receive_gradient{update()});
+    return end_step();
+  }
+
+  // docs/algorithms/zero_one_adam.md (9) … (16)
+  bool step_locally(std::uint64_t tau) {
+    base_.begin_step();
+    set_scalars();
+    if (!exchange_.is_active(base_)) {
+      check_own_gradient();
+      base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
+      return end_step();
+    }
+    if (options_.local_schedule.exchanges(local_state_, tau)) {
+      upload_rate_sums();
+      exchange(exchange_update{{update()}, base_.memory.view(inverse_rate_sums_).data()});
+      const bool taken = end_step();
+      if (taken) std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
+      differs_ = differs_ && !taken;
+      return taken;
+    }
+    check_own_gradient();
+    base_.executor.run(local_update{update()}, view(), base_.all_tiles());
+    // No collective tells the others of an overflow, and the step counts as theirs do.
+    base_.executor.invoke(leave_out_alone{base_.record()});
+    for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += base_.rate_of(i);
+    differs_ = true;
+    return end_step();
+  }
+
+  // What the schedules do next depends on it: a backend that runs behind is waited for.
+  bool end_step() { return base_.end_step() && base_.has_taken_last_step(); }
+
+  void check_own_gradient() {
+    base_.executor.run(check_gradient{}, view(), base_.all_tiles(), nullptr, base_.not_finite());
+    base_.executor.invoke(refuse_alone{base_.record()});
+  }
+
+  template <class Pass>
+  void exchange(const Pass& pass) {
+    const std::span<std::byte> buffer = base_.memory.view(buffer_);
+    exchange_.send(pass, base_, view(), buffer);
+    if (base_.is_known_to_be_refused()) return;
+    exchange_.receive(pass, base_, view(), buffer, base_.all_tiles());
+    exchange_.finish(base_, view(), buffer);
+  }
+
+  // The variance is frozen: docs/algorithms/zero_one_adam.md (8)
+  void begin_local_steps() {
+    if (exchange_.is_active(base_)) {
+      exchange_.clear_errors(base_);
+      base_.executor.run(start_common{}, view(), base_.all_tiles());
+    }
+    is_local_ = true;
+    base_.enter_phase("local steps");
+  }
+
+  // 1/Γ with the rate of this step: docs/algorithms/zero_one_adam.md (12), (14)
+  void upload_rate_sums() {
+    for (std::size_t i = 0; i < inverse_.size(); ++i) {
+      const double sum = rate_sums_[i] + base_.rate_of(i);
+      inverse_[i] =
+          sum >= static_cast<double>(std::numeric_limits<float>::min()) ? static_cast<float>(1.0 / sum) : 0.0F;
+    }
+    base_.executor.upload(std::span<const float>(inverse_), base_.memory.view(inverse_rate_sums_));
+  }
+
+  void set_scalars() { base_.template set_scalars<unit_trust_ratio>(options_); }
+  adam_update<unit_trust_ratio> update() const { return {base_.tables(factors_), {}}; }
+
+  model_view view() const noexcept {
+    model_view all = base_.view();
+    all.accumulated = base_.memory.view(accumulated_).data();
+    all.common = base_.memory.view(common_).data();
+    return all;
+  }
+
+  // What lasts: foundation::visit_state.
+  template <class Self, class Part>
+  static void visit_state(Self& self, const Part& part) {
+    base_type::visit_state(self.base_, part);
+    self.exchange_.visit_state(self.base_, part);
+    part("accumulated update", std::as_writable_bytes(self.base_.memory.view(self.accumulated_)), state_part::errors);
+    part("common parameters", std::as_writable_bytes(self.base_.memory.view(self.common_)), state_part::errors);
+    part("sums of rates", bytes_of_all(self.rate_sums_), state_part::errors);
+    part("variance schedule", bytes_of(self.variance_state_), state_part::common);
+    part("local schedule", bytes_of(self.local_state_), state_part::common);
+    part("phase", bytes_of(self.is_local_), state_part::common);
+    part("parameters differ", bytes_of(self.differs_), state_part::errors);
+  }
+
+  options_type options_;
+  base_type base_;
+  quantized_exchange<Compressor, ErrorFeedback, base_type> exchange_;
+  region<factors_type> factors_;
+  region<float> inverse_rate_sums_;
+  region<float> accumulated_;
+  region<float> common_;
+  region<std::byte> buffer_;
+  std::vector<tensor_batch> batches_;
+  std::vector<double> rate_sums_;  // [tensors] Γ
+  std::vector<float> inverse_;     // [tensors]
+  typename VarianceSchedule::state_type variance_state_{};
+  typename LocalSchedule::state_type local_state_{};
+  bool is_local_ = false;
+  bool differs_ = false;  // parameters differ between ranks
+};
+
+/// 0/1 Adam in signs and a scale, with errors kept at both ends.
+template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
+using zero_one_adam = basic_zero_one_adam<Compressor, two_sided<>, Communicator, Backend>;
+
+}  // namespace slamb

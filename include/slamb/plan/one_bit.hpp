@@ -1,0 +1,78 @@
+// The plan of 1-bit Adam and 1-bit LAMB: the gradient as it is during the warm-up, then the momentum in codes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "slamb/optimizer/one_bit.hpp"
+#include "slamb/plan/memory.hpp"
+#include "slamb/plan/traffic.hpp"
+
+namespace slamb {
+
+/// The plan of `basic_one_bit`, with a warm-up whose length is known, as that of `fixed_warm_up` is.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
+class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>> {
+  static_assert(
+      requires(const WarmUp& w) { w.steps; },
+      "slamb: a plan of basic_one_bit needs a warm-up of so many `steps`; where an automatic one ends depends on the "
+      "gradients: plan with the fixed_warm_up that you expect");
+
+ public:
+  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+
+  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world)
+      : ranks_(world.ranks),
+        is_coded_(world.ranks > 1 || options.compress_alone),
+        warm_up_steps_(options.warm_up.steps),
+        dense_(detail::sum_of(elements_of(tensors), world)),
+        compressed_(detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded_)) {
+    validate_policy(options.warm_up);
+    validate_policy(options.compressor);
+  }
+
+  /// Of step t = 1, 2, ….
+  traffic_counts step(std::uint64_t t) const { return t <= warm_up_steps_ ? dense_ : compressed_; }
+
+  /// Of steps 1 … steps.
+  traffic_counts total(std::uint64_t steps) const {
+    traffic_counts counts;
+    const std::uint64_t dense = std::min(steps, warm_up_steps_);
+    detail::add_times(counts, dense_, dense);
+    detail::add_times(counts, compressed_, steps - dense);
+    return counts;
+  }
+
+  /// Of memory traffic a parameter a step, the mean of steps 1 … steps.
+  double memory_bytes(std::uint64_t steps) const noexcept {
+    const double dense = whole_gradient_bytes(ranks_) + adam_step_bytes<TrustRatio>();
+    double compressed =
+        is_coded_ ? coded_step_bytes<pass_type, Compressor, ErrorFeedback>(ranks_) : own_signal_bytes<pass_type>();
+    if (TrustRatio::sums_per_segment > 0) compressed += bytes_per_element<apply_update<TrustRatio>>();
+    const double part =
+        steps == 0 ? 0.0 : static_cast<double>(std::min(steps, warm_up_steps_)) / static_cast<double>(steps);
+    return part * dense + (1.0 - part) * compressed;
+  }
+
+ private:
+  // The pass around the compressed exchange.
+  static auto pass() {
+    if constexpr (frozen_ratio<TrustRatio>)
+      return std::type_identity<receive_and_refresh<TrustRatio>>{};
+    else if constexpr (TrustRatio::sums_per_segment > 0)
+      return std::type_identity<receive_and_sum<TrustRatio>>{};
+    else
+      return std::type_identity<receive_and_apply<TrustRatio>>{};
+  }
+  using pass_type = typename decltype(pass())::type;
+
+  int ranks_;
+  bool is_coded_;
+  std::uint64_t warm_up_steps_;
+  traffic_counts dense_;
+  traffic_counts compressed_;
+};
+
+}  // namespace slamb

@@ -1,0 +1,154 @@
+// What a training will send, before there is a buffer to send: the traffic of every step of a recipe, from the shapes of
+// the tensors and the options alone. The sizes come from the code that sizes the payloads, so a plan agrees with
+// `statistics().traffic` byte for byte; tests/unit/plan_traffic.cpp holds it to that.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/layout.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/exchange/wire_layout.hpp"
+
+namespace slamb {
+
+/// What a plan must know of a tensor; the same as in `basic_parameter`.
+struct tensor_shape {
+  std::uint64_t size = 0;  ///< elements
+  int dimensions = 2;
+  bool compress = true;  ///< tensor_options::compress
+};
+
+/// d, the elements of all tensors.
+constexpr std::uint64_t elements_of(std::span<const tensor_shape> tensors) noexcept {
+  std::uint64_t sum = 0;
+  for (const tensor_shape& t : tensors) sum += t.size;
+  return sum;
+}
+
+/// Between whom a plan's traffic goes.
+struct plan_world {
+  int ranks = 1;                              ///< N ≥ 1
+  std::uint64_t value_bytes = sizeof(float);  ///< of an element that is summed; 2 where a Communicator sums in fp16
+
+  /// @throws std::invalid_argument
+  void validate() const {
+    detail::require_in(ranks >= 1, "plan_world's ranks", ranks, ">= 1");
+    detail::require_in(value_bytes >= 1 && value_bytes <= 8, "plan_world's value_bytes",
+                       static_cast<double>(value_bytes), "in [1, 8]");
+  }
+};
+
+/// The traffic of a recipe with `Options`: `plan_traffic(tensors, options, world)` makes one, from the specialisation in
+/// the header plan/<recipe>.hpp.
+///
+///     traffic_counts step(std::uint64_t t) const;       // of step t = 1, 2, …
+///     traffic_counts total(std::uint64_t steps) const;  // of steps 1 … steps
+///     double memory_bytes(std::uint64_t steps) const;   // of memory traffic a parameter a step, the mean of those
+template <class Options>
+class traffic_plan {
+  static_assert(sizeof(Options) == 0, "slamb: there is no plan for these options; include plan/<recipe>.hpp");
+};
+
+/// A plan for the optimizer that is constructed with `options`, on tensors of these shapes.
+/// @throws std::invalid_argument naming what is out of range
+template <class Options>
+traffic_plan<Options> plan_traffic(std::span<const tensor_shape> tensors, const Options& options,
+                                   const plan_world& world) {
+  world.validate();
+  return {tensors, options, world};
+}
+
+namespace detail {
+
+/// Adds `times` times `more` to `counts`.
+inline void add_times(traffic_counts& counts, const traffic_counts& more, std::uint64_t times) {
+  for (const collective kind :
+       {collective::all_reduce, collective::all_gather, collective::all_to_all, collective::broadcast}) {
+    const traffic& m = more[kind];
+    counts[kind] =
+        counts[kind] + traffic{times * m.rounds, times * m.elements, times * m.payload_bytes, times * m.sent_bytes};
+  }
+}
+
+/// One all_reduce of `elements` values, if there are any. A rank alone calls nothing.
+inline traffic_counts sum_of(std::uint64_t elements, const plan_world& world) {
+  traffic_counts counts;
+  if (world.ranks > 1 && elements > 0) counts.record(collective::all_reduce, elements, world.value_bytes, world.ranks);
+  return counts;
+}
+
+/// The exchange in codes: both phases, and one all_reduce of the tensors that go whole, if there are any.
+///
+/// @param alone_too  a rank alone calls its collectives as well, as with compress_alone
+inline traffic_counts coded(const wire_layout& wire, const plan_world& world, bool alone_too = false) {
+  traffic_counts counts;
+  if (world.ranks == 1 && !alone_too) return counts;
+  counts.record(collective::all_to_all, wire.all_message_bytes(), 1, world.ranks);
+  counts.record(collective::all_gather, wire.all_message_bytes(), 1, world.ranks);
+  if (wire.whole_elements() > 0)
+    counts.record(collective::all_reduce, wire.whole_elements(), world.value_bytes, world.ranks);
+  return counts;
+}
+
+/// The layout on the wire of all tensors.
+template <quantizer Q>
+wire_layout wire_of(std::span<const tensor_shape> tensors, const Q& q, int ranks) {
+  std::vector<wire_tensor> all;
+  all.reserve(tensors.size());
+  for (const tensor_shape& t : tensors) all.push_back({t.size, t.compress});
+  return {all, ranks, scale_groups_of(q), Q::bits_per_element};
+}
+
+/// The layout on the wire of a payload that was selected before it is quantized.
+template <quantizer Q>
+wire_layout wire_of_payload(std::uint64_t elements, const Q& q, int ranks) {
+  const wire_tensor payload{elements, true};
+  return {std::span<const wire_tensor>(&payload, 1), ranks, scale_groups_of(q), Q::bits_per_element};
+}
+
+/// How many elements `s` selects of the tensor in which `first`, its element 0, lies.
+template <selection S>
+std::uint64_t selected_of(const S& s, coordinate first) {
+  if constexpr (has_selected_before<S>) {
+    first.index = first.tensor_size;
+    return s.selected_before(first);
+  } else if constexpr (has_runs<S>) {
+    std::uint64_t count = 0;
+    s.runs(first, first.tensor_size,
+           [&](std::uint64_t, std::uint64_t length, std::uint32_t age) { count += age == 0 ? length : 0; });
+    return count;
+  } else {
+    std::uint64_t count = 0;
+    for (; first.index != first.tensor_size; ++first.index) count += s.selects(first) ? 1 : 0;
+    return count;
+  }
+}
+
+/// Steps after which the size of what `c` selects repeats; 0: unknown.
+template <class C>
+std::uint64_t period_of(const C& c) {
+  if constexpr (requires { requires C::selects_all; })
+    return 1;
+  else if constexpr (requires { c.slots(); } && C::payload_is_constant)
+    return c.slots();
+  else
+    return 0;
+}
+
+/// Adds up `step(t)` for t = 1 … steps, where `step` repeats after `period` steps.
+template <class Step>
+traffic_counts total_of(std::uint64_t steps, std::uint64_t period, Step step) {
+  traffic_counts counts;
+  if (period == 0) period = std::max<std::uint64_t>(steps, 1);
+  for (std::uint64_t t = 1; t <= std::min(period, steps); ++t) add_times(counts, step(t), (steps - t) / period + 1);
+  return counts;
+}
+
+}  // namespace detail
+}  // namespace slamb

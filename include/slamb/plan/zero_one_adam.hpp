@@ -1,0 +1,117 @@
+// The plan of 0/1 Adam: gradients in codes, now and then in full; then updates in codes, with local steps between.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "slamb/optimizer/zero_one_adam.hpp"
+#include "slamb/plan/memory.hpp"
+#include "slamb/plan/traffic.hpp"
+
+namespace slamb {
+
+/// The plan of `basic_zero_one_adam`.
+template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
+class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>> {
+ public:
+  using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+
+  /// What a step does.
+  enum class kind {
+    refresh,   ///< the gradient goes whole, and the variance is refreshed
+    gradient,  ///< the gradient goes in codes
+    update,    ///< what local steps have gathered goes in codes
+    local      ///< nothing goes
+  };
+
+  /// How many steps did what.
+  struct step_counts {
+    std::uint64_t refresh = 0;
+    std::uint64_t gradient = 0;
+    std::uint64_t update = 0;
+    std::uint64_t local = 0;
+    kind last = kind::local;  ///< of the last step
+
+    std::uint64_t codes() const noexcept { return gradient + update; }
+  };
+
+  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world)
+      : ranks_(world.ranks),
+        is_coded_(world.ranks > 1 || options.compress_alone),
+        variance_schedule_(options.variance_schedule),
+        local_schedule_(options.local_schedule),
+        whole_(detail::sum_of(elements_of(tensors), world)),
+        coded_(detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded_)) {
+    validate_policy(options.variance_schedule);
+    validate_policy(options.local_schedule);
+    validate_policy(options.compressor);
+  }
+
+  /// Of steps 1 … steps, by going through the schedules.
+  step_counts counts(std::uint64_t steps) const {
+    step_counts all;
+    typename VarianceSchedule::state_type variance{};
+    typename LocalSchedule::state_type local{};
+    bool is_frozen = false;
+    for (std::uint64_t tau = 2; tau < steps + 2; ++tau) {  // τ = t + 1
+      if (is_frozen) {
+        const bool exchanges = local_schedule_.exchanges(local, tau);
+        local_schedule_.advance(local);
+        all.last = exchanges ? kind::update : kind::local;
+        ++(exchanges ? all.update : all.local);
+      } else {
+        const bool refreshes = variance_schedule_.refreshes(variance, tau);
+        variance_schedule_.advance(variance, tau);
+        is_frozen = variance_schedule_.ends_after(tau);
+        all.last = refreshes ? kind::refresh : kind::gradient;
+        ++(refreshes ? all.refresh : all.gradient);
+      }
+    }
+    return all;
+  }
+
+  /// Of step t = 1, 2, …; goes through the schedules up to there.
+  traffic_counts step(std::uint64_t t) const {
+    const kind last = counts(t).last;
+    return last == kind::refresh ? whole_ : last == kind::local ? traffic_counts{} : coded_;
+  }
+
+  /// Of steps 1 … steps.
+  traffic_counts total(std::uint64_t steps) const {
+    const step_counts taken = counts(steps);
+    traffic_counts sum;
+    detail::add_times(sum, whole_, taken.refresh);
+    detail::add_times(sum, coded_, taken.codes());
+    return sum;
+  }
+
+  /// Of memory traffic a parameter a step, the mean of steps 1 … steps.
+  double memory_bytes(std::uint64_t steps) const {
+    if (steps == 0) return 0.0;
+    const step_counts taken = counts(steps);
+    const double refresh = whole_gradient_bytes(ranks_) + adam_step_bytes<unit_trust_ratio>();
+    const double local =
+        bytes_per_element<check_gradient>() +
+        (is_coded_ ? bytes_per_element<local_update>() : bytes_per_element<update_with_frozen_variance>());
+    const double update = is_coded_ ? exchange_bytes<exchange_update>() : local;
+    const double bytes = static_cast<double>(taken.refresh) * refresh +
+                         static_cast<double>(taken.gradient) * exchange_bytes<receive_gradient>() +
+                         static_cast<double>(taken.update) * update + static_cast<double>(taken.local) * local;
+    return bytes / static_cast<double>(steps);
+  }
+
+ private:
+  template <class Pass>
+  double exchange_bytes() const noexcept {
+    return is_coded_ ? coded_step_bytes<Pass, Compressor, ErrorFeedback>(ranks_) : own_signal_bytes<Pass>();
+  }
+
+  int ranks_;
+  bool is_coded_;
+  VarianceSchedule variance_schedule_;
+  LocalSchedule local_schedule_;
+  traffic_counts whole_;
+  traffic_counts coded_;
+};
+
+}  // namespace slamb

@@ -1,0 +1,141 @@
+// How often something is done in the course of a training: the intervals of 0/1 Adam, which double as training goes on.
+//
+// A schedule is hyper-parameters outside and a small run state inside, which the optimizer keeps and saves. 0/1 Adam
+// counts its schedules' steps as τ = t + 1, for t = 1, 2, ….
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+/// When the first phase of 0/1 Adam refreshes the variance, and when that phase ends. `state_type` is trivially copyable
+/// and, default-initialised, the start of training.
+///
+/// `refreshes(state, tau)` is asked before a step, `advance(state, tau)` is called after it, and then `ends_after(tau)`
+/// says whether the variance is frozen from the next step on. All ranks must get the same answers.
+template <class V>
+concept variance_schedule = std::copyable<V> && std::is_trivially_copyable_v<typename V::state_type> &&
+    std::default_initializable<typename V::state_type> &&
+    requires(const V& schedule, typename V::state_type& state, const typename V::state_type& before,
+             std::uint64_t tau) {
+  { schedule.refreshes(before, tau) } -> std::same_as<bool>;
+  schedule.advance(state, tau);
+  { schedule.ends_after(tau) } -> std::same_as<bool>;
+};
+
+/// When the second phase of 0/1 Adam exchanges what its local steps have gathered. `state_type` is trivially copyable
+/// and, default-initialised, the start of that phase.
+///
+/// `exchanges(state, tau)` is asked at a step, `advance(state)` is called after it. All ranks must get the same answers.
+template <class L>
+concept local_schedule = std::copyable<L> && std::is_trivially_copyable_v<typename L::state_type> &&
+    std::default_initializable<typename L::state_type> &&
+    requires(const L& schedule, typename L::state_type& state, const typename L::state_type& before,
+             std::uint64_t tau) {
+  { schedule.exchanges(before, tau) } -> std::same_as<bool>;
+  schedule.advance(state);
+};
+
+/// The variance is refreshed where τ mod V = 0. V is 1 at first and doubles after every `update_scaler` refreshes, until
+/// the end of the first step with τ > `freeze_step`.
+///
+/// *Reference*: 0/1 Adam, arXiv 2202.06009.
+struct exponential_variance_interval {
+  std::uint64_t freeze_step = 12500;
+  std::uint64_t update_scaler = 16;  ///< κ, ≥ 1
+
+  struct state_type {
+    std::uint64_t interval = 1;  ///< V
+    std::uint64_t updates = 0;   ///< refreshes since V was last doubled
+  };
+
+  /// @throws std::invalid_argument
+  void validate() const {
+    detail::require_in(update_scaler >= 1, "exponential_variance_interval's update_scaler",
+                       static_cast<double>(update_scaler), ">= 1");
+  }
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add_word("exponential_variance_interval's freeze_step", freeze_step);
+    facts.add_word("exponential_variance_interval's update_scaler", update_scaler);
+  }
+
+  bool refreshes(const state_type& state, std::uint64_t tau) const { return tau % state.interval == 0; }
+
+  void advance(state_type& state, std::uint64_t tau) const {
+    if (!refreshes(state, tau) || ++state.updates < update_scaler) return;
+    state.interval *= 2;
+    state.updates = 0;
+  }
+
+  bool ends_after(std::uint64_t tau) const { return tau > freeze_step; }
+};
+
+/// What local steps have gathered is exchanged where τ mod L = 0. L is 1 at first and, after every `scaler` steps,
+/// becomes min(2 L, `clipper`).
+///
+/// *Reference*: 0/1 Adam, arXiv 2202.06009.
+struct doubling_local_interval {
+  std::uint64_t scaler = 32678;  ///< steps, ≥ 1
+  std::uint64_t clipper = 16;    ///< the largest L, ≥ 1
+
+  struct state_type {
+    std::uint64_t interval = 1;  ///< L
+    std::uint64_t steps = 0;     ///< since L was last doubled
+  };
+
+  /// @throws std::invalid_argument
+  void validate() const {
+    detail::require_in(scaler >= 1, "doubling_local_interval's scaler", static_cast<double>(scaler), ">= 1");
+    detail::require_in(clipper >= 1, "doubling_local_interval's clipper", static_cast<double>(clipper), ">= 1");
+  }
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add_word("doubling_local_interval's scaler", scaler);
+    facts.add_word("doubling_local_interval's clipper", clipper);
+  }
+
+  bool exchanges(const state_type& state, std::uint64_t tau) const { return tau % state.interval == 0; }
+
+  void advance(state_type& state) const {
+    if (++state.steps < scaler) return;
+    state.interval = state.interval > clipper / 2 ? clipper : 2 * state.interval;
+    state.steps = 0;
+  }
+};
+
+/// True at step 1 and at every `steps`-th after it: (t − 1) mod steps = 0.
+struct every {
+  std::uint64_t steps = 1;  ///< ≥ 1
+
+  /// @throws std::invalid_argument
+  void validate() const { detail::require_in(steps >= 1, "every's steps", static_cast<double>(steps), ">= 1"); }
+
+  /// Names what must be the same on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add_word("every's steps", steps);
+  }
+
+  /// @param t  1, 2, …
+  /// @throws std::invalid_argument `steps` or `t` 0
+  bool operator()(std::uint64_t t) const {
+    validate();
+    detail::require_in(t >= 1, "every: step", static_cast<double>(t), ">= 1");
+    return (t - 1) % steps == 0;
+  }
+};
+
+static_assert(variance_schedule<exponential_variance_interval>);
+static_assert(local_schedule<doubling_local_interval>);
+static_assert(std::predicate<const every&, std::uint64_t>);
+
+}  // namespace slamb

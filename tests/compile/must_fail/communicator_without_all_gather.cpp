@@ -1,0 +1,15 @@
+// expect: a quantized exchange needs a Communicator with all_gather
+#include <cstddef>
+#include <span>
+
+#include "slamb/slamb.hpp"
+
+// Adds, and hands pieces round, but cannot collect what all have.
+struct summing_communicator {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream);
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream);
+};
+
+slamb::one_bit_adam<summing_communicator> optimizer({});

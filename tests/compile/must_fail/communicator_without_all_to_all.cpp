@@ -1,0 +1,15 @@
+// expect: a quantized exchange needs a Communicator with all_to_all
+#include <cstddef>
+#include <span>
+
+#include "slamb/slamb.hpp"
+
+// Adds, but cannot hand each rank a piece of its own.
+struct summing_communicator {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream);
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream);
+};
+
+slamb::one_bit_adam<summing_communicator> optimizer({});

@@ -1,0 +1,15 @@
+// expect: basic_lamb's Compressor must be no_compressor, a quantizer
+#include "slamb/slamb.hpp"
+
+// A compressor by its facts, which neither encodes nor selects.
+struct facts_alone {
+  static constexpr bool is_sparsifier = false;
+  static constexpr bool payload_is_summable = false;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = 8;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
+};
+
+slamb::basic_lamb<facts_alone, slamb::no_error_feedback, slamb::layerwise_trust_ratio, slamb::self_communicator,
+                  slamb::host_backend>
+    optimizer({});

@@ -1,0 +1,15 @@
+// expect: a quantizer sends every element
+#include <span>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+
+// What signs lose would be forgotten without a word.
+int main() {
+  std::vector<float> p(10), g(10);
+  const slamb::parameter tensor{p.data(), g.data(), p.size()};
+  slamb::basic_lamb<slamb::sign, slamb::local_momentum, slamb::unit_trust_ratio, slamb::self_communicator,
+                    slamb::host_backend>
+      optimizer(std::span(&tensor, 1));
+  optimizer.step(0.1);
+}

@@ -1,0 +1,57 @@
+// An optimizer of the library as device_tests::optimizer, with the settings of these tests.
+#pragma once
+
+#include <memory>
+#include <slamb/slamb.hpp>
+#include <utility>
+
+#include "optimizers.hpp"
+
+namespace device_tests {
+
+/// Short phases, and settings that all recipes share.
+template <class Options>
+Options short_options() {
+  Options options{};
+  options.beta1 = 0.8;
+  options.beta2 = 0.95;
+  options.epsilon = 1e-5;
+  options.weight_decay = 0.03;
+  if constexpr (requires { options.local_steps; }) options.local_steps = 3;
+  if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 3;
+  if constexpr (requires { options.variance_schedule.freeze_step; }) {
+    options.variance_schedule.freeze_step = 4;
+    options.variance_schedule.update_scaler = 1;
+    options.local_schedule.scaler = 2;
+    options.local_schedule.clipper = 4;
+  }
+  return options;
+}
+
+template <class Optimizer>
+class adapter final : public optimizer {
+ public:
+  template <class... Ranks>
+  explicit adapter(std::span<const slamb::parameter> tensors, Ranks&&... ranks)
+      : own_(tensors, short_options<typename Optimizer::options_type>(), std::forward<Ranks>(ranks)...) {}
+
+  void step(double learning_rate) override { own_.step(learning_rate); }
+  std::vector<std::byte> save_state() const override { return own_.save_state(); }
+  void load_state(std::span<const std::byte> saved) override { own_.load_state(saved); }
+  std::uint64_t steps() const override { return own_.statistics().step; }
+  std::uint64_t skipped() const override { return own_.statistics().skipped_steps; }
+
+ private:
+  Optimizer own_;
+};
+
+#if defined(__CUDACC__)
+/// On the GPU that is current.
+template <class Optimizer>
+std::unique_ptr<optimizer> on_device(ingredients from) {
+  return std::make_unique<adapter<Optimizer>>(from.tensors, slamb::cuda_thread_communicator(std::move(from.ranks)),
+                                              slamb::cuda_backend{.stream = from.stream, .memory = from.memory});
+}
+#endif
+
+}  // namespace device_tests

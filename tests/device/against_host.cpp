@@ -1,0 +1,83 @@
+// The GPU against the host backend, which is its oracle.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "training.hpp"
+
+namespace {
+
+using device_tests::difference;
+using device_tests::outcome;
+using device_tests::plan;
+using device_tests::recipe;
+using device_tests::recipes;
+using device_tests::run;
+using device_tests::side;
+
+/// The same but that elements whose sign was a matter of rounding may have gone another way: one in a thousand.
+bool nearly_same(const outcome& a, const outcome& b) {
+  std::size_t apart = 0;
+  for (std::size_t i = 0; i < a.parameters.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a.parameters[i]) - static_cast<double>(b.parameters[i]));
+    apart += difference <= 1e-5 * (1.0 + std::abs(static_cast<double>(b.parameters[i]))) ? 0 : 1;
+  }
+  return 1000 * apart <= a.parameters.size();
+}
+
+}  // namespace
+
+TEST_CASE("device and host: one step of random layouts") {
+  for (const recipe& of : recipes)
+    for (const int ranks : {1, 3})
+      for (const std::uint64_t seed : {1, 2, 3}) {
+        CAPTURE(of.name);
+        CAPTURE(ranks);
+        CAPTURE(seed);
+        const plan given{.shapes = test_support::random_shapes(seed, 40), .ranks = ranks};
+        const outcome there = run(of, side::device, given);
+        const outcome here = run(of, side::host, given);
+        CHECK(there.same_on_all == here.same_on_all);  // ranks of SLAMB go apart between averages
+        CHECK(there.steps == 1);
+        CHECK(difference(there, here) <= 1e-4);
+      }
+}
+
+TEST_CASE("device and host: all phases") {
+  for (const recipe& of : recipes) {
+    CAPTURE(of.name);
+    const plan given{.shapes = test_support::random_shapes(9, 40), .ranks = 2, .steps = 7};
+    const outcome there = run(of, side::device, given);
+    CHECK(there.steps == 7);
+    CHECK(nearly_same(there, run(of, side::host, given)));
+  }
+}
+
+TEST_CASE("device: the same bits from run to run") {
+  for (const recipe& of : recipes) {
+    CAPTURE(of.name);
+    const plan given{.shapes = test_support::random_shapes(4, 40), .ranks = 3, .steps = 7};
+    CHECK(device_tests::same_bits(run(of, side::device, given).parameters, run(of, side::device, given).parameters));
+  }
+}
+
+TEST_CASE("device and host: state that one has saved the other loads") {
+  for (const recipe& of : recipes)
+    for (const side first : {side::host, side::device}) {
+      CAPTURE(of.name);
+      CAPTURE(first == side::host);
+      const side second = first == side::host ? side::device : side::host;
+      plan given{.shapes = test_support::random_shapes(5, 30), .steps = 4};
+      const outcome half = run(of, first, given);
+      given.state = half.state;
+      given.parameters = half.parameters;
+      given.first_step = 4;
+      given.steps = 3;
+      const outcome moved = run(of, second, given);
+      const outcome stayed = run(of, first, given);
+      CHECK(moved.steps == 7);
+      CHECK(nearly_same(moved, stayed));
+      given.steps = 0;
+      CHECK(run(of, second, given).state == half.state);
+    }
+}

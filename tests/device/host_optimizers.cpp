@@ -1,0 +1,29 @@
+// The recipes on the host backend, which nvcc does not compile.
+#include "adapter.hpp"
+
+namespace device_tests {
+namespace {
+
+using ranks = slamb::thread_communicator;
+
+template <class Optimizer>
+std::unique_ptr<optimizer> on_host(ingredients from) {
+  return std::make_unique<adapter<Optimizer>>(from.tensors, std::move(from.ranks), slamb::host_backend{.threads = 1});
+}
+
+}  // namespace
+
+std::unique_ptr<optimizer> adamw_on_host(ingredients from) { return on_host<slamb::adamw<ranks>>(std::move(from)); }
+std::unique_ptr<optimizer> lamb_on_host(ingredients from) { return on_host<slamb::lamb<ranks>>(std::move(from)); }
+std::unique_ptr<optimizer> slamb_on_host(ingredients from) { return on_host<slamb::slamb<ranks>>(std::move(from)); }
+std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from) {
+  return on_host<slamb::one_bit_adam<ranks>>(std::move(from));
+}
+std::unique_ptr<optimizer> one_bit_lamb_on_host(ingredients from) {
+  return on_host<slamb::one_bit_lamb<ranks>>(std::move(from));
+}
+std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from) {
+  return on_host<slamb::zero_one_adam<ranks>>(std::move(from));
+}
+
+}  // namespace device_tests

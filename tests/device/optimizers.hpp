@@ -1,0 +1,79 @@
+// Every recipe behind one interface, so that few sources are compiled by nvcc and the tests are plain C++: the same tests
+// make an optimizer on the host or on the device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <slamb/communicator/thread_communicator.hpp>
+#include <slamb/core/arena.hpp>
+#include <slamb/core/parameter.hpp>
+#include <span>
+#include <vector>
+
+#include "../support/trace.hpp"
+
+namespace device_tests {
+
+/// An optimizer of any recipe on either backend.
+class optimizer {
+ public:
+  virtual ~optimizer() = default;
+  virtual void step(double learning_rate) = 0;
+  virtual std::vector<std::byte> save_state() const = 0;
+  virtual void load_state(std::span<const std::byte> saved) = 0;
+  virtual std::uint64_t steps() const = 0;    ///< waits
+  virtual std::uint64_t skipped() const = 0;  ///< waits
+};
+
+/// What an optimizer is made of. On the host, `stream` and `memory` are not looked at.
+struct ingredients {
+  std::span<const slamb::parameter> tensors;
+  slamb::thread_communicator ranks;
+  cudaStream_t stream = nullptr;
+  slamb::allocator memory{};  ///< none: the backend's own
+};
+
+/// A recipe with the settings of these tests, which see all of its phases within six steps.
+struct recipe {
+  const char* name;
+  std::unique_ptr<optimizer> (*on_host)(ingredients);
+  std::unique_ptr<optimizer> (*on_device)(ingredients);
+};
+
+std::unique_ptr<optimizer> adamw_on_host(ingredients from);
+std::unique_ptr<optimizer> lamb_on_host(ingredients from);
+std::unique_ptr<optimizer> slamb_on_host(ingredients from);
+std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from);
+std::unique_ptr<optimizer> one_bit_lamb_on_host(ingredients from);
+std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from);
+
+std::unique_ptr<optimizer> adamw_on_device(ingredients from);
+std::unique_ptr<optimizer> lamb_on_device(ingredients from);
+std::unique_ptr<optimizer> slamb_on_device(ingredients from);
+std::unique_ptr<optimizer> one_bit_adam_on_device(ingredients from);
+std::unique_ptr<optimizer> one_bit_lamb_on_device(ingredients from);
+std::unique_ptr<optimizer> zero_one_adam_on_device(ingredients from);
+
+inline constexpr std::array<recipe, 6> recipes{{
+    {"adamw", adamw_on_host, adamw_on_device},
+    {"lamb", lamb_on_host, lamb_on_device},
+    {"slamb", slamb_on_host, slamb_on_device},
+    {"one_bit_adam", one_bit_adam_on_host, one_bit_adam_on_device},
+    {"one_bit_lamb", one_bit_lamb_on_host, one_bit_lamb_on_device},
+    {"zero_one_adam", zero_one_adam_on_host, zero_one_adam_on_device},
+}};
+
+// Replays on the device: test_support::replay says what they return.
+double replay_adamw(const test_support::trace& given);
+double replay_lamb(const test_support::trace& given);
+double replay_slamb_product(const test_support::trace& given);
+double replay_slamb_blend(const test_support::trace& given);
+double replay_one_bit_adam(const test_support::trace& given);
+double replay_one_bit_lamb(const test_support::trace& given);
+double replay_zero_one_adam(const test_support::trace& given);
+
+}  // namespace device_tests

@@ -1,0 +1,41 @@
+// Where replays on the device keep a rank's parameters and gradients.
+#pragma once
+
+#include <deque>
+#include <slamb/slamb.hpp>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "../support/rank_memory.hpp"
+#include "device_memory.hpp"
+
+/// Memory of the GPU that is current, and a stream of the rank's own.
+template <>
+class test_support::rank_memory<slamb::cuda_backend> {
+ public:
+  using communicator = slamb::cuda_thread_communicator;
+
+  static communicator ranks(slamb::thread_communicator host) { return communicator(std::move(host)); }
+  slamb::cuda_backend backend() const { return {.stream = stream_}; }
+
+  template <class T>
+  std::span<T> hold(std::span<const T> values) {
+    held_.emplace_back(values.size_bytes());
+    const std::span<T> copy(reinterpret_cast<T*>(held_.back().data()), values.size());
+    write(values, copy);
+    return copy;
+  }
+  template <class T>
+  void write(std::span<const T> from, std::span<T> to) const {
+    device_tests::upload(from, to.data(), stream_);
+  }
+  template <class T>
+  std::vector<T> read(std::span<T> values) const {
+    return device_tests::downloaded(static_cast<const T*>(values.data()), values.size(), stream_);
+  }
+
+ private:
+  device_tests::stream stream_;
+  std::deque<device_tests::poisoned_memory> held_;
+};

@@ -1,0 +1,95 @@
+// Ranks of the stand-in, a thread each, and what they have thrown.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "slamb/nccl.hpp"
+#include "stand_in.hpp"
+
+namespace nccl_tests {
+
+/// For waits that end: they are never cut short by a clock.
+inline slamb::nccl_options patient() {
+  return {.timeout = std::chrono::hours(24), .poll_interval = std::chrono::microseconds(0)};
+}
+
+/// For waits that never end: they are given up after `polls` looks.
+inline slamb::nccl_options limited_to(std::uint64_t polls) {
+  slamb::nccl_options options = patient();
+  options.max_polls = polls;
+  return options;
+}
+
+/// Calls `body(rank)` for all ranks at once. What each has thrown, null if nothing. [rank]
+template <class F>
+std::vector<std::exception_ptr> run_ranks(nccl_stand_in::library& library, int ranks, F body) {
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        library.enter(rank);
+        try {
+          body(rank);
+        } catch (...) {
+          thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  return thrown;
+}
+
+/// What an exception says; "" for none.
+inline std::string text_of(const std::exception_ptr& thrown) {
+  if (!thrown) return "";
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "no std::exception";
+  }
+}
+
+/// What `body` throws.
+template <class F>
+std::exception_ptr thrown_by(F body) {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+/// The exception as an nccl_error; the test case fails if it is none.
+inline slamb::nccl_error nccl_error_of(const std::exception_ptr& thrown) {
+  REQUIRE(thrown != nullptr);
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const slamb::nccl_error& error) {
+    return error;
+  } catch (...) {
+  }
+  FAIL("no nccl_error: " << text_of(thrown));
+  return {ncclSuccess, "", "", ""};
+}
+
+/// Nothing that NCCL forbids was done, no group is open, and no communicator is left but `living`.
+inline void check_clean(const nccl_stand_in::library& library, int living = 0) {
+  CHECK(library.misuses() == std::vector<std::string>{});
+  CHECK(library.open_groups() == 0);
+  CHECK(library.living_communicators() == living);
+}
+
+}  // namespace nccl_tests

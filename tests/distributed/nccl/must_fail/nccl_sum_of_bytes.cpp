@@ -1,0 +1,9 @@
+// expect: elements without arithmetic, such as std::byte, have no sum: say what they are, for example std::uint8_t
+#include <cstddef>
+#include <span>
+
+#include "slamb/nccl.hpp"
+
+void sum(slamb::nccl_communicator& communicator, std::span<std::byte> values) {
+  communicator.all_reduce_sum(values, nullptr);
+}

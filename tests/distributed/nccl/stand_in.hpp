@@ -1,0 +1,150 @@
+// A stand-in for NCCL and the parts of the CUDA runtime that nccl_communicator calls: the same C symbols, for ranks that
+// are threads of one process and buffers in host memory. It records every call, moves the data as NCCL would, and fails
+// on demand. It has no clock: what goes on in the background goes on when it is looked at.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+struct CUstream_st {
+  int pending = 0;  // launches that are enqueued and not done
+  bool frozen = false;
+  cudaError_t error = cudaSuccess;
+};
+
+namespace nccl_stand_in {
+
+/// One call, as it was made.
+struct call {
+  std::string name;
+  int rank = 0;   // of the thread that made it
+  int depth = 0;  // groups that were open
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclNumTypes;
+  ncclRedOp_t op = ncclNumOps;
+  int peer = -1;  // or root
+  ncclComm_t communicator = nullptr;
+  cudaStream_t stream = nullptr;
+};
+
+/// What one rank has handed to NCCL at once: a collective, or the sends and receives of a group.
+struct launch {
+  std::vector<call> operations;
+  cudaStream_t stream = nullptr;
+};
+
+/// The ranks that have the same ncclUniqueId.
+struct world {
+  std::vector<ncclComm_t> members;         // [size], null until the rank has come
+  std::vector<std::deque<launch>> posted;  // [size], in order
+  bool is_complete() const;
+};
+
+inline constexpr std::uint64_t for_ever = ~std::uint64_t{0};
+
+/// The library while it lives; one at a time. Ranks are numbered as in their communicators.
+class library {
+ public:
+  library();
+  ~library();
+  library(const library&) = delete;
+  library& operator=(const library&) = delete;
+
+  /// From now on the calling thread is `rank`; a thread that does not say so is rank 0.
+  void enter(int rank);
+  cudaStream_t make_stream();
+  /// Ranks that make a communicator wait for one another in the call, however few looks they have.
+  void let_ranks_meet();
+
+  /// The `nth` call (1, 2, …) of `function` by `rank` returns `result` and does nothing.
+  void fail(int rank, const std::string& function, int nth, ncclResult_t result);
+  /// What `rank` enqueues from now on stays ncclInProgress for so many looks, and is only then on the stream.
+  void stay_in_progress(int rank, std::uint64_t looks);
+  /// Communicators of `rank` report `result` as an asynchronous error.
+  void report_error(int rank, ncclResult_t result);
+  /// Nothing on `stream` is done from now on.
+  void freeze(cudaStream_t stream);
+  void fail_stream(cudaStream_t stream, cudaError_t error);
+
+  /// All calls of `rank` in order.
+  std::vector<call> calls(int rank) const;
+  /// Their names without looks: ncclCommGetAsyncError, ncclGetLastError and the like.
+  std::vector<std::string> names(int rank) const;
+  int count(int rank, const std::string& function) const;
+  /// Calls that NCCL does not allow: of dead communicators, before the last one was done, with work in flight.
+  std::vector<std::string> misuses() const;
+  int open_groups() const;
+  int living_communicators() const;
+
+ private:
+  friend struct symbols;
+  struct thread_state {
+    int rank = 0;
+    int depth = 0;
+    ncclResult_t error = ncclSuccess;  // of a call in the group
+    std::vector<call> group;
+  };
+  struct planned_failure {
+    int rank;
+    std::string function;
+    int nth;
+    ncclResult_t result;
+  };
+
+  thread_state& here() { return threads_[std::this_thread::get_id()]; }
+  ncclResult_t record(call made);
+  bool is_usable(ncclComm_t communicator, const std::string& function);
+  ncclResult_t begin(call made);
+  ncclResult_t enqueue(ncclComm_t communicator, launch made);
+  ncclResult_t look(ncclComm_t communicator);
+  void post(ncclComm_t communicator);
+  void drop(ncclComm_t communicator);
+
+  mutable std::mutex mutex_;
+  std::condition_variable joined_;
+  bool ranks_meet_ = false;
+  std::vector<call> calls_;
+  std::vector<std::string> misuses_;
+  std::vector<planned_failure> failures_;
+  std::map<std::pair<int, std::string>, int> counts_;
+  std::map<std::thread::id, thread_state> threads_;
+  std::map<int, std::uint64_t> looks_;  // [rank]
+  std::vector<std::unique_ptr<CUstream_st>> streams_;
+  std::vector<std::unique_ptr<ncclComm>> communicators_;
+  std::map<int, std::shared_ptr<world>> worlds_;  // [number in the id]
+  int ids_ = 0;
+};
+
+/// The one that lives.
+extern library* current;
+
+/// Makes the results of a launch that all ranks have posted; `parts` [rank]. False if they do not fit.
+bool execute(const std::vector<launch>& parts);
+
+}  // namespace nccl_stand_in
+
+struct ncclComm {
+  enum class life { living, finalizing, destroyed, aborted };
+
+  std::shared_ptr<nccl_stand_in::world> group;
+  int rank = 0;
+  bool blocking = false;
+  life state = life::living;
+  std::uint64_t looks_left = 0;
+  ncclResult_t error = ncclSuccess;
+  std::string last_error;
+  std::vector<nccl_stand_in::launch> deferred;  // until the looks are done
+};

@@ -1,0 +1,146 @@
+// How much of a loss is left after training, for any optimizer: ranks that see the minimum in different places, and of
+// different depth, must find the one of all.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/generate.hpp"
+#include "support/odd_policies.hpp"
+#include "support/odd_quantizers.hpp"
+
+namespace test_support {
+
+/// f_i(p) = ½ Σ a_ij (p_j − c_ij)². The minimum of their mean is no mean of their minima, so that ranks which do not
+/// exchange what they should, and meet at the end, miss it.
+class scattered_minima {
+ public:
+  static constexpr float start = 2.5F;  ///< of all parameters, on one side of all minima
+
+  explicit scattered_minima(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {
+    random_source source(23);
+    const std::size_t n = total_size(shapes);
+    for (std::size_t i = 0; i < ranks_ * n; ++i) {
+      curvature_.push_back(0.5 + source.uniform());
+      centre_.push_back(1.0 + 0.5 * source.bell());
+    }
+    for (std::size_t j = 0; j < n; ++j) {
+      double weights = 0.0, sum = 0.0;
+      for (std::size_t i = j; i < curvature_.size(); i += n) {
+        weights += curvature_[i];
+        sum += curvature_[i] * centre_[i];
+      }
+      mean_curvature_.push_back(weights / static_cast<double>(ranks));
+      minimum_.push_back(sum / weights);
+    }
+  }
+
+  int ranks() const { return static_cast<int>(ranks_); }
+  std::size_t size() const { return minimum_.size(); }
+
+  void gradient(int rank, std::span<const float> p, std::span<float> g) const {
+    const std::size_t first = static_cast<std::size_t>(rank) * size();
+    for (std::size_t j = 0; j < size(); ++j)
+      g[j] = static_cast<float>(curvature_[first + j] * (static_cast<double>(p[j]) - centre_[first + j]));
+  }
+
+  /// The mean loss less its minimum.
+  double excess(std::span<const float> p) const {
+    double sum = 0.0;
+    for (std::size_t j = 0; j < size(); ++j) {
+      const double away = static_cast<double>(p[j]) - minimum_[j];
+      sum += 0.5 * mean_curvature_[j] * away * away;
+    }
+    return sum;
+  }
+
+  /// At and around the ends of vectors and chunks, smaller than the world, and empty.
+  tensor_shapes shapes{{2100, 2}, {17, 2}, {1, 2}, {0, 2}, {130, 1}, {352, 3}};
+
+ private:
+  std::size_t ranks_;
+  std::vector<double> curvature_, centre_;        // [rank][n]
+  std::vector<double> mean_curvature_, minimum_;  // [n]
+};
+
+/// The part of the loss that counts as none, and the part that does not: what is between them is left to chance.
+constexpr double reached = 1e-3;
+constexpr double missed = 3e-3;
+
+/// Trains at a rate that falls from `rate` to 0: the part of the loss above its minimum that is left, or infinity if
+/// ranks do not end with the same bits.
+template <class Optimizer>
+double left_after(const typename Optimizer::options_type& options, double rate, int steps = 400) {
+  static const scattered_minima problem(3);
+  const slamb::cosine_decay schedule{.peak = rate, .steps = static_cast<std::uint64_t>(steps)};
+  std::vector<std::vector<float>> end(static_cast<std::size_t>(problem.ranks()));
+  slamb::run_ranks(problem.ranks(), [&](slamb::thread_communicator communicator) {
+    const int rank = communicator.rank();
+    std::vector<float> p(problem.size(), scattered_minima::start);
+    std::vector<float> g(p.size());
+    std::vector<slamb::parameter> parameters;
+    std::size_t begin = 0;
+    for (const tensor_shape& s : problem.shapes) {
+      parameters.push_back({p.data() + begin, g.data() + begin, s.size, s.dimensions, {}});
+      begin += s.size;
+    }
+    Optimizer optimizer(parameters, options, std::move(communicator), {.threads = 1});
+    for (int t = 1; t <= steps; ++t) {
+      problem.gradient(rank, p, g);
+      optimizer.step(schedule(static_cast<std::uint64_t>(t)));
+    }
+    optimizer.synchronize_parameters();
+    end[static_cast<std::size_t>(rank)] = p;
+  });
+  for (const std::vector<float>& p : end)
+    if (!same_bits(p, end[0])) return std::numeric_limits<double>::infinity();
+  return problem.excess(end[0]) / problem.excess(std::vector<float>(problem.size(), scattered_minima::start));
+}
+
+/// Calls visit(name, compressor) for each quantizer.
+template <class Visit>
+void for_each_quantizer(const Visit& visit) {
+  constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
+  using l1_sign = slamb::basic_sign<slamb::segment_scale::l1>;
+  visit("sign, fused", slamb::sign{});
+  visit("sign, per tensor", slamb::sign{.scales = per_tensor});
+  visit("sign, l1, fused", l1_sign{});
+  visit("sign, l1, per tensor", l1_sign{.scales = per_tensor});
+  visit("int8", slamb::int8{});
+  visit("int4", slamb::int4{.block = 64});
+  visit("natural", slamb::natural{});
+  visit("bf16", slamb::bf16{});
+  visit("fp16", slamb::fp16{});
+  visit("a user's, fused", odd_ternary{});
+  odd_ternary by_tensor;
+  by_tensor.scales = per_tensor;
+  visit("a user's, per tensor", by_tensor);
+}
+
+/// Calls visit(name, compressor) for each sparsifier.
+template <class Visit>
+void for_each_sparsifier(const Visit& visit) {
+  visit("random_k", slamb::random_k<>{.k = 0.25});
+  visit("bernoulli", slamb::random_k<slamb::sampling::bernoulli>{.k = 0.25});
+  visit("top_k", slamb::top_k{.k = 0.25});
+  visit("a user's", every_nth{.n = 4});
+}
+
+/// Calls visit(name, compressor) for chains. Their quantizers are right on average: what the mean loses is kept nowhere.
+template <class Visit>
+void for_each_chain(const Visit& visit) {
+  using random = slamb::random_k<>;
+  visit("random_k, int8", slamb::chain<random, slamb::int8>{.sparsifier = {.k = 0.25}});
+  visit("random_k, int4", slamb::chain<random, slamb::int4>{.sparsifier = {.k = 0.25}});
+  visit("random_k, natural", slamb::chain<random, slamb::natural>{.sparsifier = {.k = 0.25}});
+  visit("top_k, int8", slamb::chain<slamb::top_k, slamb::int8>{.sparsifier = {.k = 0.25}});
+  visit("a user's, a user's", slamb::chain<every_nth, odd_levels>{.sparsifier = {.n = 4}});
+}
+
+}  // namespace test_support

@@ -1,0 +1,244 @@
+// The memory of one rank's compressed exchange, twice the same: once for the host backend, once for kernels that are
+// interpreted. All of it is poisoned and guarded, so that equal bytes say that all was written which has to be, and no more.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/host/executor.hpp"
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/coded_pass.hpp"
+#include "slamb/core/layout.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/exchange/code_exchange.hpp"
+#include "support/generate.hpp"
+
+namespace test_support {
+
+/// Arrays with guards about each; what nobody has written are bytes 0xFF, which as floats are not numbers.
+class guarded_arrays {
+ public:
+  /// @param shift  elements by which the array is off a multiple of 64 bytes
+  template <class T>
+  T* take(const std::string& name, std::uint64_t count, unsigned shift = 0) {
+    const std::size_t bytes = 2 * guard + (count + shift) * sizeof(T);
+    arrays_.push_back({name, bytes,
+                       std::unique_ptr<std::byte, release>(
+                           static_cast<std::byte*>(::operator new (bytes, std::align_val_t{guard})))});
+    std::memset(arrays_.back().first.get(), 0xFF, bytes);
+    return reinterpret_cast<T*>(arrays_.back().first.get() + guard) + shift;
+  }
+
+  /// The name of the first array that differs, or "".
+  std::string difference(const guarded_arrays& other) const {
+    if (arrays_.size() != other.arrays_.size()) return "the number of arrays";
+    for (std::size_t i = 0; i < arrays_.size(); ++i)
+      if (arrays_[i].bytes != other.arrays_[i].bytes ||
+          std::memcmp(arrays_[i].first.get(), other.arrays_[i].first.get(), arrays_[i].bytes) != 0)
+        return arrays_[i].name;
+    return "";
+  }
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> all;
+    for (const array& a : arrays_) all.insert(all.end(), a.first.get(), a.first.get() + a.bytes);
+    return all;
+  }
+
+ private:
+  static constexpr std::size_t guard = 64;
+  struct release {
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{guard}); }
+  };
+  struct array {
+    std::string name;
+    std::size_t bytes;
+    std::unique_ptr<std::byte, release> first;
+  };
+  std::vector<array> arrays_;
+};
+
+struct coded_tensor {
+  std::size_t size = 0;
+  bool compressed = true;
+  std::vector<std::uint8_t> rows{};
+};
+
+/// What is exchanged, and how it lies in memory.
+struct coded_setup {
+  std::vector<coded_tensor> tensors;
+  int ranks = 1;
+  int rank = 0;
+  unsigned shift = 0;       ///< elements by which arrays are misaligned
+  bool mixed = false;       ///< each by another number
+  bool zero_aware = false;  ///< a third of the variances are 0
+  std::uint64_t t = 1;
+};
+
+/// What passes need beside the state.
+struct coded_tables {
+  slamb::adam_scalars scalars{.one_minus_beta1 = 0.1F,
+                              .one_minus_beta2 = 0.01F,
+                              .momentum_correction = 1.3F,
+                              .deviation_correction = 1.1F,
+                              .epsilon = 1e-3F,
+                              .gradient_scale = 0.7F};
+  std::vector<float> rates;          // [tensors]
+  std::vector<float> signal_scales;  // [tensors][2]
+};
+
+/// All that one rank holds.
+template <class Quantizer, class WorkerStorage, class ServerStorage>
+class coded_rank {
+  struct nothing {};
+  template <class Storage>
+  static constexpr bool is_kept = std::is_same_v<Storage, float> || std::is_same_v<Storage, slamb::bfloat16>;
+  template <class Storage>
+  using stored = std::conditional_t<is_kept<Storage>, Storage, float>;
+
+ public:
+  using exchange =
+      slamb::code_exchange<Quantizer, slamb::host::executor, slamb::host::no_storage, slamb::host::no_storage>;
+
+  coded_rank(const coded_setup& setup, const Quantizer& its_quantizer)
+      : quantizer(its_quantizer), codes(its_quantizer), setup_(setup) {
+    random_source random(7, setup.t, static_cast<std::uint64_t>(setup.rank));
+    tensors = make_layout(random);
+    std::vector<slamb::wire_tensor> sizes;
+    for (const coded_tensor& t : setup.tensors) sizes.push_back({t.size, t.compressed});
+    codes.lay_out(sizes, setup.ranks, setup.rank);
+    tensors.make_tiles(codes.wire().pieces());
+    make_state(random);
+    make_wire(random);
+    for (std::size_t i = 0; i < codes.tables().placed().size(); ++i)
+      if (codes.tables().placed()[i].owner == static_cast<std::uint32_t>(setup.rank)) own.push_back(i);
+    statistic.assign(tiles() + 1, -1.0);
+    counts.assign(tiles() + 1, 0);
+    for (std::size_t i = 0; i < tiles(); ++i) counts[i] = view.tiles[i].count;
+  }
+  coded_rank(const coded_rank&) = delete;
+  coded_rank& operator=(const coded_rank&) = delete;
+
+  std::size_t tiles() const { return codes.tables().placed().size(); }
+  slamb::tile_range all_tiles() const { return {0, tiles()}; }
+  bool has_masks() const {
+    return setup_.zero_aware || std::ranges::any_of(setup_.tensors, [](const auto& t) { return !t.rows.empty(); });
+  }
+  std::vector<slamb::row_mask> row_masks() const {
+    std::vector<slamb::row_mask> masks;
+    for (const slamb::segment& s : tensors.segments()) masks.push_back({s.rows.data(), s.rows.size()});
+    return masks;
+  }
+  float* gradient(std::size_t tensor) const { return gradients_[tensor]; }
+
+  /// A message of what is sent, or received.
+  std::span<std::byte> message(std::byte* first, std::uint64_t number) const {
+    return {first + number * wire.message_bytes, wire.message_bytes};
+  }
+  std::string difference(const coded_rank& other) const { return memory.difference(other.memory); }
+
+  Quantizer quantizer;
+  exchange codes;
+  slamb::layout tensors;
+  guarded_arrays memory;
+  slamb::model_view view;
+  slamb::wire_view wire;
+  std::uint16_t* counted = nullptr;
+  std::vector<std::size_t> own;
+  std::vector<double> statistic;      // [tiles + 1]
+  std::vector<std::uint64_t> counts;  // [tiles + 1]
+  coded_tables tables;
+
+ private:
+  unsigned next_shift() { return setup_.mixed ? (setup_.shift + array_++) % 4 : setup_.shift; }
+
+  float* filled(const std::string& name, std::uint64_t count, random_source& random) {
+    float* const array = memory.template take<float>(name, count, next_shift());
+    for (std::uint64_t i = 0; i < count; ++i) array[i] = on_grid(random);
+    return array;
+  }
+  // Sums of few of these, and of their squares, are exact in double precision, in whatever order.
+  static float on_grid(random_source& random) { return (static_cast<float>(random.below(2048)) - 1024.0F) / 64.0F; }
+
+  slamb::layout make_layout(random_source& random) {
+    std::vector<slamb::parameter> parameters;
+    for (const coded_tensor& t : setup_.tensors) {
+      float* const data = filled("parameter", t.size, random);
+      gradients_.push_back(filled("gradient", t.size, random));
+      parameters.push_back({.data = data,
+                            .gradient = gradients_.back(),
+                            .size = t.size,
+                            .options = {.compress = t.compressed, .rows = t.rows}});
+      tables.rates.push_back(0.01F + 0.001F * static_cast<float>(parameters.size()));
+      tables.signal_scales.insert(tables.signal_scales.end(), {1.7F, 1.0F / 1.7F});
+    }
+    return {parameters, 0.01};
+  }
+
+  // Between tensors the state stays poisoned.
+  float* state(const std::string& name, random_source& random, bool is_positive) {
+    float* const array = memory.template take<float>(name, tensors.state_elements(), next_shift());
+    for (const slamb::segment& s : std::as_const(tensors).segments())
+      for (std::uint64_t i = 0; i < s.size; ++i) {
+        const float x = on_grid(random);
+        array[s.state + i] = is_positive ? (setup_.zero_aware && i % 3 == 1 ? 0.0F : x * x + 0.25F) : x;
+      }
+    return array;
+  }
+
+  void make_state(random_source& random) {
+    view.segments = std::as_const(tensors).segments().data();
+    view.tiles = tensors.tiles().data();
+    view.momentum = state("momentum", random, false);
+    view.variance = state("variance", random, true);
+    view.fresh_variance = state("fresh variance", random, true);
+    view.accumulated = state("accumulated", random, false);
+    view.common = state("common", random, false);
+  }
+
+  void make_wire(random_source& random) {
+    std::vector<std::byte> elsewhere(codes.buffer_bytes());
+    wire = codes.view(elsewhere, setup_.ranks, setup_.rank);  // for its sizes
+    wire.random_stream |= setup_.t << 16U;
+    const std::uint64_t floats = wire.message_bytes / sizeof(float);
+    const auto messages = [&](const char* name, std::uint64_t count) {
+      return reinterpret_cast<std::byte*>(memory.template take<float>(name, count * floats, next_shift()));
+    };
+    wire.tiles = codes.tables().placed().data();
+    wire.sent = messages("sent", wire.ranks);
+    wire.received = messages("received", wire.ranks);
+    wire.averaged = messages("averaged", 1);
+    wire.whole = memory.template take<float>("whole", codes.wire().whole_elements(), next_shift());
+    wire.mean = memory.template take<float>("mean", wire.codes, next_shift());
+    auto* const worker =
+        memory.template take<stored<WorkerStorage>>("worker error", tensors.state_elements(), next_shift());
+    auto* const server = memory.template take<stored<ServerStorage>>("server error", wire.codes, next_shift());
+    const auto put = [](auto& to, float x) {
+      if constexpr (sizeof(to) == 2)
+        to = slamb::to_bfloat16(x);
+      else
+        to = x;
+    };
+    for (const slamb::segment& s : std::as_const(tensors).segments())
+      for (std::uint64_t i = 0; i < s.size; ++i) put(worker[s.state + i], on_grid(random) / 8.0F);
+    for (std::uint64_t i = 0; i < wire.codes; ++i) put(server[i], on_grid(random) / 8.0F);
+    if constexpr (is_kept<WorkerStorage>) wire.worker_error = worker;
+    if constexpr (is_kept<ServerStorage>) wire.server_error = server;
+    counted = memory.template take<std::uint16_t>("counted", wire.ranks * wire.codes / 16, next_shift());
+    if (has_masks()) wire.counted = counted;
+  }
+
+  coded_setup setup_;
+  unsigned array_ = 0;
+  std::vector<float*> gradients_;
+};
+
+}  // namespace test_support

@@ -1,0 +1,193 @@
+// Whether kernels of the compressed exchange write what the host's executor writes: byte for byte, but for sums, whose order
+// differs.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support/cuda_coded.hpp"
+#include "support/cuda_coded_sides.hpp"
+
+namespace test_support {
+
+inline bool is_near(double a, double b) { return a == b || std::abs(a - b) <= 1e-13 * std::abs(b); }
+
+/// "" or what is the first that is not near.
+inline std::string far_sum(const std::vector<double>& device, const std::vector<double>& host) {
+  for (std::size_t i = 0; i < host.size(); ++i)
+    if (!is_near(device[i], host[i]))
+      return std::to_string(i) + ": " + std::to_string(device[i]) + " for " + std::to_string(host[i]);
+  return "";
+}
+
+/// Scales may differ in the last bit if they are of sums; then the device goes on with the host's.
+template <class Quantizer, class Rank>
+std::string settle_scales(std::byte* device, const std::byte* host, const Rank& r) {
+  for (std::uint64_t i = 0; i < r.wire.scale_bytes / sizeof(float); ++i) {
+    const float its = slamb::cuda::load_scale(device, i), expected = slamb::cuda::load_scale(host, i);
+    const bool is_sum = Quantizer::scale == slamb::segment_scale::l2 || Quantizer::scale == slamb::segment_scale::l1;
+    const bool is_same = std::memcmp(&its, &expected, sizeof(float)) == 0;
+    if (!is_same && !(is_sum && std::abs(its - expected) <= 0x1p-23F * std::abs(expected)))
+      return std::to_string(i) + ": " + std::to_string(its) + " for " + std::to_string(expected);
+    slamb::cuda::store_scale(device, i, expected);
+  }
+  return "";
+}
+
+/// What the other ranks send to this one, [ranks], and what they say of their chunks.
+template <class Case>
+std::vector<std::vector<std::byte>> messages_of_others(coded_setup setup, const typename Case::quantizer& quantizer,
+                                                       bool says) {
+  std::vector<std::vector<std::byte>> messages;
+  const int me = setup.rank;
+  for (setup.rank = 0; setup.rank < setup.ranks; ++setup.rank) {
+    typename Case::rank r(setup, quantizer);
+    host_side<Case> side;
+    side.mark_counted(r);
+    send_all<Case>(
+        side, r, [] {}, [] {});
+    const auto message = r.message(r.wire.sent, static_cast<std::uint64_t>(says ? setup.rank : me));
+    messages.emplace_back(message.begin(), message.end());
+  }
+  return messages;
+}
+
+template <class Rank>
+void arrive(Rank& r, const std::vector<std::vector<std::byte>>& messages) {
+  for (std::uint64_t i = 0; i < messages.size(); ++i)
+    std::copy(messages[i].begin(), messages[i].end(), r.message(r.wire.received, i).begin());
+}
+template <class Rank>
+void say(Rank& r, int rank) {
+  const auto own = r.message(r.wire.averaged, 0);
+  std::copy(own.begin(), own.end(), r.message(r.wire.received, static_cast<std::uint64_t>(rank)).begin());
+}
+
+// Compares all memory.
+#define SLAMB_TEST_SAME() REQUIRE(device.difference(host) == "")
+
+/// One message made of the other: the scale first where codes depend on it.
+template <class Case, class Stage, class Settle>
+void encode_both(typename Case::rank& host, typename Case::rank& device, const Stage& stage, const Settle& settle) {
+  using quantizer = typename Case::quantizer;
+  using slamb::encoding;
+  constexpr bool first = slamb::shared_scales<quantizer>::are_known_first;
+  for (auto* r : {&host, &device}) r->statistic.assign(r->statistic.size(), -1.0);
+  stage(std::integral_constant < encoding, first ? encoding::measure : encoding::both > {});
+  if constexpr (slamb::cuda::scale_facts<quantizer>::is_shared)
+    REQUIRE(far_sum(device.statistic, host.statistic) == "");
+  SLAMB_TEST_SAME();
+  settle();
+  SLAMB_TEST_SAME();
+  if constexpr (first) {
+    stage(std::integral_constant<encoding, encoding::encode>{});
+    SLAMB_TEST_SAME();
+  }
+}
+
+/// Both backends through one exchange, compared after each stage.
+template <class Case>
+void compare(const coded_setup& setup, const typename Case::quantizer& quantizer) {
+  using quantizer_type = typename Case::quantizer;
+  typename Case::rank host(setup, quantizer), device(setup, quantizer);
+  host_side<Case> host_does;
+  device_side<Case> device_does;
+  const auto both = [&](const auto& stage) { stage(host_does, host), stage(device_does, device); };
+  SLAMB_TEST_SAME();
+  both([](auto& side, auto& r) { side.mark_counted(r); });
+  SLAMB_TEST_SAME();
+  REQUIRE(device.counts == host.counts);
+
+  both([](auto& side, auto& r) { side.mark(r, r.wire.sent, r.wire.ranks); });
+  encode_both<Case>(
+      host, device,
+      [&]<slamb::encoding Work>(std::integral_constant<slamb::encoding, Work>) {
+        both([](auto& side, auto& r) { REQUIRE(side.template send<Work>(r)); });
+      },
+      [&] {
+        both([](auto& side, auto& r) { side.finish_sent(r); });
+        for (std::uint64_t i = 0; i < host.wire.ranks; ++i)
+          REQUIRE(settle_scales<quantizer_type>(device.message(device.wire.sent, i).data(),
+                                                host.message(host.wire.sent, i).data(), host) == "");
+      });
+
+  const auto received = messages_of_others<Case>(setup, quantizer, false);
+  arrive(host, received), arrive(device, received);
+  both([](auto& side, auto& r) { side.mark(r, r.wire.averaged, 1); });
+  encode_both<Case>(
+      host, device,
+      [&]<slamb::encoding Work>(std::integral_constant<slamb::encoding, Work>) {
+        both([](auto& side, auto& r) { side.template average<Work>(r); });
+      },
+      [&] {
+        both([](auto& side, auto& r) { side.finish_averaged(r); });
+        REQUIRE(settle_scales<quantizer_type>(device.wire.averaged, host.wire.averaged, host) == "");
+      });
+
+  const auto said = messages_of_others<Case>(setup, quantizer, true);
+  arrive(host, said), arrive(device, said);
+  say(host, setup.rank), say(device, setup.rank);
+  REQUIRE(far_sum(device_does.measure(device), host_does.measure(host)) == "");
+  REQUIRE(far_sum(device_does.receive(device), host_does.receive(host)) == "");
+  SLAMB_TEST_SAME();
+  both([](auto& side, auto& r) { side.keep_server_errors(r); });
+  SLAMB_TEST_SAME();
+}
+
+#undef SLAMB_TEST_SAME
+
+/// Of all lengths about groups and pieces, on a rank that has something of each.
+inline std::vector<coded_tensor> tensors_of_all_lengths() {
+  std::vector<coded_tensor> tensors;
+  for (std::size_t n = 0; n < 36; ++n) tensors.push_back({n, n % 7 != 3});
+  for (const std::size_t n : {8192U, 4096U, 8191U, 4099U, 9001U, 16401U}) tensors.push_back({n, n != 4099});
+  return tensors;
+}
+inline std::vector<std::uint8_t> some_rows(std::size_t count) {
+  std::vector<std::uint8_t> rows;
+  for (std::size_t i = 0; i < count; ++i) rows.push_back(i % 5 == 2 || i % 7 == 3 ? 0 : 1);
+  return rows;
+}
+inline std::vector<coded_tensor> tensors_with_rows() {
+  return {{1000, true, some_rows(100)}, {37, true, {}},           {9100, true, some_rows(91)}, {64, true, {0, 0}},
+          {17, true, some_rows(17)},    {30, false, some_rows(3)}};
+}
+
+template <class Case>
+void compare_all(const typename Case::quantizer& quantizer) {
+  for (const int ranks : {1, 2, 8})
+    for (const int rank : {0, ranks - 1}) {
+      if (rank == 0 && ranks == 8) continue;
+      CAPTURE(ranks);
+      CAPTURE(rank);
+      for (unsigned shift = 0; shift < 4; ++shift) {
+        CAPTURE(shift);
+        compare<Case>({.tensors = tensors_of_all_lengths(), .ranks = ranks, .rank = rank, .shift = shift}, quantizer);
+      }
+      compare<Case>(
+          {.tensors = tensors_of_all_lengths(), .ranks = ranks, .rank = rank, .shift = 1, .mixed = true, .t = 3},
+          quantizer);
+      compare<Case>({.tensors = tensors_with_rows(), .ranks = ranks, .rank = rank, .zero_aware = true, .t = 5},
+                    quantizer);
+      compare<Case>({.tensors = tensors_with_rows(), .ranks = ranks, .rank = rank, .shift = 3}, quantizer);
+    }
+}
+
+template <class Quantizer>
+Quantizer per_tensor() {
+  Quantizer made;
+  made.scales = slamb::scale_sharing::per_tensor;
+  return made;
+}
+template <class Quantizer, class Pass, class Worker, class Server = Worker>
+using coded = coded_case<Quantizer, Pass, Worker, Server>;
+
+}  // namespace test_support

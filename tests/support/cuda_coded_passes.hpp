@@ -1,0 +1,93 @@
+// Passes about a compressed exchange: the library's, and some whose sums are exact, with what makes them of a test's tables.
+#pragma once
+
+#include "slamb/core/coded_pass.hpp"
+#include "slamb/core/pass.hpp"
+#include "slamb/optimizer/one_bit_passes.hpp"
+#include "slamb/optimizer/zero_one_passes.hpp"
+#include "slamb/trust_ratio/frozen_trust_ratio.hpp"
+#include "slamb/trust_ratio/unit_trust_ratio.hpp"
+
+namespace test_support {
+
+/// The signal is the gradient and the momentum; the parameter moves by what the exchange made of it.
+struct sum_the_mean {
+  struct type : slamb::pass_without_constants {
+    static constexpr unsigned signal_reads = slamb::stream::gradient | slamb::stream::momentum;
+    static constexpr unsigned reads = slamb::stream::parameter;
+    static constexpr unsigned writes = slamb::stream::parameter | slamb::stream::accumulated;
+    static constexpr int sums = 1;
+    static constexpr int maxima = 2;
+
+    template <class Real, class Sums>
+    SLAMB_ELEMENT Real signal(const slamb::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+      sums.check_finite(e.gradient);
+      return e.gradient + e.momentum;
+    }
+    template <class Real, class Sums>
+    SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+      using slamb::absolute;
+      e.parameter = e.parameter + e.exchanged;
+      e.accumulated = e.exchanged;
+      sums.add_square(0, e.exchanged);
+      sums.take_maximum(0, absolute(e.parameter));
+      sums.take_maximum(1, e.exchanged);
+    }
+  };
+  template <class Rank>
+  static type of(const Rank& /*rank*/) {
+    return {};
+  }
+};
+
+/// The same, with what was lost put aside.
+struct use_the_loss {
+  struct type : sum_the_mean::type {
+    static constexpr bool uses_lost = true;
+    static constexpr unsigned writes = slamb::stream::parameter | slamb::stream::accumulated;
+    static constexpr int sums = 0;
+    static constexpr int maxima = 0;
+
+    template <class Real, class Sums>
+    SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+      e.parameter = e.exchanged;
+      e.accumulated = e.lost;
+    }
+  };
+  template <class Rank>
+  static type of(const Rank& /*rank*/) {
+    return {};
+  }
+};
+
+template <class TrustRatio, class Rank>
+slamb::exchanged_momentum<TrustRatio> momentum_of(const Rank& r, const slamb::factors_of<TrustRatio>* factors) {
+  return {{{&r.tables.scalars, r.view.segments, r.tables.rates.data(), factors}, {}}, r.tables.signal_scales.data()};
+}
+
+/// 1-bit LAMB's.
+struct refresh {
+  using type = slamb::receive_and_refresh<slamb::frozen_trust_ratio>;
+
+  template <class Rank>
+  static type of(const Rank& r) {
+    static const std::vector<slamb::frozen_trust_ratio::segment_factors> factors(20000, {0.5F});
+    return {momentum_of<slamb::frozen_trust_ratio>(r, factors.data()), 10.0F};
+  }
+};
+
+/// 0/1 Adam's.
+struct exchange_updates {
+  using type = slamb::exchange_update;
+
+  template <class Rank>
+  static type of(const Rank& r) {
+    static const std::vector<slamb::factors_of<slamb::unit_trust_ratio>> factors(20000);
+    type made;
+    made.tensors = {&r.tables.scalars, r.view.segments, r.tables.rates.data(), factors.data()};
+    made.inverse_rate_sums = r.tables.signal_scales.data();
+    return made;
+  }
+};
+
+}  // namespace test_support

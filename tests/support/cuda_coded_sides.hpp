@@ -1,0 +1,216 @@
+// The stages of a compressed exchange on one rank, by the host's executor and by interpreted kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/counted_kernel.hpp"
+#include "slamb/backend/cuda/decoded_kernels.hpp"
+#include "slamb/backend/cuda/interpreter.hpp"
+#include "slamb/backend/cuda/scale_kernels.hpp"
+#include "slamb/backend/host/executor.hpp"
+#include "slamb/exchange/scales.hpp"
+#include "support/cuda_coded.hpp"
+
+namespace test_support {
+
+template <class Storage>
+using host_storage =
+    std::conditional_t<std::is_same_v<Storage, slamb::cuda::no_storage>, slamb::host::no_storage, Storage>;
+
+/// What an exchange is made of.
+template <class QuantizerType, class PassType, class WorkerStorage, class ServerStorage>
+struct coded_case {
+  using quantizer = QuantizerType;
+  using pass = PassType;
+  using worker = WorkerStorage;
+  using server = ServerStorage;
+  using rank = coded_rank<quantizer, worker, server>;
+};
+
+/// On the host.
+template <class Case>
+class host_side {
+  using rank = typename Case::rank;
+  using quantizer = typename Case::quantizer;
+  using pass = typename Case::pass;
+
+ public:
+  void mark_counted(rank& r) const {
+    const std::vector<slamb::row_mask> rows = r.row_masks();
+    executor_.mark_counted(r.view, r.wire, r.all_tiles(), rows.data(), is_zero_aware(r),
+                           r.has_masks() ? r.counted : nullptr, r.counts.data());
+  }
+  template <slamb::encoding Work>
+  bool send(rank& r) const {
+    std::uint32_t not_finite = 0;
+    executor_.send<Work, host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
+                                                              r.statistic.data(), &not_finite);
+    return not_finite == 0;
+  }
+  template <slamb::encoding Work>
+  void average(rank& r) const {
+    executor_.average<Work, host_storage<typename Case::server>>(r.quantizer, r.view, r.wire, r.own,
+                                                                 r.statistic.data());
+  }
+  void finish_sent(rank& r) const {
+    slamb::scale_lists lists;
+    lists.assign_sent(r.codes.wire());
+    finish(r, lists, r.wire.sent);
+  }
+  void finish_averaged(rank& r) const {
+    slamb::scale_lists lists;
+    lists.assign_averaged(r.codes.wire(), r.codes.tables().placed(), r.own);
+    finish(r, lists, r.wire.averaged);
+  }
+  static void mark(rank& r, std::byte* messages, std::uint64_t count) {
+    if (r.view.refused == nullptr || *r.view.refused == 0)
+      slamb::start_messages{messages, r.wire.message_bytes, count}();
+  }
+  std::vector<double> receive(rank& r) const {
+    std::vector<double> sums(r.tiles() * slamb::results_of<typename pass::type>() + 1, -1.0);
+    executor_.receive<host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
+                                                           sums.data());
+    return sums;
+  }
+  std::vector<double> measure(rank& r) const {
+    std::vector<double> squares(r.tiles() * 2 + 1, -1.0);
+    executor_.measure<host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
+                                                           squares.data());
+    return squares;
+  }
+  void keep_server_errors(rank& r) const {
+    if constexpr (slamb::cuda::error_array<typename Case::server>::exists)
+      executor_.keep_server_errors<typename Case::server>(r.quantizer, r.view, r.wire, r.own);
+  }
+
+  static bool is_zero_aware(const rank& r) {
+    if constexpr (requires { r.quantizer.zero_aware; })
+      return r.quantizer.zero_aware;
+    else
+      return false;
+  }
+
+ private:
+  void finish(rank& r, const slamb::scale_lists& lists, std::byte* messages) const {
+    executor_.finish_scales<quantizer>(
+        {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()}, r.statistic.data(),
+        r.counts.data(), messages, r.view.refused);
+  }
+
+  slamb::host::executor executor_{1, 1};
+};
+
+/// By kernels.
+template <class Case>
+class device_side {
+  using rank = typename Case::rank;
+  using quantizer = typename Case::quantizer;
+  using pass = typename Case::pass;
+  using pass_type = typename pass::type;
+
+ public:
+  explicit device_side(slamb::cuda::interpreter on = slamb::cuda::interpreter()) : on_(on) {}
+
+  std::uint32_t not_finite = 0;
+
+  void mark_counted(rank& r) const {
+    const std::vector<slamb::row_mask> rows = r.row_masks();
+    launch(slamb::cuda::mark_counted_kernel{.view = r.view,
+                                            .wire = r.wire,
+                                            .tiles = r.all_tiles(),
+                                            .rows = rows.data(),
+                                            .zero_aware = host_side<Case>::is_zero_aware(r),
+                                            .counted = r.has_masks() ? r.counted : nullptr,
+                                            .counts = r.counts.data()});
+  }
+  template <slamb::encoding Work>
+  bool send(rank& r) {
+    not_finite = 0;
+    launch(slamb::cuda::send_kernel<Work, typename Case::worker, pass_type, quantizer>{
+        pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), r.statistic.data(), &not_finite});
+    return not_finite == 0;
+  }
+  template <slamb::encoding Work>
+  void average(rank& r) const {
+    launch(slamb::cuda::average_kernel<Work, typename Case::server, quantizer>{
+        r.quantizer, r.view, r.wire, r.own.data(), r.own.size(), r.statistic.data()});
+  }
+  void finish_sent(rank& r) const {
+    slamb::scale_lists lists;
+    lists.assign_sent(r.codes.wire());
+    finish(r, lists, r.wire.sent);
+  }
+  void finish_averaged(rank& r) const {
+    slamb::scale_lists lists;
+    lists.assign_averaged(r.codes.wire(), r.codes.tables().placed(), r.own);
+    finish(r, lists, r.wire.averaged);
+  }
+  void mark(rank& r, std::byte* messages, std::uint64_t count) const { host_side<Case>::mark(r, messages, count); }
+  std::vector<double> receive(rank& r) const {
+    std::vector<double> sums(r.tiles() * slamb::results_of<pass_type>() + 1, -1.0);
+    launch(slamb::cuda::receive_kernel<typename Case::worker, pass_type, quantizer>{
+        pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), sums.data()});
+    return sums;
+  }
+  std::vector<double> measure(rank& r) const {
+    std::vector<double> squares(r.tiles() * 2 + 1, -1.0);
+    launch(slamb::cuda::measure_kernel<typename Case::worker, pass_type, quantizer>{
+        pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), squares.data()});
+    return squares;
+  }
+  void keep_server_errors(rank& r) const {
+    if constexpr (slamb::cuda::error_array<typename Case::server>::exists)
+      launch(slamb::cuda::keep_server_error_kernel<typename Case::server, quantizer>{r.quantizer, r.view, r.wire,
+                                                                                     r.own.data(), r.own.size()});
+  }
+
+ private:
+  template <class Kernel>
+  void launch(const Kernel& kernel) const {
+    on_.launch(kernel, kernel.work());
+  }
+  void finish(rank& r, const slamb::scale_lists& lists, std::byte* messages) const {
+    if constexpr (slamb::cuda::scale_facts<quantizer>::is_shared)
+      launch(slamb::cuda::scale_kernel<quantizer>{
+          {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()},
+          r.statistic.data(),
+          r.counts.data(),
+          messages,
+          r.view.refused});
+  }
+
+  slamb::cuda::interpreter on_;
+};
+
+/// Encodes the signal; calls after_sums() once the statistic is there, and after_scales() once the scales are.
+template <class Case, class Side, class Sums, class Scales>
+bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
+  constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
+  side.mark(r, r.wire.sent, r.wire.ranks);
+  const bool finite = side.template send < first ? slamb::encoding::measure : slamb::encoding::both > (r);
+  after_sums();
+  side.finish_sent(r);
+  after_scales();
+  if constexpr (first) side.template send<slamb::encoding::encode>(r);
+  return finite;
+}
+
+/// Encodes the mean, likewise.
+template <class Case, class Side, class Sums, class Scales>
+void average_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
+  constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
+  side.mark(r, r.wire.averaged, 1);
+  side.template average<first ? slamb::encoding::measure : slamb::encoding::both>(r);
+  after_sums();
+  side.finish_averaged(r);
+  after_scales();
+  if constexpr (first) side.template average<slamb::encoding::encode>(r);
+}
+
+}  // namespace test_support

@@ -1,0 +1,254 @@
+// Models in memory that shows every stray write, for running the same pass by the host backend and by kernels.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "slamb/backend/cuda/interpreter.hpp"
+#include "slamb/core/layout.hpp"
+#include "slamb/core/pass.hpp"
+#include "slamb/optimizer/adam_passes.hpp"
+#include "support/generate.hpp"
+
+namespace test_support {
+
+/// What memory has that nothing was written to: a NaN, so that whoever reads it shows it.
+inline constexpr std::uint32_t poison_bits = 0x7FFADBADU;
+inline bool is_poison(float x) { return std::bit_cast<std::uint32_t>(x) == poison_bits; }
+
+/// Poisoned memory out of which arrays are cut, with poison between them.
+class guarded_memory {
+ public:
+  explicit guarded_memory(std::size_t floats) : all_(floats + line, std::bit_cast<float>(poison_bits)) {
+    while (reinterpret_cast<std::uintptr_t>(all_.data() + first_) % (line * sizeof(float)) != 0) ++first_;
+    used_ = first_;
+  }
+
+  /// An array that begins `offset` floats past a multiple of 64 bytes.
+  float* take(std::size_t count, unsigned offset) {
+    const std::size_t begin = used_ + line + offset;
+    const std::size_t end = (begin + count - first_ + line - 1) / line * line + first_;
+    if (end + line > all_.size()) throw std::logic_error("guarded_memory: too small for the test");
+    used_ = end;
+    return all_.data() + begin;
+  }
+  static std::size_t room_for(std::size_t count) { return count + 4 * line; }
+
+  std::span<const std::byte> bytes() const {
+    return std::as_bytes(std::span(all_).subspan(first_, all_.size() - line));
+  }
+
+  /// The same bytes, poison included.
+  bool operator==(const guarded_memory& other) const {
+    return bytes().size() == other.bytes().size() &&
+           std::memcmp(bytes().data(), other.bytes().data(), bytes().size()) == 0;
+  }
+
+ private:
+  static constexpr std::size_t line = 16;  // floats
+  std::vector<float> all_;
+  std::size_t first_ = 0;
+  std::size_t used_ = 0;
+};
+
+/// What a guarded model is made of.
+struct model_spec {
+  std::vector<std::size_t> sizes{};
+  unsigned filled = ~0U;   ///< streams that have numbers in them; the rest is poison
+  unsigned alignment = 0;  ///< 0 … 3: floats past a multiple of 16 bytes, of all arrays; 4: each array another
+  std::uint64_t cut = 0;   ///< tiles do not reach over multiples of it, if it is not 0
+  std::size_t exchanged_tile = 0;  ///< the exchange buffer begins with this tile
+  bool gradient_is_exchanged = false;
+  std::vector<std::size_t> dense{};  ///< tensors that are always exchanged whole
+  unsigned age_alignment = 0;        ///< of stored ages: their number past a multiple of 64 bytes
+  std::uint64_t seed = 1;
+};
+
+/// A model with all arrays that passes know. The same spec makes the same bytes.
+class guarded_model {
+ public:
+  explicit guarded_model(const model_spec& spec) : memory_(room_for(spec)), spec_(spec) {
+    std::vector<slamb::parameter> parameters;
+    for (const std::size_t size : spec.sizes) {
+      float* const data = take(size, slamb::stream::parameter, 0.3);
+      float* const gradient = take(size, slamb::stream::gradient, 1.0);
+      const bool dense = std::count(spec.dense.begin(), spec.dense.end(), parameters.size()) != 0;
+      parameters.push_back(
+          {.data = data, .gradient = gradient, .size = size, .dimensions = 2, .options = {.compress = !dense}});
+      gradients_.push_back(gradient);
+    }
+    tensors_ = slamb::layout(parameters, 0.01);
+    if (spec.cut != 0) cut_tiles();
+    const std::uint64_t state = tensors_.state_elements();
+    view_ = {.segments = tensors_.segments().data(), .tiles = tensors_.tiles().data()};
+    view_.momentum = take_state(state, slamb::stream::momentum, 0.1);
+    view_.variance = take_state(state, slamb::stream::variance, 0.01);
+    view_.fresh_variance = take_state(state, slamb::stream::fresh_variance, 0.01);
+    view_.accumulated = take_state(state, slamb::stream::accumulated, 0.1);
+    view_.common = take_state(state, slamb::stream::common, 0.3);
+    view_.residual = take_state(state, slamb::stream::residual, 1.0);
+    if (!tensors_.tiles().empty()) {
+      view_.exchanged_first = tensors_.first_element(tensors_.tiles()[spec.exchanged_tile]);
+      exchanged_ = take(tensors_.elements() - view_.exchanged_first, slamb::stream::exchanged, 1.0);
+    }
+    view_.exchanged = exchanged_;
+    view_.gradient_is_exchanged = spec.gradient_is_exchanged;
+  }
+  guarded_model(const guarded_model&) = delete;
+  guarded_model& operator=(const guarded_model&) = delete;
+
+  slamb::model_view view() const { return view_; }
+  const slamb::layout& tensors() const { return tensors_; }
+  slamb::tile_range tiles() const { return {spec_.exchanged_tile, tensors_.tiles().size()}; }
+  /// [size] of a tensor.
+  float* gradient(std::size_t tensor) { return gradients_[tensor]; }
+  bool operator==(const guarded_model& other) const { return memory_ == other.memory_; }
+
+  /// Elements of a written stream that still are poison. With `Stream` = exchanged, from the first of the buffer on.
+  std::size_t unwritten(unsigned stream) const {
+    std::size_t count = 0;
+    for (const slamb::tile& t : tensors_.tiles().subspan(spec_.exchanged_tile)) {
+      const slamb::segment& s = tensors_.segments()[t.segment];
+      const float* const from = first_of(stream, s, t);
+      for (std::uint32_t i = 0; i < t.count; ++i) count += is_poison(from[i]) ? 1 : 0;
+    }
+    return count;
+  }
+
+ private:
+  static std::size_t room_for(const model_spec& spec) {
+    std::size_t room = 0;
+    std::size_t state = 0;
+    for (const std::size_t size : spec.sizes) {
+      room += 2 * guarded_memory::room_for(size);
+      state += (size + 15) / 16 * 16;
+    }
+    return room + 8 * guarded_memory::room_for(state);
+  }
+
+  float* take(std::size_t count, unsigned stream, double scale) {
+    float* const array = memory_.take(count, spec_.alignment < 4 ? spec_.alignment : taken_ % 4);
+    random_source source(spec_.seed, ++taken_);
+    const bool positive = (stream & (slamb::stream::variance | slamb::stream::fresh_variance)) != 0;
+    if ((spec_.filled & stream) != 0)
+      for (std::size_t i = 0; i < count; ++i) {
+        const double x = scale * (2.0 * source.uniform() - 1.0);
+        array[i] = static_cast<float>(positive ? std::abs(x) : x);
+      }
+    return array;
+  }
+
+  // Numbers where there are elements, poison in the gaps.
+  float* take_state(std::size_t count, unsigned stream, double scale) {
+    float* const array = take(count, stream, scale);
+    for (const slamb::segment& s : tensors_.segments())
+      for (std::uint64_t i = s.size; i < (s.size + 15) / 16 * 16; ++i)
+        array[s.state + i] = std::bit_cast<float>(poison_bits);
+    return array;
+  }
+
+  void cut_tiles() {
+    std::vector<slamb::tile_cut> cuts;
+    for (std::size_t l = 0; l < spec_.sizes.size(); ++l)
+      for (std::uint64_t first = 0; first < spec_.sizes[l]; first += spec_.cut)
+        cuts.push_back(
+            {static_cast<std::uint32_t>(l), first, std::min<std::uint64_t>(spec_.cut, spec_.sizes[l] - first)});
+    tensors_.make_tiles(std::span<const slamb::tile_cut>(cuts));
+  }
+
+  const float* first_of(unsigned stream, const slamb::segment& s, const slamb::tile& t) const {
+    switch (stream) {
+      case slamb::stream::parameter:
+        return s.parameter + t.first;
+      case slamb::stream::exchanged:
+        return view_.exchanged + (s.first + t.first - view_.exchanged_first);
+      case slamb::stream::momentum:
+        return view_.momentum + s.state + t.first;
+      case slamb::stream::variance:
+        return view_.variance + s.state + t.first;
+      case slamb::stream::fresh_variance:
+        return view_.fresh_variance + s.state + t.first;
+      case slamb::stream::accumulated:
+        return view_.accumulated + s.state + t.first;
+      case slamb::stream::common:
+        return view_.common + s.state + t.first;
+      case slamb::stream::residual:
+        return view_.residual + s.state + t.first;
+      default:
+        throw std::logic_error("guarded_model: no such stream is written");
+    }
+  }
+
+  guarded_memory memory_;
+  model_spec spec_;
+  slamb::layout tensors_;
+  slamb::model_view view_;
+  float* exchanged_ = nullptr;
+  std::vector<float*> gradients_;
+  unsigned taken_ = 0;
+};
+
+/// The tables of Adam's update for a model, with a trust ratio's factors made of made-up sums.
+template <class TrustRatio>
+class made_up_tables {
+ public:
+  made_up_tables(const slamb::layout& tensors, const TrustRatio& ratio, std::uint64_t seed = 3) : ratio_(ratio) {
+    random_source source(seed, 0x7AB);
+    for (const slamb::segment& s : tensors.segments()) {
+      double sums[8];
+      for (double& x : sums) x = 0.5 + source.uniform();
+      rates_.push_back(static_cast<float>(0.01 * source.uniform()));
+      factors_.push_back(ratio.factors(sums, {.adapt = s.adapt, .weight_decay = s.weight_decay, .world = 3}));
+    }
+  }
+
+  slamb::adam_update<TrustRatio> update(const slamb::model_view& view) const {
+    return {{&scalars_, view.segments, rates_.data(), factors_.data()}, ratio_};
+  }
+
+ private:
+  TrustRatio ratio_;
+  slamb::adam_scalars scalars_{0.1F, 0.02F, 1.7F, 2.3F, 1e-6F, 0.5F};
+  std::vector<float> rates_;
+  std::vector<slamb::factors_of<TrustRatio>> factors_;
+};
+
+/// Calls body(interpreter) for grids of several sizes and every order of threads.
+template <class Body>
+void for_every_launch(const Body& body) {
+  using slamb::cuda::thread_order;
+  for (const std::size_t blocks : {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{1000}})
+    for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved})
+      body(slamb::cuda::interpreter(blocks, order));
+}
+
+/// Whether two lists of sums are the same but for the order in which they were added. Poison is equal to itself alone.
+inline bool are_near(std::span<const double> a, std::span<const double> b, double tolerance = 1e-13) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const bool same = std::bit_cast<std::uint64_t>(a[i]) == std::bit_cast<std::uint64_t>(b[i]);
+    if (!same && !(std::abs(a[i] - b[i]) <= tolerance * std::abs(b[i]))) return false;
+  }
+  return true;
+}
+
+inline bool are_same(std::span<const double> a, std::span<const double> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
+}
+
+/// [count] doubles that nothing was written to.
+inline std::vector<double> poisoned_doubles(std::size_t count) {
+  return std::vector<double>(count, std::bit_cast<double>(0x7FFADBAD7FFADBADULL));
+}
+
+}  // namespace test_support

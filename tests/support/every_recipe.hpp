@@ -1,0 +1,131 @@
+// Every kind of exchange in every optimizer that has it, with schedules so short that a few steps see all phases.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+
+namespace test_support {
+
+/// A phase of an optimizer.
+struct expected_phase {
+  std::string name;
+  std::uint64_t first_step;
+};
+
+/// An optimizer, its settings, and the collectives that each of the first steps calls if more ranks than one take part and
+/// no tensor is excepted from compression.
+template <class Optimizer>
+struct recipe {
+  using optimizer = Optimizer;
+
+  std::string name;
+  typename Optimizer::options_type options;
+  std::vector<std::uint64_t> rounds;  // [steps], without SLAMB's averaging of parameters at step 1
+  std::vector<expected_phase> phases;
+};
+
+constexpr std::size_t steps_of_recipes = 15;
+
+/// The same number of collectives at every step.
+inline std::vector<std::uint64_t> always(std::uint64_t rounds) {
+  return std::vector<std::uint64_t>(steps_of_recipes, rounds);
+}
+
+/// Whole gradients for some steps, then codes.
+inline std::vector<std::uint64_t> after_warm_up(std::size_t steps) {
+  std::vector<std::uint64_t> rounds = always(2);
+  for (std::size_t t = 0; t < steps; ++t) rounds[t] = 1;
+  return rounds;
+}
+
+inline std::vector<expected_phase> warmed_up(std::uint64_t steps) {
+  return {{"warm-up", 1}, {"compressed", steps + 1}};
+}
+
+namespace detail {
+
+using communicator = slamb::thread_communicator;
+using slamb::layerwise_trust_ratio;
+
+template <class Compressor, class ErrorFeedback>
+using lamb = slamb::basic_lamb<Compressor, ErrorFeedback, layerwise_trust_ratio, communicator, slamb::host_backend>;
+template <class Compressor>
+using slamb_with = slamb::slamb<communicator, Compressor>;
+
+using byte_chain = slamb::chain<slamb::random_k<>, slamb::int8>;
+using chosen_chain = slamb::chain<slamb::top_k, slamb::int4>;
+using drawn = slamb::random_k<slamb::sampling::bernoulli>;
+using drawn_chain = slamb::chain<drawn, slamb::natural>;
+using automatic = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, communicator,
+                                       slamb::host_backend, slamb::automatic_warm_up>;
+
+}  // namespace detail
+
+/// Calls visit(recipe) for LAMB and AdamW.
+template <class Visit>
+void for_each_lamb(const Visit& visit) {
+  using detail::communicator, detail::lamb;
+  using slamb::residual, slamb::two_sided;
+  const std::vector<expected_phase> dense{{"dense", 1}};
+  visit(recipe<slamb::adamw<communicator>>{"adamw", {}, always(1), dense});
+  visit(recipe<slamb::lamb<communicator>>{"lamb", {.max_gradient_norm = 1.0}, always(1), dense});
+  visit(recipe<lamb<slamb::sign, two_sided<>>>{"lamb, sign", {}, always(2), dense});
+  visit(recipe<lamb<slamb::int8, residual<>>>{"lamb, int8", {.max_gradient_norm = 1.0}, always(2), dense});
+  visit(recipe<lamb<slamb::random_k<>, residual<>>>{"lamb, random_k", {}, always(1), dense});
+  visit(recipe<lamb<slamb::top_k, residual<>>>{"lamb, top_k", {.compressor = {.k = 0.1}}, always(2), dense});
+  visit(recipe<lamb<detail::byte_chain, residual<>>>{"lamb, random_k and int8", {}, always(2), dense});
+  visit(recipe<lamb<detail::chosen_chain, residual<>>>{"lamb, top_k and int4", {}, always(3), dense});
+}
+
+/// Calls visit(recipe) for SLAMB.
+template <class Visit>
+void for_each_slamb(const Visit& visit) {
+  const auto with = [&visit]<class Compressor>(const std::string& name, const Compressor& c, std::uint64_t rounds) {
+    visit(recipe<detail::slamb_with<Compressor>>{
+        "slamb, " + name, {.local_steps = 1000, .dense_below = 10, .compressor = c}, always(rounds), {{"sparse", 1}}});
+  };
+  with("random_k", slamb::random_k<>{}, 1);
+  with("bernoulli", detail::drawn{}, 1);
+  with("top_k", slamb::top_k{.k = 0.1}, 2);
+  with("random_k and int8", detail::byte_chain{}, 2);
+  with("bernoulli and natural", detail::drawn_chain{}, 2);
+  with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3);
+}
+
+/// Calls visit(recipe) for those with phases.
+template <class Visit>
+void for_each_with_phases(const Visit& visit) {
+  using detail::communicator;
+  constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
+  visit(recipe<slamb::one_bit_adam<communicator>>{"one_bit_adam", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)});
+  visit(recipe<slamb::one_bit_lamb<communicator>>{"one_bit_lamb", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)});
+  visit(recipe<slamb::one_bit_lamb<communicator>>{"one_bit_lamb by tensor",
+                                                  {.warm_up = {4}, .compressor = {.scales = per_tensor}},
+                                                  after_warm_up(4),
+                                                  warmed_up(4)});
+  visit(recipe<slamb::one_bit_lamb<communicator, slamb::int8>>{
+      "one_bit_lamb, int8", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)});
+  visit(recipe<detail::automatic>{
+      "one_bit_adam, automatic", {.warm_up = {.most_steps = 6}}, after_warm_up(6), warmed_up(6)});
+  // τ = 2, 3, 4 and 6 refresh the variance; τ = 8, 9, 10, 12 and 16 exchange what local steps have moved.
+  visit(recipe<slamb::zero_one_adam<communicator>>{
+      "zero_one_adam",
+      {.variance_schedule = {.freeze_step = 6, .update_scaler = 2}, .local_schedule = {.scaler = 2, .clipper = 4}},
+      {1, 1, 1, 2, 1, 2, 2, 2, 2, 0, 2, 0, 0, 0, 2},
+      {{"variance", 1}, {"local steps", 7}}});
+}
+
+/// Calls visit(recipe) for all of them.
+template <class Visit>
+void for_each_recipe(const Visit& visit) {
+  for_each_lamb(visit);
+  for_each_slamb(visit);
+  for_each_with_phases(visit);
+}
+
+}  // namespace test_support

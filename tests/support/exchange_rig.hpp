@@ -1,0 +1,297 @@
+// The compressed exchange driven alone: no optimizer, but a pass whose signal is the gradient and which leaves in the
+// parameters what the exchange made of it. After every exchange all that it wrote and sent can be looked at.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slamb/communicator/run_ranks.hpp"
+#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/core/coded_pass.hpp"
+#include "slamb/exchange/quantized.hpp"
+#include "slamb/optimizer/foundation.hpp"
+#include "support/replica.hpp"
+
+namespace test_support {
+
+/// The signal is the gradient; the parameter becomes what the exchange made of it.
+struct keep_the_mean : slamb::pass_without_constants {
+  static constexpr unsigned signal_reads = slamb::stream::gradient;
+  static constexpr unsigned reads = 0;
+  static constexpr unsigned writes = slamb::stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT Real signal(const slamb::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    sums.check_finite(e.gradient);
+    return e.gradient;
+  }
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.parameter = e.exchanged;
+  }
+};
+
+/// Memory between two guards.
+class guarded_memory {
+ public:
+  explicit guarded_memory(std::size_t bytes) : bytes_(bytes), memory_(bytes + 2 * guard) {
+    std::ranges::fill(memory_.all(), mark);
+  }
+
+  std::span<std::byte> bytes() { return memory_.all().subspan(guard, bytes_); }
+  bool intact() {
+    const auto is_marked = [](std::byte b) { return b == mark; };
+    return std::ranges::all_of(memory_.all().first(guard), is_marked) &&
+           std::ranges::all_of(memory_.all().last(guard), is_marked);
+  }
+
+ private:
+  static constexpr std::size_t guard = 4096;
+  static constexpr std::byte mark{0xA5};
+
+  class aligned {
+   public:
+    explicit aligned(std::size_t bytes) : all_(static_cast<std::byte*>(::operator new(bytes, alignment)), bytes) {}
+    aligned(const aligned&) = delete;
+    aligned& operator=(const aligned&) = delete;
+    ~aligned() { ::operator delete(all_.data(), alignment); }
+
+    std::span<std::byte> all() { return all_; }
+
+   private:
+    static constexpr std::align_val_t alignment{slamb::arena::alignment};
+    std::span<std::byte> all_;
+  };
+
+  std::size_t bytes_;
+  aligned memory_;
+};
+
+/// The host backend with as many threads as it is told, also where a model is not worth them, in guarded memory.
+struct eager_backend : slamb::host_backend {
+  executor_type make_executor(std::uint64_t /*elements*/) const {
+    return slamb::host_backend::make_executor(std::uint64_t{1} << 40U);
+  }
+};
+
+/// What went through a communicator since it was last cleared.
+struct wire_log {
+  std::vector<std::byte> sent;  // [ranks][message] of the first phase
+  std::vector<std::byte> said;  // [ranks][message] of the second, of all ranks
+};
+
+/// Keeps what is sent and what is gathered.
+class wire_tapping_communicator {
+ public:
+  wire_tapping_communicator(slamb::thread_communicator base, wire_log& log) : base_(std::move(base)), log_(&log) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    log_->sent.assign(send.begin(), send.end());
+    base_.all_to_all(send, receive, stream);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    base_.all_gather(mine, all, stream);
+    log_->said.assign(all.begin(), all.end());
+  }
+
+ private:
+  slamb::thread_communicator base_;
+  wire_log* log_;
+};
+
+/// What is exchanged, and between whom.
+struct exchange_setup {
+  model tensors;
+  std::vector<float> variance{};  // [n], which zero-aware coding looks at; empty: 1 everywhere
+  int world = 1;
+  bool alone_too = false;
+  unsigned threads = 1;
+  std::vector<std::vector<std::vector<float>>> gradients{};  // [exchange][rank][n]
+};
+
+/// One exchange, as one rank has seen it.
+struct exchange_record {
+  bool done = false;                // the exchange was not refused
+  bool intact = false;              // nothing was written but what has to be
+  std::vector<float> result;        // [n]; `unwritten` where nothing was written
+  std::vector<float> worker_error;  // [n], or empty
+  std::vector<float> server_error;  // [codes] of this rank's chunk, or empty
+  std::vector<std::byte> state;     // all bytes of the errors
+  wire_log wire;
+  slamb::traffic_counts traffic;
+  std::uint64_t declared_bytes = 0;                // of each phase
+  std::vector<slamb::compression_error> measured;  // [groups]
+  std::vector<double> worker_norm;                 // [groups]
+};
+
+using exchange_history = std::vector<std::vector<exchange_record>>;  // [exchange][rank]
+
+inline constexpr float unwritten = -12345.5F;
+
+/// Floats that were stored as float or as bfloat16.
+template <class Storage>
+std::vector<float> stored_floats(std::span<const std::byte> bytes) {
+  std::vector<Storage> stored(bytes.size() / sizeof(Storage));
+  if (!bytes.empty()) std::memcpy(stored.data(), bytes.data(), bytes.size());
+  std::vector<float> values;
+  values.reserve(stored.size());
+  for (const Storage x : stored) {
+    if constexpr (sizeof(Storage) == 2)
+      values.push_back(slamb::to_float(x));
+    else
+      values.push_back(x);
+  }
+  return values;
+}
+
+/// One rank.
+template <class Quantizer, class ErrorFeedback>
+class exchanging_rank {
+ public:
+  exchanging_rank(const exchange_setup& setup, const Quantizer& quantizer, slamb::thread_communicator communicator)
+      : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
+        base_(mine_.parameters(), 0.0, wire_tapping_communicator(std::move(communicator), log_), backend(setup)),
+        exchange_(quantizer, setup.alone_too) {
+    plan_guard();
+    exchange_.plan(base_);
+    plan_guard();
+    base_.plan_sums(2);
+    base_.allocate(slamb::agreement("exchanging_rank", setup.tensors.size()));
+    for (const auto guard : guards_) std::ranges::fill(base_.memory.view(guard), mark);
+    buffer_ = std::make_unique<guarded_memory>(exchange_.buffer_bytes());
+    set_variance(setup.variance);
+    exchange_.start(base_);
+  }
+
+  exchange_record exchange(std::span<const float> gradient) {
+    exchange_record now;
+    mine_.set_values(std::vector<float>(gradient.size(), unwritten));
+    mine_.set_gradient(gradient);
+    std::ranges::fill(buffer_->bytes(), std::byte{0xFF});  // which as floats are not numbers
+    log_ = {};
+    const slamb::traffic_counts before = base_.ranks.counts();
+    exchange_.measure_next();
+    base_.record()->taken = exchanges_++;  // refused ones count as well
+    base_.begin_step();
+    exchange_.send(keep_the_mean{}, base_, base_.view(), buffer_->bytes());
+    now.done = !base_.is_known_to_be_refused();
+    if (now.done) {
+      const std::size_t tiles = base_.all_tiles().last;
+      for (const slamb::tile_range part : {slamb::tile_range{0, tiles / 2}, slamb::tile_range{tiles / 2, tiles}})
+        exchange_.receive(keep_the_mean{}, base_, base_.view(), buffer_->bytes(), part);
+      exchange_.finish(base_, base_.view(), buffer_->bytes());
+    }
+    base_.end_step();
+    now.intact = is_intact();
+    now.result = mine_.values();
+    read_state(now);
+    now.wire = std::move(log_);
+    now.traffic = base_.ranks.counts() - before;
+    now.declared_bytes = exchange_.is_active(base_) ? exchange_.wire().all_message_bytes() : 0;
+    now.measured = exchange_.measured();
+    now.worker_norm = exchange_.worker_error(base_);
+    return now;
+  }
+
+  /// Forgets the errors.
+  void clear_errors() { exchange_.clear_errors(base_); }
+
+  /// [n] what zero-aware coding looks at from now on.
+  void change_variance(const std::vector<float>& variance) {
+    set_variance(variance);
+    exchange_.find_counted(base_);
+  }
+
+  /// All that this rank holds, guards as well: a test that spoils it must see `intact` fail.
+  std::span<std::byte> raw_buffer() { return buffer_->bytes(); }
+  std::span<std::byte> raw_memory() { return base_.memory.bytes(); }
+  std::vector<std::span<std::byte>> raw_guards() {
+    std::vector<std::span<std::byte>> all;
+    for (const auto guard : guards_) all.push_back(base_.memory.view(guard));
+    return all;
+  }
+
+  bool is_intact() {
+    const auto is_marked = [](std::byte b) { return b == mark; };
+    return mine_.intact() && buffer_->intact() && arena_->intact() &&
+           std::ranges::all_of(guards_, [&](auto g) { return std::ranges::all_of(base_.memory.view(g), is_marked); });
+  }
+
+ private:
+  using base_type = slamb::foundation<wire_tapping_communicator, eager_backend>;
+  static constexpr std::byte mark{0x5A};
+
+  eager_backend backend(const exchange_setup& setup) {
+    eager_backend made;
+    made.threads = setup.threads;
+    made.memory.allocate = [this](std::size_t bytes) {
+      arena_ = std::make_unique<guarded_memory>(bytes);
+      return arena_->bytes().data();
+    };
+    made.memory.deallocate = [](void*, std::size_t) {};
+    return made;
+  }
+
+  void plan_guard() { guards_.push_back(base_.memory.template plan<std::byte>("guard", 512)); }
+
+  void set_variance(const std::vector<float>& variance) {
+    const std::span<const slamb::segment> segments = std::as_const(base_.tensors).segments();
+    for (const slamb::segment& s : segments)
+      for (std::uint64_t i = 0; i < s.size; ++i)
+        base_.view().variance[s.state + i] = variance.empty() ? 1.0F : variance[s.first + i];
+  }
+
+  // Worker errors are where the state of their tensor is, with zeros between tensors; else `intact` fails.
+  void read_state(exchange_record& now) {
+    using storage = typename slamb::error_storage<ErrorFeedback>::type;
+    exchange_.visit_state(base_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
+      if (name != "worker error" && name != "server error") return;
+      now.state.insert(now.state.end(), bytes.begin(), bytes.end());
+      std::vector<float> values = stored_floats<storage>(bytes);
+      if (name == "server error") now.server_error = std::move(values);
+      if (name != "worker error" || bytes.empty()) return;
+      for (const slamb::segment& s : std::as_const(base_.tensors).segments()) {
+        const auto first = values.begin() + static_cast<std::ptrdiff_t>(s.state);
+        now.worker_error.insert(now.worker_error.end(), first, first + static_cast<std::ptrdiff_t>(s.size));
+        std::fill_n(first, s.size, 0.0F);
+      }
+      now.intact = now.intact && std::ranges::all_of(values, [](float x) { return x == 0.0F; });
+    });
+  }
+
+  replica mine_;
+  wire_log log_;
+  std::unique_ptr<guarded_memory> arena_;  // which outlives the arena
+  base_type base_;
+  slamb::quantized_exchange<Quantizer, ErrorFeedback, base_type> exchange_;
+  std::vector<slamb::region<std::byte>> guards_;
+  std::unique_ptr<guarded_memory> buffer_;
+  std::uint64_t exchanges_ = 0;
+};
+
+/// All exchanges of a setup, one after another, on all ranks.
+template <class Quantizer, class ErrorFeedback>
+exchange_history run_exchanges(const exchange_setup& setup, const Quantizer& quantizer) {
+  exchange_history history(setup.gradients.size(), std::vector<exchange_record>(static_cast<std::size_t>(setup.world)));
+  slamb::run_ranks(setup.world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    exchanging_rank<Quantizer, ErrorFeedback> mine(setup, quantizer, std::move(communicator));
+    for (std::size_t t = 0; t < history.size(); ++t) history[t][rank] = mine.exchange(setup.gradients[t][rank]);
+  });
+  return history;
+}
+
+}  // namespace test_support

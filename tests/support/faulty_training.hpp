@@ -1,0 +1,234 @@
+// Trainings in which gradients overflow or communicators fail, and what must be left of them.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/cluster.hpp"
+#include "support/watching_communicators.hpp"
+
+namespace test_support {
+
+/// Collectives in which the ranks compare their arguments.
+inline constexpr std::uint64_t rounds_at_construction = 2;
+
+inline model fault_model() { return {{17}, {9000}, {0}, {33, 1}, {300}}; }
+
+template <class Optimizer>
+void set_mask([[maybe_unused]] Optimizer& run, [[maybe_unused]] const std::vector<std::uint8_t>& mask) {
+  if constexpr (requires { run.compressor().set(mask); }) run.compressor().set(mask);
+}
+
+/// Trains with `value` at one place of one rank's gradient in an extra step before step `when`, which must be as if it
+/// had never been.
+template <class Optimizer>
+void check_skipped(const experiment& e, const typename Optimizer::options_type& options, float value, std::size_t place,
+                   std::size_t when) {
+  const trajectory expected = train<Optimizer>(e, options);
+  trajectory reached(e.steps(), std::vector<std::vector<float>>(static_cast<std::size_t>(e.world)));
+  std::atomic<int> wrong{0};
+  slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    const bool culprit = communicator.rank() == communicator.size() - 1;
+    replica mine(e.tensors, e.start);
+    Optimizer run(mine.parameters(), options, std::move(communicator), one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      if (t == when) {
+        std::vector<float> gradient = e.gradients[(t + 1) % e.steps()][rank];
+        if (culprit) gradient[place] = value;
+        mine.set_gradient(gradient);
+        const std::vector<float> before = mine.values();
+        const slamb::norms norm = run.statistics(true).norm;
+        for (int again = 0; again < 2; ++again) {
+          set_mask(run, e.masks[(t + 1) % e.steps()]);
+          run.step(e.rates[t]);
+        }
+        const slamb::statistics after = run.statistics(true);
+        if (!same_bits(mine.values(), before) || !mine.intact()) ++wrong;
+        if (after.step != t || after.skipped_steps != 2) ++wrong;
+        if (after.norm.momentum != norm.momentum || after.norm.variance != norm.variance) ++wrong;
+      }
+      mine.set_gradient(e.gradients[t][rank]);
+      set_mask(run, e.masks[t]);
+      run.step(e.rates[t]);
+      reached[t][rank] = mine.values();
+    }
+    if (run.statistics().step != e.steps() || run.statistics().skipped_steps != 2) ++wrong;
+  });
+  CHECK(wrong == 0);
+  CHECK(same_bits(reached, expected));
+}
+
+template <class Optimizer>
+void check_overflows(const typename Optimizer::options_type& options) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
+  constexpr float square_overflows = 1e30F;
+  for (const int world : {1, 2, 3}) {
+    const experiment e = make_experiment(fault_model(), static_cast<std::uint64_t>(100 + world), world, 4);
+    const std::size_t last = e.start.size() - 1;
+    for (const float value : {not_a_number, infinity, -infinity, square_overflows, -square_overflows}) {
+      CAPTURE(world);
+      CAPTURE(value);
+      check_skipped<Optimizer>(e, options, value, 5000, 2);
+    }
+    for (const std::size_t place : {std::size_t{0}, std::size_t{16}, last}) {
+      CAPTURE(world);
+      CAPTURE(place);
+      check_skipped<Optimizer>(e, options, not_a_number, place, 0);
+      check_skipped<Optimizer>(e, options, square_overflows, place, 3);
+    }
+  }
+}
+
+/// What one rank saw of a step that failed.
+struct failed_step {
+  bool threw = false;
+  std::size_t step = 0;       // of the step that threw, from 0
+  std::uint64_t counted = 0;  // statistics().step after it
+  std::vector<float> values{};
+};
+
+/// Trains until a step throws slamb::communicator_error.
+template <class Optimizer>
+std::vector<failed_step> train_until_failure(const experiment& e, const typename Optimizer::options_type& options,
+                                             slamb::thread_group& group) {
+  std::vector<failed_step> seen(static_cast<std::size_t>(e.world));
+  std::atomic<bool> intact{true};
+  slamb::run_ranks(group, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    Optimizer run(mine.parameters(), options, std::move(communicator), one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      set_mask(run, e.masks[t]);
+      try {
+        run.step(e.rates[t]);
+      } catch (const slamb::communicator_error&) {
+        seen[rank] = {true, t, run.statistics().step, mine.values()};
+        if (!mine.intact()) intact = false;
+        // The group stays failed: another try fails at once and changes nothing either.
+        const std::vector<float> before = mine.values();
+        CHECK_THROWS_AS(run.step(e.rates[t]), slamb::communicator_error);
+        CHECK_THROWS_AS(run.step(e.rates[t]), slamb::communicator_error);
+        CHECK(same_bits(mine.values(), before));
+        return;
+      }
+    }
+  });
+  CHECK(intact);
+  return seen;
+}
+
+/// Whether every element of `values` is this rank's own after the step or the mean of all ranks'.
+inline bool own_or_mean(const std::vector<float>& values, const std::vector<float>& own,
+                        const std::vector<float>& mean) {
+  if (values.size() != own.size()) return false;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] != own[i] && values[i] != mean[i]) return false;
+  return true;
+}
+
+/// Whether the mean of the ranks' own values is `mean`, but for rounding.
+inline bool have_mean(const std::vector<failed_step>& ranks, const std::vector<float>& mean) {
+  std::vector<double> sum(mean.size(), 0.0);
+  for (const failed_step& of_rank : ranks)
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_rank.values[i] / static_cast<double>(ranks.size());
+  return max_relative_error(mean, sum) <= 1e-6;
+}
+
+/// Fails every collective of a short training in turn, once each.
+///
+/// @param exchanges  collectives of all steps, those that average parameters not counted
+template <class Optimizer>
+void check_failure_at_each_round(const typename Optimizer::options_type& options, int exchanges = 3) {
+  for (const int world : {2, 3, 4}) {
+    const experiment e = make_experiment(fault_model(), static_cast<std::uint64_t>(110 + world), world, 3);
+    const trajectory expected = train<Optimizer>(e, options);
+    std::vector<failed_step> own;  // what ranks had before the averaging of a step
+    int failed_exchanges = 0;
+    for (std::uint64_t round = rounds_at_construction;; ++round) {
+      slamb::thread_group group(world);
+      const int culprit = static_cast<int>(round) % world;
+      group.inject({.rank = culprit, .round = round, .kind = slamb::fault_kind::throws});
+      const auto seen = train_until_failure<Optimizer>(e, options, group);
+      if (!seen[0].threw) {
+        for (const failed_step& of_rank : seen) CHECK_FALSE(of_rank.threw);
+        break;
+      }
+      CAPTURE(world);
+      CAPTURE(round);
+      const std::size_t step = seen[0].step;
+      const bool taken = seen[0].counted == step + 1;
+      if (taken && (own.empty() || own[0].step != step)) {  // the first piece of an averaging
+        own = seen;
+        CHECK(have_mean(own, expected[step][0]));
+        CHECK_FALSE(same_bits(own[0].values, own[1].values));
+      }
+      if (!taken) ++failed_exchanges;
+      for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+        const failed_step& mine = seen[rank];
+        CHECK(mine.threw);
+        CHECK(mine.step == step);
+        CHECK(mine.counted == seen[0].counted);
+        if (taken) {  // the averaging failed: the step is done, and pieces that were averaged before are
+          CHECK(own_or_mean(mine.values, own[rank].values, expected[step][rank]));
+        } else {  // the exchange failed: nothing has changed
+          CHECK(mine.counted == step);
+          CHECK(same_bits(mine.values, step == 0 ? e.start : expected[step - 1][rank]));
+        }
+      }
+    }
+    CHECK(failed_exchanges == exchanges);
+  }
+}
+
+/// Trains with a communicator that fails in the calls given, each time trying again what failed.
+template <class Optimizer>
+trajectory train_through_failures(const experiment& e, const typename Optimizer::options_type& options,
+                                  const std::set<std::uint64_t>& failing, int& failures) {
+  using flaky = flaky_communicator<slamb::thread_communicator>;
+  trajectory reached(e.steps(), std::vector<std::vector<float>>(static_cast<std::size_t>(e.world)));
+  std::atomic<int> failed{0};
+  slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    Optimizer run(mine.parameters(), options, flaky(std::move(communicator), failing), one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      set_mask(run, e.masks[t]);
+      const auto persevere = [&](auto&& action) {
+        for (;;) {
+          try {
+            return action();
+          } catch (const slamb::communicator_error&) {
+            if (rank == 0) ++failed;
+            if (run.statistics().step == t + 1) break;  // only the averaging is left
+          }
+        }
+        for (;;) {
+          try {
+            return run.synchronize_parameters();
+          } catch (const slamb::communicator_error&) {
+            if (rank == 0) ++failed;
+          }
+        }
+      };
+      persevere([&] { run.step(e.rates[t]); });
+      reached[t][rank] = mine.values();
+    }
+  });
+  failures = failed;
+  return reached;
+}
+
+}  // namespace test_support

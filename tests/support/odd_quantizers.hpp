@@ -1,0 +1,109 @@
+// Quantizers as a stranger might write them: codes, levels and facts that none of the library's has.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/real.hpp"
+
+namespace test_support {
+
+struct quantizer_facts {
+  static constexpr bool is_sparsifier = false;
+  static constexpr bool payload_is_summable = false;
+  static constexpr bool payload_is_constant = true;
+};
+
+/// Nothing, or ±1¼ times the root of the mean square. It must know the scale before it encodes; of two bits it uses the
+/// codes 0, 1 (minus) and 3 (plus).
+struct odd_ternary : quantizer_facts {
+  static constexpr int bits_per_element = 2;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::l2;
+
+  slamb::scale_sharing scales = slamb::scale_sharing::fused;
+
+  template <class Real>
+  SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& s, const Real& /*uniform*/) const {
+    using slamb::absolute, slamb::select;
+    using word = slamb::word_of<Real>;
+    return select(absolute(x) < Real(0.75F) * s, word(0U), select(x < Real(0.0F), word(1U), word(3U)));
+  }
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& s) const {
+    using slamb::as_real, slamb::as_word, slamb::select;
+    using word = slamb::word_of<Real>;
+    const word magnitude = as_word(Real(1.25F) * s);
+    const word sign_bit = ((code & word(2U)) ^ word(2U)) << 30;
+    return as_real(select(code == word(0U), word(0U), magnitude | sign_bit));
+  }
+};
+
+/// Levels −7 … 8 eighths of the largest magnitude, at random between two: uneven, and the only draws that wait for a scale
+/// of the whole signal.
+struct odd_levels : quantizer_facts {
+  static constexpr int bits_per_element = 4;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::max;
+  static constexpr bool is_stochastic = true;
+
+  slamb::scale_sharing scales = slamb::scale_sharing::fused;
+  std::uint64_t seed = 0;
+
+  template <class Real>
+  SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& s, const Real& uniform) const {
+    using slamb::maximum, slamb::minimum, slamb::select, slamb::to_word;
+    const Real level = x / select(Real(0.0F) < s, s, Real(1.0F)) * Real(8.0F) + Real(7.0F);
+    return to_word(minimum(Real(15.0F), maximum(Real(0.0F), level) + uniform));
+  }
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& s) const {
+    using slamb::to_real;
+    return (to_real(code) - Real(7.0F)) * Real(0.125F) * s;
+  }
+};
+
+/// ±½ or ±1½ times the mean magnitude of a block, of elements whose variance is not 0 if told so.
+struct odd_blocks : quantizer_facts {
+  static constexpr int bits_per_element = 2;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::l1;
+
+  std::uint32_t block = 32;
+  bool zero_aware = false;
+
+  template <class Real>
+  SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& s, const Real& /*uniform*/) const {
+    using slamb::absolute, slamb::select;
+    using word = slamb::word_of<Real>;
+    return select(absolute(x) < s, word(0U), word(2U)) | select(x < Real(0.0F), word(1U), word(0U));
+  }
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& s) const {
+    using slamb::as_real, slamb::as_word, slamb::to_real;
+    const Real magnitude = (Real(0.5F) + to_real(code >> 1)) * s;
+    return as_real(as_word(magnitude) | (code << 31));
+  }
+};
+
+/// A float as it is: nothing is lost, so that errors stay 0.
+struct odd_floats : quantizer_facts {
+  static constexpr int bits_per_element = 32;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
+
+  template <class Real>
+  SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& /*scale*/, const Real& /*uniform*/) const {
+    using slamb::as_word;
+    return as_word(x);
+  }
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& /*scale*/) const {
+    using slamb::as_real;
+    return as_real(code);
+  }
+};
+
+static_assert(slamb::quantizer<odd_ternary> && !slamb::encodes_without_scale<odd_ternary>);
+static_assert(slamb::stochastic_quantizer<odd_levels> && !slamb::encodes_without_scale<odd_levels>);
+static_assert(slamb::quantizer<odd_blocks>);
+static_assert(slamb::quantizer<odd_floats> && slamb::encodes_without_scale<odd_floats>);
+
+}  // namespace test_support

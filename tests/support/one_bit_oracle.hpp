@@ -1,0 +1,203 @@
+// 1-bit Adam and 1-bit LAMB in double precision, for N ranks, written from their equations and from nothing else.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "one_bit_exchange_oracle.hpp"
+
+namespace oracle {
+
+/// Settings of 1-bit Adam and 1-bit LAMB.
+struct one_bit_settings {
+  method algorithm = method::adamw;  ///< adamw: 1-bit Adam
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  std::uint64_t warm_up = 0;  ///< T_w, steps
+  bool zero_aware = false;    ///< leaves elements with v = 0 out of the exchange
+  exchange_settings exchange{};
+
+  // Of 1-bit LAMB.
+  double trust_lower = 0.01;
+  double trust_upper = 10.0;
+  double average = 0.9;  ///< β_c
+  double factor_lower = 0.5;
+  double factor_upper = 4.0;
+  double factor_change = 0.1;
+};
+
+/// 1-bit Adam and 1-bit LAMB. Every rank holds the same parameters and moments; gradients and errors are its own.
+class one_bit {
+ public:
+  /// @param left_out  [n] 1 for elements with no part in the exchange; empty: all take part
+  one_bit(std::vector<tensor> tensors, vector parameters, int world, const one_bit_settings& how,
+          std::vector<std::uint8_t> left_out = {})
+      : tensors_(std::move(tensors)),
+        how_(how),
+        exchange_(tensors_, world, how.exchange),
+        left_out_(std::move(left_out)),
+        p_(std::move(parameters)),
+        m_(p_.size()),
+        v_(p_.size()),
+        usual_ratio_(tensors_.size(), 0.0),
+        last_factor_(tensors_.size(), 1.0) {
+    if (p_.size() != total_size(tensors_)) throw std::invalid_argument("oracle: parameters and tensors differ");
+    left_out_.resize(p_.size(), 0);
+  }
+
+  /// One step with a learning rate for each tensor; `gradients` [rank][n].
+  void step(const vector& learning_rates, const std::vector<vector>& gradients) {
+    if (t_ == how_.warm_up) enter_compressed_phase();
+    ++t_;
+    if (t_ <= how_.warm_up) {
+      warm_up(learning_rates, gradients);
+    } else {
+      compressed(learning_rates, gradients);
+    }
+  }
+
+  /// The steps that follow are compressed.
+  void end_warm_up() { how_.warm_up = static_cast<std::uint64_t>(t_); }
+
+  const vector& parameters() const { return p_; }
+  const vector& parameters(int /*rank*/) const { return p_; }
+  const vector& momentum() const { return m_; }
+  const vector& variance() const { return v_; }
+  const vector& fresh_variance() const { return fresh_v_; }    ///< v_f
+  const vector& factors() const { return last_factor_; }       ///< [tensors] f
+  const vector& usual_ratios() const { return usual_ratio_; }  ///< [tensors] c̄
+  const two_phase_exchange& exchange() const { return exchange_; }
+
+  /// See `two_phase_exchange::close_calls`.
+  std::vector<std::size_t> close_calls() const {
+    return t_ > how_.warm_up ? exchange_.close_calls() : std::vector<std::size_t>{};
+  }
+
+ private:
+  // u = m/(√v+ε) + λp of element j, and without λp.
+  double direction(std::size_t j) const { return m_[j] / (std::sqrt(v_[j]) + how_.epsilon); }
+  double update(std::size_t j, const tensor& layer) const { return direction(j) + layer.weight_decay * p_[j]; }
+
+  template <class F>
+  void for_each_tensor(F f) const {
+    std::size_t begin = 0;
+    for (std::size_t l = 0; l < tensors_.size(); begin += tensors_[l++].size) f(l, tensors_[l], begin);
+  }
+
+  /// Σ f(j)² over the elements of a tensor.
+  template <class F>
+  static double squares(const tensor& layer, std::size_t begin, F f) {
+    double sum = 0.0;
+    for (std::size_t j = begin; j < begin + layer.size; ++j) sum += f(j) * f(j);
+    return sum;
+  }
+
+  void apply(const tensor& layer, std::size_t begin, double rate) {
+    vector u;
+    for (std::size_t j = begin; j < begin + layer.size; ++j) u.push_back(update(j, layer));
+    for (std::size_t i = 0; i < u.size(); ++i) p_[begin + i] -= rate * u[i];
+  }
+
+  void warm_up(const vector& learning_rates, const std::vector<vector>& gradients) {
+    for (std::size_t j = 0; j < p_.size(); ++j) {
+      const double g = mean(gradients, j);
+      m_[j] = how_.beta1 * m_[j] + (1.0 - how_.beta1) * g;
+      v_[j] = how_.beta2 * v_[j] + (1.0 - how_.beta2) * g * g;
+    }
+    for_each_tensor([&](std::size_t l, const tensor& layer, std::size_t begin) {
+      double c = 1.0;
+      if (how_.algorithm == method::lamb && layer.adapt) {
+        const double of_p = squares(layer, begin, [&](std::size_t j) { return p_[j]; });
+        const double of_u = squares(layer, begin, [&](std::size_t j) { return update(j, layer); });
+        if (of_p > 0.0 && of_u > 0.0) c = std::clamp(std::sqrt(of_p / of_u), how_.trust_lower, how_.trust_upper);
+        if (c != 1.0) usual_ratio_[l] = how_.average * usual_ratio_[l] + (1.0 - how_.average) * c;
+      }
+      apply(layer, begin, learning_rates[l] * layer.learning_rate_factor * c);
+    });
+  }
+
+  // v_f ← v; z_l = mean of q over tensors / q_l with q_l = ‖m_l‖/√n_l, and 1 where q_l = 0. Tensors without elements do
+  // not count.
+  void enter_compressed_phase() {
+    fresh_v_ = v_;
+    scaling_.assign(tensors_.size(), 1.0);
+    if (how_.algorithm != method::lamb) return;
+    vector q(tensors_.size(), 0.0);
+    double sum = 0.0;
+    double count = 0.0;
+    for_each_tensor([&](std::size_t l, const tensor& layer, std::size_t begin) {
+      if (layer.size == 0) return;
+      const double of_m = squares(layer, begin, [&](std::size_t j) { return m_[j]; });
+      q[l] = std::sqrt(of_m / static_cast<double>(layer.size));
+      sum += q[l];
+      count += 1.0;
+    });
+    for (std::size_t l = 0; l < q.size(); ++l)
+      if (q[l] > 0.0) scaling_[l] = sum / count / q[l];
+  }
+
+  void compressed(const vector& learning_rates, const std::vector<vector>& gradients) {
+    exchange_momentum(gradients);
+    for_each_tensor([&](std::size_t l, const tensor& layer, std::size_t begin) {
+      const bool adapts = how_.algorithm == method::lamb && layer.adapt;
+      const double scale = adapts ? usual_ratio_[l] * factor(l, layer, begin) : 1.0;
+      apply(layer, begin, learning_rates[l] * layer.learning_rate_factor * scale);
+    });
+  }
+
+  // m ← onebit(z (β1 m + (1−β1) g_i)) / z;  ĝ = (m − β1 m′)/(1−β1);  v_f ← β2 v_f + (1−β2) ĝ²
+  void exchange_momentum(const std::vector<vector>& gradients) {
+    vector z(p_.size(), 1.0);
+    for_each_tensor([&](std::size_t l, const tensor& layer, std::size_t begin) {
+      for (std::size_t j = begin; j < begin + layer.size; ++j) z[j] = scaling_[l];
+    });
+    std::vector<vector> x = gradients;
+    for (vector& of_rank : x)
+      for (std::size_t j = 0; j < p_.size(); ++j)
+        of_rank[j] = z[j] * (how_.beta1 * m_[j] + (1.0 - how_.beta1) * of_rank[j]);
+    std::vector<std::uint8_t> left_out = left_out_;
+    for (std::size_t j = 0; j < p_.size(); ++j)
+      if (how_.zero_aware && v_[j] == 0.0) left_out[j] = 1;
+    const vector received = exchange_(x, left_out);
+    for (std::size_t j = 0; j < p_.size(); ++j) {
+      const double m = received[j] / z[j];
+      const double g = (m - how_.beta1 * m_[j]) / (1.0 - how_.beta1);
+      fresh_v_[j] = how_.beta2 * fresh_v_[j] + (1.0 - how_.beta2) * g * g;
+      m_[j] = m;
+    }
+  }
+
+  // f of a tensor: max D/D_f, mixed with 1 by the weight decay's share in u, clamped twice.
+  double factor(std::size_t l, const tensor& layer, std::size_t begin) {
+    double f = 0.0;
+    for (std::size_t j = begin; j < begin + layer.size; ++j)
+      f = std::max(f, (std::sqrt(v_[j]) + how_.epsilon) / (std::sqrt(fresh_v_[j]) + how_.epsilon));
+    if (layer.weight_decay > 0.0) {
+      const double of_w = squares(layer, begin, [&](std::size_t j) { return direction(j); });
+      const double of_u = squares(layer, begin, [&](std::size_t j) { return update(j, layer); });
+      const double rho = of_u > 0.0 ? std::min(1.0, std::sqrt(of_w / of_u)) : 1.0;
+      f = f * rho + (1.0 - rho);
+    }
+    f = std::clamp(f, how_.factor_lower, how_.factor_upper);
+    f = std::clamp(f, (1.0 - how_.factor_change) * last_factor_[l], (1.0 + how_.factor_change) * last_factor_[l]);
+    return last_factor_[l] = f;
+  }
+
+  std::vector<tensor> tensors_;
+  one_bit_settings how_;
+  two_phase_exchange exchange_;
+  std::vector<std::uint8_t> left_out_;
+  vector p_, m_, v_;    // [n]
+  vector fresh_v_;      // [n] v_f
+  vector scaling_;      // [tensors] z
+  vector usual_ratio_;  // [tensors] c̄
+  vector last_factor_;  // [tensors] f of the last step
+  std::uint64_t t_ = 0;
+};
+
+}  // namespace oracle

@@ -1,0 +1,48 @@
+// Where the parameters and gradients of one rank are, and what a backend needs beside them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <slamb/communicator/thread_communicator.hpp>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace test_support {
+
+/// Memory of one rank in the backend's memory space: here the host's. Backends elsewhere specialise it.
+template <class Backend>
+class rank_memory {
+ public:
+  using communicator = slamb::thread_communicator;
+
+  static communicator ranks(slamb::thread_communicator host) { return host; }
+  static Backend backend() {
+    if constexpr (requires(Backend b) { b.threads; })
+      return {.threads = 1};
+    else
+      return {};
+  }
+
+  /// A copy, for as long as this lives.
+  template <class T>
+  std::span<T> hold(std::span<const T> values) {
+    held_.emplace_back(values.size_bytes());
+    if (!values.empty()) std::memcpy(held_.back().data(), values.data(), values.size_bytes());
+    return {reinterpret_cast<T*>(held_.back().data()), values.size()};
+  }
+  template <class T>
+  static void write(std::span<const T> from, std::span<T> to) {
+    std::ranges::copy(from, to.begin());
+  }
+  template <class T>
+  static std::vector<T> read(std::span<T> values) {
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  std::vector<std::vector<std::byte>> held_;
+};
+
+}  // namespace test_support

@@ -1,0 +1,44 @@
+// LAMB and AdamW for the tests of refused steps.
+#include "support/refused_training.hpp"
+
+namespace test_support {
+
+namespace {
+
+using slamb::chain;
+using slamb::layerwise_trust_ratio;
+using slamb::residual;
+
+template <class Backend>
+using adamw = slamb::adamw<failing_communicator, Backend>;
+template <class Backend>
+using lamb = slamb::lamb<failing_communicator, Backend>;
+template <class Backend>
+using lamb_sign =
+    slamb::basic_lamb<slamb::sign, slamb::two_sided<>, layerwise_trust_ratio, failing_communicator, Backend>;
+template <class Backend>
+using lamb_int8 = slamb::basic_lamb<slamb::int8, residual<>, layerwise_trust_ratio, failing_communicator, Backend>;
+template <class Backend>
+using lamb_random_k =
+    slamb::basic_lamb<slamb::random_k<>, residual<>, layerwise_trust_ratio, failing_communicator, Backend>;
+template <class Backend>
+using lamb_chain = slamb::basic_lamb<chain<slamb::random_k<>, slamb::int8>, residual<>, layerwise_trust_ratio,
+                                     failing_communicator, Backend>;
+template <class Backend>
+using lamb_top_k = slamb::basic_lamb<slamb::top_k, residual<>, layerwise_trust_ratio, failing_communicator, Backend>;
+
+}  // namespace
+
+std::vector<refusing_recipe> refusing_lamb() {
+  return {on_both<adamw>("adamw", {}),
+          on_both<lamb>("lamb", {}),
+          on_both<lamb>("lamb, clipped", {.max_gradient_norm = 1.0}),
+          on_both<lamb_sign>("lamb, sign", {.max_gradient_norm = 1.0}),
+          on_both<lamb_sign>("lamb, sign alone", {.compress_alone = true}),
+          on_both<lamb_int8>("lamb, int8", {}),
+          on_both<lamb_random_k>("lamb, random_k", {.max_gradient_norm = 1.0}),
+          on_both<lamb_chain>("lamb, random_k and int8", {}),
+          on_both<lamb_top_k>("lamb, top_k", {.compressor = {.k = 0.1}})};
+}
+
+}  // namespace test_support

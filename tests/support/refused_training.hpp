@@ -1,0 +1,249 @@
+// Trainings by any recipe on either backend, in which steps are refused or communicators fail: compiled once for each recipe,
+// which stand behind one interface.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "slamb/slamb.hpp"
+#include "support/cluster.hpp"
+
+namespace test_support {
+
+/// Which call of a collective fails, of those since `calls` was last set to 0.
+struct failing_call {
+  static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+
+  std::uint64_t calls = 0;
+  std::uint64_t number = none;
+  bool has_sent = false;  ///< it fails when it has done its work
+};
+
+/// Fails where it is told, on all ranks that are told the same, and works on afterwards.
+class failing_communicator {
+ public:
+  failing_communicator(slamb::thread_communicator base, failing_call& failing)
+      : base_(std::move(base)), failing_(&failing) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    call([&] { base_.all_reduce_sum(values, stream); });
+  }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    call([&] { base_.all_to_all(send, receive, stream); });
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    call([&] { base_.all_gather(mine, all, stream); });
+  }
+  void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
+    call([&] { base_.broadcast(values, root, stream); });
+  }
+
+ private:
+  template <class Collective>
+  void call(const Collective& collective) {
+    const bool fails = failing_->calls++ == failing_->number;
+    if (!fails || failing_->has_sent) collective();
+    if (fails) throw slamb::communicator_error("failing_communicator: as it was told");
+  }
+
+  slamb::thread_communicator base_;
+  failing_call* failing_;
+};
+
+/// What these tests ask of an optimizer.
+class any_run {
+ public:
+  virtual ~any_run() = default;
+  virtual void step(double rate) = 0;
+  virtual void synchronize_parameters() = 0;
+  virtual void measure_next_step() = 0;
+  virtual void set_mask(std::span<const std::uint8_t> mask) = 0;
+  virtual void move() = 0;  ///< to another place
+  virtual std::vector<std::byte> save_state() const = 0;
+  virtual void load_state(std::span<const std::byte> saved) = 0;
+  virtual slamb::statistics statistics(bool with_norms) const = 0;
+};
+
+using run_maker = std::function<std::unique_ptr<any_run>(std::span<const slamb::parameter>, failing_communicator)>;
+
+template <class Optimizer, class Backend>
+run_maker run_maker_of(const typename Optimizer::options_type& options, const Backend& backend) {
+  class wrapped final : public any_run {
+   public:
+    wrapped(std::span<const slamb::parameter> parameters, const typename Optimizer::options_type& settings,
+            failing_communicator communicator, const Backend& where)
+        : run_(std::in_place, parameters, settings, std::move(communicator), where) {}
+
+    void step(double rate) override { run_->step(rate); }
+    void synchronize_parameters() override { run_->synchronize_parameters(); }
+    void measure_next_step() override {
+      if constexpr (requires(Optimizer & o) { o.measure_next_step(); }) run_->measure_next_step();
+    }
+    void set_mask([[maybe_unused]] std::span<const std::uint8_t> mask) override {
+      if constexpr (requires(Optimizer & o) { o.compressor().set(mask); }) run_->compressor().set(mask);
+    }
+    void move() override {
+      std::optional<Optimizer> elsewhere(std::in_place, std::move(*run_));
+      run_.reset();
+      run_.emplace(std::move(*elsewhere));
+    }
+    std::vector<std::byte> save_state() const override { return run_->save_state(); }
+    void load_state(std::span<const std::byte> saved) override { run_->load_state(saved); }
+    slamb::statistics statistics(bool with_norms) const override { return run_->statistics(with_norms); }
+
+   private:
+    std::optional<Optimizer> run_;
+  };
+  return [options, backend](std::span<const slamb::parameter> parameters, failing_communicator communicator) {
+    return std::make_unique<wrapped>(parameters, options, std::move(communicator), backend);
+  };
+}
+
+/// A recipe with its settings, on both backends.
+struct refusing_recipe {
+  std::string name;
+  run_maker on_host;
+  run_maker interpreted;
+  std::vector<std::size_t> silent_steps{};  ///< from 0: with more ranks than one, they call no collective
+  bool averages = false;                    ///< its steps may average parameters once they have been taken
+
+  bool is_silent(std::size_t t, int world) const {
+    return world > 1 && std::find(silent_steps.begin(), silent_steps.end(), t) != silent_steps.end();
+  }
+};
+
+/// @tparam Optimizer  by its backend
+template <template <class> class Optimizer>
+refusing_recipe on_both(std::string name, const typename Optimizer<slamb::host_backend>::options_type& options) {
+  static_assert(std::is_same_v<typename Optimizer<slamb::host_backend>::options_type,
+                               typename Optimizer<slamb::interpreted_backend>::options_type>);
+  return {std::move(name), run_maker_of<Optimizer<slamb::host_backend>>(options, one_thread()),
+          run_maker_of<Optimizer<slamb::interpreted_backend>>(options, slamb::interpreted_backend{})};
+}
+
+std::vector<refusing_recipe> refusing_lamb();
+std::vector<refusing_recipe> refusing_slamb();
+std::vector<refusing_recipe> refusing_one_bit();
+
+inline std::vector<refusing_recipe> refusing_recipes() {
+  std::vector<refusing_recipe> all = refusing_lamb();
+  for (refusing_recipe& r : refusing_slamb()) all.push_back(std::move(r));
+  for (refusing_recipe& r : refusing_one_bit()) all.push_back(std::move(r));
+  return all;
+}
+
+/// What is wrong, by the ranks' threads.
+class complaints {
+ public:
+  void require(bool holds, const std::string& what) {
+    if (holds) return;
+    const std::lock_guard lock(mutex_);
+    if (count_++ < 8) text_ += what + "; ";
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+  int count_ = 0;
+};
+
+/// One rank of a training, as hooks see it.
+struct rank_of_run {
+  const experiment& e;
+  std::size_t rank;
+  replica& mine;
+  any_run& run;
+  failing_call& failing;
+  complaints& wrong;
+
+  /// Gives it what it takes at step t, from 0.
+  void prepare(std::size_t t) {
+    mine.set_gradient(e.gradients[t][rank]);
+    run.set_mask(e.masks[t]);
+  }
+  double rate(std::size_t t) const { return e.rates[t][0]; }
+};
+
+/// What a training has come to.
+struct outcome {
+  trajectory values;
+  std::vector<std::vector<std::byte>> states;  // [rank]
+  std::vector<slamb::statistics> said;         // [rank], with norms
+};
+
+using rank_hook = std::function<void(rank_of_run& r, std::size_t t)>;
+
+/// Trains; calls `before` at each rank before each step, and `take` in place of the step where there is one.
+inline outcome run_all(const experiment& e, const run_maker& make, complaints& wrong, const rank_hook& before = {},
+                       const rank_hook& take = {}) {
+  const auto ranks = static_cast<std::size_t>(e.world);
+  outcome all{.values = trajectory(e.steps(), std::vector<std::vector<float>>(ranks)),
+              .states = std::vector<std::vector<std::byte>>(ranks),
+              .said = std::vector<slamb::statistics>(ranks)};
+  slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    failing_call failing;
+    replica mine(e.tensors, e.start);
+    const std::unique_ptr<any_run> run =
+        make(mine.parameters(), failing_communicator(std::move(communicator), failing));
+    rank_of_run r{e, rank, mine, *run, failing, wrong};
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      if (before) before(r, t);
+      r.prepare(t);
+      if (take)
+        take(r, t);
+      else
+        run->step(r.rate(t));
+      all.values[t][rank] = mine.values();
+      wrong.require(mine.intact(), "memory beside the parameters was written");
+    }
+    all.states[rank] = run->save_state();
+    all.said[rank] = run->statistics(true);
+  });
+  return all;
+}
+
+/// A saved state without the number of steps that were skipped.
+inline std::vector<std::byte> without_skips(std::vector<std::byte> state) {
+  slamb::detail::state_header header;
+  std::memcpy(&header, state.data(), sizeof(header));
+  header.hash = 0;
+  std::memcpy(state.data(), &header, sizeof(header));
+  for (std::size_t at = sizeof(header); at < state.size();) {
+    slamb::detail::part_header part;
+    std::memcpy(&part, state.data() + at, sizeof(part));
+    at += sizeof(part);
+    if (part.name == slamb::hash_of("skipped steps")) std::memset(state.data() + at, 0, part.bytes);
+    at += slamb::detail::padded(part.bytes);
+  }
+  return state;
+}
+
+/// Tensors of the sizes at which tiles begin and end, small enough to be interpreted often.
+inline model refusing_model() {
+  static constexpr std::uint8_t rows[] = {1, 0, 1, 1};
+  model tensors{{17}, {0}, {8193}, {33, 1}, {15}, {1}, {40}};
+  tensors[4].options.compress = false;
+  tensors[6].options.rows = rows;
+  return tensors;
+}
+
+}  // namespace test_support

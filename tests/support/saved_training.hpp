@@ -1,0 +1,178 @@
+// Trainings that are saved, interrupted and taken up again: written and compiled once for all optimizers, which stand
+// behind one interface.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/cluster.hpp"
+
+namespace test_support {
+
+/// What the tests of saving ask of an optimizer.
+class any_optimizer {
+ public:
+  virtual ~any_optimizer() = default;
+  virtual void step(std::span<const double> rates_by_group) = 0;
+  virtual std::vector<std::byte> save_state() const = 0;
+  virtual void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) = 0;
+  virtual slamb::statistics statistics(bool with_norms) const = 0;
+};
+
+/// Makes an optimizer for one rank.
+using optimizer_maker =
+    std::function<std::unique_ptr<any_optimizer>(std::span<const slamb::parameter>, slamb::thread_communicator)>;
+
+template <class Optimizer>
+optimizer_maker maker_of(const typename Optimizer::options_type& options) {
+  class wrapped final : public any_optimizer {
+   public:
+    wrapped(std::span<const slamb::parameter> parameters, const typename Optimizer::options_type& settings,
+            slamb::thread_communicator communicator)
+        : run_(parameters, settings, std::move(communicator), one_thread()) {}
+
+    void step(std::span<const double> rates_by_group) override { run_.step(rates_by_group); }
+    std::vector<std::byte> save_state() const override { return run_.save_state(); }
+    void load_state(std::span<const std::byte> saved, const slamb::restore_options& settings) override {
+      run_.load_state(saved, settings);
+    }
+    slamb::statistics statistics(bool with_norms) const override { return run_.statistics(with_norms); }
+
+   private:
+    Optimizer run_;
+  };
+  return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator communicator) {
+    return std::make_unique<wrapped>(parameters, options, std::move(communicator));
+  };
+}
+
+/// What one rank needs to go on.
+struct checkpoint {
+  std::vector<std::byte> state;
+  std::vector<float> values;  // [n] the parameters
+
+  friend bool operator==(const checkpoint& a, const checkpoint& b) {
+    return a.state == b.state && same_bits(std::span(a.values), std::span(b.values));
+  }
+};
+using checkpoints = std::vector<checkpoint>;  // [rank]
+
+/// A training, or the rest of one.
+struct course {
+  std::vector<checkpoints> at{};                       // [steps + 1]: at the start, and after each step
+  std::vector<std::vector<slamb::statistics>> said{};  // [steps + 1][rank], with norms
+};
+
+/// How a training begins.
+struct beginning {
+  const checkpoints* from = nullptr;  ///< [rank]; null: afresh
+  std::size_t first_step = 0;         ///< of the experiment
+  std::size_t steps_before = 0;       ///< taken by the same optimizers on other gradients before they are restored
+  slamb::restore_options options{};
+};
+
+/// Trains from where `start` says to the end of the experiment.
+inline course train_saving(const experiment& e, const optimizer_maker& make, const beginning& start = {}) {
+  const auto ranks = static_cast<std::size_t>(e.world);
+  const std::size_t entries = e.steps() - start.first_step + 1;
+  course all{.at = {entries, checkpoints(ranks)}, .said = {entries, std::vector<slamb::statistics>(ranks)}};
+  std::atomic<bool> intact{true};
+  slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    const std::unique_ptr<any_optimizer> run = make(mine.parameters(), std::move(communicator));
+    for (std::size_t t = 0; t < start.steps_before; ++t) {
+      mine.set_gradient(e.gradients[e.steps() - 1 - t][rank]);
+      run->step(e.rates[t]);
+    }
+    if (start.from != nullptr) {
+      run->load_state((*start.from)[rank].state, start.options);
+      mine.set_values((*start.from)[rank].values);
+    }
+    const auto note = [&](std::size_t entry) {
+      all.at[entry][rank] = {run->save_state(), mine.values()};
+      all.said[entry][rank] = run->statistics(true);
+      if (!mine.intact()) intact = false;
+    };
+    note(0);
+    for (std::size_t t = start.first_step; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      run->step(e.rates[t]);
+      note(t - start.first_step + 1);
+    }
+  });
+  CHECK(intact);
+  return all;
+}
+
+/// Whether `rest` went as `whole` did from its step `first` on, states and all.
+inline bool goes_on_as(const course& whole, const course& rest, std::size_t first) {
+  if (first + rest.at.size() != whole.at.size()) return false;
+  for (std::size_t t = 0; t < rest.at.size(); ++t)
+    if (rest.at[t] != whole.at[first + t]) return false;
+  return true;
+}
+
+/// Interrupts a training after each of its steps, and before the first.
+inline void check_resumes(const experiment& e, const optimizer_maker& make) {
+  const course whole = train_saving(e, make);
+  CHECK(goes_on_as(whole, train_saving(e, make), 0));
+  for (std::size_t when = 0; when <= e.steps(); ++when) {
+    CAPTURE(when);
+    CHECK(goes_on_as(whole, train_saving(e, make, {.from = &whole.at[when], .first_step = when}), when));
+    const beginning after_others{.from = &whole.at[when], .first_step = when, .steps_before = 1 + when % 8};
+    CHECK(goes_on_as(whole, train_saving(e, make, after_others), when));
+  }
+}
+
+/// One rank by itself, whose state a test can spoil.
+class lonely_rank {
+ public:
+  lonely_rank(const model& tensors, const optimizer_maker& make)
+      : values_(total_size(tensors), 0.5F), mine_(tensors, values_), run_(make(mine_.parameters(), one_rank())) {}
+
+  void step(std::uint64_t t) {
+    mine_.set_gradient(random_gradient(5, t, 0, values_.size()));
+    const double rate = 0.01;
+    run_->step(std::span(&rate, 1));
+  }
+  void step_with(float gradient) {
+    mine_.set_gradient(std::vector<float>(values_.size(), gradient));
+    const double rate = 0.01;
+    run_->step(std::span(&rate, 1));
+  }
+
+  checkpoint now() const { return {run_->save_state(), mine_.values()}; }
+  any_optimizer& optimizer() { return *run_; }
+
+  /// What `load_state` says when it refuses; nothing if it takes the state. A refusal must have changed nothing.
+  std::string refusal(std::span<const std::byte> saved, const slamb::restore_options& options = {}) {
+    const checkpoint before = now();
+    try {
+      run_->load_state(saved, options);
+    } catch (const std::invalid_argument& error) {
+      if (now() != before) return "something has changed";
+      return error.what();
+    }
+    return {};
+  }
+
+ private:
+  static slamb::thread_communicator one_rank() { return slamb::thread_group(1).communicator(0); }
+
+  std::vector<float> values_;
+  replica mine_;
+  std::unique_ptr<any_optimizer> run_;
+};
+
+}  // namespace test_support

@@ -1,0 +1,240 @@
+// What a step may cost beside its passes, for every optimizer, exchange and phase: collectives that do not grow with the
+// number of tensors, and no allocation; and the same bits for every number of threads.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/allocations.hpp"
+#include "support/cluster.hpp"
+#include "support/every_recipe.hpp"
+
+namespace {
+
+using slamb::thread_communicator;
+using test_support::experiment;
+using test_support::model;
+using test_support::recipe;
+using test_support::replica;
+using test_support::steps_of_recipes;
+
+constexpr int world = 3;
+constexpr std::size_t elements = 398 * 25;
+
+/// `elements` in tensors of as equal a size as can be; every `dense`-th is exchanged whole, none if 0.
+experiment equal_parts(std::size_t tensors, std::size_t dense = 0) {
+  model all;
+  for (std::size_t i = 0; i < tensors; ++i) {
+    all.push_back({elements * (i + 1) / tensors - elements * i / tensors});
+    all.back().options.compress = dense == 0 || i % dense != 0;
+  }
+  return test_support::make_experiment(all, 41, world, steps_of_recipes);
+}
+
+/// What rank 0 says of itself after each step.
+template <class Optimizer>
+std::vector<slamb::statistics> statistics_of_steps(const experiment& e,
+                                                   const typename Optimizer::options_type& options) {
+  std::vector<slamb::statistics> said;
+  slamb::run_ranks(e.world, [&](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    Optimizer optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      optimizer.step(e.rates[t]);
+      if (rank == 0) said.push_back(optimizer.statistics());
+    }
+  });
+  return said;
+}
+
+using round_counts = std::vector<std::uint64_t>;  // [steps]
+
+round_counts rounds_of_steps(const std::vector<slamb::statistics>& said) {
+  round_counts rounds;
+  std::uint64_t before = 0;
+  for (const slamb::statistics& s : said) {
+    const std::uint64_t after = s.traffic.total().rounds;
+    rounds.push_back(after - std::exchange(before, after));
+  }
+  return rounds;
+}
+
+template <class Optimizer>
+round_counts rounds_of(const experiment& e, const typename Optimizer::options_type& options) {
+  return rounds_of_steps(statistics_of_steps<Optimizer>(e, options));
+}
+
+std::string text(const round_counts& rounds) {
+  std::string all;
+  for (const std::uint64_t of_step : rounds) all += std::to_string(of_step) + ' ';
+  return all;
+}
+
+/// Steps at which a rank calls more collectives than `most`; SLAMB averages its parameters at the first.
+std::size_t steps_above(const round_counts& rounds, const round_counts& most, bool averages) {
+  std::size_t above = 0;
+  for (std::size_t t = averages ? 1 : 0; t < rounds.size(); ++t) above += rounds[t] > most[t] ? 1U : 0U;
+  return above;
+}
+
+template <class Optimizer>
+constexpr bool averages_at_first = requires(const typename Optimizer::options_type& o) {
+  o.local_steps;
+};
+
+/// Whether it looks at all tensors' momenta, as 1-bit LAMB does, when compression begins.
+template <class Optimizer>
+constexpr bool equalizes_momenta = requires(const typename Optimizer::options_type& o) {
+  o.trust_ratio.factor_change;
+};
+
+/// Allocates whenever it is asked what to send.
+struct listing_sparsifier : slamb::random_k<> {
+  auto at(std::uint64_t step) const {
+    ::operator delete(::operator new(100));
+    return slamb::random_k<>::at(step);
+  }
+};
+
+/// What the phases have sent, added up.
+slamb::traffic_counts sum_of(const std::vector<slamb::phase_statistics>& phases) {
+  slamb::traffic_counts sum;
+  for (const slamb::phase_statistics& phase : phases)
+    for (const slamb::collective kind : {slamb::collective::all_reduce, slamb::collective::all_gather,
+                                         slamb::collective::all_to_all, slamb::collective::broadcast})
+      sum[kind] = sum[kind] + phase.traffic[kind];
+  return sum;
+}
+
+constexpr int ranks_that_allocate = 2;
+
+/// Calls of operator new, of all ranks, in each step.
+template <class Optimizer>
+std::vector<std::size_t> allocations_of_steps(const typename Optimizer::options_type& options) {
+  const experiment e = test_support::make_experiment({{20'000}, {70}, {300, 1}}, 43, ranks_that_allocate, 1);
+  std::vector<std::size_t> found(steps_of_recipes);
+  std::barrier all_ranks(ranks_that_allocate);
+  slamb::run_ranks(ranks_that_allocate, [&](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    mine.set_gradient(e.gradients[0][rank]);
+    Optimizer optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread());
+    for (std::size_t& in_step : found) {
+      all_ranks.arrive_and_wait();
+      const std::size_t before = test_support::allocations();
+      all_ranks.arrive_and_wait();
+      optimizer.step(0.01);
+      all_ranks.arrive_and_wait();
+      if (rank == 0) in_step = test_support::allocations() - before;
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("collectives: a step calls as many with 398 tensors as with 7") {
+  const experiment few = equal_parts(7), many = equal_parts(398);
+  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+    CAPTURE(r.name);
+    const round_counts with_few = rounds_of<Optimizer>(few, r.options),
+                       with_many = rounds_of<Optimizer>(many, r.options);
+    round_counts expected = r.rounds;
+    if (averages_at_first<Optimizer>) {  // in pieces of whole tiles, which fit the better the smaller they are
+      CHECK(with_many[0] > expected[0]);
+      CHECK(with_many[0] <= with_few[0]);
+      expected[0] = with_many[0];
+    } else {
+      CHECK(with_many[0] == with_few[0]);
+    }
+    CHECK(text(with_many) == text(expected));
+    CHECK(steps_above(with_few, expected, averages_at_first<Optimizer>) == 0);
+  });
+}
+
+TEST_CASE("collectives: tensors that are exchanged whole cost one more, however many they are") {
+  const experiment few = equal_parts(7, 2), many = equal_parts(398, 2);
+  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+    CAPTURE(r.name);
+    constexpr bool averages = averages_at_first<Optimizer>;
+    const round_counts with_many = rounds_of<Optimizer>(many, r.options);
+    CHECK(steps_above(with_many, rounds_of<Optimizer>(few, r.options), averages) == 0);
+    round_counts most = r.rounds;
+    for (std::uint64_t& of_step : most) of_step += of_step > 0 ? 1 : 0;
+    CHECK(steps_above(with_many, most, averages) == 0);
+  });
+}
+
+TEST_CASE("collectives: the comparison can fail") {
+  const recipe<slamb::one_bit_adam<thread_communicator>> r{"", {.warm_up = {4}}, test_support::after_warm_up(4), {}};
+  const experiment few = equal_parts(7);
+  const round_counts rounds = rounds_of<decltype(r)::optimizer>(few, r.options);
+  CHECK(text(rounds) == text(r.rounds));
+  CHECK(text(rounds) != text(rounds_of<decltype(r)::optimizer>(few, {.warm_up = {5}})));
+  CHECK(text(rounds) != text(rounds_of<decltype(r)::optimizer>(equal_parts(7, 2), r.options)));
+  CHECK(steps_above(rounds, test_support::always(1), false) == steps_of_recipes - 4);
+  CHECK(steps_above(rounds, test_support::always(1), true) == steps_of_recipes - 4);
+  CHECK(steps_above(rounds, test_support::always(0), true) == steps_of_recipes - 1);
+}
+
+TEST_CASE("statistics: phases have names and beginnings, and their traffic adds up to the total after every step") {
+  const experiment e = equal_parts(7);
+  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+    CAPTURE(r.name);
+    const std::vector<slamb::statistics> said = statistics_of_steps<Optimizer>(e, r.options);
+    for (const slamb::statistics& s : said) {
+      CHECK(sum_of(s.phases) == s.traffic);
+      CHECK(s.phase == s.phases.back().name);
+    }
+    const std::vector<slamb::phase_statistics>& phases = said.back().phases;
+    REQUIRE(phases.size() == r.phases.size());
+    for (std::size_t i = 0; i < phases.size(); ++i) {
+      CHECK(phases[i].name == r.phases[i].name);
+      CHECK(phases[i].first_step == r.phases[i].first_step);
+      const std::size_t end = i + 1 < phases.size() ? r.phases[i + 1].first_step - 1 : said.size();
+      const round_counts rounds = rounds_of_steps(said);
+      CHECK(phases[i].traffic.total().rounds ==
+            std::accumulate(rounds.begin() + static_cast<std::ptrdiff_t>(r.phases[i].first_step - 1),
+                            rounds.begin() + static_cast<std::ptrdiff_t>(end), std::uint64_t{0}));
+    }
+  });
+}
+
+TEST_CASE("step: allocates nothing in any phase, nor where one ends") {
+  test_support::for_each_recipe([]<class Optimizer>(const recipe<Optimizer>& r) {
+    CAPTURE(r.name);
+    std::vector<std::size_t> found = allocations_of_steps<Optimizer>(r.options);
+    if (equalizes_momenta<Optimizer>) {
+      std::size_t& at_the_end = found[r.phases[1].first_step - 2];  // of the warm-up: a list of the tensors
+      CHECK(at_the_end <= ranks_that_allocate);
+      at_the_end = 0;
+    }
+    CHECK(std::accumulate(found.begin(), found.end(), std::size_t{0}) == 0);
+  });
+}
+
+TEST_CASE("step: the count of allocations in a step can fail") {
+  using drawn = slamb::slamb<thread_communicator, listing_sparsifier>;
+  const std::vector<std::size_t> found = allocations_of_steps<drawn>({.dense_below = 10});
+  CHECK(std::count(found.begin(), found.end(), std::size_t{0}) == 0);
+}
+
+TEST_CASE("determinism: every recipe has the same bits for one thread and for two, through all of its phases") {
+  const experiment e =
+      test_support::make_experiment({{70'001}, {9000}, {17, 1}, {0}, {8193, 3}}, 44, 2, steps_of_recipes);
+  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+    CAPTURE(r.name);
+    CHECK(test_support::same_bits(test_support::train<Optimizer>(e, r.options, {.threads = 2}),
+                                  test_support::train<Optimizer>(e, r.options, {.threads = 1})));
+  });
+}

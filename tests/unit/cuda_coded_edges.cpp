@@ -1,0 +1,186 @@
+// Kernels of the compressed exchange: any grid, models of no or of very many tensors, steps that are refused, and what is
+// not finite.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "slamb/compressor/integer.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "support/cuda_coded.hpp"
+#include "support/cuda_coded_compare.hpp"
+#include "support/cuda_coded_passes.hpp"
+#include "support/cuda_coded_sides.hpp"
+#include "support/odd_quantizers.hpp"
+
+namespace {
+
+using namespace test_support;
+using slamb::bfloat16;
+using slamb::cuda::interpreter;
+using slamb::cuda::no_storage;
+using slamb::cuda::thread_order;
+
+odd_blocks zero_aware_blocks() {
+  odd_blocks made;
+  made.block = 128;
+  made.zero_aware = true;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("cuda codes: no tensors, empty chunks, and ten thousand tensors of one element") {
+  using signs = coded<slamb::sign, refresh, float>;
+  using integers = coded<slamb::int8, sum_the_mean, float, no_storage>;
+  compare<signs>({.tensors = {}, .ranks = 2}, {});
+  compare<integers>({.tensors = {}, .ranks = 2}, {});
+  compare<signs>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});  // a chunk with nothing in it
+  compare<integers>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});
+  const std::vector<coded_tensor> many(10000, coded_tensor{1});
+  compare<signs>({.tensors = many, .ranks = 2, .rank = 1}, {.scales = slamb::scale_sharing::per_tensor});
+  compare<signs>({.tensors = many, .ranks = 2, .rank = 1, .mixed = true}, {});
+  compare<integers>({.tensors = many, .ranks = 2}, {});
+}
+
+namespace {
+
+/// All that an exchange by kernels leaves, sums as well.
+template <class Case>
+std::vector<std::byte> transcript(const coded_setup& setup, const typename Case::quantizer& quantizer, interpreter on) {
+  typename Case::rank r(setup, quantizer);
+  device_side<Case> side(on);
+  const auto nothing = [] {};
+  std::vector<std::byte> all;
+  const auto note = [&all](const std::vector<double>& sums) {
+    const auto bytes = std::as_bytes(std::span(sums));
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  };
+  side.mark_counted(r);
+  send_all<Case>(
+      side, r, [&] { note(r.statistic); }, nothing);
+  arrive(r, messages_of_others<Case>(setup, quantizer, false));
+  average_all<Case>(
+      side, r, [&] { note(r.statistic); }, nothing);
+  arrive(r, messages_of_others<Case>(setup, quantizer, true));
+  say(r, setup.rank);
+  note(side.measure(r));
+  note(side.receive(r));
+  side.keep_server_errors(r);
+  const std::vector<std::byte> memory = r.memory.bytes();
+  all.insert(all.end(), memory.begin(), memory.end());
+  return all;
+}
+
+template <class Case>
+void compare_grids(const coded_setup& setup, const typename Case::quantizer& quantizer) {
+  const std::vector<std::byte> expected = transcript<Case>(setup, quantizer, interpreter(1));
+  for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
+    for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved}) {
+      CAPTURE(blocks);
+      REQUIRE(transcript<Case>(setup, quantizer, interpreter(blocks, order)) == expected);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("cuda codes: the same bits by any grid and order of threads") {
+  const coded_setup setup{.tensors = tensors_of_all_lengths(), .ranks = 2, .rank = 1, .mixed = true};
+  const coded_setup masked{.tensors = tensors_with_rows(), .ranks = 2, .rank = 0, .zero_aware = true};
+  for (const coded_setup& one : {setup, masked}) {
+    compare_grids<coded<slamb::sign, refresh, float>>(one, {.zero_aware = true});
+    compare_grids<coded<slamb::int8, refresh, bfloat16>>(one, {.block = 64});
+    compare_grids<coded<odd_blocks, sum_the_mean, float>>(one, zero_aware_blocks());
+    compare_grids<coded<odd_ternary, refresh, float>>(one, per_tensor<odd_ternary>());
+  }
+}
+
+TEST_CASE("cuda codes: a step that is refused leaves all as it is") {
+  const coded_setup setup{.tensors = tensors_with_rows(), .ranks = 2, .zero_aware = true};
+  const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer) {
+    typename Case::rank r(setup, quantizer);
+    device_side<Case> side;
+    side.mark_counted(r);
+    send_all<Case>(
+        side, r, [] {}, [] {});
+    arrive(r, messages_of_others<Case>(setup, quantizer, false));
+    average_all<Case>(
+        side, r, [] {}, [] {});
+    const std::vector<std::byte> before = r.memory.bytes();
+    r.gradient(0)[0] = std::numeric_limits<float>::infinity();
+    r.statistic.assign(r.statistic.size(), -2.0);
+    r.counts.assign(r.counts.size(), 77);
+    const std::uint32_t one = 1;
+    const std::vector<std::byte> with_infinity = r.memory.bytes();
+    REQUIRE(with_infinity != before);
+    r.view.refused = &one;
+    const auto run = [&] {
+      side.mark_counted(r);
+      const bool finite = send_all<Case>(
+          side, r, [] {}, [] {});
+      average_all<Case>(
+          side, r, [] {}, [] {});
+      side.keep_server_errors(r);
+      for (const auto& sums : {side.measure(r), side.receive(r)})
+        for (const double sum : sums) REQUIRE(sum == -1.0);
+      return finite;
+    };
+    CHECK(run());
+    CHECK(r.memory.bytes() == with_infinity);
+    CHECK(r.statistic == std::vector<double>(r.statistic.size(), -2.0));
+    CHECK(r.counts == std::vector<std::uint64_t>(r.counts.size(), 77));
+    const std::uint32_t zero = 0;
+    r.view.refused = &zero;
+    r.counts.back() = 77;
+    side.mark_counted(r);
+    CHECK_FALSE(send_all<Case>(
+        side, r, [] {}, [] {}));
+    CHECK(r.memory.bytes() != with_infinity);
+  };
+  check(coded<slamb::sign, refresh, float>{}, {});
+  check(coded<odd_ternary, sum_the_mean, bfloat16>{}, {});
+  check(coded<slamb::int8, sum_the_mean, float>{}, {.block = 32});
+}
+
+TEST_CASE("cuda codes: what is not finite is found wherever it is, and only then") {
+  const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer, float value, bool is_usable) {
+    for (const unsigned shift : {0U, 1U})
+      for (const bool compressed : {true, false})
+        for (const std::size_t place : {0U, 1U, 15U, 16U, 4095U, 4096U, 8191U, 8192U, 8205U, 8206U}) {
+          CAPTURE(place);
+          typename Case::rank host({.tensors = {{5}, {8207, compressed}}, .ranks = 2, .shift = shift}, quantizer);
+          typename Case::rank device({.tensors = {{5}, {8207, compressed}}, .ranks = 2, .shift = shift}, quantizer);
+          host.gradient(1)[place] = device.gradient(1)[place] = value;
+          host_side<Case> host_does;
+          device_side<Case> device_does;
+          CHECK(send_all<Case>(
+                    host_does, host, [] {}, [] {}) == is_usable);
+          CHECK(send_all<Case>(
+                    device_does, device, [] {}, [] {}) == is_usable);
+        }
+  };
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  using floats = coded<slamb::sign, sum_the_mean, float>;
+  using halves = coded<slamb::sign, sum_the_mean, bfloat16>;
+  for (const float bad : {infinity, -infinity, nan, 1e30F}) check(floats{}, {}, bad, false);
+  check(floats{}, {}, 1.844e19F, true);
+  check(coded<slamb::int8, sum_the_mean, float>{}, {}, nan, false);
+  check(coded<odd_ternary, sum_the_mean, no_storage>{}, {}, -infinity, false);
+  check(halves{}, {}, 1.8e19F, true);
+}
+
+TEST_CASE("cuda codes: an error that bfloat16 would round to what can never be sent is refused") {
+  const auto usable = [](auto side, auto& r) {
+    r.gradient(0)[9] = 1.84e19F;
+    return send_all<coded<slamb::sign, sum_the_mean, bfloat16>>(
+        side, r, [] {}, [] {});
+  };
+  using halves = coded<slamb::sign, sum_the_mean, bfloat16>;
+  halves::rank host({.tensors = {{100}}, .ranks = 2}, {}), device({.tensors = {{100}}, .ranks = 2}, {});
+  CHECK_FALSE(usable(host_side<halves>(), host));
+  CHECK_FALSE(usable(device_side<halves>(), device));
+}

@@ -1,0 +1,407 @@
+// Passes over selected elements, and where these lie in the payload, interpreted on the CPU, against the host backend.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/interpreter.hpp"
+#include "slamb/backend/cuda/pass_kernel.hpp"
+#include "slamb/backend/cuda/placement_kernels.hpp"
+#include "slamb/backend/cuda/selected_kernel.hpp"
+#include "slamb/backend/host/executor.hpp"
+#include "slamb/optimizer/gradient_exchange.hpp"
+#include "slamb/optimizer/slamb_passes.hpp"
+#include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
+#include "slamb/trust_ratio/unit_trust_ratio.hpp"
+#include "support/cuda_model.hpp"
+#include "support/cuda_payload.hpp"
+#include "support/sparse_memory.hpp"
+
+namespace {
+
+using slamb::cuda::interpreter;
+using slamb::cuda::packed_kernel;
+using slamb::cuda::selected_kernel;
+using test_support::for_every_launch;
+using test_support::guarded_model;
+using test_support::guarded_payload;
+using test_support::model_spec;
+using test_support::poisoned_doubles;
+namespace stream = slamb::stream;
+using rescaled = slamb::rescaled_trust_ratio<>;
+
+/// Small tiles and whole ones, tails of all sorts, a tensor that is always exchanged whole, and one of nothing.
+model_spec spec_of(unsigned alignment) {
+  return {.sizes = {1, 300, 0, 77, 9000, 40},
+          .alignment = alignment,
+          .cut = alignment == 3 ? 500U : 0U,
+          .dense = {3},
+          .age_alignment = alignment};
+}
+
+std::vector<std::uint64_t> placed_by_host(const slamb::layout& tensors, const auto& selection) {
+  std::vector<std::uint64_t> tile_first(tensors.tiles().size() + 1);
+  const slamb::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  slamb::host::executor(1, 1).place_payload(view, selection, tile_first);
+  return tile_first;
+}
+
+std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const slamb::model_view& view,
+                                             std::size_t tiles, const auto& selection) {
+  constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
+  std::vector<std::uint64_t> tile_first(tiles + 2, poison);
+  using selection_type = std::remove_cvref_t<decltype(selection)>;
+  const slamb::cuda::count_selected_kernel<selection_type> count{view, selection, tiles, tile_first.data()};
+  launcher.launch(count, count.work());
+  CHECK(tile_first.front() == poison);  // not yet
+  const slamb::cuda::place_tiles_kernel place{.tiles = tiles, .tile_first = tile_first.data()};
+  launcher.launch(place, place.work());
+  CHECK(tile_first.back() == poison);
+  tile_first.pop_back();
+  return tile_first;
+}
+
+/// A selected pass over a model of `spec`, made by make(model): the host's results, and each launch's beside them.
+template <class Selection, class Make>
+void expect_selected_as_host(model_spec spec, const Selection& selection, const Make& make, bool has_lost = true) {
+  using pass_type = decltype(make(std::declval<const guarded_model&>()));
+  using payload_type = guarded_payload<slamb::stored_age_t<Selection>>;
+  spec.filled = pass_type::reads;
+  guarded_model on_host(spec);
+  const std::vector<std::uint64_t> tile_first = placed_by_host(on_host.tensors(), selection);
+  const auto payload_of = [&] {
+    return payload_type(tile_first, on_host.tensors(), spec, pass_type::receives, has_lost);
+  };
+  const slamb::tile_range tiles = on_host.tiles();
+  std::vector<double> host_sums = poisoned_doubles((tiles.last + 1) * pass_type::sums);
+  payload_type host_payload = payload_of();
+  const slamb::host::executor executor(1, 1);
+  std::uint32_t host_not_finite = 0;
+  executor.run(make(on_host), on_host.view(), host_payload.view(), selection, tiles, host_sums.data(),
+               &host_not_finite);
+  CHECK(host_not_finite == 0);
+
+  std::vector<double> first_sums;
+  for_every_launch([&](const interpreter& launcher) {
+    guarded_model on_device(spec);
+    payload_type payload = payload_of();
+    std::vector<double> sums = poisoned_doubles(host_sums.size());
+    std::uint32_t not_finite = 7;
+    const selected_kernel<pass_type, Selection> kernel{make(on_device), on_device.view(), payload.view(), selection,
+                                                       tiles,           sums.data(),      &not_finite};
+    launcher.launch(kernel, kernel.work());
+    CHECK(on_device == on_host);
+    CHECK(payload == host_payload);
+    CHECK(test_support::are_near(sums, host_sums));
+    CHECK(not_finite == 7);
+    if (first_sums.empty()) first_sums = sums;
+    CHECK(test_support::are_same(sums, first_sums));
+    if ((pass_type::packs & stream::momentum) != 0) CHECK(payload.unwritten(0) == 0);
+    if ((pass_type::packs & stream::variance) != 0) CHECK(payload.unwritten(1) == 0);
+    if ((pass_type::packs & stream::parameter) != 0) CHECK(payload.unwritten(2) == 0);
+    for (unsigned bit = stream::parameter; bit <= stream::residual; bit <<= 1U)
+      if ((pass_type::writes & bit) != 0) CHECK(on_device.unwritten(bit) == 0);
+  });
+}
+
+/// Uses all that a selected pass may.
+struct everything_selected : slamb::pass_without_constants {
+  static constexpr unsigned reads = stream::parameter | stream::gradient | stream::common | stream::residual;
+  static constexpr unsigned writes = stream::exchanged | stream::momentum | stream::common;
+  static constexpr unsigned packs = stream::variance | stream::parameter;
+  static constexpr bool receives = true;
+  static constexpr bool needs_freshness = true;
+  static constexpr int sums = 2;
+
+  template <class Real, class Mask, class Sums>
+  SLAMB_ELEMENT void operator()(slamb::element<Real>& e, const slamb::selected_lanes<Real, Mask>& at,
+                                no_constants /*constants*/, Sums& sums) const {
+    using slamb::select;
+    sums.check_finite(e.gradient);
+    sums.add_square(0, e.gradient);
+    sums.add_square(1, e.parameter + at.freshness);
+    e.momentum = e.exchanged + at.freshness;  // 0 in place of what is not received
+    e.exchanged = select(at.selected, e.exchanged, e.residual);
+    e.variance = e.common + e.gradient;
+    e.common = e.parameter;
+    e.parameter = e.residual;
+  }
+};
+
+/// All passes with all selections, of a model with arrays at this alignment.
+void expect_all_as_host(unsigned alignment, std::uint64_t t) {
+  const model_spec spec = spec_of(alignment);
+  const guarded_model shape(spec);
+  const test_support::made_up_tables<rescaled> tables(shape.tensors(), {});
+  int number = 0;
+  test_support::for_every_selection(shape.tensors(), t, [&](const auto& selection) {
+    CAPTURE(number++);
+    const auto expect = [&](const auto& make) { expect_selected_as_host(spec, selection, make); };
+    expect([&](const guarded_model& m) { return slamb::form_payload<rescaled>{tables.update(m.view())}; });
+    expect([&](const guarded_model& m) { return slamb::apply_received<rescaled>{tables.update(m.view()), 0.3F}; });
+    expect([](const guarded_model& /*model*/) { return slamb::form_selected_gradient{}; });
+    expect([](const guarded_model& /*model*/) { return everything_selected{}; });
+    const auto receive = [](const guarded_model& /*model*/) { return slamb::receive_selected_gradient{{}, 0.5F}; };
+    for (const bool has_lost : {true, false}) expect_selected_as_host(spec, selection, receive, has_lost);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("CUDA selected passes: payload, ages, model and sums are the host's, with every selection") {
+  std::uint64_t t = 1;
+  for (unsigned alignment = 0; alignment <= 4; ++alignment) {
+    CAPTURE(alignment);
+    expect_all_as_host(alignment, t);
+    t = t * 7 + 1;  // 1, 8, 57, 400, 2801
+  }
+}
+
+TEST_CASE("CUDA selected passes: tails of every length, and ten thousand tensors of one element") {
+  model_spec tails;
+  for (std::size_t tail = 0; tail < 16; ++tail) tails.sizes.insert(tails.sizes.end(), {tail, 4096 + tail, 8192 + tail});
+  const model_spec many{.sizes = std::vector<std::size_t>(10000, 1)};
+  for (const model_spec& spec : {tails, many}) {
+    const auto round_robin = slamb::random_k<>{.k = 0.3}.at(5);
+    const auto bernoulli = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.3}.at(5);
+    expect_selected_as_host(spec, round_robin, [](const guarded_model& /*model*/) { return everything_selected{}; });
+    expect_selected_as_host(spec, bernoulli, [](const guarded_model& /*model*/) { return everything_selected{}; });
+  }
+}
+
+TEST_CASE("CUDA selected passes: stored ages may lie anywhere, where all other arrays are aligned") {
+  for (unsigned age_alignment = 0; age_alignment < 8; ++age_alignment) {
+    CAPTURE(age_alignment);
+    const model_spec spec{.sizes = {33, 5000}, .age_alignment = age_alignment};
+    const auto bernoulli = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.3}.at(5);  // ages are bytes
+    const std::vector<std::uint8_t> mask = test_support::random_mask(8, 1, 5033, 0.4);
+    const slamb::explicit_mask::selection chosen{mask.data()};  // of two bytes
+    expect_selected_as_host(spec, bernoulli, [](const guarded_model& /*model*/) { return everything_selected{}; });
+    expect_selected_as_host(spec, chosen, [](const guarded_model& /*model*/) { return everything_selected{}; });
+  }
+}
+
+TEST_CASE("CUDA placement: counts and places are the host's") {
+  for (const std::uint64_t t : {1U, 2U, 3U, 300U}) {
+    for (const std::uint64_t cut : {0U, 37U}) {
+      guarded_model m({.sizes = {1, 300, 0, 77, 9000, 40, 20000}, .filled = 0, .cut = cut, .dense = {3}});
+      int number = 0;
+      test_support::for_every_selection(m.tensors(), t, [&](const auto& selection) {
+        CAPTURE(number++);
+        const std::vector<std::uint64_t> expected = placed_by_host(m.tensors(), selection);
+        for_every_launch([&](const interpreter& launcher) {
+          CHECK(placed_by_kernels(launcher, m.view(), m.tensors().tiles().size(), selection) == expected);
+        });
+      });
+    }
+  }
+}
+
+TEST_CASE("CUDA placement: any number of tiles, more elements than 2^32, and the room for them") {
+  test_support::random_source source(2);
+  for (const std::size_t tiles : {0U, 1U, 2U, 4095U, 4096U, 4097U, 50000U}) {
+    CAPTURE(tiles);
+    std::vector<std::uint64_t> counts(tiles + 1, ~std::uint64_t{0});  // the first says nothing
+    for (std::size_t i = 1; i <= tiles; ++i) counts[i] = source.below(1U << 20U);
+    std::vector<std::uint64_t> expected(tiles + 1, 0);
+    for (std::size_t i = 1; i <= tiles; ++i) expected[i] = expected[i - 1] + counts[i];
+    if (tiles == 50000) CHECK(expected.back() > std::uint64_t{1} << 34U);
+    for_every_launch([&](const interpreter& launcher) {
+      std::vector<std::uint64_t> tile_first = counts;
+      std::uint32_t too_many = 7;
+      const slamb::cuda::place_tiles_kernel place{
+          .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back(), .too_many = &too_many};
+      launcher.launch(place, place.work());
+      CHECK(tile_first == expected);
+      CHECK(too_many == 7);
+      if (tiles == 0) return;
+      tile_first = counts;
+      const slamb::cuda::place_tiles_kernel short_of_room{
+          .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back() - 1, .too_many = &too_many};
+      launcher.launch(short_of_room, short_of_room.work());
+      CHECK(tile_first == expected);
+      CHECK(too_many == 1);
+    });
+  }
+}
+
+TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host") {
+  for (unsigned alignment = 0; alignment <= 4; ++alignment) {
+    CAPTURE(alignment);
+    const guarded_model m(spec_of(alignment));
+    const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
+    const slamb::sum_received<rescaled> pass{tables.update(m.view()), 0.25F};
+    test_support::for_every_selection(m.tensors(), 6, [&](const auto& selection) {
+      const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
+      const guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec_of(alignment), true, true);
+      const std::size_t tiles = m.tensors().tiles().size();
+      std::vector<double> before = poisoned_doubles(tiles * 4 + 1);
+      for (std::size_t i = 4; i < tiles * 4; ++i) before[i] = static_cast<double>(i % 13);
+      std::vector<double> expected = before;
+      slamb::host::executor(1, 1).run_packed(pass, m.view(), payload.view(), {1, tiles}, expected.data());
+      std::vector<double> first_sums;
+      for_every_launch([&](const interpreter& launcher) {
+        std::vector<double> sums = before;
+        const packed_kernel<slamb::sum_received<rescaled>> kernel{
+            pass, m.view(), payload.view(), {1, tiles}, sums.data()};
+        launcher.launch(kernel, kernel.work());
+        CHECK(test_support::are_near(sums, expected));
+        if (first_sums.empty()) first_sums = sums;
+        CHECK(test_support::are_same(sums, first_sums));
+      });
+      if (tile_first.back() > tile_first[1]) CHECK(!test_support::are_same(first_sums, before));
+    });
+  }
+}
+
+TEST_CASE("CUDA selected passes: a value that is not finite is found, whether it is selected or not") {
+  const model_spec spec{.sizes = {3, 4096 + 21, 50}, .filled = stream::gradient | stream::momentum, .dense = {2}};
+  guarded_model m(spec);
+  using pass_type = slamb::form_payload<slamb::unit_trust_ratio>;
+  const test_support::made_up_tables<slamb::unit_trust_ratio> tables(m.tensors(), {});
+  const auto selection = slamb::random_k<>{.k = 0.5}.at(2);
+  const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
+  const guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec, false, true);
+  const auto finds = [&](std::uint32_t first) {
+    std::uint32_t not_finite = first;
+    const selected_kernel<pass_type, std::remove_cv_t<decltype(selection)>> kernel{
+        {tables.update(m.view())}, m.view(), payload.view(), selection, m.tiles(), nullptr, &not_finite};
+    interpreter(2, slamb::cuda::thread_order::backwards).launch(kernel, kernel.work());
+    return not_finite;
+  };
+  CHECK(finds(0) == 0);
+  CHECK(finds(9) == 9);
+  for (std::size_t tensor = 0; tensor < 3; ++tensor) {
+    const std::size_t size = spec.sizes[tensor];
+    for (std::size_t i = 0; i < size; i += i >= 24 && i + 30 < size ? size - 30 - i : 1) {
+      CAPTURE(i);
+      const float before = std::exchange(m.gradient(tensor)[i], std::numeric_limits<float>::infinity());
+      CHECK(finds(0) == 1);
+      m.gradient(tensor)[i] = before;
+    }
+  }
+  CHECK(finds(0) == 0);
+}
+
+TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it is") {
+  const model_spec spec = spec_of(0);
+  const auto selection = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.5}.at(2);
+  const auto counted = slamb::random_k<>{.k = 0.5}.at(2);
+  for (const std::uint32_t refused : {0U, 1U})
+    for_every_launch([&](const interpreter& launcher) {
+      guarded_model m(spec);
+      m.gradient(4)[0] = std::numeric_limits<float>::infinity();
+      guarded_model untouched(spec);
+      untouched.gradient(4)[0] = std::numeric_limits<float>::infinity();
+      const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
+      guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec, true, true);
+      const guarded_payload<std::uint8_t> untouched_payload(tile_first, m.tensors(), spec, true, true);
+      slamb::model_view view = m.view();
+      view.refused = &refused;
+      std::vector<double> sums = poisoned_doubles(m.tiles().last * 4);
+      std::uint32_t not_finite = 0;
+      const selected_kernel<everything_selected, slamb::detail::bernoulli_selection> kernel{
+          {}, view, payload.view(), selection, m.tiles(), sums.data(), &not_finite};
+      launcher.launch(kernel, kernel.work());
+      CHECK((m == untouched) == (refused != 0));
+      CHECK((payload == untouched_payload) == (refused != 0));
+      CHECK(test_support::are_same(sums, poisoned_doubles(sums.size())) == (refused != 0));
+      CHECK(not_finite == (refused == 0 ? 1U : 0U));
+
+      const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
+      std::vector<double> added(m.tiles().last * 4, 1.0);
+      const packed_kernel<slamb::sum_received<rescaled>> packed{
+          {tables.update(view), 0.25F}, view, untouched_payload.view(), m.tiles(), added.data()};
+      launcher.launch(packed, packed.work());
+      CHECK((added == std::vector<double>(added.size(), 1.0)) == (refused != 0));
+
+      const std::vector<std::uint64_t> nothing(tile_first.size(), 12345);
+      std::vector<std::uint64_t> placed = nothing;
+      const std::size_t tiles = m.tiles().last;
+      launcher.launch(
+          slamb::cuda::count_selected_kernel<slamb::detail::bernoulli_selection>{view, selection, tiles, placed.data()},
+          tiles);
+      CHECK((placed == nothing) == (refused != 0));
+      placed = nothing;
+      launcher.launch(
+          slamb::cuda::count_selected_kernel<slamb::detail::round_robin_selection>{view, counted, tiles, placed.data()},
+          1);
+      CHECK((placed == nothing) == (refused != 0));
+      placed = nothing;
+      std::uint32_t too_many = 0;
+      launcher.launch(slamb::cuda::place_tiles_kernel{tiles, placed.data(), &refused, 1, &too_many}, 1);
+      CHECK((placed == nothing) == (refused != 0));
+      CHECK(too_many == (refused == 0 ? 1U : 0U));
+    });
+}
+
+TEST_CASE("CUDA selected passes: no tensors") {
+  const guarded_model m({.sizes = {}});
+  const auto selection = slamb::random_k<>{}.at(1);
+  CHECK(placed_by_kernels(interpreter(), m.view(), 0, selection) == std::vector<std::uint64_t>{0});
+  expect_selected_as_host({.sizes = {}}, selection,
+                          [](const guarded_model& /*model*/) { return everything_selected{}; });
+}
+
+TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
+  constexpr std::uint64_t size = (std::uint64_t{1} << 32U) + 5;
+  test_support::sparse_memory parameter(size), gradient(size), momentum(size), variance(size), ages(size / 4 + 1);
+  if (!parameter || !gradient || !momentum || !variance || !ages) {
+    MESSAGE("skipped: the system gives no address space of 17 GB");
+    return;
+  }
+  const slamb::parameter tensor{.data = parameter.data(), .gradient = gradient.data(), .size = size};
+  const slamb::layout tensors({&tensor, 1}, 0.01);
+  // The last two tiles, as if there were no others.
+  const slamb::model_view view{.segments = tensors.segments().data(),
+                               .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2),
+                               .momentum = momentum.data(),
+                               .variance = variance.data()};
+  constexpr std::uint64_t seen = 8192 + 5;
+  const test_support::made_up_tables<rescaled> tables(tensors, {});
+  const slamb::apply_received<rescaled> pass{tables.update(view), 0.5F};
+  std::vector<float> received(seen, 0.7F);
+  const std::vector<float> fresh{1.0F, 0.5F, 0.25F};
+  const auto expect = [&](const auto& selection) {
+    using selection_type = std::remove_cvref_t<decltype(selection)>;
+    std::vector<std::uint64_t> tile_first(3);
+    slamb::host::executor(1, 1).place_payload(view, selection, tile_first);
+    CHECK(tile_first.back() > seen / 20);
+    CHECK(placed_by_kernels(interpreter(), view, 2, selection) == tile_first);
+    const slamb::payload_view payload{tile_first.data(), received.data(),   nullptr,
+                                      nullptr,           {fresh.data(), 3}, ages.data()};
+    const auto result_of = [&](const auto& run) {
+      test_support::random_source source(9);
+      for (std::uint64_t i = size - seen; i < size; ++i) {
+        for (auto* array : {&parameter, &gradient, &momentum, &variance})
+          array->data()[i] = static_cast<float>(source.uniform());
+        reinterpret_cast<std::uint8_t*>(ages.data())[i] = static_cast<std::uint8_t>(i % 2);
+      }
+      run();
+      std::vector<float> all;
+      for (auto* array : {&parameter, &momentum, &variance})
+        all.insert(all.end(), array->data() + (size - seen), array->data() + size);
+      for (std::uint64_t i = size - seen; i < size; ++i)
+        all.push_back(static_cast<float>(reinterpret_cast<std::uint8_t*>(ages.data())[i]));
+      return all;
+    };
+    const auto by_host = result_of([&] {
+      slamb::host::executor(1, 1).run(pass, view, payload, selection, {0, 2}, nullptr);
+    });
+    const auto by_kernel = result_of([&] {
+      const selected_kernel<slamb::apply_received<rescaled>, selection_type> kernel{
+          pass, view, payload, selection, {0, 2}};
+      interpreter().launch(kernel, kernel.work());
+    });
+    CHECK(by_host == by_kernel);
+    CHECK(by_host != result_of([] {}));
+  };
+  expect(slamb::random_k<>{.k = 0.1}.at(3));
+  expect(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.1}.at(3));
+}

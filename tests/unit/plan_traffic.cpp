@@ -1,0 +1,229 @@
+// Plans against what optimizers really send: byte for byte and round for round, after every step.
+#include "slamb/plan/traffic.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/plan/lamb.hpp"
+#include "slamb/plan/one_bit.hpp"
+#include "slamb/plan/slamb.hpp"
+#include "slamb/plan/zero_one_adam.hpp"
+#include "slamb/slamb.hpp"
+#include "support/cluster.hpp"
+
+namespace {
+
+using slamb::host_backend;
+using slamb::thread_communicator;
+using test_support::experiment;
+using test_support::model;
+using test_support::replica;
+using test_support::tensor_spec;
+
+/// Selects every third element, and knows no faster way to count them than to look at each.
+struct every_third {
+  static constexpr bool is_sparsifier = true;
+  static constexpr bool payload_is_summable = true;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = 32;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
+
+  struct selection {
+    std::uint64_t step;
+    SLAMB_HOST_DEVICE bool selects(slamb::coordinate c) const { return (c.index + step) % 3 == 0; }
+  };
+  static selection at(std::uint64_t step) { return {step}; }
+};
+
+std::vector<slamb::tensor_shape> shapes_of(const model& tensors) {
+  std::vector<slamb::tensor_shape> shapes;
+  for (const tensor_spec& l : tensors) shapes.push_back({l.size, l.dimensions, l.options.compress});
+  return shapes;
+}
+
+/// Sizes that are multiples of nothing, empty tensors, tensors smaller than the number of ranks, and some that go whole.
+std::vector<model> odd_models() {
+  std::vector<model> all{test_support::random_model(401, 6),
+                         {{1}},
+                         {{1, 1}, {3}, {2, 1}},
+                         {{20'011}, {300, 1}, {0}, {8999}, {9000}},
+                         {{129}, {127}, {640, 1}, {5}}};
+  all[4][0].options.compress = false;
+  return all;
+}
+
+/// Trains on `world` ranks and compares every rank's traffic with the plan after each step.
+template <class Optimizer>
+void check_plan(const model& tensors, int world, std::size_t steps, const typename Optimizer::options_type& options) {
+  CAPTURE(world);
+  CAPTURE(tensors.size());
+  const experiment e = test_support::make_experiment(tensors, 400, world, steps);
+  const std::vector<slamb::tensor_shape> shapes = shapes_of(tensors);
+  const auto plan = slamb::plan_traffic(shapes, options, {.ranks = world});
+  slamb::run_ranks(world, [&](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    Optimizer optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread());
+    slamb::traffic_counts planned;
+    for (std::size_t t = 0; t < steps; ++t) {
+      CAPTURE(t);
+      mine.set_gradient(e.gradients[t][rank]);
+      optimizer.step(0.001);
+      slamb::detail::add_times(planned, plan.step(t + 1), 1);
+      const slamb::traffic_counts sent = optimizer.statistics().traffic;
+      CHECK(sent.total() == planned.total());
+      CHECK(sent == planned);
+    }
+    CHECK(optimizer.statistics().skipped_steps == 0);
+    CHECK(plan.total(steps) == planned);
+  });
+}
+
+template <class Optimizer>
+void check_plans(std::size_t steps, const typename Optimizer::options_type& options) {
+  for (const model& tensors : odd_models())
+    for (int world = 1; world <= 5; ++world) check_plan<Optimizer>(tensors, world, steps, options);
+}
+
+template <class Compressor>
+using slamb_with = slamb::slamb<thread_communicator, Compressor>;
+
+template <class Compressor>
+using one_bit_adam_with = slamb::one_bit_adam<thread_communicator, Compressor>;
+
+template <class Compressor, class ErrorFeedback>
+using lamb_with =
+    slamb::basic_lamb<Compressor, ErrorFeedback, slamb::layerwise_trust_ratio, thread_communicator, host_backend>;
+
+}  // namespace
+
+TEST_CASE("plan: LAMB and AdamW as they send") {
+  check_plans<slamb::lamb<thread_communicator>>(3, {});
+  check_plans<slamb::adamw<thread_communicator>>(3, {});
+}
+
+TEST_CASE("plan: SLAMB as it sends, with round robin of any part and block") {
+  using optimizer = slamb_with<slamb::random_k<>>;
+  check_plans<optimizer>(12, {.local_steps = 5});
+  check_plans<optimizer>(9, {.local_steps = 3, .dense_below = 100, .compressor = {.k = 0.25, .block = 16}});
+  check_plans<optimizer>(5, {.local_steps = 1, .dense_below = 0, .compressor = {.k = 0.03, .block = 7, .seed = 5}});
+  check_plans<optimizer>(3, {.local_steps = 100, .dense_below = 0, .compressor = {.k = 1.0}});
+}
+
+TEST_CASE("plan: SLAMB with a payload that varies, or that only looking at each element counts") {
+  check_plans<slamb_with<slamb::random_k<slamb::sampling::bernoulli>>>(5, {.local_steps = 2, .dense_below = 20});
+  check_plans<slamb_with<every_third>>(5, {.local_steps = 2, .dense_below = 20});
+  check_plans<slamb_with<slamb::no_compressor>>(3, {.local_steps = 2});
+}
+
+TEST_CASE("plan: SLAMB without norms averages through a smaller buffer") {
+  using optimizer = slamb::slamb<thread_communicator, slamb::random_k<>, slamb::unit_trust_ratio>;
+  check_plan<optimizer>({{50'000}, {30'000}}, 3, 4, {.local_steps = 2});
+}
+
+TEST_CASE("plan: the pieces of the parameters' averaging are counted") {
+  const model tensors{{100'003}, {90'001}, {17}};
+  const auto shapes = shapes_of(tensors);
+  slamb::slamb<>::options_type options{.local_steps = 10, .compressor = {.k = 0.02}};
+  const auto plan = slamb::plan_traffic(shapes, options, {.ranks = 2});
+  CHECK(plan.step(1).total().rounds > 10);
+  CHECK(plan.step(2).total().rounds == 1);
+  check_plan<slamb_with<slamb::random_k<>>>(tensors, 2, 12, options);
+}
+
+TEST_CASE("plan: 1-bit Adam and 1-bit LAMB as they send, in the warm-up and after it") {
+  check_plans<one_bit_adam_with<slamb::sign>>(6, {.warm_up = {3}});
+  check_plans<one_bit_adam_with<slamb::sign>>(6, {.warm_up = {1}, .compressor = {slamb::scale_sharing::per_tensor}});
+  check_plans<slamb::one_bit_lamb<thread_communicator>>(6, {.warm_up = {2}});
+}
+
+TEST_CASE("plan: 1-bit Adam with other quantizers as it sends") {
+  check_plans<one_bit_adam_with<slamb::int8>>(3, {.warm_up = {1}});
+  check_plans<one_bit_adam_with<slamb::int4>>(3, {.warm_up = {1}, .compressor = {.block = 16}});
+  check_plans<one_bit_adam_with<slamb::natural>>(3, {.warm_up = {1}});
+  check_plans<one_bit_adam_with<slamb::fp16>>(3, {.warm_up = {1}});
+}
+
+TEST_CASE("plan: SLAMB in codes as it sends") {
+  using chained = slamb::chain<slamb::random_k<>, slamb::int8>;
+  check_plans<slamb_with<chained>>(12, {.local_steps = 5});
+  check_plans<slamb_with<chained>>(
+      7, {.local_steps = 3, .dense_below = 20, .compressor = {{.k = 0.25, .block = 16}, {.block = 16}}});
+  check_plans<slamb_with<slamb::chain<every_third, slamb::sign>>>(4, {.local_steps = 2, .dense_below = 20});
+  check_plans<slamb_with<slamb::chain<slamb::random_k<slamb::sampling::bernoulli>, slamb::natural>>>(
+      4, {.local_steps = 2, .dense_below = 20});
+}
+
+TEST_CASE("plan: SLAMB with a leader's choice as it sends") {
+  check_plans<slamb_with<slamb::top_k>>(6, {.local_steps = 3, .dense_below = 20, .compressor = {.k = 0.1}});
+  check_plans<slamb_with<slamb::chain<slamb::top_k, slamb::int4>>>(4, {.local_steps = 3, .dense_below = 20});
+}
+
+TEST_CASE("plan: LAMB with a compressed gradient as it sends") {
+  check_plans<lamb_with<slamb::sign, slamb::two_sided<>>>(3, {});
+  check_plans<lamb_with<slamb::int8, slamb::residual<>>>(3, {.compressor = {.block = 64}});
+  check_plans<lamb_with<slamb::bf16, slamb::no_error_feedback>>(2, {});
+  check_plans<lamb_with<slamb::random_k<>, slamb::residual<>>>(11, {.compressor = {.k = 0.2}});
+  check_plans<lamb_with<slamb::top_k, slamb::residual<>>>(4, {.compressor = {.k = 0.1}});
+  check_plans<lamb_with<slamb::chain<slamb::random_k<>, slamb::int8>, slamb::residual<>>>(4, {});
+}
+
+TEST_CASE("plan: one rank that compresses alone calls the collectives, and sends nothing") {
+  for (const model& tensors : odd_models()) {
+    check_plan<one_bit_adam_with<slamb::sign>>(tensors, 1, 4, {.compress_alone = true, .warm_up = {2}});
+    check_plan<lamb_with<slamb::sign, slamb::two_sided<>>>(tensors, 1, 2, {.compress_alone = true});
+    check_plan<slamb::zero_one_adam<thread_communicator>>(
+        tensors, 1, 6, {.compress_alone = true, .variance_schedule = {.freeze_step = 3, .update_scaler = 1}});
+  }
+}
+
+TEST_CASE("plan: 0/1 Adam as it sends, through both phases and their intervals") {
+  check_plans<slamb::zero_one_adam<thread_communicator>>(24,
+                                                         {.variance_schedule = {.freeze_step = 9, .update_scaler = 2},
+                                                          .local_schedule = {.scaler = 4, .clipper = 4},
+                                                          .compressor = {slamb::scale_sharing::per_tensor}});
+  check_plans<slamb::zero_one_adam<thread_communicator>>(
+      7, {.variance_schedule = {.freeze_step = 0}, .local_schedule = {.scaler = 1, .clipper = 3}});
+}
+
+TEST_CASE("plan: a helper that compares must see a byte of difference") {
+  slamb::traffic_counts a, b;
+  a.record(slamb::collective::all_reduce, 10, 4, 3);
+  b.record(slamb::collective::all_reduce, 10, 4, 3);
+  CHECK(a == b);
+  b.record(slamb::collective::all_to_all, 0, 1, 3);
+  CHECK_FALSE(a == b);
+}
+
+TEST_CASE("plan: bytes of a value multiply what is summed, and nothing else") {
+  const std::vector<slamb::tensor_shape> shapes{{1000}, {24}};
+  const auto sent = [&](const auto& options, std::uint64_t value_bytes, std::uint64_t t) {
+    return slamb::plan_traffic(shapes, options, {4, value_bytes}).step(t);
+  };
+  using slamb::collective;
+  CHECK(sent(slamb::lamb<>::options_type{}, 4, 1).total().payload_bytes == 4096);
+  CHECK(sent(slamb::lamb<>::options_type{}, 2, 1).total().payload_bytes == 2048);
+  CHECK(sent(slamb::slamb<>::options_type{}, 2, 2).total().payload_bytes == 2048);  // small tensors go whole
+  const slamb::one_bit_adam<>::options_type one_bit{.warm_up = {1}};
+  CHECK(sent(one_bit, 2, 1).total().payload_bytes == 2048);
+  CHECK(sent(one_bit, 2, 2) == sent(one_bit, 4, 2));
+}
+
+TEST_CASE("plan: refuses worlds and settings that cannot be") {
+  const std::vector<slamb::tensor_shape> shapes{{1000}};
+  const slamb::lamb<>::options_type dense;
+  CHECK_THROWS_AS(slamb::plan_traffic(shapes, dense, {0, 4}), std::invalid_argument);
+  CHECK_THROWS_AS(slamb::plan_traffic(shapes, dense, {2, 0}), std::invalid_argument);
+  slamb::slamb<>::options_type sparse;
+  sparse.compressor.k = 0.0;
+  CHECK_THROWS_AS(slamb::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
+  sparse = {.local_steps = 0};
+  CHECK_THROWS_AS(slamb::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
+  slamb::one_bit_adam<>::options_type one_bit{.warm_up = {0}};
+  CHECK_THROWS_AS(slamb::plan_traffic(shapes, one_bit, {2, 4}), std::invalid_argument);
+}
