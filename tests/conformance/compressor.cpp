@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "slamb/communicator/run_ranks.hpp"
+#include "slamb/core/bits.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 #include "support/odd_policies.hpp"
@@ -110,7 +111,7 @@ fault fill_fault(const Selection& s, const place& where, std::uint64_t step, con
     std::vector<float> expected(count + 16, untouched);
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::uint64_t at = first + i;
-      if (h.selected[at] != 0) expected_bits[i / 16] = static_cast<std::uint16_t>(expected_bits[i / 16] | 1U << i % 16);
+      if (h.selected[at] != 0) slamb::set_bit(expected_bits.data(), i);
       expected[i] = table[std::min<std::size_t>(h.age[at], table.size() - 1)];
     }
     const slamb::freshness_table freshness_by_age{table.data(), static_cast<std::uint32_t>(table.size())};

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/real.hpp"
 
@@ -119,7 +120,7 @@ struct alternating : sparsifier_facts {
       if (c.index % 2 != 0) return false;
       for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t its_age = (i + static_cast<std::uint32_t>(step % 2)) % 2;
-        if (its_age == 0) bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (1U << (i % 16)));
+        if (its_age == 0) slamb::set_bit(bits, i);
         if (freshness != nullptr) freshness[i] = table[its_age];
       }
       return true;

@@ -20,6 +20,7 @@
 #include "slamb/backend/host/uniform.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
+#include "slamb/core/bits.hpp"
 #include "support/cuda_coded.hpp"
 #include "support/cuda_coded_passes.hpp"
 #include "support/generate.hpp"
@@ -95,10 +96,8 @@ struct odd_chooser {
 
   SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const { return (count + 1) / 2; }
   SLAMB_HOST_DEVICE void choose(const float* values, std::uint32_t count, std::uint16_t* bits) const {
-    for (std::uint32_t j = 0; j < chosen_of(count); ++j) {
-      const std::uint32_t i = count > 0 && values[0] > 0.0F ? j : 2 * j;
-      bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | 1U << (i % 16));
-    }
+    for (std::uint32_t j = 0; j < chosen_of(count); ++j)
+      slamb::set_bit(bits, count > 0 && values[0] > 0.0F ? j : 2 * j);
   }
 };
 static_assert(slamb::chooser<odd_chooser>);

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "slamb/core/bits.hpp"
 #include "slamb/core/layout.hpp"
 #include "support/allocations.hpp"
 #include "support/described.hpp"
@@ -30,7 +31,7 @@ constexpr std::uint16_t untouched = 0xA5C3;
 /// Indices as bits: i is bit i % 16 of word i / 16.
 std::vector<std::uint16_t> bits_of(const std::vector<std::size_t>& chosen, std::size_t count) {
   std::vector<std::uint16_t> bits((count + 15) / 16, 0);
-  for (const std::size_t i : chosen) bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | 1U << (i % 16));
+  for (const std::size_t i : chosen) slamb::set_bit(bits.data(), static_cast<std::uint32_t>(i));
   return bits;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/random.hpp"
 
@@ -55,8 +56,7 @@ struct bernoulli_selection {
       for (std::uint32_t j = 0; j < 4 * counters; ++j) {
         const std::uint64_t i = counter * 4 + j - c.index;  // wraps around for elements before the first
         if (i >= count) continue;
-        const std::uint32_t selected = word[j % 4][j / 4] < threshold ? 1U : 0U;
-        bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (selected << (i % 16)));
+        set_bit(bits, static_cast<std::uint32_t>(i), word[j % 4][j / 4] < threshold ? 1U : 0U);
       }
     }
     return true;

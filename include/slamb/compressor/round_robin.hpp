@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/random.hpp"
 
@@ -133,7 +134,7 @@ struct round_robin_selection {
       part.index = from;
       runs(part, to - from, [&](std::uint64_t begin, std::uint64_t, std::uint32_t its_age) {
         const auto i = static_cast<std::uint32_t>(begin - c.index);
-        if (its_age == 0) bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (1U << (i % 16)));
+        if (its_age == 0) set_bit(bits, i);
         if (freshness != nullptr) freshness[i] = table[its_age];
       });
     };
@@ -190,7 +191,7 @@ struct round_robin_selection {
         const std::uint32_t sent = sent_position(d);
         const auto at = static_cast<std::uint32_t>(group * slots - c.index);
         const std::uint32_t i = at + sent;
-        bits[i / 16] = static_cast<std::uint16_t>(bits[i / 16] | (1U << (i % 16)));
+        set_bit(bits, i);
         if constexpr (Freshness) cycles.copy(d.which, sent == 0 ? 0 : slots - sent, slots, count - at, freshness + at);
       }
     }

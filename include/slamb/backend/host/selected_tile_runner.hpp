@@ -8,6 +8,7 @@
 
 #include "slamb/backend/host/packing.hpp"
 #include "slamb/backend/host/tile_runner.hpp"
+#include "slamb/core/bits.hpp"
 #include "slamb/core/selected_pass.hpp"
 
 namespace slamb::host {
@@ -29,7 +30,7 @@ struct chunk_selection {
 
   void select(std::uint32_t begin, std::uint32_t length) {
     if (length == 1) {
-      bits[begin / lanes] = static_cast<std::uint16_t>(bits[begin / lanes] | (1U << (begin % lanes)));
+      set_bit(bits, begin);
       return;
     }
     for (const std::uint32_t end = begin + length; begin < end;) {
