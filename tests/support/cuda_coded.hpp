@@ -91,7 +91,7 @@ struct coded_tables {
                               .deviation_correction = 1.1F,
                               .epsilon = 1e-3F,
                               .gradient_scale = 0.7F};
-  std::vector<float> rates;          // [tensors]
+  std::vector<double> rates{0.011};  // [groups]
   std::vector<float> signal_scales;  // [tensors][2]
 };
 
@@ -176,8 +176,9 @@ class coded_rank {
       parameters.push_back({.data = data,
                             .gradient = gradients_.back(),
                             .size = t.size,
-                            .options = {.compress = t.compressed, .rows = t.rows}});
-      tables.rates.push_back(0.01F + 0.001F * static_cast<float>(parameters.size()));
+                            .options = {.learning_rate_factor = 1.0 + 0.1 * static_cast<double>(parameters.size()),
+                                        .compress = t.compressed,
+                                        .rows = t.rows}});
       tables.signal_scales.insert(tables.signal_scales.end(), {1.7F, 1.0F / 1.7F});
     }
     return {parameters, 0.01};

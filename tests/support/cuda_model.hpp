@@ -207,7 +207,7 @@ class made_up_tables {
     for (const slamb::segment& s : tensors.segments()) {
       double sums[8];
       for (double& x : sums) x = 0.5 + source.uniform();
-      rates_.push_back(static_cast<float>(0.01 * source.uniform()));
+      rates_.resize(std::max<std::size_t>(rates_.size(), s.group + 1), 0.01 * source.uniform());
       factors_.push_back(ratio.factors(sums, {.adapt = s.adapt, .weight_decay = s.weight_decay, .world = 3}));
     }
   }
@@ -219,7 +219,7 @@ class made_up_tables {
  private:
   TrustRatio ratio_;
   slamb::adam_scalars scalars_{0.1F, 0.02F, 1.7F, 2.3F, 1e-6F, 0.5F};
-  std::vector<float> rates_;
+  std::vector<double> rates_;  // [groups]
   std::vector<slamb::factors_of<TrustRatio>> factors_;
 };
 

@@ -186,6 +186,7 @@ class exchanging_rank {
     exchange_.measure_next();
     base_.record()->taken = exchanges_++;  // refused ones count as well
     base_.begin_step();
+    base_.executor.invoke(exchange_.starts(base_, buffer_->bytes()));
     exchange_.send(keep_the_mean{}, base_, base_.view(), buffer_->bytes());
     now.done = !base_.is_known_to_be_refused();
     if (now.done) {

@@ -220,6 +220,17 @@ TEST_CASE("CUDA placement: any number of tiles, more elements than 2^32, and the
       launcher.launch(place, place.work());
       CHECK(tile_first == expected);
       CHECK(too_many == 7);
+      tile_first = counts;
+      if (expected.back() < 1U << 22U) {
+        std::vector<float> payload(expected.back() + 4, 1.0F), cleared = payload;
+        std::fill_n(cleared.end() - 4, 3, 0.0F);
+        const slamb::cuda::place_tiles_kernel with_room{
+            .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back() + 3, .payload = payload.data()};
+        tile_first = counts;
+        launcher.launch(with_room, with_room.work());
+        CHECK(tile_first == expected);
+        CHECK(payload == cleared);
+      }
       if (tiles == 0) return;
       tile_first = counts;
       const slamb::cuda::place_tiles_kernel short_of_room{

@@ -27,6 +27,37 @@ struct step_record {
 
 // Functions that an executor invokes: trivially copyable, called once, by one thread.
 
+struct nothing_to_do {
+  SLAMB_HOST_DEVICE void operator()() const {}
+};
+
+/// Several, one after another.
+template <class First, class... Rest>
+struct in_order {
+  First first;
+  in_order<Rest...> rest;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    first();
+    rest();
+  }
+};
+template <class Last>
+struct in_order<Last> {
+  Last last;
+
+  SLAMB_HOST_DEVICE void operator()() const { last(); }
+};
+
+template <class Last>
+in_order<Last> all_in_order(const Last& last) {
+  return {last};
+}
+template <class First, class... Rest>
+auto all_in_order(const First& first, const Rest&... rest) {
+  return in_order<First, Rest...>{first, all_in_order(rest...)};
+}
+
 /// Begins a step.
 struct begin_step {
   step_record* record;

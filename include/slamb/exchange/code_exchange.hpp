@@ -74,6 +74,12 @@ class code_exchange {
     return wire;
   }
 
+  /// What makes the messages ready to be encoded; for an executor to invoke before `send`.
+  auto starts(const wire_view& wire) const {
+    return all_in_order(start_messages{wire.sent, wire_.message_bytes(), wire_.ranks()},
+                        start_messages{wire.averaged, wire_.message_bytes(), 1});
+  }
+
   /// Both phases. Nothing that lasts is changed; the step is refused, on all ranks, if the signal of any is not finite, or if
   /// any has seen earlier in the step what is not.
   ///
@@ -143,11 +149,11 @@ class code_exchange {
       executor.template send<work(), WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), statistic,
                                                     base.not_finite());
     };
-    executor.invoke(start_messages{wire.sent, wire_.message_bytes(), wire_.ranks()});
     run([] { return needs_scale_first ? encoding::measure : encoding::both; });
-    executor.template finish_scales<Quantizer>(tables_.sent_scales(base), statistic, counts, wire.sent, model.refused);
+    executor.template finish_scales<Quantizer>(
+        tables_.sent_scales(base), statistic, counts, wire.sent, model.refused,
+        tell_by_scales{base.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
     if constexpr (needs_scale_first) run([] { return encoding::encode; });
-    executor.invoke(tell_by_scales{base.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
   }
 
   // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
@@ -158,7 +164,6 @@ class code_exchange {
     const auto run = [&](auto work) {
       executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(base), statistic);
     };
-    executor.invoke(start_messages{wire.averaged, wire_.message_bytes(), 1});
     run([] { return needs_scale_first ? encoding::measure : encoding::both; });
     executor.template finish_scales<Quantizer>(tables_.averaged_scales(base), statistic, counts, wire.averaged,
                                                model.refused);

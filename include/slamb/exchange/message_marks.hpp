@@ -28,13 +28,14 @@ struct start_messages {
 
 /// Sets it to NaN if this rank has seen what is not finite.
 struct tell_by_scales {
-  const step_record* record;
-  std::byte* messages;
-  std::uint64_t message_bytes;
-  std::uint64_t count;
+  const step_record* record = nullptr;  ///< null: nothing is told
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
 
+  SLAMB_HOST_DEVICE bool has_to_tell() const { return record != nullptr && record->not_finite != 0; }
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->not_finite == 0) return;
+    if (!has_to_tell()) return;
     for (std::uint64_t i = 0; i < count; ++i)
       *scale_in(messages + i * message_bytes, 0) = as_real(std::uint32_t{0x7FC00000U});
   }

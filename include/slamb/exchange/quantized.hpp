@@ -17,6 +17,7 @@
 #include "slamb/exchange/code_exchange.hpp"
 #include "slamb/exchange/counted_elements.hpp"
 #include "slamb/exchange/wire_layout.hpp"
+#include "slamb/optimizer/model_norms.hpp"
 
 namespace slamb {
 
@@ -97,6 +98,11 @@ class quantized_exchange {
     if (is_active(base)) counted_.find(base, wire_at(base, {}));
   }
 
+  /// What makes the buffer ready; for an executor to invoke before `send`.
+  auto starts(const Base& base, std::span<std::byte> buffer) const {
+    return codes_.starts(is_active(base) ? wire_at(base, buffer) : wire_view{});
+  }
+
   /// Encodes what `pass` forms of this rank's state, and exchanges it. Nothing that lasts is changed; the step is refused, on
   /// all ranks, if the signal of any is not finite.
   ///
@@ -109,7 +115,8 @@ class quantized_exchange {
     }
     const wire_view wire = wire_at(base, buffer);
     codes_.send(pass, base, view, wire, counted_.counts(base), base.sums());
-    if (measures_next_ && base.executor.read(&base.record()->refused) == 0) {  // measuring waits anyway
+    if (measures_next_ && !base.is_captured() &&
+        base.executor.read(&base.record()->refused) == 0) {  // measuring waits anyway
       measures_next_ = false;
       measure(pass, base, view, wire);
     }
@@ -147,7 +154,7 @@ class quantized_exchange {
   /// ‖e‖ of what this rank failed to send, by group.
   std::vector<double> worker_error(const Base& base) const {
     if constexpr (bool(ErrorFeedback::worker_state))
-      if (is_active(base)) return base.norms_by_group(std::span<const storage>(base.memory.view(worker_error_)));
+      if (is_active(base)) return norms_by_group(base, std::span<const storage>(base.memory.view(worker_error_)));
     return {};
   }
 

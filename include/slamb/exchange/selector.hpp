@@ -11,6 +11,7 @@
 #include "slamb/core/coded_pass.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/selected_pass.hpp"
+#include "slamb/core/step_record.hpp"
 
 namespace slamb {
 
@@ -58,19 +59,26 @@ class selector {
     if constexpr (is_stored) stored_ = base.memory.template plan<selection_type>("choice", 1);
   }
 
-  /// What is selected at the step that has begun. A device that runs behind finds it out by itself, if it can.
+  /// What finds the selection of the step that has begun, on a device that runs behind; for an executor to invoke, before
+  /// what is selected is used.
+  auto finds(const Sparsifier& sparsifier, Base& base) const {
+    if constexpr (is_stored)
+      return store_selection<Sparsifier, selection_type>{sparsifier, &base.record()->taken,
+                                                         base.memory.view(stored_).data()};
+    else
+      return nothing_to_do{};
+  }
+
+  /// What is selected at the step that has begun.
   /// @param pass  forms the values, for those that look at them
   template <class Pass>
   auto select(const Sparsifier& sparsifier, Base& base, const model_view& /*view*/, const Pass& /*pass*/) const {
     if constexpr (requires { sparsifier.require_ready(std::uint64_t{}); })
       sparsifier.require_ready(base.tensors.elements());
-    if constexpr (is_stored) {
-      selection_type* const stored = base.memory.view(stored_).data();
-      base.executor.invoke(store_selection<Sparsifier, selection_type>{sparsifier, &base.record()->taken, stored});
-      return stored_selection<selection_type>{stored};
-    } else {
-      return sparsifier.at(base.this_step());
-    }
+    if constexpr (is_stored)
+      return stored_selection<selection_type>{base.memory.view(stored_).data()};
+    else
+      return sparsifier.at(base.this_step("its compressor selects by its number on the host"));
   }
 
  private:
@@ -93,10 +101,13 @@ class selector<Sparsifier, Base> {
     bits_ = base.memory.template plan<std::uint16_t>("choice", (base.tensors.state_elements() + 15) / 16);
   }
 
+  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Base& /*base*/) { return {}; }
+
   template <class Pass>
   selection_type select(const Sparsifier& sparsifier, Base& base, const model_view& view, const Pass& pass) const {
     const std::span<std::uint16_t> bits = base.memory.view(bits_);
-    const int leader = static_cast<int>((base.this_step() - 1) % static_cast<std::uint64_t>(base.ranks.size()));
+    const int leader = static_cast<int>((base.this_step("ranks choose in turn by its number") - 1) %
+                                        static_cast<std::uint64_t>(base.ranks.size()));
     if (base.ranks.rank() == leader) {
       base.executor.clear(std::as_writable_bytes(bits));
       // Tiles with values that are not finite choose nothing; the step will be refused by the payload.

@@ -26,11 +26,13 @@ template <class Factors>
 struct update_tables {
   const adam_scalars* scalars = nullptr;
   const segment* segments = nullptr;
-  const float* rates = nullptr;
+  const double* rates = nullptr;  ///< [groups]
   const Factors* factors = nullptr;
 
   SLAMB_HOST_DEVICE tensor_constants<Factors> operator[](std::uint32_t segment) const {
-    return {*scalars, segments[segment].weight_decay, rates[segment], factors[segment]};
+    const ::slamb::segment& s = segments[segment];
+    const double rate = rates[s.group] * static_cast<double>(s.learning_rate_factor);
+    return {*scalars, s.weight_decay, static_cast<float>(rate), factors[segment]};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -23,6 +24,8 @@
 #include "slamb/exchange/agreement_of_ranks.hpp"
 #include "slamb/optimizer/adam_passes.hpp"
 #include "slamb/optimizer/common_passes.hpp"
+#include "slamb/optimizer/learning_rates.hpp"
+#include "slamb/optimizer/model_norms.hpp"
 #include "slamb/optimizer/phase_log.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/step_count.hpp"
@@ -49,9 +52,10 @@ class foundation {
       : tensors((backend.validate(), parameters), weight_decay),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
+        rates(tensors),
         backend_(std::move(backend)) {
     require_rank(ranks.rank(), ranks.size());
-    rates_ = memory.plan<float>("learning rates", tensors.segments().size());
+    rates.plan(memory);
     scalars_ = memory.plan<adam_scalars>("scalars", 1);
     record_ = memory.plan<step_record>("scalars", 1);
     momentum_ = memory.plan<float>("momentum", tensors.state_elements());
@@ -82,7 +86,6 @@ class foundation {
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
     require_agreement(facts, ranks.base(), executor, allocator_of(backend_));
-    rates_by_tensor_.reserve(tensors.segments().size());
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
@@ -90,31 +93,16 @@ class foundation {
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
   }
 
-  /// Sets the learning rate of every tensor for the step that follows.
-  /// @param by_group  [groups], or one for all
-  /// @throws std::invalid_argument
-  void set_rates(std::span<const double> by_group) {
-    if (by_group.size() != 1 && by_group.size() != tensors.groups())
-      throw std::invalid_argument("slamb: step() was given " + std::to_string(by_group.size()) +
-                                  " learning rates, but there are " + std::to_string(tensors.groups()) + " groups");
-    for (const double rate : by_group) detail::require_non_negative("the learning rate", rate);
-    rates_by_tensor_.clear();
-    for (const segment& s : tensors.segments()) {
-      const double rate = by_group[by_group.size() == 1 ? 0 : s.group];
-      detail::require_non_negative("the learning rate times learning_rate_factor",
-                                   rate * static_cast<double>(s.learning_rate_factor));
-      rates_by_tensor_.push_back(static_cast<float>(rate * static_cast<double>(s.learning_rate_factor)));
-    }
-    executor.upload(std::span<const float>(rates_by_tensor_), memory.view(rates_));
-  }
-
-  /// Begins a step: nothing has been refused yet, and gradients are read at this scale.
-  void begin_step(double gradient_scale = 1.0) { executor.invoke(::slamb::begin_step{record(), gradient_scale}); }
-
-  /// Sets the scalars of the step that has begun.
-  template <trust_ratio TrustRatio, class Options>
-  void set_scalars(const Options& options) {
-    executor.invoke(adam_scalars_of<TrustRatio>(options, record(), memory.view(scalars_).data()));
+  /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
+  /// scalars are set; then invokes `more`.
+  template <trust_ratio TrustRatio, class Options, class... More>
+  void begin_step(const Options& options, double gradient_scale, const More&... more) {
+    bool has_begun = false;
+    rates.store(memory, record(), [&](const store_rates& some) {
+      if (std::exchange(has_begun, true)) return executor.invoke(some);
+      executor.invoke(::slamb::begin_step{record(), gradient_scale}, some,
+                      adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
+    });
   }
 
   /// Ends the step: it has been taken, or it has been refused and is skipped.
@@ -122,7 +110,7 @@ class foundation {
   bool end_step() {
     const bool taken = !is_known_to_be_refused();
     executor.invoke(::slamb::end_step{record()});
-    count_.add_unknown();
+    is_captured() ? count_.lose() : count_.add_unknown();
     if constexpr (executor_type::is_synchronous) count_.know(steps());
     return taken;
   }
@@ -141,16 +129,30 @@ class foundation {
   std::uint64_t steps() const { return executor.read(&record()->taken); }
 
   /// t of the step that is to be taken. Waits, unless it is known.
-  std::uint64_t this_step() {
+  /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
+  /// @throws std::logic_error if it is captured
+  std::uint64_t this_step(const std::string& needed_for) {
+    require_no_capture(needed_for);
     return count_.next([this] { return steps(); });
   }
   /// Whether holds(t). Waits only where that depends on whether steps were skipped of which nothing is known yet.
+  /// @throws std::logic_error as `this_step`
   template <class Predicate>
-  bool holds_at_this_step(const Predicate& holds) {
+  bool holds_at_this_step(const Predicate& holds, const std::string& needed_for) {
+    require_no_capture(needed_for);
     return count_.holds_at_next(holds, [this] { return steps(); });
   }
 
+  /// Whether what is enqueued is captured into a graph.
+  bool is_captured() const {
+    if constexpr (executor_type::is_synchronous)
+      return false;
+    else
+      return executor.is_capturing();
+  }
+
   step_record* record() const noexcept { return memory.view(record_).data(); }
+  adam_scalars* scalars() const noexcept { return memory.view(scalars_).data(); }
   std::uint32_t* not_finite() const noexcept { return &record()->not_finite; }
   const std::uint32_t* was_refused() const noexcept { return &record()->was_refused; }
 
@@ -158,6 +160,13 @@ class foundation {
   template <trust_ratio TrustRatio>
   find_factors<TrustRatio> factors_from_sums(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) const {
     return {trust, view().segments, memory.view(factors).data(), ranks.size()};
+  }
+
+  /// Finds the factors that no sums are needed for, once and for all.
+  template <trust_ratio TrustRatio>
+  void find_constant_factors(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) {
+    if constexpr (TrustRatio::sums_per_segment == 0)
+      finish_sums<0>(0, tensors.segments().size(), factors_from_sums(trust, factors));
   }
 
   /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments` of the executor.
@@ -169,7 +178,7 @@ class foundation {
   /// What the passes of an update read: the scalars, the tensors, their rates and their trust ratios.
   template <class Factors>
   update_tables<Factors> tables(region<Factors> factors) const noexcept {
-    return {memory.view(scalars_).data(), view().segments, rates(), memory.view(factors).data()};
+    return {scalars(), view().segments, rates.stored(memory), memory.view(factors).data()};
   }
 
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
@@ -189,38 +198,8 @@ class foundation {
             .refused = &record()->refused};
   }
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
-  /// γ of a tensor at this step.
-  double rate_of(std::size_t tensor) const noexcept { return static_cast<double>(rates_by_tensor_[tensor]); }
-  const float* rates() const noexcept { return memory.view(rates_).data(); }
   double* sums() const noexcept { return memory.view(sums_).data(); }
   std::size_t cache_bytes() const noexcept { return backend_.cache_bytes; }
-
-  /// L2 norms of an array [state elements] of the backend's memory, by group.
-  template <class T>
-  std::vector<double> norms_by_group(std::span<const T> values) const {
-    std::vector<double> norms(tensors.groups(), 0.0);
-    for (const segment& s : tensors.segments())
-      norms[s.group] += executor.sum_of_squares(values.subspan(s.state, s.size));
-    for (double& norm : norms) norm = std::sqrt(norm);
-    return norms;
-  }
-
-  /// ‖v‖₁, which is Σ v. Waits for it.
-  double variance_norm() {
-    executor.run(sum_of_variance{}, view(), all_tiles(), sums());
-    return executor.total({sums(), tensors.tiles().size()});
-  }
-
-  /// Calls visit(tensor, ‖m‖/√n) for every tensor, but not those that are exchanged whole or have no elements. Waits.
-  template <class Visit>
-  void visit_momentum_sizes(const Visit& visit) {
-    executor.run(norms_of_model{}, view(), all_tiles(), sums());
-    executor.template visit_segments<norms_of_model::sums>(
-        tensors.first_tiles(), 0, tensors.segments().size(), sums(), [&](std::size_t i, const double* squares) {
-          const segment& s = std::as_const(tensors).segments()[i];
-          if (s.size > 0 && !s.dense) visit(i, std::sqrt(squares[1] / static_cast<double>(s.size)));
-        });
-  }
 
   /// What lasts: calls part(name, bytes, state_part) for each.
   template <class Self, class Part>
@@ -246,7 +225,7 @@ class foundation {
                const restore_options& options) {
     restore_parts(executor, {recipe, typeid(typename Optimizer::options_type).name()}, ranks.rank(), ranks.size(),
                   saved, options, [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
-    begin_step();  // a step that failed may have been refused before
+    executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
     count_.know(steps());
   }
 
@@ -263,36 +242,30 @@ class foundation {
                    .traffic = ranks.counts()};
     phases_.report(all);
     if (!with_norms) return all;
-    model_view model = view();
-    model.refused = nullptr;  // a step that failed may have been refused before
-    executor.run(norms_of_model{}, model, all_tiles(), sums());
-    double square[norms_of_model::sums] = {};
-    executor.template visit_segments<norms_of_model::sums>(tensors.first_tiles(), 0, tensors.segments().size(), sums(),
-                                                           [&square](std::size_t, const double* of_tensor) {
-                                                             for (int i = 0; i < norms_of_model::sums; ++i)
-                                                               square[i] += of_tensor[i];
-                                                           });
-    all.norm = {std::sqrt(square[0]), std::sqrt(square[1]), std::sqrt(square[2])};
+    all.norm = norms_of(*this);
     return all;
   }
 
   layout tensors;
   executor_type executor;
   counting_communicator<Communicator> ranks;
+  learning_rates rates;
   arena memory;
 
  private:
+  void require_no_capture(const std::string& needed_for) const {
+    if (is_captured()) throw std::logic_error("slamb: this step cannot be captured into a graph: " + needed_for);
+  }
+
   Backend backend_;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;
-  region<float> rates_;
   region<adam_scalars> scalars_;
   region<step_record> record_;
   region<float> momentum_;
   region<float> variance_;
   region<double> sums_;
-  std::vector<float> rates_by_tensor_;
   phase_log phases_;
   step_count count_;
 };

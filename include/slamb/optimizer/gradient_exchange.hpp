@@ -16,6 +16,7 @@
 #include "slamb/exchange/quantized.hpp"
 #include "slamb/exchange/selector.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
+#include "slamb/optimizer/model_norms.hpp"
 
 namespace slamb {
 
@@ -105,6 +106,7 @@ class gradient_exchange<Compressor, ErrorFeedback, Base> {
     model_view g = base.view();
     g.exchanged = base.memory.view(buffer_).data();
     const std::span<std::byte> messages = base.memory.view(messages_);
+    base.executor.invoke(codes_.starts(base, messages));
     codes_.send(decode_gradient{}, base, g, messages);
     if (base.is_known_to_be_refused()) return g;
     codes_.receive(decode_gradient{}, base, g, messages, base.all_tiles());
@@ -211,6 +213,7 @@ requires(!requires { requires Compressor::selects_all; } &&
     model_view g = base.view();
     g.exchanged = base.memory.view(buffer_).data();
     g.residual = base.memory.view(residual_).data();
+    base.executor.invoke(selector_.finds(sparsifier_of(compressor_), base));
     const auto selection = selector_.select(sparsifier_of(compressor_), base, g, form_selected_gradient{});
     float* const planes = base.memory.view(planes_).data();
     const std::span<float> sent =
@@ -230,7 +233,7 @@ requires(!requires { requires Compressor::selects_all; } &&
   Compressor& compressor() noexcept { return compressor_; }
   void report(const Base& base, bool with_norms, statistics& all) const {
     if (with_norms && base.ranks.size() > 1)
-      all.worker_error = base.norms_by_group(std::span<const float>(base.memory.view(residual_)));
+      all.worker_error = norms_by_group(base, std::span<const float>(base.memory.view(residual_)));
   }
   template <class Part>
   void visit_state(const Base& base, const Part& part) const {

@@ -19,6 +19,7 @@
 #include "slamb/optimizer/batches.hpp"
 #include "slamb/optimizer/foundation.hpp"
 #include "slamb/optimizer/gradient_exchange.hpp"
+#include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
@@ -76,6 +77,7 @@ class basic_lamb {
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
     base_.allocate(facts());
     exchange_.start(base_);
+    base_.find_constant_factors(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(base_, 4 * sizeof(float));
     base_.enter_phase("dense");
   }
@@ -87,16 +89,13 @@ class basic_lamb {
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) {
-    base_.set_rates(rates_by_group);
-    base_.begin_step(exchange_.scale(base_));
-    // docs/algorithms/lamb.md (1), (2)
-    const model_view g = exchange_.exchange(base_);
-    if (!base_.is_known_to_be_refused()) {
-      base_.template set_scalars<TrustRatio>(options_);
-      const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
-      take_adam_step(base_, g, update, batches_, base_.factors_from_sums(options_.trust_ratio, factors_));
-    }
-    base_.end_step();
+    base_.rates.set(rates_by_group);
+    take_step();
+  }
+  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
+  void step(const learning_rates_at& rates) {
+    base_.rates.set(rates);
+    take_step();
   }
 
   /// Nothing to do: parameters are the same on all ranks after every step.
@@ -141,6 +140,17 @@ class basic_lamb {
 
   using factors_type = factors_of<TrustRatio>;
   using base_type = foundation<Communicator, Backend>;
+
+  void take_step() {
+    base_.template begin_step<TrustRatio>(options_, exchange_.scale(base_));
+    // docs/algorithms/lamb.md (1), (2)
+    const model_view g = exchange_.exchange(base_);
+    if (!base_.is_known_to_be_refused()) {
+      const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
+      take_adam_step(base_, g, update, batches_, base_.factors_from_sums(options_.trust_ratio, factors_));
+    }
+    base_.end_step();
+  }
 
   static void validate(const options_type& o) {
     validate_settings(o);

@@ -9,6 +9,7 @@
 
 #include "slamb/core/arena.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/element.hpp"
 #include "slamb/core/pass.hpp"
 #include "slamb/core/step_record.hpp"
 #include "slamb/exchange/summable.hpp"
@@ -23,12 +24,14 @@ inline bool bounds_norm(double c) noexcept { return c > 0.0 && std::isfinite(c);
 /// g ← g / max(1, ‖g‖/c), the norm over all tensors; for an executor to invoke.
 struct clip_gradient_scale {
   step_record* record;
+  adam_scalars* scalars;
   const double* square;  ///< Σ of the squares of what is read as the gradient
   double c;
 
   SLAMB_HOST_DEVICE void operator()() const {
     const double excess = record->gradient_scale * sqrt(*square) / c;
     if (excess > 1.0) record->gradient_scale /= excess;
+    scalars->gradient_scale = static_cast<float>(record->gradient_scale);
   }
 };
 
@@ -40,7 +43,7 @@ void clip_gradient(const model_view& view, Base& base, double c, std::uint32_t* 
   if (!bounds_norm(c)) return;
   base.executor.run(sum_gradient{}, view, base.all_tiles(), base.sums(), not_finite);
   base.executor.add_up({base.sums(), base.tensors.tiles().size()}, base.sums());
-  base.executor.invoke(clip_gradient_scale{base.record(), base.sums(), c});
+  base.executor.invoke(clip_gradient_scale{base.record(), base.scalars(), base.sums(), c});
 }
 
 /// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N. Nothing that lasts is changed; the step is
@@ -75,13 +78,12 @@ model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool ski
 
 /// m, v, p ← …, by a gradient that is the same on all ranks: docs/algorithms/lamb.md (3) … (7).
 ///
-/// @param finish  makes the factors of a tensor from its sums: `find_factors`, or what does so and more
+/// @param finish  makes the factors of a tensor from its sums, if there are any: `find_factors`, or what does so and more
 template <trust_ratio TrustRatio, class Base, class Finish>
 void take_adam_step(Base& base, const model_view& view, const adam_update<TrustRatio>& update,
                     std::span<const tensor_batch> batches, const Finish& finish) {
   for (const tensor_batch& tensors : batches) {
     if constexpr (TrustRatio::sums_per_segment == 0) {
-      base.template finish_sums<0>(tensors.first, tensors.last, finish);
       base.executor.run(update_and_apply<TrustRatio>{update}, view, tensors.tiles);
     } else {
       base.executor.run(update_and_sum<TrustRatio>{update}, view, tensors.tiles, base.sums());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,7 +15,9 @@
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/exchange/quantized.hpp"
 #include "slamb/optimizer/foundation.hpp"
+#include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
+#include "slamb/optimizer/model_norms.hpp"
 #include "slamb/optimizer/one_bit_passes.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/schedule/warm_up.hpp"
@@ -80,6 +81,7 @@ class basic_one_bit {
     buffer_ = base_.plan_buffer(exchange_.buffer_bytes());
     base_.allocate(facts());
     exchange_.start(base_);
+    base_.find_constant_factors(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(base_, 5 * sizeof(float));
     if constexpr (is_frozen) start_kept();
     base_.enter_phase("warm-up");
@@ -92,12 +94,14 @@ class basic_one_bit {
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) {
-    base_.set_rates(rates_by_group);
-    base_.begin_step(is_compressed_ ? 1.0 : 1.0 / base_.ranks.size());
-    const bool may_end =
-        !is_compressed_ && base_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); });
-    is_compressed_ ? step_compressed() : step_warming_up();
-    if (base_.end_step() && may_end && warm_up_ends()) begin_compression();
+    base_.rates.set(rates_by_group);
+    take_step();
+  }
+
+  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
+  void step(const learning_rates_at& rates) {
+    base_.rates.set(rates);
+    take_step();
   }
 
   /// Nothing to do: parameters are the same on all ranks after every step.
@@ -157,17 +161,25 @@ class basic_one_bit {
     return all;
   }
 
+  void take_step() {
+    const bool may_end =
+        !is_compressed_ && base_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
+                                                    "its warm-up may end; capture steps of the compressed phase");
+    is_compressed_ ? step_compressed() : step_warming_up();
+    if (base_.end_step() && may_end && warm_up_ends()) begin_compression();
+  }
+
   // docs/algorithms/one_bit_adam.md (1) … (5), one_bit_lamb.md (1) … (7)
   void step_warming_up() {
+    base_.template begin_step<TrustRatio>(options_, 1.0 / base_.ranks.size());
     const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
     if (base_.is_known_to_be_refused()) return;
-    base_.template set_scalars<TrustRatio>(options_);
     take_adam_step(base_, g, update(), batches_, keep_average<TrustRatio>{factors(), kept().data()});
   }
 
   // docs/algorithms/one_bit_adam.md (6) … (9), one_bit_lamb.md (11) … (20)
   void step_compressed() {
-    base_.template set_scalars<TrustRatio>(options_);
+    base_.template begin_step<TrustRatio>(options_, 1.0, exchange_.starts(base_, base_.memory.view(buffer_)));
     const exchanged_momentum<TrustRatio> momentum{update(), signal_scales()};
     exchange_.send(momentum, base_, view(), base_.memory.view(buffer_));
     if (base_.is_known_to_be_refused()) return;
@@ -183,7 +195,6 @@ class basic_one_bit {
         receive(receive_and_sum<TrustRatio>{momentum});
         base_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
       } else {
-        base_.template finish_sums<0>(tensors.first, tensors.last, factors());
         receive(receive_and_apply<TrustRatio>{momentum});
       }
       if constexpr (is_frozen || sums_per_segment > 0)
@@ -205,7 +216,7 @@ class basic_one_bit {
   bool warm_up_ends() {
     if (!base_.has_taken_last_step()) return false;
     const std::uint64_t t = base_.steps();
-    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? base_.variance_norm() : 0.0;
+    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? variance_norm(base_) : 0.0;
     return options_.warm_up.ends_after(warm_up_, t, norm, options_.beta2);
   }
 
@@ -220,23 +231,13 @@ class basic_one_bit {
   void begin_compression() {
     if constexpr (is_frozen) {
       base_.executor.run(start_fresh_variance{}, view(), base_.all_tiles());
-      if (exchange_.is_active(base_)) equalize_signals();
+      if (exchange_.is_active(base_))
+        equalize_signals(base_, [this](std::size_t i, double z) { set_signal_scale(i, z); });
     }
     exchange_.find_counted(base_);
     is_compressed_ = true;
     warm_up_end_ = base_.steps();
     base_.enter_phase("compressed");
-  }
-
-  // z: tensors whose momenta differ in size share one scale. A momentum that has all but vanished may grow again.
-  static constexpr double largest_signal_scale = 1e6;
-  void equalize_signals() {
-    double mean = 0.0, count = 0.0;  // of q, over the tensors that are compressed
-    base_.visit_momentum_sizes([&](std::size_t, double q) { mean += q, count += 1.0; });
-    if (count > 0.0) mean /= count;
-    base_.visit_momentum_sizes([&](std::size_t i, double q) {
-      set_signal_scale(i, q > 0.0 ? std::min(mean / q, largest_signal_scale) : 1.0);
-    });
   }
 
   void start_kept() {

@@ -21,6 +21,7 @@
 #include "slamb/exchange/payload.hpp"
 #include "slamb/exchange/selector.hpp"
 #include "slamb/optimizer/foundation.hpp"
+#include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/parameter_average.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/slamb_passes.hpp"
@@ -38,7 +39,7 @@ struct slamb_options {
   double epsilon = 1e-6;             ///< > 0
   double weight_decay = 0.01;        ///< λ ≥ 0
   bool bias_correction = true;       ///< false: m̂ = m, v̂ = v
-  std::int64_t local_steps = 100;    ///< H ≥ 1: parameters are averaged at steps 1, 1 + H, 1 + 2H, …
+  std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
   Compressor compressor{};
   ErrorFeedback error_feedback{};
@@ -108,6 +109,7 @@ class basic_slamb {
     selector_.plan(base_);
     exchange_.plan(base_, plane_);
     base_.allocate(facts());
+    base_.find_constant_factors(options_.trust_ratio, factors_);
     base_.enter_phase("sparse");
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
   }
@@ -120,22 +122,14 @@ class basic_slamb {
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) {
-    base_.set_rates(rates_by_group);
-    base_.begin_step();
-    base_.template set_scalars<TrustRatio>(options_);
-    const bool averages = base_.holds_at_this_step(every{static_cast<std::uint64_t>(options_.local_steps)});
-    const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
-    const auto selection = selector_.select(sparsifier_of(options_.compressor), base_, base_.view(),
-                                            momentum_to_choose_from<TrustRatio>{update});
-    const std::span<float> sent = place_payload<sparsifier_type>(base_, selection, base_.memory.view(tile_first_),
-                                                                 base_.memory.view(payload_).first(plane_));
+    base_.rates.set(rates_by_group);
+    take_step();
+  }
 
-    // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
-    base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection, base_.all_tiles(),
-                       base_.sums(), base_.not_finite());
-    exchange_.exchange(sent, nullptr, base_);
-    if (!base_.is_known_to_be_refused()) take_step(update, selection);
-    if (base_.end_step() && averages) average_parameters(base_, base_.memory.view(payload_), base_.was_refused());
+  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
+  void step(const learning_rates_at& rates) {
+    base_.rates.set(rates);
+    take_step();
   }
 
   /// p ← mean of p over ranks: before an evaluation or a save, for between averagings the ranks' parameters differ.
@@ -180,16 +174,42 @@ class basic_slamb {
 
   static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
 
+  void take_step() {
+    const bool averages = averages_now();
+    base_.template begin_step<TrustRatio>(options_, 1.0, selector_.finds(sparsifier_of(options_.compressor), base_));
+    const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
+    const auto selection = selector_.select(sparsifier_of(options_.compressor), base_, base_.view(),
+                                            momentum_to_choose_from<TrustRatio>{update});
+    const std::span<float> sent = place_payload<sparsifier_type>(base_, selection, base_.memory.view(tile_first_),
+                                                                 base_.memory.view(payload_).first(plane_));
+
+    // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
+    base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection, base_.all_tiles(),
+                       base_.sums(), base_.not_finite());
+    exchange_.exchange(sent, nullptr, base_);
+    if (!base_.is_known_to_be_refused()) update_parameters(update, selection);
+    if (base_.end_step() && averages) average_parameters(base_, base_.memory.view(payload_), base_.was_refused());
+  }
+
+  bool averages_now() {
+    return options_.local_steps > 0 &&
+           base_.holds_at_this_step(
+               every{static_cast<std::uint64_t>(options_.local_steps)},
+               "it averages the parameters every local_steps = " + std::to_string(options_.local_steps) +
+                   " steps; set local_steps = 0, and call synchronize_parameters() yourself");
+  }
+
   template <class Selection>
-  void take_step(const adam_update<TrustRatio>& update, const Selection& selection) {
+  void update_parameters(const adam_update<TrustRatio>& update, const Selection& selection) {
     const float received_scale = exchange_.scale(base_);  // to the mean
 
     // R(M), R(¬M): docs/algorithms/slamb.md (11) … (15)
-    if constexpr (TrustRatio::sums_per_segment > 0)
+    if constexpr (TrustRatio::sums_per_segment > 0) {
       base_.executor.run_packed(sum_received<TrustRatio>{update, received_scale}, base_.view(), payload(),
                                 base_.all_tiles(), base_.sums());
-    base_.template finish_sums<TrustRatio::sums_per_segment>(0, base_.tensors.segments().size(),
-                                                             base_.factors_from_sums(options_.trust_ratio, factors_));
+      base_.template finish_sums<TrustRatio::sums_per_segment>(0, base_.tensors.segments().size(),
+                                                               base_.factors_from_sums(options_.trust_ratio, factors_));
+    }
 
     // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
     base_.executor.run(apply_received<TrustRatio>{update, received_scale}, base_.view(), payload(), selection,
@@ -199,7 +219,8 @@ class basic_slamb {
   static void validate(const options_type& o) {
     validate_settings(o);
     detail::require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
-    detail::require_in(o.local_steps >= 1, "local_steps", static_cast<double>(o.local_steps), ">= 1");
+    detail::require_in(o.local_steps >= 0, "local_steps", static_cast<double>(o.local_steps),
+                       ">= 0 (0: parameters are averaged only by synchronize_parameters())");
   }
 
   agreement facts() const {

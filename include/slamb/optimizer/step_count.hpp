@@ -11,12 +11,14 @@ class step_count {
   void know(std::uint64_t taken) noexcept { least_ = most_ = taken; }
   /// One more has been enqueued, of which nothing is known.
   void add_unknown() noexcept { ++most_; }
+  /// From now on steps may be taken, any number of times, of which nobody tells.
+  void lose() noexcept { is_lost_ = true; }
 
   /// t of the step that is to be taken.
   /// @param look  says how many have been taken, and waits; called only where it is not known
   template <class Look>
   std::uint64_t next(const Look& look) {
-    if (least_ != most_) know(look());
+    if (is_lost_ || least_ != most_) know(look());
     return least_ + 1;
   }
 
@@ -24,7 +26,7 @@ class step_count {
   template <class Predicate, class Look>
   bool holds_at_next(const Predicate& holds, const Look& look) {
     constexpr std::uint64_t most_unknown = 4096;  // predicates are asked of each
-    if (most_ - least_ >= most_unknown) know(look());
+    if (is_lost_ || most_ - least_ >= most_unknown) know(look());
     const bool first = holds(least_ + 1);
     for (std::uint64_t t = least_ + 2; t <= most_ + 1; ++t)
       if (holds(t) != first) return holds(next(look));
@@ -34,6 +36,7 @@ class step_count {
  private:
   std::uint64_t least_ = 0;
   std::uint64_t most_ = 0;
+  bool is_lost_ = false;
 };
 
 }  // namespace slamb

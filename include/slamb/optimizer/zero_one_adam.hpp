@@ -84,6 +84,7 @@ class basic_zero_one_adam {
         base_.plan_buffer(std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(base_.tensors) * 4));
     base_.allocate(facts());
     exchange_.start(base_);
+    base_.find_constant_factors(unit_trust_ratio{}, factors_);
     batches_ = one_batch_of(base_.tensors);
     base_.enter_phase("variance");
   }
@@ -95,8 +96,8 @@ class basic_zero_one_adam {
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) {
-    base_.set_rates(rates_by_group);
-    const std::uint64_t tau = base_.this_step() + 1;  // docs/algorithms/zero_one_adam.md (1)
+    base_.rates.set(rates_by_group);
+    const std::uint64_t tau = base_.this_step("its schedules follow its number") + 1;  // zero_one_adam.md (1)
     if (is_local_) {
       if (step_locally(tau)) options_.local_schedule.advance(local_state_);
       return;
@@ -167,10 +168,9 @@ class basic_zero_one_adam {
 
   // docs/algorithms/zero_one_adam.md (2), (3), (5), (6)
   bool step_with_whole_gradient() {
-    base_.begin_step(1.0 / base_.ranks.size());
+    begin_step(1.0 / base_.ranks.size());
     const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
     if (!base_.is_known_to_be_refused()) {
-      set_scalars();
       take_adam_step(base_, g, update(), batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
       exchange_.find_counted(base_);
     }
@@ -179,16 +179,14 @@ class basic_zero_one_adam {
 
   // docs/algorithms/zero_one_adam.md (4) … (6)
   bool step_with_compressed_gradient() {
-    base_.begin_step();
-    set_scalars();
+    begin_step(1.0);
     exchange(receive_gradient{update()});
     return end_step();
   }
 
   // docs/algorithms/zero_one_adam.md (9) … (16)
   bool step_locally(std::uint64_t tau) {
-    base_.begin_step();
-    set_scalars();
+    begin_step(1.0);
     if (!exchange_.is_active(base_)) {
       check_own_gradient();
       base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
@@ -206,7 +204,7 @@ class basic_zero_one_adam {
     base_.executor.run(local_update{update()}, view(), base_.all_tiles());
     // No collective tells the others of an overflow, and the step counts as theirs do.
     base_.executor.invoke(leave_out_alone{base_.record()});
-    for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += base_.rate_of(i);
+    for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += rate_of(i);
     differs_ = true;
     return end_step();
   }
@@ -221,11 +219,10 @@ class basic_zero_one_adam {
 
   template <class Pass>
   void exchange(const Pass& pass) {
-    const std::span<std::byte> buffer = base_.memory.view(buffer_);
-    exchange_.send(pass, base_, view(), buffer);
+    exchange_.send(pass, base_, view(), buffer());
     if (base_.is_known_to_be_refused()) return;
-    exchange_.receive(pass, base_, view(), buffer, base_.all_tiles());
-    exchange_.finish(base_, view(), buffer);
+    exchange_.receive(pass, base_, view(), buffer(), base_.all_tiles());
+    exchange_.finish(base_, view(), buffer());
   }
 
   // The variance is frozen: docs/algorithms/zero_one_adam.md (8)
@@ -238,17 +235,24 @@ class basic_zero_one_adam {
     base_.enter_phase("local steps");
   }
 
+  double rate_of(std::size_t tensor) const noexcept {
+    return base_.rates.of(std::as_const(base_.tensors).segments()[tensor]);
+  }
+
   // 1/Γ with the rate of this step: docs/algorithms/zero_one_adam.md (12), (14)
   void upload_rate_sums() {
     for (std::size_t i = 0; i < inverse_.size(); ++i) {
-      const double sum = rate_sums_[i] + base_.rate_of(i);
+      const double sum = rate_sums_[i] + rate_of(i);
       inverse_[i] =
           sum >= static_cast<double>(std::numeric_limits<float>::min()) ? static_cast<float>(1.0 / sum) : 0.0F;
     }
     base_.executor.upload(std::span<const float>(inverse_), base_.memory.view(inverse_rate_sums_));
   }
 
-  void set_scalars() { base_.template set_scalars<unit_trust_ratio>(options_); }
+  void begin_step(double gradient_scale) {
+    base_.template begin_step<unit_trust_ratio>(options_, gradient_scale, exchange_.starts(base_, buffer()));
+  }
+  std::span<std::byte> buffer() const noexcept { return base_.memory.view(buffer_); }
   adam_update<unit_trust_ratio> update() const { return {base_.tables(factors_), {}}; }
 
   model_view view() const noexcept {

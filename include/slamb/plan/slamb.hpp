@@ -25,7 +25,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world)
       : options_(options), world_(world), payload_(options.compressor, marked(tensors, options.dense_below), world) {
-    detail::require_in(options_.local_steps >= 1, "local_steps", static_cast<double>(options_.local_steps), ">= 1");
+    detail::require_in(options_.local_steps >= 0, "local_steps", static_cast<double>(options_.local_steps), ">= 0");
     if (world_.ranks > 1) plan_averaging();
   }
 
@@ -35,7 +35,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// Of step t = 1, 2, ….
   traffic_counts step(std::uint64_t t) const {
     traffic_counts counts = payload_.step(t);
-    if ((t - 1) % local_steps() == 0) detail::add_times(counts, averaging_, 1);
+    if (local_steps() > 0 && (t - 1) % local_steps() == 0) detail::add_times(counts, averaging_, 1);
     return counts;
   }
 
@@ -79,6 +79,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   // Of the parameters, in steps 1 … steps.
   std::uint64_t averagings(std::uint64_t steps) const noexcept {
+    if (local_steps() == 0) return 0;
     return steps / local_steps() + (steps % local_steps() != 0 ? 1 : 0);
   }
 

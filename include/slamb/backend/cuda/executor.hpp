@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,8 @@
 #include "slamb/backend/cuda/selected_kernel.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/layout.hpp"
+#include "slamb/core/step_record.hpp"
+#include "slamb/exchange/message_marks.hpp"
 
 namespace slamb::cuda {
 
@@ -37,13 +41,22 @@ class executor {
   auto stream() const noexcept { return device_.stream(); }
   const Device& device() const noexcept { return device_; }
 
+  /// Whether what is asked for is recorded, to be done later and again and again, and not done now.
+  bool is_capturing() const { return device_.is_capturing(); }
+
   void clear(std::span<std::byte> memory) const { device_.clear(memory); }
+  /// @throws std::logic_error while steps are captured
   template <class T>
   void upload(std::span<const T> from, std::span<T> to) const {
+    require_no_capture("brings tables to the device; take a step first that is not captured");
     device_.upload(std::as_bytes(from), std::as_writable_bytes(to).first(from.size_bytes()));
   }
   /// Waits.
-  void download(std::span<const std::byte> from, std::span<std::byte> to) const { device_.download(from, to); }
+  /// @throws std::logic_error while steps are captured
+  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
+    require_no_capture("waits for what is on the device");
+    device_.download(from, to);
+  }
 
   /// One value. Waits.
   template <class T>
@@ -57,10 +70,12 @@ class executor {
     upload(std::span<const T>(&value, 1), std::span<T>(to, 1));
   }
 
-  template <class Function>
-  void invoke(const Function& function) const {
-    launch(invoke_kernel<Function>{function});
+  template <class... Functions>
+  void invoke(const Functions&... functions) const {
+    const auto all = all_in_order(functions...);
+    launch(invoke_kernel<decltype(all)>{all});
   }
+  static void invoke(nothing_to_do /*function*/) noexcept {}
 
   /// Waits.
   double total(std::span<const double> values) const {
@@ -120,8 +135,7 @@ class executor {
                         std::span<float> room, std::uint32_t* too_many) const {
     const std::size_t tiles = tile_first.size() - 1;
     launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
-    launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room.size(), too_many});
-    launch(clear_rest_kernel{room.data(), &tile_first[tiles], room.size(), view.refused});
+    launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room.size(), too_many, room.data()});
   }
 
   template <int Sums, int Maxima = 0, class Finish>
@@ -163,8 +177,8 @@ class executor {
   }
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
-                     std::byte* messages, const std::uint32_t* refused) const {
-    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, refused});
+                     std::byte* messages, const std::uint32_t* refused, const tell_by_scales& tell = {}) const {
+    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, refused, tell});
   }
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
@@ -188,6 +202,11 @@ class executor {
   }
 
  private:
+  void require_no_capture(const char* why) const {
+    if (is_capturing())
+      throw std::logic_error(std::string("slamb: this cannot be captured into a graph, for it ") + why);
+  }
+
   static float float_of(float x) noexcept { return x; }
   static float float_of(bfloat16 x) noexcept { return to_float(x); }
 

@@ -122,6 +122,14 @@ class launcher {
 
   cudaStream_t stream() const noexcept { return stream_; }
 
+  /// Whether the stream is being captured into a graph.
+  /// @throws cuda_error
+  bool is_capturing() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
   // In order with what was enqueued before. What is uploaded may change once the call has returned; a download waits.
   void clear(std::span<std::byte> memory) const {
     if (!memory.empty()) check_cuda(cudaMemsetAsync(memory.data(), 0, memory.size(), stream_), "cudaMemsetAsync");

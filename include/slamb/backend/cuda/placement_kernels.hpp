@@ -82,6 +82,7 @@ struct place_tiles_kernel {
   const std::uint32_t* refused = nullptr;                          ///< not 0: nothing is done; may be null
   std::uint64_t room = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
   std::uint32_t* too_many = nullptr;                               ///< becomes 1 if it has more; may be null
+  float* payload = nullptr;  ///< [room]: what it leaves free becomes 0; may be null
 
   /// Pieces to launch it for.
   static std::size_t work() noexcept { return 1; }
@@ -112,6 +113,10 @@ struct place_tiles_kernel {
       tile_first[0] = 0;
       if (done > room && too_many != nullptr) *too_many = 1;
     });
+    if (payload == nullptr) return;
+    block.each([&](unsigned thread) {  // of a constant payload, little
+      for (std::uint64_t i = done + thread; i < room; i += threads) payload[i] = 0.0F;
+    });
   }
 
  private:
@@ -120,28 +125,6 @@ struct place_tiles_kernel {
   SLAMB_HOST_DEVICE std::size_t end_of(std::size_t first, unsigned thread) const {
     const std::size_t end = first + (thread + 1) * of_thread;
     return end < tiles ? end : tiles;
-  }
-};
-
-/// Sets to 0 what a payload leaves free of its room.
-struct clear_rest_kernel {
-  static constexpr unsigned threads = 256;
-
-  float* payload = nullptr;             ///< [room]
-  const std::uint64_t* size = nullptr;  ///< of the payload
-  std::uint64_t room = 0;
-  const std::uint32_t* refused = nullptr;  ///< not 0: nothing is done; may be null
-
-  /// Pieces to launch it for: little is left free.
-  static std::size_t work() noexcept { return 1; }
-
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(refused)) return;
-    block.each([&](unsigned thread) {
-      for (std::uint64_t i = *size + block.index() * threads + thread; i < room; i += block.count() * threads)
-        payload[i] = 0.0F;
-    });
   }
 };
 

@@ -9,12 +9,15 @@
 #include "slamb/backend/cuda/tile_encoder.hpp"
 #include "slamb/core/coded_pass.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/real.hpp"
+#include "slamb/exchange/message_marks.hpp"
 #include "slamb/exchange/scales.hpp"
 #include "slamb/exchange/wire_layout.hpp"
 
 namespace slamb::cuda {
 
-/// Makes the scales that tiles share: a block for each.
+/// Makes the scales that tiles share, a block for each, and marks the messages of a rank that has something to tell: then all
+/// of the scales are NaN, so that it does not matter in which order blocks write them.
 template <quantizer Quantizer>
 struct scale_kernel {
   static constexpr unsigned threads = 512;
@@ -24,13 +27,15 @@ struct scale_kernel {
   const std::uint64_t* counts = nullptr;  ///< [all tiles] elements that take part
   std::byte* messages = nullptr;
   const std::uint32_t* refused = nullptr;
+  tell_by_scales tell{};
 
   /// Pieces to launch it for.
-  std::size_t work() const noexcept { return table.group_count; }
+  std::size_t work() const noexcept { return table.group_count == 0 && tell.record != nullptr ? 1 : table.group_count; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_refused(refused)) return;
+    if (block.index() == 0) block.first([&] { tell(); });
     for (std::size_t i = block.index(); i < table.group_count; i += block.count()) {
       const scale_group group = table.groups[i];
       typename Block::template registers<sum> mine;
@@ -50,7 +55,8 @@ struct scale_kernel {
       else
         total = block.sum([&](unsigned thread) { return mine[thread].total; });
       const double count = block.sum([&](unsigned thread) { return static_cast<double>(mine[thread].count); });
-      const float scale = scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
+      const float scale = tell.has_to_tell() ? as_real(std::uint32_t{0x7FC00000U})
+                                             : scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
       block.each([&](unsigned thread) {
         for (std::uint64_t k = group.first_place + thread; k < group.last_place; k += threads)
           store_scale(messages, table.places[k], scale);

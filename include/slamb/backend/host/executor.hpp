@@ -14,6 +14,7 @@
 #include "slamb/backend/host/selected_tile_runner.hpp"
 #include "slamb/backend/host/thread_pool.hpp"
 #include "slamb/core/layout.hpp"
+#include "slamb/exchange/message_marks.hpp"
 #include "slamb/exchange/scales.hpp"
 
 namespace slamb::host {
@@ -34,10 +35,10 @@ class executor {
 
   static host_stream stream() noexcept { return {}; }
 
-  /// Calls function(), after all that has been asked for before.
-  template <class Function>
-  static void invoke(const Function& function) {
-    function();
+  /// Calls each function, in order, after all that has been asked for before.
+  template <class... Functions>
+  static void invoke(const Functions&... functions) {
+    (functions(), ...);
   }
 
   /// Sets memory to zero bytes.
@@ -195,9 +196,10 @@ class executor {
 
   /// Makes the scales that tiles share, of what they have summed.
   /// @param statistic  [tiles]; @param counts  [tiles] elements that take part; @param refused  as model_view::refused
+  /// @param tell  is invoked afterwards
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
-                     std::byte* messages, const std::uint32_t* refused) const {
+                     std::byte* messages, const std::uint32_t* refused, const tell_by_scales& tell = {}) const {
     if (refused != nullptr && *refused != 0) return;
     for (std::size_t g = 0; g < table.group_count; ++g) {
       const scale_group& group = table.groups[g];
@@ -212,6 +214,7 @@ class executor {
       for (std::uint64_t i = group.first_place; i < group.last_place; ++i)
         store_scale(messages, table.places[i], scale);
     }
+    tell();
   }
 
   /// Encodes the mean of what the ranks sent of this rank's chunk, which is the tiles `own`.

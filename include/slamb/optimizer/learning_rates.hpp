@@ -1,0 +1,109 @@
+// The learning rates of a step: γ by group, in the backend's memory, where passes read them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "slamb/core/arena.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/layout.hpp"
+#include "slamb/core/step_record.hpp"
+
+namespace slamb {
+
+/// Learning rates that a step finds in the backend's memory when it runs: of a step that is captured into a CUDA graph, which
+/// reads them anew each time the graph is launched.
+struct learning_rates_at {
+  const double* by_group = nullptr;  ///< [groups], which the optimizer reads until the step is done
+};
+
+/// Puts learning rates where passes read them; for an executor to invoke. One found in memory that is negative or not finite
+/// is dealt with as a gradient that is not finite.
+struct store_rates {
+  static constexpr std::size_t most_values = 16;
+
+  step_record* record = nullptr;
+  double* to = nullptr;          ///< [count]
+  const double* from = nullptr;  ///< [count]; null: `value`
+  std::size_t count = 0;
+  double value[most_values] = {};
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    for (std::size_t i = 0; i < count; ++i) {
+      const double rate = from == nullptr ? value[i] : from[i];
+      if (!(rate >= 0.0 && rate - rate == 0.0)) record->not_finite = 1;
+      to[i] = rate;
+    }
+  }
+};
+
+/// The learning rates of one optimizer. Those that the caller has on the host travel as arguments of what is invoked, so that
+/// nothing is copied that may change before it is read.
+class learning_rates {
+ public:
+  explicit learning_rates(const layout& tensors) : largest_factor_(tensors.groups(), 0.0) {
+    for (const segment& s : tensors.segments())
+      largest_factor_[s.group] = std::max(largest_factor_[s.group], static_cast<double>(s.learning_rate_factor));
+    on_host_.reserve(tensors.groups());
+  }
+
+  void plan(arena& memory) { stored_ = memory.plan<double>("learning rates", largest_factor_.size()); }
+
+  /// Those of the step that follows.
+  /// @param by_group  [groups], or one for all
+  /// @throws std::invalid_argument
+  void set(std::span<const double> by_group) {
+    if (by_group.size() != 1 && by_group.size() != largest_factor_.size())
+      throw std::invalid_argument("slamb: step() was given " + std::to_string(by_group.size()) +
+                                  " learning rates, but there are " + std::to_string(largest_factor_.size()) +
+                                  " groups");
+    for (const double rate : by_group) detail::require_non_negative("the learning rate", rate);
+    for (std::size_t i = 0; i < largest_factor_.size(); ++i)
+      detail::require_non_negative("the learning rate times learning_rate_factor",
+                                   by_group[by_group.size() == 1 ? 0 : i] * largest_factor_[i]);
+    on_host_.assign(largest_factor_.size(), by_group[0]);
+    if (by_group.size() > 1) std::copy(by_group.begin(), by_group.end(), on_host_.begin());
+    elsewhere_ = nullptr;
+  }
+  /// @throws std::invalid_argument
+  void set(const learning_rates_at& rates) {
+    if (rates.by_group == nullptr)
+      throw std::invalid_argument(
+          "slamb: step() was given learning_rates_at a null pointer, but it must point to a rate for each group");
+    elsewhere_ = rates.by_group;
+  }
+
+  /// γ of a tensor in this step, as passes use it; of rates that were set on the host.
+  double of(const segment& s) const noexcept {
+    return static_cast<double>(static_cast<float>(on_host_[s.group] * static_cast<double>(s.learning_rate_factor)));
+  }
+
+  const double* stored(const arena& memory) const noexcept { return memory.view(stored_).data(); }
+
+  /// Calls invoke(store_rates), which is to be invoked in the step, for each part of them; at least once.
+  template <class Invoke>
+  void store(const arena& memory, step_record* record, const Invoke& invoke) const {
+    double* const to = memory.view(stored_).data();
+    if (elsewhere_ != nullptr) return invoke(store_rates{record, to, elsewhere_, largest_factor_.size()});
+    std::size_t first = 0;
+    do {
+      store_rates part{record, to + first, nullptr, std::min(store_rates::most_values, on_host_.size() - first)};
+      std::copy_n(on_host_.data() + first, part.count, part.value);
+      invoke(part);
+      first += part.count;
+    } while (first < on_host_.size());
+  }
+
+ private:
+  std::vector<double> largest_factor_;  // [groups]
+  std::vector<double> on_host_;         // [groups]
+  const double* elsewhere_ = nullptr;
+  region<double> stored_;
+};
+
+}  // namespace slamb

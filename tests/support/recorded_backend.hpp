@@ -1,0 +1,105 @@
+// A stand-in for a stream that is captured into a CUDA graph: kernels are interpreted, or recorded and interpreted later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "slamb/communicator/thread_communicator.hpp"
+
+namespace test_support {
+
+/// What has been recorded, as it was asked for: kernels with their arguments, collectives with their memory.
+class recording {
+ public:
+  void begin() {
+    actions_.clear();
+    is_on_ = true;
+  }
+  void end() noexcept { is_on_ = false; }
+  bool is_on() const noexcept { return is_on_; }
+  std::size_t size() const noexcept { return actions_.size(); }
+
+  /// Does `action` now, or when it is replayed.
+  template <class Action>
+  void take(Action action) {
+    if (is_on_)
+      actions_.emplace_back(std::move(action));
+    else
+      action();
+  }
+  void replay() const {
+    for (const auto& action : actions_) action();
+  }
+
+ private:
+  bool is_on_ = false;
+  std::vector<std::function<void()>> actions_;
+};
+
+/// The interpreter, on a stream that can be captured.
+class recording_interpreter {
+ public:
+  explicit recording_interpreter(recording& to) : to_(&to) {}
+
+  static slamb::host_stream stream() noexcept { return {}; }
+  bool is_capturing() const noexcept { return to_->is_on(); }
+  void clear(std::span<std::byte> memory) const {
+    to_->take([memory] { slamb::cuda::interpreter::clear(memory); });
+  }
+  static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
+    slamb::cuda::interpreter::upload(from, to);
+  }
+  static void download(std::span<const std::byte> from, std::span<std::byte> to) noexcept { upload(from, to); }
+  template <class Kernel>
+  void launch(const Kernel& kernel, std::size_t work) const {
+    to_->take([kernel, work] { slamb::cuda::interpreter(2).launch(kernel, work); });
+  }
+
+ private:
+  recording* to_;
+};
+
+struct recorded_backend {
+  recording* to = nullptr;
+  std::size_t cache_bytes = 1U << 20U;
+  slamb::allocator memory = slamb::host::default_allocator();
+
+  using stream_type = slamb::host_stream;
+  using executor_type = slamb::cuda::executor<recording_interpreter>;
+
+  void validate() const {}
+  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(recording_interpreter(*to)); }
+};
+
+/// The threads' communicator, on the same stream.
+class recorded_communicator {
+ public:
+  recorded_communicator(slamb::thread_communicator base, recording& to) : base_(std::move(base)), to_(&to) {}
+
+  int rank() const noexcept { return base_.rank(); }
+  int size() const noexcept { return base_.size(); }
+
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    to_->take([this, values, stream] { base_.all_reduce_sum(values, stream); });
+  }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    to_->take([=, this] { base_.all_to_all(send, receive, stream); });
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    to_->take([=, this] { base_.all_gather(mine, all, stream); });
+  }
+  void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
+    to_->take([=, this] { base_.broadcast(values, root, stream); });
+  }
+
+ private:
+  slamb::thread_communicator base_;
+  recording* to_;
+};
+
+}  // namespace test_support

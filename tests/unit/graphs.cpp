@@ -1,0 +1,278 @@
+// Steps that are captured into a graph and launched again and again: the same bits as steps that are taken one by one, and an
+// error where a step cannot be captured. Here a stand-in records what a stream would; tests/device has the same on a GPU.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/communicator/run_ranks.hpp"
+#include "slamb/slamb.hpp"
+#include "support/generate.hpp"
+#include "support/recorded_backend.hpp"
+
+namespace {
+
+using test_support::recorded_backend;
+using test_support::recorded_communicator;
+using test_support::recording;
+
+using adamw = slamb::adamw<recorded_communicator, recorded_backend>;
+using lamb = slamb::lamb<recorded_communicator, recorded_backend>;
+template <class Compressor>
+using sparse = slamb::slamb<recorded_communicator, Compressor, slamb::rescaled_trust_ratio<>, recorded_backend>;
+using one_bit_adam = slamb::one_bit_adam<recorded_communicator, slamb::sign, recorded_backend>;
+using one_bit_lamb = slamb::one_bit_lamb<recorded_communicator, slamb::sign, recorded_backend>;
+using zero_one_adam = slamb::zero_one_adam<recorded_communicator, slamb::sign, recorded_backend>;
+
+/// A rank's model in two groups, gradients that are made anew for each step, and an optimizer over them.
+template <class Optimizer>
+class trained_model {
+ public:
+  trained_model(const typename Optimizer::options_type& options, slamb::thread_communicator communicator)
+      : rank_(communicator.rank()),
+        data_(make_data(1)),
+        gradient_(make_data(0)),
+        optimizer_(make(options, communicator)) {}
+
+  /// Makes the gradients and the rates of step t; at every 97th, the gradient of one rank is not a number.
+  void prepare(std::uint64_t t) {
+    test_support::random_source random(17, t, static_cast<std::uint64_t>(rank_));
+    for (auto& tensor : gradient_)
+      for (float& g : tensor) g = static_cast<float>(random.uniform() - 0.5);
+    if (t % 97 == 0 && rank_ == static_cast<int>(t / 97 % 2)) gradient_[1][3] = std::nanf("");
+    rates_[0] = 0.01 / std::sqrt(static_cast<double>(t));
+    rates_[1] = 0.5 * rates_[0];
+  }
+  void step() {
+    if constexpr (requires(Optimizer & o) { o.step(slamb::learning_rates_at{}); })
+      optimizer_.step(slamb::learning_rates_at{rates_});
+    else
+      step_with_own_rates();
+  }
+  void step_with_own_rates() { optimizer_.step(std::span<const double>(rates_)); }
+  void capture() {
+    graph_.begin();
+    try {
+      step();
+    } catch (...) {
+      graph_.end();
+      throw;
+    }
+    graph_.end();
+  }
+  void replay() const { graph_.replay(); }
+
+  Optimizer& optimizer() noexcept { return optimizer_; }
+  recording& graph() noexcept { return graph_; }
+  const std::vector<std::vector<float>>& data() const noexcept { return data_; }
+
+ private:
+  static std::vector<std::vector<float>> make_data(std::uint64_t seed) {
+    test_support::random_source random(seed, 5);
+    std::vector<std::vector<float>> all;
+    for (const std::size_t size : {40U, 7U, 0U, 100U}) {
+      all.emplace_back(size);
+      for (float& x : all.back()) x = static_cast<float>(random.uniform() - 0.5);
+    }
+    return all;
+  }
+  Optimizer make(const typename Optimizer::options_type& options, slamb::thread_communicator& communicator) {
+    std::vector<slamb::parameter> parameters;
+    for (std::size_t i = 0; i < data_.size(); ++i)
+      parameters.push_back({.data = data_[i].data(),
+                            .gradient = gradient_[i].data(),
+                            .size = data_[i].size(),
+                            .options = {.group = static_cast<int>(i % 2)}});
+    return Optimizer(parameters, options, recorded_communicator(std::move(communicator), graph_),
+                     recorded_backend{.to = &graph_});
+  }
+
+  int rank_;
+  recording graph_;
+  std::vector<std::vector<float>> data_, gradient_;
+  double rates_[2] = {};
+  Optimizer optimizer_;
+};
+
+/// Trains twice over two ranks: by `first` + `replays` steps, and by `first` steps and one that is captured and replayed.
+template <class Optimizer>
+void compare_replays(const typename Optimizer::options_type& options, std::uint64_t first, std::uint64_t replays) {
+  std::vector<std::vector<float>> parameters[2][2];
+  std::vector<std::byte> states[2][2];
+  std::uint64_t steps[2][2] = {}, skipped[2][2] = {};
+  for (const bool captures : {false, true})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      trained_model<Optimizer> model(options, std::move(communicator));
+      for (std::uint64_t t = 1; t <= first + replays; ++t) {
+        model.prepare(t);
+        if (t == first + 1 && captures) model.capture();
+        if (t > first && captures)
+          model.replay();
+        else
+          t % 2 == 0 ? model.step() : model.step_with_own_rates();
+      }
+      parameters[captures][rank] = model.data();
+      states[captures][rank] = model.optimizer().save_state();
+      const slamb::statistics all = model.optimizer().statistics();
+      steps[captures][rank] = all.step, skipped[captures][rank] = all.skipped_steps;
+    });
+  for (const int rank : {0, 1}) {
+    CAPTURE(rank);
+    CHECK(parameters[1][rank] == parameters[0][rank]);
+    CHECK(states[1][rank] == states[0][rank]);
+    CHECK(steps[1][rank] == first + replays - (first + replays) / 97);
+    CHECK(skipped[1][rank] == (first + replays) / 97);
+    CHECK(steps[0][rank] == steps[1][rank]);
+  }
+}
+
+/// What is thrown when a step is captured after `first` others, and that nothing else has come of it.
+template <class Optimizer>
+std::string refusal_of_capture(const typename Optimizer::options_type& options, std::uint64_t first) {
+  std::string message;
+  std::vector<std::vector<float>> parameters[2];
+  for (const bool captures : {false, true})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      trained_model<Optimizer> model(options, std::move(communicator));
+      for (std::uint64_t t = 1; t <= first + 2; ++t) {
+        model.prepare(t);
+        if (t == first + 1 && captures) {
+          std::string mine = "nothing was thrown";
+          try {
+            model.capture();
+          } catch (const std::logic_error& refusal) {
+            mine = refusal.what();
+          }
+          if (rank == 0) message = mine;
+        }
+        model.step_with_own_rates();
+      }
+      if (rank == 0) parameters[captures] = model.data();
+    });
+  CHECK(parameters[0] == parameters[1]);
+  return message;
+}
+
+bool says(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("graphs: 1000 replays are 1000 steps of AdamW and LAMB") {
+  compare_replays<adamw>({}, 1, 1000);
+  compare_replays<lamb>({.max_gradient_norm = 2.0}, 1, 1000);
+}
+
+TEST_CASE("graphs: 1000 replays are 1000 steps of SLAMB") {
+  compare_replays<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20, .compressor = {.k = 0.2}}, 1, 1000);
+}
+
+TEST_CASE("graphs: 1000 replays are 1000 steps of the 1-bit optimizers, once they compress") {
+  compare_replays<one_bit_adam>({.warm_up = {.steps = 5}}, 6, 1000);
+  compare_replays<one_bit_lamb>({.warm_up = {.steps = 5}}, 5, 1000);
+}
+
+TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
+  std::vector<std::vector<float>> parameters[2][2];
+  for (const bool captures : {false, true})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      trained_model<sparse<slamb::random_k<>>> model({.local_steps = 0, .dense_below = 20}, std::move(communicator));
+      for (std::uint64_t t = 1; t <= 12; ++t) {
+        model.prepare(t);
+        model.step();
+        if (t % 4 != 0) continue;
+        if (!captures) {
+          model.optimizer().synchronize_parameters();
+          continue;
+        }
+        model.graph().begin();
+        model.optimizer().synchronize_parameters();
+        model.graph().end();
+        model.replay();
+      }
+      parameters[captures][rank] = model.data();
+    });
+  CHECK(parameters[0][0] == parameters[1][0]);
+  CHECK(parameters[1][0] == parameters[1][1]);
+}
+
+TEST_CASE("graphs: what cannot be captured says why, and the optimizer goes on") {
+  const std::string averages = refusal_of_capture<sparse<slamb::random_k<>>>({.local_steps = 4}, 2);
+  CHECK(says(averages, "cannot be captured into a graph"));
+  CHECK(says(averages, "local_steps = 4"));
+  CHECK(says(averages, "synchronize_parameters()"));
+  CHECK(says(refusal_of_capture<one_bit_lamb>({.warm_up = {.steps = 5}}, 2), "warm-up"));
+  CHECK(says(refusal_of_capture<zero_one_adam>({}, 2), "schedules"));
+  CHECK(says(refusal_of_capture<sparse<slamb::top_k>>({.local_steps = 0}, 2), "choose in turn"));
+  CHECK(says(refusal_of_capture<sparse<slamb::random_k<slamb::sampling::bernoulli>>>({.local_steps = 0}, 2),
+             "waits for what is on the device"));
+}
+
+TEST_CASE("graphs: what waits for the device does not do so while a step is captured") {
+  slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
+    trained_model<lamb> model({}, std::move(communicator));
+    model.prepare(1);
+    model.step();
+    model.graph().begin();
+    CHECK_THROWS_AS(model.optimizer().statistics(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().save_state(), std::logic_error);
+    CHECK(model.graph().size() == 0);
+    model.graph().end();
+    CHECK(model.optimizer().statistics().step == 1);
+  });
+  slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
+    trained_model<one_bit_adam> model({.warm_up = {.steps = 1}}, std::move(communicator));
+    for (std::uint64_t t = 1; t <= 2; ++t) model.prepare(t), model.step();
+    model.optimizer().measure_next_step();
+    model.capture();
+    model.replay();
+    CHECK(model.optimizer().statistics().compression.empty());
+    model.step();
+    CHECK(model.optimizer().statistics().compression.size() == 2);
+    CHECK(model.optimizer().statistics().step == 4);
+  });
+}
+
+TEST_CASE("learning rates in memory: a rate that is no rate is a step that is skipped on all ranks") {
+  for (const double wrong : {-0.1, std::numeric_limits<double>::infinity(), std::nan("")})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const bool is_first = communicator.rank() == 0;
+      trained_model<lamb> model({}, std::move(communicator));
+      model.prepare(1);
+      const auto before = model.data();
+      const double rates[] = {0.1, is_first ? wrong : 0.1};
+      model.optimizer().step(slamb::learning_rates_at{rates});
+      CHECK(model.optimizer().statistics().skipped_steps == 1);
+      CHECK(model.data() == before);
+      CHECK_THROWS_WITH_AS(model.optimizer().step(slamb::learning_rates_at{}),
+                           "slamb: step() was given learning_rates_at a null pointer, but it must point to a rate for "
+                           "each group",
+                           std::invalid_argument);
+    });
+}
+
+TEST_CASE("learning rates: more groups than travel at once") {
+  constexpr std::size_t groups = 37;
+  std::vector<float> data(groups, 1.0F), gradient(groups, 0.5F), expected;
+  std::vector<slamb::parameter> parameters;
+  std::vector<double> rates;
+  for (std::size_t i = 0; i < groups; ++i) {
+    parameters.push_back(
+        {.data = &data[i], .gradient = &gradient[i], .size = 1, .options = {.group = static_cast<int>(i)}});
+    rates.push_back(0.25 / static_cast<double>(1U << i % 8));
+    expected.push_back(1.0F - static_cast<float>(rates.back()));
+  }
+  slamb::adamw<slamb::self_communicator, slamb::interpreted_backend> optimizer(
+      parameters, {.beta1 = 0.0, .beta2 = 0.0, .epsilon = 1e-30, .weight_decay = 0.0});
+  optimizer.step(rates);  // u = g/|g| = 1
+  CHECK(data == expected);
+}
