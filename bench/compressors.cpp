@@ -72,8 +72,8 @@ class coding {
   }
 
   void decode() {
-    executor_.template receive<no_storage>(gradient_to_parameter{}, quantizer_, model_view(), view(), all_tiles(),
-                                           nullptr);
+    executor_.template receive<no_storage, no_storage>(gradient_to_parameter{}, quantizer_, model_view(), view(),
+                                                       all_tiles(), nullptr);
   }
 
   // What came back must be near what was sent: half a bit an element tells the sign and no more.

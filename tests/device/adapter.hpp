@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <slamb/slamb.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "optimizers.hpp"
@@ -11,13 +12,13 @@ namespace device_tests {
 
 /// Short phases, and settings that all recipes share.
 template <class Options>
-Options short_options() {
+Options short_options(bool averages = true) {
   Options options{};
   options.beta1 = 0.8;
   options.beta2 = 0.95;
   options.epsilon = 1e-5;
   options.weight_decay = 0.03;
-  if constexpr (requires { options.local_steps; }) options.local_steps = 3;
+  if constexpr (requires { options.local_steps; }) options.local_steps = averages ? 3 : 0;
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 3;
   if constexpr (requires { options.variance_schedule.freeze_step; }) {
     options.variance_schedule.freeze_step = 4;
@@ -32,10 +33,16 @@ template <class Optimizer>
 class adapter final : public optimizer {
  public:
   template <class... Ranks>
-  explicit adapter(std::span<const slamb::parameter> tensors, Ranks&&... ranks)
-      : own_(tensors, short_options<typename Optimizer::options_type>(), std::forward<Ranks>(ranks)...) {}
+  explicit adapter(std::span<const slamb::parameter> tensors, bool averages, Ranks&&... ranks)
+      : own_(tensors, short_options<typename Optimizer::options_type>(averages), std::forward<Ranks>(ranks)...) {}
 
   void step(double learning_rate) override { own_.step(learning_rate); }
+  void step(const slamb::learning_rates_at& rates) override {
+    if constexpr (requires { own_.step(rates); })
+      own_.step(rates);
+    else
+      throw std::logic_error("this recipe takes no learning rates in memory");
+  }
   std::vector<std::byte> save_state() const override { return own_.save_state(); }
   void load_state(std::span<const std::byte> saved) override { own_.load_state(saved); }
   std::uint64_t steps() const override { return own_.statistics().step; }
@@ -49,7 +56,8 @@ class adapter final : public optimizer {
 /// On the GPU that is current.
 template <class Optimizer>
 std::unique_ptr<optimizer> on_device(ingredients from) {
-  return std::make_unique<adapter<Optimizer>>(from.tensors, slamb::cuda_thread_communicator(std::move(from.ranks)),
+  return std::make_unique<adapter<Optimizer>>(from.tensors, from.averages,
+                                              slamb::cuda_thread_communicator(std::move(from.ranks)),
                                               slamb::cuda_backend{.stream = from.stream, .memory = from.memory});
 }
 #endif

@@ -11,6 +11,7 @@
 #include <slamb/communicator/thread_communicator.hpp>
 #include <slamb/core/arena.hpp>
 #include <slamb/core/parameter.hpp>
+#include <slamb/optimizer/learning_rates.hpp>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,8 @@ class optimizer {
  public:
   virtual ~optimizer() = default;
   virtual void step(double learning_rate) = 0;
+  /// @throws std::logic_error where a recipe cannot be captured at all
+  virtual void step(const slamb::learning_rates_at& rates) = 0;
   virtual std::vector<std::byte> save_state() const = 0;
   virtual void load_state(std::span<const std::byte> saved) = 0;
   virtual std::uint64_t steps() const = 0;    ///< waits
@@ -35,6 +38,7 @@ struct ingredients {
   slamb::thread_communicator ranks;
   cudaStream_t stream = nullptr;
   slamb::allocator memory{};  ///< none: the backend's own
+  bool averages = true;       ///< parameters at steps of its own choice, where the recipe does so
 };
 
 /// A recipe with the settings of these tests, which see all of its phases within six steps.

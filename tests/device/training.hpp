@@ -34,6 +34,7 @@ struct plan {
   std::span<const std::byte> state{};     ///< to go on from; none: from the start
   std::span<const float> parameters{};    ///< to start from; none: made up
   slamb::allocator memory{};              ///< of the optimizer, on the device; none: the backend's own
+  bool averages = true;                   ///< as ingredients::averages
 };
 
 /// What became of it, at rank 0; `same_on_all` says whether parameters ended with the same bits at all ranks.
@@ -122,15 +123,21 @@ class rank_of_run {
                          .dimensions = shape.dimensions});
       first += shape.size;
     }
-    ingredients from{tensors, std::move(ranks), on, given.memory};
+    ingredients from{tensors, std::move(ranks), on, given.memory, given.averages};
     own_ = where == side::device ? of.on_device(std::move(from)) : of.on_host(std::move(from));
     if (!given.state.empty()) own_->load_state(given.state);
   }
 
   void step(std::size_t number) {
-    gradients_.write(gradient(given_, given_.first_step + number, rank_), on_);
-    own_->step(given_.learning_rate);
+    prepare(number);
+    take();
   }
+
+  /// The gradients of a step, and the step alone. @{
+  void prepare(std::size_t number) { gradients_.write(gradient(given_, given_.first_step + number, rank_), on_); }
+  void take() { own_->step(given_.learning_rate); }
+  void take(const slamb::learning_rates_at& rates) { own_->step(rates); }
+  /// @}
   outcome result() { return {start_, parameters_.read(on_), own_->save_state(), own_->steps(), own_->skipped(), true}; }
 
  private:

@@ -138,8 +138,6 @@ void compare(const coded_setup& setup, const typename Case::quantizer& quantizer
   REQUIRE(far_sum(device_does.measure(device), host_does.measure(host)) == "");
   REQUIRE(far_sum(device_does.receive(device), host_does.receive(host)) == "");
   SLAMB_TEST_SAME();
-  both([](auto& side, auto& r) { side.keep_server_errors(r); });
-  SLAMB_TEST_SAME();
 }
 
 #undef SLAMB_TEST_SAME

@@ -74,8 +74,8 @@ class host_side {
   }
   std::vector<double> receive(rank& r) const {
     std::vector<double> sums(r.tiles() * slamb::results_of<typename pass::type>() + 1, -1.0);
-    executor_.receive<host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
-                                                           sums.data());
+    executor_.receive<host_storage<typename Case::worker>, host_storage<typename Case::server>>(
+        pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), sums.data());
     return sums;
   }
   std::vector<double> measure(rank& r) const {
@@ -83,10 +83,6 @@ class host_side {
     executor_.measure<host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
                                                            squares.data());
     return squares;
-  }
-  void keep_server_errors(rank& r) const {
-    if constexpr (slamb::cuda::error_array<typename Case::server>::exists)
-      executor_.keep_server_errors<typename Case::server>(r.quantizer, r.view, r.wire, r.own);
   }
 
   static bool is_zero_aware(const rank& r) {
@@ -154,7 +150,7 @@ class device_side {
   void mark(rank& r, std::byte* messages, std::uint64_t count) const { host_side<Case>::mark(r, messages, count); }
   std::vector<double> receive(rank& r) const {
     std::vector<double> sums(r.tiles() * slamb::results_of<pass_type>() + 1, -1.0);
-    launch(slamb::cuda::receive_kernel<typename Case::worker, pass_type, quantizer>{
+    launch(slamb::cuda::receive_kernel<typename Case::worker, typename Case::server, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), sums.data()});
     return sums;
   }
@@ -163,11 +159,6 @@ class device_side {
     launch(slamb::cuda::measure_kernel<typename Case::worker, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), squares.data()});
     return squares;
-  }
-  void keep_server_errors(rank& r) const {
-    if constexpr (slamb::cuda::error_array<typename Case::server>::exists)
-      launch(slamb::cuda::keep_server_error_kernel<typename Case::server, quantizer>{r.quantizer, r.view, r.wire,
-                                                                                     r.own.data(), r.own.size()});
   }
 
  private:

@@ -185,15 +185,13 @@ class exchanging_rank {
     const slamb::traffic_counts before = base_.ranks.counts();
     exchange_.measure_next();
     base_.record()->taken = exchanges_++;  // refused ones count as well
-    base_.begin_step();
-    base_.executor.invoke(exchange_.starts(base_, buffer_->bytes()));
+    base_.executor.invoke(slamb::begin_step{base_.record(), 1.0}, exchange_.starts(base_, buffer_->bytes()));
     exchange_.send(keep_the_mean{}, base_, base_.view(), buffer_->bytes());
     now.done = !base_.is_known_to_be_refused();
     if (now.done) {
       const std::size_t tiles = base_.all_tiles().last;
       for (const slamb::tile_range part : {slamb::tile_range{0, tiles / 2}, slamb::tile_range{tiles / 2, tiles}})
         exchange_.receive(keep_the_mean{}, base_, base_.view(), buffer_->bytes(), part);
-      exchange_.finish(base_, base_.view(), buffer_->bytes());
     }
     base_.end_step();
     now.intact = is_intact();

@@ -48,6 +48,7 @@ struct wire_view {
   std::uint64_t random_stream = 0;       ///< of this rank's stochastic rounding: see `stream`
   const std::uint64_t* steps = nullptr;  ///< t − 1, by which draws differ from step to step; null: they do not
   std::uint32_t ranks = 1;
+  std::uint32_t rank = 0;  ///< this one
 
   /// Which draws this step makes.
   SLAMB_HOST_DEVICE std::uint64_t stream() const {

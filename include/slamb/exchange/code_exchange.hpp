@@ -63,7 +63,8 @@ class code_exchange {
             .message_bytes = wire_.message_bytes(),
             .scale_bytes = wire_.scale_bytes(),
             .random_stream = static_cast<std::uint64_t>(rank),
-            .ranks = static_cast<std::uint32_t>(ranks)};
+            .ranks = static_cast<std::uint32_t>(ranks),
+            .rank = static_cast<std::uint32_t>(rank)};
   }
   /// The same of one rank's optimizer, with its tables; random numbers are drawn by the number of the step.
   template <class Base>
@@ -90,28 +91,23 @@ class code_exchange {
     encode_signal(pass, base, model, wire, counts, statistic);
     base.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
                           base.executor.stream());
-    base.executor.invoke(refuse_by_scales{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()});
+    const refuse_by_scales refuse{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
+    encode_mean(base, model, wire, refuse, counts, statistic);
     if (base.is_known_to_be_refused()) return;
-    encode_mean(base, model, wire, counts, statistic);
     base.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
                           base.executor.stream());
-    base.executor.invoke(refuse_by_scales{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()});
+    base.executor.invoke(refuse);
     if (base.is_known_to_be_refused()) return;
     if (wire_.whole_elements() > 0)
       base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());
   }
 
-  /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile.
+  /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile, and
+  /// only after `send`, with which the step can no longer fail.
   template <class Pass>
   void receive(const Pass& pass, const Executor& executor, const model_view& model, const wire_view& wire,
                tile_range tiles, double* results) const {
-    executor.template receive<WorkerStorage>(pass, quantizer_, model, wire, tiles, results);
-  }
-
-  /// Keeps the errors of this rank's chunk.
-  template <class Base>
-  void finish(const Base& base, const model_view& model, const wire_view& wire) const {
-    base.executor.template keep_server_errors<ServerStorage>(quantizer_, model, wire, tables_.own(base));
+    executor.template receive<WorkerStorage, ServerStorage>(pass, quantizer_, model, wire, tiles, results);
   }
 
   /// ‖x‖² and ‖x − x̂‖² of what was sent: `squares` [tiles][2].
@@ -158,11 +154,11 @@ class code_exchange {
 
   // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
   template <class Base>
-  void encode_mean(Base& base, const model_view& model, const wire_view& wire, const std::uint64_t* counts,
-                   double* statistic) const {
+  void encode_mean(Base& base, const model_view& model, const wire_view& wire, const refuse_by_scales& refuse,
+                   const std::uint64_t* counts, double* statistic) const {
     const Executor& executor = base.executor;
     const auto run = [&](auto work) {
-      executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(base), statistic);
+      executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(base), statistic, refuse);
     };
     run([] { return needs_scale_first ? encoding::measure : encoding::both; });
     executor.template finish_scales<Quantizer>(tables_.averaged_scales(base), statistic, counts, wire.averaged,

@@ -43,16 +43,20 @@ struct tell_by_scales {
 
 /// Refuses the step if it is not finite in a message of any rank.
 struct refuse_by_scales {
-  step_record* record;
-  std::byte* messages;
-  std::uint64_t message_bytes;
-  std::uint64_t count;
+  step_record* record = nullptr;
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
 
-  SLAMB_HOST_DEVICE void operator()() const {
+  SLAMB_HOST_DEVICE bool has_to_refuse() const {
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint32_t bits = as_word(*scale_in(messages + i * message_bytes, 0));
-      if ((bits & 0x7F800000U) == 0x7F800000U) record->refused = 1;
+      if ((bits & 0x7F800000U) == 0x7F800000U) return true;
     }
+    return false;
+  }
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (has_to_refuse()) record->refused = 1;
   }
 };
 

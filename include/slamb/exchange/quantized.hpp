@@ -106,7 +106,7 @@ class quantized_exchange {
   /// Encodes what `pass` forms of this rank's state, and exchanges it. Nothing that lasts is changed; the step is refused, on
   /// all ranks, if the signal of any is not finite.
   ///
-  /// @param view  the state; @param buffer  `buffer_bytes()`, left alone until `finish`
+  /// @param view  the state; @param buffer  `buffer_bytes()`, left alone until all is received
   template <class Pass>
   void send(const Pass& pass, Base& base, const model_view& view, std::span<std::byte> buffer) {
     if (!is_active(base)) {
@@ -132,12 +132,6 @@ class quantized_exchange {
       codes_.receive(pass, base.executor, view, wire_at(base, buffer), tiles, results);
     else
       base.executor.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
-  }
-
-  /// Keeps the errors of this rank's chunk: after `receive`, with which the step can no longer fail.
-  void finish(Base& base, const model_view& view, std::span<std::byte> buffer) const {
-    if constexpr (bool(ErrorFeedback::server_state))
-      if (is_active(base)) codes_.finish(base, view, wire_at(base, buffer));
   }
 
   /// Forgets the errors, for a signal of another unit.

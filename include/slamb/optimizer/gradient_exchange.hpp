@@ -110,7 +110,6 @@ class gradient_exchange<Compressor, ErrorFeedback, Base> {
     codes_.send(decode_gradient{}, base, g, messages);
     if (base.is_known_to_be_refused()) return g;
     codes_.receive(decode_gradient{}, base, g, messages, base.all_tiles());
-    codes_.finish(base, g, messages);
     g.gradient_is_exchanged = true;
     clip_gradient(g, base, settings_.max_norm);
     return g;

@@ -200,7 +200,6 @@ class basic_one_bit {
       if constexpr (is_frozen || sums_per_segment > 0)
         base_.executor.run(apply_update<TrustRatio>{update()}, view(), tensors.tiles);
     }
-    exchange_.finish(base_, view(), base_.memory.view(buffer_));
   }
 
   adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }

@@ -222,7 +222,6 @@ class basic_zero_one_adam {
     exchange_.send(pass, base_, view(), buffer());
     if (base_.is_known_to_be_refused()) return;
     exchange_.receive(pass, base_, view(), buffer(), base_.all_tiles());
-    exchange_.finish(base_, view(), buffer());
   }
 
   // The variance is frozen: docs/algorithms/zero_one_adam.md (8)

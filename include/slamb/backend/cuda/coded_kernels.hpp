@@ -13,6 +13,7 @@
 #include "slamb/core/coded_pass.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/layout.hpp"
+#include "slamb/exchange/message_marks.hpp"
 
 namespace slamb::cuda {
 
@@ -133,7 +134,8 @@ struct send_kernel {
   }
 };
 
-/// Encodes the mean of what the ranks sent of this rank's chunk, or takes what its scales are made from.
+/// Encodes the mean of what the ranks sent of this rank's chunk, or takes what its scales are made from, unless one of them
+/// has told that the step must not happen. Every block looks for itself, for none knows when another has looked.
 template <encoding Work, class Storage, class Quantizer>
 struct average_kernel {
   static constexpr unsigned threads = 256;
@@ -145,13 +147,15 @@ struct average_kernel {
   const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of the chunk
   std::size_t own_tiles = 0;
   double* statistic = nullptr;  ///< [all tiles]; not used unless tiles share scales and Work is not encode
+  refuse_by_scales refuse{};
 
   /// Pieces to launch it for.
-  std::size_t work() const noexcept { return own_tiles; }
+  std::size_t work() const noexcept { return own_tiles == 0 && refuse.record != nullptr ? 1 : own_tiles; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_refused(view.refused)) return;
+    if (refuse.has_to_refuse()) return block.first([&] { refuse(); });
     typename Block::template registers<thread_sums<0>> unused;
     for (std::size_t i = block.index(); i < own_tiles; i += block.count()) {
       const wire_tile w = wire.tiles[own[i]];
@@ -165,48 +169,32 @@ struct average_kernel {
   }
 };
 
-/// Keeps what the mean over this rank's chunk lost when it was encoded.
-template <class Storage, class Quantizer>
-struct keep_server_error_kernel {
-  static constexpr unsigned threads = 256;
-
-  Quantizer quantizer;
-  model_view view;
-  wire_view wire;
-  const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of the chunk
-  std::size_t own_tiles = 0;
-
-  /// Pieces to launch it for.
-  std::size_t work() const noexcept { return own_tiles; }
-
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
-    const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
-    for (std::size_t i = block.index(); i < own_tiles; i += block.count()) {
-      const wire_tile w = wire.tiles[own[i]];
-      const std::uint32_t count = view.tiles[own[i]].count;
-      const tile_counted counted(wire, w);
-      const error_array<Storage> error(wire.server_error, w.code);
-      const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
-      const float* const mean = wire.mean + w.code;
-      const bool in_fours = is_aligned_for_four(mean) && error.is_aligned();
-      block.each([&](unsigned thread) {
-        const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
-          float meant[Width];
-          load_together(mean + first, meant);
-          scalar x[Width];
-          said.decode(quantizer, first, shift, x);
-          for (unsigned j = 0; j < Width; ++j) x[j] = scalar(meant[j]) - x[j];
-          counted.keep(x, first);
-          error.store(x, first);
-        };
-        for_each_group<threads>(thread, count, in_fours, keep);
-        const scalar none[1] = {0.0F};
-        for (std::uint32_t j = count + thread; j < padded(count); j += threads) error.store(none, j);
-      });
-    }
-  }
-};
+/// Keeps what the mean over a tile of this rank's chunk lost when it was encoded.
+template <class Storage, class Block, class Quantizer>
+SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantizer, const model_view& view,
+                                         const wire_view& wire, std::size_t number) {
+  const wire_tile w = wire.tiles[number];
+  const std::uint32_t count = view.tiles[number].count;
+  const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
+  const tile_counted counted(wire, w);
+  const error_array<Storage> error(wire.server_error, w.code);
+  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
+  const float* const mean = wire.mean + w.code;
+  const bool in_fours = is_aligned_for_four(mean) && error.is_aligned();
+  block.each([&](unsigned thread) {
+    const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
+      float meant[Width];
+      load_together(mean + first, meant);
+      scalar x[Width];
+      said.decode(quantizer, first, shift, x);
+      for (unsigned j = 0; j < Width; ++j) x[j] = scalar(meant[j]) - x[j];
+      counted.keep(x, first);
+      error.store(x, first);
+    };
+    for_each_group<Block::threads>(thread, count, in_fours, keep);
+    const scalar none[1] = {0.0F};
+    for (std::uint32_t j = count + thread; j < padded(count); j += Block::threads) error.store(none, j);
+  });
+}
 
 }  // namespace slamb::cuda

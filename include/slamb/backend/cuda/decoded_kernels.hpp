@@ -69,8 +69,8 @@ struct already_checked {
   SLAMB_ELEMENT static void check_finite(scalar /*x*/) {}
 };
 
-/// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send.
-template <class Storage, class Pass, class Quantizer>
+/// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and to say of its chunk.
+template <class Storage, class ServerStorage, class Pass, class Quantizer>
 struct receive_kernel {
   static constexpr unsigned threads = 256;
   static constexpr int results = results_of<Pass>();
@@ -98,6 +98,8 @@ struct receive_kernel {
       } else {
         run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, w),
                      true);
+        if constexpr (error_array<ServerStorage>::exists)
+          if (w.owner == wire.rank) keep_server_error<ServerStorage>(block, quantizer, view, wire, i);
       }
     }
   }

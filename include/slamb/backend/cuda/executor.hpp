@@ -72,7 +72,7 @@ class executor {
 
   template <class... Functions>
   void invoke(const Functions&... functions) const {
-    const auto all = all_in_order(functions...);
+    auto all = all_in_order(functions...);
     launch(invoke_kernel<decltype(all)>{all});
   }
   static void invoke(nothing_to_do /*function*/) noexcept {}
@@ -182,18 +182,13 @@ class executor {
   }
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               std::span<const std::size_t> own, double* statistic) const {
-    launch(average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic});
+               std::span<const std::size_t> own, double* statistic, const refuse_by_scales& refuse = {}) const {
+    launch(average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic, refuse});
   }
-  template <class Storage, class Pass, class Quantizer>
+  template <class Storage, class ServerStorage, class Pass, class Quantizer>
   void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                tile_range tiles, double* results) const {
-    launch(receive_kernel<Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, results});
-  }
-  template <class Storage, class Quantizer>
-  void keep_server_errors(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-                          std::span<const std::size_t> own) const {
-    launch(keep_server_error_kernel<Storage, Quantizer>{quantizer, view, wire, own.data(), own.size()});
+    launch(receive_kernel<Storage, ServerStorage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, results});
   }
   template <class Storage, class Pass, class Quantizer>
   void measure(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,

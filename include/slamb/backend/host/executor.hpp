@@ -218,32 +218,27 @@ class executor {
   }
 
   /// Encodes the mean of what the ranks sent of this rank's chunk, which is the tiles `own`.
+  /// @param refuse  is invoked first
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               std::span<const std::size_t> own, double* statistic) const {
+               std::span<const std::size_t> own, double* statistic, const refuse_by_scales& refuse = {}) const {
+    refuse();
     all_of(view, {0, own.size()}, nullptr, [&](std::size_t i) {
       average_tile<Work, Storage>(quantizer, view, wire, own[i], statistic + own[i]);
       return true;
     });
   }
 
-  /// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send.
-  template <class Storage, class Pass, class Quantizer>
+  /// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and what the mean over its
+  /// chunk lost when it was encoded.
+  template <class Storage, class ServerStorage, class Pass, class Quantizer>
   void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                tile_range tiles, double* results) const {
     all_of(view, tiles, nullptr, [&](std::size_t i) {
       double* const of_tile = results == nullptr ? nullptr : results + i * results_of<Pass>();
       receive_tile<Storage>(pass, quantizer, view, wire, i, of_tile);
-      return true;
-    });
-  }
-
-  /// Keeps what the mean over this rank's chunk lost when it was encoded.
-  template <class Storage, class Quantizer>
-  void keep_server_errors(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-                          std::span<const std::size_t> own) const {
-    all_of(view, {0, own.size()}, nullptr, [&](std::size_t i) {
-      keep_server_error<Storage>(quantizer, view, wire, own[i]);
+      if constexpr (error_array<ServerStorage>::exists)
+        if (wire.tiles[i].owner == wire.rank) keep_server_error<ServerStorage>(quantizer, view, wire, i);
       return true;
     });
   }
