@@ -9,7 +9,8 @@
 
 namespace bench {
 
-/// Enqueues to[0 … count) ← from[0 … count) as a kernel; `count` is a multiple of `copy_unit`, both are aligned to 16 bytes.
+/// Enqueues to[0 … count) ← from[0 … count) as a kernel; `count` is a multiple of `copy_unit`, and arrays are aligned to 16
+/// bytes.
 void enqueue_copy(const float* from, float* to, std::size_t count, cudaStream_t stream);
 inline constexpr std::size_t copy_unit = 4096;  ///< elements that a block copies
 

@@ -97,6 +97,7 @@ write_gpu_report() {
   printf '\n## What kernels use\n\nRegisters of a thread, bytes of shared memory a block, bytes of local memory a thread.\n\n'
   local objects=()
   while IFS= read -r object; do objects+=("${object%.ptxas.txt}"); done \
-    < <(find "$gpu_build" \( -path '*/slamb_device_tests.dir/*' -o -path '*/slamb_device_recipes.dir/*' \) -name '*.ptxas.txt' 2>/dev/null | sort)
+    < <(find "$gpu_build" \( -path '*/slamb_device_tests.dir/*' -o -path '*/slamb_device_recipes.dir/*' \) \
+      -name '*.ptxas.txt' 2>/dev/null | sort)
   python3 tests/device/resources.py --markdown ${objects[@]+"${objects[@]}"} || true
 }

@@ -41,28 +41,28 @@ struct expected {
 
 // kernels, clears, uploads, downloads.
 constexpr expected table[] = {
-    {"adamw", 1, {7, 0, 1, 0}},
-    {"adamw", 3, {8, 0, 1, 0}},
-    {"lamb", 1, {8, 0, 1, 0}},
-    {"lamb", 3, {9, 0, 1, 0}},
-    {"slamb", 1, {13, 0, 1, 0}},
-    {"slamb", 3, {13, 0, 1, 0}},
-    {"slamb, averages", 1, {13, 0, 1, 1}},
-    {"slamb, averages", 3, {21, 0, 1, 1}},
-    {"one_bit_adam, warm-up", 1, {7, 0, 1, 0}},
-    {"one_bit_adam, warm-up", 3, {8, 0, 1, 0}},
-    {"one_bit_adam", 1, {15, 0, 1, 0}},
-    {"one_bit_adam", 3, {15, 0, 1, 0}},
-    {"one_bit_lamb, warm-up", 1, {8, 0, 1, 0}},
-    {"one_bit_lamb, warm-up", 3, {9, 0, 1, 0}},
-    {"one_bit_lamb", 1, {16, 0, 1, 0}},
-    {"one_bit_lamb", 3, {16, 0, 1, 0}},
-    {"zero_one_adam, gradient in codes", 1, {14, 0, 1, 2}},
-    {"zero_one_adam, gradient in codes", 3, {14, 0, 1, 2}},
-    {"zero_one_adam, local step", 1, {7, 0, 1, 2}},
-    {"zero_one_adam, local step", 3, {7, 0, 1, 2}},
-    {"zero_one_adam, exchange", 1, {14, 0, 2, 2}},
-    {"zero_one_adam, exchange", 3, {14, 0, 2, 2}},
+    {"adamw", 1, {5, 0, 0, 0}},
+    {"adamw", 3, {6, 0, 0, 0}},
+    {"lamb", 1, {7, 0, 0, 0}},
+    {"lamb", 3, {8, 0, 0, 0}},
+    {"slamb", 1, {10, 0, 0, 0}},
+    {"slamb", 3, {10, 0, 0, 0}},
+    {"slamb, averages", 1, {10, 0, 0, 1}},
+    {"slamb, averages", 3, {18, 0, 0, 1}},
+    {"one_bit_adam, warm-up", 1, {5, 0, 0, 0}},
+    {"one_bit_adam, warm-up", 3, {6, 0, 0, 0}},
+    {"one_bit_adam", 1, {10, 0, 0, 0}},
+    {"one_bit_adam", 3, {10, 0, 0, 0}},
+    {"one_bit_lamb, warm-up", 1, {7, 0, 0, 0}},
+    {"one_bit_lamb, warm-up", 3, {8, 0, 0, 0}},
+    {"one_bit_lamb", 1, {12, 0, 0, 0}},
+    {"one_bit_lamb", 3, {12, 0, 0, 0}},
+    {"zero_one_adam, gradient in codes", 1, {10, 0, 0, 2}},
+    {"zero_one_adam, gradient in codes", 3, {10, 0, 0, 2}},
+    {"zero_one_adam, local step", 1, {6, 0, 0, 2}},
+    {"zero_one_adam, local step", 3, {6, 0, 0, 2}},
+    {"zero_one_adam, exchange", 1, {10, 0, 1, 2}},
+    {"zero_one_adam, exchange", 3, {10, 0, 1, 2}},
 };
 
 struct counted_backend : slamb::interpreted_backend {
@@ -121,12 +121,12 @@ observed observe(const typename Optimizer::options_type& options, communicator r
 }
 
 template <class Optimizer>
-void check(const char* name, int step, const typename Optimizer::options_type& options = {}) {
+void check(const std::string& name, int step, const typename Optimizer::options_type& options = {}) {
   for (const int ranks : {1, 3}) {
     CAPTURE(name);
     CAPTURE(ranks);
     const auto row =
-        std::ranges::find_if(table, [&](const expected& e) { return e.step == std::string(name) && e.ranks == ranks; });
+        std::ranges::find_if(table, [&](const expected& e) { return e.step == name && e.ranks == ranks; });
     REQUIRE(row != std::end(table));
     std::vector<observed> of_rank(static_cast<std::size_t>(ranks));
     slamb::run_ranks(ranks, [&](communicator rank) {
