@@ -125,8 +125,7 @@ void check(const std::string& name, int step, const typename Optimizer::options_
   for (const int ranks : {1, 3}) {
     CAPTURE(name);
     CAPTURE(ranks);
-    const auto row =
-        std::ranges::find_if(table, [&](const expected& e) { return e.step == name && e.ranks == ranks; });
+    const auto row = std::ranges::find_if(table, [&](const expected& e) { return e.step == name && e.ranks == ranks; });
     REQUIRE(row != std::end(table));
     std::vector<observed> of_rank(static_cast<std::size_t>(ranks));
     slamb::run_ranks(ranks, [&](communicator rank) {
