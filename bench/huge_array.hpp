@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #endif
 
+#include "made_up.hpp"
+
 namespace bench {
 
 /// Calls body(begin, end) for `threads` parts of [0, count) at once, the last on the caller's thread. Parts begin at
@@ -44,13 +46,7 @@ class huge_array {
   void fill(float scale, std::uint32_t seed, unsigned threads) {
     for_parts(threads, count_, [this, scale, seed](std::size_t begin, std::size_t end) {
       float* const to = data();
-      for (std::size_t i = begin; i < end; ++i) {
-        std::uint32_t bits = static_cast<std::uint32_t>(i) * 0x9E3779B1U + seed;
-        bits = (bits ^ (bits >> 16U)) * 0x7FEB352DU;
-        bits = (bits ^ (bits >> 15U)) * 0x846CA68BU;
-        bits ^= bits >> 16U;
-        to[i] = static_cast<float>(static_cast<std::int32_t>(bits)) * (scale / 2147483648.0F);
-      }
+      for (std::size_t i = begin; i < end; ++i) to[i] = made_up(static_cast<std::uint32_t>(i), seed, scale);
     });
   }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "compressors.hpp"
+#include "run_beside.hpp"
 #include "shapes.hpp"
 #include "slamb/backend/host/simd.hpp"
 #include "step.hpp"
@@ -36,13 +37,17 @@ unsigned take_threads(int& count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (std::find(arguments + 1, arguments + count, std::string_view("--gpu")) != arguments + count)
+    return bench::run_gpu_benchmarks(count, arguments);
   const unsigned threads = take_threads(count, arguments);
   if (threads == 0) {
     std::fputs("slamb_bench: --threads=N needs N in [1, 4096]\n", stderr);
     return 2;
   }
   if (std::find(arguments, arguments + count, std::string_view("--help")) != arguments + count)
-    std::puts("slamb_bench [--threads=N]  of one step, the copy and the triad (default: one for each core)");
+    std::puts(
+        "slamb_bench [--threads=N]  of one step, the copy and the triad (default: one for each core)\n"
+        "slamb_bench --gpu [--filter=SUBSTRING] [--markdown]  steps on a GPU, by slamb_bench_gpu");
 
   bench::register_steps(bench::bert_25m(), threads);
   bench::register_one_bit_steps(bench::bert_25m(), threads);

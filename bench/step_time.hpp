@@ -4,53 +4,17 @@
 #include <benchmark/benchmark.h>
 
 #include <barrier>
-#include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "counted_bytes.hpp"
-#include "counted_one_bit_bytes.hpp"
+#include "bytes_of_steps.hpp"
 #include "measurement.hpp"
+#include "meeting.hpp"
 #include "slamb/slamb.hpp"
 #include "workbench.hpp"
 
 namespace bench {
-
-inline constexpr double learning_rate = 1e-4;
-/// Steps before the clock starts: the first of SLAMB averages the parameters, and after the first the variance of the
-/// others is frozen.
-inline constexpr int untimed_steps = 2;
-
-// Parameters are averaged after steps 1, 1 + H, 1 + 2H, …
-template <class Optimizer>
-double averagings_until(const Optimizer& optimizer, std::uint64_t step) {
-  if constexpr (requires { optimizer.options().local_steps; }) {
-    const auto steps = static_cast<std::uint64_t>(optimizer.options().local_steps);
-    const std::uint64_t averagings = (step + steps - 1) / steps;
-    return static_cast<double>(averagings);
-  } else {
-    return 0.0;
-  }
-}
-
-/// Counts the bytes an element of the steps between two reports, and sees that they were taken.
-template <class Optimizer>
-double bytes_of_steps(const Optimizer& optimizer, const slamb::statistics& before, const slamb::statistics& after,
-                      const workbench& at) {
-  if (after.skipped_steps != 0 || after.local_skips != 0 || !std::isfinite(after.norm.parameters))
-    throw std::runtime_error("steps were skipped, or parameters are not finite");
-  if (after.phase != before.phase) throw std::runtime_error("the steps are of more than one phase");
-  const auto steps = static_cast<double>(after.step - before.step);
-  const slamb::traffic_counts sent = after.traffic - before.traffic;
-  steps_taken taken{.last = after.step, .phase = after.phase, .ranks = at.ranks()};
-  taken.exchanges_of_codes = static_cast<double>(sent[slamb::collective::all_to_all].rounds) / steps;
-  if (at.ranks() > 1)
-    taken.averagings = (averagings_until(optimizer, after.step) - averagings_until(optimizer, before.step)) / steps;
-  return counted_bytes(optimizer, at.of_rank(0).tensors(), taken);
-}
 
 template <class Optimizer>
 result time_alone(benchmark::State& state, workbench& at, const typename Optimizer::options_type& options,
@@ -62,22 +26,9 @@ result time_alone(benchmark::State& state, workbench& at, const typename Optimiz
   result r;
   r.seconds = time_of_rounds(state, [&optimizer] { optimizer.step(learning_rate); });
   r.machine = mean(first, at.measure());
-  r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at);
+  r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at.of_rank(0).tensors(), at.ranks());
   return r;
 }
-
-/// A rank that fails must not leave the other waiting.
-class meeting {
- public:
-  explicit meeting(std::barrier<>& ranks) : ranks_(ranks) {}
-  meeting(const meeting&) = delete;
-  meeting& operator=(const meeting&) = delete;
-  ~meeting() { ranks_.arrive_and_drop(); }
-  void wait() { ranks_.arrive_and_wait(); }
-
- private:
-  std::barrier<>& ranks_;
-};
 
 /// Both ranks finish a step before either starts the next: its time is that of the slower one.
 template <class Optimizer>
@@ -104,7 +55,7 @@ result time_of_two_ranks(benchmark::State& state, workbench& at, const typename 
     }
     r.seconds = time_of_rounds(state, step);
     r.machine = mean(first, at.measure());
-    r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at);
+    r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at.of_rank(0).tensors(), at.ranks());
   });
   return r;
 }

@@ -12,6 +12,7 @@
 
 #include "bandwidth.hpp"
 #include "huge_array.hpp"
+#include "made_up.hpp"
 #include "shapes.hpp"
 #include "slamb/core/parameter.hpp"
 
@@ -33,8 +34,8 @@ class model {
   }
 
   void fill(unsigned threads) {
-    parameters_.fill(0.05F, 3, threads);
-    gradients_.fill(0.001F, 4, threads);
+    parameters_.fill(made_up_parameters.scale, made_up_parameters.seed, threads);
+    gradients_.fill(made_up_gradients.scale, made_up_gradients.seed, threads);
   }
 
   const std::vector<slamb::parameter>& tensors() const noexcept { return tensors_; }

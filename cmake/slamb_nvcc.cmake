@@ -1,6 +1,7 @@
-# How this project's own programs are compiled by nvcc. Included where the project begins, so that CUDA is a language of
-# all its folders. Nothing here is exported to users of the library.
+# How this project's own programs are compiled by nvcc, and the optimizers on the CUDA backend that they share. Included where
+# the project begins, so that CUDA is a language of all its folders. Nothing here is exported to users of the library.
 include_guard(GLOBAL)
+include(slamb_programs)
 
 if(NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")  # which need not be on PATH
@@ -20,3 +21,27 @@ function(slamb_shorten_nvcc target)
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${first}")
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O1>")
 endfunction()
+
+# slamb_keep_ptxas_reports(<target>): what ptxas says about each kernel is kept beside the object, for the test of resources.
+function(slamb_keep_ptxas_reports target)
+  set_target_properties(
+    ${target} PROPERTIES CUDA_COMPILER_LAUNCHER
+                         "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/tests/device/keep_ptxas_report.py")
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>")
+endfunction()
+
+if(NOT (SLAMB_BUILD_DEVICE_TESTS OR SLAMB_BUILD_BENCHMARKS))
+  return()
+endif()
+find_package(Python3 3.8 COMPONENTS Interpreter QUIET)
+if(NOT Python3_FOUND)
+  message(FATAL_ERROR "Programs for GPUs need python3 to be built: `bash cmake/bootstrap.sh test`, or -DSLAMB_CUDA=OFF.")
+endif()
+
+# What is tested is what is timed; and as the kernels are the same, the benchmarks hardly take nvcc's time.
+add_library(slamb_device_recipes OBJECT)
+foreach(recipe IN ITEMS adamw lamb slamb one_bit_adam one_bit_lamb)
+  target_sources(slamb_device_recipes PRIVATE "${PROJECT_SOURCE_DIR}/tests/device/${recipe}.cu")
+endforeach()
+target_link_libraries(slamb_device_recipes PRIVATE slamb::slamb slamb::cuda slamb_warnings)
+slamb_keep_ptxas_reports(slamb_device_recipes)

@@ -5,8 +5,9 @@
 #
 # --quick: the release suite alone. Without it also the suites under AddressSanitizer with UndefinedBehaviorSanitizer, under
 # ThreadSanitizer and by clang++, what nvcc compiles where it is installed, the format of the sources and clang-tidy.
-# --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, and a report of
-# them. It installs nothing: doctest is found by CMake, also through CMAKE_PREFIX_PATH. No GPU is a failure.
+# --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, then the
+# benchmarks of steps, and a report of all that. It installs nothing: doctest is found by CMake, also through
+# CMAKE_PREFIX_PATH. No GPU is a failure.
 # The last line is `N passed, M failed`, with `, K skipped` where something was; the exit status is 1 if M is not 0.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -23,7 +24,7 @@ while (($# > 0)); do
       fi
       shift
       ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
     *) echo "tests/run.sh: unknown option '$1'; expected --quick or --gpu REPORT.md" >&2; exit 2 ;;
   esac
   shift

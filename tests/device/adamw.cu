@@ -1,3 +1,4 @@
+#include "../../bench/gpu/stepper_of.cuh"
 #include "../support/replay.hpp"
 #include "adapter.hpp"
 #include "replay_memory.cuh"
@@ -8,4 +9,8 @@ std::unique_ptr<device_tests::optimizer> device_tests::adamw_on_device(ingredien
 
 double device_tests::replay_adamw(const test_support::trace& given) {
   return test_support::replay_adamw<slamb::cuda_backend>(given);
+}
+
+std::unique_ptr<bench::stepper> bench::adamw_stepper(rank_parts from) {
+  return stepper_on_device<slamb::adamw<slamb::cuda_thread_communicator, timed_backend>>(std::move(from));
 }

@@ -29,10 +29,17 @@ sanitizer() {
   echo "| $1 | $verdict |" >>"$details"
 }
 
+# time_steps: the benchmarks of steps, as one test; what they print is kept for the report.
+time_steps() {
+  local verdict=FAILED
+  check "gpu: bench" bash -c '"$1/bin/slamb_bench_gpu" --markdown >"$2"' bench "$gpu_build" "$steps" && verdict=passed
+  echo "| benchmarks of steps | $verdict |" >>"$details"
+}
+
 # test_gpu REPORT: builds, tests, writes the report.
 test_gpu() {
   local target="$1" started=$SECONDS status=0 before
-  details="$(mktemp)"
+  details="$(mktemp)" steps="$(mktemp)"
   compute_sanitizer="$(command -v compute-sanitizer || command -v "$(dirname "${nvcc:-/}")/compute-sanitizer" || true)"
   export gpu_build CUDACXX="${CUDACXX:-$nvcc}"
   export -f configure_and_build_gpu
@@ -64,16 +71,17 @@ test_gpu() {
     else
       sanitizer memcheck
       sanitizer racecheck
+      time_steps
     fi
   fi
   if ! write_gpu_report >"$target"; then
     failed=$((failed + 1))
     report "gpu: report" "$SECONDS" "FAILED: $target could not be written"
   fi
-  rm -f "$details"
+  rm -f "$details" "$steps"
 }
 
-# write_gpu_report: the machine, the versions, the tests and what kernels use, to the standard output.
+# write_gpu_report: the machine, the versions, the tests, times and what kernels use, to the standard output.
 write_gpu_report() {
   echo "# Device tests of slamb"
   echo
@@ -90,9 +98,11 @@ write_gpu_report() {
   echo "| processor | $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1) |"
   printf '\n## Tests\n\n%s passed, %s failed, %s skipped.\n\n| test | result |\n| --- | --- |\n' "$passed" "$failed" "$skipped"
   cat "$details"
+  cat "$steps"
   printf '\n## What kernels use\n\nRegisters of a thread, bytes of shared memory a block, bytes of local memory a thread.\n\n'
   local objects=()
   while IFS= read -r object; do objects+=("${object%.ptxas.txt}"); done \
-    < <(find "$gpu_build/tests/device/CMakeFiles/slamb_device_tests.dir" -name '*.ptxas.txt' 2>/dev/null | sort)
+    < <(find "$gpu_build" \( -path '*/slamb_device_tests.dir/*' -o -path '*/slamb_device_recipes.dir/*' \) \
+      -name '*.ptxas.txt' 2>/dev/null | sort)
   python3 tests/device/resources.py --markdown ${objects[@]+"${objects[@]}"} || true
 }

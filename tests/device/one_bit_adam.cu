@@ -1,3 +1,4 @@
+#include "../../bench/gpu/stepper_of.cuh"
 #include "../support/replay.hpp"
 #include "adapter.hpp"
 #include "replay_memory.cuh"
@@ -9,4 +10,9 @@ std::unique_ptr<device_tests::optimizer> device_tests::one_bit_adam_on_device(in
 
 double device_tests::replay_one_bit_adam(const test_support::trace& given) {
   return test_support::replay_one_bit_adam<slamb::cuda_backend>(given);
+}
+
+std::unique_ptr<bench::stepper> bench::one_bit_adam_stepper(rank_parts from) {
+  return stepper_on_device<slamb::one_bit_adam<slamb::cuda_thread_communicator, slamb::sign, timed_backend>>(
+      std::move(from));
 }

@@ -1,0 +1,70 @@
+// What the GPU's memory can do, against which every step is measured.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "device_memory.hpp"
+#include "timed_event.hpp"
+
+namespace bench {
+
+/// Enqueues to[0 … count) ← from[0 … count) as a kernel; `count` is a multiple of `copy_unit`, and arrays are aligned to 16
+/// bytes.
+void enqueue_copy(const float* from, float* to, std::size_t count, cudaStream_t stream);
+inline constexpr std::size_t copy_unit = 4096;  ///< elements that a block copies
+
+/// Enqueues to[i] ← made_up(i, seed, scale).
+void enqueue_made_up(float* to, std::size_t count, float scale, unsigned seed, cudaStream_t stream);
+
+/// Bytes a second, read and written: 8 an element.
+struct copy_rate {
+  double kernel = 0.0;  ///< of enqueue_copy
+  double memcpy = 0.0;  ///< of cudaMemcpyAsync
+
+  friend copy_rate mean(const copy_rate& x, const copy_rate& y) {
+    return {(x.kernel + y.kernel) / 2.0, (x.memcpy + y.memcpy) / 2.0};
+  }
+};
+
+/// Two arrays, and the copies of one to the other.
+class copy_meter {
+ public:
+  /// @param bytes  of each array: many times the GPU's L2 cache
+  explicit copy_meter(std::size_t bytes) : from_(bytes / sizeof(float) / copy_unit * copy_unit), to_(from_.size()) {
+    enqueue_made_up(from_.data(), from_.size(), 1.0F, 1, stream_);
+    measure();
+  }
+
+  /// The best of five rounds, both copies in turn. Waits.
+  copy_rate measure() {
+    copy_rate best;
+    for (int round = 0; round < 5; ++round) {
+      best.kernel =
+          std::max(best.kernel, rate_of([this] { enqueue_copy(from_.data(), to_.data(), from_.size(), stream_); }));
+      best.memcpy = std::max(best.memcpy, rate_of([this] {
+                               slamb::check_cuda(cudaMemcpyAsync(to_.data(), from_.data(), from_.size() * sizeof(float),
+                                                                 cudaMemcpyDeviceToDevice, stream_),
+                                                 "cudaMemcpyAsync");
+                             }));
+    }
+    return best;
+  }
+
+ private:
+  template <class Body>
+  double rate_of(const Body& body) const {
+    begin_.record(stream_);
+    body();
+    end_.record(stream_);
+    return 2.0 * static_cast<double>(from_.size() * sizeof(float)) / end_.seconds_since(begin_);
+  }
+
+  cuda_stream stream_;
+  device_array from_;
+  device_array to_;
+  timed_event begin_;
+  timed_event end_;
+};
+
+}  // namespace bench

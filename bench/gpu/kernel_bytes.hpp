@@ -1,0 +1,87 @@
+// Bytes of memory traffic of single kernels, counted like those of whole steps (counted_bytes.hpp).
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <type_traits>
+
+#include "slamb/backend/cuda/executor.hpp"
+
+namespace bench {
+
+/// What a kernel moves, in bytes. Scales, the tables of tiles and what is done once a tensor are too few to count.
+struct kernel_bytes {
+  bool is_known = false;
+  double element = 0.0;  ///< of each element that it covers
+  double sent = 0.0;     ///< of each element of SLAMB's payload
+  double own = 0.0;      ///< of each element of this rank's chunk
+};
+
+/// What is not known stays a dash in the table.
+template <class Kernel>
+struct bytes_of_kernel {
+  static constexpr kernel_bytes value{};
+};
+
+template <class Pass>
+struct bytes_of_kernel<slamb::cuda::pass_kernel<Pass>> {
+  static constexpr kernel_bytes value{.is_known = true, .element = slamb::bytes_per_element<Pass>()};
+};
+
+template <class Pass, class Selection>
+struct bytes_of_kernel<slamb::cuda::selected_kernel<Pass, Selection>> {
+  using kernel = slamb::cuda::selected_kernel<Pass, Selection>;
+  static constexpr double ages = kernel::stores_ages ? 2.0 * sizeof(typename kernel::age_type) : 0.0;
+  static constexpr kernel_bytes value{
+      .is_known = true,
+      .element = slamb::bytes_per_element<Pass>() + ages,
+      .sent = static_cast<double>(sizeof(float)) * (std::popcount(Pass::packs) + (Pass::receives ? 1 : 0))};
+};
+
+template <class Pass>
+struct bytes_of_kernel<slamb::cuda::packed_kernel<Pass>> {
+  static constexpr kernel_bytes value{.is_known = true, .sent = slamb::bytes_per_element<Pass>()};
+};
+
+namespace detail {
+
+template <class Storage>
+inline constexpr double error_bytes = std::is_same_v<Storage, slamb::cuda::no_storage> ? 0.0 : sizeof(Storage);
+template <class Quantizer>
+inline constexpr double bytes_of_code = Quantizer::bits_per_element / 8.0;
+template <slamb::encoding Work, class Quantizer>
+inline constexpr double encoded_bytes = Work == slamb::encoding::measure ? 0.0 : bytes_of_code<Quantizer>;
+
+}  // namespace detail
+
+template <slamb::encoding Work, class Storage, class Pass, class Quantizer>
+struct bytes_of_kernel<slamb::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
+  static constexpr kernel_bytes value{
+      .is_known = true,
+      .element = static_cast<double>(sizeof(float)) * std::popcount(Pass::signal_reads) + detail::error_bytes<Storage> +
+                 detail::encoded_bytes<Work, Quantizer>};
+};
+
+// Of the chunk, which is 1/N of the elements, the codes of N ranks.
+template <slamb::encoding Work, class Storage, class Quantizer>
+struct bytes_of_kernel<slamb::cuda::average_kernel<Work, Storage, Quantizer>> {
+  static constexpr kernel_bytes value{
+      .is_known = true,
+      .element = detail::bytes_of_code<Quantizer>,
+      .own = sizeof(float) + detail::error_bytes<Storage> + detail::encoded_bytes<Work, Quantizer>};
+};
+
+template <class Storage, class ServerStorage, class Pass, class Quantizer>
+struct bytes_of_kernel<slamb::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizer>> {
+  static constexpr bool keeps = detail::error_bytes<Storage> > 0.0;  // what the signal has lost, by the codes sent
+  static constexpr unsigned reads = keeps ? Pass::reads | Pass::signal_reads : Pass::reads;
+  static constexpr kernel_bytes value{
+      .is_known = true,
+      .element = static_cast<double>(sizeof(float)) * (std::popcount(reads) + std::popcount(Pass::writes)) +
+                 2.0 * detail::error_bytes<Storage> + (keeps ? 2.0 : 1.0) * detail::bytes_of_code<Quantizer>,
+      .own = detail::error_bytes<ServerStorage> > 0.0
+                 ? sizeof(float) + detail::bytes_of_code<Quantizer> + detail::error_bytes<ServerStorage>
+                 : 0.0};
+};
+
+}  // namespace bench

@@ -1,0 +1,52 @@
+// An optimizer on a GPU behind an interface, so that what times it is plain C++.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "launch_timer.hpp"
+#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/core/statistics.hpp"
+
+namespace bench {
+
+/// One rank of an optimizer, on the GPU that is current when it is made.
+class stepper {
+ public:
+  virtual ~stepper() = default;
+
+  /// Enqueues a step.
+  virtual void step(double learning_rate) = 0;
+  /// @param with_norms  also computes the norms; waits
+  virtual slamb::statistics statistics(bool with_norms) const = 0;
+  /// Bytes of memory traffic an element of the steps between two reports, the second with norms.
+  /// @throws std::runtime_error as bytes_of_steps
+  virtual double bytes_of_steps(const slamb::statistics& before, const slamb::statistics& after) const = 0;
+  /// The part of the elements that is in the payload of step t; 0 of optimizers that have none.
+  virtual double payload_at(std::uint64_t t) const = 0;
+};
+
+/// What a stepper is made of.
+struct rank_parts {
+  std::span<const slamb::parameter> tensors;  ///< in the GPU's memory
+  slamb::thread_communicator ranks;
+  cudaStream_t stream = nullptr;
+  launch_timer* timer = nullptr;  ///< sees every launch
+  std::size_t block = 1;          ///< elements that SLAMB's round robin (k = 0.1) takes together
+};
+
+/// 1-bit Adam and 1-bit LAMB are past their warm-up after one step, and encode and decode with one rank too. They are
+/// defined beside the device tests' optimizers, whose kernels they share. @{
+std::unique_ptr<stepper> adamw_stepper(rank_parts from);
+std::unique_ptr<stepper> lamb_stepper(rank_parts from);
+std::unique_ptr<stepper> slamb_stepper(rank_parts from);
+std::unique_ptr<stepper> one_bit_adam_stepper(rank_parts from);
+std::unique_ptr<stepper> one_bit_lamb_stepper(rank_parts from);
+/// @}
+
+}  // namespace bench
