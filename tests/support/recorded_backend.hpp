@@ -10,6 +10,7 @@
 
 #include "slamb/backend/cuda/interpreted_backend.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/core/error.hpp"
 
 namespace test_support {
 
@@ -22,6 +23,9 @@ class recording {
   }
   void end() noexcept { is_on_ = false; }
   bool is_on() const noexcept { return is_on_; }
+
+  std::size_t waits = 0;        ///< how often the communicator was asked to wait
+  bool peers_are_gone = false;  ///< the next time it throws
   std::size_t size() const noexcept { return actions_.size(); }
 
   /// Does `action` now, or when it is replayed.
@@ -95,6 +99,11 @@ class recorded_communicator {
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
     to_->take([=, this] { base_.broadcast(values, root, stream); });
+  }
+
+  void wait(slamb::host_stream /*stream*/) {
+    ++to_->waits;
+    if (to_->peers_are_gone) throw slamb::communicator_error("the peers are gone");
   }
 
  private:

@@ -242,6 +242,28 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
   });
 }
 
+TEST_CASE("devices: a step that waits does so by the communicator, which knows of ranks that do not come") {
+  slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
+    trained_model<sparse<slamb::random_k<>>> model({.local_steps = 3}, std::move(communicator));
+    std::vector<std::size_t> waits;
+    for (std::uint64_t t = 1; t <= 7; ++t) {
+      model.prepare(t);
+      model.step();
+      waits.push_back(std::exchange(model.graph().waits, 0));
+    }
+    // Before an averaging, and after it, for what may have been skipped decides which step comes next.
+    const bool twice_in_three = waits == std::vector<std::size_t>{0, 1, 0, 1, 1, 0, 1};
+    CHECK(twice_in_three);
+    model.prepare(8);
+    model.graph().peers_are_gone = true;
+    const auto before = model.data();
+    const auto state = model.optimizer().save_state();
+    CHECK_THROWS_WITH_AS(model.step(), "the peers are gone", slamb::communicator_error);
+    CHECK(model.data() == before);
+    CHECK(model.optimizer().save_state() == state);
+  });
+}
+
 TEST_CASE("learning rates in memory: a rate that is no rate is a step that is skipped on all ranks") {
   for (const double wrong : {-0.1, std::numeric_limits<double>::infinity(), std::nan("")})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {

@@ -115,7 +115,10 @@ class foundation {
     return taken;
   }
   /// Whether the last step was taken. Waits.
-  bool has_taken_last_step() const { return executor.read(&record()->was_refused) == 0; }
+  bool has_taken_last_step() {
+    wait_for_ranks();
+    return executor.read(&record()->was_refused) == 0;
+  }
 
   /// Whether the step will not happen, where that is known without waiting. Where it is not, what follows does nothing.
   bool is_known_to_be_refused() const noexcept {
@@ -133,14 +136,14 @@ class foundation {
   /// @throws std::logic_error if it is captured
   std::uint64_t this_step(const std::string& needed_for) {
     require_no_capture(needed_for);
-    return count_.next([this] { return steps(); });
+    return count_.next([this] { return steps_with_ranks(); });
   }
   /// Whether holds(t). Waits only where that depends on whether steps were skipped of which nothing is known yet.
   /// @throws std::logic_error as `this_step`
   template <class Predicate>
   bool holds_at_this_step(const Predicate& holds, const std::string& needed_for) {
     require_no_capture(needed_for);
-    return count_.holds_at_next(holds, [this] { return steps(); });
+    return count_.holds_at_next(holds, [this] { return steps_with_ranks(); });
   }
 
   /// Whether what is enqueued is captured into a graph.
@@ -253,6 +256,15 @@ class foundation {
   arena memory;
 
  private:
+  // By the communicator, if it can tell of ranks that do not come, which the stream alone would wait for in vain.
+  void wait_for_ranks() {
+    if constexpr (requires { ranks.base().wait(executor.stream()); }) ranks.base().wait(executor.stream());
+  }
+  std::uint64_t steps_with_ranks() {
+    wait_for_ranks();
+    return steps();
+  }
+
   void require_no_capture(const std::string& needed_for) const {
     if (is_captured()) throw std::logic_error("slamb: this step cannot be captured into a graph: " + needed_for);
   }
