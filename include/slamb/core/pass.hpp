@@ -73,6 +73,39 @@ struct model_view {
   const std::uint32_t* refused = nullptr;  ///< where it points to is not 0: the step must not happen, passes do nothing
 };
 
+/// The arrays of one tile, each from its first element; null where there is none.
+struct tile_pointers {
+  float* parameter = nullptr;
+  const float* gradient = nullptr;
+  float* momentum = nullptr;
+  float* variance = nullptr;
+  float* exchanged = nullptr;
+  float* fresh_variance = nullptr;
+  float* accumulated = nullptr;
+  float* common = nullptr;
+  float* residual = nullptr;
+
+  SLAMB_HOST_DEVICE tile_pointers(float* p, float* m, float* v) : parameter(p), momentum(m), variance(v) {}
+
+  SLAMB_HOST_DEVICE tile_pointers(const model_view& view, const segment& s, const tile& t)
+      : parameter(at(s.parameter, t.first)),
+        gradient(at(s.gradient, t.first)),
+        momentum(at(view.momentum, s.state + t.first)),
+        variance(at(view.variance, s.state + t.first)),
+        exchanged(at(view.exchanged, s.first + t.first - view.exchanged_first)),
+        fresh_variance(at(view.fresh_variance, s.state + t.first)),
+        accumulated(at(view.accumulated, s.state + t.first)),
+        common(at(view.common, s.state + t.first)),
+        residual(at(view.residual, s.state + t.first)) {
+    if (view.gradient_is_exchanged) gradient = exchanged;
+  }
+
+  template <class T>
+  SLAMB_HOST_DEVICE static T* at(T* array, std::uint64_t first) {
+    return array == nullptr ? nullptr : array + first;
+  }
+};
+
 /// What a pass derives from that has no constants by tensor.
 struct pass_without_constants {
   struct no_constants {};

@@ -71,37 +71,9 @@ SLAMB_HOST_DEVICE bool is_aligned_for_four(const T* array) {
   return reinterpret_cast<std::uintptr_t>(array) % (4 * sizeof(T)) == 0;
 }
 
-/// The arrays of one tile, each from its first element.
-struct tile_arrays {
-  float* parameter = nullptr;
-  const float* gradient = nullptr;
-  float* momentum = nullptr;
-  float* variance = nullptr;
-  float* exchanged = nullptr;
-  float* fresh_variance = nullptr;
-  float* accumulated = nullptr;
-  float* common = nullptr;
-  float* residual = nullptr;
-
-  SLAMB_HOST_DEVICE tile_arrays(float* p, float* m, float* v) : parameter(p), momentum(m), variance(v) {}
-
-  SLAMB_HOST_DEVICE tile_arrays(const model_view& view, const segment& s, const tile& t)
-      : parameter(at(s.parameter, t.first)),
-        gradient(at(s.gradient, t.first)),
-        momentum(at(view.momentum, s.state + t.first)),
-        variance(at(view.variance, s.state + t.first)),
-        exchanged(at(view.exchanged, s.first + t.first - view.exchanged_first)),
-        fresh_variance(at(view.fresh_variance, s.state + t.first)),
-        accumulated(at(view.accumulated, s.state + t.first)),
-        common(at(view.common, s.state + t.first)),
-        residual(at(view.residual, s.state + t.first)) {
-    if (view.gradient_is_exchanged) gradient = exchanged;
-  }
-
-  template <class T>
-  SLAMB_HOST_DEVICE static T* at(T* array, std::uint64_t first) {
-    return array == nullptr ? nullptr : array + first;
-  }
+/// How the arrays of one tile are read and written, by a thread.
+struct tile_arrays : tile_pointers {
+  using tile_pointers::tile_pointers;
 
   /// Whether all arrays of `Streams` can be read and written four elements at a time.
   template <unsigned Streams>

@@ -68,37 +68,9 @@ using sums_of = tile_sums<Pass::sums, maxima_of<Pass>()>;
 template <class Pass>
 using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 
-/// The arrays of one tile, each from its first element.
-struct tile_arrays {
-  float* parameter;
-  const float* gradient;
-  float* momentum;
-  float* variance;
-  float* exchanged = nullptr;
-  float* fresh_variance = nullptr;
-  float* accumulated = nullptr;
-  float* common = nullptr;
-  float* residual = nullptr;
-
-  tile_arrays(float* p, float* m, float* v) : parameter(p), gradient(nullptr), momentum(m), variance(v) {}
-
-  tile_arrays(const model_view& view, const segment& s, const tile& t)
-      : parameter(at(s.parameter, t.first)),
-        gradient(at(s.gradient, t.first)),
-        momentum(at(view.momentum, s.state + t.first)),
-        variance(at(view.variance, s.state + t.first)),
-        exchanged(at(view.exchanged, s.first + t.first - view.exchanged_first)),
-        fresh_variance(at(view.fresh_variance, s.state + t.first)),
-        accumulated(at(view.accumulated, s.state + t.first)),
-        common(at(view.common, s.state + t.first)),
-        residual(at(view.residual, s.state + t.first)) {
-    if (view.gradient_is_exchanged) gradient = exchanged;
-  }
-
-  template <class T>
-  static T* at(T* array, std::uint64_t first) noexcept {
-    return array == nullptr ? nullptr : array + first;
-  }
+/// How the arrays of one tile are read and written, sixteen elements at a time.
+struct tile_arrays : tile_pointers {
+  using tile_pointers::tile_pointers;
 
   // Where[…] is nothing, or the number of lanes in use.
   template <unsigned Streams, class... Where>
