@@ -126,7 +126,12 @@ class launcher {
   /// @throws cuda_error
   bool is_capturing() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check_cuda(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+    const cudaError_t answer = cudaStreamIsCapturing(stream_, &status);
+    if (answer == cudaErrorStreamCaptureImplicit) {  // another stream is, and this is the legacy one, which never is
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    check_cuda(answer, "cudaStreamIsCapturing");
     return status != cudaStreamCaptureStatusNone;
   }
 
