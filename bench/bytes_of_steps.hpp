@@ -23,6 +23,8 @@ template <class Optimizer>
 double averagings_until(const Optimizer& optimizer, std::uint64_t step) {
   if constexpr (requires { optimizer.options().local_steps; }) {
     const auto steps = static_cast<std::uint64_t>(optimizer.options().local_steps);
+    if (steps == 0) return 0.0;
+    if (steps == 0) return 0.0;
     const std::uint64_t averagings = (step + steps - 1) / steps;
     return static_cast<double>(averagings);
   } else {

@@ -12,13 +12,14 @@ namespace device_tests {
 
 /// Short phases, and settings that all recipes share.
 template <class Options>
-Options short_options(bool averages = true) {
+Options short_options(bool is_captured) {
   Options options{};
   options.beta1 = 0.8;
   options.beta2 = 0.95;
   options.epsilon = 1e-5;
   options.weight_decay = 0.03;
-  if constexpr (requires { options.local_steps; }) options.local_steps = averages ? 3 : 0;
+  if constexpr (requires { options.local_steps; }) options.local_steps = is_captured ? 0 : 3;
+  if constexpr (requires { options.compress_alone; }) options.compress_alone = is_captured;
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 3;
   if constexpr (requires { options.variance_schedule.freeze_step; }) {
     options.variance_schedule.freeze_step = 4;
@@ -33,8 +34,8 @@ template <class Optimizer>
 class adapter final : public optimizer {
  public:
   template <class... Ranks>
-  explicit adapter(std::span<const slamb::parameter> tensors, bool averages, Ranks&&... ranks)
-      : own_(tensors, short_options<typename Optimizer::options_type>(averages), std::forward<Ranks>(ranks)...) {}
+  explicit adapter(std::span<const slamb::parameter> tensors, bool is_captured, Ranks&&... ranks)
+      : own_(tensors, short_options<typename Optimizer::options_type>(is_captured), std::forward<Ranks>(ranks)...) {}
 
   void step(double learning_rate) override { own_.step(learning_rate); }
   void step(const slamb::learning_rates_at& rates) override {
@@ -56,7 +57,7 @@ class adapter final : public optimizer {
 /// On the GPU that is current.
 template <class Optimizer>
 std::unique_ptr<optimizer> on_device(ingredients from) {
-  return std::make_unique<adapter<Optimizer>>(from.tensors, from.averages,
+  return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured,
                                               slamb::cuda_thread_communicator(std::move(from.ranks)),
                                               slamb::cuda_backend{.stream = from.stream, .memory = from.memory});
 }

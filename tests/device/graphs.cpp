@@ -82,7 +82,7 @@ TEST_CASE("device: 1000 launches of a captured step are 1000 steps") {
   for (const recipe& of : recipes) {
     if (of.name == std::string_view("zero_one_adam")) continue;  // whose steps differ
     CAPTURE(of.name);
-    const plan given{.shapes = test_support::random_shapes(9, 12), .nan_step = 7, .averages = false};
+    const plan given{.shapes = test_support::random_shapes(9, 12), .nan_step = 7, .is_captured = true};
     const outcome expected = train(of, given, 1000, false);
     const outcome launched = train(of, given, 1000, true);
     CHECK(expected.skipped == 125);  // one of eight

@@ -8,7 +8,7 @@ using ranks = slamb::thread_communicator;
 
 template <class Optimizer>
 std::unique_ptr<optimizer> on_host(ingredients from) {
-  return std::make_unique<adapter<Optimizer>>(from.tensors, from.averages, std::move(from.ranks),
+  return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured, std::move(from.ranks),
                                               slamb::host_backend{.threads = 1});
 }
 

@@ -38,7 +38,8 @@ struct ingredients {
   slamb::thread_communicator ranks;
   cudaStream_t stream = nullptr;
   slamb::allocator memory{};  ///< none: the backend's own
-  bool averages = true;       ///< parameters at steps of its own choice, where the recipe does so
+  bool is_captured =
+      false;  ///< parameters are averaged when the caller says so, and one rank encodes as if it had others
 };
 
 /// A recipe with the settings of these tests, which see all of its phases within six steps.

@@ -34,7 +34,7 @@ struct plan {
   std::span<const std::byte> state{};     ///< to go on from; none: from the start
   std::span<const float> parameters{};    ///< to start from; none: made up
   slamb::allocator memory{};              ///< of the optimizer, on the device; none: the backend's own
-  bool averages = true;                   ///< as ingredients::averages
+  bool is_captured = false;               ///< as ingredients::is_captured
 };
 
 /// What became of it, at rank 0; `same_on_all` says whether parameters ended with the same bits at all ranks.
@@ -123,7 +123,7 @@ class rank_of_run {
                          .dimensions = shape.dimensions});
       first += shape.size;
     }
-    ingredients from{tensors, std::move(ranks), on, given.memory, given.averages};
+    ingredients from{tensors, std::move(ranks), on, given.memory, given.is_captured};
     own_ = where == side::device ? of.on_device(std::move(from)) : of.on_host(std::move(from));
     if (!given.state.empty()) own_->load_state(given.state);
   }

@@ -221,16 +221,6 @@ TEST_CASE("CUDA placement: any number of tiles, more elements than 2^32, and the
       CHECK(tile_first == expected);
       CHECK(too_many == 7);
       tile_first = counts;
-      if (expected.back() < 1U << 22U) {
-        std::vector<float> payload(expected.back() + 4, 1.0F), cleared = payload;
-        std::fill_n(cleared.end() - 4, 3, 0.0F);
-        const slamb::cuda::place_tiles_kernel with_room{
-            .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back() + 3, .payload = payload.data()};
-        tile_first = counts;
-        launcher.launch(with_room, with_room.work());
-        CHECK(tile_first == expected);
-        CHECK(payload == cleared);
-      }
       if (tiles == 0) return;
       tile_first = counts;
       const slamb::cuda::place_tiles_kernel short_of_room{
@@ -350,6 +340,33 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
       CHECK((placed == nothing) == (refused != 0));
       CHECK(too_many == (refused == 0 ? 1U : 0U));
     });
+}
+
+TEST_CASE("CUDA selected passes: what packs a payload clears what it leaves of its room") {
+  for_every_launch([](const interpreter& launcher) {
+    using pass = slamb::form_payload<rescaled>;
+    model_spec spec = spec_of(0);
+    spec.filled = pass::reads;
+    guarded_model m(spec);
+    const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
+    const auto selection = slamb::random_k<>{.k = 0.2}.at(3);
+    const std::size_t tiles = m.tiles().last;
+    const std::vector<std::uint64_t> placed = placed_by_host(m.tensors(), selection);
+    const std::uint64_t size = placed.back();
+    for (const std::uint64_t room : {std::uint64_t{0}, size, size + 1, size + 5000}) {
+      std::vector<float> plane(3 * (size + 6000), 7.0F);
+      const slamb::payload_view payload{.tile_first = placed.data(),
+                                        .momentum = plane.data(),
+                                        .variance = plane.data() + size + 6000,
+                                        .parameter = plane.data() + 2 * (size + 6000),
+                                        .room = room};
+      std::vector<double> sums = poisoned_doubles(tiles * pass::sums);
+      const slamb::cuda::selected_kernel<pass, std::remove_cvref_t<decltype(selection)>> kernel{
+          {tables.update(m.view())}, m.view(), payload, selection, {0, tiles}, sums.data(), nullptr};
+      launcher.launch(kernel, kernel.work());
+      for (std::uint64_t i = size; i < size + 6000; ++i) REQUIRE(plane[i] == (i < room ? 0.0F : 7.0F));
+    }
+  });
 }
 
 TEST_CASE("CUDA selected passes: no tensors") {

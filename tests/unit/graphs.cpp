@@ -37,6 +37,7 @@ class trained_model {
  public:
   trained_model(const typename Optimizer::options_type& options, slamb::thread_communicator communicator)
       : rank_(communicator.rank()),
+        size_(communicator.size()),
         data_(make_data(1)),
         gradient_(make_data(0)),
         optimizer_(make(options, communicator)) {}
@@ -46,7 +47,7 @@ class trained_model {
     test_support::random_source random(17, t, static_cast<std::uint64_t>(rank_));
     for (auto& tensor : gradient_)
       for (float& g : tensor) g = static_cast<float>(random.uniform() - 0.5);
-    if (t % 97 == 0 && rank_ == static_cast<int>(t / 97 % 2)) gradient_[1][3] = std::nanf("");
+    if (t % 97 == 0 && rank_ == static_cast<int>(t / 97) % size_) gradient_[1][3] = std::nanf("");
     rates_[0] = 0.01 / std::sqrt(static_cast<double>(t));
     rates_[1] = 0.5 * rates_[0];
   }
@@ -95,20 +96,22 @@ class trained_model {
   }
 
   int rank_;
+  int size_;
   recording graph_;
   std::vector<std::vector<float>> data_, gradient_;
   double rates_[2] = {};
   Optimizer optimizer_;
 };
 
-/// Trains twice over two ranks: by `first` + `replays` steps, and by `first` steps and one that is captured and replayed.
+/// Trains twice: by `first` + `replays` steps, and by `first` steps and one that is captured and replayed.
 template <class Optimizer>
-void compare_replays(const typename Optimizer::options_type& options, std::uint64_t first, std::uint64_t replays) {
+void compare_replays(const typename Optimizer::options_type& options, std::uint64_t first, std::uint64_t replays,
+                     int ranks = 2) {
   std::vector<std::vector<float>> parameters[2][2];
   std::vector<std::byte> states[2][2];
   std::uint64_t steps[2][2] = {}, skipped[2][2] = {};
   for (const bool captures : {false, true})
-    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+    slamb::run_ranks(ranks, [&](slamb::thread_communicator communicator) {
       const int rank = communicator.rank();
       trained_model<Optimizer> model(options, std::move(communicator));
       for (std::uint64_t t = 1; t <= first + replays; ++t) {
@@ -124,7 +127,7 @@ void compare_replays(const typename Optimizer::options_type& options, std::uint6
       const slamb::statistics all = model.optimizer().statistics();
       steps[captures][rank] = all.step, skipped[captures][rank] = all.skipped_steps;
     });
-  for (const int rank : {0, 1}) {
+  for (int rank = 0; rank < ranks; ++rank) {
     CAPTURE(rank);
     CHECK(parameters[1][rank] == parameters[0][rank]);
     CHECK(states[1][rank] == states[0][rank]);
@@ -178,6 +181,15 @@ TEST_CASE("graphs: 1000 replays are 1000 steps of SLAMB") {
 TEST_CASE("graphs: 1000 replays are 1000 steps of the 1-bit optimizers, once they compress") {
   compare_replays<one_bit_adam>({.warm_up = {.steps = 5}}, 6, 1000);
   compare_replays<one_bit_lamb>({.warm_up = {.steps = 5}}, 5, 1000);
+}
+
+TEST_CASE("graphs: replays are steps on one rank too") {
+  compare_replays<lamb>({}, 1, 100, 1);
+  compare_replays<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}, 1, 100, 1);
+  for (const bool alone : {false, true}) {
+    compare_replays<one_bit_adam>({.compress_alone = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
+    compare_replays<one_bit_lamb>({.compress_alone = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
+  }
 }
 
 TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
@@ -265,7 +277,7 @@ TEST_CASE("devices: a step that waits does so by the communicator, which knows o
 }
 
 TEST_CASE("learning rates in memory: a rate that is no rate is a step that is skipped on all ranks") {
-  for (const double wrong : {-0.1, std::numeric_limits<double>::infinity(), std::nan("")})
+  for (const double wrong : {-0.1, 1e39, std::numeric_limits<double>::infinity(), std::nan("")})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       const bool is_first = communicator.rank() == 0;
       trained_model<lamb> model({}, std::move(communicator));
@@ -282,19 +294,39 @@ TEST_CASE("learning rates in memory: a rate that is no rate is a step that is sk
     });
 }
 
-TEST_CASE("learning rates: more groups than travel at once") {
-  constexpr std::size_t groups = 37;
-  std::vector<float> data(groups, 1.0F), gradient(groups, 0.5F), expected;
-  std::vector<slamb::parameter> parameters;
-  std::vector<double> rates;
-  for (std::size_t i = 0; i < groups; ++i) {
-    parameters.push_back(
-        {.data = &data[i], .gradient = &gradient[i], .size = 1, .options = {.group = static_cast<int>(i)}});
-    rates.push_back(0.25 / static_cast<double>(1U << i % 8));
-    expected.push_back(1.0F - static_cast<float>(rates.back()));
+TEST_CASE("learning rates in memory: the factors of tensors count, and groups without tensors do not") {
+  std::vector<float> data(2, 1.0F), gradient(2, 0.5F);
+  const std::vector<slamb::parameter> parameters = {
+      {.data = &data[0], .gradient = &gradient[0], .size = 1, .options = {.learning_rate_factor = 10.0}},
+      {.data = &data[1], .gradient = &gradient[1], .size = 1, .options = {.group = 2}}};
+  using optimizer_type = slamb::adamw<slamb::self_communicator, slamb::interpreted_backend>;
+  optimizer_type optimizer(parameters, {});
+  const double with_hole[] = {0.1, std::nan(""), 0.1}, too_large[] = {1e38, 0.0, 0.1};
+  optimizer.step(slamb::learning_rates_at{with_hole});
+  CHECK(optimizer.statistics().step == 1);
+  const std::vector<float> before = data;
+  optimizer.step(slamb::learning_rates_at{too_large});
+  CHECK(optimizer.statistics().skipped_steps == 1);
+  CHECK(data == before);
+  optimizer_type unchecked(parameters, {.skip_non_finite = false});
+  unchecked.step(slamb::learning_rates_at{too_large});  // as it is told
+  CHECK(unchecked.statistics().step == 1);
+}
+
+TEST_CASE("learning rates: more groups than travel at once, and more than travel at all") {
+  for (const std::size_t groups : {37U, 64U, 65U, 300U}) {
+    std::vector<float> data(groups, 1.0F), gradient(groups, 0.5F), expected;
+    std::vector<slamb::parameter> parameters;
+    std::vector<double> rates;
+    for (std::size_t i = 0; i < groups; ++i) {
+      parameters.push_back(
+          {.data = &data[i], .gradient = &gradient[i], .size = 1, .options = {.group = static_cast<int>(i)}});
+      rates.push_back(0.25 / static_cast<double>(1U << i % 8));
+      expected.push_back(1.0F - static_cast<float>(rates.back()));
+    }
+    slamb::adamw<slamb::self_communicator, slamb::interpreted_backend> optimizer(
+        parameters, {.beta1 = 0.0, .beta2 = 0.0, .epsilon = 1e-30, .weight_decay = 0.0});
+    optimizer.step(rates);  // u = g/|g| = 1
+    CHECK(data == expected);
   }
-  slamb::adamw<slamb::self_communicator, slamb::interpreted_backend> optimizer(
-      parameters, {.beta1 = 0.0, .beta2 = 0.0, .epsilon = 1e-30, .weight_decay = 0.0});
-  optimizer.step(rates);  // u = g/|g| = 1
-  CHECK(data == expected);
 }

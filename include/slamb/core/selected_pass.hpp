@@ -38,6 +38,8 @@ struct payload_view {
   float* parameter = nullptr;                 ///< [payload]
   freshness_table freshness{};                ///< β3^age
   void* age = nullptr;                        ///< [state elements] stored_age_t, for selections that know no ages
+  std::uint64_t room =
+      0;  ///< of the plane that is exchanged; a device that packs it clears what is left of it, if there is any
 };
 
 /// A selection that is made on the device, by the number of the step that is known there.

@@ -75,10 +75,11 @@ class code_exchange {
     return wire;
   }
 
-  /// What makes the messages ready to be encoded; for an executor to invoke before `send`.
+  /// What makes the messages ready to be encoded, if there are any; for an executor to invoke before `send`.
   auto starts(const wire_view& wire) const {
-    return all_in_order(start_messages{wire.sent, wire_.message_bytes(), wire_.ranks()},
-                        start_messages{wire.averaged, wire_.message_bytes(), 1});
+    return all_in_order(
+        start_messages{wire.sent, wire_.message_bytes(), wire.sent == nullptr ? 0U : std::uint64_t{wire_.ranks()}},
+        start_messages{wire.averaged, wire_.message_bytes(), wire.averaged == nullptr ? 0U : 1U});
   }
 
   /// Both phases. Nothing that lasts is changed; the step is refused, on all ranks, if the signal of any is not finite, or if

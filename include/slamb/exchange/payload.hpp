@@ -29,12 +29,12 @@ std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const s
 
 /// Finds where each tile's selected elements go, and returns the part of `room` that they take; at least one element, to
 /// carry the news of an overflow. Of a payload that is constant but for a few elements it is all of `room` where finding the
-/// size would take waiting, and what is left free is 0.
+/// size would take waiting; then the pass that packs it sets what is left free to 0, by payload_view::room.
 template <class Sparsifier, class Base, class Selection>
 std::span<float> place_payload(Base& base, const Selection& selection, std::span<std::uint64_t> tile_first,
                                std::span<float> room) {
   if constexpr (!Base::executor_type::is_synchronous && bool(Sparsifier::payload_is_constant)) {
-    base.executor.place_payload_in(base.view(), selection, tile_first, room, &base.record()->refused);
+    base.executor.place_payload_in(base.view(), selection, tile_first, room.size(), &base.record()->refused);
     return room;
   }
   const std::uint64_t size = base.executor.place_payload(base.view(), selection, tile_first);

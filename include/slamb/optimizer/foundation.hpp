@@ -91,6 +91,7 @@ class foundation {
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
     executor.upload(tensors.tiles(), memory.view(tiles_));
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
+    rates.start(memory, executor);
   }
 
   /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
@@ -98,7 +99,7 @@ class foundation {
   template <trust_ratio TrustRatio, class Options, class... More>
   void begin_step(const Options& options, double gradient_scale, const More&... more) {
     bool has_begun = false;
-    rates.store(memory, record(), [&](const store_rates& some) {
+    rates.store(memory, executor, record(), [&](const store_rates& some) {
       if (std::exchange(has_begun, true)) return executor.invoke(some);
       executor.invoke(::slamb::begin_step{record(), gradient_scale}, some,
                       adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
@@ -187,9 +188,10 @@ class foundation {
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const float* gradient) {
     tensors.require_gradient(tensor, gradient);
-    segment& s = tensors.segments()[tensor];
-    s.gradient = gradient;
-    executor.upload(std::span<const segment>(&s, 1), memory.view(segments_).subspan(tensor, 1));
+    segment changed = std::as_const(tensors).segments()[tensor];
+    changed.gradient = gradient;
+    executor.upload(std::span<const segment>(&changed, 1), memory.view(segments_).subspan(tensor, 1));
+    tensors.segments()[tensor].gradient = gradient;
   }
 
   model_view view() const noexcept {

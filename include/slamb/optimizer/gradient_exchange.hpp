@@ -219,7 +219,8 @@ requires(!requires { requires Compressor::selects_all; } &&
         place_payload<sparsifier_type>(base, selection, base.memory.view(tile_first_), std::span(planes, largest_));
     const payload_view payload{.tile_first = base.memory.view(tile_first_).data(),
                                .momentum = planes,
-                               .variance = is_encoded ? planes + largest_ : nullptr};
+                               .variance = is_encoded ? planes + largest_ : nullptr,
+                               .room = largest_};
     base.executor.run(form_selected_gradient{}, g, payload, selection, base.all_tiles(), nullptr, base.not_finite());
     payload_.exchange(sent, payload.variance, base);
     if (base.is_known_to_be_refused()) return g;

@@ -22,37 +22,47 @@ struct learning_rates_at {
   const double* by_group = nullptr;  ///< [groups], which the optimizer reads until the step is done
 };
 
-/// Puts learning rates where passes read them; for an executor to invoke. One found in memory that is negative or not finite
-/// is dealt with as a gradient that is not finite.
+/// Puts learning rates where passes read them; for an executor to invoke. One found in memory that is negative or not finite,
+/// also times the factor of a tensor, is dealt with as a gradient that is not finite.
 struct store_rates {
   static constexpr std::size_t most_values = 16;
 
   step_record* record = nullptr;
-  double* to = nullptr;          ///< [count]
-  const double* from = nullptr;  ///< [count]; null: `value`
+  double* to = nullptr;                    ///< [count]
+  const double* from = nullptr;            ///< [count]; null: `value`, which has been looked at
+  const double* largest_factor = nullptr;  ///< [count] of the group's tensors; negative where it has none
   std::size_t count = 0;
   double value[most_values] = {};
 
+  SLAMB_HOST_DEVICE static bool is_usable(double rate) { return rate >= 0.0 && rate <= 3.4028234663852886e38; }
   SLAMB_HOST_DEVICE void operator()() const {
     for (std::size_t i = 0; i < count; ++i) {
       const double rate = from == nullptr ? value[i] : from[i];
-      if (!(rate >= 0.0 && rate - rate == 0.0)) record->not_finite = 1;
+      if (from != nullptr && largest_factor[i] >= 0.0 && !is_usable(rate * largest_factor[i])) record->not_finite = 1;
       to[i] = rate;
     }
   }
 };
 
-/// The learning rates of one optimizer. Those that the caller has on the host travel as arguments of what is invoked, so that
-/// nothing is copied that may change before it is read.
+/// The learning rates of one optimizer. Those that the caller has on the host travel as arguments of what is invoked, unless
+/// there are very many groups.
 class learning_rates {
  public:
-  explicit learning_rates(const layout& tensors) : largest_factor_(tensors.groups(), 0.0) {
+  explicit learning_rates(const layout& tensors) : largest_factor_(tensors.groups(), -1.0) {
     for (const segment& s : tensors.segments())
       largest_factor_[s.group] = std::max(largest_factor_[s.group], static_cast<double>(s.learning_rate_factor));
     on_host_.reserve(tensors.groups());
   }
 
-  void plan(arena& memory) { stored_ = memory.plan<double>("learning rates", largest_factor_.size()); }
+  void plan(arena& memory) {
+    stored_ = memory.plan<double>("learning rates", largest_factor_.size());
+    factors_ = memory.plan<double>("learning rates", largest_factor_.size());
+  }
+  /// Fills the tables, once the memory is there.
+  template <class Executor>
+  void start(const arena& memory, const Executor& executor) const {
+    executor.upload(std::span<const double>(largest_factor_), memory.view(factors_));
+  }
 
   /// Those of the step that follows.
   /// @param by_group  [groups], or one for all
@@ -65,7 +75,7 @@ class learning_rates {
     for (const double rate : by_group) detail::require_non_negative("the learning rate", rate);
     for (std::size_t i = 0; i < largest_factor_.size(); ++i)
       detail::require_non_negative("the learning rate times learning_rate_factor",
-                                   by_group[by_group.size() == 1 ? 0 : i] * largest_factor_[i]);
+                                   by_group[by_group.size() == 1 ? 0 : i] * std::max(largest_factor_[i], 0.0));
     on_host_.assign(largest_factor_.size(), by_group[0]);
     if (by_group.size() > 1) std::copy(by_group.begin(), by_group.end(), on_host_.begin());
     elsewhere_ = nullptr;
@@ -86,13 +96,20 @@ class learning_rates {
   const double* stored(const arena& memory) const noexcept { return memory.view(stored_).data(); }
 
   /// Calls invoke(store_rates), which is to be invoked in the step, for each part of them; at least once.
-  template <class Invoke>
-  void store(const arena& memory, step_record* record, const Invoke& invoke) const {
+  template <class Executor, class Invoke>
+  void store(const arena& memory, const Executor& executor, step_record* record, const Invoke& invoke) const {
+    constexpr std::size_t most_groups = 4 * store_rates::most_values;
     double* const to = memory.view(stored_).data();
-    if (elsewhere_ != nullptr) return invoke(store_rates{record, to, elsewhere_, largest_factor_.size()});
+    if (elsewhere_ != nullptr)
+      return invoke(store_rates{record, to, elsewhere_, memory.view(factors_).data(), largest_factor_.size()});
+    if (on_host_.size() > most_groups) {
+      executor.upload(std::span<const double>(on_host_), memory.view(stored_));
+      return invoke(store_rates{});
+    }
     std::size_t first = 0;
     do {
-      store_rates part{record, to + first, nullptr, std::min(store_rates::most_values, on_host_.size() - first)};
+      store_rates part{record, to + first, nullptr, nullptr,
+                       std::min(store_rates::most_values, on_host_.size() - first)};
       std::copy_n(on_host_.data() + first, part.count, part.value);
       invoke(part);
       first += part.count;
@@ -100,10 +117,11 @@ class learning_rates {
   }
 
  private:
-  std::vector<double> largest_factor_;  // [groups]
+  std::vector<double> largest_factor_;  // [groups]; -1: no tensors
   std::vector<double> on_host_;         // [groups]
   const double* elsewhere_ = nullptr;
   region<double> stored_;
+  region<double> factors_;
 };
 
 }  // namespace slamb

@@ -72,7 +72,7 @@ model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool ski
     clip_gradient(g, base, max_norm, not_finite);
   else if (skip_non_finite)
     base.executor.run(check_gradient{}, g, base.all_tiles(), nullptr, not_finite);
-  base.executor.invoke(refuse_alone{base.record()});
+  if (skip_non_finite) base.executor.invoke(refuse_alone{base.record()});
   return g;
 }
 

@@ -58,6 +58,7 @@ class basic_one_bit {
       quantizer<Compressor>,
       "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, as sign and int8 "
       "are. Sparsifiers and chains go with basic_slamb and basic_lamb");
+  static_assert(!frozen_ratio<TrustRatio> || TrustRatio::sums_per_segment > 0, "slamb: a frozen ratio is made of sums");
 
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;

@@ -252,7 +252,8 @@ class basic_slamb {
             .variance = planes > 1 ? first + plane_ : nullptr,
             .parameter = planes > 1 ? first + 2 * plane_ : nullptr,
             .freshness = {base_.memory.view(freshness_).data(), static_cast<std::uint32_t>(freshness_.count)},
-            .age = base_.memory.view(age_).data()};
+            .age = base_.memory.view(age_).data(),
+            .room = plane_};
   }
 
   // What lasts: foundation::visit_state.

@@ -128,14 +128,14 @@ class executor {
     return read(&tile_first[tiles]);
   }
 
-  /// The same without waiting: what the payload leaves free of `room` becomes 0.
-  /// @param too_many  becomes 1 if it does not fit
+  /// The same without waiting.
+  /// @param room  elements that the payload may have; @param too_many  becomes 1 if it has more
   template <class Selection>
   void place_payload_in(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
-                        std::span<float> room, std::uint32_t* too_many) const {
+                        std::uint64_t room, std::uint32_t* too_many) const {
     const std::size_t tiles = tile_first.size() - 1;
     launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
-    launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room.size(), too_many, room.data()});
+    launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room, too_many});
   }
 
   template <int Sums, int Maxima = 0, class Finish>

@@ -82,7 +82,6 @@ struct place_tiles_kernel {
   const std::uint32_t* refused = nullptr;                          ///< not 0: nothing is done; may be null
   std::uint64_t room = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
   std::uint32_t* too_many = nullptr;                               ///< becomes 1 if it has more; may be null
-  float* payload = nullptr;  ///< [room]: what it leaves free becomes 0; may be null
 
   /// Pieces to launch it for.
   static std::size_t work() noexcept { return 1; }
@@ -112,10 +111,6 @@ struct place_tiles_kernel {
     block.first([&] {
       tile_first[0] = 0;
       if (done > room && too_many != nullptr) *too_many = 1;
-    });
-    if (payload == nullptr) return;
-    block.each([&](unsigned thread) {  // of a constant payload, little
-      for (std::uint64_t i = done + thread; i < room; i += threads) payload[i] = 0.0F;
     });
   }
 

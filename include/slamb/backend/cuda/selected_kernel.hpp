@@ -49,6 +49,7 @@ struct selected_kernel {
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_refused(view.refused)) return;
+    if constexpr (Pass::packs != 0) clear_rest(block);
     typename Block::template registers<sums_of<Pass>> mine;
     auto& elements = block.template shared<elements_type>();
     for (std::size_t number = tiles.first + block.index(); number < tiles.last; number += block.count()) {
@@ -94,6 +95,17 @@ struct selected_kernel {
   }
 
  private:
+  // What the payload of all tiles leaves free.
+  template <class Block>
+  SLAMB_HOST_DEVICE void clear_rest(Block& block) const {
+    const std::uint64_t size = payload.tile_first[tiles.last];
+    if (size >= payload.room) return;
+    block.each([&](unsigned thread) {
+      for (std::uint64_t i = size + block.index() * threads + thread; i < payload.room; i += block.count() * threads)
+        payload.momentum[i] = 0.0F;
+    });
+  }
+
   static constexpr age_type oldest = std::numeric_limits<age_type>::max();
 
   struct tile_under_way {
