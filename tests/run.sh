@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Every test there is, from an empty checkout: installs what is missing, builds, tests.
 #
-#   bash tests/run.sh [--quick | --gpu REPORT.md]
+#   bash tests/run.sh [--quick | --thorough | --gpu REPORT.md]
 #
-# --quick: the release suite alone. Without it also the suites under AddressSanitizer with UndefinedBehaviorSanitizer, under
-# ThreadSanitizer and by clang++, what nvcc compiles where it is installed, the format of the sources and clang-tidy.
+# --quick: the release suite alone. Without it also what nvcc compiles where it is installed, the format of the sources,
+# clang-tidy, and the parts of the suite that another compiler may see another way: numbers and vectors by clang++, memory
+# under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
+# --thorough: all of the suite by these three too, which takes twice as long.
 # --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, then the
 # benchmarks of steps, and a report of all that. It installs nothing: doctest is found by CMake, also through
 # CMAKE_PREFIX_PATH. No GPU is a failure.
@@ -12,10 +14,11 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-quick=false gpu_report=
+quick=false thorough=false gpu_report=
 while (($# > 0)); do
   case "$1" in
     --quick) quick=true ;;
+    --thorough) thorough=true ;;
     --gpu)
       gpu_report="${2:-}"
       if [[ -z "$gpu_report" ]]; then
@@ -24,13 +27,13 @@ while (($# > 0)); do
       fi
       shift
       ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
-    *) echo "tests/run.sh: unknown option '$1'; expected --quick or --gpu REPORT.md" >&2; exit 2 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    *) echo "tests/run.sh: unknown option '$1'; expected --quick, --thorough or --gpu REPORT.md" >&2; exit 2 ;;
   esac
   shift
 done
-if $quick && [[ -n "$gpu_report" ]]; then
-  echo "tests/run.sh: --quick and --gpu exclude each other" >&2
+if { $quick && $thorough; } || { { $quick || $thorough; } && [[ -n "$gpu_report" ]]; }; then
+  echo "tests/run.sh: --quick, --thorough and --gpu exclude each other" >&2
   exit 2
 fi
 
@@ -104,15 +107,33 @@ check() {
 }
 
 configure_and_build() {
-  cmake --preset "$1" && cmake --build --preset "$1" --parallel "$jobs"
+  cmake --preset "$@" && cmake --build --preset "$1" --parallel "$jobs"
 }
 
-# suite PRESET [WRAPPER…]: builds a preset and adds up the cases of its tests.
+# What cmake is told beside the preset, for a part of the suite.
+part_of_clang=(
+  -DSLAMB_COMPILE_TESTS=OFF
+  "-DSLAMB_TESTS_LEFT_OUT=(allocation|bad_input|collectives|combinations|conservation|counting|cuda_coded|cuda_selected|determinism|fading|faults|graphs|hostile|identities|interchange|interpreted|intervals|launches|layout|learning|monitoring|one_bit_|plan|quantized|refused|saved|sparsified|statistics|thread|trace|train|warm_up|wire).*|oracle"
+)
+part_of_asan=(
+  "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1"
+  "-DSLAMB_TESTS_LEFT_OUT=(combinations|conservation|collectives|cuda_coded|cuda_selected|graphs|hostile|identities|interchange|interpreted|launches|plan|train).*"
+)
+part_of_tsan=(
+  "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1"
+  "-DSLAMB_TESTS_LEFT_OUT=(bad_input|bfloat16|codes|combinations|conservation|cuda|fading|graphs|hostile|interchange|interpreted|intervals|lamb|launches|layout|learning|monitoring|one_bit_|packing|plan|quantize|random|refused|replay|saved|simd|slamb|sparsified|top_k|trace|train|uniform|warm_up|wire|zero).*|.*oracle"
+)
+
+# suite PRESET [PART [WRAPPER…]]: builds a preset, unless all is asked for only the part by this name, and adds up the cases of
+# its tests.
 suite() {
-  local preset="$1" started=$SECONDS
-  shift
-  local wrapper=("$@")
-  if ! run ${wrapper[@]+"${wrapper[@]}"} bash -c 'configure_and_build "$1"' build "$preset"; then
+  local preset="$1" started=$SECONDS part=()
+  if (($# > 1)) && ! $thorough; then
+    local -n named="$2"
+    part=("${named[@]}")
+  fi
+  local wrapper=("${@:3}")
+  if ! run ${wrapper[@]+"${wrapper[@]}"} bash -c 'configure_and_build "$@"' build "$preset" ${part[@]+"${part[@]}"}; then
     cat "$log"
     failed=$((failed + 1))
     report "$preset: build" "$started" "FAILED (its tests did not run)"
@@ -215,15 +236,15 @@ suite release
 if ! $quick; then
   judge "format" "$(tool clang-format)" format_check
   judge "clang-tidy" "$(tool clang-tidy)" tidy_check
-  suite clang
+  suite clang part_of_clang
   cuda_suite
-  suite asan
+  suite asan part_of_asan
   # The sanitizer's shadow memory has a fixed place, which a kernel that spreads addresses widely may hand out: keep it
   # from doing so where this is allowed.
   if setarch "$(uname -m)" -R true 2>/dev/null; then
-    suite tsan setarch "$(uname -m)" -R
+    suite tsan part_of_tsan setarch "$(uname -m)" -R
   else
-    suite tsan
+    suite tsan part_of_tsan
   fi
 fi
 finish
