@@ -216,8 +216,10 @@ TEST_CASE("bad input: settings of SLAMB out of range are refused, each by name, 
       {"beta3 = -0.1, but it must be in [0, 1]", [](options& o) { o.beta3 = -0.1; }},
       {"beta3 = 1.1, but it must be in [0, 1]", [](options& o) { o.beta3 = 1.1; }},
       {"beta3 = nan, but it must be in [0, 1]", [](options& o) { o.beta3 = not_a_number; }},
-      {"local_steps = -1, but it must be >= 0", [](options& o) { o.local_steps = -1; }},
-      {"local_steps = -5, but it must be >= 0", [](options& o) { o.local_steps = -5; }},
+      {"local_steps = -1, but it must be >= 0 (0: parameters are averaged only by synchronize_parameters())",
+       [](options& o) { o.local_steps = -1; }},
+      {"local_steps = -5, but it must be >= 0 (0: parameters are averaged only by synchronize_parameters())",
+       [](options& o) { o.local_steps = -5; }},
       {"random_k's k = 1e-05, but it must be in [1/65535, 1]", [](options& o) { o.compressor.k = 1e-5; }},
   });
   check_wrong_compressor<slamb::slamb<>>("in [1/65535, 1]");

@@ -220,7 +220,7 @@ TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
 TEST_CASE("graphs: what cannot be captured says why, and the optimizer goes on") {
   const std::string averages = refusal_of_capture<sparse<slamb::random_k<>>>({.local_steps = 4}, 2);
   CHECK(says(averages, "cannot be captured into a graph"));
-  CHECK(says(averages, "local_steps = 4"));
+  CHECK(says(averages, "local_steps = 0"));
   CHECK(says(averages, "synchronize_parameters()"));
   CHECK(says(refusal_of_capture<one_bit_lamb>({.warm_up = {.steps = 5}}, 2), "warm-up"));
   CHECK(says(refusal_of_capture<zero_one_adam>({}, 2), "schedules"));

@@ -110,6 +110,7 @@ TEST_CASE("plan: LAMB and AdamW as they send") {
 TEST_CASE("plan: SLAMB as it sends, with round robin of any part and block") {
   using optimizer = slamb_with<slamb::random_k<>>;
   check_plans<optimizer>(12, {.local_steps = 5});
+  check_plans<optimizer>(5, {.local_steps = 0});
   check_plans<optimizer>(9, {.local_steps = 3, .dense_below = 100, .compressor = {.k = 0.25, .block = 16}});
   check_plans<optimizer>(5, {.local_steps = 1, .dense_below = 0, .compressor = {.k = 0.03, .block = 7, .seed = 5}});
   check_plans<optimizer>(3, {.local_steps = 100, .dense_below = 0, .compressor = {.k = 1.0}});
@@ -222,7 +223,7 @@ TEST_CASE("plan: refuses worlds and settings that cannot be") {
   slamb::slamb<>::options_type sparse;
   sparse.compressor.k = 0.0;
   CHECK_THROWS_AS(slamb::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
-  sparse = {.local_steps = 0};
+  sparse = {.local_steps = -1};
   CHECK_THROWS_AS(slamb::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
   slamb::one_bit_adam<>::options_type one_bit{.warm_up = {0}};
   CHECK_THROWS_AS(slamb::plan_traffic(shapes, one_bit, {2, 4}), std::invalid_argument);

@@ -135,14 +135,14 @@ class foundation {
   /// t of the step that is to be taken. Waits, unless it is known.
   /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
   /// @throws std::logic_error if it is captured
-  std::uint64_t this_step(const std::string& needed_for) {
+  std::uint64_t this_step(const char* needed_for) {
     require_no_capture(needed_for);
     return count_.next([this] { return steps_with_ranks(); });
   }
   /// Whether holds(t). Waits only where that depends on whether steps were skipped of which nothing is known yet.
   /// @throws std::logic_error as `this_step`
   template <class Predicate>
-  bool holds_at_this_step(const Predicate& holds, const std::string& needed_for) {
+  bool holds_at_this_step(const Predicate& holds, const char* needed_for) {
     require_no_capture(needed_for);
     return count_.holds_at_next(holds, [this] { return steps_with_ranks(); });
   }
@@ -267,8 +267,9 @@ class foundation {
     return steps();
   }
 
-  void require_no_capture(const std::string& needed_for) const {
-    if (is_captured()) throw std::logic_error("slamb: this step cannot be captured into a graph: " + needed_for);
+  void require_no_capture(const char* needed_for) const {
+    if (is_captured())
+      throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
   }
 
   Backend backend_;

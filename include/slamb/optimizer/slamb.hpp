@@ -195,8 +195,8 @@ class basic_slamb {
     return options_.local_steps > 0 &&
            base_.holds_at_this_step(
                every{static_cast<std::uint64_t>(options_.local_steps)},
-               "it averages the parameters every local_steps = " + std::to_string(options_.local_steps) +
-                   " steps; set local_steps = 0, and call synchronize_parameters() yourself");
+               "it averages the parameters at steps of its own choice; set local_steps = 0, and call "
+               "synchronize_parameters() yourself");
   }
 
   template <class Selection>
