@@ -6,7 +6,7 @@
 # --quick: the release suite alone. Without it also what nvcc compiles where it is installed, the format of the sources,
 # clang-tidy, and the parts of the suite that another compiler may see another way: numbers and vectors by clang++, memory
 # under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
-# --thorough: all of the suite by these three too, which takes twice as long.
+# --thorough: all of the suite by these three too, which takes much longer.
 # --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, then the
 # benchmarks of steps, and a report of all that. It installs nothing: doctest is found by CMake, also through
 # CMAKE_PREFIX_PATH. No GPU is a failure.
