@@ -104,8 +104,17 @@ class device_block {
   }
 };
 
+/// How many blocks of a kernel a multiprocessor shall hold at once at least, which bounds the registers of a thread:
+/// `static constexpr unsigned blocks_at_once` of the kernel; 0, the compiler's own choice, where it has none.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::threads) run_kernel(const __grid_constant__ Kernel kernel) {
+inline constexpr unsigned blocks_at_once = 0;
+template <class Kernel>
+requires requires { Kernel::blocks_at_once; }
+inline constexpr unsigned blocks_at_once<Kernel> = Kernel::blocks_at_once;
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::threads, blocks_at_once<Kernel>)
+    run_kernel(const __grid_constant__ Kernel kernel) {
   device_block<Kernel::threads> block;
   kernel(block);
 }

@@ -30,6 +30,7 @@ template <class Pass, class Selection>
 struct selected_kernel {
   static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass takes no largest values");
   static constexpr unsigned threads = 256;
+  static constexpr unsigned blocks_at_once = 4;  ///< 64 registers a thread; of its own choice ptxas spills for sm_100
   using selection_type = resolved_t<Selection>;
   static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
   using age_type = stored_age_t<selection_type>;
