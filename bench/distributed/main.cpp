@@ -30,8 +30,7 @@ void require_written() {
   if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
 }
 
-results measure_all(const settings& chosen, const place& here) {
-  const std::vector<bench::tensor_shape> shapes = tensors_of(chosen.parameters);
+results measure_all(const settings& chosen, const place& here, const std::vector<bench::tensor_shape>& shapes) {
   bench::model model(shapes);
   std::vector<slamb::tensor_shape> tensors;
   for (const bench::tensor_shape& each : shapes)
@@ -56,9 +55,11 @@ void run(const settings& chosen, const place& here) {
   if (here.speaks() && !chosen.json.empty()) json.emplace("--json", chosen.json);
   MPI_Barrier(MPI_COMM_WORLD);  // where the first rank cannot write, it ends all here
 
-  const results all = measure_all(chosen, here);
+  const std::vector<bench::tensor_shape> shapes = tensors_of(chosen.parameters);
+  print_settings(std::cout, chosen, here.size, shapes.size());
+  require_written();
+  const results all = measure_all(chosen, here, shapes);
   if (!here.speaks()) return;
-  print_settings(std::cout, chosen, here.size, all.tensors);
   print_table(std::cout, chosen, all);
   if (json) json->write([&](std::ostream& out) { write_json(out, chosen, all); });
   require_written();

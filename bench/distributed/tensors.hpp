@@ -11,7 +11,7 @@ namespace bench::distributed {
 
 /// Tensors with `parameters` elements in all: encoder layers of BERT, as wide as two of them fit (a power of two in
 /// [16, 1024]) and as many as fit; then an embedding as wide, and a bias of what is left.
-inline std::vector<tensor_shape> tensors_of(std::uint64_t parameters) {
+constexpr std::vector<tensor_shape> tensors_of(std::uint64_t parameters) {
   const auto layer_elements = [](std::uint64_t width) { return 12 * width * width + 13 * width; };
   std::uint64_t width = 1024;
   while (width > 16 && 2 * layer_elements(width) > parameters) width /= 2;
@@ -23,5 +23,9 @@ inline std::vector<tensor_shape> tensors_of(std::uint64_t parameters) {
   if (left % width > 0) all.push_back({left % width});
   return all;
 }
+
+static_assert(bench::detail::elements_of(tensors_of(1000)) == 1000);
+static_assert(bench::detail::elements_of(tensors_of(12'000'000)) == 12'000'000);
+static_assert(tensors_of(12'000'000).size() == 3 * 16 + 2 && tensors_of(12'000'000).front().columns == 512);
 
 }  // namespace bench::distributed

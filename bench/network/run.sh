@@ -94,25 +94,30 @@ fi
 # -------------------------------------------------------------------------------------------- what is made, and unmade
 
 prefix="slamb$$"
-made=()    # namespaces
-folder=""  # for the agent and the samples
-launcher="" sampler=""
+made=()   # namespaces
+folder="" # for the agent, the samples and Open MPI's sessions
+launcher=""
 
 # Everything that runs in the namespaces that were made here, the launcher first, which ends its ranks in order.
 end_processes() {
   local name pids
-  [[ -n "$launcher" ]] && kill -TERM "$launcher" 2>/dev/null && sleep 0.5
-  [[ -n "$sampler" ]] && kill -TERM "$sampler" 2>/dev/null
+  if [[ -n "$launcher" ]]; then
+    kill -TERM "$launcher" 2>/dev/null || true
+    for _ in {1..50}; do # 5 s
+      kill -0 "$launcher" 2>/dev/null || break
+      sleep 0.1
+    done
+  fi
   for _ in 1 2 3 4 5; do
     pids=""
     for name in ${made[@]+"${made[@]}"}; do pids+=" $(ip netns pids "$name" 2>/dev/null | tr '\n' ' ')"; done
     [[ "$pids" =~ [0-9] ]] || break
     # shellcheck disable=SC2086 # a list of numbers
-    kill -KILL $pids 2>/dev/null
+    kill -KILL $pids 2>/dev/null || true
     sleep 0.1
   done
-  wait 2>/dev/null
-  launcher="" sampler=""
+  wait 2>/dev/null || true
+  launcher=""
 }
 
 clean_up() {
@@ -120,7 +125,7 @@ clean_up() {
   set +e
   trap '' INT TERM HUP # once begun, it ends
   end_processes
-  for name in ${made[@]+"${made[@]}"}; do ip netns delete "$name"; done # and with it its ends of links, and the others
+  for name in ${made[@]+"${made[@]}"}; do ip netns delete "$name" 2>/dev/null; done # and with it its ends of links, and the others
   [[ -n "$folder" ]] && rm -rf "$folder"
   exit "$status"
 }
@@ -133,22 +138,23 @@ folder="$(mktemp -d)"
 
 make_namespace() {
   local said
+  [[ ! -e "/run/netns/$1" ]] || refuse "the namespace $1 is there already, of a run that was killed: ip netns delete $1"
+  made+=("$1") # first, so that no signal comes between
   said="$(ip netns add "$1" 2>&1)" || refuse "may not make a network namespace, as a container without CAP_SYS_ADMIN: $said"
-  made+=("$1")
-  ip -n "$1" link set lo up
+  ip -n "$1" link set dev lo up
 }
 
 net="$prefix-net"
 make_namespace "$net"
-ip -n "$net" link add bridge type bridge || refuse "the kernel makes no bridge: modprobe bridge"
-ip -n "$net" address add 10.0.0.254/24 dev bridge
-ip -n "$net" link set bridge up
+ip -n "$net" link add br0 type bridge || refuse "the kernel makes no bridge: modprobe bridge"
+ip -n "$net" address add 10.0.0.254/24 dev br0
+ip -n "$net" link set dev br0 up
 for ((i = 0; i < ranks; ++i)); do
   make_namespace "$prefix-$i"
-  ip -n "$net" link add "port$i" type veth peer name link netns "$prefix-$i" || refuse "the kernel makes no veth pair: modprobe veth"
-  ip -n "$net" link set "port$i" master bridge up
-  ip -n "$prefix-$i" address add "10.0.0.$((i + 1))/24" dev link
-  ip -n "$prefix-$i" link set link up
+  ip -n "$net" link add "port$i" type veth peer name eth0 netns "$prefix-$i" || refuse "the kernel makes no veth pair: modprobe veth"
+  ip -n "$net" link set dev "port$i" master br0 up
+  ip -n "$prefix-$i" address add "10.0.0.$((i + 1))/24" dev eth0
+  ip -n "$prefix-$i" link set dev eth0 up
   echo "10.0.0.$((i + 1)) slots=1" >>"$folder/hosts"
 done
 
@@ -211,12 +217,12 @@ subnet=10.0.0.0/24
 launch=(mpirun -n "$ranks" --hostfile "$folder/hosts" --map-by node --bind-to none
   --mca plm rsh --mca plm_rsh_agent "$folder/agent" --mca plm_rsh_no_tree_spawn 1
   --mca oob_tcp_if_include "$subnet" --mca btl_tcp_if_include "$subnet" --mca pml ob1 --mca btl "tcp,self"
-  --mca mpi_yield_when_idle 1)
+  --mca mpi_yield_when_idle 1 --mca orte_tmpdir_base "$folder")
 
 for index in "${!rate_list[@]}"; do
   rate="${rate_list[$index]}" bits="${bits_list[$index]}"
   for ((i = 0; i < ranks; ++i)); do
-    limit "$prefix-$i" link "$bits" "$delay"
+    limit "$prefix-$i" eth0 "$bits" "$delay"
     limit "$net" "port$i" "$bits" 0
   done
   given=()
@@ -224,14 +230,15 @@ for index in "${!rate_list[@]}"; do
   [[ "$delay" =~ ^[0.]+$ ]] || given+=(--latency "$(awk "BEGIN { print $delay / 1000 }")")
   [[ -z "$out" ]] || given+=(--json "$out/$rate.json")
 
-  echo "== $rate, $ranks ranks"
+  echo "== $rate, $ranks ranks, TCP: $(cat /proc/sys/net/ipv4/tcp_congestion_control)"
   sample &
-  sampler=$!
+  disown # nothing is said of how it ends
   ip netns exec "$net" "${launch[@]}" "$program" ${given[@]+"${given[@]}"} ${options[@]+"${options[@]}"} </dev/null &
   launcher=$!
   status=0
   wait "$launcher" || status=$?
   launcher=""
+  sleep 1.1 # for the last sample
   end_processes
   if ((status != 0)); then
     echo "run.sh: $program ended with status $status at $rate" >&2
