@@ -1,10 +1,10 @@
 # cmake -DCASE=… -DRANKS=… -DMPIRUN=… -DPROGRAM=… -P failures.cmake: every rank but the last must have been told, in time, and no
 # process may be left.
-set(message_killed "after 3000 ms messages had not come or gone: .*rank @LAST@|rank [0-9]+ has failed: ")
+set(message_killed "after 5000 ms messages had not come or gone: .*rank @LAST@|rank [0-9]+ has failed: ")
 set(message_exits "${message_killed}")
 set(message_stalls "${message_killed}")
 set(message_throws "rank @LAST@ has failed: its disk is full")
-set(message_another_collective "after 3000 ms messages had not come or gone|has failed: ")
+set(message_another_collective "after 5000 ms messages had not come or gone|has failed: ")
 set(message_another_size "rank [0-9]+ sent (more|[0-9]+) bytes where [0-9]+ were expected|has failed: ")
 set(message_other_settings "ranks differ in beta1: 0.9 on rank 0, 0.8 on rank @LAST@")
 math(EXPR last "${RANKS} - 1")
