@@ -53,17 +53,20 @@ void run(std::string_view kind) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string_view kind = argc == 2 ? argv[1] : "";
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   try {
-    run(argc == 2 ? argv[1] : "");
+    run(kind);
     std::printf("rank %d saw nothing wrong\n", rank);
   } catch (const std::exception& failure) {
     std::printf("caught by rank %d: %s\n", rank, failure.what());
   }
   std::fflush(stdout);
-  std::this_thread::sleep_for(500ms);  // peers are told by messages, which go on while this process is there
+  // Peers are told by messages, which go on while this process is there; and mpirun may end who is left when others have gone,
+  // so that they wait for the one that sleeps.
+  std::this_thread::sleep_for(kind == "stalls" ? 8s : 1s);
   std::_Exit(0);
 }
