@@ -12,9 +12,9 @@ namespace train {
 
 namespace {
 
-// What launchers tell the processes that they start: Open MPI, MPICH and its kin, MVAPICH.
+// What launchers tell the processes that they start: Open MPI, MPICH and its kin, MVAPICH, Slurm.
 bool are_started() {
-  constexpr std::array names{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
+  constexpr std::array names{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK"};
   for (const char* name : names) {
     if (std::getenv(name) != nullptr) return true;
   }
