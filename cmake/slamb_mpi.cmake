@@ -1,7 +1,9 @@
 # slamb::mpi, which mpi.hpp needs, if an MPI is found; slamb_mpi_FOUND says whether it is, and slamb_mpi_MESSAGE what is
 # missing. Used by this project (SLAMB_MPI) and by `find_package(slamb COMPONENTS mpi)`.
+#
+# The package's targets are global, so that slamb::mpi can be linked by a project that has this one in a folder of its own.
 set(MPI_CXX_SKIP_MPICXX TRUE)  # the C++ bindings that MPI 3 has removed
-find_package(MPI 3.0 QUIET COMPONENTS CXX)
+find_package(MPI 3.0 QUIET GLOBAL COMPONENTS CXX)
 
 set(slamb_mpi_FOUND FALSE)
 set(slamb_mpi_MESSAGE)
@@ -10,8 +12,6 @@ if(NOT MPI_CXX_FOUND)
                 "`apt install openmpi-bin libopenmpi-dev`, elsewhere name its prefix in MPI_HOME.")
 else()
   set(slamb_mpi_FOUND TRUE)
-  # Global, so that slamb::mpi can be linked by a project that has this one in a folder of its own.
-  set_target_properties(MPI::MPI_CXX PROPERTIES IMPORTED_GLOBAL TRUE)
   if(NOT TARGET slamb::mpi)
     add_library(slamb::mpi INTERFACE IMPORTED GLOBAL)
     target_link_libraries(slamb::mpi INTERFACE slamb::slamb MPI::MPI_CXX)

@@ -116,6 +116,7 @@ part_of_clang=(
   "-DSLAMB_TESTS_LEFT_OUT=(allocation|bad_input|collectives|combinations|conservation|counting|cuda_coded|cuda_selected|determinism|fading|faults|graphs|hostile|identities|interchange|interpreted|intervals|launches|layout|learning|monitoring|one_bit_|plan|quantized|refused|saved|sparsified|statistics|thread|trace|train|warm_up|wire).*|oracle"
 )
 part_of_asan=(
+  -DSLAMB_BUILD_EXAMPLES=OFF
   "-DSLAMB_TESTS_LEFT_OUT=(bad_input|collectives|combinations|conservation|counting|cuda_coded|cuda_selected|determinism|fading|graphs|hostile|identities|interchange|interpreted|intervals|launches|learning|monitoring|one_bit_|plan|refused|sparsified|train).*|oracle"
 )
 part_of_tsan=(

@@ -23,7 +23,17 @@ using namespace bench::distributed;
 struct place {
   int rank = 0;
   int size = 1;
+  bool has_started = false;  ///< all ranks have come to where they work together
+  bool start_failed = false;
   bool speaks() const noexcept { return rank == 0; }
+
+  /// Called by all ranks, once, each with its exit status so far. Returns the largest.
+  int start(int status) {
+    has_started = true;
+    MPI_Allreduce(MPI_IN_PLACE, &status, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    start_failed = status != 0;
+    return status;
+  }
 };
 
 void require_written() {
@@ -49,26 +59,27 @@ results measure_all(const settings& chosen, const place& here, const std::vector
   return all;
 }
 
-// Only the first rank writes.
-void run(const settings& chosen, const place& here) {
+// Only the first rank writes. Returns an exit status, which is not 0 if another rank could not start.
+int run(const settings& chosen, place& here) {
   std::optional<train::output_file> json;
   if (here.speaks() && !chosen.json.empty()) json.emplace("--json", chosen.json);
-  MPI_Barrier(MPI_COMM_WORLD);  // where the first rank cannot write, it ends all here
+  if (const int status = here.start(0); status != 0) return status;
 
   const std::vector<bench::tensor_shape> shapes = tensors_of(chosen.parameters);
   print_settings(std::cout, chosen, here.size, shapes.size());
   require_written();
   const results all = measure_all(chosen, here, shapes);
-  if (!here.speaks()) return;
+  if (!here.speaks()) return 0;
   print_table(std::cout, chosen, all);
   if (json) json->write([&](std::ostream& out) { write_json(out, chosen, all); });
   require_written();
+  return 0;
 }
 
-int run_program(int argc, char** argv, const place& here) {
+int run_program(int argc, char** argv, place& here) {
   try {
     try {
-      run(parse_command_line(argc, argv, optimizer_names()), here);
+      return run(parse_command_line(argc, argv, optimizer_names()), here);
     } catch (const CLI::Success&) {  // help or the version was asked for
       require_written();
     }
@@ -85,8 +96,7 @@ int run_program(int argc, char** argv, const place& here) {
 
 }  // namespace
 
-// Ranks have the same command line, so that all find it wrong: the first says so, and all end as usual. Any other failure may
-// be of one rank alone, and ends all at once.
+// What goes wrong before the work is known to all ranks, and they end as usual. Later it may be of one alone: that ends all.
 int main(int argc, char** argv) try {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
   slamb::mpi_environment mpi(argc, argv);
@@ -96,7 +106,8 @@ int main(int argc, char** argv) try {
   static std::ofstream nowhere("/dev/null");
   if (!here.speaks()) std::cout.rdbuf(nowhere.rdbuf());
   const int status = run_program(argc, argv, here);
-  if (status == 1) MPI_Abort(MPI_COMM_WORLD, status);
+  if (status != 0 && here.has_started && !here.start_failed) MPI_Abort(MPI_COMM_WORLD, status);
+  if (status != 0 && !here.has_started) here.start(status);
   return status;
 } catch (const std::exception& error) {
   std::cerr << "slamb_bench_mpi: " << error.what() << '\n';

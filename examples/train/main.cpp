@@ -73,15 +73,16 @@ void require_written() {
   if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
 }
 
-// The first of several processes writes what there is to write.
-void run(const settings& chosen, train::processes* ranks) {
+// The first of several processes writes what there is to write. Returns an exit status, which is not 0 if another process
+// could not begin.
+int run(const settings& chosen, train::processes* ranks) {
   const std::vector<train::optimizer_entry> entries = train::choose_optimizers(chosen);
   train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));
   if (chosen.held_out) data = train::split(data.training);
   train::check_against_data(chosen, data);
   const bool writes = ranks == nullptr || ranks->rank() == 0;
   const outputs files = writes ? prepare_outputs(chosen) : outputs{};
-  if (ranks != nullptr) ranks->meet();
+  if (const int status = ranks == nullptr ? 0 : ranks->meet(0); status != 0) return status;
 
   train::print_settings(std::cout, chosen, entries, data);
   const std::vector<train::outcome> outcomes =
@@ -95,6 +96,7 @@ void run(const settings& chosen, train::processes* ranks) {
         [&](const std::filesystem::path& target) { train::draw_plot(chosen, entries, outcomes, target); });
   }
   require_written();
+  return 0;
 }
 
 int run_program(int argc, char** argv, train::processes* ranks) {
@@ -102,7 +104,7 @@ int run_program(int argc, char** argv, train::processes* ranks) {
     const std::vector<std::string_view> optimizers = train::optimizer_names();
     const std::vector<std::string_view> compressors = train::compressor_names();
     const int size = ranks == nullptr ? 0 : ranks->size();
-    run(train::parse_command_line(argc, argv, {optimizers, compressors}, size), ranks);
+    return run(train::parse_command_line(argc, argv, {optimizers, compressors}, size), ranks);
   } catch (const CLI::Success&) {  // help or the version was asked for
     require_written();
   } catch (const train::usage_error& error) {
@@ -116,13 +118,14 @@ int run_program(int argc, char** argv, train::processes* ranks) {
   return 0;
 }
 
-// Processes have the same command line, so that one is enough to say what is wrong with it, and they wait for that. For any
-// other failure they must not wait: it may be of one alone.
+// What goes wrong before the training is known to all processes, and they end as usual. Later it may be of one alone: that ends
+// all of them.
 int run_program_of(train::processes& ranks, int argc, char** argv) {
   static std::ofstream nowhere("/dev/null");
   if (ranks.rank() != 0) std::cout.rdbuf(nowhere.rdbuf());
   const int status = run_program(argc, argv, &ranks);
-  if (status == 1 || (status == 2 && ranks.rank() == 0)) ranks.end_all(status);
+  if (status != 0 && !ranks.have_met()) return ranks.meet(status);
+  if (status != 0 && !ranks.start_failed()) ranks.end_all(status);
   return status;
 }
 

@@ -1,5 +1,6 @@
 #include "processes.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <stdexcept>
@@ -12,9 +13,9 @@ namespace train {
 
 namespace {
 
-// What launchers tell the processes that they start: Open MPI, MPICH and its kin, MVAPICH.
+// What launchers tell the processes that they start: Open MPI, MPICH and its kin, MVAPICH, Slurm.
 bool are_started() {
-  constexpr std::array names{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
+  constexpr std::array names{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK"};
   for (const char* name : names) {
     if (std::getenv(name) != nullptr) return true;
   }
@@ -30,11 +31,16 @@ class mpi_processes final : public processes {
   int rank() const override { return ranks_.rank(); }
   int size() const override { return ranks_.size(); }
 
-  void meet() override {
-    const std::byte here{};
-    std::vector<std::byte> all(static_cast<std::size_t>(size()));
-    ranks_.all_gather(std::span(&here, 1), std::span(all), slamb::host_stream{});
+  int meet(int status) override {
+    have_met_ = true;
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    ranks_.all_gather(std::span<const int>(&status, 1), std::span(all), slamb::host_stream{});
+    const int largest = *std::ranges::max_element(all);
+    start_failed_ = largest != 0;
+    return largest;
   }
+  bool have_met() const override { return have_met_; }
+  bool start_failed() const override { return start_failed_; }
 
   rank_runner runner() override {
     return [this](int /*ranks*/, const rank_body& body) {
@@ -69,6 +75,8 @@ class mpi_processes final : public processes {
 
   slamb::mpi_environment environment_;
   slamb::mpi_communicator ranks_;
+  bool have_met_ = false;
+  bool start_failed_ = false;
 };
 
 #endif

@@ -17,8 +17,11 @@ class processes {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Returns when all processes have called it; where one of them is ended instead, all are.
-  virtual void meet() = 0;
+  /// Called by all processes, once, before they train, each with its exit status so far. Returns the largest.
+  virtual int meet(int status) = 0;
+  virtual bool have_met() const = 0;
+  /// Whether the status of one of them was not 0 then.
+  virtual bool start_failed() const = 0;
   /// Trains with them.
   virtual rank_runner runner() = 0;
   /// Ends all processes with this exit status, at once.

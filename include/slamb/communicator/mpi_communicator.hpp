@@ -11,11 +11,11 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "slamb/communicator/collective_call.hpp"
 #include "slamb/communicator/mpi_error.hpp"
 #include "slamb/communicator/mpi_handle.hpp"
+#include "slamb/communicator/mpi_messages.hpp"
 #include "slamb/communicator/rank_sums.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
@@ -31,20 +31,21 @@ namespace slamb {
 ///
 /// Every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any message; the peers wait for this
-///   rank until it calls `abort`, or they time out
+///   rank until it calls `abort`, is left by the exception, or they time out
 /// @throws mpi_error if MPI reports an error; communicator_error if no piece of the data comes within
-///   `mpi_options::timeout`, a peer says that it has failed, calls another collective or with another size, or the handle
-///   was moved from
+///   `mpi_options::timeout` (so that it must be longer than what a peer may do between two collectives), a peer says that it
+///   has failed, calls another collective, another element type or size, or the handle was moved from. A rank to which such
+///   a call has nothing to send that could be missed finds out at its next collective.
 ///
 /// **Failures are final.** The first is told to all peers that can still be reached, which then throw too, and each later
-/// call throws it again. What was to be received may have been written in part, and MPI may still read what was being
-/// sent: let no memory of that call go before the process ends. End it by MPI_Abort (mpi_environment does), since
-/// MPI_Finalize waits for all ranks. Whether a program outlives the death of a peer is up to MPI: Open MPI's mpirun ends
-/// all ranks at once, unless it is given --enable-recovery.
+/// call throws it again. So is a communicator that is destroyed by an exception on its way. After a failure MPI may still
+/// read and write the buffers of that call whenever it is called: call nothing of it but MPI_Abort, which mpi_environment
+/// does, since MPI_Finalize waits for all ranks. Whether a program outlives the death of a peer is up to MPI: Open MPI's
+/// mpirun ends all ranks at once, unless it is given --enable-recovery.
 ///
 /// *Cost*: messages between all pairs of ranks, of sizes that divide the payload: bytes on the wire as `bytes_sent_by`
-/// says. all_reduce_sum is an exchange of chunks, sums, and an exchange of sums; payloads above `piece_bytes` go by pieces,
-/// of which two are under way. Memory: 2 · `piece_bytes`, from the start.
+/// says. all_reduce_sum is an exchange of chunks, sums, and an exchange of sums; payloads above `piece_bytes` go by
+/// pieces, of which two are under way. Memory: 2 · `piece_bytes`, from the start.
 /// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
 /// the same bits on all ranks, in every run, and as thread_communicator makes them.
 class mpi_communicator {
@@ -57,18 +58,18 @@ class mpi_communicator {
   explicit mpi_communicator(MPI_Comm comm = MPI_COMM_WORLD, mpi_options options = {})
       : mpi_communicator(detail::mpi_handle(comm, true, options)) {}
 
-  /// `comm` itself, which is not freed and must live longer. Its tags 21300 to 21310 are taken, and its errors must
-  /// return (MPI_ERRORS_RETURN).
+  /// `comm` itself, which is not freed and must live longer. Nothing else sends or receives with it meanwhile, not another
+  /// borrower either, nor after a failure. Its errors must return (MPI_ERRORS_RETURN).
   ///
   /// @throws as above; std::invalid_argument too if errors of `comm` end the program
   static mpi_communicator borrow(MPI_Comm comm, mpi_options options = {}) {
     return mpi_communicator(detail::mpi_handle(comm, false, options));
   }
 
-  int rank() const noexcept { return handle_.rank(); }
-  int size() const noexcept { return handle_.size(); }
+  int rank() const noexcept { return messages_.handle().rank(); }
+  int size() const noexcept { return messages_.handle().size(); }
   /// MPI's handle; null in a communicator that was moved from.
-  MPI_Comm native_handle() const noexcept { return handle_.get(); }
+  MPI_Comm native_handle() const noexcept { return messages_.handle().get(); }
 
   /// `values` [n] become their sum over ranks, ((x₀ + x₁) + x₂) + …; integers wrap around.
   template <detail::summable T>
@@ -78,8 +79,8 @@ class mpi_communicator {
         values,
         [&](const piece& p, int slot) {
           for_each_peer([&](int peer) {
-            handle_.receive(slot, peer, scratch<T>(slot, p, peer), p.size(rank()) * sizeof(T));
-            handle_.send(slot, peer, values.data() + p.begin(peer), p.size(peer) * sizeof(T));
+            messages_.receive(slot, peer, scratch<T>(slot, p, peer), p.size(rank()) * sizeof(T));
+            messages_.send(slot, peer, values.data() + p.begin(peer), p.size(peer) * sizeof(T));
           });
         },
         [&](const piece& p, int slot) {
@@ -104,9 +105,9 @@ class mpi_communicator {
         values,
         [&](const piece& p, int slot) {
           if (rank() != root)
-            return handle_.receive(slot, root, values.data() + p.begin(rank()), bytes_of<T>(p, rank()));
+            return messages_.receive(slot, root, values.data() + p.begin(rank()), bytes_of<T>(p, rank()));
           for_each_peer(
-              [&](int peer) { handle_.send(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer)); });
+              [&](int peer) { messages_.send(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer)); });
         },
         [](const piece& /*p*/, int /*slot*/) {}, root);
   }
@@ -124,8 +125,8 @@ class mpi_communicator {
     detail::copy_bytes(to + place(rank(), mine.size_bytes()), from, mine.size_bytes());
     in_messages(mine.size_bytes(), [&](int slot, std::size_t offset, std::size_t bytes) {
       for_each_peer([&](int peer) {
-        handle_.receive(slot, peer, to + place(peer, mine.size_bytes()) + offset, bytes);
-        handle_.send(slot, peer, from + offset, bytes);
+        messages_.receive(slot, peer, to + place(peer, mine.size_bytes()) + offset, bytes);
+        messages_.send(slot, peer, from + offset, bytes);
       });
     });
   }
@@ -144,8 +145,8 @@ class mpi_communicator {
     detail::copy_bytes(to + place(rank(), chunk), from + place(rank(), chunk), chunk);
     in_messages(chunk, [&](int slot, std::size_t offset, std::size_t bytes) {
       for_each_peer([&](int peer) {
-        handle_.receive(slot, peer, to + place(peer, chunk) + offset, bytes);
-        handle_.send(slot, peer, from + place(peer, chunk) + offset, bytes);
+        messages_.receive(slot, peer, to + place(peer, chunk) + offset, bytes);
+        messages_.send(slot, peer, from + place(peer, chunk) + offset, bytes);
       });
     });
   }
@@ -154,16 +155,17 @@ class mpi_communicator {
   ///
   /// @throws communicator_error if one has; what the first failure was if there was one
   void check() {
-    handle_.throw_if_unusable();
-    handle_.look_for_failed_peers();
+    messages_.handle().throw_if_unusable();
+    for (int look = 0; look < 2; ++look) messages_.handle().look_for_failed_peers();  // the first may but fetch
   }
 
   /// The communicator fails for `reason`, which every later call throws, and its peers do: for a rank that cannot go on.
   /// Does nothing if it has failed before, or was moved from.
   void abort(const std::string& reason) {
-    if (handle_.get() == MPI_COMM_NULL || handle_.has_failed()) return;
-    handle_.tell_peers(reason);
-    handle_.break_off(communicator_error("slamb: mpi_communicator of " + handle_.place() + " was aborted: " + reason));
+    if (messages_.handle().get() == MPI_COMM_NULL || messages_.handle().has_failed()) return;
+    messages_.handle().tell_peers(reason);
+    messages_.handle().break_off(
+        communicator_error("slamb: mpi_communicator of " + messages_.handle().place() + " was aborted: " + reason));
   }
 
  private:
@@ -182,8 +184,12 @@ class mpi_communicator {
     std::size_t size(int rank) const noexcept { return begin(rank + 1) - begin(rank); }
   };
 
-  explicit mpi_communicator(detail::mpi_handle handle) : handle_(std::move(handle)) {
-    if (size() > 1) scratch_.resize(2 * std::max(handle_.piece_bytes(), place(size(), line)));
+  explicit mpi_communicator(detail::mpi_handle handle) : messages_(make_messages(std::move(handle))) {}
+
+  static detail::mpi_messages make_messages(detail::mpi_handle handle) {
+    const int ranks = handle.size();
+    const std::size_t piece_bytes = std::max(handle.options().piece_bytes, place(ranks, line));
+    return {std::move(handle), ranks == 1 ? 0 : 2 * piece_bytes};
   }
 
   static void require_fit(const std::string& fault) {
@@ -195,8 +201,10 @@ class mpi_communicator {
   bool begin(detail::collective_call call) {
     call.family = detail::element_family<T>();
     call.element_size = sizeof(T);
-    handle_.begin(call);
-    return call.count > 0 && size() > 1;
+    messages_.handle().begin(call);
+    if (call.count > 0 && size() > 1) return true;
+    messages_.handle().end();
+    return false;
   }
 
   template <class F>
@@ -214,8 +222,8 @@ class mpi_communicator {
   /// Where rank `peer`'s terms of this rank's chunk arrive.
   template <class T>
   T* scratch(int slot, const piece& p, int peer) noexcept {
-    const std::size_t offset = place(slot, scratch_.size() / 2) + place(peer, p.chunk * sizeof(T));
-    return reinterpret_cast<T*>(scratch_.data() + offset);
+    const std::size_t offset = place(slot, messages_.memory_size() / 2) + place(peer, p.chunk * sizeof(T));
+    return reinterpret_cast<T*>(messages_.memory() + offset);
   }
 
   /// For each piece of `values`: `scatter`s chunks to their ranks, `settle`s what came, and then gathers the chunks of all
@@ -225,11 +233,11 @@ class mpi_communicator {
     constexpr std::size_t unit = std::max<std::size_t>(1, line / sizeof(T));
     const auto ranks = static_cast<std::size_t>(size());
     const std::size_t whole =
-        std::max<std::size_t>(1, handle_.piece_bytes() / (ranks * unit * sizeof(T))) * ranks * unit;
+        std::max<std::size_t>(1, messages_.handle().options().piece_bytes / (ranks * unit * sizeof(T))) * ranks * unit;
     const auto finish = [&](const piece& p, int slot) {
-      handle_.wait(slot);
+      messages_.wait(slot);
       settle(p, slot);
-      handle_.wait(slot + 2);
+      messages_.wait(slot + 2);
       gather<T>(values, p, slot + 2, root);
     };
 
@@ -243,15 +251,16 @@ class mpi_communicator {
       before = now;
     }
     finish(before, slot ^ 1);
-    handle_.wait(2);
-    handle_.wait(3);
+    messages_.wait(2);
+    messages_.wait(3);
+    messages_.handle().end();
   }
 
   template <class T>
   void gather(std::span<T> values, const piece& p, int slot, int root) {
     for_each_peer([&](int peer) {
-      if (rank() != root) handle_.receive(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer));
-      if (peer != root) handle_.send(slot, peer, values.data() + p.begin(rank()), bytes_of<T>(p, rank()));
+      if (rank() != root) messages_.receive(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer));
+      if (peer != root) messages_.send(slot, peer, values.data() + p.begin(rank()), bytes_of<T>(p, rank()));
     });
   }
 
@@ -259,18 +268,18 @@ class mpi_communicator {
   template <class Start>
   void in_messages(std::size_t size, const Start& start) {
     const std::size_t whole =
-        std::max<std::size_t>(line, handle_.piece_bytes() / static_cast<std::size_t>(this->size()));
+        std::max<std::size_t>(line, messages_.handle().options().piece_bytes / static_cast<std::size_t>(this->size()));
     int slot = 0;
     for (std::size_t offset = 0; offset < size; offset += whole, slot ^= 1) {
-      handle_.wait(slot);
+      messages_.wait(slot);
       start(slot, offset, std::min(whole, size - offset));
     }
-    handle_.wait(0);
-    handle_.wait(1);
+    messages_.wait(0);
+    messages_.wait(1);
+    messages_.handle().end();
   }
 
-  detail::mpi_handle handle_;
-  std::vector<std::byte> scratch_;  // [2][piece]
+  detail::mpi_messages messages_;  // with the memory for two pieces
 };
 
 static_assert(has_all_reduce_sum<mpi_communicator, float>);

@@ -7,18 +7,25 @@
 
 #include "slamb/communicator/mpi_error.hpp"
 #include "slamb/communicator/mpi_handle.hpp"
+#include "slamb/core/error.hpp"
 
 namespace slamb {
 
 /// Starts MPI, and ends it with its scope. For programs whose MPI is nobody else's:
 ///
-///     int main(int argc, char** argv) try {
+///     int main(int argc, char** argv) {
 ///       slamb::mpi_environment mpi(argc, argv);
-///       slamb::lamb optimizer(parameters, options, slamb::mpi_communicator());
+///       try {
+///         train(slamb::mpi_communicator());
+///       } catch (const std::exception& failure) {
+///         std::fprintf(stderr, "%s\n", failure.what());
+///         return 1;
+///       }
+///     }
 ///
-/// Where that scope ends by an exception, or an mpi_communicator has failed, the program is ended by MPI_Abort, on all
-/// ranks and with exit status 1: MPI_Finalize would wait for ranks that are not there any more. Catch and print
-/// exceptions inside of the scope, then, as they would not be seen outside of it.
+/// Where an mpi_communicator has failed, or was left by an exception, or this scope is, the program ends by MPI_Abort with
+/// exit status 1, which ends the other ranks too unless the launcher was told to let them be: MPI_Finalize would wait for
+/// ranks that do not come. Catch and print exceptions inside of the scope, then, for nothing is said outside of it.
 class mpi_environment {
  public:
   /// Asks for MPI_THREAD_FUNNELED: collectives from the thread that made this. MPI must not have been started.
@@ -27,6 +34,10 @@ class mpi_environment {
     int provided = MPI_THREAD_SINGLE;
     const int code = MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     if (code != MPI_SUCCESS) throw mpi_error(code, "MPI_Init_thread", "mpi_environment");
+    if (provided < MPI_THREAD_FUNNELED) {
+      MPI_Finalize();
+      throw communicator_error("slamb: mpi_environment: this MPI allows no threads beside the one that calls it");
+    }
   }
   mpi_environment(const mpi_environment&) = delete;
   mpi_environment& operator=(const mpi_environment&) = delete;

@@ -16,9 +16,10 @@ namespace slamb {
 
 /// Settings of an mpi_communicator.
 struct mpi_options {
-  std::chrono::milliseconds timeout{300000};       ///< of one wait, in which a piece of the data must arrive; > 0
-  std::chrono::microseconds poll_interval{20};     ///< sleep between looks, after the first thousand; ≥ 0
-  std::size_t piece_bytes = std::size_t{1} << 22;  ///< of a payload that is under way at once; in [64, 2^30]
+  std::chrono::milliseconds timeout{300000};    ///< of one wait, in which a piece of the data must arrive; > 0
+  std::chrono::microseconds poll_interval{20};  ///< sleep between looks, after the first thousand; ≥ 0
+  std::size_t piece_bytes = std::size_t{1}
+                            << 22;  ///< of a payload that is under way at once; in [64, 2^30]; the same on all ranks
 };
 
 namespace detail {

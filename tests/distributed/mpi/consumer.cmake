@@ -19,3 +19,16 @@ execute_process(
 if(result EQUAL 0 OR NOT output MATCHES "slamb::mpi needs")
   message(FATAL_ERROR "Without MPI the project is not told what is missing (${result}):\n${output}")
 endif()
+
+# A project that uses MPI itself, with two folders that use slamb::mpi.
+set(siblings "${WORK}/siblings")
+file(WRITE "${siblings}/CMakeLists.txt"
+     "cmake_minimum_required(VERSION 3.24)\nproject(siblings LANGUAGES CXX)\nfind_package(MPI REQUIRED COMPONENTS CXX)\n"
+     "add_subdirectory(one)\nadd_subdirectory(two)\n")
+foreach(folder IN ITEMS one two)
+  file(WRITE "${siblings}/${folder}/CMakeLists.txt"
+       "find_package(slamb REQUIRED COMPONENTS mpi)\nadd_executable(${folder} ${FOLDER}/main.cpp)\n"
+       "target_link_libraries(${folder} PRIVATE slamb::mpi)\n")
+endforeach()
+execute_process(COMMAND "${CMAKE_COMMAND}" -S "${siblings}" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${COMPILER}"
+                        "-DCMAKE_PREFIX_PATH=${WORK}/prefix" -B "${siblings}/build" COMMAND_ERROR_IS_FATAL ANY)

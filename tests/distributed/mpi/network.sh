@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # bash network.sh RUN_SH            runs it as a user who is not root
 # bash network.sh RUN_SH PROGRAM    runs it over limited links, then again to be ended in the middle: nothing of it may be left;
-#                                   77 where this user may make no network namespaces
+#                                   77 where this user may make no network namespaces, or SLAMB_TEST_NETWORK is not 1
 set -euo pipefail
 script="$1"
+if (($# > 1)) && [[ "${SLAMB_TEST_NETWORK:-}" != 1 ]]; then
+  echo "network.sh: makes network namespaces, and so is run only where SLAMB_TEST_NETWORK=1"
+  exit 77
+fi
 
 if (($# == 1)); then
   # By its text: the folder may be closed to others.

@@ -22,6 +22,7 @@ inline constexpr int MPI_ERR_IN_STATUS = 18;
 inline constexpr int MPI_ERR_PENDING = 19;
 inline constexpr int MPI_MAX_ERROR_STRING = 64;
 inline constexpr int MPI_ANY_SOURCE = -1;
+inline constexpr int MPI_ANY_TAG = -1;
 inline constexpr MPI_Comm MPI_COMM_NULL = 0;
 inline constexpr MPI_Comm MPI_COMM_WORLD = 1;
 inline constexpr MPI_Request MPI_REQUEST_NULL = 0;
