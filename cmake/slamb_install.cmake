@@ -18,5 +18,5 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/slambConfigVersion.cmake
                                  ARCH_INDEPENDENT)
 install(FILES "${PROJECT_BINARY_DIR}/slambConfig.cmake" "${PROJECT_BINARY_DIR}/slambConfigVersion.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/slamb_cuda.cmake" "${PROJECT_SOURCE_DIR}/cmake/slamb_nccl.cmake"
-              "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
+              "${PROJECT_SOURCE_DIR}/cmake/slamb_mpi.cmake" "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
         DESTINATION "${slamb_package_dir}")

@@ -30,6 +30,18 @@ function(slamb_glob variable)
   set(${variable} "${files}" PARENT_SCOPE)
 endfunction()
 
+# slamb_sources_of_headers(<variable> <extension> <header>…): a source for each header of the library, which includes it alone.
+function(slamb_sources_of_headers variable extension)
+  foreach(header IN LISTS ARGN)
+    cmake_path(RELATIVE_PATH header BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/include" OUTPUT_VARIABLE name)
+    string(MAKE_C_IDENTIFIER "${name}" identifier)
+    set(source "${CMAKE_CURRENT_BINARY_DIR}/headers/${identifier}.${extension}")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"${name}\"\n#include \"${name}\"\n")
+    list(APPEND sources "${source}")
+  endforeach()
+  set(${variable} "${sources}" PARENT_SCOPE)
+endfunction()
+
 # slamb_program(<name> SOURCES <file>… [LIBRARIES <target>…] [PLAIN])
 #
 # A program on top of the library; PLAIN leaves the tuning flags away.

@@ -49,7 +49,9 @@ inline void add_training_options(CLI::App& app, settings& into) {
   const auto number = [&app](const std::string& name, auto& value, const std::string& text) {
     return app.add_option(name, value, text)->type_name("N")->capture_default_str();
   };
-  number("--ranks", into.ranks, "Ranks, each a thread with a shard of the training set")->check(integer_in(1, 64));
+  number("--ranks", into.ranks,
+         "Ranks, each a thread, or a process where mpirun starts several, with a shard of the training set")
+      ->check(integer_in(1, 64));
   number("--batch", into.batch, "Images a step, over all ranks")->check(integer_in(1, most_steps));
   number("--steps", into.steps, "Steps a run")->check(integer_in(1, most_steps));
   number("--learning-rate", into.learning_rate, "Peak learning rate [each optimizer's own]")
@@ -115,6 +117,7 @@ inline void add_file_options(CLI::App& app, settings& into) {
   file("--json", into.json, "Write settings and results");
   file("--csv", into.csv, "Write loss, bytes sent, collectives and phase by step");
   file("--plot", into.plot, "Draw the loss against the bytes sent, as SVG (by gnuplot)");
+  app.add_flag("--hash", into.hash, "Print a hash of the final parameters of each run");
 }
 
 inline void refuse_repetition(const std::string& option, const std::vector<std::string>& names) {
@@ -141,14 +144,17 @@ inline void check_together(const settings& chosen) {
 
 }  // namespace detail
 
-/// Reads the command line. Prints help or the version itself and then throws CLI::Success.
+/// Reads the command line; where processes are the ranks, their number is `processes`. Prints help or the version itself and then throws CLI::Success.
 ///
 /// @throws usage_error
-inline settings parse_command_line(int argc, const char* const* argv, const known_names& known) {
+inline settings parse_command_line(int argc, const char* const* argv, const known_names& known, int processes = 0) {
   settings chosen;
+  if (processes > 0) chosen.ranks = processes;
   CLI::App app(
-      "Trains a small network on images of handwritten digits, with every optimizer of the library on several ranks of "
-      "this process, and compares their accuracy and what they send.",
+      "Trains a small network on images of handwritten digits, with every optimizer of the library on several ranks, "
+      "and "
+      "compares their accuracy and what they send. Ranks are threads of this process, or the processes that mpirun "
+      "starts.",
       "slamb_train");
   app.set_version_flag("--version", option_checks::version_text("slamb_train"));
   detail::add_optimizer_options(app, chosen, known);
@@ -162,6 +168,10 @@ inline settings parse_command_line(int argc, const char* const* argv, const know
     throw;
   } catch (const CLI::ParseError& error) {
     throw usage_error(error.what());
+  }
+  if (processes > 0 && chosen.ranks != processes) {
+    throw usage_error("--ranks: " + std::to_string(chosen.ranks) + ", but " + std::to_string(processes) +
+                      " processes were started, each of which is a rank");
   }
   detail::check_together(chosen);
   return chosen;

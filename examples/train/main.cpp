@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +17,7 @@
 #include "optimizers.hpp"
 #include "output_file.hpp"
 #include "plot.hpp"
+#include "processes.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "settings.hpp"
@@ -51,7 +54,7 @@ outputs prepare_outputs(const settings& chosen) {
 }
 
 std::vector<train::outcome> train_all(const settings& chosen, const std::vector<train::optimizer_entry>& entries,
-                                      const train::split_digits& data) {
+                                      const train::split_digits& data, const train::rank_runner& run_ranks) {
   std::vector<train::outcome> outcomes;
   train::progress_bar bar(chosen.steps * chosen.seeds * entries.size());
   for (const train::optimizer_entry& entry : entries) {
@@ -59,7 +62,7 @@ std::vector<train::outcome> train_all(const settings& chosen, const std::vector<
       bar.begin(entry.name + ", seed " + std::to_string(seed));
       const double learning_rate = chosen.learning_rate.value_or(entry.learning_rate);
       const train::task work{chosen, data, seed, learning_rate, [&bar](std::uint64_t) { bar.advance(); }};
-      outcomes.push_back(train::train(work, entry.maker(chosen, seed)));
+      outcomes.push_back(train::train(work, entry.maker(chosen, seed), run_ranks));
       outcomes.back().optimizer = entry.name;
     }
   }
@@ -70,15 +73,20 @@ void require_written() {
   if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
 }
 
-void run(const settings& chosen) {
+// The first of several processes writes what there is to write. Returns an exit status, which is not 0 if another process
+// could not begin.
+int run(const settings& chosen, train::processes* ranks) {
   const std::vector<train::optimizer_entry> entries = train::choose_optimizers(chosen);
   train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));
   if (chosen.held_out) data = train::split(data.training);
   train::check_against_data(chosen, data);
-  const outputs files = prepare_outputs(chosen);
+  const bool writes = ranks == nullptr || ranks->rank() == 0;
+  const outputs files = writes ? prepare_outputs(chosen) : outputs{};
+  if (const int status = ranks == nullptr ? 0 : ranks->meet(0); status != 0) return status;
 
   train::print_settings(std::cout, chosen, entries, data);
-  const std::vector<train::outcome> outcomes = train_all(chosen, entries, data);
+  const std::vector<train::outcome> outcomes =
+      train_all(chosen, entries, data, ranks != nullptr ? ranks->runner() : train::run_threads);
   train::print_table(std::cout, chosen, entries, outcomes);
   if (files.json)
     files.json->write([&](std::ostream& out) { train::write_json(out, chosen, entries, data, outcomes); });
@@ -88,6 +96,37 @@ void run(const settings& chosen) {
         [&](const std::filesystem::path& target) { train::draw_plot(chosen, entries, outcomes, target); });
   }
   require_written();
+  return 0;
+}
+
+int run_program(int argc, char** argv, train::processes* ranks) {
+  try {
+    const std::vector<std::string_view> optimizers = train::optimizer_names();
+    const std::vector<std::string_view> compressors = train::compressor_names();
+    const int size = ranks == nullptr ? 0 : ranks->size();
+    return run(train::parse_command_line(argc, argv, {optimizers, compressors}, size), ranks);
+  } catch (const CLI::Success&) {  // help or the version was asked for
+    require_written();
+  } catch (const train::usage_error& error) {
+    if (ranks == nullptr || ranks->rank() == 0)
+      std::cerr << "slamb_train: " << error.what() << "\nslamb_train --help says the options\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "slamb_train: " << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
+
+// What goes wrong before the training is known to all processes, and they end as usual. Later it may be of one alone: that ends
+// all of them.
+int run_program_of(train::processes& ranks, int argc, char** argv) {
+  static std::ofstream nowhere("/dev/null");
+  if (ranks.rank() != 0) std::cout.rdbuf(nowhere.rdbuf());
+  const int status = run_program(argc, argv, &ranks);
+  if (status != 0 && !ranks.have_met()) return ranks.meet(status);
+  if (status != 0 && !ranks.start_failed()) ranks.end_all(status);
+  return status;
 }
 
 }  // namespace
@@ -95,17 +134,8 @@ void run(const settings& chosen) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
   try {
-    try {
-      const std::vector<std::string_view> optimizers = train::optimizer_names();
-      const std::vector<std::string_view> compressors = train::compressor_names();
-      run(train::parse_command_line(argc, argv, {optimizers, compressors}));
-    } catch (const CLI::Success&) {  // help or the version was asked for
-      require_written();
-    }
-    return 0;
-  } catch (const train::usage_error& error) {
-    std::cerr << "slamb_train: " << error.what() << "\nslamb_train --help says the options\n";
-    return 2;
+    const std::unique_ptr<train::processes> ranks = train::find_processes(argc, argv);
+    return ranks ? run_program_of(*ranks, argc, argv) : run_program(argc, argv, nullptr);
   } catch (const std::exception& error) {
     std::cerr << "slamb_train: " << error.what() << '\n';
     return 1;

@@ -4,10 +4,11 @@
 
 #include <functional>
 #include <memory>
-#include <slamb/communicator/thread_communicator.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/core/statistics.hpp>
 #include <span>
+
+#include "rank_communicator.hpp"
 
 namespace train {
 
@@ -26,6 +27,6 @@ class rank_optimizer {
 
 /// Makes the optimizer of one rank, over that rank's tensors. Every rank calls it.
 using optimizer_maker =
-    std::function<std::unique_ptr<rank_optimizer>(std::span<const slamb::parameter>, slamb::thread_communicator)>;
+    std::function<std::unique_ptr<rank_optimizer>(std::span<const slamb::parameter>, rank_communicator)>;
 
 }  // namespace train

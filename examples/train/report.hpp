@@ -245,6 +245,11 @@ inline void print_table(std::ostream& out, const settings& chosen, const std::ve
   out << "(means over " << chosen.seeds << (chosen.seeds == 1 ? " seed" : " seeds; ±: standard deviation over them")
       << "; final loss: of the training set; of LAMB's: bytes, with whole gradients; rounds: collectives)\n";
   detail::print_troubles(out, entries, outcomes);
+  if (!chosen.hash) return;
+  for (const outcome& o : outcomes) {
+    out << o.optimizer << ", seed " << o.seed << ": final parameters " << detail::hexadecimal(o.parameter_hash)
+        << " (FNV-1a, 64 bits)\n";
+  }
 }
 
 /// Settings and every outcome; numbers that are not finite are null.

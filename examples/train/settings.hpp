@@ -50,6 +50,7 @@ struct settings {
   std::string json;
   std::string csv;
   std::string plot;
+  bool hash = false;  ///< print those of the final parameters
 
   std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
   std::uint64_t one_bit_warmup_steps() const { return one_bit_warmup.value_or(fifth_of_steps()); }

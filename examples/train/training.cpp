@@ -69,7 +69,7 @@ class batches {
 };
 
 // Runs one rank to its end. The curve's losses are this rank's shares of the batches'.
-outcome train_rank(const task& work, const optimizer_maker& make_optimizer, slamb::thread_communicator communicator) {
+outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank_communicator communicator) {
   using clock = std::chrono::steady_clock;
   const auto rank = static_cast<std::size_t>(communicator.rank());
   network model(layer_widths, engine_for(work.seed, 0));  // equal on all ranks
@@ -121,13 +121,19 @@ outcome combine(std::vector<outcome> ranks) {
 
 }  // namespace
 
-outcome train(const task& work, const optimizer_maker& make_optimizer) {
-  std::vector<outcome> ranks(static_cast<std::size_t>(work.chosen.ranks));
-  slamb::run_ranks(work.chosen.ranks, [&](slamb::thread_communicator communicator) {
+std::vector<outcome> run_threads(int ranks, const rank_body& body) {
+  std::vector<outcome> outcomes(static_cast<std::size_t>(ranks));
+  slamb::run_ranks(ranks, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    ranks[rank] = train_rank(work, make_optimizer, std::move(communicator));
+    outcomes[rank] = body(rank_communicator(std::move(communicator)));
   });
-  outcome result = combine(std::move(ranks));
+  return outcomes;
+}
+
+outcome train(const task& work, const optimizer_maker& make_optimizer, const rank_runner& run_ranks) {
+  outcome result = combine(run_ranks(work.chosen.ranks, [&](rank_communicator communicator) {
+    return train_rank(work, make_optimizer, std::move(communicator));
+  }));
   result.seed = work.seed;
   result.learning_rate = work.learning_rate;
   return result;

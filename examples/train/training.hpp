@@ -1,5 +1,5 @@
-// One training run: N ranks, each a thread with its own copy of the model and its own shard, and nothing in common but
-// what the optimizer exchanges. The code never asks which optimizer it drives.
+// One training run: N ranks, threads or processes, each with its own copy of the model and its own shard, and nothing in
+// common but what the optimizer exchanges. The code never asks which optimizer it drives.
 #pragma once
 
 #include <array>
@@ -56,9 +56,18 @@ struct outcome {
   std::vector<curve_point> curve;  ///< [steps]
 };
 
+/// The work of one rank.
+using rank_body = std::function<outcome(rank_communicator)>;
+
+/// Does it on all of the ranks at once: their outcomes, [ranks]. Of ranks elsewhere they have losses and a hash alone.
+using rank_runner = std::function<std::vector<outcome>(int ranks, const rank_body& body)>;
+
+/// Each rank on a thread of this process.
+std::vector<outcome> run_threads(int ranks, const rank_body& body);
+
 /// Trains with a fresh optimizer on every rank.
 ///
 /// @throws whatever a rank throws; std::runtime_error where ranks end with different parameters.
-outcome train(const task& work, const optimizer_maker& make_optimizer);
+outcome train(const task& work, const optimizer_maker& make_optimizer, const rank_runner& run_ranks = run_threads);
 
 }  // namespace train

@@ -16,7 +16,10 @@ class test_support::rank_memory<slamb::cuda_backend> {
  public:
   using communicator = slamb::cuda_thread_communicator;
 
-  static communicator ranks(slamb::thread_communicator host) { return communicator(std::move(host)); }
+  template <class F>
+  static void run(int world, F body) {
+    slamb::run_ranks(world, [&](slamb::thread_communicator host) { body(communicator(std::move(host))); });
+  }
   slamb::cuda_backend backend() const { return {.stream = stream_}; }
 
   template <class T>

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <slamb/communicator/run_ranks.hpp>
 #include <slamb/communicator/thread_communicator.hpp>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace test_support {
@@ -17,7 +17,11 @@ class rank_memory {
  public:
   using communicator = slamb::thread_communicator;
 
-  static communicator ranks(slamb::thread_communicator host) { return host; }
+  /// Calls body(communicator) on each of `world` ranks that has its memory here.
+  template <class F>
+  static void run(int world, F body) {
+    slamb::run_ranks(world, body);
+  }
   static Backend backend() {
     if constexpr (requires(Backend b) { b.threads; })
       return {.threads = 1};

@@ -1,4 +1,4 @@
-// Runs traces through the library: one thread a rank, each with its own gradients, and compares the parameters after
+// Runs traces through the library, rank by rank at once, each with its own gradients, and compares the parameters after
 // every step. slamb_replay and the tests call the same functions, on every backend.
 #pragma once
 
@@ -18,17 +18,17 @@
 
 namespace test_support {
 
-/// Runs the optimizer over the trace, on as many threads as the trace has ranks.
+/// Runs the optimizer over the trace, on as many ranks as the trace has: threads, unless rank_memory runs others.
 ///
 /// @param options       the optimizer's
 /// @param before_step   called as before_step(optimizer, step, rank_memory) with step = 0, 1, … before each step
-/// @return max |got − expected| / max |expected| over all steps and ranks; infinite if a result is NaN
+/// @return max |got − expected| / max |expected| over all steps and the ranks of this process; infinite if a result is NaN
 /// @throws whatever the optimizer throws, and std::runtime_error if it skipped a step
 template <class Optimizer, class Backend, class BeforeStep>
 double replay_with(const trace& given, const typename Optimizer::options_type& options, BeforeStep before_step) {
   const trace_settings& settings = given.settings;
   std::vector<double> errors(static_cast<std::size_t>(settings.world), 0.0);
-  slamb::run_ranks(settings.world, [&](slamb::thread_communicator communicator) {
+  rank_memory<Backend>::run(settings.world, [&](auto communicator) {
     const int rank = communicator.rank();
     rank_memory<Backend> memory;
     const std::span<float> parameters = memory.hold(std::span<const float>(given.start));
@@ -42,7 +42,7 @@ double replay_with(const trace& given, const typename Optimizer::options_type& o
                          .dimensions = static_cast<int>(settings.shapes[i].size())});
       first += settings.size(i);
     }
-    Optimizer optimizer(tensors, options, memory.ranks(std::move(communicator)), memory.backend());
+    Optimizer optimizer(tensors, options, std::move(communicator), memory.backend());
     double worst = 0.0;
     for (std::size_t step = 0; step < settings.steps; ++step) {
       memory.write(given.gradient(step, rank), gradients);

@@ -6,8 +6,7 @@
 namespace train {
 
 std::span<const combination> adamw_combinations() {
-  static constexpr auto all =
-      gradient_combinations<slamb::adamw<slamb::thread_communicator>, slamb::unit_trust_ratio>();
+  static constexpr auto all = gradient_combinations<slamb::adamw<rank_communicator>, slamb::unit_trust_ratio>();
   return all;
 }
 

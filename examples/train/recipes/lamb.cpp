@@ -6,8 +6,7 @@
 namespace train {
 
 std::span<const combination> lamb_combinations() {
-  static constexpr auto all =
-      gradient_combinations<slamb::lamb<slamb::thread_communicator>, slamb::layerwise_trust_ratio>();
+  static constexpr auto all = gradient_combinations<slamb::lamb<rank_communicator>, slamb::layerwise_trust_ratio>();
   return all;
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <slamb/backend/host/host_backend.hpp>
-#include <slamb/communicator/thread_communicator.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/core/statistics.hpp>
 #include <span>
@@ -37,7 +36,7 @@ template <class Optimizer>
 class driven final : public rank_optimizer {
  public:
   driven(const typename Optimizer::options_type& options, std::span<const slamb::parameter> parameters,
-         slamb::thread_communicator communicator)
+         rank_communicator communicator)
       : optimizer_(parameters, options, std::move(communicator), slamb::host_backend{.threads = 1}) {}
 
   void step(double learning_rate) override { optimizer_.step(learning_rate); }
@@ -53,7 +52,7 @@ class driven final : public rank_optimizer {
 /// Makes optimizers of that type, each on a thread of its own.
 template <class Optimizer>
 optimizer_maker maker_of(const typename Optimizer::options_type& options) {
-  return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator communicator) {
+  return [options](std::span<const slamb::parameter> parameters, rank_communicator communicator) {
     return std::make_unique<detail::driven<Optimizer>>(options, parameters, std::move(communicator));
   };
 }

@@ -12,7 +12,7 @@ namespace {
 
 template <auto MakeCompressor>
 optimizer_maker make_slamb(const settings& chosen, std::uint64_t seed) {
-  using optimizer = slamb::slamb<slamb::thread_communicator, compressor_made_by<MakeCompressor>>;
+  using optimizer = slamb::slamb<rank_communicator, compressor_made_by<MakeCompressor>>;
   typename optimizer::options_type options{.beta3 = chosen.beta3,
                                            .weight_decay = chosen.weight_decay,
                                            .local_steps = static_cast<std::int64_t>(chosen.local_steps),

@@ -12,7 +12,7 @@ namespace {
 
 template <auto MakeCompressor>
 optimizer_maker make_zero_one_adam(const settings& chosen, std::uint64_t seed) {
-  using optimizer = slamb::zero_one_adam<slamb::thread_communicator, compressor_made_by<MakeCompressor>>;
+  using optimizer = slamb::zero_one_adam<rank_communicator, compressor_made_by<MakeCompressor>>;
   return maker_of<optimizer>(
       {.epsilon = chosen.one_bit_epsilon,
        .weight_decay = chosen.weight_decay,

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "slamb/backend/cuda/error.hpp"
+#include "slamb/communicator/collective_call.hpp"
 #include "slamb/communicator/nccl_error.hpp"
 #include "slamb/communicator/nccl_handle.hpp"
 #include "slamb/communicator/nccl_types.hpp"
@@ -95,9 +96,7 @@ class nccl_communicator {
   /// `values` [n], on the device, become those of rank `root`.
   template <detail::nccl_movable T>
   void broadcast(std::span<T> values, int root, cudaStream_t stream) {
-    if (root < 0 || root >= size()) {
-      detail::throw_out_of_range("broadcast: root", root, "in [0, " + std::to_string(size()) + ")");
-    }
+    require_fit(detail::broadcast_fault(root, size()));
     if (!begin(values.size())) return;
     handle_.finish(
         ncclBroadcast(values.data(), values.data(), values.size(), nccl_type<T>::value, root, handle_.get(), stream),
@@ -108,12 +107,7 @@ class nccl_communicator {
   /// `all`.
   template <detail::nccl_movable T>
   void all_gather(std::span<const T> mine, std::span<T> all, cudaStream_t stream) {
-    const auto ranks = static_cast<std::size_t>(size());
-    if (all.size() % ranks != 0 || all.size() / ranks != mine.size()) {
-      throw std::invalid_argument("slamb: all_gather: all.size() = " + std::to_string(all.size()) +
-                                  ", but it must be size() * mine.size() = " + std::to_string(size()) + " * " +
-                                  std::to_string(mine.size()));
-    }
+    require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
     if (!begin(mine.size())) return;
     handle_.finish(ncclAllGather(mine.data(), all.data(), mine.size(), nccl_type<T>::value, handle_.get(), stream),
                    "ncclAllGather");
@@ -126,14 +120,9 @@ class nccl_communicator {
   /// all of the exchange is enqueued or none of it, by one call.
   template <detail::nccl_movable T>
   void all_to_all(std::span<const T> send, std::span<T> receive, cudaStream_t stream) {
-    const auto ranks = static_cast<std::size_t>(size());
-    if (send.size() % ranks != 0 || receive.size() != send.size()) {
-      throw std::invalid_argument("slamb: all_to_all: send.size() = " + std::to_string(send.size()) +
-                                  " and receive.size() = " + std::to_string(receive.size()) +
-                                  ", but they must be equal and a multiple of size() = " + std::to_string(size()));
-    }
+    require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
     if (!begin(send.size())) return;
-    exchange(send.data(), receive.data(), send.size() / ranks, stream);
+    exchange(send.data(), receive.data(), send.size() / static_cast<std::size_t>(size()), stream);
   }
 
   /// Looks whether NCCL has found an error since, without waiting for anything.
@@ -174,6 +163,10 @@ class nccl_communicator {
 
  private:
   explicit nccl_communicator(detail::nccl_handle handle) noexcept : handle_(std::move(handle)) {}
+
+  static void require_fit(const std::string& fault) {
+    if (!fault.empty()) throw std::invalid_argument("slamb: " + fault);
+  }
 
   /// Whether there is something to enqueue, and NCCL is ready for it.
   bool begin(std::size_t size) {

@@ -14,70 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/communicator/rank_sums.hpp"
 #include "slamb/communicator/thread_meeting.hpp"
 #include "slamb/core/concepts.hpp"
-#include "slamb/core/config.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {
-namespace detail {
-
-/// An element that ranks can add. Integers wrap around.
-template <class T>
-concept summable = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
-
-template <summable T>
-SLAMB_HOST_DEVICE constexpr T wrapping_sum(T a, T b) noexcept {
-  if constexpr (std::is_integral_v<T>) {
-    using bits = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<bits>(static_cast<bits>(a) + static_cast<bits>(b)));
-  } else {
-    return a + b;
-  }
-}
-
-/// What sums of T are made in. Gradients of many ranks nearly cancel, and what is left must not be rounding errors.
-template <class T>
-using wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
-
-// Calls of their own, with a constant `Count`, so that compilers vectorise them at -O2.
-template <std::size_t Count, class To, class From>
-inline void convert_block(To* __restrict to, const From* __restrict from) noexcept {
-  for (std::size_t i = 0; i < Count; ++i) to[i] = static_cast<To>(from[i]);
-}
-template <std::size_t Count, class T>
-inline void add_block(wide<T>* __restrict sum, const T* __restrict term) noexcept {
-  for (std::size_t i = 0; i < Count; ++i) sum[i] = wrapping_sum(sum[i], static_cast<wide<T>>(term[i]));
-}
-
-inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
-  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
-}
-
-/// Sums elements [begin, end) of all ranks' buffers in rank order, and writes the sums to all of them.
-template <class T>
-void sum_over_ranks(const thread_meeting& meeting, std::size_t begin, std::size_t end) noexcept {
-  constexpr std::size_t block = 4096 / sizeof(T);  // stays in the first cache
-  alignas(64) T term[block]{};
-  alignas(64) wide<T> sum[block];
-  for (; begin < end; begin += block) {
-    const std::size_t count = std::min(block, end - begin);
-    for (int rank = 0; rank < meeting.size(); ++rank) {
-      copy_bytes(term, static_cast<const T*>(meeting.post(rank).in) + begin, count * sizeof(T));
-      if (rank == 0) {
-        convert_block<block>(sum, term);
-      } else {
-        add_block<block, T>(sum, term);
-      }
-    }
-    convert_block<block>(term, sum);
-    for (int rank = 0; rank < meeting.size(); ++rank) {
-      copy_bytes(static_cast<T*>(meeting.post(rank).out) + begin, term, count * sizeof(T));
-    }
-  }
-}
-
-}  // namespace detail
 
 /// One rank of a thread_group: a handle to be moved to the rank's thread, or into its optimizer.
 ///
@@ -121,7 +63,15 @@ class thread_communicator {
       const std::size_t ranks = static_cast<std::size_t>(size_);
       const std::size_t chunk = (lines + ranks - 1) / ranks * line;
       const std::size_t begin = std::min(n, static_cast<std::size_t>(rank_) * chunk);
-      if (size_ > 1) detail::sum_over_ranks<T>(*meeting_, begin, std::min(n, begin + chunk));
+      if (size_ == 1) return;
+      detail::sum_over_ranks<T>(
+          size_, begin, std::min(n, begin + chunk),
+          [&](int rank) { return static_cast<const T*>(meeting_->post(rank).in); },
+          [&](std::size_t first, const T* sums, std::size_t count) {
+            for (int rank = 0; rank < size_; ++rank) {
+              detail::copy_bytes(static_cast<T*>(meeting_->post(rank).out) + first, sums, count * sizeof(T));
+            }
+          });
     });
   }
 
@@ -129,9 +79,7 @@ class thread_communicator {
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void broadcast(std::span<T> values, int root, host_stream /*stream*/) {
-    if (root < 0 || root >= size_) {
-      reject("broadcast: root = " + std::to_string(root) + ", but it must be in [0, " + std::to_string(size_) + ")");
-    }
+    require_fit(detail::broadcast_fault(root, size_));
     const std::span<const T> sent = root == rank_ ? values : std::span<T>{};
     run<T>({.kind = collective::broadcast, .count = values.size(), .root = root}, sent, values,
            [&] { detail::copy_bytes(values.data(), meeting_->post(root).in, values.size_bytes()); });
@@ -142,10 +90,7 @@ class thread_communicator {
   requires std::is_trivially_copyable_v<T>
   void all_gather(std::span<const T> mine, std::span<T> all, host_stream /*stream*/) {
     const std::size_t ranks = static_cast<std::size_t>(size_);
-    if (all.size() % ranks != 0 || all.size() / ranks != mine.size()) {
-      reject("all_gather: all.size() = " + std::to_string(all.size()) +
-             ", but it must be size() * mine.size() = " + std::to_string(size_) + " * " + std::to_string(mine.size()));
-    }
+    require_fit(detail::all_gather_fault(mine.size(), all.size(), size_));
     run<T>({.kind = collective::all_gather, .count = mine.size()}, mine, all, [&] {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         const void* theirs = meeting_->post(static_cast<int>(rank)).in;
@@ -159,11 +104,7 @@ class thread_communicator {
   requires std::is_trivially_copyable_v<T>
   void all_to_all(std::span<const T> send, std::span<T> receive, host_stream /*stream*/) {
     const std::size_t ranks = static_cast<std::size_t>(size_);
-    if (send.size() % ranks != 0 || receive.size() != send.size()) {
-      reject("all_to_all: send.size() = " + std::to_string(send.size()) +
-             " and receive.size() = " + std::to_string(receive.size()) +
-             ", but they must be equal and a multiple of size() = " + std::to_string(size_));
-    }
+    require_fit(detail::all_to_all_fault(send.size(), receive.size(), size_));
     const std::size_t chunk = send.size() / ranks;
     run<T>({.kind = collective::all_to_all, .count = send.size()}, send, receive, [&] {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -181,9 +122,10 @@ class thread_communicator {
       : meeting_(std::move(meeting)), rank_(rank), size_(meeting_ ? meeting_->size() : 1) {}
 
   /// A wrong argument is this rank's mistake, so the others must not wait for it.
-  [[noreturn]] void reject(const std::string& what) {
-    if (meeting_) meeting_->fail_because_of(rank_, "called " + what);
-    throw std::invalid_argument("slamb: " + what);
+  void require_fit(const std::string& fault) {
+    if (fault.empty()) return;
+    if (meeting_) meeting_->fail_because_of(rank_, "called " + fault);
+    throw std::invalid_argument("slamb: " + fault);
   }
 
   /// One collective: faults, `meet`, the work of this rank (it neither blocks nor throws), `part`.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -15,12 +14,11 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "slamb/communicator/collective_call.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/core/statistics.hpp"
 
 namespace slamb {
 
@@ -45,39 +43,6 @@ struct fault {
 };
 
 namespace detail {
-
-/// What ranks must agree on in one collective.
-struct collective_call {
-  collective kind = collective::all_reduce;
-  char family = '?';             // of the elements: f(loat), i(nt), u(nsigned), ?
-  std::size_t element_size = 0;  // bytes
-  std::size_t count = 0;         // elements one rank hands in
-  int root = 0;
-
-  friend bool operator==(const collective_call&, const collective_call&) = default;
-};
-
-template <class T>
-constexpr char element_family() noexcept {
-  if constexpr (std::is_floating_point_v<T>) return 'f';
-  if constexpr (std::is_integral_v<T>) return std::is_signed_v<T> ? 'i' : 'u';
-  return '?';
-}
-
-constexpr const char* to_text(collective kind) noexcept {
-  constexpr std::array names{"all_reduce_sum", "all_gather", "all_to_all", "broadcast"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-/// "all_reduce_sum of 100 float32", "broadcast of 7 uint8 from root 1".
-inline std::string to_text(const collective_call& call) {
-  const std::string bits = std::to_string(8 * call.element_size);
-  const std::string family = call.family == 'f' ? "float" : call.family == 'i' ? "int" : "uint";
-  const std::string type = call.family == '?' ? bits + "-bit elements" : family + bits;
-  std::string text = std::string(to_text(call.kind)) + " of " + std::to_string(call.count) + " " + type;
-  if (call.kind == collective::broadcast) text += " from root " + std::to_string(call.root);
-  return text;
-}
 
 /// "rank 2", "ranks 0, 2, 5", of the bits set.
 inline std::string ranks_to_text(std::uint64_t ranks) {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/communicator/rank_sums.hpp"
 #include "slamb/communicator/thread_meeting.hpp"
 #include "slamb/core/config.hpp"
 

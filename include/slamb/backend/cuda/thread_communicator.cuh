@@ -95,10 +95,7 @@ class cuda_thread_communicator {
         [&](const posts& all) {
           copy(values.data(), all[static_cast<std::size_t>(root)].in, values.size_bytes(), stream);
         },
-        [&] {
-          require(root >= 0 && root < size_, "broadcast: root = " + std::to_string(root) + ", but it must be in [0, " +
-                                                 std::to_string(size_) + ")");
-        });
+        [&] { return detail::broadcast_fault(root, size_); });
   }
 
   /// `all` [size()·n] becomes every rank's `mine` [n], in rank order. `mine` may be its own place in `all`.
@@ -112,13 +109,7 @@ class cuda_thread_communicator {
           for (std::size_t i = 0; i < ranks.size(); ++i)
             copy(all.data() + i * mine.size(), ranks[i].in, mine.size_bytes(), stream);
         },
-        [&] {
-          const auto ranks = static_cast<std::size_t>(size_);
-          require(all.size() % ranks == 0 && all.size() / ranks == mine.size(),
-                  "all_gather: all.size() = " + std::to_string(all.size()) +
-                      ", but it must be size() * mine.size() = " + std::to_string(size_) + " * " +
-                      std::to_string(mine.size()));
-        });
+        [&] { return detail::all_gather_fault(mine.size(), all.size(), size_); });
   }
 
   /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n]; the two do not overlap.
@@ -134,12 +125,7 @@ class cuda_thread_communicator {
             copy(receive.data() + i * chunk, static_cast<const T*>(all[i].in) + static_cast<std::size_t>(rank_) * chunk,
                  chunk * sizeof(T), stream);
         },
-        [&] {
-          require(send.size() % static_cast<std::size_t>(size_) == 0 && receive.size() == send.size(),
-                  "all_to_all: send.size() = " + std::to_string(send.size()) +
-                      " and receive.size() = " + std::to_string(receive.size()) +
-                      ", but they must be equal and a multiple of size() = " + std::to_string(size_));
-        });
+        [&] { return detail::all_to_all_fault(send.size(), receive.size(), size_); });
   }
 
  private:
@@ -152,11 +138,7 @@ class cuda_thread_communicator {
     cuda::event done;   ///< it has read and written what it does of its peers' buffers
   };
 
-  static constexpr auto no_check = [] {};
-
-  static void require(bool holds, const std::string& what) {
-    if (!holds) throw std::invalid_argument("slamb: " + what);
-  }
+  static constexpr auto no_fault = [] { return std::string(); };
 
   static void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
     if (bytes != 0 && to != from)
@@ -185,11 +167,11 @@ class cuda_thread_communicator {
   }
 
   /// One collective: peers' streams are ready, this rank's `work` [enqueued], peers' work is done.
-  template <class T, class Work, class Check = decltype(no_check)>
+  template <class T, class Work, class Fault = decltype(no_fault)>
   void run(collective_call call, std::span<const T> in, std::span<T> out, cudaStream_t stream, const Work& work,
-           const Check& check = no_check) {
+           const Fault& fault = no_fault) {
     guarded([&] {
-      check();
+      if (const std::string wrong = fault(); !wrong.empty()) throw std::invalid_argument("slamb: " + wrong);
       call.family = detail::element_family<T>();
       call.element_size = sizeof(T);
       own_->ready.record(stream);

@@ -1,0 +1,143 @@
+// The time of an optimizer's steps over the processes of MPI, and what the planner says that they send.
+#pragma once
+
+#include <mpi.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../workbench.hpp"
+#include "settings.hpp"
+#include "slamb/mpi.hpp"
+#include "slamb/plan/network.hpp"
+#include "slamb/plan/traffic.hpp"
+#include "slamb/slamb.hpp"
+#include "timed_communicator.hpp"
+
+namespace bench::distributed {
+
+/// The ranks that everything here is measured with.
+using ranks = timed_communicator<slamb::mpi_communicator>;
+
+/// What every rank measures with.
+struct scene {
+  const settings& chosen;
+  model& parameters;
+  const std::vector<slamb::tensor_shape>& tensors;  ///< of `parameters`, for the planner
+  int rank = 0;
+  int size = 1;
+};
+
+/// Which steps of an optimizer are timed.
+struct course {
+  std::string phase;          ///< that statistics() must name before and after them
+  std::uint64_t period = 1;   ///< steps after which the kinds of steps repeat
+  std::uint64_t untimed = 2;  ///< steps before, in which the phase is reached
+};
+
+/// Times are in seconds, those of a mean step; see `mean_of_medians`.
+struct measurement {
+  std::string optimizer{};
+  std::string phase{};
+  std::uint64_t steps = 0;          ///< timed
+  std::uint64_t period = 1;         ///< in steps
+  double sent_bytes = 0.0;          ///< by a rank at a step
+  double rounds = 0.0;              ///< collectives at a step
+  double step_seconds = 0.0;        ///< until the slowest rank is done
+  double compute_seconds = 0.0;     ///< outside of collectives, of the rank that takes longest
+  std::vector<double> each_step{};  ///< [steps] s, until the slowest rank was done
+  slamb::network_load planned{};    ///< of the steps that were timed
+
+  double exchange_seconds() const noexcept { return step_seconds - compute_seconds; }
+  double predicted_exchange_seconds(const slamb::network& net) const {
+    return planned.seconds(net) / static_cast<double>(steps);
+  }
+};
+
+/// The median of the times [whole periods] at each place in the period, and the mean of these medians: with a period of one
+/// the median of all.
+double mean_of_medians(const std::vector<double>& seconds, std::uint64_t period);
+
+/// The largest of the ranks' values, at each place.
+std::vector<double> largest_of_ranks(std::vector<double> values);
+
+/// Whether another period is to be timed, as rank 0 finds and tells the others.
+bool goes_on(const settings& chosen, std::uint64_t steps, double seconds);
+
+namespace detail {
+
+// The planner's counts of steps first + 1 … last, which must be those of the library.
+template <class Options>
+slamb::network_load planned_load(const scene& at, const std::string& name, const Options& options,
+                                 const slamb::statistics& before, const slamb::statistics& after) {
+  const auto plan = slamb::plan_traffic(std::span<const slamb::tensor_shape>(at.tensors), options, {.ranks = at.size});
+  const slamb::traffic_counts planned = plan.total(after.step) - plan.total(before.step);
+  if (planned != after.traffic - before.traffic)
+    throw std::runtime_error(name + ": the planner says that a rank sends " +
+                             std::to_string(planned.total().sent_bytes) + " bytes, but it has sent " +
+                             std::to_string((after.traffic - before.traffic).total().sent_bytes));
+  return slamb::network_load::of(planned, {.ranks_per_node = 1}, at.size);
+}
+
+inline void require_phase(const std::string& name, const slamb::statistics& now, const std::string& phase) {
+  if (now.phase != phase)
+    throw std::runtime_error(name + ": step " + std::to_string(now.step) + " was of the phase '" + now.phase +
+                             "', but '" + phase + "' is to be measured");
+}
+
+inline void meet() { MPI_Barrier(MPI_COMM_WORLD); }
+
+}  // namespace detail
+
+/// Takes whole periods of steps, all ranks meeting before and after each step.
+///
+/// @throws std::runtime_error if steps were skipped or of another phase, or if the planner counts other bytes
+template <class Optimizer>
+measurement measure(const scene& at, const std::string& name, const typename Optimizer::options_type& options,
+                    const course& steps) {
+  constexpr double learning_rate = 1e-4;
+  at.parameters.fill(at.chosen.threads);
+  exchange_clock clock;
+  Optimizer optimizer(at.parameters.tensors(), options, ranks(slamb::mpi_communicator(), clock),
+                      {.threads = at.chosen.threads});
+  for (std::uint64_t i = 0; i < steps.untimed; ++i) optimizer.step(learning_rate);
+  const slamb::statistics before = optimizer.statistics();
+  detail::require_phase(name, before, steps.phase);
+
+  std::vector<double> step_seconds, compute_seconds;
+  double all_seconds = 0.0;
+  do {
+    for (std::uint64_t i = 0; i < steps.period; ++i) {
+      detail::meet();
+      clock.seconds = 0.0;
+      const double start = MPI_Wtime();
+      optimizer.step(learning_rate);
+      const double seconds = MPI_Wtime() - start;
+      detail::meet();
+      step_seconds.push_back(seconds);
+      compute_seconds.push_back(seconds - clock.seconds);
+      all_seconds += seconds;
+    }
+  } while (goes_on(at.chosen, step_seconds.size(), all_seconds));
+
+  const slamb::statistics after = optimizer.statistics(true);
+  detail::require_phase(name, after, steps.phase);
+  if (after.skipped_steps != 0 || after.local_skips != 0 || !std::isfinite(after.norm.parameters))
+    throw std::runtime_error(name + ": steps were skipped, or parameters are not finite");
+
+  measurement m{.optimizer = name, .phase = steps.phase, .steps = step_seconds.size(), .period = steps.period};
+  const slamb::traffic sent = (after.traffic - before.traffic).total();
+  m.sent_bytes = static_cast<double>(sent.sent_bytes) / static_cast<double>(m.steps);
+  m.rounds = static_cast<double>(sent.rounds) / static_cast<double>(m.steps);
+  m.each_step = largest_of_ranks(step_seconds);
+  m.step_seconds = mean_of_medians(m.each_step, steps.period);
+  m.compute_seconds = mean_of_medians(largest_of_ranks(compute_seconds), steps.period);
+  m.planned = detail::planned_load(at, name, options, before, after);
+  return m;
+}
+
+}  // namespace bench::distributed

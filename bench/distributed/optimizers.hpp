@@ -1,0 +1,30 @@
+// The optimizers that slamb_bench_mpi measures, by name.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "measurement.hpp"
+
+namespace bench::distributed {
+
+/// One optimizer, and how it is measured.
+struct measured_optimizer {
+  std::string_view name;
+  measurement (*measure)(const scene&, const std::string& name);
+};
+
+/// Those that sum floats, and those that exchange codes of every element; each in a source of its own.
+std::span<const measured_optimizer> optimizers_of_floats();
+std::span<const measured_optimizer> optimizers_of_codes();
+
+/// All of them.
+std::vector<measured_optimizer> all_optimizers();
+std::vector<std::string_view> optimizer_names();
+
+/// @throws std::invalid_argument for a name that is not known
+measurement measure_optimizer(const scene& at, const std::string& name);
+
+}  // namespace bench::distributed

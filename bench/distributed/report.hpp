@@ -1,0 +1,156 @@
+// What slamb_bench_mpi tells: the table, and the JSON document.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "measurement.hpp"
+#include "settings.hpp"
+
+namespace bench::distributed {
+
+/// All that was measured.
+struct results {
+  measurement lamb_first{};  ///< dense LAMB before the others
+  std::vector<measurement> others{};
+  measurement lamb_last{};  ///< and after them
+  int ranks = 1;
+  std::size_t tensors = 0;
+
+  /// Of LAMB's step: the mean of both.
+  double lamb_seconds() const noexcept { return (lamb_first.step_seconds + lamb_last.step_seconds) / 2.0; }
+
+  std::vector<const measurement*> in_order() const {
+    std::vector<const measurement*> all{&lamb_first};
+    for (const measurement& each : others) all.push_back(&each);
+    all.push_back(&lamb_last);
+    return all;
+  }
+};
+
+namespace detail {
+
+inline std::string formatted(const char* format, auto... values) {
+  std::array<char, 256> text{};
+  std::snprintf(text.data(), text.size(), format, values...);
+  return text.data();
+}
+
+/// "336,232,258"
+inline std::string grouped(std::uint64_t value) {
+  std::string text = std::to_string(value);
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+/// As the planner takes it; none where the link's bandwidth is not known.
+inline std::optional<slamb::network> network_of(const settings& chosen) {
+  if (!chosen.link_bandwidth) return std::nullopt;
+  return slamb::network{.latency = chosen.latency, .bandwidth = *chosen.link_bandwidth / 8.0, .ranks_per_node = 1};
+}
+
+/// Of a step: the exchange as the planner has it, and the computation that was measured.
+inline double predicted_seconds(const measurement& m, const slamb::network& net) {
+  return m.predicted_exchange_seconds(net) + m.compute_seconds;
+}
+
+inline nlohmann::ordered_json json_of(const measurement& m, const results& all, const settings& chosen) {
+  nlohmann::ordered_json json{{"optimizer", m.optimizer},
+                              {"phase", m.phase},
+                              {"steps", m.steps},
+                              {"period", m.period},
+                              {"sent_bytes_per_step", m.sent_bytes},
+                              {"rounds_per_step", m.rounds},
+                              {"step_seconds", m.step_seconds},
+                              {"compute_seconds", m.compute_seconds},
+                              {"exchange_seconds", m.exchange_seconds()},
+                              {"throughput_of_lamb", all.lamb_seconds() / m.step_seconds}};
+  if (const auto net = network_of(chosen)) {
+    json["predicted_exchange_seconds"] = m.predicted_exchange_seconds(*net);
+    json["predicted_step_seconds"] = predicted_seconds(m, *net);
+  }
+  json["each_step_seconds"] = m.each_step;
+  return json;
+}
+
+}  // namespace detail
+
+inline void print_settings(std::ostream& out, const settings& chosen, int ranks, std::size_t tensors) {
+  using detail::formatted;
+  out << detail::grouped(chosen.parameters) << " parameters in " << tensors << " tensors; " << ranks
+      << " ranks, a process each, threads of each: " << chosen.threads << '\n'
+      << formatted("timed: %s steps and %g s at least, in whole periods\n", detail::grouped(chosen.steps).c_str(),
+                   chosen.seconds)
+      << formatted("SLAMB: k = %g, H = %s; 0/1 Adam: an exchange every %s steps; 1-bit: after the warm-up\n", chosen.k,
+                   detail::grouped(chosen.local_steps).c_str(), detail::grouped(chosen.local_interval).c_str());
+  if (chosen.link_bandwidth) {
+    out << formatted("predicted for links of %g Mbit/s in each direction, %g us a hop\n\n",
+                     *chosen.link_bandwidth * 1e-6, chosen.latency * 1e6);
+  } else {
+    out << "nothing is predicted: --link-bandwidth was not given\n\n";
+  }
+}
+
+/// One line for each optimizer; dense LAMB's are the first and the last.
+inline void print_table(std::ostream& out, const settings& chosen, const results& all) {
+  constexpr std::size_t columns = 10;
+  constexpr std::array<std::size_t, columns> widths{14, 14, 9, 8, 11, 10, 10, 10, 11, 9};
+  using line = std::array<std::string, columns>;
+  const auto print = [&](const line& cells) {
+    for (std::size_t i = 0; i < columns; ++i) {
+      const std::string blanks(widths[i] - std::min(widths[i], cells[i].size()), ' ');
+      out << (i == 0 ? cells[i] + blanks : blanks + cells[i]);
+    }
+    out << '\n';
+  };
+  print({"", "bytes sent", "rounds", "steps", "", "", "", "steps/s", "predicted", "its"});
+  print({"optimizer", "a rank a step", "a step", "timed", "ms a step", "compute", "exchange", "of LAMB's", "ms a step",
+         "error"});
+  const std::optional<slamb::network> net = detail::network_of(chosen);
+  for (const measurement* m : all.in_order()) {
+    const double predicted = net ? detail::predicted_seconds(*m, *net) : 0.0;
+    print({m->optimizer, detail::grouped(static_cast<std::uint64_t>(m->sent_bytes + 0.5)),
+           detail::formatted("%.2f", m->rounds), detail::grouped(m->steps),
+           detail::formatted("%.1f", m->step_seconds * 1e3), detail::formatted("%.1f", m->compute_seconds * 1e3),
+           detail::formatted("%.1f", m->exchange_seconds() * 1e3),
+           detail::formatted("%.2fx", all.lamb_seconds() / m->step_seconds),
+           net ? detail::formatted("%.1f", predicted * 1e3) : "-",
+           net ? detail::formatted("%+.1f %%", 100.0 * (predicted / m->step_seconds - 1.0)) : "-"});
+  }
+  out << "(ms a step: until the slowest rank is done, the median, of periods the mean of their steps' medians; "
+         "compute: "
+         "outside of\n collectives, of the rank that takes longest; exchange: the rest; of LAMB's: of the mean of its "
+         "two "
+         "lines, which differ by "
+      << detail::formatted(
+             "%.1f %%", 100.0 * std::abs(all.lamb_first.step_seconds - all.lamb_last.step_seconds) / all.lamb_seconds())
+      << ";\n predicted: the planner's exchange and the compute that was measured)\n";
+}
+
+inline void write_json(std::ostream& out, const settings& chosen, const results& all) {
+  nlohmann::ordered_json document;
+  document["settings"] = {{"parameters", chosen.parameters},
+                          {"tensors", all.tensors},
+                          {"ranks", all.ranks},
+                          {"threads", chosen.threads},
+                          {"k", chosen.k},
+                          {"local_steps", chosen.local_steps},
+                          {"local_interval", chosen.local_interval},
+                          {"link_bits_per_second", nullptr},
+                          {"latency_seconds", chosen.latency}};
+  if (chosen.link_bandwidth) document["settings"]["link_bits_per_second"] = *chosen.link_bandwidth;
+  document["measurements"] = nlohmann::ordered_json::array();
+  for (const measurement* m : all.in_order()) document["measurements"].push_back(detail::json_of(*m, all, chosen));
+  out << document.dump(2) << '\n';
+}
+
+}  // namespace bench::distributed

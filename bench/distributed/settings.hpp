@@ -1,0 +1,25 @@
+// What slamb_bench_mpi was asked to measure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace bench::distributed {
+
+struct settings {
+  std::uint64_t parameters = 12'000'000;
+  std::vector<std::string> optimizers{"lamb", "slamb", "slamb+int8", "one_bit_adam", "one_bit_lamb", "zero_one_adam"};
+  std::uint64_t steps = 5;               ///< timed, at least
+  double seconds = 0.0;                  ///< timed, at least
+  unsigned threads = 1;                  ///< of the host backend, at each rank
+  double k = 0.1;                        ///< SLAMB: part of the momentum sent at a step
+  std::uint64_t local_steps = 100;       ///< SLAMB: H
+  std::uint64_t local_interval = 1;      ///< 0/1 Adam: steps from one exchange to the next
+  std::optional<double> link_bandwidth;  ///< bits/s
+  double latency = 0.0;                  ///< s, a hop
+  std::string json;
+};
+
+}  // namespace bench::distributed

@@ -1,0 +1,290 @@
+// The ranks of an MPI communicator: collectives on host memory that end in an exception and never in a hang when a peer
+// is lost.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "slamb/communicator/collective_call.hpp"
+#include "slamb/communicator/mpi_error.hpp"
+#include "slamb/communicator/mpi_handle.hpp"
+#include "slamb/communicator/mpi_messages.hpp"
+#include "slamb/communicator/rank_sums.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+/// One rank of an MPI communicator, of a copy of its own or a borrowed one: a handle to be moved into the rank's
+/// optimizer.
+///
+/// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time, which MPI
+/// must allow (MPI_THREAD_FUNNELED: the one that has started it). A call returns when this rank's buffers may be used
+/// again. Buffers are host memory of any alignment and size.
+///
+/// Every collective
+/// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any message; the peers wait for this
+///   rank until it calls `abort`, is left by the exception, or they time out
+/// @throws mpi_error if MPI reports an error; communicator_error if no piece of the data comes within
+///   `mpi_options::timeout` (so that it must be longer than what a peer may do between two collectives), a peer says that it
+///   has failed, calls another collective, another element type or size, or the handle was moved from. A rank to which such
+///   a call has nothing to send that could be missed finds out at its next collective.
+///
+/// **Failures are final.** The first is told to all peers that can still be reached, which then throw too, and each later
+/// call throws it again. So is a communicator that is destroyed by an exception on its way. After a failure MPI may still
+/// read and write the buffers of that call whenever it is called: call nothing of it but MPI_Abort, which mpi_environment
+/// does, since MPI_Finalize waits for all ranks. Whether a program outlives the death of a peer is up to MPI: Open MPI's
+/// mpirun ends all ranks at once, unless it is given --enable-recovery.
+///
+/// *Cost*: messages between all pairs of ranks, of sizes that divide the payload: bytes on the wire as `bytes_sent_by`
+/// says. all_reduce_sum is an exchange of chunks, sums, and an exchange of sums; payloads above `piece_bytes` go by
+/// pieces, of which two are under way. Memory: 2 · `piece_bytes`, from the start.
+/// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
+/// the same bits on all ranks, in every run, and as thread_communicator makes them.
+class mpi_communicator {
+ public:
+  /// A copy of `comm`, which all its ranks make at this point.
+  ///
+  /// @throws std::invalid_argument if `comm` is null or joins two groups, or an option is out of range; std::logic_error
+  ///   if MPI does not run
+  /// @throws mpi_error; communicator_error if the peers do not come within `options.timeout`
+  explicit mpi_communicator(MPI_Comm comm = MPI_COMM_WORLD, mpi_options options = {})
+      : mpi_communicator(detail::mpi_handle(comm, true, options)) {}
+
+  /// `comm` itself, which is not freed and must live longer. Nothing else sends or receives with it meanwhile, not another
+  /// borrower either, nor after a failure. Its errors must return (MPI_ERRORS_RETURN).
+  ///
+  /// @throws as above; std::invalid_argument too if errors of `comm` end the program
+  static mpi_communicator borrow(MPI_Comm comm, mpi_options options = {}) {
+    return mpi_communicator(detail::mpi_handle(comm, false, options));
+  }
+
+  int rank() const noexcept { return messages_.handle().rank(); }
+  int size() const noexcept { return messages_.handle().size(); }
+  /// MPI's handle; null in a communicator that was moved from.
+  MPI_Comm native_handle() const noexcept { return messages_.handle().get(); }
+
+  /// `values` [n] become their sum over ranks, ((x₀ + x₁) + x₂) + …; integers wrap around.
+  template <detail::summable T>
+  void all_reduce_sum(std::span<T> values, host_stream /*stream*/) {
+    if (!begin<T>({.kind = collective::all_reduce, .count = values.size()})) return;
+    in_pieces<T>(
+        values,
+        [&](const piece& p, int slot) {
+          for_each_peer([&](int peer) {
+            messages_.receive(slot, peer, scratch<T>(slot, p, peer), p.size(rank()) * sizeof(T));
+            messages_.send(slot, peer, values.data() + p.begin(peer), p.size(peer) * sizeof(T));
+          });
+        },
+        [&](const piece& p, int slot) {
+          T* const mine = values.data() + p.begin(rank());
+          detail::sum_over_ranks<T>(
+              size(), 0, p.size(rank()),
+              [&](int peer) -> const T* { return peer == rank() ? mine : scratch<T>(slot, p, peer); },
+              [&](std::size_t first, const T* sums, std::size_t count) {
+                detail::copy_bytes(mine + first, sums, count * sizeof(T));
+              });
+        },
+        no_root);
+  }
+
+  /// `values` [n] become those of rank `root`.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void broadcast(std::span<T> values, int root, host_stream /*stream*/) {
+    require_fit(detail::broadcast_fault(root, size()));
+    if (!begin<T>({.kind = collective::broadcast, .count = values.size(), .root = root})) return;
+    in_pieces<T>(
+        values,
+        [&](const piece& p, int slot) {
+          if (rank() != root)
+            return messages_.receive(slot, root, values.data() + p.begin(rank()), bytes_of<T>(p, rank()));
+          for_each_peer(
+              [&](int peer) { messages_.send(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer)); });
+        },
+        [](const piece& /*p*/, int /*slot*/) {}, root);
+  }
+
+  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order. `mine` may be its own place in `all`.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_gather(std::span<const T> mine, std::span<T> all, host_stream /*stream*/) {
+    require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
+    if (!begin<T>({.kind = collective::all_gather, .count = mine.size()})) {
+      return detail::copy_bytes(all.data(), mine.data(), mine.size_bytes());
+    }
+    const auto* const from = reinterpret_cast<const std::byte*>(mine.data());
+    auto* const to = reinterpret_cast<std::byte*>(all.data());
+    detail::copy_bytes(to + place(rank(), mine.size_bytes()), from, mine.size_bytes());
+    in_messages(mine.size_bytes(), [&](int slot, std::size_t offset, std::size_t bytes) {
+      for_each_peer([&](int peer) {
+        messages_.receive(slot, peer, to + place(peer, mine.size_bytes()) + offset, bytes);
+        messages_.send(slot, peer, from + offset, bytes);
+      });
+    });
+  }
+
+  /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n]; the two do not overlap.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_to_all(std::span<const T> send, std::span<T> receive, host_stream /*stream*/) {
+    require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
+    if (!begin<T>({.kind = collective::all_to_all, .count = send.size()})) {
+      return detail::copy_bytes(receive.data(), send.data(), send.size_bytes());
+    }
+    const std::size_t chunk = send.size_bytes() / static_cast<std::size_t>(size());
+    const auto* const from = reinterpret_cast<const std::byte*>(send.data());
+    auto* const to = reinterpret_cast<std::byte*>(receive.data());
+    detail::copy_bytes(to + place(rank(), chunk), from + place(rank(), chunk), chunk);
+    in_messages(chunk, [&](int slot, std::size_t offset, std::size_t bytes) {
+      for_each_peer([&](int peer) {
+        messages_.receive(slot, peer, to + place(peer, chunk) + offset, bytes);
+        messages_.send(slot, peer, from + place(peer, chunk) + offset, bytes);
+      });
+    });
+  }
+
+  /// Looks whether a peer has said that it has failed, without waiting for anything.
+  ///
+  /// @throws communicator_error if one has; what the first failure was if there was one
+  void check() {
+    messages_.handle().throw_if_unusable();
+    for (int look = 0; look < 2; ++look) messages_.handle().look_for_failed_peers();  // the first may but fetch
+  }
+
+  /// The communicator fails for `reason`, which every later call throws, and its peers do: for a rank that cannot go on.
+  /// Does nothing if it has failed before, or was moved from.
+  void abort(const std::string& reason) {
+    if (messages_.handle().get() == MPI_COMM_NULL || messages_.handle().has_failed()) return;
+    messages_.handle().tell_peers(reason);
+    messages_.handle().break_off(
+        communicator_error("slamb: mpi_communicator of " + messages_.handle().place() + " was aborted: " + reason));
+  }
+
+ private:
+  static constexpr int no_root = -1;
+  static constexpr std::size_t line = 64;  // bytes: chunks begin at multiples of it, as far as the payload does
+
+  /// A part of a payload, in a chunk for each rank; in elements.
+  struct piece {
+    std::size_t first;
+    std::size_t last;
+    std::size_t chunk;
+
+    std::size_t begin(int rank) const noexcept {
+      return std::min(last, first + static_cast<std::size_t>(rank) * chunk);
+    }
+    std::size_t size(int rank) const noexcept { return begin(rank + 1) - begin(rank); }
+  };
+
+  explicit mpi_communicator(detail::mpi_handle handle) : messages_(make_messages(std::move(handle))) {}
+
+  static detail::mpi_messages make_messages(detail::mpi_handle handle) {
+    const int ranks = handle.size();
+    const std::size_t piece_bytes = std::max(handle.options().piece_bytes, place(ranks, line));
+    return {std::move(handle), ranks == 1 ? 0 : 2 * piece_bytes};
+  }
+
+  static void require_fit(const std::string& fault) {
+    if (!fault.empty()) throw std::invalid_argument("slamb: " + fault);
+  }
+
+  /// Whether there is something to send.
+  template <class T>
+  bool begin(detail::collective_call call) {
+    call.family = detail::element_family<T>();
+    call.element_size = sizeof(T);
+    messages_.handle().begin(call);
+    if (call.count > 0 && size() > 1) return true;
+    messages_.handle().end();
+    return false;
+  }
+
+  template <class F>
+  void for_each_peer(const F& f) const {
+    for (int i = 1; i < size(); ++i) f((rank() + i) % size());  // not all to the same one at once
+  }
+
+  static std::size_t place(int rank, std::size_t size) noexcept { return static_cast<std::size_t>(rank) * size; }
+
+  template <class T>
+  static std::size_t bytes_of(const piece& p, int rank) noexcept {
+    return p.size(rank) * sizeof(T);
+  }
+
+  /// Where rank `peer`'s terms of this rank's chunk arrive.
+  template <class T>
+  T* scratch(int slot, const piece& p, int peer) noexcept {
+    const std::size_t offset = place(slot, messages_.memory_size() / 2) + place(peer, p.chunk * sizeof(T));
+    return reinterpret_cast<T*>(messages_.memory() + offset);
+  }
+
+  /// For each piece of `values`: `scatter`s chunks to their ranks, `settle`s what came, and then gathers the chunks of all
+  /// ranks on all of them (but not on `root`, which has them). A piece is scattered while the one before is gathered.
+  template <class T, class Scatter, class Settle>
+  void in_pieces(std::span<T> values, const Scatter& scatter, const Settle& settle, int root) {
+    constexpr std::size_t unit = std::max<std::size_t>(1, line / sizeof(T));
+    const auto ranks = static_cast<std::size_t>(size());
+    const std::size_t whole =
+        std::max<std::size_t>(1, messages_.handle().options().piece_bytes / (ranks * unit * sizeof(T))) * ranks * unit;
+    const auto finish = [&](const piece& p, int slot) {
+      messages_.wait(slot);
+      settle(p, slot);
+      messages_.wait(slot + 2);
+      gather<T>(values, p, slot + 2, root);
+    };
+
+    piece before{};
+    int slot = 0;
+    for (std::size_t first = 0; first < values.size(); first += whole, slot ^= 1) {
+      const std::size_t count = std::min(whole, values.size() - first);
+      const piece now{first, first + count, (count + ranks * unit - 1) / (ranks * unit) * unit};
+      scatter(now, slot);
+      if (first > 0) finish(before, slot ^ 1);
+      before = now;
+    }
+    finish(before, slot ^ 1);
+    messages_.wait(2);
+    messages_.wait(3);
+    messages_.handle().end();
+  }
+
+  template <class T>
+  void gather(std::span<T> values, const piece& p, int slot, int root) {
+    for_each_peer([&](int peer) {
+      if (rank() != root) messages_.receive(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer));
+      if (peer != root) messages_.send(slot, peer, values.data() + p.begin(rank()), bytes_of<T>(p, rank()));
+    });
+  }
+
+  /// start(slot, offset, bytes) for consecutive parts of messages of `size` bytes.
+  template <class Start>
+  void in_messages(std::size_t size, const Start& start) {
+    const std::size_t whole =
+        std::max<std::size_t>(line, messages_.handle().options().piece_bytes / static_cast<std::size_t>(this->size()));
+    int slot = 0;
+    for (std::size_t offset = 0; offset < size; offset += whole, slot ^= 1) {
+      messages_.wait(slot);
+      start(slot, offset, std::min(whole, size - offset));
+    }
+    messages_.wait(0);
+    messages_.wait(1);
+    messages_.handle().end();
+  }
+
+  detail::mpi_messages messages_;  // with the memory for two pieces
+};
+
+static_assert(has_all_reduce_sum<mpi_communicator, float>);
+static_assert(has_all_gather<mpi_communicator, std::byte>);
+static_assert(has_all_to_all<mpi_communicator, std::byte>);
+static_assert(has_broadcast<mpi_communicator, std::byte>);
+
+}  // namespace slamb

@@ -1,0 +1,53 @@
+// MPI from beginning to end of a program, also of one that fails.
+#pragma once
+
+#include <mpi.h>
+
+#include <exception>
+
+#include "slamb/communicator/mpi_error.hpp"
+#include "slamb/communicator/mpi_handle.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+/// Starts MPI, and ends it with its scope. For programs whose MPI is nobody else's:
+///
+///     int main(int argc, char** argv) {
+///       slamb::mpi_environment mpi(argc, argv);
+///       try {
+///         train(slamb::mpi_communicator());
+///       } catch (const std::exception& failure) {
+///         std::fprintf(stderr, "%s\n", failure.what());
+///         return 1;
+///       }
+///     }
+///
+/// Where an mpi_communicator has failed, or was left by an exception, or this scope is, the program ends by MPI_Abort with
+/// exit status 1, which ends the other ranks too unless the launcher was told to let them be: MPI_Finalize would wait for
+/// ranks that do not come. Catch and print exceptions inside of the scope, then, for nothing is said outside of it.
+class mpi_environment {
+ public:
+  /// Asks for MPI_THREAD_FUNNELED: collectives from the thread that made this. MPI must not have been started.
+  /// @throws mpi_error
+  mpi_environment(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
+    int provided = MPI_THREAD_SINGLE;
+    const int code = MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+    if (code != MPI_SUCCESS) throw mpi_error(code, "MPI_Init_thread", "mpi_environment");
+    if (provided < MPI_THREAD_FUNNELED) {
+      MPI_Finalize();
+      throw communicator_error("slamb: mpi_environment: this MPI allows no threads beside the one that calls it");
+    }
+  }
+  mpi_environment(const mpi_environment&) = delete;
+  mpi_environment& operator=(const mpi_environment&) = delete;
+  ~mpi_environment() {
+    const bool failed = detail::mpi_handle::any_has_failed() || std::uncaught_exceptions() > exceptions_;
+    static_cast<void>(failed ? MPI_Abort(MPI_COMM_WORLD, 1) : MPI_Finalize());
+  }
+
+ private:
+  int exceptions_;  // under way when this was made
+};
+
+}  // namespace slamb

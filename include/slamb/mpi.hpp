@@ -1,0 +1,6 @@
+// The Communicator over MPI, for host buffers. Opt-in: needs an MPI of version 3 or newer, and the target slamb::mpi.
+#pragma once
+
+#include "slamb/communicator/mpi_communicator.hpp"
+#include "slamb/communicator/mpi_environment.hpp"
+#include "slamb/communicator/mpi_error.hpp"

@@ -1,0 +1,35 @@
+// mpi_communicator in the suite of all Communicators, with pieces of several sizes.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "world.hpp"
+
+namespace {
+
+using namespace test_support::communicator_suite;
+using mpi_tests::mpi_world;
+using mpi_tests::processes;
+
+}  // namespace
+
+TEST_CASE("mpi_communicator: conforms for all element types") {
+  const int ranks = processes::all();
+  for (const std::size_t piece : {std::size_t{1} << 22, std::size_t{64}, std::size_t{1000}}) {
+    CAPTURE(piece);
+    const mpi_world world{{.piece_bytes = piece}};
+    check_small_sizes<float>(world, ranks);
+    check_small_sizes<double>(world, ranks);
+    check_small_sizes<std::int32_t>(world, ranks);
+    check_small_sizes<std::uint8_t>(world, ranks);
+    check_small_sizes<std::uint64_t>(world, ranks);
+  }
+}
+
+TEST_CASE("mpi_communicator: conforms for large payloads") {
+  const int ranks = processes::all();
+  check_size<float>(mpi_world{}, ranks, large);
+  check_size<float>(mpi_world{{.piece_bytes = 100'000}}, ranks, large);
+  check_size<std::uint8_t>(mpi_world{{.piece_bytes = 65'537}}, ranks, large);
+}

@@ -1,0 +1,92 @@
+// slamb_mpi_failures CASE: something goes wrong with the last rank, and every other must be told of it by an exception, which
+// it prints as "caught by rank R: …" before it leaves.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <slamb/mpi.hpp>
+#include <slamb/slamb.hpp>
+#include <span>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using slamb::host_stream;
+using namespace std::chrono_literals;
+
+// Messages of a few bytes arrive before anybody asks for them. Where the last rank calls something else, no other may take what
+// it sends for what it has asked for.
+void call_small(slamb::mpi_communicator& communicator, std::string_view kind, bool is_last) {
+  std::vector<float> values(32, 1.0F);
+  std::vector<std::int32_t> integers(32, 1);
+  const std::span<float> all(values);
+  if (kind == "one_more" && is_last) communicator.broadcast(all.first(8), communicator.rank(), host_stream{});
+  for (int call = 0; call < 4; ++call) {
+    std::fill(values.begin(), values.end(), 1.0F);
+    if (kind == "type" && is_last) {
+      communicator.all_reduce_sum(std::span<std::int32_t>(integers), host_stream{});
+    } else {
+      communicator.all_reduce_sum(kind == "size" && is_last ? all.first(16) : all, host_stream{});
+    }
+    for (const float x : all.first(16))
+      if (x != static_cast<float>(communicator.size())) std::printf("wrong value: %g\n", static_cast<double>(x));
+  }
+}
+
+void run(std::string_view kind) {
+  // Short where peers are to give up, and so long else that a busy machine does not make them.
+  const bool says_so = kind == "aborts" || kind == "throws" || kind == "another_size" || kind == "other_settings";
+  slamb::mpi_communicator communicator(MPI_COMM_WORLD, {.timeout = says_so ? 60s : 5s});
+  const bool is_last = communicator.rank() == communicator.size() - 1;
+  std::vector<float> values(100'000, 1.0F);
+  const std::span<float> all(values);
+  communicator.all_reduce_sum(all, host_stream{});  // it works, before
+
+  if (kind == "other_settings") {
+    std::vector<float> gradient(values.size());
+    const slamb::parameter tensors[]{{.data = values.data(), .gradient = gradient.data(), .size = values.size()}};
+    slamb::lamb<slamb::mpi_communicator> optimizer(tensors, {.beta1 = is_last ? 0.8 : 0.9}, std::move(communicator));
+    return;
+  }
+  if (is_last) {
+    if (kind == "killed") std::raise(SIGKILL);
+    if (kind == "exits") std::_Exit(0);
+    if (kind == "stalls") std::this_thread::sleep_for(11s);
+    if (kind == "aborts") communicator.abort("its disk is full");
+    if (kind == "throws") throw std::runtime_error("its disk is full");
+    if (kind == "another_collective") communicator.broadcast(all, 0, host_stream{});
+    if (kind == "another_size") communicator.all_reduce_sum(all.first(all.size() - 1000), host_stream{});
+  }
+  if (kind.starts_with("small_")) return call_small(communicator, kind.substr(6), is_last);
+  communicator.all_reduce_sum(all, host_stream{});
+  communicator.all_reduce_sum(all, host_stream{});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view kind = argc == 2 ? argv[1] : "";
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  try {
+    run(kind);
+    std::printf("rank %d saw nothing wrong\n", rank);
+  } catch (const std::exception& failure) {
+    std::printf("caught by rank %d: %s\n", rank, failure.what());
+  }
+  std::fflush(stdout);
+  // Peers are told by messages, which go on while this process is there; and mpirun may end who is left when others have gone,
+  // so that they wait for the one that sleeps.
+  std::this_thread::sleep_for(kind == "stalls" ? 8s : 1s);
+  std::_Exit(0);
+}

@@ -1,0 +1,156 @@
+// Where the messages of payloads of more than 2^31 bytes begin and end: every byte goes once, to whom it is for. The memory is
+// address space, of which the system gives what is touched.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <slamb/communicator/mpi_communicator.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using slamb::host_stream;
+
+constexpr int ranks = 64;
+constexpr int rank = 5;
+constexpr std::size_t size = (std::size_t{3} << 30) / sizeof(float) + 77 * ranks;  // elements: 3 GiB and a bit
+
+class address_space {
+ public:
+  explicit address_space(std::size_t bytes)
+      : bytes_(bytes),
+        begin_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    if (begin_ == MAP_FAILED) throw std::runtime_error("no address space");
+  }
+  address_space(const address_space&) = delete;
+  address_space& operator=(const address_space&) = delete;
+  ~address_space() { munmap(begin_, bytes_); }
+
+  std::span<float> floats() const { return {static_cast<float*>(begin_), bytes_ / sizeof(float)}; }
+
+ private:
+  std::size_t bytes_;
+  void* begin_;
+};
+
+slamb::mpi_communicator make_communicator(std::size_t piece_bytes) {
+  stand_in::rank = rank;
+  stand_in::size = ranks;
+  stand_in::messages.clear();
+  return slamb::mpi_communicator::borrow(MPI_COMM_WORLD, {.piece_bytes = piece_bytes});
+}
+
+using interval = std::pair<std::size_t, std::size_t>;  // bytes [first, second) of a buffer
+
+// The messages of one direction with a peer that lie in a buffer, in the order in which they were made.
+std::vector<interval> with_peer(std::span<const float> buffer, bool is_send, int peer) {
+  const std::span<const std::byte> bytes = std::as_bytes(buffer);
+  std::vector<interval> found;
+  for (const auto& m : stand_in::messages) {
+    if (m.is_send != is_send || m.peer != peer) continue;
+    if (m.buffer < bytes.data() || m.buffer >= bytes.data() + bytes.size()) continue;
+    const auto first = static_cast<std::size_t>(m.buffer - bytes.data());
+    found.emplace_back(first, first + m.bytes);
+  }
+  return found;
+}
+
+// Whether they are [first, last) without a gap or an overlap. Each at most 2^30 bytes, which the calls of MPI can count.
+bool tile(std::vector<interval> parts, std::size_t first, std::size_t last) {
+  std::ranges::sort(parts);
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());  // what goes to all of the peers
+  for (const auto& [begin, end] : parts) {
+    if (begin != first || end <= begin || end - begin > (std::size_t{1} << 30)) return false;
+    first = end;
+  }
+  return first == last;
+}
+
+bool tile_chunk(const std::vector<interval>& parts, int chunk) {
+  constexpr std::size_t bytes = size / ranks * sizeof(float);
+  return tile(parts, static_cast<std::size_t>(chunk) * bytes, static_cast<std::size_t>(chunk + 1) * bytes);
+}
+
+std::vector<interval> with_all(std::span<const float> buffer, bool is_send) {
+  std::vector<interval> all;
+  for (int peer = 0; peer < ranks; ++peer) {
+    const std::vector<interval> some = with_peer(buffer, is_send, peer);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("mpi_communicator: all_gather of more than 2^31 bytes") {
+  const address_space all(size * sizeof(float));
+  const std::span<const float> mine = all.floats().subspan(rank * (size / ranks), size / ranks);
+  for (const std::size_t piece : {std::size_t{1} << 22, std::size_t{1} << 30}) {
+    auto communicator = make_communicator(piece);
+    communicator.all_gather(mine, all.floats(), host_stream{});
+    for (int peer = 0; peer < ranks; ++peer) {
+      if (peer == rank) continue;
+      CHECK(tile_chunk(with_peer(all.floats(), false, peer), peer));
+      CHECK(tile_chunk(with_peer(all.floats(), true, peer), rank));
+    }
+    CHECK(with_peer(all.floats(), true, rank).empty());
+  }
+}
+
+TEST_CASE("mpi_communicator: all_to_all of more than 2^31 bytes") {
+  const address_space send(size * sizeof(float));
+  const address_space receive(size * sizeof(float));
+  auto communicator = make_communicator(std::size_t{1} << 22);
+  communicator.all_to_all(std::span<const float>(send.floats()), receive.floats(), host_stream{});
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer == rank) continue;
+    CHECK(tile_chunk(with_peer(receive.floats(), false, peer), peer));
+    CHECK(tile_chunk(with_peer(send.floats(), true, peer), peer));
+  }
+  CHECK(with_all(receive.floats(), true).empty());
+  CHECK(with_all(send.floats(), false).empty());
+}
+
+TEST_CASE("mpi_communicator: all_reduce_sum of more than 2^31 bytes") {
+  const address_space values(size * sizeof(float));
+  auto communicator = make_communicator(std::size_t{1} << 22);
+  communicator.all_reduce_sum(values.floats(), host_stream{});
+  // What is sent are this rank's terms of the peers' chunks, and its own sums to all; what comes here are the others' sums.
+  const std::vector<interval> sent = with_all(values.floats(), true);
+  CHECK(tile(sent, 0, size * sizeof(float)));
+  std::vector<interval> came = with_all(values.floats(), false);
+  std::map<interval, int> to_peers;
+  for (const interval& part : sent) ++to_peers[part];
+  for (const auto& [part, times] : to_peers) {
+    if (times == ranks - 1) came.push_back(part);  // this rank's own sums
+  }
+  CHECK(tile(came, 0, size * sizeof(float)));
+  CHECK_FALSE(tile(with_all(values.floats(), false), 0, size * sizeof(float)));  // its own do not come
+  // Terms arrive beside the payload, as many as are sent.
+  std::size_t terms = 0;
+  for (const auto& m : stand_in::messages) terms += m.is_send ? 0 : m.bytes;
+  for (const auto& [first, last] : with_all(values.floats(), false)) terms -= last - first;
+  std::size_t own = size * sizeof(float);
+  for (const auto& [first, last] : with_all(values.floats(), false)) own -= last - first;
+  CHECK(terms == own * (ranks - 1));
+}
+
+TEST_CASE("mpi_communicator: broadcast of more than 2^31 bytes") {
+  const address_space values(size * sizeof(float));
+  auto communicator = make_communicator(std::size_t{1} << 22);
+  communicator.broadcast(values.floats(), rank, host_stream{});
+  CHECK(tile(with_all(values.floats(), true), 0, size * sizeof(float)));
+  CHECK(with_all(values.floats(), false).empty());
+  stand_in::messages.clear();
+  communicator.broadcast(values.floats(), rank + 1, host_stream{});
+  CHECK(tile(with_all(values.floats(), false), 0, size * sizeof(float)));
+  CHECK(with_peer(values.floats(), true, rank + 1).empty());
+}
