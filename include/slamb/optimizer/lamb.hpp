@@ -65,7 +65,6 @@ template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio Trust
           class Backend>
 class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
  public:
-  static constexpr bool needs_rates_on_host = false;
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
 
   /// @param parameters  the tensors; the spans must outlive the optimizer

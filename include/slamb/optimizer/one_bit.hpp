@@ -65,7 +65,6 @@ class basic_one_bit
   static_assert(!frozen_ratio<TrustRatio> || TrustRatio::sums_per_segment > 0, "slamb: a frozen ratio is made of sums");
 
  public:
-  static constexpr bool needs_rates_on_host = false;
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
 
   /// @param parameters  the tensors; the spans must outlive the optimizer

@@ -88,7 +88,6 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
                 "slamb: basic_slamb has no error buffers; its ErrorFeedback must ask for none, as local_momentum does");
 
  public:
-  static constexpr bool needs_rates_on_host = false;
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
 
   /// @param parameters  the tensors; the spans must outlive the optimizer

@@ -15,7 +15,9 @@ namespace slamb {
 ///     send_early(bucket)     exchanges the part of the step that needs no other gradients than those of a tensor_batch;
 ///                            false: it sends nothing early, now and in the rest of the step
 ///     finish()               takes the step, but for what has been sent
-template <class Recipe>
+///
+/// @tparam TakesRatesAt  whether rates may be found in the backend's memory
+template <class Recipe, bool TakesRatesAt = true>
 class stepping {
  public:
   /// One step with one learning rate.
@@ -28,7 +30,7 @@ class stepping {
   void step(std::span<const double> rates_by_group) { step_with(rates_by_group); }
 
   /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
-  void step(const learning_rates_at& rates) requires(!Recipe::needs_rates_on_host) { step_with(rates); }
+  void step(const learning_rates_at& rates) requires(TakesRatesAt) { step_with(rates); }
 
   /// Begins a step that is taken in parts, while gradients are still computed:
   ///
@@ -51,7 +53,7 @@ class stepping {
   /// @throws as `step`, before any work
   void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
   void begin_step(std::span<const double> rates_by_group) { begin_with(rates_by_group); }
-  void begin_step(const learning_rates_at& rates) requires(!Recipe::needs_rates_on_host) { begin_with(rates); }
+  void begin_step(const learning_rates_at& rates) requires(TakesRatesAt) { begin_with(rates); }
 
   /// The gradients of tensors first … first + count − 1 are computed, or on CUDA enqueued on the optimizer's stream, and stay
   /// as they are until the step is finished. Ranks may say so in different orders.

@@ -59,13 +59,13 @@ template <compressor Compressor, error_feedback ErrorFeedback, communicator Comm
           local_schedule LocalSchedule = doubling_local_interval>
 class basic_zero_one_adam
     : public stepping<
-          basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>> {
+          basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>,
+          false> {
   static_assert(quantizer<Compressor>,
                 "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, as "
                 "sign and int8 are. Sparsifiers and chains go with basic_slamb and basic_lamb");
 
  public:
-  static constexpr bool needs_rates_on_host = true;
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
@@ -136,7 +136,7 @@ class basic_zero_one_adam
  private:
   template <::slamb::communicator, class>
   friend class foundation;
-  friend class stepping<basic_zero_one_adam>;
+  friend class stepping<basic_zero_one_adam, false>;
 
   using factors_type = factors_of<unit_trust_ratio>;
   using base_type = foundation<Communicator, Backend>;
