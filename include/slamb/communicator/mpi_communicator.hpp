@@ -22,7 +22,9 @@
 
 namespace slamb {
 
-class cuda_mpi_communicator;  // slamb/mpi_cuda.hpp
+namespace detail {
+class cuda_mpi_transfer;  // slamb/mpi_cuda.hpp
+}
 
 /// One rank of an MPI communicator, of a copy of its own or a borrowed one: a handle to be moved into the rank's
 /// optimizer.
@@ -147,6 +149,7 @@ class mpi_communicator {
 
  private:
   friend class cuda_mpi_communicator;
+  friend detail::cuda_mpi_transfer;
 
   static constexpr int no_root = -1;
   static constexpr std::size_t line = 64;  // bytes: chunks begin at multiples of it, as far as the payload does
@@ -175,33 +178,30 @@ class mpi_communicator {
     if (!fault.empty()) throw std::invalid_argument("slamb: " + fault);
   }
 
-  /// The collectives whose result has this rank's own elements, by copy(to, from, bytes): who hands in pointers that only
-  /// MPI can follow copies them by other means.
+  /// With copy(to, from, bytes) of this rank's own elements, for pointers that only MPI can follow.
   template <class T, class Copy>
   void all_gather_by(const Copy& copy, std::span<const T> mine, std::span<T> all) {
     require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
-    const bool has_peers = begin<T>({.kind = collective::all_gather, .count = mine.size()});
-    exchange(copy, std::as_bytes(mine), 0, std::as_writable_bytes(all), has_peers);
+    exchange({.kind = collective::all_gather, .count = mine.size()}, copy, mine, all);
   }
   template <class T, class Copy>
   void all_to_all_by(const Copy& copy, std::span<const T> send, std::span<T> receive) {
     require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
-    const bool has_peers = begin<T>({.kind = collective::all_to_all, .count = send.size()});
-    const std::size_t chunk = send.size_bytes() / static_cast<std::size_t>(size());
-    exchange(copy, std::as_bytes(send), chunk, std::as_writable_bytes(receive), has_peers);
+    exchange({.kind = collective::all_to_all, .count = send.size()}, copy, send, receive);
   }
-
-  /// Chunk j of `to` comes from rank j; what goes to rank j begins at `from` + j · stride.
-  template <class Copy>
-  void exchange(const Copy& copy, std::span<const std::byte> from, std::size_t stride, std::span<std::byte> to,
-                bool has_peers) {
-    const std::size_t chunk = to.size() / static_cast<std::size_t>(size());
-    copy(to.data() + place(rank(), chunk), from.data() + place(rank(), stride), chunk);
+  template <class T, class Copy>
+  void exchange(detail::collective_call call, const Copy& copy, std::span<const T> send, std::span<T> receive) {
+    const bool has_peers = begin<T>(call);
+    const std::size_t chunk = receive.size_bytes() / static_cast<std::size_t>(size());
+    const std::size_t stride = call.kind == collective::all_gather ? 0 : chunk;  // all are sent the same, or a chunk
+    const std::byte* const from = std::as_bytes(send).data();
+    std::byte* const to = std::as_writable_bytes(receive).data();
+    copy(to + place(rank(), chunk), from + place(rank(), stride), chunk);
     if (!has_peers) return;
     in_messages(chunk, [&](int slot, std::size_t offset, std::size_t bytes) {
       for_each_peer([&](int peer) {
-        messages_.receive(slot, peer, to.data() + place(peer, chunk) + offset, bytes);
-        messages_.send(slot, peer, from.data() + place(peer, stride) + offset, bytes);
+        messages_.receive(slot, peer, to + place(peer, chunk) + offset, bytes);
+        messages_.send(slot, peer, from + place(peer, stride) + offset, bytes);
       });
     });
   }

@@ -80,9 +80,7 @@ class mpi_handle {
   /// What errors name from now on, and their number among the calls of this rank.
   void begin(const collective_call& call) {
     throw_if_unusable();
-    if (has_parts_) {
-      ++part_;
-    } else {
+    if (!has_parts_) {
       call_ = call;
       is_in_call_ = true;
       ++calls_;
@@ -93,17 +91,15 @@ class mpi_handle {
   const collective_call& call() const noexcept { return call_; }
   std::uint64_t calls() const noexcept { return calls_; }
 
-  /// Until `end_parts`, calls are parts of this one: errors name it, and each part is told from those of other calls.
+  /// Until `end_parts`, calls are parts of this one: errors name it, and by its number they meet no part of another.
   void begin_parts(const collective_call& call) {
     begin(call);
     has_parts_ = true;
   }
   void end_parts() noexcept {
     has_parts_ = false;
-    part_ = 0;
     end();
   }
-  std::uint64_t part() const noexcept { return part_; }
 
   /// "mpi_communicator of rank 1 of 4: all_reduce_sum of 100 float32".
   std::string here() const { return "mpi_communicator of " + place() + (is_in_call_ ? ": " + to_text(call_) : ""); }
@@ -220,7 +216,7 @@ class mpi_handle {
   }
 
   auto members() noexcept {
-    return std::tie(options_, owned_, exceptions_, comm_, rank_, size_, call_, is_in_call_, calls_, has_parts_, part_,
+    return std::tie(options_, owned_, exceptions_, comm_, rank_, size_, call_, is_in_call_, calls_, has_parts_,
                     failure_);
   }
   void swap(mpi_handle& other) noexcept {
@@ -238,7 +234,6 @@ class mpi_handle {
   bool is_in_call_ = false;
   std::uint64_t calls_ = 0;
   bool has_parts_ = false;
-  std::uint64_t part_ = 0;      // number of the part under way
   std::exception_ptr failure_;  // of the first failure
 };
 

@@ -91,7 +91,7 @@ class mpi_messages {
     const collective_call& call = handle_.call();
     std::uint64_t mixed = handle_.calls();
     for (const std::uint64_t fact :
-         {handle_.part(), static_cast<std::uint64_t>(call.kind), static_cast<std::uint64_t>(call.family),
+         {static_cast<std::uint64_t>(call.kind), static_cast<std::uint64_t>(call.family),
           static_cast<std::uint64_t>(call.element_size), static_cast<std::uint64_t>(call.root)}) {
       mixed = (mixed ^ fact) * 0x9E3779B97F4A7C15U;
       mixed ^= mixed >> 29;
