@@ -67,14 +67,14 @@ class cuda_mpi_communicator {
   template <detail::summable T>
   void all_reduce_sum(std::span<T> values, cudaStream_t stream) {
     const auto bytes = std::as_writable_bytes(values);
+    const copies_on copy{stream};
     const auto by_host = [&] {
       transfer_.in_parts(
-          bytes.size(), 1, stream,
-          [&](const part& p) { cuda::copy_async(p.memory, bytes.data() + p.offset, p.size, stream); },
+          bytes.size(), 1, stream, [&](const part& p) { copy(p.memory, bytes.data() + p.offset, p.size); },
           [&](const part& p) {
             host().all_reduce_sum(std::span<T>(reinterpret_cast<T*>(p.memory), p.size / sizeof(T)), host_stream{});
           },
-          [&](const part& p) { cuda::copy_async(bytes.data() + p.offset, p.memory, p.size, stream); });
+          [&](const part& p) { copy(bytes.data() + p.offset, p.memory, p.size); });
     };
     transfer_.run<T>({.kind = collective::all_reduce, .count = values.size()}, stream, by_host, by_host);
   }
@@ -86,15 +86,16 @@ class cuda_mpi_communicator {
     mpi_communicator::require_fit(detail::broadcast_fault(root, size()));
     const auto bytes = std::as_writable_bytes(values);
     const bool is_root = rank() == root;
+    const copies_on copy{stream};
     const auto by_host = [&] {
       transfer_.in_parts(
           bytes.size(), 1, stream,
           [&](const part& p) {
-            if (is_root) cuda::copy_async(p.memory, bytes.data() + p.offset, p.size, stream);
+            if (is_root) copy(p.memory, bytes.data() + p.offset, p.size);
           },
           [&](const part& p) { host().broadcast(std::span(p.memory, p.size), root, host_stream{}); },
           [&](const part& p) {
-            if (!is_root) cuda::copy_async(bytes.data() + p.offset, p.memory, p.size, stream);
+            if (!is_root) copy(bytes.data() + p.offset, p.memory, p.size);
           });
     };
     transfer_.run<T>(
@@ -115,26 +116,26 @@ class cuda_mpi_communicator {
     const std::size_t chunk = mine.size_bytes();
     const auto* const from = std::as_bytes(mine).data();
     auto* const to = std::as_writable_bytes(all).data();
+    const copies_on copy{stream};
     const auto by_host = [&] {
-      cuda::copy_async(to + place(rank(), chunk), from, chunk, stream);
+      copy(to + place(rank(), chunk), from, chunk);
       transfer_.in_parts(
           chunk, size(), stream,
-          [&](const part& p) { cuda::copy_async(p.memory + place(rank(), p.size), from + p.offset, p.size, stream); },
+          [&](const part& p) { copy(p.memory + place(rank(), p.size), from + p.offset, p.size); },
           [&](const part& p) {
             const std::span<const std::byte> own(p.memory + place(rank(), p.size), p.size);
             host().all_gather(own, std::span(p.memory, place(size(), p.size)), host_stream{});
           },
           [&](const part& p) {
-            host().for_each_peer([&](int peer) {
-              cuda::copy_async(to + place(peer, chunk) + p.offset, p.memory + place(peer, p.size), p.size, stream);
-            });
+            host().for_each_peer(
+                [&](int peer) { copy(to + place(peer, chunk) + p.offset, p.memory + place(peer, p.size), p.size); });
           });
     };
     transfer_.run<T>(
         {.kind = collective::all_gather, .count = mine.size()}, stream,
         [&] {
           transfer_.wait(stream);
-          host().all_gather_by(copies_on(stream), mine, all);
+          host().all_gather_by(copy, mine, all);
         },
         by_host);
   }
@@ -148,14 +149,14 @@ class cuda_mpi_communicator {
     const std::size_t chunk = send.size_bytes() / static_cast<std::size_t>(size());
     const auto* const from = std::as_bytes(send).data();
     auto* const to = std::as_writable_bytes(receive).data();
+    const copies_on copy{stream};
     const auto by_host = [&] {
-      cuda::copy_async(to + place(rank(), chunk), from + place(rank(), chunk), chunk, stream);
+      copy(to + place(rank(), chunk), from + place(rank(), chunk), chunk);
       transfer_.in_parts(
           chunk, 2 * size(), stream,
           [&](const part& p) {
-            host().for_each_peer([&](int peer) {
-              cuda::copy_async(p.memory + place(peer, p.size), from + place(peer, chunk) + p.offset, p.size, stream);
-            });
+            host().for_each_peer(
+                [&](int peer) { copy(p.memory + place(peer, p.size), from + place(peer, chunk) + p.offset, p.size); });
           },
           [&](const part& p) {
             const std::size_t bytes = place(size(), p.size);
@@ -164,8 +165,7 @@ class cuda_mpi_communicator {
           },
           [&](const part& p) {
             host().for_each_peer([&](int peer) {
-              cuda::copy_async(to + place(peer, chunk) + p.offset, p.memory + place(size() + peer, p.size), p.size,
-                               stream);
+              copy(to + place(peer, chunk) + p.offset, p.memory + place(size() + peer, p.size), p.size);
             });
           });
     };
@@ -173,7 +173,7 @@ class cuda_mpi_communicator {
         {.kind = collective::all_to_all, .count = send.size()}, stream,
         [&] {
           transfer_.wait(stream);
-          host().all_to_all_by(copies_on(stream), send, receive);
+          host().all_to_all_by(copy, send, receive);
         },
         by_host);
   }
@@ -198,15 +198,17 @@ class cuda_mpi_communicator {
  private:
   using part = detail::cuda_mpi_transfer::part;
 
+  /// Enqueues copies on a stream.
+  struct copies_on {
+    cudaStream_t stream;
+    void operator()(void* to, const void* from, std::size_t bytes) const { cuda::copy_async(to, from, bytes, stream); }
+  };
+
   explicit cuda_mpi_communicator(detail::cuda_mpi_transfer transfer) : transfer_(std::move(transfer)) {}
 
   mpi_communicator& host() noexcept { return transfer_.host(); }
 
   static std::size_t place(int i, std::size_t size) noexcept { return mpi_communicator::place(i, size); }
-
-  static auto copies_on(cudaStream_t stream) {
-    return [stream](void* to, const void* from, std::size_t bytes) { cuda::copy_async(to, from, bytes, stream); };
-  }
 
   detail::cuda_mpi_transfer transfer_;
 };
