@@ -44,7 +44,9 @@ class cuda_mpi_transfer {
   /// @throws what the first failure was; std::logic_error while the stream is captured
   void require_usable(cudaStream_t stream, const char* what) {
     handle().throw_if_unusable();
-    if (cuda::is_capturing(stream)) {
+    bool is_captured = false;
+    guarded([&] { is_captured = cuda::is_capturing(stream); });
+    if (is_captured) {
       throw std::logic_error(
           std::string("slamb: cuda_mpi_communicator: ") + what +
           " cannot be captured into a graph, for messages of MPI leave from the host: call it outside "
@@ -75,7 +77,11 @@ class cuda_mpi_transfer {
     call.element_size = sizeof(T);
     guarded([&] {
       handle().begin_parts(call);
-      if (call.count > 0) transport_ == mpi_transport::direct ? by_mpi() : by_host();
+      if (call.count > 0 && transport_ == mpi_transport::direct) {
+        by_mpi();
+      } else if (call.count > 0) {
+        by_host();
+      }
       handle().end_parts();
     });
   }

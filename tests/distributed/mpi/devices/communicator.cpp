@@ -195,7 +195,7 @@ TEST_CASE("cuda_mpi_communicator: what is wrong is refused before any work, and 
   cuda_mpi_communicator communicator;
   const std::vector<float> own = values_of(communicator.rank(), 10);
   device_buffer<float> buffer(own, &stream);
-  device_buffer<float> other(std::vector<float>(10 * processes::all() + 1), &stream);
+  device_buffer<float> other(std::vector<float>(10 * static_cast<std::size_t>(processes::all()) + 1), &stream);
   const std::span<const float> mine(buffer.span());
   CHECK_THROWS_AS(communicator.broadcast(buffer.span(), communicator.size(), &stream), std::invalid_argument);
   CHECK_THROWS_AS(communicator.all_gather(mine, other.span(), &stream), std::invalid_argument);

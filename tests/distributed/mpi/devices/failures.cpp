@@ -52,6 +52,10 @@ void require_final(cuda_mpi_communicator& communicator, std::span<float> values,
 
 void run(std::string_view kind, int rank, int ranks) {
   const bool is_last = rank == ranks - 1;
+  const std::string_view failing_call = kind == "failing_copy"     ? "cudaMemcpyAsync"
+                                        : kind == "failing_kernel" ? "cudaEventQuery"
+                                                                   : "cudaStreamIsCapturing";
+  if (kind == "no_pinned_memory" && is_last) at_call("cudaMallocHost", 1, illegal_address);
   const bool stuck = kind == "stuck_stream" && is_last;
   const bool lost = kind == "killed_in_copy" || kind == "another_part";
   cuda_mpi_communicator communicator(
@@ -70,8 +74,7 @@ void run(std::string_view kind, int rank, int ranks) {
     require(buffer.values(&stream) == std::vector<float>(3000, static_cast<float>(ranks)), "a sum");
 
     if (is_last) {
-      if (kind == "failing_copy") at_call("cudaMemcpyAsync", 5, illegal_address);
-      if (kind == "failing_kernel") at_call("cudaEventQuery", 1, illegal_address);
+      if (kind.starts_with("failing")) at_call(failing_call, kind == "failing_copy" ? 5 : 1, illegal_address);
       if (kind == "killed_in_copy") at_call("cudaMemcpyAsync", 5, [] { return std::raise(SIGKILL), cudaSuccess; });
       if (kind == "aborted") communicator.abort("its disk is full");
       stream.is_stuck = stuck;
@@ -84,9 +87,8 @@ void run(std::string_view kind, int rank, int ranks) {
     communicator.all_reduce_sum(all, &stream);
     communicator.all_reduce_sum(all, &stream);
   } catch (const slamb::cuda_error& failure) {
-    const bool is_copy = kind == "failing_copy";
     require(is_last && failure.code() == cudaErrorIllegalAddress, "the code");
-    require(failure.call() == std::string(is_copy ? "cudaMemcpyAsync" : "cudaEventQuery"), "the call");
+    require(failure.call() == failing_call, "the call");
     require_final(communicator, all, stream, failure.what());
     throw;
   } catch (const slamb::communicator_error& failure) {
