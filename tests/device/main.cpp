@@ -1,21 +1,10 @@
-// The entry point of slamb_device_tests: with no GPU it says so, and its status is the one that ctest shows as skipped.
+// The entry point of slamb_device_tests.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
-#include <iostream>
+#include "gpu.hpp"
 
 int main(int argc, char** argv) {
-  constexpr int skipped = 77;
-  int devices = 0;
-  const cudaError_t found = cudaGetDeviceCount(&devices);
-  if (found == cudaErrorNoDevice || found == cudaErrorInsufficientDriver || (found == cudaSuccess && devices == 0)) {
-    std::cout << "skipped: no GPU (" << cudaGetErrorString(found) << ")" << std::endl;
-    return skipped;
-  }
-  if (found != cudaSuccess) {
-    std::cerr << "slamb_device_tests: cudaGetDeviceCount failed: " << cudaGetErrorString(found) << std::endl;
-    return 1;
-  }
+  if (const int status = device_tests::status_without_gpu(); status != 0) return status;
   return doctest::Context(argc, argv).run();
 }

@@ -22,12 +22,16 @@
 
 namespace slamb {
 
+namespace detail {
+class cuda_mpi_transfer;  // slamb/mpi_cuda.hpp
+}
+
 /// One rank of an MPI communicator, of a copy of its own or a borrowed one: a handle to be moved into the rank's
 /// optimizer.
 ///
 /// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time, which MPI
 /// must allow: the one that has started it, or with MPI_THREAD_SERIALIZED any. A call returns when this rank's buffers
-/// may be used again. Buffers are host memory of any alignment and size.
+/// may be used again. Buffers are host memory of any alignment and size; those of a GPU take cuda_mpi_communicator.
 ///
 /// Every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any message; the peers wait for this
@@ -116,39 +120,14 @@ class mpi_communicator {
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_gather(std::span<const T> mine, std::span<T> all, host_stream /*stream*/) {
-    require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
-    if (!begin<T>({.kind = collective::all_gather, .count = mine.size()})) {
-      return detail::copy_bytes(all.data(), mine.data(), mine.size_bytes());
-    }
-    const auto* const from = reinterpret_cast<const std::byte*>(mine.data());
-    auto* const to = reinterpret_cast<std::byte*>(all.data());
-    detail::copy_bytes(to + place(rank(), mine.size_bytes()), from, mine.size_bytes());
-    in_messages(mine.size_bytes(), [&](int slot, std::size_t offset, std::size_t bytes) {
-      for_each_peer([&](int peer) {
-        messages_.receive(slot, peer, to + place(peer, mine.size_bytes()) + offset, bytes);
-        messages_.send(slot, peer, from + offset, bytes);
-      });
-    });
+    all_gather_by(detail::copy_bytes, mine, all);
   }
 
   /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n]; the two do not overlap.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_to_all(std::span<const T> send, std::span<T> receive, host_stream /*stream*/) {
-    require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
-    if (!begin<T>({.kind = collective::all_to_all, .count = send.size()})) {
-      return detail::copy_bytes(receive.data(), send.data(), send.size_bytes());
-    }
-    const std::size_t chunk = send.size_bytes() / static_cast<std::size_t>(size());
-    const auto* const from = reinterpret_cast<const std::byte*>(send.data());
-    auto* const to = reinterpret_cast<std::byte*>(receive.data());
-    detail::copy_bytes(to + place(rank(), chunk), from + place(rank(), chunk), chunk);
-    in_messages(chunk, [&](int slot, std::size_t offset, std::size_t bytes) {
-      for_each_peer([&](int peer) {
-        messages_.receive(slot, peer, to + place(peer, chunk) + offset, bytes);
-        messages_.send(slot, peer, from + place(peer, chunk) + offset, bytes);
-      });
-    });
+    all_to_all_by(detail::copy_bytes, send, receive);
   }
 
   /// Looks whether a peer has said that it has failed, without waiting for anything.
@@ -169,6 +148,9 @@ class mpi_communicator {
   }
 
  private:
+  friend class cuda_mpi_communicator;
+  friend detail::cuda_mpi_transfer;
+
   static constexpr int no_root = -1;
   static constexpr std::size_t line = 64;  // bytes: chunks begin at multiples of it, as far as the payload does
 
@@ -194,6 +176,34 @@ class mpi_communicator {
 
   static void require_fit(const std::string& fault) {
     if (!fault.empty()) throw std::invalid_argument("slamb: " + fault);
+  }
+
+  /// With copy(to, from, bytes) of this rank's own elements, for pointers that only MPI can follow.
+  template <class T, class Copy>
+  void all_gather_by(const Copy& copy, std::span<const T> mine, std::span<T> all) {
+    require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
+    exchange({.kind = collective::all_gather, .count = mine.size()}, copy, mine, all);
+  }
+  template <class T, class Copy>
+  void all_to_all_by(const Copy& copy, std::span<const T> send, std::span<T> receive) {
+    require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
+    exchange({.kind = collective::all_to_all, .count = send.size()}, copy, send, receive);
+  }
+  template <class T, class Copy>
+  void exchange(detail::collective_call call, const Copy& copy, std::span<const T> send, std::span<T> receive) {
+    const bool has_peers = begin<T>(call);
+    const std::size_t chunk = receive.size_bytes() / static_cast<std::size_t>(size());
+    const std::size_t stride = call.kind == collective::all_gather ? 0 : chunk;  // all are sent the same, or a chunk
+    const std::byte* const from = std::as_bytes(send).data();
+    std::byte* const to = std::as_writable_bytes(receive).data();
+    copy(to + place(rank(), chunk), from + place(rank(), stride), chunk);
+    if (!has_peers) return;
+    in_messages(chunk, [&](int slot, std::size_t offset, std::size_t bytes) {
+      for_each_peer([&](int peer) {
+        messages_.receive(slot, peer, to + place(peer, chunk) + offset, bytes);
+        messages_.send(slot, peer, from + place(peer, stride) + offset, bytes);
+      });
+    });
   }
 
   /// Whether there is something to send.

@@ -85,14 +85,26 @@ class mpi_handle {
       throw std::logic_error("slamb: " + here() +
                              " was called from another thread than the one that has started MPI, " +
                              "for which alone it was started; ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
-    call_ = call;
-    is_in_call_ = true;
-    ++calls_;
+    if (!has_parts_) {
+      call_ = call;
+      is_in_call_ = true;
+      ++calls_;
+    }
     look_for_failed_peers();
   }
-  void end() noexcept { is_in_call_ = false; }
+  void end() noexcept { is_in_call_ = has_parts_; }
   const collective_call& call() const noexcept { return call_; }
   std::uint64_t calls() const noexcept { return calls_; }
+
+  /// Until `end_parts`, calls are parts of this one: errors name it, and by its number they meet no part of another.
+  void begin_parts(const collective_call& call) {
+    begin(call);
+    has_parts_ = true;
+  }
+  void end_parts() noexcept {
+    has_parts_ = false;
+    end();
+  }
 
   /// "mpi_communicator of rank 1 of 4: all_reduce_sum of 100 float32".
   std::string here() const { return "mpi_communicator of " + place() + (is_in_call_ ? ": " + to_text(call_) : ""); }
@@ -138,7 +150,10 @@ class mpi_handle {
   /// From now on every call throws `error`.
   template <class Error>
   void break_off(const Error& error) {
-    failure_ = std::make_exception_ptr(error);
+    break_off(std::make_exception_ptr(error));
+  }
+  void break_off(std::exception_ptr error) noexcept {
+    failure_ = std::move(error);
     failed_handles() = true;
   }
 
@@ -206,7 +221,8 @@ class mpi_handle {
   }
 
   auto members() noexcept {
-    return std::tie(options_, owned_, exceptions_, comm_, rank_, size_, call_, is_in_call_, calls_, failure_);
+    return std::tie(options_, owned_, exceptions_, comm_, rank_, size_, call_, is_in_call_, calls_, has_parts_,
+                    failure_);
   }
   void swap(mpi_handle& other) noexcept {
     auto theirs = other.members();
@@ -222,6 +238,7 @@ class mpi_handle {
   collective_call call_{};
   bool is_in_call_ = false;
   std::uint64_t calls_ = 0;
+  bool has_parts_ = false;
   std::exception_ptr failure_;  // of the first failure
 };
 

@@ -29,6 +29,15 @@ class event {
   void hold_back(cudaStream_t stream) const {
     check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
+  /// Whether what was marked is done, without waiting for it. @throws cuda_error, also for what has failed before
+  bool is_done() const {
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state != cudaErrorNotReady) return check_cuda(state, "cudaEventQuery"), true;
+    static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
+    return false;
+  }
+  /// Waits until what was marked is done, or has failed, which whoever asks next is told.
+  void wait() const noexcept { static_cast<void>(cudaEventSynchronize(event_)); }
 
  private:
   cudaEvent_t event_ = nullptr;

@@ -12,14 +12,13 @@
 
 #include "slamb/backend/cuda/error.hpp"
 #include "slamb/backend/cuda/side_stream.hpp"
+#include "slamb/backend/cuda/stream.hpp"
 #include "slamb/core/concepts.hpp"
 
 template <>
 struct slamb::stream_copy<cudaStream_t> {
   static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
-    if (!from.empty())
-      ::slamb::check_cuda(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDefault, stream),
-                          "cudaMemcpyAsync");
+    ::slamb::cuda::copy_async(to.data(), from.data(), from.size(), stream);
   }
 };
 
@@ -134,16 +133,7 @@ class launcher {
 
   /// Whether the stream is being captured into a graph.
   /// @throws cuda_error
-  bool is_capturing() const {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const cudaError_t answer = cudaStreamIsCapturing(stream_, &status);
-    if (answer == cudaErrorStreamCaptureImplicit) {  // another stream is, and this is the legacy one, which never is
-      static_cast<void>(cudaGetLastError());
-      return false;
-    }
-    check_cuda(answer, "cudaStreamIsCapturing");
-    return status != cudaStreamCaptureStatusNone;
-  }
+  bool is_capturing() const { return ::slamb::cuda::is_capturing(stream_); }
 
   // In order with what was enqueued before. What is uploaded may change once the call has returned; a download waits.
   void clear(std::span<std::byte> memory) const {

@@ -18,6 +18,7 @@
 #include "slamb/backend/cuda/error.hpp"
 #include "slamb/backend/cuda/event.hpp"
 #include "slamb/backend/cuda/launcher.cuh"
+#include "slamb/backend/cuda/stream.hpp"
 #include "slamb/backend/cuda/sum_ranks_kernel.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/concepts.hpp"
@@ -93,7 +94,7 @@ class cuda_thread_communicator {
     run<T>(
         call, values, values, stream,
         [&](const posts& all) {
-          copy(values.data(), all[static_cast<std::size_t>(root)].in, values.size_bytes(), stream);
+          cuda::copy_async(values.data(), all[static_cast<std::size_t>(root)].in, values.size_bytes(), stream);
         },
         [&] { return detail::broadcast_fault(root, size_); });
   }
@@ -107,7 +108,7 @@ class cuda_thread_communicator {
         call, mine, all, stream,
         [&](const posts& ranks) {
           for (std::size_t i = 0; i < ranks.size(); ++i)
-            copy(all.data() + i * mine.size(), ranks[i].in, mine.size_bytes(), stream);
+            cuda::copy_async(all.data() + i * mine.size(), ranks[i].in, mine.size_bytes(), stream);
         },
         [&] { return detail::all_gather_fault(mine.size(), all.size(), size_); });
   }
@@ -122,8 +123,9 @@ class cuda_thread_communicator {
         call, send, receive, stream,
         [&](const posts& all) {
           for (std::size_t i = 0; i < all.size(); ++i)
-            copy(receive.data() + i * chunk, static_cast<const T*>(all[i].in) + static_cast<std::size_t>(rank_) * chunk,
-                 chunk * sizeof(T), stream);
+            cuda::copy_async(receive.data() + i * chunk,
+                             static_cast<const T*>(all[i].in) + static_cast<std::size_t>(rank_) * chunk,
+                             chunk * sizeof(T), stream);
         },
         [&] { return detail::all_to_all_fault(send.size(), receive.size(), size_); });
   }
@@ -139,11 +141,6 @@ class cuda_thread_communicator {
   };
 
   static constexpr auto no_fault = [] { return std::string(); };
-
-  static void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
-    if (bytes != 0 && to != from)
-      check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
-  }
 
   /// Every rank's `mine`, in rank order.
   template <class T>

@@ -1,0 +1,55 @@
+// Settings of a communicator over MPI whose buffers are in the memory of a device, and whether MPI can reach that.
+#pragma once
+
+#include <mpi.h>
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>  // Open MPI's; others declare in mpi.h what they have
+#endif
+
+#include <cstddef>
+#include <optional>
+#include <stdexcept>
+
+#include "slamb/communicator/mpi_options.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb {
+
+/// How payloads go from the memory of one device to that of another.
+enum class mpi_transport {
+  automatic,  ///< direct where MPI says on every rank that it takes pointers to device memory, else staged
+  staged,     ///< through host memory, by copies that overlap with messages
+  direct      ///< MPI is handed pointers to device memory; sums are staged nevertheless, for the host makes them
+};
+
+/// Settings of a cuda_mpi_communicator. They must be the same on all ranks.
+struct mpi_device_options {
+  mpi_options messages{};                              ///< as for host memory
+  mpi_transport transport = mpi_transport::automatic;  ///< direct is refused where MPI says that it cannot
+  std::size_t staging_bytes = std::size_t{1} << 25;    ///< of pinned host memory, half of it a part; in [128, 2^40]
+};
+
+namespace detail {
+
+/// What MPI says of whether it takes pointers to the memory of CUDA devices; nothing if it does not say.
+inline std::optional<bool> mpi_takes_cuda_pointers() {
+#ifdef MPIX_CUDA_AWARE_SUPPORT
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return std::nullopt;
+#endif
+}
+
+inline mpi_device_options validated(const mpi_device_options& o) {
+  require_in(o.staging_bytes >= 128 && o.staging_bytes <= (std::size_t{1} << 40), "mpi_device_options::staging_bytes",
+             static_cast<double>(o.staging_bytes), "in [128, 2^40]");
+  if (o.transport == mpi_transport::direct && !mpi_takes_cuda_pointers().value_or(true)) {
+    throw std::invalid_argument(
+        "slamb: mpi_device_options::transport = direct, but this MPI says that it does not take pointers to device "
+        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or mpi_transport::staged");
+  }
+  return o;
+}
+
+}  // namespace detail
+}  // namespace slamb

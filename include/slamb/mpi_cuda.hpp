@@ -1,0 +1,7 @@
+// The Communicator over MPI, for buffers on GPUs. Opt-in: needs the headers of CUDA and MPI, and the targets slamb::cuda and
+// slamb::mpi.
+#pragma once
+
+#include "slamb/backend/cuda/mpi_communicator.hpp"
+#include "slamb/communicator/mpi_device_options.hpp"
+#include "slamb/mpi.hpp"

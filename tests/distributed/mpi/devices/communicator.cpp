@@ -1,0 +1,216 @@
+// cuda_mpi_communicator between processes, on a stand-in for the CUDA runtime: the suite of all Communicators by both
+// transports, the bits of mpi_communicator, streams, and what is refused.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../world.hpp"
+#include "device_buffer.hpp"
+
+namespace {
+
+using namespace test_support::communicator_suite;
+using mpi_tests::device_buffer;
+using mpi_tests::processes;
+using slamb::cuda_mpi_communicator;
+using slamb::mpi_device_options;
+using slamb::mpi_transport;
+
+// While one is there, MPI says whether it takes pointers to the device's memory, and can or cannot follow them.
+struct mpi_that {
+  explicit mpi_that(bool reaches_devices) {
+    mpi_says = reaches_devices ? 1 : 0;
+    device_stand_in::is_open = reaches_devices;
+  }
+  mpi_that(const mpi_that&) = delete;
+  mpi_that& operator=(const mpi_that&) = delete;
+  ~mpi_that() {
+    mpi_says = 0;
+    device_stand_in::is_open = false;
+  }
+};
+
+// All processes, with one communicator for all that is called.
+struct device_world : mpi_tests::mpi_world {
+  using communicator_type = mpi_tests::rank_on_device;
+  cuda_mpi_communicator* communicator;
+
+  template <class F>
+  void run(int /*ranks*/, F body) const {
+    body(communicator_type(*communicator));
+    CHECK(device_stand_in::last_error == cudaSuccess);
+  }
+};
+
+// Checks float at all sizes, with a communicator of these options.
+void check_conforms(const mpi_device_options& options) {
+  CAPTURE(options.staging_bytes);
+  CAPTURE(options.messages.piece_bytes);
+  cuda_mpi_communicator communicator(MPI_COMM_WORLD, options);
+  check_small_sizes<float>(device_world{{}, &communicator}, processes::all());
+}
+
+std::string message_of(auto&& call) {
+  try {
+    call();
+  } catch (const std::exception& failure) {
+    return failure.what();
+  }
+  return "nothing was thrown";
+}
+
+std::vector<float> values_of(int rank, std::size_t size) {
+  std::vector<float> values(size);
+  for (std::size_t i = 0; i < size; ++i) values[i] = input<float>(rank, i);
+  return values;
+}
+
+// What mpi_communicator makes of them.
+std::vector<float> host_sums(std::size_t size) {
+  slamb::mpi_communicator host;
+  std::vector<float> values = values_of(host.rank(), size);
+  host.all_reduce_sum(std::span<float>(values), host_stream{});
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("cuda_mpi_communicator: conforms, staged by parts of several sizes") {
+  for (const std::size_t bytes : {std::size_t{1} << 25, std::size_t{128}, std::size_t{5000}})
+    check_conforms({.messages = {.piece_bytes = 1000}, .staging_bytes = bytes});
+  cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.staging_bytes = 1 << 15});
+  check_size<std::uint64_t>(device_world{{}, &communicator}, processes::all(), 10'007);
+  check_size<std::uint8_t>(device_world{{}, &communicator}, processes::all(), 100'003);
+}
+
+TEST_CASE("cuda_mpi_communicator: conforms where streams hurry") {
+  device_stand_in::is_lazy = false;
+  check_conforms({.staging_bytes = 1000});
+  device_stand_in::is_lazy = true;
+}
+
+TEST_CASE("cuda_mpi_communicator: conforms by an MPI that reaches devices") {
+  const mpi_that reaches(true);
+  check_conforms({.messages = {.piece_bytes = 64}, .transport = mpi_transport::direct});
+}
+
+TEST_CASE("cuda_mpi_communicator: sums have the bits of mpi_communicator, by both transports") {
+  constexpr std::size_t size = 10'007;
+  const std::vector<float> expected = host_sums(size);
+  const mpi_that reaches(true);
+  for (const mpi_transport transport : {mpi_transport::staged, mpi_transport::direct}) {
+    cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.transport = transport, .staging_bytes = 4096});
+    CUstream_st stream;
+    const std::vector<float> own = values_of(communicator.rank(), size);
+    device_buffer<float> buffer(own, &stream);
+    communicator.all_reduce_sum(buffer.span(), &stream);
+    CHECK(buffer.values(&stream) == expected);
+  }
+}
+
+TEST_CASE("cuda_mpi_communicator: streams take turns without waiting for each other's copies") {
+  constexpr std::size_t size = 3000;  // a part and a bit
+  std::vector<float> expected = host_sums(size);
+  CUstream_st first;
+  CUstream_st second;
+  cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.staging_bytes = 16384});
+  const int last = communicator.size() - 1;
+  const std::vector<float> own = values_of(communicator.rank(), size);
+  device_buffer<float> sums(own, &first);
+  device_buffer<float> copies(own, &second);
+  communicator.all_reduce_sum(sums.span(), &first);  // of which the copies back are not done
+  communicator.broadcast(copies.span(), last, &second);
+  CHECK(copies.values(&second) == values_of(last, size));
+  CHECK(sums.values(&first) == expected);
+}
+
+TEST_CASE("cuda_mpi_communicator: goes while copies back are under way, and what is received is there") {
+  constexpr std::size_t size = 5000;
+  CUstream_st stream;
+  cuda_mpi_communicator first;
+  const int last = first.size() - 1;
+  const std::vector<float> own = values_of(first.rank(), size);
+  device_buffer<float> buffer(own, &stream);
+  {
+    cuda_mpi_communicator second = std::move(first);
+    second.broadcast(buffer.span(), last, &stream);
+    CHECK(device_stand_in::pinned.empty() == (second.size() == 1));
+  }
+  CHECK(device_stand_in::pinned.empty());
+  CHECK(buffer.values(&stream) == values_of(last, size));
+  CHECK(message_of([&] { first.broadcast(buffer.span(), 0, &stream); }) ==  // NOLINT: what is left of it is looked at
+        "slamb: a call of an mpi_communicator that was moved from");
+}
+
+TEST_CASE("cuda_mpi_communicator: elements of odd sizes, and all_gather of what lies in its place already") {
+  using odd = std::array<std::uint8_t, 5>;
+  const mpi_that reaches(true);
+  for (const mpi_transport transport : {mpi_transport::staged, mpi_transport::direct}) {
+    CUstream_st stream;
+    cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.transport = transport, .staging_bytes = 128});
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    std::vector<odd> all(77 * static_cast<std::size_t>(communicator.size()), odd{99});
+    for (std::size_t i = 0; i < 77; ++i) all[77 * rank + i] = odd{static_cast<std::uint8_t>(rank), 1, 2, 3, 4};
+    device_buffer<odd> buffer(all, &stream);
+    communicator.all_gather(std::span<const odd>(buffer.span().subspan(77 * rank, 77)), buffer.span(), &stream);
+    const std::vector<odd> came = buffer.values(&stream);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < came.size(); ++i)
+      wrong += came[i] == odd{static_cast<std::uint8_t>(i / 77), 1, 2, 3, 4} ? 0 : 1;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("cuda_mpi_communicator: the transport is what MPI says, or what is asked for") {
+  CHECK(cuda_mpi_communicator().transport() == mpi_transport::staged);
+  CHECK(message_of([] { cuda_mpi_communicator(MPI_COMM_WORLD, {.transport = mpi_transport::direct}); }) ==
+        "slamb: mpi_device_options::transport = direct, but this MPI says that it does not take pointers to device "
+        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or mpi_transport::staged");
+  const mpi_that reaches(true);
+  CHECK(cuda_mpi_communicator().transport() == mpi_transport::direct);
+  CHECK(cuda_mpi_communicator(MPI_COMM_WORLD, {.transport = mpi_transport::staged}).transport() ==
+        mpi_transport::staged);
+  // One rank that cannot, and all stage.
+  mpi_says = cuda_mpi_communicator().rank() == 0 ? 0 : 1;
+  CHECK(cuda_mpi_communicator().transport() == mpi_transport::staged);
+}
+
+TEST_CASE("cuda_mpi_communicator: what is wrong is refused before any work, and leaves it as it was") {
+  CHECK(message_of([] { cuda_mpi_communicator(MPI_COMM_WORLD, {.staging_bytes = 127}); }) ==
+        "slamb: mpi_device_options::staging_bytes = 127, but it must be in [128, 2^40]");
+  CHECK(message_of([] {
+          cuda_mpi_communicator(MPI_COMM_WORLD, {.messages = {.piece_bytes = 63}});
+        }).find("mpi_options::piece_bytes = 63") != std::string::npos);
+  CHECK_THROWS_AS(cuda_mpi_communicator::borrow(MPI_COMM_WORLD),
+                  std::invalid_argument);  // whose errors end the program
+
+  CUstream_st stream;
+  cuda_mpi_communicator communicator;
+  const std::vector<float> own = values_of(communicator.rank(), 10);
+  device_buffer<float> buffer(own, &stream);
+  device_buffer<float> other(std::vector<float>(10 * static_cast<std::size_t>(processes::all()) + 1), &stream);
+  const std::span<const float> mine(buffer.span());
+  CHECK_THROWS_AS(communicator.broadcast(buffer.span(), communicator.size(), &stream), std::invalid_argument);
+  CHECK_THROWS_AS(communicator.all_gather(mine, other.span(), &stream), std::invalid_argument);
+  CHECK_THROWS_AS(communicator.all_to_all(mine, other.span(), &stream), std::invalid_argument);
+
+  stream.is_captured = true;
+  CHECK(message_of([&] {
+          communicator.all_reduce_sum(buffer.span(), &stream);
+        }).starts_with("slamb: cuda_mpi_communicator: all_reduce_sum cannot be captured into a graph, for messages"));
+  CHECK_THROWS_AS(communicator.wait(&stream), std::logic_error);
+  stream.is_captured = false;
+
+  communicator.check();
+  communicator.all_reduce_sum(buffer.span(), &stream);
+  communicator.wait(&stream);
+  CHECK(stream.work.empty());
+  CHECK(buffer.values(&stream) == host_sums(10));
+}

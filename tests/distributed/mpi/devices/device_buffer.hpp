@@ -1,0 +1,94 @@
+// Buffers in the memory of the stand-in's device, filled and read in the order of a stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <slamb/mpi_cuda.hpp>
+
+namespace mpi_tests {
+
+/// With the values of a span of the host, and a margin on both sides that nothing may touch.
+template <class T>
+class device_buffer {
+ public:
+  device_buffer(std::span<const T> values, cudaStream_t stream)
+      : memory_((values.size() + 2 * margin) * sizeof(T)), all_(values.size() + 2 * margin) {
+    std::fill_n(reinterpret_cast<std::byte*>(all_.data()), all_.size() * sizeof(T), std::byte{0x5A});
+    std::copy(values.begin(), values.end(), all_.begin() + margin);
+    cudaMemcpyAsync(memory_.data(), all_.data(), all_.size() * sizeof(T), cudaMemcpyDefault, stream);
+  }
+
+  std::span<T> span() const { return {reinterpret_cast<T*>(memory_.data()) + margin, all_.size() - 2 * margin}; }
+
+  /// What it holds once the stream is done. @throws std::runtime_error if a margin was touched
+  std::vector<T> values(cudaStream_t stream) {
+    std::vector<T> now(all_.size());
+    cudaMemcpyAsync(now.data(), memory_.data(), now.size() * sizeof(T), cudaMemcpyDefault, stream);
+    cudaStreamSynchronize(stream);
+    if (!std::equal(now.begin(), now.begin() + margin, all_.begin()) ||
+        !std::equal(now.end() - margin, now.end(), all_.end() - margin))
+      throw std::runtime_error("a margin was written");
+    return {now.begin() + margin, now.end() - margin};
+  }
+
+ private:
+  static constexpr std::size_t margin = 3;
+
+  device_stand_in::memory memory_;
+  std::vector<T> all_;  // as it was at first, from which it is filled when the stream comes to it
+};
+
+/// A rank whose collectives on buffers of the host are made on copies in the memory of the device.
+class rank_on_device {
+ public:
+  explicit rank_on_device(slamb::cuda_mpi_communicator& own) : own_(&own) {}
+
+  int rank() const { return own_->rank(); }
+  int size() const { return own_->size(); }
+
+  template <class T>
+  void all_reduce_sum(std::span<T> values, slamb::host_stream) {
+    device_buffer<T> buffer(values, &stream_);
+    own_->all_reduce_sum(buffer.span(), &stream_);
+    read(buffer, values);
+  }
+  template <class T>
+  void broadcast(std::span<T> values, int root, slamb::host_stream) {
+    device_buffer<T> buffer(values, &stream_);
+    own_->broadcast(buffer.span(), root, &stream_);
+    read(buffer, values);
+  }
+  template <class T>
+  void all_gather(std::span<const T> mine, std::span<T> all, slamb::host_stream) {
+    device_buffer<T> from(mine, &stream_);
+    device_buffer<T> to(all, &stream_);
+    own_->all_gather(std::span<const T>(from.span()), to.span(), &stream_);
+    read(to, all);
+  }
+  template <class T>
+  void all_to_all(std::span<const T> send, std::span<T> receive, slamb::host_stream) {
+    device_buffer<T> from(send, &stream_);
+    device_buffer<T> to(receive, &stream_);
+    own_->all_to_all(std::span<const T>(from.span()), to.span(), &stream_);
+    read(to, receive);
+  }
+
+ private:
+  template <class T>
+  void read(device_buffer<T>& buffer, std::span<T> values) {
+    const std::vector<T> now = buffer.values(&stream_);
+    std::copy(now.begin(), now.end(), values.begin());
+  }
+
+  static inline CUstream_st stream_;
+  slamb::cuda_mpi_communicator* own_;
+};
+
+}  // namespace mpi_tests
