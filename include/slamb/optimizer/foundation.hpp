@@ -25,6 +25,7 @@
 #include "slamb/optimizer/adam_passes.hpp"
 #include "slamb/optimizer/common_passes.hpp"
 #include "slamb/optimizer/learning_rates.hpp"
+#include "slamb/optimizer/local_reduction.hpp"
 #include "slamb/optimizer/model_norms.hpp"
 #include "slamb/optimizer/phase_log.hpp"
 #include "slamb/optimizer/settings.hpp"
@@ -85,17 +86,19 @@ class foundation {
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
+    local_.plan(*this);
     require_agreement(facts, ranks.base(), executor, allocator_of(backend_));
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
+    local_.start(*this, memory.view(segments_));
     executor.upload(tensors.tiles(), memory.view(tiles_));
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
     rates.start(memory, executor);
   }
 
   /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
-  /// scalars are set; then invokes `more`.
+  /// scalars are set; then invokes `more`, and reduces gradients within the node.
   template <trust_ratio TrustRatio, class Options, class... More>
   void begin_step(const Options& options, double gradient_scale, const More&... more) {
     bool has_begun = false;
@@ -104,6 +107,7 @@ class foundation {
       executor.invoke(::slamb::begin_step{record(), gradient_scale}, some,
                       adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
     });
+    local_.reduce(*this);
   }
 
   /// Ends the step: it has been taken, or it has been refused and is skipped.
@@ -190,7 +194,8 @@ class foundation {
     tensors.require_gradient(tensor, gradient);
     segment changed = std::as_const(tensors).segments()[tensor];
     changed.gradient = gradient;
-    executor.upload(std::span<const segment>(&changed, 1), memory.view(segments_).subspan(tensor, 1));
+    executor.upload(std::span<const segment>(&changed, 1),
+                    local_.given(memory, memory.view(segments_)).subspan(tensor, 1));
     tensors.segments()[tensor].gradient = gradient;
   }
 
@@ -281,6 +286,7 @@ class foundation {
   region<float> momentum_;
   region<float> variance_;
   region<double> sums_;
+  [[no_unique_address]] local_reduction<Communicator, stream_type> local_;
   phase_log phases_;
   step_count count_;
 };
