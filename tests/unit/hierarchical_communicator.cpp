@@ -47,7 +47,7 @@ struct made {
   log_of_calls calls = std::make_shared<list>();
   hierarchy all;
 
-  made(int local, const std::string& local_fails = {}, const std::string& between_fails = {})
+  explicit made(int local, const std::string& local_fails = {}, const std::string& between_fails = {})
       : all({"local", local, calls, local_fails}, {"between", 1, calls, between_fails}) {}
 };
 

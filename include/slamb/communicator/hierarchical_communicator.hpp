@@ -138,23 +138,23 @@ class hierarchical_communicator {
 
   template <class Call>
   void in_node(const Call& call) {
-    or_abort("in node " + std::to_string(rank()) + ": ", call);
+    or_abort([this] { return "in node " + std::to_string(rank()) + ": "; }, call);
   }
   template <class Call>
   void between_nodes(const Call& call) {
-    or_abort("between nodes: ", call);
+    or_abort([] { return std::string("between nodes: "); }, call);
   }
 
   /// A failure in one part must not leave peers waiting in the other.
-  template <class Call>
-  void or_abort(const std::string& where, const Call& call) {
+  template <class Place, class Call>
+  void or_abort(const Place& place, const Call& call) {
     try {
       call();
     } catch (const std::exception& failure) {
-      abort_parts(where + failure.what());
+      abort_parts(place() + failure.what());
       throw;
     } catch (...) {
-      abort_parts(where + "what was thrown is no std::exception");
+      abort_parts(place() + "what was thrown is no std::exception");
       throw;
     }
   }

@@ -1,7 +1,6 @@
 // The gradient of a node: the mean of its ranks' gradients, which passes then read in the place of the user's.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>

@@ -51,7 +51,8 @@ std::string refusal_of_split(const slamb::mpi_hierarchy_options& options) {
 template <template <class...> class Optimizer>
 void check_same_bits(const experiment& e, const typename Optimizer<>::options_type& options) {
   slamb::mpi_hierarchy communicator = split_by_node(MPI_COMM_WORLD, {.ranks_per_node = 2});
-  const auto rank = static_cast<std::size_t>(2 * communicator.rank() + communicator.local_rank());
+  const std::size_t rank =
+      2 * static_cast<std::size_t>(communicator.rank()) + static_cast<std::size_t>(communicator.local_rank());
   trajectory reached = place_of(e);
   CHECK(train_rank<Optimizer<slamb::mpi_hierarchy>>(e, rank, options, std::move(communicator), one_thread(), reached));
   const trajectory expected = train_in_nodes<Optimizer<nodes_of_threads>>(e, e.world / 2, options, one_thread());
