@@ -169,6 +169,23 @@ TEST_CASE("hierarchical_communicator: set_gradient changes what goes into the me
   CHECK(ranks_have_bits_of_nodes(reached, train<flat>(expected, {})));
 }
 
+TEST_CASE("hierarchical_communicator: a step in parts averages the gradients that are there when it is finished") {
+  const experiment e = make_experiment({{40}, {30}, {20}}, 27, 4, 3);
+  trajectory reached = place_of(e);
+  thread_nodes({2, 2}).run([&](nodes_of_threads communicator, std::size_t rank) {
+    replica mine(e.tensors, e.start);
+    in_nodes optimizer(mine.parameters(), {.bucket_bytes = 64}, std::move(communicator), one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      optimizer.begin_step(e.rates[t]);
+      mine.set_gradient(e.gradients[t][rank]);
+      if (rank != 1) optimizer.gradient_ready(1, 2);
+      optimizer.finish_step();
+      reached[t][rank] = mine.values();
+    }
+  });
+  CHECK(ranks_have_bits_of_nodes(reached, train<flat>(means_of_nodes(e, 2), {})));
+}
+
 TEST_CASE("hierarchical_communicator: a rate that one rank of a node cannot use is refused by all") {
   const experiment e = make_experiment({{40}}, 26, 4, 1);
   std::vector<std::vector<float>> reached(4);

@@ -27,6 +27,7 @@
 #include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/local_reduction.hpp"
 #include "slamb/optimizer/model_norms.hpp"
+#include "slamb/optimizer/open_step.hpp"
 #include "slamb/optimizer/phase_log.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/step_count.hpp"
@@ -86,19 +87,19 @@ class foundation {
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
-    local_.plan(*this);
+    local.plan(*this);
     require_agreement(facts, ranks.base(), executor, allocator_of(backend_));
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
-    local_.start(*this, memory.view(segments_));
+    local.start(*this, memory.view(segments_));
     executor.upload(tensors.tiles(), memory.view(tiles_));
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
     rates.start(memory, executor);
   }
 
   /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
-  /// scalars are set; then invokes `more`, and reduces gradients within the node.
+  /// scalars are set; then invokes `more`.
   template <trust_ratio TrustRatio, class Options, class... More>
   void begin_step(const Options& options, double gradient_scale, const More&... more) {
     bool has_begun = false;
@@ -107,7 +108,6 @@ class foundation {
       executor.invoke(::slamb::begin_step{record(), gradient_scale}, some,
                       adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
     });
-    local_.reduce(*this);
   }
 
   /// Ends the step: it has been taken, or it has been refused and is skipped.
@@ -192,10 +192,11 @@ class foundation {
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const float* gradient) {
     tensors.require_gradient(tensor, gradient);
+    if (parts.is_ready(tensor)) parts.require_closed("set_gradient() of a tensor that is ready");
     segment changed = std::as_const(tensors).segments()[tensor];
     changed.gradient = gradient;
     executor.upload(std::span<const segment>(&changed, 1),
-                    local_.given(memory, memory.view(segments_)).subspan(tensor, 1));
+                    local.given(memory, memory.view(segments_)).subspan(tensor, 1));
     tensors.segments()[tensor].gradient = gradient;
   }
 
@@ -227,12 +228,14 @@ class foundation {
   /// The state of an optimizer, whose visit_state(self, part) knows all of its parts.
   template <class Optimizer>
   std::vector<std::byte> save(std::string_view recipe, const Optimizer& optimizer) const {
+    parts.require_closed("save_state()");
     return save_parts(executor, {recipe, typeid(typename Optimizer::options_type).name()}, ranks.rank(), ranks.size(),
                       [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
   }
   template <class Optimizer>
   void restore(std::string_view recipe, Optimizer& optimizer, std::span<const std::byte> saved,
                const restore_options& options) {
+    parts.require_closed("load_state()");
     restore_parts(executor, {recipe, typeid(typename Optimizer::options_type).name()}, ranks.rank(), ranks.size(),
                   saved, options, [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
     executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
@@ -246,6 +249,7 @@ class foundation {
   void enter_phase(std::string_view name) { phases_.enter(name, steps() + 1, ranks.counts()); }
 
   statistics report(bool with_norms) const {
+    parts.require_closed("statistics()");
     statistics all{.step = steps(),
                    .skipped_steps = executor.read(&record()->skipped),
                    .local_skips = executor.read(&record()->left_out),
@@ -261,6 +265,8 @@ class foundation {
   counting_communicator<Communicator> ranks;
   learning_rates rates;
   arena memory;
+  [[no_unique_address]] local_reduction<Communicator, stream_type> local;
+  open_step<stream_type, counting_communicator<Communicator>> parts;  ///< of a step that is taken in parts
 
  private:
   // By the communicator, if it can tell of ranks that do not come, which the stream alone would wait for in vain.
@@ -286,7 +292,6 @@ class foundation {
   region<float> momentum_;
   region<float> variance_;
   region<double> sums_;
-  [[no_unique_address]] local_reduction<Communicator, stream_type> local_;
   phase_log phases_;
   step_count count_;
 };

@@ -42,6 +42,7 @@ class local_reduction {
   template <class Base>
   static void start(const Base& /*base*/, std::span<segment> /*table*/) noexcept {}
   static std::span<segment> given(const arena& /*memory*/, std::span<segment> table) noexcept { return table; }
+  static constexpr bool is_active() noexcept { return false; }
   template <class Base>
   static void reduce(Base& /*base*/) noexcept {}
 };
@@ -63,7 +64,7 @@ class local_reduction<Communicator, Stream> {
   /// @param table  [tensors] which passes read: has the user's gradients, and gets those of the node
   template <class Base>
   void start(const Base& base, std::span<segment> table) const {
-    if (given_.count == 0) return;
+    if (!is_active()) return;
     const std::span<const segment> of_user = base.tensors.segments();
     std::vector<segment> of_node(of_user.begin(), of_user.end());
     for (segment& s : of_node) s.gradient = base.memory.view(gradient_).data() + s.first;
@@ -73,10 +74,13 @@ class local_reduction<Communicator, Stream> {
 
   /// [tensors] the table with the user's gradients, of those that there are.
   std::span<segment> given(const arena& memory, std::span<segment> table) const noexcept {
-    return given_.count == 0 ? table : memory.view(given_);
+    return is_active() ? memory.view(given_) : table;
   }
 
-  /// Makes the gradient of the node, in a step that has begun. It is not finite, on all ranks of the node, if that of any is
+  /// Whether the gradient that passes read is there only when `reduce` has made it.
+  bool is_active() const noexcept { return given_.count > 0; }
+
+  /// Makes the gradient of the node, in a step that has begun and of which all gradients are ready. It is not finite, on all ranks of the node, if that of any is
   /// not, or if any has seen before what is not: what passes find in it they find alike.
   template <class Base>
   void reduce(Base& base) const {
