@@ -4,3 +4,4 @@
 #include "slamb/communicator/mpi_communicator.hpp"
 #include "slamb/communicator/mpi_environment.hpp"
 #include "slamb/communicator/mpi_error.hpp"
+#include "slamb/communicator/mpi_hierarchy.hpp"

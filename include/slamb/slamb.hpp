@@ -3,6 +3,7 @@
 #pragma once
 
 #include "slamb/communicator/counting_communicator.hpp"
+#include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/communicator/thread_communicator.hpp"

@@ -6,14 +6,19 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "slamb/communicator/counting_communicator.hpp"
+#include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "support/communicator_suite.hpp"
 #include "support/odd_communicators.hpp"
+#include "support/thread_nodes.hpp"
 
 namespace {
 
@@ -42,6 +47,17 @@ struct counting_world {
   template <class F>
   void run(int ranks, F body) const {
     thread_world{}.run(ranks, [&](slamb::thread_communicator base) { body(communicator_type(std::move(base))); });
+  }
+};
+
+/// Ranks are nodes, each of `per_node` ranks.
+struct world_of_nodes {
+  using communicator_type = test_support::nodes_of_threads;
+  int per_node;
+  template <class F>
+  void run(int ranks, F body) const {
+    test_support::thread_nodes nodes(std::vector<int>(static_cast<std::size_t>(ranks), per_node));
+    nodes.run([&](communicator_type communicator, std::size_t /*rank*/) { body(std::move(communicator)); });
   }
 };
 
@@ -90,6 +106,28 @@ TEST_CASE("thread_communicator: conforms for large payloads") {
 TEST_CASE("counting_communicator: conforms as its base does") {
   for (const int ranks : ranks_of_threads) check_all_types(counting_world{}, ranks);
   check_size<float>(counting_world{}, 2, large);
+}
+
+TEST_CASE("hierarchical_communicator: conforms, with nodes as ranks") {
+  for (const int nodes : {1, 2, 3}) check_small_sizes<float>(world_of_nodes{2}, nodes);
+  check_all_types(world_of_nodes{3}, 2);
+  check_small_sizes<std::uint8_t>(world_of_nodes{1}, 3);
+  check_size<float>(world_of_nodes{2}, 2, large);
+}
+
+TEST_CASE("hierarchical_communicator: counted as its nodes are") {
+  using counted = slamb::counting_communicator<test_support::nodes_of_threads>;
+  static_assert(slamb::has_local_reduction<counted>);
+  static_assert(!slamb::has_local_reduction<slamb::counting_communicator<slamb::thread_communicator>>);
+  test_support::thread_nodes({2, 2}).run([](test_support::nodes_of_threads nodes, std::size_t rank) {
+    counted communicator(std::move(nodes));
+    float value = static_cast<float>(rank + 1);
+    communicator.reduce_locally(std::span(&value, 1), slamb::host_stream{});
+    if (value != (rank < 2 ? 3.0F : 7.0F) || communicator.counts().total().rounds != 0)
+      throw std::runtime_error("a sum within a node is wrong, or counted");
+    if (communicator.local_rank() != static_cast<int>(rank % 2) || communicator.local_size() != 2)
+      throw std::runtime_error("the rank in its node is wrong");
+  });
 }
 
 TEST_CASE("postal_communicator: conforms in what it offers") {

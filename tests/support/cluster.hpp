@@ -58,23 +58,38 @@ using trajectory = std::vector<std::vector<std::vector<float>>>;  // [step][rank
 
 inline slamb::host_backend one_thread() { return {.threads = 1}; }
 
+/// Trains rank `rank` of an experiment, and keeps what it has after every step in its place of `reached`.
+/// @return whether guards and gradients were left alone
+template <class Optimizer, class Communicator, class Backend>
+bool train_rank(const experiment& e, std::size_t rank, const typename Optimizer::options_type& options,
+                Communicator communicator, const Backend& backend, trajectory& reached) {
+  replica mine(e.tensors, e.start);
+  bool intact = true;
+  Optimizer optimizer(mine.parameters(), options, std::move(communicator), backend);
+  for (std::size_t t = 0; t < e.steps(); ++t) {
+    mine.set_gradient(e.gradients[t][rank]);
+    if constexpr (requires { optimizer.compressor().set(e.masks[t]); }) optimizer.compressor().set(e.masks[t]);
+    optimizer.step(e.rates[t]);
+    reached[t][rank] = mine.values();
+    intact = intact && mine.intact();
+  }
+  return intact;
+}
+
+/// Where what `e.world` ranks have after every step is kept.
+inline trajectory place_of(const experiment& e) {
+  return {e.steps(), std::vector<std::vector<float>>(static_cast<std::size_t>(e.world))};
+}
+
 /// Trains on `e.world` ranks; what every rank has after every step.
 template <class Optimizer>
 trajectory train(const experiment& e, const typename Optimizer::options_type& options,
                  const slamb::host_backend& backend = one_thread()) {
-  trajectory reached(e.steps(), std::vector<std::vector<float>>(static_cast<std::size_t>(e.world)));
+  trajectory reached = place_of(e);
   std::atomic<bool> intact{true};
   slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    replica mine(e.tensors, e.start);
-    Optimizer optimizer(mine.parameters(), options, std::move(communicator), backend);
-    for (std::size_t t = 0; t < e.steps(); ++t) {
-      mine.set_gradient(e.gradients[t][rank]);
-      if constexpr (requires { optimizer.compressor().set(e.masks[t]); }) optimizer.compressor().set(e.masks[t]);
-      optimizer.step(e.rates[t]);
-      reached[t][rank] = mine.values();
-      if (!mine.intact()) intact = false;
-    }
+    if (!train_rank<Optimizer>(e, rank, options, std::move(communicator), backend, reached)) intact = false;
   });
   CHECK(intact);
   return reached;

@@ -85,13 +85,21 @@ void share(const World& world, outcome<T>& result) {
   if constexpr (requires { world.share(result); }) world.share(result);
 }
 
+/// Keeps a rank's buffer; of a node's ranks, those of the one that is furthest from its leader.
+template <class T, class Communicator>
+void keep(outcome<T>& result, const Communicator& communicator, buffer<T> values) {
+  if constexpr (requires { communicator.local_rank(); })
+    if (communicator.local_rank() != communicator.local_size() - 1) return;
+  result[static_cast<std::size_t>(communicator.rank())] = std::move(values);
+}
+
 template <class T, class World>
 outcome<T> all_reduce(const World& world, int ranks, std::size_t n) {
   outcome<T> result(static_cast<std::size_t>(ranks), buffer<T>(0));
   world.run(ranks, [&](auto communicator) {
     buffer<T> values(n, communicator.rank());
     communicator.all_reduce_sum(values.span(), host_stream{});
-    result[static_cast<std::size_t>(communicator.rank())] = std::move(values);
+    keep(result, communicator, std::move(values));
   });
   share(world, result);
   return result;
@@ -103,7 +111,7 @@ outcome<T> broadcast(const World& world, int ranks, std::size_t n, int root) {
   world.run(ranks, [&](auto communicator) {
     buffer<T> values(n, communicator.rank());
     communicator.broadcast(values.span(), root, host_stream{});
-    result[static_cast<std::size_t>(communicator.rank())] = std::move(values);
+    keep(result, communicator, std::move(values));
   });
   share(world, result);
   return result;
@@ -116,7 +124,7 @@ outcome<T> all_gather(const World& world, int ranks, std::size_t n) {
     const buffer<T> mine(n, communicator.rank());
     buffer<T> all(n * static_cast<std::size_t>(ranks));
     communicator.all_gather(mine.values(), all.span(), host_stream{});
-    result[static_cast<std::size_t>(communicator.rank())] = std::move(all);
+    keep(result, communicator, std::move(all));
   });
   share(world, result);
   return result;
@@ -129,7 +137,7 @@ outcome<T> all_to_all(const World& world, int ranks, std::size_t n) {
     const buffer<T> send(n * static_cast<std::size_t>(ranks), communicator.rank());
     buffer<T> receive(send.values().size());
     communicator.all_to_all(send.values(), receive.span(), host_stream{});
-    result[static_cast<std::size_t>(communicator.rank())] = std::move(receive);
+    keep(result, communicator, std::move(receive));
   });
   share(world, result);
   return result;

@@ -1,6 +1,7 @@
 // step() allocates nothing.
 #include <doctest/doctest.h>
 
+#include <barrier>
 #include <cstddef>
 #include <new>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "slamb/slamb.hpp"
 #include "support/allocations.hpp"
+#include "support/thread_nodes.hpp"
 
 namespace {
 
@@ -54,6 +56,21 @@ TEST_CASE("step: allocates nothing with several ranks") {
     const std::size_t after = test_support::allocations();
     optimizer.synchronize_parameters();
     if (rank == 0) CHECK(after == before);
+  });
+}
+
+TEST_CASE("step: allocates nothing in nodes of several ranks") {
+  std::barrier all(4);
+  test_support::thread_nodes({2, 2}).run([&](test_support::nodes_of_threads communicator, std::size_t rank) {
+    model m;
+    slamb::lamb<test_support::nodes_of_threads> optimizer(m.parameters, {}, std::move(communicator), {.threads = 1});
+    all.arrive_and_wait();
+    const std::size_t before = test_support::allocations();
+    all.arrive_and_wait();
+    for (int t = 0; t < 5; ++t) optimizer.step(0.01);
+    all.arrive_and_wait();
+    if (rank == 3) CHECK(test_support::allocations() == before);
+    all.arrive_and_wait();
   });
 }
 

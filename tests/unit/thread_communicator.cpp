@@ -413,6 +413,23 @@ TEST_CASE("thread_communicator: abort at any moment ends on all ranks at the sam
   }
 }
 
+TEST_CASE("thread_communicator: abort by a rank tells those that wait, and its own later calls") {
+  thread_group group(3);
+  const report result = run_and_catch(group, [&](thread_communicator& communicator) {
+    if (communicator.rank() == 1) {
+      communicator.abort("its disk is full");
+      communicator.abort("twice");
+    }
+    sum(communicator);
+  });
+  CHECK(result.all_are(failed + "rank 1 was aborted: its disk is full"));
+
+  thread_group other(1);
+  thread_communicator moved = other.communicator(0);
+  const thread_communicator here = std::move(moved);
+  CHECK_NOTHROW(moved.abort("it is not there"));  // NOLINT(bugprone-use-after-move)
+}
+
 TEST_CASE("thread_communicator: a failed group stays failed with the first reason") {
   thread_group group(2);
   group.abort("first");

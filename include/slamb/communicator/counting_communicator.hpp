@@ -61,6 +61,18 @@ class counting_communicator {
     record(collective::all_to_all, send.size(), sizeof(T));
   }
 
+  /// Of a Base whose ranks are nodes: this one among those of its node. What they send each other is not counted.
+  int local_rank() const requires(requires(const Base& base) { base.local_rank(); }) {
+    return static_cast<int>(base_.local_rank());
+  }
+  int local_size() const requires(requires(const Base& base) { base.local_size(); }) {
+    return static_cast<int>(base_.local_size());
+  }
+  /// `values` [n] become their sum over the ranks of the node.
+  template <class Stream>
+  requires has_local_reduction<Base, Stream>
+  void reduce_locally(std::span<float> values, Stream stream) { base_.reduce_locally(values, stream); }
+
   /// Traffic of this rank since construction or the last `reset()`.
   const traffic_counts& counts() const noexcept { return counts_; }
   /// Sets all counts to zero.

@@ -115,6 +115,12 @@ class thread_communicator {
     });
   }
 
+  /// The group fails for `reason`, which every later call of any rank throws: for a rank that cannot go on. Does nothing if
+  /// it has failed before, or this was moved from.
+  void abort(const std::string& reason) {
+    if (meeting_) meeting_->fail_because_of(rank_, "was aborted: " + reason);
+  }
+
  private:
   friend class thread_group;
 

@@ -60,6 +60,17 @@ concept has_broadcast = communicator<C> && requires(C& c, std::span<T> values, i
   c.broadcast(values, root, stream);
 };
 
+/// Ranks that are `size()` nodes of `local_size()` ranks each, of which an optimizer sees the nodes: rank() is the node.
+/// `reduce_locally(values, stream)`: `values` become their sum over the ranks of the node, the same bits on all of them.
+/// What its collectives leave is the same on all ranks of a node.
+template <class C, class Stream = host_stream>
+concept has_local_reduction = communicator<C> &&
+    requires(const C& c, C& changing, std::span<float> values, Stream stream) {
+  { c.local_rank() } -> std::convertible_to<int>;  // 0 … local_size() − 1
+  { c.local_size() } -> std::convertible_to<int>;  // ≥ 1, the same on all nodes
+  changing.reduce_locally(values, stream);
+};
+
 // ------------------------------------------------------------------------------------------------ Compressor
 
 /// One element of the model, as a compressor sees it.

@@ -4,10 +4,14 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/arena.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/exchange/agreement_of_nodes.hpp"
 
 namespace slamb {
 
@@ -49,14 +53,33 @@ struct through_backend_memory {
   }
 };
 
+/// Calls compare(r) with communicators like `ranks` whose values are in host memory.
+template <class Executor, class Compare, class... Communicators>
+void compare_by_host_values(const Executor& executor, const allocator& memory, const Compare& compare,
+                            Communicators&... ranks) {
+  if constexpr (Executor::is_synchronous) {
+    compare(ranks...);
+  } else {
+    std::tuple<through_backend_memory<Communicators, Executor>...> through({ranks, executor, memory}...);
+    std::apply(compare, through);
+  }
+}
+
+/// All ranks of all nodes where ranks are nodes.
+///
 /// @throws disagreement_error, on every rank, if ranks say different things; communicator_error
 template <class Communicator, class Executor>
 void require_agreement(const agreement& facts, Communicator& ranks, const Executor& executor, const allocator& memory) {
-  if constexpr (Executor::is_synchronous) {
-    facts.require(ranks, executor.stream());
+  const auto stream = executor.stream();
+  const auto compare = [&](auto& all) { facts.require(all, stream); };
+  if constexpr (has_local_reduction<Communicator, std::remove_const_t<decltype(stream)>>) {
+    ranks_of_node<Communicator> in_node{ranks};
+    ranks_of_all_nodes<Communicator> all{ranks};
+    compare_by_host_values(
+        executor, memory, [&](auto& node, auto& nodes) { require_alike_nodes(node, nodes, stream); }, in_node, ranks);
+    compare_by_host_values(executor, memory, compare, all);
   } else {
-    through_backend_memory<Communicator, Executor> through{ranks, executor, memory};
-    facts.require(through, executor.stream());
+    compare_by_host_values(executor, memory, compare, ranks);
   }
 }
 

@@ -25,6 +25,7 @@
 #include "slamb/optimizer/adam_passes.hpp"
 #include "slamb/optimizer/common_passes.hpp"
 #include "slamb/optimizer/learning_rates.hpp"
+#include "slamb/optimizer/local_reduction.hpp"
 #include "slamb/optimizer/model_norms.hpp"
 #include "slamb/optimizer/open_step.hpp"
 #include "slamb/optimizer/phase_log.hpp"
@@ -86,10 +87,12 @@ class foundation {
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
+    local.plan(*this);
     require_agreement(facts, ranks.base(), executor, allocator_of(backend_));
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
+    local.start(*this, memory.view(segments_));
     executor.upload(tensors.tiles(), memory.view(tiles_));
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
     rates.start(memory, executor);
@@ -192,7 +195,8 @@ class foundation {
     if (parts.is_ready(tensor)) parts.require_closed("set_gradient() of a tensor that is ready");
     segment changed = std::as_const(tensors).segments()[tensor];
     changed.gradient = gradient;
-    executor.upload(std::span<const segment>(&changed, 1), memory.view(segments_).subspan(tensor, 1));
+    executor.upload(std::span<const segment>(&changed, 1),
+                    local.given(memory, memory.view(segments_)).subspan(tensor, 1));
     tensors.segments()[tensor].gradient = gradient;
   }
 
@@ -261,6 +265,7 @@ class foundation {
   counting_communicator<Communicator> ranks;
   learning_rates rates;
   arena memory;
+  [[no_unique_address]] local_reduction<Communicator, stream_type> local;
   open_step<stream_type, counting_communicator<Communicator>> parts;  ///< of a step that is taken in parts
 
  private:

@@ -44,7 +44,8 @@ class stepping {
   /// The result is that of `step`, bit for bit, if the communicator's sums do not depend on where a payload is cut: all of
   /// this library's but NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last to the first, as
   /// soon as all gradients from there on are ready: whole gradients, and SLAMB's selected momentum on the host. What needs all
-  /// gradients first (codes, whose scales do, and what is chosen by value) is exchanged by finish_step.
+  /// gradients first (codes, whose scales do, and what is chosen by value) is exchanged by finish_step, and so is all between nodes
+  /// of several ranks.
   ///
   /// On the host collectives then run on a thread of their own, with which the communicator must be content: for MPI that is
   /// MPI_THREAD_SERIALIZED, and nothing else may call it until finish_step, or MPI_THREAD_MULTIPLE. On CUDA they run on
@@ -74,7 +75,7 @@ class stepping {
     parts.set_all_ready();  // ranks exchange the same buckets, whatever they have said before
     close_if_it_throws([this] {
       send_ready();
-      recipe().finish();
+      finish();
     });
     parts.close();
   }
@@ -82,7 +83,13 @@ class stepping {
  private:
   Recipe& recipe() noexcept { return static_cast<Recipe&>(*this); }
 
+  void finish() {
+    recipe().base_.local.reduce(recipe().base_);
+    recipe().finish();
+  }
+
   void send_ready() {
+    if (recipe().base_.local.is_active()) return;  // nodes sum their gradients when all are ready
     recipe().base_.parts.send_ready([this](const auto& bucket) { return recipe().send_early(bucket); });
   }
 
@@ -101,7 +108,7 @@ class stepping {
     recipe().base_.parts.require_closed("step()");
     recipe().base_.rates.set(rates);
     recipe().begin();
-    recipe().finish();
+    finish();
   }
 
   template <class Rates>

@@ -41,7 +41,29 @@ void call_small(slamb::mpi_communicator& communicator, std::string_view kind, bo
   }
 }
 
+// The last rank is no leader: of what goes wrong with it, its leader tells the leader of the other node, and that one the rest.
+void run_in_nodes(std::string_view kind) {
+  // As short as below where peers are to give up, and longer within a node.
+  const auto timeout = kind == "killed" ? 4s : 60s;
+  slamb::mpi_hierarchy nodes = slamb::split_by_node(
+      MPI_COMM_WORLD, {.ranks_per_node = 2, .between = {.timeout = timeout}, .local = {.timeout = timeout + 1s}});
+  const bool is_last = nodes.rank() == nodes.size() - 1 && nodes.local_rank() == 1;
+  std::vector<float> values(100'000, 1.0F);
+  const auto exchange = [&] {
+    nodes.reduce_locally(std::span<float>(values), host_stream{});
+    nodes.all_reduce_sum(std::span<float>(values), host_stream{});
+  };
+  exchange();  // it works, before
+  if (is_last) {
+    if (kind == "killed") std::raise(SIGKILL);
+    if (kind == "throws") throw std::runtime_error("its disk is full");
+  }
+  exchange();
+  exchange();
+}
+
 void run(std::string_view kind) {
+  if (kind.starts_with("nodes_")) return run_in_nodes(kind.substr(6));
   // Short where peers are to give up, and so long else that a busy machine does not make them.
   const bool says_so = kind == "aborts" || kind == "throws" || kind == "another_size" || kind == "other_settings";
   slamb::mpi_communicator communicator(MPI_COMM_WORLD, {.timeout = says_so ? 60s : 5s});
@@ -87,6 +109,6 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   // Peers are told by messages, which go on while this process is there; and mpirun may end who is left when others have gone,
   // so that they wait for the one that sleeps.
-  std::this_thread::sleep_for(kind == "stalls" ? 8s : 1s);
+  std::this_thread::sleep_for(kind == "stalls" ? 8s : kind == "nodes_killed" ? 3s : 1s);
   std::_Exit(0);
 }

@@ -130,6 +130,12 @@ class cuda_thread_communicator {
         [&] { return detail::all_to_all_fault(send.size(), receive.size(), size_); });
   }
 
+  /// The group fails for `reason`, which every later call of any rank throws: for a rank that cannot go on. Does nothing if
+  /// this rank has thrown.
+  void abort(const std::string& reason) {
+    if (host_) host_->abort(reason);
+  }
+
  private:
   using collective_call = detail::collective_call;
   using posts = std::vector<detail::thread_post>;  // [size]
