@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/backend/cuda/interpreted_backend.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
@@ -330,6 +331,21 @@ TEST_CASE("choose: all memory of the trial comes from the backend's allocator, a
       }
       if (now != 0) throw std::logic_error("something is still held");
     }
+  });
+}
+
+TEST_CASE("choose: works on a backend that runs behind, by memory of that backend") {
+  using adamw = slamb::adamw<metered_communicator, slamb::interpreted_backend>;
+  using lamb = slamb::lamb<metered_communicator, slamb::interpreted_backend>;
+  on_ranks(2, [](rank_scene scene, replica& mine) {
+    const std::vector<float> before = mine.values();
+    auto optimizer = slamb::detail::choose_by<adamw, lamb>(
+        scripted_clock{{2.0, 1.0}}, scene.parameters, {}, {}, std::move(scene.communicator),
+        {.steps = 1, .rounds = 1, .most_elements = 500}, slamb::interpreted_backend{});
+    if (!optimizer.is_compressed()) throw std::logic_error("the faster one was not kept");
+    if (!test_support::same_bits(before, mine.values())) throw std::logic_error("parameters were touched");
+    optimizer.step(0.01);
+    if (optimizer.statistics().step != 1) throw std::logic_error("no step was taken");
   });
 }
 
