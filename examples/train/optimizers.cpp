@@ -24,8 +24,8 @@ struct table_row {
 // Each learning rate is the one of 0.002, 0.005, 0.01, 0.02, 0.05 with the best mean accuracy over 3 seeds on a fifth of
 // the training set that was held out for this choice, with the other settings at their defaults:
 // `slamb_train --held-out --seeds 3 --learning-rate X`. Of equal means it is the one with the smaller deviation. The test
-// set had no part. auto has LAMB's, which suits SLAMB as well. It is trained only where it is named, for what it is depends on
-// the time that steps take.
+// set had no part. auto has LAMB's, which suits SLAMB as well. It is trained only where it is named, for what it is
+// depends on the time that steps take.
 constexpr std::array<table_row, 8> table{{{"lamb", "lamb", "none", 0.01, lamb_combinations},
                                           {"adamw", "adamw", "none", 0.02, adamw_combinations},
                                           {"slamb", "slamb", "random_k", 0.02, slamb_combinations},

@@ -212,8 +212,8 @@ TEST_CASE("choose: a rank alone keeps the dense one without a trial") {
   CHECK(made.dense_seconds == 0.0);
 }
 
-// By a clock of bytes a step takes what it sends: the steps that are timed must be those of the training, of which the planner
-// knows better.
+// By a clock of bytes a step takes what it sends: the steps that are timed must be those of the training, which the
+// planner knows.
 template <class Compressed, class Mean>
 void check_bytes(const typename Compressed::options_type& options, const choose_options& how, const Mean& mean) {
   std::vector<slamb::tensor_shape> shapes;

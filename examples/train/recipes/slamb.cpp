@@ -1,4 +1,4 @@
-// SLAMB with every sparsifier and chain, by itself and where it is chosen before LAMB: in one file, as these are the same types.
+// SLAMB with every sparsifier and chain, by itself and as what is chosen in place of LAMB: the same types, compiled once.
 #include <array>
 #include <cstdint>
 #include <memory>

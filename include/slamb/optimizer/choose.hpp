@@ -41,9 +41,8 @@ struct choose_options {
   double margin = 0.05;      ///< in [0, 1): part of the dense step's time that a compressed step must save
   std::uint64_t steps = 4;   ///< ≥ 1: of each kind that are timed in a round
   std::uint64_t rounds = 2;  ///< ≥ 1: the optimizers take turns, so that a slow moment does not meet one of them alone
-  std::uint64_t most_elements = std::uint64_t{1}
-                                << 24U;    ///< ≥ 1: of the scratch tensors, about; larger models are scaled down
-  std::uint64_t training_steps = 100'000;  ///< ≥ 1: over which a schedule that grows is averaged: 0/1 Adam's
+  std::uint64_t most_elements = 16'777'216;  ///< ≥ 1: of the scratch tensors, about; larger models are scaled down
+  std::uint64_t training_steps = 100'000;    ///< ≥ 1: over which a schedule that grows is averaged: 0/1 Adam's
   std::span<const std::byte> saved{};  ///< a state to go on from, whose optimizer is kept without a trial; empty: none
   restore_options restore{};           ///< of `saved`
 
@@ -264,20 +263,21 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
 /// Times a few steps of both optimizers and constructs the dense one, or the compressed one where that is faster by more
 /// than `margin` and by more than the times of its steps vary.
 ///
-/// The trial takes its steps on scratch tensors, of the same shapes or, above `most_elements`, scaled down, and takes the time
-/// to grow in proportion. What is done now and then is counted as often: SLAMB's mean of the parameters once in
-/// `local_steps`; 0/1 Adam's exchanges as its schedule has them in `training_steps`. The 1-bit optimizers are timed in their
-/// compressed phase. The caller's parameters and gradients are not touched, and the optimizer that is constructed has taken no step and
-/// sent nothing. A rank alone, which sends nothing, keeps the dense one without a trial, and so does a model without elements.
+/// The trial takes its steps on scratch tensors, of the same shapes or, above `most_elements`, scaled down, and takes
+/// time to grow in proportion. What is done now and then is counted as often: SLAMB's mean of the parameters once in
+/// `local_steps`; 0/1 Adam's exchanges as its schedule has them in `training_steps`. The 1-bit optimizers are timed in
+/// their compressed phase. The caller's parameters and gradients are not touched, and the optimizer that is constructed
+/// has taken no step and sent nothing. A rank alone, which sends nothing, keeps the dense one without a trial, and so does
+/// a model without elements.
 ///
 /// @param parameters    the tensors, in the backend's memory; the spans must outlive the optimizer
 /// @param communicator  moved into one optimizer after another, so that a handle that was moved from must not leave
 /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given different
 ///         tensors or settings; communicator_error, as from a step
-/// *Memory*: in the trial at most 8 bytes an element for the scratch tensors, and what one of the optimizers holds; freed before
-/// the optimizer is constructed.
-/// *Cost*: `rounds` · (`steps` + 2) steps of each optimizer, with SLAMB as many means of the parameters, with 0/1 Adam twice
-/// as many steps.
+/// *Memory*: in the trial 8 bytes an element of the scratch tensors, and what one of the optimizers holds for them; freed
+/// before the optimizer is constructed.
+/// *Cost*: `rounds` · (`steps` + 2) steps of each optimizer, with SLAMB as many means of the parameters, with 0/1 Adam
+/// twice as many steps.
 /// *Determinism*: all ranks choose alike; which one is chosen depends on time. What the chosen one computes does not.
 template <class Dense, class Compressed>
 chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters,

@@ -25,9 +25,9 @@
 namespace slamb {
 
 /// How a recipe is tried. `type` is the recipe with schedules that after two steps have come to the steps that most of a
-/// training consists of; `options(o, part)` are its options on tensors of `part` of their size; `take(optimizer, kind)` takes a
-/// step of one of its `kinds`, which follow each other, and `weights(o, training_steps)` says how many of each there are in a
-/// mean step of the training.
+/// training consists of; `options(o, part)` are its options on tensors of `part` of their size; `take(optimizer, kind)`
+/// takes a step of one of its `kinds`, which follow each other, and `weights(o, training_steps)` says how many of each
+/// there are in a mean step of the training.
 template <class Optimizer>
 struct trial_of {
   static_assert(
@@ -117,7 +117,8 @@ struct trial_of<
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
   static constexpr std::size_t kinds = 2;
 
-  // The variance is frozen after the first step. The interval is 2 after the second, so that every third, fifth, … exchanges.
+  // The variance is frozen after the first step. The interval is 2 after the second, so that the third exchanges, the
+  // fifth, and so on.
   static typename type::options_type options(const options_type& o, double /*part*/) {
     return {.beta1 = o.beta1,
             .beta2 = o.beta2,
