@@ -86,13 +86,14 @@ struct scripted_clock {
 struct script {
   std::vector<double> dense{};
   std::vector<double> sparse{};
-  double average = 0.0;  ///< of the parameters, with SLAMB
+  double average = 0.0;  ///< of the parameters, with SLAMB: after the first of its steps
 
   scripted_clock clock() const {
     scripted_clock all;
     for (int round = 0; round < 2; ++round) {
       all.intervals.insert(all.intervals.end(), dense.begin(), dense.end());
-      for (const double seconds : sparse) all.intervals.insert(all.intervals.end(), {seconds, average});
+      all.intervals.insert(all.intervals.end(), sparse.begin(), sparse.end());
+      all.intervals.insert(all.intervals.end() - static_cast<std::ptrdiff_t>(sparse.size()) + 1, average);
     }
     return all;
   }

@@ -96,7 +96,7 @@ struct choice {
   bool is_compressed = false;        ///< the compressed optimizer was kept
   double dense_seconds = 0.0;        ///< of a mean step of a training, all tensors in it; 0: nothing was tried
   double compressed_seconds = 0.0;   ///< likewise
-  std::uint64_t trial_steps = 0;     ///< that were timed of each kind of step
+  std::uint64_t trial_steps = 0;     ///< of each optimizer that were timed
   std::uint64_t trial_elements = 0;  ///< of the scratch tensors that they were taken on
 };
 

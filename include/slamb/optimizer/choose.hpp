@@ -39,7 +39,7 @@ enum class keep_rule {
 struct choose_options {
   keep_rule keep = keep_rule::measure;
   double margin = 0.05;      ///< in [0, 1): part of the dense step's time that a compressed step must save
-  std::uint64_t steps = 4;   ///< ≥ 1: of each kind that are timed in a round
+  std::uint64_t steps = 4;   ///< ≥ 1: of each optimizer that are timed in a round
   std::uint64_t rounds = 2;  ///< ≥ 1: the optimizers take turns, so that a slow moment does not meet one of them alone
   std::uint64_t most_elements = 16'777'216;  ///< ≥ 1: of the scratch tensors, about; larger models are scaled down
   std::uint64_t training_steps = 100'000;    ///< ≥ 1: over which a schedule that grows is averaged: 0/1 Adam's
@@ -276,8 +276,8 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
 ///         tensors or settings; communicator_error, as from a step
 /// *Memory*: in the trial 8 bytes an element of the scratch tensors, and what one of the optimizers holds for them; freed
 /// before the optimizer is constructed.
-/// *Cost*: `rounds` · (`steps` + 2) steps of each optimizer, with SLAMB as many means of the parameters, with 0/1 Adam
-/// twice as many steps.
+/// *Cost*: `rounds` · (`steps` + 2) steps of each optimizer, and in each round one of SLAMB's means of the parameters, or
+/// `steps` steps of 0/1 Adam more.
 /// *Determinism*: all ranks choose alike; which one is chosen depends on time. What the chosen one computes does not.
 template <class Dense, class Compressed>
 chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters,

@@ -26,8 +26,8 @@ namespace slamb {
 
 /// How a recipe is tried. `type` is the recipe with schedules that after two steps have come to the steps that most of a
 /// training consists of; `options(o, part)` are its options on tensors of `part` of their size; `take(optimizer, kind)`
-/// takes a step of one of its `kinds`, which follow each other, and `weights(o, training_steps)` says how many of each
-/// there are in a mean step of the training.
+/// takes a step of one of its `kinds`, which follow each other, those from `each_time` on only once a round, and
+/// `weights(o, training_steps)` says how many of each there are in a mean step of the training.
 template <class Optimizer>
 struct trial_of {
   static_assert(
@@ -46,7 +46,7 @@ struct trial_of_equal_steps {
   using type = Optimizer;
   using communicator_type = Communicator;
   using backend_type = Backend;
-  static constexpr std::size_t kinds = 1;
+  static constexpr std::size_t kinds = 1, each_time = 1;
 
   template <class Options>
   static std::array<double, 1> weights(const Options& /*options*/, std::uint64_t /*training_steps*/) {
@@ -72,7 +72,7 @@ struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator,
   using communicator_type = Communicator;
   using backend_type = Backend;
   using options_type = typename type::options_type;
-  static constexpr std::size_t kinds = 2;
+  static constexpr std::size_t kinds = 2, each_time = 1;
 
   static options_type options(options_type o, double part) {
     o.local_steps = 0;
@@ -115,7 +115,7 @@ struct trial_of<
   using communicator_type = Communicator;
   using backend_type = Backend;
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
-  static constexpr std::size_t kinds = 2;
+  static constexpr std::size_t kinds = 2, each_time = 2;
 
   // The variance is frozen after the first step. The interval is 2 after the second, so that the third exchanges, the
   // fifth, and so on.
@@ -182,7 +182,7 @@ class trial {
         "explicit_mask; construct the optimizer itself");
   }
 
-  /// Takes `steps` steps of each kind with the communicator, after some that are not timed, and gives it back.
+  /// A round: takes `steps` steps with the communicator, after two that are not timed, and gives it back.
   /// @param clock  clock(): seconds, a double
   /// @throws what the optimizer throws
   template <class Executor, class Clock>
@@ -198,7 +198,7 @@ class trial {
     for (int untimed = 0; untimed < 2; ++untimed) optimizer.step(trial_rate);
     wait();
     for (std::uint64_t i = 0; i < steps; ++i) {
-      for (std::size_t kind = 0; kind < how::kinds; ++kind) {
+      for (std::size_t kind = 0; kind < (i == 0 ? how::kinds : how::each_time); ++kind) {
         const double start = clock();
         how::take(optimizer, kind);
         wait();
