@@ -160,8 +160,8 @@ inline double median_of(std::vector<double> values) {
 /// The median, and the median of the distances to it, which single slow steps do not touch.
 inline typical_time typical_of(const std::vector<double>& seconds) {
   const double median = median_of(seconds);
-  std::vector<double> distances;
-  for (const double s : seconds) distances.push_back(std::abs(s - median));
+  std::vector<double> distances = seconds;
+  for (double& s : distances) s = std::abs(s - median);
   return {median, median_of(std::move(distances))};
 }
 
@@ -216,8 +216,8 @@ class trial {
     for (std::size_t kind = 0; kind < how::kinds; ++kind) {
       through_backend_memory<communicator_type, Executor> through{ranks, executor, memory};
       through.all_reduce_sum(std::span<float>(seconds_[kind]), executor.stream());
-      std::vector<double> means;
-      for (const float sum : seconds_[kind]) means.push_back(static_cast<double>(sum) / ranks.size());
+      std::vector<double> means(seconds_[kind].begin(), seconds_[kind].end());
+      for (double& sum : means) sum /= ranks.size();
       const typical_time one = typical_of(means);
       all.seconds += weights_[kind] * one.seconds;
       all.deviation += weights_[kind] * one.deviation;
