@@ -26,8 +26,8 @@ namespace slamb {
 /// optimizer.
 ///
 /// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time, which MPI
-/// must allow (MPI_THREAD_FUNNELED: the one that has started it). A call returns when this rank's buffers may be used
-/// again. Buffers are host memory of any alignment and size.
+/// must allow: the one that has started it, or with MPI_THREAD_SERIALIZED any. A call returns when this rank's buffers
+/// may be used again. Buffers are host memory of any alignment and size.
 ///
 /// Every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any message; the peers wait for this

@@ -28,11 +28,12 @@ namespace slamb {
 /// ranks that do not come. Catch and print exceptions inside of the scope, then, for nothing is said outside of it.
 class mpi_environment {
  public:
-  /// Asks for MPI_THREAD_FUNNELED: collectives from the thread that made this. MPI must not have been started.
+  /// Asks for MPI_THREAD_SERIALIZED: collectives from any thread, one at a time, as steps in parts need. Where MPI has but
+  /// MPI_THREAD_FUNNELED, they must come from the thread that made this. MPI must not have been started.
   /// @throws mpi_error
   mpi_environment(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
     int provided = MPI_THREAD_SINGLE;
-    const int code = MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+    const int code = MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     if (code != MPI_SUCCESS) throw mpi_error(code, "MPI_Init_thread", "mpi_environment");
     if (provided < MPI_THREAD_FUNNELED) {
       MPI_Finalize();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -80,6 +81,10 @@ class mpi_handle {
   /// What errors name from now on, and their number among the calls of this rank.
   void begin(const collective_call& call) {
     throw_if_unusable();
+    if (!is_callable_here())
+      throw std::logic_error("slamb: " + here() +
+                             " was called from another thread than the one that has started MPI, " +
+                             "for which alone it was started; ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
     call_ = call;
     is_in_call_ = true;
     ++calls_;

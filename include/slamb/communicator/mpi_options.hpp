@@ -46,6 +46,15 @@ inline void require_mpi() {
   }
 }
 
+/// Whether MPI takes calls from this thread.
+inline bool is_callable_here() noexcept {
+  int provided = MPI_THREAD_SINGLE;
+  int is_main = 0;
+  static_cast<void>(MPI_Query_thread(&provided));
+  if (provided < MPI_THREAD_SERIALIZED) static_cast<void>(MPI_Is_thread_main(&is_main));
+  return provided >= MPI_THREAD_SERIALIZED || is_main != 0;
+}
+
 inline void require_intracommunicator(MPI_Comm comm) {
   if (comm == MPI_COMM_NULL) throw std::invalid_argument("slamb: mpi_communicator: the communicator is MPI_COMM_NULL");
   int is_inter = 0;

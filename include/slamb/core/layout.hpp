@@ -115,7 +115,11 @@ class layout {
   /// The tiles of a tensor.
   tile_range tiles_of(std::size_t segment) const noexcept { return {first_tile_[segment], first_tile_[segment + 1]}; }
 
-  /// Place of the tile's first element, all tensors laid end to end.
+  /// Place of a tensor's first element, all tensors laid end to end; of one past the last, the end of all.
+  std::uint64_t first_element(std::size_t tensor) const noexcept {
+    return tensor == segments_.size() ? elements_ : segments_[tensor].first;
+  }
+  /// Place of the tile's first element.
   std::uint64_t first_element(const tile& t) const noexcept { return segments_[t.segment].first + t.first; }
 
  private:

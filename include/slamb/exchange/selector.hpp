@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "slamb/compressor/chain.hpp"
@@ -52,8 +53,12 @@ concept selects_on_device = requires {
 /// Selects by the step alone.
 template <class Sparsifier, class Base>
 class selector {
+  static constexpr bool is_stored = !Base::executor_type::is_synchronous && selects_on_device<Sparsifier>;
+
  public:
   using selection_type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
+  /// What `select` returns: the selection, or where it is.
+  using selected_type = std::conditional_t<is_stored, stored_selection<selection_type>, selection_type>;
 
   void plan(Base& base) {
     if constexpr (is_stored) stored_ = base.memory.template plan<selection_type>("choice", 1);
@@ -72,18 +77,17 @@ class selector {
   /// What is selected at the step that has begun.
   /// @param pass  forms the values, for those that look at them
   template <class Pass>
-  auto select(const Sparsifier& sparsifier, Base& base, const model_view& /*view*/, const Pass& /*pass*/) const {
+  selected_type select(const Sparsifier& sparsifier, Base& base, const model_view& /*view*/,
+                       const Pass& /*pass*/) const {
     if constexpr (requires { sparsifier.require_ready(std::uint64_t{}); })
       sparsifier.require_ready(base.tensors.elements());
     if constexpr (is_stored)
-      return stored_selection<selection_type>{base.memory.view(stored_).data()};
+      return {base.memory.view(stored_).data()};
     else
       return sparsifier.at(base.this_step("its compressor selects by its number on the host"));
   }
 
  private:
-  static constexpr bool is_stored = !Base::executor_type::is_synchronous && selects_on_device<Sparsifier>;
-
   region<selection_type> stored_;
 };
 
@@ -96,6 +100,7 @@ class selector<Sparsifier, Base> {
                 "root, stream) for the Backend's stream: the leader tells the others what it has chosen");
 
   using selection_type = bitmap_selection;
+  using selected_type = bitmap_selection;
 
   void plan(Base& base) {
     bits_ = base.memory.template plan<std::uint16_t>("choice", (base.tensors.state_elements() + 15) / 16);

@@ -25,6 +25,7 @@
 #include "slamb/optimizer/common_passes.hpp"
 #include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/model_norms.hpp"
+#include "slamb/optimizer/open_step.hpp"
 #include "slamb/optimizer/phase_log.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/step_count.hpp"
@@ -187,6 +188,7 @@ class foundation {
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const float* gradient) {
     tensors.require_gradient(tensor, gradient);
+    if (parts.is_ready(tensor)) parts.require_closed("set_gradient() of a tensor that is ready");
     segment changed = std::as_const(tensors).segments()[tensor];
     changed.gradient = gradient;
     executor.upload(std::span<const segment>(&changed, 1), memory.view(segments_).subspan(tensor, 1));
@@ -221,11 +223,13 @@ class foundation {
   /// The state of an optimizer, whose visit_state(self, part) knows all of its parts.
   template <class Optimizer>
   std::vector<std::byte> save(const Optimizer& optimizer) const {
+    parts.require_closed("save_state()");
     return save_parts(executor, kind_of<Optimizer>(), ranks.rank(), ranks.size(),
                       [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
   }
   template <class Optimizer>
   void restore(Optimizer& optimizer, std::span<const std::byte> saved, const restore_options& options) {
+    parts.require_closed("load_state()");
     restore_parts(executor, kind_of<Optimizer>(), ranks.rank(), ranks.size(), saved, options,
                   [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
     executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
@@ -239,6 +243,7 @@ class foundation {
   void enter_phase(std::string_view name) { phases_.enter(name, steps() + 1, ranks.counts()); }
 
   statistics report(bool with_norms) const {
+    parts.require_closed("statistics()");
     statistics all{.step = steps(),
                    .skipped_steps = executor.read(&record()->skipped),
                    .local_skips = executor.read(&record()->left_out),
@@ -254,6 +259,7 @@ class foundation {
   counting_communicator<Communicator> ranks;
   learning_rates rates;
   arena memory;
+  open_step<stream_type, counting_communicator<Communicator>> parts;  ///< of a step that is taken in parts
 
  private:
   std::uint64_t steps_with_ranks() {

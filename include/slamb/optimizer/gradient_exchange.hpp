@@ -49,6 +49,10 @@ class gradient_exchange {
 
   /// What is read as the gradient, times this, is the mean.
   static double scale(const Base& base) noexcept { return 1.0 / base.ranks.size(); }
+  /// Begins to exchange a bucket, if that can be done before the rest.
+  bool send_early(const tensor_batch& bucket, Base& base) {
+    return send_whole_gradient(base, base.memory.view(buffer_), settings_.skip_non_finite, bucket);
+  }
   model_view exchange(Base& base) {
     return exchange_whole_gradient(base, base.memory.view(buffer_), settings_.skip_non_finite, settings_.max_norm);
   }
@@ -100,6 +104,7 @@ class gradient_exchange<Compressor, ErrorFeedback, Base> {
   void start(Base& base) { codes_.start(base); }
 
   static double scale(const Base& /*base*/) noexcept { return 1.0; }
+  static bool send_early(const tensor_batch& /*bucket*/, Base& /*base*/) noexcept { return false; }
   model_view exchange(Base& base) {
     if (!codes_.is_active(base))
       return exchange_whole_gradient(base, {}, settings_.skip_non_finite, settings_.max_norm);
@@ -207,6 +212,7 @@ requires(!requires { requires Compressor::selects_all; } &&
   void start(Base& /*base*/) {}
 
   static double scale(const Base& /*base*/) noexcept { return 1.0; }
+  static bool send_early(const tensor_batch& /*bucket*/, Base& /*base*/) noexcept { return false; }
   model_view exchange(Base& base) {
     if (base.ranks.size() == 1) return exchange_whole_gradient(base, {}, settings_.skip_non_finite, settings_.max_norm);
     model_view g = base.view();

@@ -22,6 +22,7 @@
 #include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
 #include "slamb/optimizer/settings.hpp"
+#include "slamb/optimizer/stepping.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
@@ -38,6 +39,8 @@ struct lamb_options {
   double max_gradient_norm = 0.0;  ///< c: g ← g / max(1, ‖g‖/c) with the norm over all tensors; 0 or ∞: off
   bool skip_non_finite = true;     ///< skip a step, on all ranks, when a gradient of any is not finite
   bool compress_alone = false;     ///< encodes and decodes with one rank too, if the compressor is a quantizer
+  std::uint64_t bucket_bytes = std::uint64_t{1}
+                               << 24U;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -60,11 +63,11 @@ struct lamb_options {
 /// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
-class basic_lamb {
+class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
  public:
+  static constexpr bool needs_rates_on_host = false;
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
   static constexpr const char* recipe = "basic_lamb";  ///< as saved states name it
-
   /// @throws std::invalid_argument naming what is out of range
   static void validate(const options_type& o) {
     validate_settings(o);
@@ -87,21 +90,6 @@ class basic_lamb {
     base_.find_constant_factors(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(base_, 4 * sizeof(float));
     base_.enter_phase("dense");
-  }
-
-  /// One step with one learning rate.
-  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error, with all state as it
-  /// was
-  void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
-  /// One step with a learning rate for each group. *Stream*: synchronous on the host.
-  void step(std::span<const double> rates_by_group) {
-    base_.rates.set(rates_by_group);
-    take_step();
-  }
-  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
-  void step(const learning_rates_at& rates) {
-    base_.rates.set(rates);
-    take_step();
   }
 
   /// Nothing to do: parameters are the same on all ranks after every step.
@@ -143,12 +131,14 @@ class basic_lamb {
  private:
   template <::slamb::communicator, class>
   friend class foundation;
+  friend class stepping<basic_lamb>;
 
   using factors_type = factors_of<TrustRatio>;
   using base_type = foundation<Communicator, Backend>;
 
-  void take_step() {
-    base_.template begin_step<TrustRatio>(options_, exchange_.scale(base_));
+  void begin() { base_.template begin_step<TrustRatio>(options_, exchange_.scale(base_)); }
+  bool send_early(const tensor_batch& bucket) { return exchange_.send_early(bucket, base_); }
+  void finish() {
     // docs/algorithms/lamb.md (1), (2)
     const model_view g = exchange_.exchange(base_);
     if (!base_.is_known_to_be_refused()) {

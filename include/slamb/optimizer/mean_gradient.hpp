@@ -46,7 +46,20 @@ void clip_gradient(const model_view& view, Base& base, double c, std::uint32_t* 
   base.executor.invoke(clip_gradient_scale{base.record(), base.scalars(), base.sums(), c});
 }
 
-/// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N. Nothing that lasts is changed; the step is
+/// Begins the exchange of the whole gradients of a bucket, into their places of `buffer`.
+/// @return whether there is anything to exchange
+template <class Base>
+bool send_whole_gradient(Base& base, std::span<float> buffer, bool skip_non_finite, const tensor_batch& bucket) {
+  if (base.ranks.size() == 1) return false;
+  model_view g = base.view();
+  g.exchanged = buffer.data();
+  base.executor.run(gather_gradient{}, g, bucket.tiles, nullptr, skip_non_finite ? base.not_finite() : nullptr);
+  const std::uint64_t first = base.tensors.first_element(bucket.first);
+  base.parts.start_sum(buffer.subspan(first, base.tensors.first_element(bucket.last) - first), base.ranks);
+  return true;
+}
+
+/// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N, but for what has been sent. Nothing that lasts is changed; the step is
 /// refused, on all ranks, if a gradient of any is not finite.
 ///
 /// @param buffer  [elements], with more than one rank
@@ -59,11 +72,14 @@ model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool ski
   std::uint32_t* const not_finite = skip_non_finite ? base.not_finite() : nullptr;
   if (base.ranks.size() > 1) {
     g.exchanged = buffer.data();
-    base.executor.run(gather_gradient{}, g, base.all_tiles(), nullptr, not_finite);
+    const tensor_batch sent = base.parts.sent_from(base.tensors);
+    base.executor.run(gather_gradient{}, g, {0, sent.tiles.first}, nullptr, not_finite);
+    base.parts.join();
+    const std::span<float> rest = buffer.first(base.tensors.first_element(sent.first));
     if (skip_non_finite)
-      all_reduce_or_refuse(buffer, base);
-    else if (!buffer.empty())
-      base.ranks.all_reduce_sum(buffer, base.executor.stream());
+      all_reduce_or_refuse(rest, base);
+    else if (!rest.empty())
+      base.ranks.all_reduce_sum(rest, base.executor.stream());
     g.gradient_is_exchanged = true;
     clip_gradient(g, base, max_norm);
     return g;

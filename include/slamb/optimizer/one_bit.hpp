@@ -20,6 +20,7 @@
 #include "slamb/optimizer/model_norms.hpp"
 #include "slamb/optimizer/one_bit_passes.hpp"
 #include "slamb/optimizer/settings.hpp"
+#include "slamb/optimizer/stepping.hpp"
 #include "slamb/schedule/warm_up.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
@@ -34,7 +35,9 @@ struct one_bit_options {
   double epsilon = 1e-8;        ///< > 0
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool compress_alone = false;  ///< encodes and decodes with one rank too: what compression does, without a network
-  WarmUp warm_up{};             ///< when the variance is frozen and compression begins
+  std::uint64_t bucket_bytes = std::uint64_t{1}
+                               << 24U;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  WarmUp warm_up{};                     ///< when the variance is frozen and compression begins
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -53,7 +56,8 @@ struct one_bit_options {
 /// *Reference*: 1-bit Adam, arXiv 2102.02888, algorithm 1; 1-bit LAMB, arXiv 2104.06069, algorithm 1.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend, warm_up_schedule WarmUp = fixed_warm_up>
-class basic_one_bit {
+class basic_one_bit
+    : public stepping<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>> {
   static_assert(
       quantizer<Compressor>,
       "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, as sign and int8 "
@@ -61,9 +65,9 @@ class basic_one_bit {
   static_assert(!frozen_ratio<TrustRatio> || TrustRatio::sums_per_segment > 0, "slamb: a frozen ratio is made of sums");
 
  public:
+  static constexpr bool needs_rates_on_host = false;
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
   static constexpr const char* recipe = "basic_one_bit";  ///< as saved states name it
-
   /// @throws std::invalid_argument naming what is out of range
   static void validate(const options_type& o) {
     validate_settings(o);
@@ -93,21 +97,6 @@ class basic_one_bit {
     batches_ = batches_for<TrustRatio>(base_, 5 * sizeof(float));
     if constexpr (is_frozen) start_kept();
     base_.enter_phase("warm-up");
-  }
-
-  /// One step with one learning rate.
-  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error, with all state as it
-  /// was
-  void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
-  /// One step with a learning rate for each group. *Stream*: synchronous on the host.
-  void step(std::span<const double> rates_by_group) {
-    base_.rates.set(rates_by_group);
-    take_step();
-  }
-  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
-  void step(const learning_rates_at& rates) {
-    base_.rates.set(rates);
-    take_step();
   }
 
   /// Nothing to do: parameters are the same on all ranks after every step.
@@ -147,6 +136,7 @@ class basic_one_bit {
  private:
   template <::slamb::communicator, class>
   friend class foundation;
+  friend class stepping<basic_one_bit>;
 
   static constexpr bool is_frozen = frozen_ratio<TrustRatio>;
   static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
@@ -162,17 +152,27 @@ class basic_one_bit {
     return all;
   }
 
-  void take_step() {
-    const bool may_end =
+  void begin() {
+    may_end_ =
         !is_compressed_ && base_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
                                                     "its warm-up may end; capture steps of the compressed phase");
+    if (is_compressed_)
+      base_.template begin_step<TrustRatio>(options_, 1.0, exchange_.starts(base_, base_.memory.view(buffer_)));
+    else
+      base_.template begin_step<TrustRatio>(options_, 1.0 / base_.ranks.size());
+  }
+
+  bool send_early(const tensor_batch& bucket) {
+    return !is_compressed_ && send_whole_gradient(base_, base_.floats_of(buffer_), true, bucket);
+  }
+
+  void finish() {
     is_compressed_ ? step_compressed() : step_warming_up();
-    if (base_.end_step() && may_end && warm_up_ends()) begin_compression();
+    if (base_.end_step() && may_end_ && warm_up_ends()) begin_compression();
   }
 
   // docs/algorithms/one_bit_adam.md (1) … (5), one_bit_lamb.md (1) … (7)
   void step_warming_up() {
-    base_.template begin_step<TrustRatio>(options_, 1.0 / base_.ranks.size());
     const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
     if (base_.is_known_to_be_refused()) return;
     take_adam_step(base_, g, update(), batches_, keep_average<TrustRatio>{factors(), kept().data()});
@@ -180,7 +180,6 @@ class basic_one_bit {
 
   // docs/algorithms/one_bit_adam.md (6) … (9), one_bit_lamb.md (11) … (20)
   void step_compressed() {
-    base_.template begin_step<TrustRatio>(options_, 1.0, exchange_.starts(base_, base_.memory.view(buffer_)));
     const exchanged_momentum<TrustRatio> momentum{update(), signal_scales()};
     exchange_.send(momentum, base_, view(), base_.memory.view(buffer_));
     if (base_.is_known_to_be_refused()) return;
@@ -286,6 +285,7 @@ class basic_one_bit {
   std::vector<tensor_batch> batches_;
   typename WarmUp::state_type warm_up_{};
   bool is_compressed_ = false;
+  bool may_end_ = false;  // the warm-up, with the step that is taken
   std::uint64_t warm_up_end_ = 0;
 };
 

@@ -38,6 +38,7 @@ void validate_settings(const Options& o) {
   detail::require_decay_rate("beta2", o.beta2);
   detail::require_positive("epsilon", o.epsilon);
   detail::require_non_negative("weight_decay", o.weight_decay);
+  detail::require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
   validate_policy(o.compressor);
   validate_policy(o.error_feedback);
   if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
@@ -60,6 +61,7 @@ agreement agreement_of(std::string_view recipe, const Options& o, std::size_t te
   all.add("beta2", o.beta2);
   all.add("epsilon", o.epsilon);
   all.add("bias_correction", corrects_bias(o) ? 1.0 : 0.0);
+  all.add_word("bucket_bytes", o.bucket_bytes);
   describe_policy(o.compressor, all);
   describe_policy(o.error_feedback, all);
   if constexpr (requires { o.trust_ratio; }) describe_policy(o.trust_ratio, all);

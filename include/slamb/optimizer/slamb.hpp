@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -25,6 +25,7 @@
 #include "slamb/optimizer/parameter_average.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/slamb_passes.hpp"
+#include "slamb/optimizer/stepping.hpp"
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 
@@ -41,6 +42,8 @@ struct slamb_options {
   bool bias_correction = true;       ///< false: m̂ = m, v̂ = v
   std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
+  std::uint64_t bucket_bytes = std::uint64_t{1}
+                               << 24U;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -63,7 +66,7 @@ struct slamb_options {
 /// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
           class Backend>
-class basic_slamb {
+class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   static_assert(
       !requires(const sparsifier_type& c) { c.at(std::uint64_t{1}); } ||
@@ -85,9 +88,9 @@ class basic_slamb {
                 "slamb: basic_slamb has no error buffers; its ErrorFeedback must ask for none, as local_momentum does");
 
  public:
+  static constexpr bool needs_rates_on_host = false;
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
   static constexpr const char* recipe = "basic_slamb";  ///< as saved states name it
-
   /// @throws std::invalid_argument naming what is out of range
   static void validate(const options_type& o) {
     validate_settings(o);
@@ -106,7 +109,7 @@ class basic_slamb {
         exchange_(options.compressor) {
     mark_dense_tensors();
     plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(base_.tensors).segments());
-    const std::vector<float> freshness = freshness_by_age();
+    const std::vector<float> freshness = freshness_by_age(options_.beta3);
     base_.plan_sums(TrustRatio::sums_per_segment);
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
     tile_first_ = base_.memory.template plan<std::uint64_t>("payload", base_.tensors.tiles().size() + 1);
@@ -123,26 +126,13 @@ class basic_slamb {
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
   }
 
-  /// One step with one learning rate.
-  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error: with all state as it
-  ///         was, or, if the averaging of parameters failed, with the step taken and the parameters averaged in part
-  ///         or not at all
-  void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
-  /// One step with a learning rate for each group. *Stream*: synchronous on the host.
-  void step(std::span<const double> rates_by_group) {
-    base_.rates.set(rates_by_group);
-    take_step();
-  }
-  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
-  void step(const learning_rates_at& rates) {
-    base_.rates.set(rates);
-    take_step();
-  }
-
   /// p ← mean of p over ranks: before an evaluation or a save, for between averagings the ranks' parameters differ.
   /// Collective: every rank must call it.
   /// @throws communicator_error
-  void synchronize_parameters() { average_parameters(base_, base_.memory.view(payload_)); }
+  void synchronize_parameters() {
+    base_.parts.require_closed("synchronize_parameters()");
+    average_parameters(base_, base_.memory.view(payload_));
+  }
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
   ///                    time
@@ -172,6 +162,7 @@ class basic_slamb {
  private:
   template <::slamb::communicator, class>
   friend class foundation;
+  friend class stepping<basic_slamb>;
 
   using base_type = foundation<Communicator, Backend>;
   using selector_type = selector<sparsifier_type, base_type>;
@@ -181,21 +172,49 @@ class basic_slamb {
 
   static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
 
-  void take_step() {
-    const bool averages = averages_now();
+  void begin() {
+    averages_ = averages_now();
     base_.template begin_step<TrustRatio>(options_, 1.0, selector_.finds(sparsifier_of(options_.compressor), base_));
-    const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
-    const auto selection = selector_.select(sparsifier_of(options_.compressor), base_, base_.view(),
-                                            momentum_to_choose_from<TrustRatio>{update});
-    const std::span<float> sent = place_payload<sparsifier_type>(base_, selection, base_.memory.view(tile_first_),
-                                                                 base_.memory.view(payload_).first(plane_));
+    if constexpr (!chooser<sparsifier_type>) place();
+  }
 
-    // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
-    base_.executor.run(form_payload<TrustRatio>{update}, base_.view(), payload(), selection, base_.all_tiles(),
-                       base_.sums(), base_.not_finite());
-    exchange_.exchange(sent, nullptr, base_);
-    if (!base_.is_known_to_be_refused()) update_parameters(update, selection);
-    if (base_.end_step() && averages) average_parameters(base_, base_.memory.view(payload_), base_.was_refused());
+  // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload.
+  bool send_early(const tensor_batch& bucket) {
+    if constexpr (chooser<sparsifier_type> || chained<Compressor> || !base_type::executor_type::is_synchronous) {
+      return false;
+    } else {
+      const std::span<const std::uint64_t> tile_first = base_.memory.view(tile_first_);
+      const std::uint64_t first = tile_first[bucket.tiles.first];
+      if (base_.ranks.size() == 1 || first == 0) return false;  // the last part tells all ranks of an overflow
+      form(bucket.tiles);
+      base_.parts.start_sum(sent_.subspan(first, tile_first[bucket.tiles.last] - first), base_.ranks);
+      return true;
+    }
+  }
+
+  void finish() {
+    if constexpr (chooser<sparsifier_type>) place();
+    const std::size_t rest = base_.parts.sent_from(base_.tensors).tiles.first;
+    form({0, rest});
+    base_.parts.join();
+    exchange_.exchange(rest == base_.tensors.tiles().size() ? sent_ : sent_.first(base_.memory.view(tile_first_)[rest]),
+                       nullptr, base_);
+    if (!base_.is_known_to_be_refused()) update_parameters();
+    if (base_.end_step() && averages_) average_parameters(base_, base_.memory.view(payload_), base_.was_refused());
+  }
+
+  // Where what is selected goes in the payload.
+  void place() {
+    selection_.emplace(selector_.select(sparsifier_of(options_.compressor), base_, base_.view(),
+                                        momentum_to_choose_from<TrustRatio>{update()}));
+    sent_ = place_payload<sparsifier_type>(base_, *selection_, base_.memory.view(tile_first_),
+                                           base_.memory.view(payload_).first(plane_));
+  }
+
+  // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
+  void form(tile_range tiles) {
+    base_.executor.run(form_payload<TrustRatio>{update()}, base_.view(), payload(), *selection_, tiles, base_.sums(),
+                       base_.not_finite());
   }
 
   bool averages_now() {
@@ -206,20 +225,21 @@ class basic_slamb {
                "synchronize_parameters() yourself");
   }
 
-  template <class Selection>
-  void update_parameters(const adam_update<TrustRatio>& update, const Selection& selection) {
+  adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }
+
+  void update_parameters() {
     const float received_scale = exchange_.scale(base_);  // to the mean
 
     // R(M), R(¬M): docs/algorithms/slamb.md (11) … (15)
     if constexpr (TrustRatio::sums_per_segment > 0) {
-      base_.executor.run_packed(sum_received<TrustRatio>{update, received_scale}, base_.view(), payload(),
+      base_.executor.run_packed(sum_received<TrustRatio>{update(), received_scale}, base_.view(), payload(),
                                 base_.all_tiles(), base_.sums());
       base_.template finish_sums<TrustRatio::sums_per_segment>(0, base_.tensors.segments().size(),
                                                                base_.factors_from_sums(options_.trust_ratio, factors_));
     }
 
     // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
-    base_.executor.run(apply_received<TrustRatio>{update, received_scale}, base_.view(), payload(), selection,
+    base_.executor.run(apply_received<TrustRatio>{update(), received_scale}, base_.view(), payload(), *selection_,
                        base_.all_tiles());
   }
 
@@ -235,14 +255,6 @@ class basic_slamb {
   void mark_dense_tensors() {
     for (segment& s : base_.tensors.segments())
       s.dense = goes_whole(s.size, s.one_dimensional, !s.dense, options_.dense_below);
-  }
-
-  // β3^a for a = 0, 1, … until it no longer changes, at most 65536 of them.
-  std::vector<float> freshness_by_age() const {
-    std::vector<float> all{1.0F};
-    while (all.size() < 65536 && all.back() > 0.0F && options_.beta3 < 1.0)
-      all.push_back(static_cast<float>(std::pow(options_.beta3, static_cast<double>(all.size()))));
-    return all;
   }
 
   payload_view payload() const noexcept {
@@ -273,6 +285,10 @@ class basic_slamb {
   region<age_type> age_;
   region<float> payload_;
   std::uint64_t plane_ = 0;  // elements of one payload plane
+  // Of the step that is taken:
+  std::optional<typename selector_type::selected_type> selection_;
+  std::span<float> sent_;
+  bool averages_ = false;
 };
 
 /// SLAMB with the paper's policies and defaults. For small data sets the paper uses H = 50. Fix k and tune β3.

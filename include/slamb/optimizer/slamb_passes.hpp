@@ -2,13 +2,23 @@
 // leaves everything as it was: pass A forms the payload, B sums what was received, C updates.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "slamb/core/element.hpp"
 #include "slamb/core/selected_pass.hpp"
 #include "slamb/optimizer/adam_passes.hpp"
 
 namespace slamb {
+
+/// β3^a for a = 0, 1, … until it no longer changes, at most 65536 of them.
+inline std::vector<float> freshness_by_age(double beta3) {
+  std::vector<float> all{1.0F};
+  while (all.size() < 65536 && all.back() > 0.0F && beta3 < 1.0)
+    all.push_back(static_cast<float>(std::pow(beta3, static_cast<double>(all.size()))));
+  return all;
+}
 
 /// What a compressor that chooses by value looks at: m with this rank's gradient in it.
 template <class TrustRatio>

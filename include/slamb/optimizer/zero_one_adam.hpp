@@ -19,6 +19,7 @@
 #include "slamb/optimizer/mean_gradient.hpp"
 #include "slamb/optimizer/parameter_average.hpp"
 #include "slamb/optimizer/settings.hpp"
+#include "slamb/optimizer/stepping.hpp"
 #include "slamb/optimizer/zero_one_passes.hpp"
 #include "slamb/schedule/intervals.hpp"
 
@@ -27,11 +28,13 @@ namespace slamb {
 /// Settings of `basic_zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
 struct zero_one_adam_options {
-  double beta1 = 0.9;                    ///< in [0, 1)
-  double beta2 = 0.999;                  ///< in [0, 1)
-  double epsilon = 1e-8;                 ///< > 0
-  double weight_decay = 0.01;            ///< λ ≥ 0
-  bool compress_alone = false;           ///< encodes and decodes with one rank too
+  double beta1 = 0.9;           ///< in [0, 1)
+  double beta2 = 0.999;         ///< in [0, 1)
+  double epsilon = 1e-8;        ///< > 0
+  double weight_decay = 0.01;   ///< λ ≥ 0
+  bool compress_alone = false;  ///< encodes and decodes with one rank too
+  std::uint64_t bucket_bytes = std::uint64_t{1}
+                               << 24U;   ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   VarianceSchedule variance_schedule{};  ///< when the variance is refreshed, and when it is frozen
   LocalSchedule local_schedule{};        ///< when what local steps have moved is exchanged
   Compressor compressor{};
@@ -54,15 +57,17 @@ struct zero_one_adam_options {
 template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, class Backend,
           variance_schedule VarianceSchedule = exponential_variance_interval,
           local_schedule LocalSchedule = doubling_local_interval>
-class basic_zero_one_adam {
+class basic_zero_one_adam
+    : public stepping<
+          basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>> {
   static_assert(quantizer<Compressor>,
                 "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, as "
                 "sign and int8 are. Sparsifiers and chains go with basic_slamb and basic_lamb");
 
  public:
+  static constexpr bool needs_rates_on_host = true;
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
   static constexpr const char* recipe = "basic_zero_one_adam";  ///< as saved states name it
-
   /// @throws std::invalid_argument naming what is out of range
   static void validate(const options_type& o) {
     validate_settings(o);
@@ -97,28 +102,11 @@ class basic_zero_one_adam {
     base_.enter_phase("variance");
   }
 
-  /// One step with one learning rate.
-  /// @throws std::invalid_argument for a rate that is negative or not finite; communicator_error, with all state as it
-  /// was
-  void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
-  /// One step with a learning rate for each group. *Stream*: synchronous on the host.
-  void step(std::span<const double> rates_by_group) {
-    base_.rates.set(rates_by_group);
-    const std::uint64_t tau = base_.this_step("its schedules follow its number") + 1;  // zero_one_adam.md (1)
-    if (is_local_) {
-      if (step_locally(tau)) options_.local_schedule.advance(local_state_);
-      return;
-    }
-    const bool refreshes = options_.variance_schedule.refreshes(variance_state_, tau);
-    if (!(refreshes ? step_with_whole_gradient() : step_with_compressed_gradient())) return;
-    options_.variance_schedule.advance(variance_state_, tau);
-    if (options_.variance_schedule.ends_after(tau)) begin_local_steps();
-  }
-
   /// Makes the parameters of all ranks their mean, for an evaluation or a save between two exchanges. Training is not
   /// changed: the next step starts from this rank's own again.
   /// @throws communicator_error
   void synchronize_parameters() {
+    base_.parts.require_closed("synchronize_parameters()");
     if (differs_) average_parameters(base_, base_.floats_of(buffer_));
   }
 
@@ -155,6 +143,7 @@ class basic_zero_one_adam {
  private:
   template <::slamb::communicator, class>
   friend class foundation;
+  friend class stepping<basic_zero_one_adam>;
 
   using factors_type = factors_of<unit_trust_ratio>;
   using base_type = foundation<Communicator, Backend>;
@@ -167,9 +156,29 @@ class basic_zero_one_adam {
     return all;
   }
 
+  void begin() {
+    tau_ = base_.this_step("its schedules follow its number") + 1;  // docs/algorithms/zero_one_adam.md (1)
+    refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
+    base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
+                                                exchange_.starts(base_, buffer()));
+  }
+
+  bool send_early(const tensor_batch& bucket) {
+    return refreshes_ && send_whole_gradient(base_, base_.floats_of(buffer_), true, bucket);
+  }
+
+  void finish() {
+    const bool taken = is_local_    ? step_locally()
+                       : refreshes_ ? step_with_whole_gradient()
+                                    : step_with_compressed_gradient();
+    if (!taken) return;
+    if (is_local_) return options_.local_schedule.advance(local_state_);
+    options_.variance_schedule.advance(variance_state_, tau_);
+    if (options_.variance_schedule.ends_after(tau_)) begin_local_steps();
+  }
+
   // docs/algorithms/zero_one_adam.md (2), (3), (5), (6)
   bool step_with_whole_gradient() {
-    begin_step(1.0 / base_.ranks.size());
     const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
     if (!base_.is_known_to_be_refused()) {
       take_adam_step(base_, g, update(), batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
@@ -179,24 +188,18 @@ class basic_zero_one_adam {
   }
 
   // docs/algorithms/zero_one_adam.md (4) … (6)
-  bool step_with_compressed_gradient() {
-    begin_step(1.0);
-    exchange(receive_gradient{update()});
-    return end_step();
-  }
+  bool step_with_compressed_gradient() { return exchange(receive_gradient{update()}); }
 
   // docs/algorithms/zero_one_adam.md (9) … (16)
-  bool step_locally(std::uint64_t tau) {
-    begin_step(1.0);
+  bool step_locally() {
     if (!exchange_.is_active(base_)) {
       check_own_gradient();
       base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
       return end_step();
     }
-    if (options_.local_schedule.exchanges(local_state_, tau)) {
+    if (options_.local_schedule.exchanges(local_state_, tau_)) {
       upload_rate_sums();
-      exchange(exchange_update{{update()}, base_.memory.view(inverse_rate_sums_).data()});
-      const bool taken = end_step();
+      const bool taken = exchange(exchange_update{{update()}, base_.memory.view(inverse_rate_sums_).data()});
       if (taken) std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
       differs_ = differs_ && !taken;
       return taken;
@@ -218,11 +221,12 @@ class basic_zero_one_adam {
     base_.executor.invoke(refuse_alone{base_.record()});
   }
 
+  // Ends the step too.
   template <class Pass>
-  void exchange(const Pass& pass) {
+  bool exchange(const Pass& pass) {
     exchange_.send(pass, base_, view(), buffer());
-    if (base_.is_known_to_be_refused()) return;
-    exchange_.receive(pass, base_, view(), buffer(), base_.all_tiles());
+    if (!base_.is_known_to_be_refused()) exchange_.receive(pass, base_, view(), buffer(), base_.all_tiles());
+    return end_step();
   }
 
   // The variance is frozen: docs/algorithms/zero_one_adam.md (8)
@@ -249,9 +253,6 @@ class basic_zero_one_adam {
     base_.executor.upload(std::span<const float>(inverse_), base_.memory.view(inverse_rate_sums_));
   }
 
-  void begin_step(double gradient_scale) {
-    base_.template begin_step<unit_trust_ratio>(options_, gradient_scale, exchange_.starts(base_, buffer()));
-  }
   std::span<std::byte> buffer() const noexcept { return base_.memory.view(buffer_); }
   adam_update<unit_trust_ratio> update() const { return {base_.tables(factors_), {}}; }
 
@@ -289,6 +290,8 @@ class basic_zero_one_adam {
   std::vector<float> inverse_;     // [tensors]
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
+  std::uint64_t tau_ = 0;   // of the step that is taken
+  bool refreshes_ = false;  // the variance, in the step that is taken
   bool is_local_ = false;
   bool differs_ = false;  // parameters differ between ranks
 };

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/error.hpp"
+#include "slamb/backend/cuda/side_stream.hpp"
 #include "slamb/core/concepts.hpp"
 
 template <>

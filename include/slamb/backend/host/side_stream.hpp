@@ -1,0 +1,102 @@
+// What runs beside the stream of an optimizer: on the host, a thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+
+namespace slamb {
+
+/// Runs tasks, `task(stream)`, in order and beside a stream, if the backend has specialised it for its streams; else in the
+/// order of the stream itself, with nothing beside anything.
+template <class Stream, class Task>
+class side_stream {
+ public:
+  side_stream(Stream stream, std::size_t /*most*/) : stream_(stream) {}
+  void start(const Task& task) { task(stream_); }
+  static void join() noexcept {}
+
+ private:
+  Stream stream_;
+};
+
+/// On a thread of its own.
+template <class Task>
+class side_stream<host_stream, Task> {
+ public:
+  /// @param most  tasks between two calls of `join`
+  /// @throws std::system_error if no thread can be started
+  side_stream(host_stream /*beside*/, std::size_t most) {
+    tasks_.reserve(most);
+    thread_ = std::thread([this] { serve(); });
+  }
+  side_stream(const side_stream&) = delete;
+  side_stream& operator=(const side_stream&) = delete;
+  /// Waits for the task that runs; those behind it are dropped.
+  ~side_stream() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  /// Runs the task once those before it have returned; not at all if one of them has thrown.
+  void start(const Task& task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(task);
+    }
+    wake_.notify_all();
+  }
+
+  /// Returns when all tasks have ended.
+  /// @throws what the first that failed has thrown
+  void join() {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return done_ == tasks_.size(); });
+    tasks_.clear();
+    done_ = 0;
+    if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return ends_ || done_ < tasks_.size(); });
+      if (ends_) return;
+      const Task task = tasks_[done_];
+      if (failure_ == nullptr) {
+        lock.unlock();
+        std::exception_ptr thrown;
+        try {
+          task(host_stream{});
+        } catch (...) {
+          thrown = std::current_exception();
+        }
+        lock.lock();
+        failure_ = thrown;
+      }
+      ++done_;
+      wake_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Task> tasks_;
+  std::size_t done_ = 0;
+  std::exception_ptr failure_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace slamb
