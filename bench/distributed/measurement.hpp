@@ -51,6 +51,8 @@ struct measurement {
   double compute_seconds = 0.0;     ///< outside of collectives, of the rank that takes longest
   std::vector<double> each_step{};  ///< [steps] s, until the slowest rank was done
   slamb::network_load planned{};    ///< of the steps that were timed
+  slamb::choice choice{};           ///< where there was one
+  double choice_seconds = 0.0;      ///< that it took, with the construction of what was chosen
 
   double exchange_seconds() const noexcept { return step_seconds - compute_seconds; }
   double predicted_exchange_seconds(const slamb::network& net) const {
@@ -95,15 +97,12 @@ inline void meet() { MPI_Barrier(MPI_COMM_WORLD); }
 
 /// Takes whole periods of steps, all ranks meeting before and after each step.
 ///
+/// @param optimizer  one of the library's recipes that has taken no step yet; `clock` runs in its collectives
 /// @throws std::runtime_error if steps were skipped or of another phase, or if the planner counts other bytes
 template <class Optimizer>
-measurement measure(const scene& at, const std::string& name, const typename Optimizer::options_type& options,
-                    const course& steps) {
+measurement measure_steps(const scene& at, const std::string& name, Optimizer& optimizer, exchange_clock& clock,
+                          const course& steps) {
   constexpr double learning_rate = 1e-4;
-  at.parameters.fill(at.chosen.threads);
-  exchange_clock clock;
-  Optimizer optimizer(at.parameters.tensors(), options, ranks(slamb::mpi_communicator(), clock),
-                      {.threads = at.chosen.threads});
   for (std::uint64_t i = 0; i < steps.untimed; ++i) optimizer.step(learning_rate);
   const slamb::statistics before = optimizer.statistics();
   detail::require_phase(name, before, steps.phase);
@@ -136,8 +135,19 @@ measurement measure(const scene& at, const std::string& name, const typename Opt
   m.each_step = largest_of_ranks(step_seconds);
   m.step_seconds = mean_of_medians(m.each_step, steps.period);
   m.compute_seconds = mean_of_medians(largest_of_ranks(compute_seconds), steps.period);
-  m.planned = detail::planned_load(at, name, options, before, after);
+  m.planned = detail::planned_load(at, name, optimizer.options(), before, after);
   return m;
+}
+
+/// The same of an optimizer that it constructs.
+template <class Optimizer>
+measurement measure(const scene& at, const std::string& name, const typename Optimizer::options_type& options,
+                    const course& steps) {
+  at.parameters.fill(at.chosen.threads);
+  exchange_clock clock;
+  Optimizer optimizer(at.parameters.tensors(), options, ranks(slamb::mpi_communicator(), clock),
+                      {.threads = at.chosen.threads});
+  return measure_steps(at, name, optimizer, clock, steps);
 }
 
 }  // namespace bench::distributed

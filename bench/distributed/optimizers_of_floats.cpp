@@ -1,4 +1,4 @@
-// LAMB, AdamW and SLAMB.
+// LAMB, AdamW and SLAMB, and the one of LAMB and SLAMB that is chosen.
 #include <array>
 #include <cstdint>
 
@@ -11,33 +11,61 @@ namespace bench::distributed {
 
 namespace {
 
-template <class Optimizer>
-measurement measure_dense(const scene& at, const std::string& name) {
-  return measure<Optimizer>(at, name, {}, {.phase = "dense"});
-}
+using lamb = slamb::lamb<ranks>;
+using slamb_int8 = slamb::slamb<ranks, slamb::chain<slamb::random_k<>, slamb::int8>>;
+
+const course dense_steps{.phase = "dense"};
 
 // Every H steps hold one mean of the parameters.
+course sparse_steps(const settings& chosen) { return {.phase = "sparse", .period = chosen.local_steps}; }
+
 template <class Optimizer>
-measurement measure_slamb(const scene& at, const std::string& name) {
+typename Optimizer::options_type slamb_options(const settings& chosen) {
   typename Optimizer::options_type options;
   if constexpr (requires { options.compressor.sparsifier; })
-    options.compressor.sparsifier.k = at.chosen.k;
+    options.compressor.sparsifier.k = chosen.k;
   else
-    options.compressor.k = at.chosen.k;
-  options.local_steps = static_cast<std::int64_t>(at.chosen.local_steps);
-  return measure<Optimizer>(at, name, options, {.phase = "sparse", .period = at.chosen.local_steps});
+    options.compressor.k = chosen.k;
+  options.local_steps = static_cast<std::int64_t>(chosen.local_steps);
+  return options;
 }
 
-using slamb_int8 = slamb::slamb<ranks, slamb::chain<slamb::random_k<>, slamb::int8>>;
+template <class Optimizer>
+measurement measure_dense(const scene& at, const std::string& name) {
+  return measure<Optimizer>(at, name, {}, dense_steps);
+}
+
+template <class Optimizer>
+measurement measure_slamb(const scene& at, const std::string& name) {
+  return measure<Optimizer>(at, name, slamb_options<Optimizer>(at.chosen), sparse_steps(at.chosen));
+}
+
+// LAMB or SLAMB, as is faster here.
+measurement measure_auto(const scene& at, const std::string& name) {
+  using sparse = slamb::slamb<ranks>;
+  at.parameters.fill(at.chosen.threads);
+  exchange_clock clock;
+  const double start = MPI_Wtime();
+  auto optimizer =
+      slamb::choose<lamb, sparse>(at.parameters.tensors(), {}, slamb_options<sparse>(at.chosen),
+                                  ranks(slamb::mpi_communicator(), clock), {}, {.threads = at.chosen.threads});
+  const double seconds = MPI_Wtime() - start;
+  const course steps = optimizer.is_compressed() ? sparse_steps(at.chosen) : dense_steps;
+  measurement m = optimizer.visit([&](auto& kept) { return measure_steps(at, name, kept, clock, steps); });
+  m.choice = optimizer.statistics().chosen;
+  m.choice_seconds = seconds;
+  return m;
+}
 
 }  // namespace
 
 std::span<const measured_optimizer> optimizers_of_floats() {
-  static constexpr std::array<measured_optimizer, 4> all{{
-      {"lamb", measure_dense<slamb::lamb<ranks>>},
+  static constexpr std::array<measured_optimizer, 5> all{{
+      {"lamb", measure_dense<lamb>},
       {"adamw", measure_dense<slamb::adamw<ranks>>},
       {"slamb", measure_slamb<slamb::slamb<ranks>>},
       {"slamb+int8", measure_slamb<slamb_int8>},
+      {"auto", measure_auto},
   }};
   return all;
 }

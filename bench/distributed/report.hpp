@@ -78,6 +78,12 @@ inline nlohmann::ordered_json json_of(const measurement& m, const results& all, 
     json["predicted_exchange_seconds"] = m.predicted_exchange_seconds(*net);
     json["predicted_step_seconds"] = predicted_seconds(m, *net);
   }
+  if (m.choice.trial_steps > 0)
+    json["choice"] = {{"kept", m.choice.is_compressed ? "slamb" : "lamb"},
+                      {"lamb_seconds", m.choice.dense_seconds},
+                      {"slamb_seconds", m.choice.compressed_seconds},
+                      {"trial_elements", m.choice.trial_elements},
+                      {"seconds", m.choice_seconds}};
   json["each_step_seconds"] = m.each_step;
   return json;
 }
@@ -134,6 +140,12 @@ inline void print_table(std::ostream& out, const settings& chosen, const results
       << detail::formatted(
              "%.1f %%", 100.0 * std::abs(all.lamb_first.step_seconds - all.lamb_last.step_seconds) / all.lamb_seconds())
       << ";\n predicted: the planner's exchange and the compute that was measured)\n";
+  for (const measurement* m : all.in_order()) {
+    if (m->choice.trial_steps == 0) continue;
+    out << m->optimizer << " kept " << (m->choice.is_compressed ? "slamb" : "lamb")
+        << detail::formatted(": in its trial, of %.1f s, a step of lamb took %.1f ms and one of slamb %.1f ms\n",
+                             m->choice_seconds, 1e3 * m->choice.dense_seconds, 1e3 * m->choice.compressed_seconds);
+  }
 }
 
 inline void write_json(std::ostream& out, const settings& chosen, const results& all) {

@@ -10,7 +10,8 @@ namespace bench::distributed {
 
 struct settings {
   std::uint64_t parameters = 12'000'000;
-  std::vector<std::string> optimizers{"lamb", "slamb", "slamb+int8", "one_bit_adam", "one_bit_lamb", "zero_one_adam"};
+  std::vector<std::string> optimizers{"lamb",         "slamb",         "slamb+int8", "one_bit_adam",
+                                      "one_bit_lamb", "zero_one_adam", "auto"};
   std::uint64_t steps = 5;               ///< timed, at least
   double seconds = 0.0;                  ///< timed, at least
   unsigned threads = 1;                  ///< of the host backend, at each rank

@@ -31,8 +31,11 @@ constexpr std::uint64_t most_steps = 1'000'000;
 
 inline void add_optimizer_options(CLI::App& app, settings& into, const known_names& known) {
   using namespace option_checks;
-  app.add_option("--optimizer", into.optimizers,
-                 "Which of " + joined(known.optimizers) + "; repeat it or join by commas [all]")
+  app.add_option(
+         "--optimizer", into.optimizers,
+         "Which of " + joined(known.optimizers) +
+             "; repeat it or join by commas. auto is lamb, or slamb where steps at the start are faster with it "
+             "[all but auto]")
       ->delimiter(',')
       ->type_name("NAME")
       ->check(one_of(known.optimizers));

@@ -24,7 +24,7 @@ std::vector<std::string_view> optimizer_names();
 /// The names that --compressor knows.
 std::vector<std::string_view> compressor_names();
 
-/// What a run of the program compares: the optimizers that were named, all if none was, each with every compressor that
+/// What a run of the program compares: the optimizers that were named, all but auto if none was, each with every compressor that
 /// was named, or with its own if none was. All optimizers with a compressor are all that take it.
 ///
 /// @throws usage_error for a combination that there is not; it lists what there is.

@@ -138,6 +138,16 @@ inline nlohmann::ordered_json warm_up_json(const slamb::warm_up_decision& decisi
   return {{"ended_after", decision.ended_after}, {"variance_ratio", decision.variance_ratio}};
 }
 
+/// null: there was nothing to choose from, or no trial.
+inline nlohmann::ordered_json choice_json(const slamb::choice& made) {
+  if (made.trial_steps == 0) return nullptr;
+  return {{"kept", made.is_compressed ? "compressed" : "dense"},
+          {"dense_seconds", made.dense_seconds},
+          {"compressed_seconds", made.compressed_seconds},
+          {"trial_steps", made.trial_steps},
+          {"trial_elements", made.trial_elements}};
+}
+
 inline nlohmann::ordered_json outcome_json(const outcome& result) {
   const slamb::traffic total = result.statistics.traffic.total();
   return {{"optimizer", result.optimizer},
@@ -153,6 +163,7 @@ inline nlohmann::ordered_json outcome_json(const outcome& result) {
           {"collectives", traffic_json(result.statistics.traffic)},
           {"phases", phases_json(result.statistics)},
           {"warm_up", warm_up_json(result.statistics.warm_up)},
+          {"choice", choice_json(result.statistics.chosen)},
           {"seconds", result.seconds},
           {"parameters_fnv1a64", hexadecimal(result.parameter_hash)}};
 }
@@ -194,6 +205,16 @@ inline void print_row(std::ostream& out, const table_layout& layout, const setti
                      formatted("%.2f", sent / 1e6), part_text(sent, chosen.steps, chosen.ranks),
                      formatted("%.0f", mean([&](const outcome& o) { return traffic(o).rounds; })),
                      formatted("%.2f", mean([](const outcome& o) { return o.seconds; }))});
+}
+
+inline void print_choices(std::ostream& out, const std::vector<outcome>& outcomes) {
+  for (const outcome& o : outcomes) {
+    const slamb::choice& made = o.statistics.chosen;
+    if (made.trial_steps == 0) continue;
+    out << o.optimizer << ", seed " << o.seed << ": the " << (made.is_compressed ? "compressed" : "dense")
+        << " optimizer was kept; a step of the trial took "
+        << formatted("%.3g ms dense, %.3g ms compressed\n", 1e3 * made.dense_seconds, 1e3 * made.compressed_seconds);
+  }
 }
 
 inline void print_troubles(std::ostream& out, const std::vector<optimizer_entry>& entries,
@@ -244,6 +265,7 @@ inline void print_table(std::ostream& out, const settings& chosen, const std::ve
   for (const optimizer_entry& entry : entries) detail::print_row(out, layout, chosen, entry.name, outcomes);
   out << "(means over " << chosen.seeds << (chosen.seeds == 1 ? " seed" : " seeds; ±: standard deviation over them")
       << "; final loss: of the training set; of LAMB's: bytes, with whole gradients; rounds: collectives)\n";
+  detail::print_choices(out, outcomes);
   detail::print_troubles(out, entries, outcomes);
   if (!chosen.hash) return;
   for (const outcome& o : outcomes) {

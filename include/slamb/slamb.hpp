@@ -24,6 +24,7 @@
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/residual.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
+#include "slamb/optimizer/choose.hpp"
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/optimizer/one_bit.hpp"
 #include "slamb/optimizer/slamb.hpp"

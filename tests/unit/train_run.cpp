@@ -162,6 +162,7 @@ TEST_CASE("slamb_train: compares all optimizers, or those that are named, with t
   for (const train::optimizer_entry& entry : entries_of({})) names.push_back(entry.name);
   CHECK(names == std::vector<std::string>{"lamb", "adamw", "slamb", "slamb+int8", "one_bit_adam", "one_bit_lamb",
                                           "zero_one_adam"});
+  names.emplace_back("auto");  // which is trained only where it is named
   CHECK(std::ranges::equal(names, train::optimizer_names()));
   const auto named = entries_of({"slamb+int8", "lamb"});
   REQUIRE(named.size() == 2);
@@ -202,6 +203,38 @@ TEST_CASE("slamb_train: a combination that there is not is refused with those th
   CHECK(complaint("slamb+int8", "random_k") ==
         "--compressor: slamb+int8 has its own, random_k+int8; name --optimizer slamb for another");
   CHECK(complaint("slamb", "top_k") == "nothing was thrown");
+  CHECK(complaint("auto", "top_k") == "nothing was thrown");
+  CHECK(complaint("auto", "int8").find("does not go with auto, which takes one of random_k, top_k") !=
+        std::string::npos);
+}
+
+TEST_CASE("slamb_train: auto is lamb or slamb to the last bit, and says which") {
+  train::settings chosen = short_run(2);
+  chosen.steps = 20;
+  const train::optimizer_entry entry = entries_of({"auto"}).front();
+  CHECK(entry.name == "auto");
+  const train::outcome result = run(chosen, entry);
+  const slamb::choice& made = result.statistics.chosen;
+  CHECK(made.trial_steps > 0);
+  CHECK(made.trial_elements == train::parameters_of_network());
+  train::optimizer_entry plain = find_entry(made.is_compressed ? "slamb" : "lamb");
+  plain.learning_rate = entry.learning_rate;
+  CHECK(run(chosen, plain).parameter_hash == result.parameter_hash);
+
+  std::ostringstream table;
+  train::print_table(table, chosen, {entry}, {result});
+  CHECK(table.str().find(std::string("\nauto, seed 1: the ") + (made.is_compressed ? "compressed" : "dense") +
+                         " optimizer was kept; a step of the trial took ") != std::string::npos);
+  std::ostringstream json;
+  train::write_json(json, chosen, {entry}, data(), {result});
+  const auto choice = nlohmann::json::parse(json.str())["runs"][0]["choice"];
+  CHECK(choice["kept"] == (made.is_compressed ? "compressed" : "dense"));
+  CHECK(choice["dense_seconds"] == made.dense_seconds);
+  CHECK(choice["compressed_seconds"] == made.compressed_seconds);
+
+  const train::outcome alone = run(short_run(1), entry);  // nothing is sent, so there is nothing to choose
+  CHECK(alone.statistics.chosen.trial_steps == 0);
+  CHECK(alone.statistics.phase == "dense");
 }
 
 TEST_CASE("slamb_train: says which optimizer diverged, and of the others nothing") {

@@ -29,15 +29,17 @@ std::span<const combination> slamb_combinations();
 std::span<const combination> one_bit_adam_combinations();
 std::span<const combination> one_bit_lamb_combinations();
 std::span<const combination> zero_one_adam_combinations();
+/// LAMB, or SLAMB with that compressor, whichever is faster.
+std::span<const combination> auto_combinations();
 
 namespace detail {
 
 template <class Optimizer>
 class driven final : public rank_optimizer {
  public:
-  driven(const typename Optimizer::options_type& options, std::span<const slamb::parameter> parameters,
-         rank_communicator communicator)
-      : optimizer_(parameters, options, std::move(communicator), slamb::host_backend{.threads = 1}) {}
+  /// @param make  make(): an Optimizer
+  template <class Make>
+  explicit driven(const Make& make) : optimizer_(make()) {}
 
   void step(double learning_rate) override { optimizer_.step(learning_rate); }
   void synchronize_parameters() override { optimizer_.synchronize_parameters(); }
@@ -49,11 +51,15 @@ class driven final : public rank_optimizer {
 
 }  // namespace detail
 
-/// Makes optimizers of that type, each on a thread of its own.
+/// Each rank's optimizer runs on that rank's own thread.
+inline slamb::host_backend one_thread() { return {.threads = 1}; }
+
+/// Makes optimizers of that type.
 template <class Optimizer>
 optimizer_maker maker_of(const typename Optimizer::options_type& options) {
   return [options](std::span<const slamb::parameter> parameters, rank_communicator communicator) {
-    return std::make_unique<detail::driven<Optimizer>>(options, parameters, std::move(communicator));
+    return std::make_unique<detail::driven<Optimizer>>(
+        [&] { return Optimizer(parameters, options, std::move(communicator), one_thread()); });
   };
 }
 

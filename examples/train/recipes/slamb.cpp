@@ -1,7 +1,12 @@
-// SLAMB with every sparsifier and chain.
+// SLAMB with every sparsifier and chain, by itself and as what is chosen in place of LAMB: the same types, compiled once.
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <slamb/optimizer/choose.hpp>
+#include <slamb/optimizer/lamb.hpp>
 #include <slamb/optimizer/slamb.hpp>
+#include <span>
+#include <utility>
 
 #include "compressors.hpp"
 #include "recipe.hpp"
@@ -11,15 +16,37 @@ namespace train {
 namespace {
 
 template <auto MakeCompressor>
-optimizer_maker make_slamb(const settings& chosen, std::uint64_t seed) {
-  using optimizer = slamb::slamb<rank_communicator, compressor_made_by<MakeCompressor>>;
-  typename optimizer::options_type options{.beta3 = chosen.beta3,
-                                           .weight_decay = chosen.weight_decay,
-                                           .local_steps = static_cast<std::int64_t>(chosen.local_steps),
-                                           .compressor = MakeCompressor(chosen, seed)};
+using slamb_with = slamb::slamb<rank_communicator, compressor_made_by<MakeCompressor>>;
+
+template <auto MakeCompressor>
+typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& chosen, std::uint64_t seed) {
+  typename slamb_with<MakeCompressor>::options_type options{
+      .beta3 = chosen.beta3,
+      .weight_decay = chosen.weight_decay,
+      .local_steps = static_cast<std::int64_t>(chosen.local_steps),
+      .compressor = MakeCompressor(chosen, seed)};
   // A momentum of signs is as large where the variance is small as anywhere, as in the 1-bit recipes.
   if (compressor_made_by<MakeCompressor>::bits_per_element == 1) options.epsilon = chosen.one_bit_epsilon;
-  return maker_of<optimizer>(options);
+  return options;
+}
+
+template <auto MakeCompressor>
+optimizer_maker make_slamb(const settings& chosen, std::uint64_t seed) {
+  return maker_of<slamb_with<MakeCompressor>>(slamb_options<MakeCompressor>(chosen, seed));
+}
+
+template <auto MakeCompressor>
+optimizer_maker make_auto(const settings& chosen, std::uint64_t seed) {
+  using dense = slamb::lamb<rank_communicator>;
+  using compressed = slamb_with<MakeCompressor>;
+  return [dense_options = dense::options_type{.weight_decay = chosen.weight_decay},
+          options = slamb_options<MakeCompressor>(chosen, seed)](std::span<const slamb::parameter> parameters,
+                                                                 rank_communicator communicator) {
+    return std::make_unique<detail::driven<slamb::chosen_optimizer<dense, compressed>>>([&] {
+      return slamb::choose<dense, compressed>(parameters, dense_options, options, std::move(communicator), {},
+                                              one_thread());
+    });
+  };
 }
 
 constexpr std::array<combination, 5> all{{{"random_k", make_slamb<make_random_k>},
@@ -28,8 +55,16 @@ constexpr std::array<combination, 5> all{{{"random_k", make_slamb<make_random_k>
                                           {"random_k+int4", make_slamb<make_chain<make_random_k, make_int4>>},
                                           {"random_k+sign", make_slamb<make_chain<make_random_k, make_sign>>}}};
 
+constexpr std::array<combination, 5> all_auto{{{"random_k", make_auto<make_random_k>},
+                                               {"top_k", make_auto<make_top_k>},
+                                               {"random_k+int8", make_auto<make_chain<make_random_k, make_int8>>},
+                                               {"random_k+int4", make_auto<make_chain<make_random_k, make_int4>>},
+                                               {"random_k+sign", make_auto<make_chain<make_random_k, make_sign>>}}};
+
 }  // namespace
 
 std::span<const combination> slamb_combinations() { return all; }
+
+std::span<const combination> auto_combinations() { return all_auto; }
 
 }  // namespace train

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 #include "slamb/core/agreement.hpp"
@@ -41,6 +42,12 @@ struct state_kind {
 
   std::uint64_t hash() const noexcept { return hash_of(recipe) ^ (hash_of(policies) << 1U); }
 };
+
+/// Whose states an optimizer saves and loads.
+template <class Optimizer>
+state_kind kind_of() noexcept {
+  return {Optimizer::recipe, typeid(typename Optimizer::options_type).name()};
+}
 
 /// The bytes of a value in host memory.
 template <class T>
@@ -107,6 +114,14 @@ inline std::uint64_t hash_of_state(state_header header, std::span<const std::byt
 }
 
 }  // namespace detail
+
+/// Whether the bytes begin as a state of that kind does; `restore_parts` looks at all of them.
+inline bool is_state_of(const state_kind& kind, std::span<const std::byte> saved) noexcept {
+  detail::state_header header;
+  if (saved.size() < sizeof(header)) return false;
+  std::memcpy(&header, saved.data(), sizeof(header));
+  return header.kind == kind.hash();
+}
 
 /// The bytes of a state.
 ///

@@ -91,6 +91,15 @@ struct warm_up_decision {
   double variance_ratio = 0.0;    ///< ‖v̂_t‖₁/‖v̂_{t−Δ}‖₁ when it was last looked at; 0: it was not
 };
 
+/// What `choose` has found on these ranks and this network, and what it has kept. Seconds are the same on all ranks.
+struct choice {
+  bool is_compressed = false;        ///< the compressed optimizer was kept
+  double dense_seconds = 0.0;        ///< of a mean step of a training, all tensors in it; 0: nothing was tried
+  double compressed_seconds = 0.0;   ///< likewise
+  std::uint64_t trial_steps = 0;     ///< of each optimizer that were timed
+  std::uint64_t trial_elements = 0;  ///< of the scratch tensors that they were taken on
+};
+
 /// What `statistics()` returns.
 struct statistics {
   std::uint64_t step = 0;                  ///< t: steps taken, without those skipped
@@ -100,6 +109,7 @@ struct statistics {
   traffic_counts traffic{};                ///< what this rank's steps have sent
   std::vector<phase_statistics> phases{};  ///< the same by phase, in the order of time
   warm_up_decision warm_up{};              ///< of algorithms that have one
+  choice chosen{};                         ///< of optimizers that `choose` has made
   norms norm{};                            ///< zero unless asked for
   std::vector<double> worker_error{};  ///< [groups] ‖e‖ of this rank; empty unless asked for, or if no error is kept
   std::vector<compression_error> compression{};  ///< [groups] of the step that was last measured; empty if none was

@@ -1,4 +1,5 @@
-// Facts that ranks compare before anything else, by a communicator whose spans are in the backend's memory.
+// What ranks do beside the exchanges of an optimizer, by a communicator whose spans are in the backend's memory: they compare
+// facts before anything else, and wait for each other.
 #pragma once
 
 #include <span>
@@ -29,6 +30,14 @@ inline void require_rank(int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size)
     throw std::invalid_argument("slamb: the communicator says it is rank " + std::to_string(rank) + " of " +
                                 std::to_string(size) + "; ranks must be 0 … size − 1");
+}
+
+/// Waits for what has been enqueued by the communicator, if it can tell of ranks that do not come, which the stream alone
+/// would wait for in vain.
+/// @throws communicator_error
+template <class Communicator, class Executor>
+void wait_for_ranks(Communicator& ranks, const Executor& executor) {
+  if constexpr (requires { ranks.wait(executor.stream()); }) ranks.wait(executor.stream());
 }
 
 /// A communicator of values in host memory, by one of values in the backend's.

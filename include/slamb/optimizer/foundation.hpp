@@ -9,7 +9,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -121,7 +120,7 @@ class foundation {
   }
   /// Whether the last step was taken. Waits.
   bool has_taken_last_step() {
-    wait_for_ranks();
+    wait_for_ranks(ranks.base(), executor);
     return executor.read(&record()->was_refused) == 0;
   }
 
@@ -227,17 +226,16 @@ class foundation {
 
   /// The state of an optimizer, whose visit_state(self, part) knows all of its parts.
   template <class Optimizer>
-  std::vector<std::byte> save(std::string_view recipe, const Optimizer& optimizer) const {
+  std::vector<std::byte> save(const Optimizer& optimizer) const {
     parts.require_closed("save_state()");
-    return save_parts(executor, {recipe, typeid(typename Optimizer::options_type).name()}, ranks.rank(), ranks.size(),
+    return save_parts(executor, kind_of<Optimizer>(), ranks.rank(), ranks.size(),
                       [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
   }
   template <class Optimizer>
-  void restore(std::string_view recipe, Optimizer& optimizer, std::span<const std::byte> saved,
-               const restore_options& options) {
+  void restore(Optimizer& optimizer, std::span<const std::byte> saved, const restore_options& options) {
     parts.require_closed("load_state()");
-    restore_parts(executor, {recipe, typeid(typename Optimizer::options_type).name()}, ranks.rank(), ranks.size(),
-                  saved, options, [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
+    restore_parts(executor, kind_of<Optimizer>(), ranks.rank(), ranks.size(), saved, options,
+                  [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
     executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
     count_.know(steps());
   }
@@ -269,12 +267,8 @@ class foundation {
   open_step<stream_type, counting_communicator<Communicator>> parts;  ///< of a step that is taken in parts
 
  private:
-  // By the communicator, if it can tell of ranks that do not come, which the stream alone would wait for in vain.
-  void wait_for_ranks() {
-    if constexpr (requires { ranks.base().wait(executor.stream()); }) ranks.base().wait(executor.stream());
-  }
   std::uint64_t steps_with_ranks() {
-    wait_for_ranks();
+    wait_for_ranks(ranks.base(), executor);
     return steps();
   }
 

@@ -66,6 +66,12 @@ template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio Trust
 class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
+  static constexpr const char* recipe = "basic_lamb";  ///< as saved states name it
+  /// @throws std::invalid_argument naming what is out of range
+  static void validate(const options_type& o) {
+    validate_settings(o);
+    detail::require_in(o.max_gradient_norm >= 0.0, "max_gradient_norm", o.max_gradient_norm, ">= 0 (0 or inf: off)");
+  }
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
   /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
@@ -109,12 +115,12 @@ class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRa
   const options_type& options() const noexcept { return options_; }
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save("basic_lamb", *this); }
+  std::vector<std::byte> save_state() const { return base_.save(*this); }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
   /// @throws std::invalid_argument that says what does not fit; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore("basic_lamb", *this, saved, options);
+    base_.restore(*this, saved, options);
     base_.start_in_phase("dense");
   }
 
@@ -139,11 +145,6 @@ class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRa
       take_adam_step(base_, g, update, batches_, base_.factors_from_sums(options_.trust_ratio, factors_));
     }
     base_.end_step();
-  }
-
-  static void validate(const options_type& o) {
-    validate_settings(o);
-    detail::require_in(o.max_gradient_norm >= 0.0, "max_gradient_norm", o.max_gradient_norm, ">= 0 (0 or inf: off)");
   }
 
   agreement facts() const {

@@ -66,6 +66,12 @@ class basic_one_bit
 
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+  static constexpr const char* recipe = "basic_one_bit";  ///< as saved states name it
+  /// @throws std::invalid_argument naming what is out of range
+  static void validate(const options_type& o) {
+    validate_settings(o);
+    validate_policy(o.warm_up);
+  }
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
   /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
@@ -112,12 +118,12 @@ class basic_one_bit
   const options_type& options() const noexcept { return options_; }
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save("basic_one_bit", *this); }
+  std::vector<std::byte> save_state() const { return base_.save(*this); }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
   /// @throws std::invalid_argument that says what does not fit; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore("basic_one_bit", *this, saved, options);
+    base_.restore(*this, saved, options);
     base_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
     exchange_.find_counted(base_);
     if (!is_compressed_ && has_ended_before()) begin_compression();
@@ -137,11 +143,6 @@ class basic_one_bit
   using factors_type = factors_of<TrustRatio>;
   using kept_type = typename kept_by<TrustRatio>::type;
   using base_type = foundation<Communicator, Backend>;
-
-  static void validate(const options_type& o) {
-    validate_settings(o);
-    validate_policy(o.warm_up);
-  }
 
   agreement facts() const {
     agreement all = agreement_of("basic_one_bit ", options_, base_.tensors.segments().size());

@@ -89,6 +89,14 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
 
  public:
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
+  static constexpr const char* recipe = "basic_slamb";  ///< as saved states name it
+  /// @throws std::invalid_argument naming what is out of range
+  static void validate(const options_type& o) {
+    validate_settings(o);
+    detail::require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
+    detail::require_in(o.local_steps >= 0, "local_steps", static_cast<double>(o.local_steps),
+                       ">= 0 (0: parameters are averaged only by synchronize_parameters())");
+  }
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
   /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
@@ -138,12 +146,12 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
   const options_type& options() const noexcept { return options_; }
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save("basic_slamb", *this); }
+  std::vector<std::byte> save_state() const { return base_.save(*this); }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
   /// @throws std::invalid_argument that says what does not fit; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore("basic_slamb", *this, saved, options);
+    base_.restore(*this, saved, options);
     base_.start_in_phase("sparse");
   }
 
@@ -232,13 +240,6 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
     // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
     base_.executor.run(apply_received<TrustRatio>{update(), received_scale}, base_.view(), payload(), *selection_,
                        base_.all_tiles());
-  }
-
-  static void validate(const options_type& o) {
-    validate_settings(o);
-    detail::require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
-    detail::require_in(o.local_steps >= 0, "local_steps", static_cast<double>(o.local_steps),
-                       ">= 0 (0: parameters are averaged only by synchronize_parameters())");
   }
 
   agreement facts() const {

@@ -67,6 +67,13 @@ class basic_zero_one_adam
 
  public:
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+  static constexpr const char* recipe = "basic_zero_one_adam";  ///< as saved states name it
+  /// @throws std::invalid_argument naming what is out of range
+  static void validate(const options_type& o) {
+    validate_settings(o);
+    validate_policy(o.variance_schedule);
+    validate_policy(o.local_schedule);
+  }
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
   /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
@@ -119,12 +126,12 @@ class basic_zero_one_adam
   const options_type& options() const noexcept { return options_; }
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save("basic_zero_one_adam", *this); }
+  std::vector<std::byte> save_state() const { return base_.save(*this); }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
   /// @throws std::invalid_argument that says what does not fit; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore("basic_zero_one_adam", *this, saved, options);
+    base_.restore(*this, saved, options);
     if (options.from_other_ranks && is_local_) begin_local_steps();  // from the parameters as they are
     base_.start_in_phase(is_local_ ? "local steps" : "variance");
     exchange_.find_counted(base_);
@@ -140,12 +147,6 @@ class basic_zero_one_adam
 
   using factors_type = factors_of<unit_trust_ratio>;
   using base_type = foundation<Communicator, Backend>;
-
-  static void validate(const options_type& o) {
-    validate_settings(o);
-    validate_policy(o.variance_schedule);
-    validate_policy(o.local_schedule);
-  }
 
   agreement facts() const {
     agreement all = agreement_of("basic_zero_one_adam ", options_, base_.tensors.segments().size());

@@ -1,0 +1,293 @@
+// A dense optimizer or a compressed one, whichever is faster on the ranks and the network at hand: found by a few steps of
+// each on scratch tensors before the training.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "slamb/core/agreement.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/layout.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/core/saved_state.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/exchange/agreement_of_ranks.hpp"
+#include "slamb/optimizer/learning_rates.hpp"
+#include "slamb/optimizer/scratch_model.hpp"
+#include "slamb/optimizer/trial.hpp"
+
+namespace slamb {
+
+/// Which optimizer `choose` keeps.
+enum class keep_rule {
+  measure,    ///< the compressed one if it was measured to be faster, else the dense one
+  dense,      ///< without a trial
+  compressed  ///< without a trial
+};
+
+/// Settings of `choose`, the same on all ranks but for `saved`.
+struct choose_options {
+  keep_rule keep = keep_rule::measure;
+  double margin = 0.05;      ///< in [0, 1): part of the dense step's time that a compressed step must save
+  std::uint64_t steps = 4;   ///< ≥ 1: of each optimizer that are timed in a round
+  std::uint64_t rounds = 2;  ///< ≥ 1: the optimizers take turns, so that a slow moment does not meet one of them alone
+  std::uint64_t most_elements = 16'777'216;  ///< ≥ 1: of the scratch tensors, about; larger models are scaled down
+  std::uint64_t training_steps = 100'000;    ///< ≥ 1: over which a schedule that grows is averaged: 0/1 Adam's
+  std::span<const std::byte> saved{};  ///< a state to go on from, whose optimizer is kept without a trial; empty: none
+  restore_options restore{};           ///< of `saved`
+
+  /// @throws std::invalid_argument
+  void validate() const {
+    const auto require_one = [](const char* name, std::uint64_t value) {
+      detail::require_in(value >= 1, std::string("choose_options's ") + name, static_cast<double>(value), ">= 1");
+    };
+    detail::require_in(keep >= keep_rule::measure && keep <= keep_rule::compressed, "choose_options's keep",
+                       static_cast<double>(keep), "measure, dense or compressed");
+    detail::require_in(margin >= 0.0 && margin < 1.0, "choose_options's margin", margin, "in [0, 1)");
+    require_one("steps", steps);
+    require_one("rounds", rounds);
+    require_one("most_elements", most_elements);
+    require_one("training_steps", training_steps);
+  }
+};
+
+/// One of two optimizers, as `choose` has chosen. It does what that one does, to the same bits.
+template <class Dense, class Compressed>
+class chosen_optimizer {
+ public:
+  using communicator_type = typename trial_of<Dense>::communicator_type;
+  using backend_type = typename trial_of<Dense>::backend_type;
+
+  static_assert(std::same_as<communicator_type, typename trial_of<Compressed>::communicator_type> &&
+                    std::same_as<backend_type, typename trial_of<Compressed>::backend_type>,
+                "slamb: both optimizers of choose must have the same Communicator and the same Backend");
+
+  /// Constructs the one that `made` says; see `choose`.
+  /// @param saved  a state to go on from; empty: none
+  chosen_optimizer(const choice& made, std::span<const parameter> parameters,
+                   const typename Dense::options_type& dense_options,
+                   const typename Compressed::options_type& compressed_options, communicator_type communicator,
+                   backend_type backend, std::span<const std::byte> saved = {}, const restore_options& restore = {})
+      : made_(made),
+        held_(made.is_compressed ? held_type(std::in_place_index<1>, parameters, compressed_options,
+                                             std::move(communicator), std::move(backend))
+                                 : held_type(std::in_place_index<0>, parameters, dense_options, std::move(communicator),
+                                             std::move(backend))) {
+    if (!saved.empty()) load_state(saved, restore);
+  }
+
+  bool is_compressed() const noexcept { return made_.is_compressed; }
+
+  /// One step with one learning rate, or with one for each group: see the optimizer that was chosen.
+  void step(double learning_rate) {
+    visit([&](auto& optimizer) { optimizer.step(learning_rate); });
+  }
+  void step(std::span<const double> rates_by_group) {
+    visit([&](auto& optimizer) { optimizer.step(rates_by_group); });
+  }
+  void step(const learning_rates_at& rates) requires
+      requires(Dense& dense, Compressed& compressed, const learning_rates_at& at) {
+    dense.step(at);
+    compressed.step(at);
+  }
+  {
+    visit([&](auto& optimizer) { optimizer.step(rates); });
+  }
+
+  /// Makes parameters that differ between ranks their mean. Collective.
+  void synchronize_parameters() {
+    visit([](auto& optimizer) { optimizer.synchronize_parameters(); });
+  }
+
+  /// Measures what compression loses in the next step, if something is compressed.
+  void measure_next_step() noexcept {
+    visit([](auto& optimizer) {
+      if constexpr (requires { optimizer.measure_next_step(); }) optimizer.measure_next_step();
+    });
+  }
+
+  /// Of the optimizer that was chosen, since the choice; `chosen` says how that was made.
+  ::slamb::statistics statistics(bool with_norms = false) const {
+    ::slamb::statistics all = visit([&](const auto& optimizer) { return optimizer.statistics(with_norms); });
+    all.chosen = made_;
+    return all;
+  }
+  memory_report memory() const {
+    return visit([](const auto& optimizer) { return optimizer.memory(); });
+  }
+  communicator_type& communicator() noexcept {
+    return visit([](auto& optimizer) -> communicator_type& { return optimizer.communicator(); });
+  }
+
+  /// The state of the optimizer that was chosen, which that optimizer by itself can load too.
+  std::vector<std::byte> save_state() const {
+    return visit([](const auto& optimizer) { return optimizer.save_state(); });
+  }
+
+  /// Goes on from a saved state, with the parameters that belong to it.
+  /// @throws std::invalid_argument that says what does not fit, as a state of the other optimizer; nothing has changed then
+  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    const state_kind other = is_compressed() ? kind_of<Dense>() : kind_of<Compressed>();
+    const state_kind own = is_compressed() ? kind_of<Compressed>() : kind_of<Dense>();
+    if (own.hash() != other.hash() && is_state_of(other, saved))
+      throw std::invalid_argument(
+          "slamb: load_state() was given the state of the " + std::string(is_compressed() ? "dense" : "compressed") +
+          " optimizer, " + std::string(other.recipe) + ", but the " + (is_compressed() ? "compressed" : "dense") +
+          " one was chosen; give it to choose as choose_options{.saved = …}, which keeps the "
+          "optimizer that it belongs to");
+    visit([&](auto& optimizer) { optimizer.load_state(saved, options); });
+  }
+
+  /// Points tensor number `tensor` at another gradient of the same size.
+  void set_gradient(std::size_t tensor, const float* gradient) {
+    visit([&](auto& optimizer) { optimizer.set_gradient(tensor, gradient); });
+  }
+
+  /// Calls f with the optimizer that was chosen, a Dense& or a Compressed&, and returns what it returns.
+  template <class F>
+  decltype(auto) visit(F&& f) {
+    return is_compressed() ? f(*std::get_if<1>(&held_)) : f(*std::get_if<0>(&held_));
+  }
+  template <class F>
+  decltype(auto) visit(F&& f) const {
+    return is_compressed() ? f(*std::get_if<1>(&held_)) : f(*std::get_if<0>(&held_));
+  }
+
+ private:
+  using held_type = std::variant<Dense, Compressed>;
+
+  choice made_;
+  held_type held_;
+};
+
+namespace detail {
+
+/// Seconds of a clock that never goes back.
+struct steady_seconds {
+  double operator()() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+};
+
+/// Which optimizer is kept without a trial, if one is.
+template <class Dense, class Compressed>
+keep_rule rule_of(const choose_options& how) {
+  if (how.saved.empty()) return how.keep;
+  if (is_state_of(kind_of<Dense>(), how.saved)) return keep_rule::dense;
+  if (is_state_of(kind_of<Compressed>(), how.saved)) return keep_rule::compressed;
+  throw std::invalid_argument("slamb: choose was given a saved state that is of neither optimizer; it must be one of " +
+                              std::string(Dense::recipe) + " or " + Compressed::recipe + " with the same policies");
+}
+
+template <class Dense, class Compressed>
+agreement facts_of_choice(const choose_options& how, keep_rule rule, std::size_t tensors, std::uint64_t elements) {
+  agreement all(std::string("choose ") + typeid(Dense).name() + " " + typeid(Compressed).name(), tensors);
+  all.add_word("the optimizer that is kept (choose_options's keep, or that of its saved state)",
+               static_cast<std::uint64_t>(rule));
+  all.add("choose_options's margin", how.margin);
+  all.add_word("choose_options's steps", how.steps);
+  all.add_word("choose_options's rounds", how.rounds);
+  all.add_word("choose_options's most_elements", how.most_elements);
+  all.add_word("choose_options's training_steps", how.training_steps);
+  all.add_word("the number of elements", elements);
+  return all;
+}
+
+/// Tries both, in turn.
+/// @param elements  of the parameters, > 0
+template <class Dense, class Compressed, class Communicator, class Backend, class Executor, class Clock>
+choice choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
+                       const typename Dense::options_type& dense_options,
+                       const typename Compressed::options_type& compressed_options, std::optional<Communicator>& ranks,
+                       const Backend& backend, const Executor& executor, const choose_options& how, Clock& clock) {
+  const double part =
+      elements <= how.most_elements ? 1.0 : static_cast<double>(how.most_elements) / static_cast<double>(elements);
+  const allocator memory = allocator_of(backend);
+  trial<Dense> dense(dense_options, part, how.training_steps);
+  trial<Compressed> compressed(compressed_options, part, how.training_steps);
+  const scratch_model model(parameters, part, executor, memory);
+  for (std::uint64_t round = 0; round < how.rounds; ++round) {
+    dense.run(ranks, model, backend, executor, how.steps, clock);
+    compressed.run(ranks, model, backend, executor, how.steps, clock);
+  }
+  const typical_time of_dense = dense.time(*ranks, executor, memory);
+  const typical_time of_compressed = compressed.time(*ranks, executor, memory);
+  const double scale = static_cast<double>(elements) / static_cast<double>(model.elements());
+  return {.is_compressed = of_compressed.seconds + of_compressed.deviation <
+                           (1.0 - how.margin) * of_dense.seconds - of_dense.deviation,
+          .dense_seconds = scale * of_dense.seconds,
+          .compressed_seconds = scale * of_compressed.seconds,
+          .trial_steps = how.rounds * how.steps,
+          .trial_elements = model.elements()};
+}
+
+/// `choose` with any clock: clock() is a double, in seconds.
+template <class Dense, class Compressed, class Clock>
+chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const parameter> parameters,
+                                              const typename Dense::options_type& dense_options,
+                                              const typename Compressed::options_type& compressed_options,
+                                              typename trial_of<Dense>::communicator_type communicator,
+                                              const choose_options& how,
+                                              typename trial_of<Dense>::backend_type backend) {
+  how.validate();
+  Dense::validate(dense_options);
+  Compressed::validate(compressed_options);
+  backend.validate();
+  const std::uint64_t elements = layout(parameters, dense_options.weight_decay).elements();
+  const keep_rule rule = rule_of<Dense, Compressed>(how);
+  const auto executor = backend.make_executor(0);  // for copies alone
+  std::optional<typename trial_of<Dense>::communicator_type> ranks(std::move(communicator));
+  require_rank(ranks->rank(), ranks->size());
+  require_agreement(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), *ranks, executor,
+                    allocator_of(backend));
+  choice made{.is_compressed = rule == keep_rule::compressed};
+  if (rule == keep_rule::measure && ranks->size() > 1 && elements > 0)
+    made = choice_by_trial<Dense, Compressed>(parameters, elements, dense_options, compressed_options, ranks, backend,
+                                              executor, how, clock);
+  return chosen_optimizer<Dense, Compressed>(made, parameters, dense_options, compressed_options, std::move(*ranks),
+                                             std::move(backend), how.saved, how.restore);
+}
+
+}  // namespace detail
+
+/// Times a few steps of both optimizers and constructs the dense one, or the compressed one where that is faster by more
+/// than `margin` and by more than the times of its steps vary.
+///
+/// The trial takes its steps on scratch tensors, of the same shapes or, above `most_elements`, scaled down, and takes
+/// time to grow in proportion. What is done now and then is counted as often: SLAMB's mean of the parameters once in
+/// `local_steps`; 0/1 Adam's exchanges as its schedule has them in `training_steps`. The 1-bit optimizers are timed in
+/// their compressed phase. The caller's parameters and gradients are not touched, and the optimizer that is constructed
+/// has taken no step and sent nothing. A rank alone, which sends nothing, keeps the dense one without a trial, and so does
+/// a model without elements.
+///
+/// @param parameters    the tensors, in the backend's memory; the spans must outlive the optimizer
+/// @param communicator  moved into one optimizer after another, so that a handle that was moved from must not leave
+/// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given different
+///         tensors or settings; communicator_error, as from a step
+/// *Memory*: in the trial 8 bytes an element of the scratch tensors, and what one of the optimizers holds for them; freed
+/// before the optimizer is constructed.
+/// *Cost*: `rounds` · (`steps` + 2) steps of each optimizer, and in each round one of SLAMB's means of the parameters, or
+/// `steps` steps of 0/1 Adam more.
+/// *Determinism*: all ranks choose alike; which one is chosen depends on time. What the chosen one computes does not.
+template <class Dense, class Compressed>
+chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters,
+                                           const typename Dense::options_type& dense_options,
+                                           const typename Compressed::options_type& compressed_options,
+                                           typename trial_of<Dense>::communicator_type communicator,
+                                           const choose_options& how = {},
+                                           typename trial_of<Dense>::backend_type backend = {}) {
+  return detail::choose_by<Dense, Compressed>(detail::steady_seconds{}, parameters, dense_options, compressed_options,
+                                              std::move(communicator), how, std::move(backend));
+}
+
+}  // namespace slamb
