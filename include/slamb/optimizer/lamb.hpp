@@ -39,8 +39,7 @@ struct lamb_options {
   double max_gradient_norm = 0.0;  ///< c: g ← g / max(1, ‖g‖/c) with the norm over all tensors; 0 or ∞: off
   bool skip_non_finite = true;     ///< skip a step, on all ranks, when a gradient of any is not finite
   bool compress_alone = false;     ///< encodes and decodes with one rank too, if the compressor is a quantizer
-  std::uint64_t bucket_bytes = std::uint64_t{1}
-                               << 24U;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};

@@ -35,9 +35,8 @@ struct one_bit_options {
   double epsilon = 1e-8;        ///< > 0
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool compress_alone = false;  ///< encodes and decodes with one rank too: what compression does, without a network
-  std::uint64_t bucket_bytes = std::uint64_t{1}
-                               << 24U;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  WarmUp warm_up{};                     ///< when the variance is frozen and compression begins
+  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  WarmUp warm_up{};                         ///< when the variance is frozen and compression begins
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};

@@ -42,8 +42,7 @@ struct slamb_options {
   bool bias_correction = true;       ///< false: m̂ = m, v̂ = v
   std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
-  std::uint64_t bucket_bytes = std::uint64_t{1}
-                               << 24U;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};

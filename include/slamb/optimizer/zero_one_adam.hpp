@@ -28,15 +28,14 @@ namespace slamb {
 /// Settings of `basic_zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
 struct zero_one_adam_options {
-  double beta1 = 0.9;           ///< in [0, 1)
-  double beta2 = 0.999;         ///< in [0, 1)
-  double epsilon = 1e-8;        ///< > 0
-  double weight_decay = 0.01;   ///< λ ≥ 0
-  bool compress_alone = false;  ///< encodes and decodes with one rank too
-  std::uint64_t bucket_bytes = std::uint64_t{1}
-                               << 24U;   ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  VarianceSchedule variance_schedule{};  ///< when the variance is refreshed, and when it is frozen
-  LocalSchedule local_schedule{};        ///< when what local steps have moved is exchanged
+  double beta1 = 0.9;                       ///< in [0, 1)
+  double beta2 = 0.999;                     ///< in [0, 1)
+  double epsilon = 1e-8;                    ///< > 0
+  double weight_decay = 0.01;               ///< λ ≥ 0
+  bool compress_alone = false;              ///< encodes and decodes with one rank too
+  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  VarianceSchedule variance_schedule{};     ///< when the variance is refreshed, and when it is frozen
+  LocalSchedule local_schedule{};           ///< when what local steps have moved is exchanged
   Compressor compressor{};
   ErrorFeedback error_feedback{};
 };
@@ -48,8 +47,7 @@ struct zero_one_adam_options {
 ///     B:  m_i ← β1 m_i + (1−β1) g_i                    b_i ← b_i − γ (m_i/D + λ p_i);   p_i = a + b_i
 ///         every L steps:  y ← exchange(b_i D);  m ← −y/Γ;   p = a ← a + y/D;   b ← 0
 ///
-/// *Memory*: 16 bytes of state a parameter (8 with one rank), the errors of the ErrorFeedback, and a buffer of 4 bytes with
-/// more than one rank.
+/// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
 /// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
 /// all_reduce, or two collectives of codes, or nothing, whatever the number of tensors.
 /// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
@@ -113,8 +111,7 @@ class basic_zero_one_adam
   /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
   void measure_next_step() noexcept { exchange_.measure_next(); }
 
-  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
-  ///                    time
+  /// @param with_norms  also computes the norms, at the cost of a pass over the model; like `step`, by one thread at a time
   ::slamb::statistics statistics(bool with_norms = false) const {
     ::slamb::statistics all = base_.report(with_norms);
     all.compression = exchange_.measured();
