@@ -80,8 +80,8 @@ class local_reduction<Communicator, Stream> {
   /// Whether the gradient that passes read is there only when `reduce` has made it.
   bool is_active() const noexcept { return given_.count > 0; }
 
-  /// Makes the gradient of the node, in a step that has begun and of which all gradients are ready. It is not finite, on all ranks of the node, if that of any is
-  /// not, or if any has seen before what is not: what passes find in it they find alike.
+  /// Makes the gradient of the node, in a step that has begun and of which all gradients are ready. It is not finite, on
+  /// all ranks of the node, if that of any is not, or if any has seen before what is not: passes find the same on all.
   template <class Base>
   void reduce(Base& base) const {
     if (gradient_.count == 0) return;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <slamb/slamb.hpp>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "support/rank_memory.hpp"
@@ -37,7 +38,8 @@ namespace {
 const std::vector<std::string> names{"adamw",        "lamb",        "one-bit-adam-fused", "one-bit-adam-per-tensor",
                                      "one-bit-lamb", "slamb-blend", "slamb-product",      "zero-one-adam"};
 
-// This rank's parameters after some steps with gradients that differ by rank; two tensors, one of a few elements.
+// This rank's parameters after some steps with gradients that differ by rank; two tensors, one of a few elements. Processes
+// take every other step in parts, with a bucket for each tensor.
 template <class Optimizer, class Communicator, class Settings>
 std::vector<float> trained(Communicator communicator, const Settings& set) {
   constexpr std::size_t size = 5003;
@@ -49,7 +51,7 @@ std::vector<float> trained(Communicator communicator, const Settings& set) {
   const slamb::parameter tensors[]{
       {.data = parameters.data(), .gradient = gradient.data(), .size = 5000, .dimensions = 2},
       {.data = parameters.data() + 5000, .gradient = gradient.data() + 5000, .size = 3, .dimensions = 1}};
-  typename Optimizer::options_type options{};
+  typename Optimizer::options_type options{.bucket_bytes = 4};
   set(options);
   Optimizer optimizer(tensors, options, std::move(communicator), {.threads = 1});
   for (std::uint32_t step = 0; step < steps; ++step) {
@@ -57,7 +59,14 @@ std::vector<float> trained(Communicator communicator, const Settings& set) {
       const std::uint32_t x = (i + 1) * 2654435761U + rank * 97U + step * 31U;
       gradient[i] = static_cast<float>(x % 4096U) / 4096.0F - 0.5F + parameters[i];
     }
-    optimizer.step(0.01);
+    if (std::is_same_v<Communicator, slamb::mpi_communicator> && step % 2 == 1) {
+      optimizer.begin_step(0.01);
+      optimizer.gradient_ready(1, 1);
+      optimizer.gradient_ready(0, 1);
+      optimizer.finish_step();
+    } else {
+      optimizer.step(0.01);
+    }
   }
   return parameters;
 }
