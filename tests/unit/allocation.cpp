@@ -46,12 +46,18 @@ TEST_CASE("step: allocates nothing with several ranks") {
   slamb::run_ranks(3, [](slamb::thread_communicator communicator) {
     model m;
     const int rank = communicator.rank();
-    slamb::slamb<slamb::thread_communicator> optimizer(m.parameters, {.local_steps = 2}, std::move(communicator),
-                                                       {.threads = 1});
-    optimizer.step(0.01);  // all ranks are past their constructions when it returns
+    slamb::slamb<slamb::thread_communicator> optimizer(m.parameters, {.local_steps = 2, .bucket_bytes = 1000},
+                                                       std::move(communicator), {.threads = 1});
+    const auto step_in_parts = [&optimizer] {
+      optimizer.begin_step(0.01);
+      optimizer.gradient_ready(1, 1);
+      optimizer.finish_step();
+    };
+    optimizer.step(0.01);
+    step_in_parts();  // all ranks are past their constructions when it returns
     optimizer.synchronize_parameters();
     const std::size_t before = test_support::allocations();
-    for (int t = 0; t < 5; ++t) optimizer.step(0.01);
+    for (int t = 0; t < 5; ++t) t % 2 == 0 ? optimizer.step(0.01) : step_in_parts();
     optimizer.synchronize_parameters();  // all ranks are past their steps, and none is past its check
     const std::size_t after = test_support::allocations();
     optimizer.synchronize_parameters();

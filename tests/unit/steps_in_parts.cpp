@@ -288,16 +288,59 @@ TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
                        doctest::Contains("bucket_bytes = 0, but it must be >= 1"), std::invalid_argument);
 }
 
-TEST_CASE("steps in parts: an optimizer that goes with a step open waits for what it has begun") {
-  const experiment e = test_support::make_experiment(tensors, 35, 2, 1);
-  std::atomic<int> parted{0};
-  slamb::run_ranks(2, [&](thread_communicator communicator) {
-    replica copy(e.tensors, e.start);
-    lamb run(copy.parameters(), {.bucket_bytes = small_bucket}, std::move(communicator), one_thread());
-    copy.set_gradient(e.gradients[0][0]);
-    run.begin_step(0.01);
-    run.gradient_ready(6, 3);
-    ++parted;
-  });
-  CHECK(parted == 2);
+namespace {
+
+// Rank 0 of two whose sums take a while, once told to.
+struct slow_sums {
+  std::atomic<bool> are_slow{false};
+  std::atomic<int> begun{0}, ended{0};
+};
+class slow_communicator {
+ public:
+  explicit slow_communicator(std::shared_ptr<slow_sums> sums) : sums_(std::move(sums)) {}
+
+  int rank() const { return peers_.rank(); }
+  int size() const { return peers_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    ++sums_->begun;
+    if (sums_->are_slow) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    peers_.all_reduce_sum(values, stream);
+    ++sums_->ended;
+  }
+
+ private:
+  test_support::imagined_peers peers_{2, test_support::imagined_peers::habit::send_the_same};
+  std::shared_ptr<slow_sums> sums_;
+};
+
+}  // namespace
+
+TEST_CASE("steps in parts: an optimizer that goes or moves with a step open waits for what it has begun") {
+  using slow = slamb::lamb<slow_communicator>;
+  const auto sums = std::make_shared<slow_sums>();
+  small_model model;
+  const auto begin = [&](slow& run) {
+    sums->are_slow = true;
+    const int before = sums->begun;
+    run.begin_step(0.1);
+    run.gradient_ready(1, 1);
+    while (sums->begun == before) std::this_thread::yield();
+  };
+  {
+    slow run(model.parameters(), {.bucket_bytes = 1}, slow_communicator(sums));
+    begin(run);
+  }
+  CHECK(sums->begun == sums->ended);
+
+  sums->are_slow = false;
+  slow first(model.parameters(), {.bucket_bytes = 1}, slow_communicator(sums));
+  begin(first);
+  slow second(std::move(first));
+  CHECK(sums->begun == sums->ended);
+  CHECK_THROWS_AS(second.finish_step(), std::logic_error);
+  CHECK(model.last == std::vector<float>(50, -0.25F));
+  sums->are_slow = false;
+  std::fill(model.first_gradient.begin(), model.first_gradient.end(), 0.25F);
+  second.step(0.1);
+  CHECK(second.statistics().step == 1);
 }

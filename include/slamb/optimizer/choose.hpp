@@ -79,6 +79,14 @@ class chosen_optimizer {
   void begin_step(std::span<const double> rates_by_group) {
     visit([&](auto& optimizer) { optimizer.begin_step(rates_by_group); });
   }
+  void begin_step(const learning_rates_at& rates) requires
+      requires(Dense& dense, Compressed& compressed, const learning_rates_at& at) {
+    dense.begin_step(at);
+    compressed.begin_step(at);
+  }
+  {
+    visit([&](auto& optimizer) { optimizer.begin_step(rates); });
+  }
   void gradient_ready(std::size_t first, std::size_t count) {
     visit([&](auto& optimizer) { optimizer.gradient_ready(first, count); });
   }
@@ -165,7 +173,13 @@ struct steady_seconds {
 template <class Dense, class Compressed>
 keep_rule rule_of(const choose_options& how) {
   if (how.saved.empty()) return how.keep;
-  if (is_state_of(kind_of<Dense>(), how.saved)) return keep_rule::dense;
+  const bool is_dense = is_state_of(kind_of<Dense>(), how.saved);
+  if (is_dense && is_state_of(kind_of<Compressed>(), how.saved))
+    throw std::invalid_argument(
+        "slamb: choose cannot tell which of two optimizers of the same recipe and policies a saved state is of; say so "
+        "by "
+        "choose_options's keep, and load it afterwards");
+  if (is_dense) return keep_rule::dense;
   if (is_state_of(kind_of<Compressed>(), how.saved)) return keep_rule::compressed;
   throw std::invalid_argument("slamb: choose was given a saved state that is of neither optimizer; it must be one of " +
                               std::string(Dense::recipe) + " or " + Compressed::recipe + " with the same policies");

@@ -63,6 +63,10 @@ class foundation {
     variance_ = memory.plan<float>("variance", tensors.state_elements());
   }
 
+  foundation(foundation&&) = default;
+  foundation& operator=(foundation&&) = default;
+  ~foundation() { parts.close(); }
+
   /// Room for `sums` double-precision sums a tile; norms need `norms_of_model::sums`.
   void plan_sums(int sums) {
     const auto most = static_cast<std::uint64_t>(std::max(sums, norms_of_model::sums));
@@ -258,13 +262,14 @@ class foundation {
     return all;
   }
 
+  // First, so that what it has begun has ended before the ranks and the memory move away.
+  open_step<stream_type, counting_communicator<Communicator>> parts;  ///< of a step that is taken in parts
   layout tensors;
   executor_type executor;
   counting_communicator<Communicator> ranks;
   learning_rates rates;
   arena memory;
   [[no_unique_address]] local_reduction<Communicator, stream_type> local;
-  open_step<stream_type, counting_communicator<Communicator>> parts;  ///< of a step that is taken in parts
 
  private:
   std::uint64_t steps_with_ranks() {

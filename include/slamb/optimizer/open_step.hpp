@@ -86,7 +86,18 @@ class open_step {
   };
 
  public:
-  bool is_open() const noexcept { return is_open_; }
+  open_step() = default;
+  /// A step that is open does not move: it is over.
+  open_step(open_step&& other) noexcept { *this = std::move(other); }
+  open_step& operator=(open_step&& other) noexcept {
+    close();
+    other.close();
+    buckets_ = std::move(other.buckets_);
+    side_ = std::move(other.side_);
+    return *this;
+  }
+  ~open_step() = default;
+
   /// @throws std::logic_error if there is an open step
   void require_closed(const char* call) const {
     if (is_open_)

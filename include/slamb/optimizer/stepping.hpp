@@ -49,9 +49,11 @@ class stepping {
   ///
   /// On the host collectives then run on a thread of their own, with which the communicator must be content: for MPI that is
   /// MPI_THREAD_SERIALIZED, and nothing else may call it until finish_step, or MPI_THREAD_MULTIPLE. On CUDA they run on
-  /// a second stream. The first call makes these.
+  /// a second stream; cuda_mpi_communicator, which waits for what it sends, waits in gradient_ready then. The first call makes
+  /// these. An optimizer that is moved or destroyed with a step open gives the step up, with all state as it was, and waits for
+  /// the exchanges that it has begun: at most as long as the communicator waits for peers.
   ///
-  /// @throws as `step`, before any work
+  /// @throws as `step`, before any work; std::system_error if there can be no thread
   void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
   void begin_step(std::span<const double> rates_by_group) { begin_with(rates_by_group); }
   void begin_step(const learning_rates_at& rates) requires(TakesRatesAt) { begin_with(rates); }
