@@ -108,8 +108,8 @@ inline std::string ranks_per_node_fault(std::span<const int> asked) {
 ///
 /// @throws std::invalid_argument on every rank, if nodes have different numbers of ranks; on this one, if an option is out of
 ///   range, or a communicator is none
-/// @throws mpi_error; communicator_error if the peers do not come within the timeout of `between`, but MPI's own splits wait
-///   for ever for a rank that is lost between
+/// @throws communicator_error if the peers do not come within the timeouts of `between` and `local`; mpi_error, where errors
+///   of `comm` return. MPI's own splits wait for ever for a rank that is lost.
 ///
 /// *Memory*: as mpi_communicator says of each part; of the one between nodes, at the leaders alone.
 inline mpi_hierarchy join_nodes(MPI_Comm comm, MPI_Comm node, const mpi_hierarchy_options& options = {}) {

@@ -37,7 +37,7 @@ struct trial_of {
 
 namespace detail {
 
-/// The learning rate of trials, at which no parameter leaves the range of floats in any number of steps.
+/// The learning rate of trials, at which parameters stay in the range of floats unless λ is very large.
 inline constexpr double trial_rate = 1e-4;
 
 /// What recipes have in common: all steps are alike.
