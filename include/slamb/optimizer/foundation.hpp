@@ -63,8 +63,8 @@ class foundation {
     variance_ = memory.plan<float>("variance", tensors.state_elements());
   }
 
-  foundation(foundation&&) = default;
-  foundation& operator=(foundation&&) = default;
+  foundation(foundation&&) noexcept = default;
+  foundation& operator=(foundation&&) noexcept = default;
   ~foundation() { parts.close(); }
 
   /// Room for `sums` double-precision sums a tile; norms need `norms_of_model::sums`.

@@ -51,6 +51,10 @@ struct stand_in {
   }
 };
 
+inline constexpr int MPI_THREAD_SINGLE = 0;
+inline constexpr int MPI_THREAD_SERIALIZED = 2;
+inline int MPI_Query_thread(int* provided) { return *provided = MPI_THREAD_SERIALIZED, MPI_SUCCESS; }
+inline int MPI_Is_thread_main(int* flag) { return *flag = 1, MPI_SUCCESS; }
 inline int MPI_Initialized(int* flag) { return *flag = 1, MPI_SUCCESS; }
 inline int MPI_Finalized(int* flag) { return *flag = 0, MPI_SUCCESS; }
 inline int MPI_Comm_test_inter(MPI_Comm, int* flag) { return *flag = 0, MPI_SUCCESS; }
