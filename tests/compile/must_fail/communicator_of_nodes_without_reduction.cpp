@@ -1,4 +1,4 @@
-// expect: a Communicator with local_size() must have local_rank() too, and reduce_locally
+// expect: a Communicator with local_size.. must have local_rank.. too, and reduce_locally
 #include <span>
 
 #include "slamb/slamb.hpp"
