@@ -17,8 +17,9 @@ using backend = slamb::cuda_backend;
 
 template <class Optimizer>
 train::optimizer_maker maker_of(const typename Optimizer::options_type& options) {
-  return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator ranks) {
-    return std::make_unique<device_optimizer<Optimizer>>(parameters, options, std::move(ranks));
+  return [options](std::span<const slamb::parameter> parameters, train::rank_communicator ranks) {
+    return std::make_unique<device_optimizer<Optimizer>>(parameters, options,
+                                                         std::move(ranks).take<slamb::thread_communicator>());
   };
 }
 

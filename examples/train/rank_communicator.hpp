@@ -14,9 +14,16 @@ namespace train {
 /// A Communicator that holds one of any type. Its collectives are what the library's recipes call: sums of floats, and bytes.
 class rank_communicator {
  public:
-  template <slamb::communicator C>
-  requires(!std::same_as<C, rank_communicator>) explicit rank_communicator(C communicator)
+  // Not for its own type, which is asked first: whether that is a communicator depends on this constructor.
+  template <class C>
+  requires(!std::same_as<C, rank_communicator> && slamb::communicator<C>) explicit rank_communicator(C communicator)
       : held_(std::make_unique<holder<C>>(std::move(communicator))) {}
+
+  /// What it holds, which is a C. @throws std::bad_cast if it is not
+  template <class C>
+  C take() && {
+    return std::move(dynamic_cast<holder<C>&>(*held_).held);
+  }
 
   int rank() const { return held_->rank(); }
   int size() const { return held_->size(); }
