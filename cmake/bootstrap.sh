@@ -11,7 +11,7 @@ set -euo pipefail
 
 build_packages=(g++ cmake ninja-build)
 train_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev gnuplot-nox)
-test_packages=(doctest-dev libbenchmark-dev clang clang-format clang-tidy python3 openmpi-bin libopenmpi-dev)
+test_packages=(doctest-dev libbenchmark-dev clang clang-format clang-tidy python3 procps openmpi-bin libopenmpi-dev)
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
@@ -41,6 +41,7 @@ installed() {
     gnuplot-nox) command -v gnuplot >/dev/null ;;
     clang) command -v clang++ >/dev/null ;;
     cmake | clang-format | clang-tidy | python3) command -v "$1" >/dev/null ;;
+    procps) command -v pgrep >/dev/null ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
     libopenmpi-dev) command -v mpicxx >/dev/null ;;
     libeigen3-dev) has_config Eigen3 ;;
