@@ -177,8 +177,7 @@ keep_rule rule_of(const choose_options& how) {
   if (is_dense && is_state_of(kind_of<Compressed>(), how.saved))
     throw std::invalid_argument(
         "slamb: choose cannot tell which of two optimizers of the same recipe and policies a saved state is of; say so "
-        "by "
-        "choose_options's keep, and load it afterwards");
+        "by choose_options's keep, and load it afterwards");
   if (is_dense) return keep_rule::dense;
   if (is_state_of(kind_of<Compressed>(), how.saved)) return keep_rule::compressed;
   throw std::invalid_argument("slamb: choose was given a saved state that is of neither optimizer; it must be one of " +

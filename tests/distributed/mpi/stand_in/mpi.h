@@ -32,7 +32,11 @@ inline constexpr MPI_Errhandler MPI_ERRORS_ARE_FATAL = 1;
 inline constexpr MPI_Errhandler MPI_ERRORS_RETURN = 2;
 inline constexpr MPI_Status* MPI_STATUS_IGNORE = nullptr;
 
-/// What the rank under test has done.
+inline constexpr int MPI_THREAD_SINGLE = 0;
+inline constexpr int MPI_THREAD_FUNNELED = 1;
+inline constexpr int MPI_THREAD_SERIALIZED = 2;
+
+/// What the rank under test has done, and what it is told of threads.
 struct stand_in {
   struct message {
     bool is_send;
@@ -42,6 +46,8 @@ struct stand_in {
   };
   static inline int rank = 0;
   static inline int size = 1;
+  static inline int thread_level = MPI_THREAD_SERIALIZED;
+  static inline bool is_main_thread = false;
   static inline std::vector<message> messages;
 
   static int note(bool is_send, int peer, const void* buffer, int bytes, MPI_Request* request) {
@@ -51,10 +57,8 @@ struct stand_in {
   }
 };
 
-inline constexpr int MPI_THREAD_SINGLE = 0;
-inline constexpr int MPI_THREAD_SERIALIZED = 2;
-inline int MPI_Query_thread(int* provided) { return *provided = MPI_THREAD_SERIALIZED, MPI_SUCCESS; }
-inline int MPI_Is_thread_main(int* flag) { return *flag = 1, MPI_SUCCESS; }
+inline int MPI_Query_thread(int* provided) { return *provided = stand_in::thread_level, MPI_SUCCESS; }
+inline int MPI_Is_thread_main(int* flag) { return *flag = stand_in::is_main_thread ? 1 : 0, MPI_SUCCESS; }
 inline int MPI_Initialized(int* flag) { return *flag = 1, MPI_SUCCESS; }
 inline int MPI_Finalized(int* flag) { return *flag = 0, MPI_SUCCESS; }
 inline int MPI_Comm_test_inter(MPI_Comm, int* flag) { return *flag = 0, MPI_SUCCESS; }

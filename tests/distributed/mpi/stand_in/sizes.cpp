@@ -154,3 +154,18 @@ TEST_CASE("mpi_communicator: broadcast of more than 2^31 bytes") {
   CHECK(tile(with_all(values.floats(), false), 0, size * sizeof(float)));
   CHECK(with_peer(values.floats(), true, rank + 1).empty());
 }
+
+TEST_CASE("mpi_communicator: a thread that MPI does not take calls from is told so, and nothing has been sent") {
+  slamb::mpi_communicator communicator = make_communicator(1 << 20);
+  std::vector<float> values(640, 1.0F);
+  const auto sum = [&] { communicator.all_reduce_sum(std::span<float>(values), host_stream{}); };
+  stand_in::thread_level = MPI_THREAD_FUNNELED;
+  CHECK_THROWS_WITH_AS(sum(), doctest::Contains("ask MPI_Init_thread for MPI_THREAD_SERIALIZED"), std::logic_error);
+  CHECK(stand_in::messages.empty());
+  stand_in::is_main_thread = true;
+  CHECK_NOTHROW(sum());
+  stand_in::is_main_thread = false;
+  stand_in::thread_level = MPI_THREAD_SERIALIZED;
+  CHECK_NOTHROW(sum());
+  CHECK_FALSE(stand_in::messages.empty());
+}
