@@ -2,13 +2,15 @@
 # Runs slamb_bench_mpi over links of limited bandwidth, all on this machine: every rank in a network namespace of its own,
 # joined by veth pairs to a bridge in another. Needs root, Open MPI, and ip and tc of iproute2.
 #
-#   bash bench/network/run.sh [--rates "100mbit 1gbit 10gbit unlimited"] [--ranks 4] [--delay MS] [--out DIR]
-#                             [--program PATH] [-- options of slamb_bench_mpi]
+#   bash bench/network/run.sh [--rates "100mbit 1gbit 10gbit unlimited"] [--ranks 4] [--delay MS]
+#                             [--congestion NAME] [--out DIR] [--program PATH] [-- options of slamb_bench_mpi]
 #
 #   --rates    to which each rank's link is limited in each direction (tc's token bucket): a whole number of bit, kbit, mbit
 #              or gbit a second, or unlimited
 #   --ranks    how many, in [2, 64]
 #   --delay    milliseconds from rank to rank (tc's netem); left out, and said to be, where the kernel has none
+#   --congestion  TCP's congestion control between ranks, one that the kernel has; by default cubic where it is there, Linux's
+#              own, for bbr, which some machines have set instead, reaches a fifth less over links with hardly any latency
 #   --out      a folder for slamb_bench_mpi's JSON documents, RATE.json
 #   --program  slamb_bench_mpi; build/release/bin/slamb_bench_mpi by default
 #
@@ -25,13 +27,14 @@ refuse() {
 rates="100mbit 1gbit 10gbit unlimited"
 ranks=4
 delay=0
+congestion=""
 out=""
 program=""
 options=()
 
 while (($# > 0)); do
   case "$1" in
-    --rates | --ranks | --delay | --out | --program)
+    --rates | --ranks | --delay | --congestion | --out | --program)
       (($# >= 2)) || refuse "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift 2
@@ -45,7 +48,7 @@ while (($# > 0)); do
       sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) refuse "'$1' is no option; expected --rates, --ranks, --delay, --out, --program, or -- and options of the program" ;;
+    *) refuse "'$1' is no option; expected --rates, --ranks, --delay, --congestion, --out, --program, or -- and options of the program" ;;
   esac
 done
 
@@ -73,6 +76,13 @@ for rate in "${rate_list[@]}"; do
 done
 [[ "$ranks" =~ ^([2-9]|[1-5][0-9]|6[0-4])$ ]] || refuse "--ranks: '$ranks' is not an integer in [2, 64]"
 [[ "$delay" =~ ^[0-9]{1,4}(\.[0-9]{1,3})?$ ]] || refuse "--delay: '$delay' is not a number of milliseconds in [0, 9999]"
+
+read -ra known </proc/sys/net/ipv4/tcp_available_congestion_control
+if [[ -z "$congestion" ]]; then
+  congestion=cubic
+  [[ " ${known[*]} " == *" cubic "* ]] || congestion="$(cat /proc/sys/net/ipv4/tcp_congestion_control)"
+fi
+[[ " ${known[*]} " == *" $congestion "* ]] || refuse "--congestion: the kernel has no '$congestion', but: ${known[*]}"
 
 ((EUID == 0)) || refuse "network namespaces and tc need root: sudo bash bench/network/run.sh"
 for tool in ip tc mpirun unshare awk; do
@@ -155,6 +165,7 @@ for ((i = 0; i < ranks; ++i)); do
   ip -n "$net" link set dev "port$i" master br0 up
   ip -n "$prefix-$i" address add "10.0.0.$((i + 1))/24" dev eth0
   ip -n "$prefix-$i" link set dev eth0 up
+  ip -n "$prefix-$i" route change 10.0.0.0/24 dev eth0 proto kernel scope link src "10.0.0.$((i + 1))" congctl "$congestion"
   echo "10.0.0.$((i + 1)) slots=1" >>"$folder/hosts"
 done
 
@@ -230,7 +241,7 @@ for index in "${!rate_list[@]}"; do
   [[ "$delay" =~ ^[0.]+$ ]] || given+=(--latency "$(awk "BEGIN { print $delay / 1000 }")")
   [[ -z "$out" ]] || given+=(--json "$out/$rate.json")
 
-  echo "== $rate, $ranks ranks, TCP: $(cat /proc/sys/net/ipv4/tcp_congestion_control)"
+  echo "== $rate, $ranks ranks, TCP: $congestion"
   sample &
   disown # nothing is said of how it ends
   ip netns exec "$net" "${launch[@]}" "$program" ${given[@]+"${given[@]}"} ${options[@]+"${options[@]}"} </dev/null &

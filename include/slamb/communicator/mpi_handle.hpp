@@ -112,11 +112,12 @@ class mpi_handle {
   /// Looks until `done()`, up to the timeout; whether it was. A rank that was itself stopped looks again at the end.
   template <class Done>
   bool wait_until(const Done& done) {
-    const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+    const auto start = std::chrono::steady_clock::now();
     for (std::uint64_t polls = 1; !done(); ++polls) {
       if (comm_ != MPI_COMM_NULL && polls % polls_between_looks == 0) look_for_failed_peers();
-      if (std::chrono::steady_clock::now() >= deadline) return done() || done();
-      if (polls < polls_before_sleep || options_.poll_interval.count() == 0) {
+      const auto waited = std::chrono::steady_clock::now() - start;
+      if (waited >= options_.timeout) return done() || done();
+      if (waited < time_before_sleep || options_.poll_interval.count() == 0) {
         std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(options_.poll_interval);
@@ -171,7 +172,7 @@ class mpi_handle {
 
  private:
   static constexpr std::uint64_t polls_between_looks = 16;
-  static constexpr std::uint64_t polls_before_sleep = 1000;
+  static constexpr std::chrono::microseconds time_before_sleep{200};
   static constexpr int reason_polls = 2000;  // of half a millisecond
 
   static std::atomic<bool>& failed_handles() noexcept {

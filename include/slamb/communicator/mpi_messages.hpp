@@ -4,6 +4,8 @@
 
 #include <mpi.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -23,19 +25,12 @@ class mpi_messages {
   static constexpr int slots = 4;
 
   /// With memory of that size, for what is to be received and is no part of the caller's buffers.
-  mpi_messages(mpi_handle handle, std::size_t memory)
-      : handle_(std::move(handle)),
-        statuses_(2 * static_cast<std::size_t>(handle_.size())),
-        requests_(slots * statuses_.size(), MPI_REQUEST_NULL),
-        expected_(slots * statuses_.size(), 0),
-        memory_(memory) {}
+  mpi_messages(mpi_handle handle, std::size_t memory) : handle_(std::move(handle)), memory_(memory) {}
   mpi_messages(mpi_messages&&) noexcept = default;
   mpi_messages& operator=(mpi_messages&& other) noexcept {
     keep_if_failed();
     handle_ = std::move(other.handle_);
-    statuses_ = std::move(other.statuses_);
-    requests_ = std::move(other.requests_);
-    expected_ = std::move(other.expected_);
+    slots_ = std::move(other.slots_);
     memory_ = std::move(other.memory_);
     return *this;
   }
@@ -46,44 +41,87 @@ class mpi_messages {
   std::byte* memory() noexcept { return memory_.data(); }
   std::size_t memory_size() const noexcept { return memory_.size(); }
 
-  /// Starts to receive from `peer`, or to send to it. `bytes` ≤ 2^30; 0 are no message. At most one each way, peer, and
-  /// slot at a time; messages of a phase between two ranks arrive in the order in which they are sent.
+  /// Starts to receive from `peer`, or to send to it, in messages of at most `mpi_options::message_bytes`. Those of a phase
+  /// between two ranks arrive in the order in which they are sent.
   void receive(int slot, int peer, void* to, std::size_t bytes) {
-    if (bytes == 0) return;
-    const std::size_t i = index_of(slot, peer);
-    expected_[i] = bytes;
-    require_success(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, peer, tag(slot), handle_.get(), &requests_[i]),
-                    "MPI_Irecv");
+    in_messages(bytes, [&](std::size_t offset, int size) {
+      MPI_Request* const request = slots_[slot].add({.peer = peer, .expected = size});
+      require_success(
+          MPI_Irecv(static_cast<std::byte*>(to) + offset, size, MPI_BYTE, peer, tag(slot), handle_.get(), request),
+          "MPI_Irecv");
+    });
   }
   void send(int slot, int peer, const void* from, std::size_t bytes) {
-    if (bytes == 0) return;
-    MPI_Request* const request = &requests_[index_of(slot, size() + peer)];
-    require_success(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, peer, tag(slot), handle_.get(), request),
-                    "MPI_Isend");
+    in_messages(bytes, [&](std::size_t offset, int size) {
+      MPI_Request* const request = slots_[slot].add({.peer = peer, .expected = sends});
+      require_success(MPI_Isend(static_cast<const std::byte*>(from) + offset, size, MPI_BYTE, peer, tag(slot),
+                                handle_.get(), request),
+                      "MPI_Isend");
+    });
   }
 
-  /// Waits until all messages of a slot have arrived, or fails.
+  /// Waits until all messages of a slot have come and gone, or fails, as soon as one of another size comes.
   void wait(int slot) {
-    int done = 0;
+    messages& all = slots_[slot];
+    std::size_t under_way = all.requests.size();
     const auto look = [&] {
-      const int code = MPI_Testall(2 * size(), &requests_[index_of(slot, 0)], &done, statuses_.data());
-      if (code != MPI_SUCCESS) fail_for_message(slot, code);
-      return done != 0;
+      int some = 0;
+      const int code = MPI_Testsome(static_cast<int>(all.requests.size()), all.requests.data(), &some, all.done.data(),
+                                    all.statuses.data());
+      if (code != MPI_SUCCESS) fail_for_message(all, some, code);
+      for (int i = 0; i < some; ++i) require_size(all.facts[static_cast<std::size_t>(all.done[i])], all.statuses[i]);
+      under_way -= static_cast<std::size_t>(some);
+      return under_way == 0;
     };
-    if (!handle_.wait_until(look)) fail_for_timeout(slot);
-    require_sizes(slot);
+    if (under_way != 0 && !handle_.wait_until(look)) fail_for_timeout(all);
+    all.clear();
   }
 
  private:
+  static constexpr int sends = -1;
+  struct message {
+    int peer;
+    int expected;  ///< bytes to receive, or `sends`
+  };
+  /// Those of a slot that are under way, and room for what MPI tells of them.
+  struct messages {
+    std::vector<MPI_Request> requests;
+    std::vector<message> facts;
+    std::vector<int> done;
+    std::vector<MPI_Status> statuses;
+
+    /// A place for its request, until the next is added.
+    MPI_Request* add(const message& one) {
+      facts.push_back(one);
+      done.push_back(0);
+      statuses.emplace_back();
+      return &requests.emplace_back(MPI_REQUEST_NULL);
+    }
+    void clear() noexcept {
+      requests.clear();
+      facts.clear();
+      done.clear();
+      statuses.clear();
+    }
+  };
+
   static constexpr int tags = 10'000;  // of each phase
 
   int size() const noexcept { return handle_.size(); }
 
   void require_success(int code, const char* call) { handle_.require_success(code, call); }
 
-  /// Of a request: receives of a slot by peer, then its sends by peer.
-  std::size_t index_of(int slot, int message) const noexcept {
-    return static_cast<std::size_t>(slot) * statuses_.size() + static_cast<std::size_t>(message);
+  /// start(offset, size) of the messages that make `bytes`, of nearly one size: where a peer has another number of them, they
+  /// are of other sizes as a rule, and soon found.
+  template <class Start>
+  void in_messages(std::size_t bytes, const Start& start) {
+    constexpr std::size_t line = 64;
+    const std::size_t most = handle_.options().message_bytes;
+    const std::size_t count = (bytes + most - 1) / most;
+    const std::size_t even = count == 0 ? 0 : (bytes + count - 1) / count;
+    const std::size_t size = std::min(most, (even + line - 1) / line * line);
+    for (std::size_t offset = 0; offset < bytes; offset += size)
+      start(offset, static_cast<int>(std::min(size, bytes - offset)));
   }
 
   /// Of the phase of this call and of no other near it: what ranks send that call different things meets nothing.
@@ -99,44 +137,38 @@ class mpi_messages {
     return static_cast<int>(mixed % tags) + tags * (slot / 2);
   }
 
-  void require_sizes(int slot) {
-    for (int peer = 0; peer < size(); ++peer) {
-      std::size_t& expected = expected_[index_of(slot, peer)];
-      if (expected == 0) continue;
-      int received = 0;
-      static_cast<void>(MPI_Get_count(&statuses_[static_cast<std::size_t>(peer)], MPI_BYTE, &received));
-      if (static_cast<std::size_t>(received) != expected) fail_for_size(peer, std::to_string(received), expected);
-      expected = 0;
-    }
+  void require_size(const message& of, const MPI_Status& status) {
+    int received = 0;
+    if (of.expected == sends) return;
+    static_cast<void>(MPI_Get_count(&status, MPI_BYTE, &received));
+    if (received != of.expected) fail_for_size(of, std::to_string(received));
   }
 
-  [[noreturn]] void fail_for_size(int peer, const std::string& received, std::size_t expected) {
-    handle_.fail_with(communicator_error("slamb: " + handle_.here() + ": rank " + std::to_string(peer) + " sent " +
-                                         received + " bytes where " + std::to_string(expected) +
+  [[noreturn]] void fail_for_size(const message& of, const std::string& received) {
+    handle_.fail_with(communicator_error("slamb: " + handle_.here() + ": rank " + std::to_string(of.peer) + " sent " +
+                                         received + " bytes where " + std::to_string(of.expected) +
                                          " were expected: it called this collective with another size, or has another "
-                                         "mpi_options::piece_bytes"));
+                                         "mpi_options::piece_bytes or message_bytes"));
   }
 
-  [[noreturn]] void fail_for_message(int slot, int code) {
-    for (int i = 0; i < 2 * size() && code == MPI_ERR_IN_STATUS; ++i) {
-      const int of_message = statuses_[static_cast<std::size_t>(i)].MPI_ERROR;
+  [[noreturn]] void fail_for_message(const messages& all, int some, int code) {
+    for (int i = 0; i < some && code == MPI_ERR_IN_STATUS; ++i) {
+      const int of_message = all.statuses[i].MPI_ERROR;
       if (of_message == MPI_SUCCESS || of_message == MPI_ERR_PENDING) continue;
+      const message& of = all.facts[static_cast<std::size_t>(all.done[i])];
       int error_class = of_message;
       static_cast<void>(MPI_Error_class(of_message, &error_class));
-      if (error_class == MPI_ERR_TRUNCATE) fail_for_size(i, "more", expected_[index_of(slot, i)]);
-      const std::string peer = std::to_string(i % size());
-      handle_.fail_with(
-          mpi_error(of_message, i < size() ? "MPI_Irecv" : "MPI_Isend", handle_.here() + ", with rank " + peer));
+      if (error_class == MPI_ERR_TRUNCATE) fail_for_size(of, "more");
+      handle_.fail_with(mpi_error(of_message, of.expected == sends ? "MPI_Isend" : "MPI_Irecv",
+                                  handle_.here() + ", with rank " + std::to_string(of.peer)));
     }
-    handle_.fail_with(mpi_error(code, "MPI_Testall", handle_.here()));
+    handle_.fail_with(mpi_error(code, "MPI_Testsome", handle_.here()));
   }
 
-  [[noreturn]] void fail_for_timeout(int slot) {
+  [[noreturn]] void fail_for_timeout(messages& all) {
     std::string missing;
     for (int peer = 0; peer < size(); ++peer) {
-      const bool receives = is_under_way(slot, peer);
-      const bool sends = is_under_way(slot, size() + peer);
-      if (!receives && !sends) continue;
+      if (!has_under_way(all, peer)) continue;
       missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(peer);
       if (has_sent_something_else(peer)) missing += " (which has called something else)";
     }
@@ -145,11 +177,14 @@ class mpi_messages {
                                          " ms messages had not come or gone: " + missing));
   }
 
-  bool is_under_way(int slot, int message) {
-    MPI_Request& request = requests_[index_of(slot, message)];
-    int done = 1;
-    if (request == MPI_REQUEST_NULL) return false;
-    return MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done == 0;
+  static bool has_under_way(messages& all, int peer) {
+    bool found = false;
+    for (std::size_t i = 0; i < all.requests.size(); ++i) {
+      int done = 1;
+      if (all.facts[i].peer != peer || all.requests[i] == MPI_REQUEST_NULL) continue;
+      found = MPI_Test(&all.requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done == 0 || found;
+    }
+    return found;
   }
 
   bool has_sent_something_else(int peer) {
@@ -164,19 +199,18 @@ class mpi_messages {
   void keep_if_failed() noexcept {
     int finalized = 0;
     if (!handle_.has_failed() || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      const bool is_receive = i % statuses_.size() < statuses_.size() / 2;
-      if (is_receive) static_cast<void>(MPI_Cancel(&requests_[i]));
-      static_cast<void>(MPI_Request_free(&requests_[i]));
+    for (messages& all : slots_) {
+      for (std::size_t i = 0; i < all.requests.size(); ++i) {
+        if (all.requests[i] == MPI_REQUEST_NULL) continue;
+        if (all.facts[i].expected != sends) static_cast<void>(MPI_Cancel(&all.requests[i]));
+        static_cast<void>(MPI_Request_free(&all.requests[i]));
+      }
     }
     static_cast<void>(new (std::nothrow) std::vector<std::byte>(std::move(memory_)));
   }
 
   mpi_handle handle_;
-  std::vector<MPI_Status> statuses_;   // [2][size] of the slot that is waited for: receives, sends
-  std::vector<MPI_Request> requests_;  // [slots][2][size]
-  std::vector<std::size_t> expected_;  // [slots][2][size] bytes of the receives under way
+  std::array<messages, slots> slots_;
   std::vector<std::byte> memory_;
 };
 

@@ -17,9 +17,12 @@ namespace slamb {
 /// Settings of an mpi_communicator.
 struct mpi_options {
   std::chrono::milliseconds timeout{300000};    ///< of one wait, in which a piece of the data must arrive; > 0
-  std::chrono::microseconds poll_interval{20};  ///< sleep between looks, after the first thousand; ≥ 0
+  std::chrono::microseconds poll_interval{20};  ///< sleep between looks, after the first 200 µs; ≥ 0
   std::size_t piece_bytes = std::size_t{1}
                             << 22;  ///< of a payload that is under way at once; in [64, 2^30]; the same on all ranks
+  /// Of a message at most; in [64, 2^30]; the same on all ranks. What is longer than MPI sends at once (Open MPI over TCP:
+  /// 64 KiB) waits for an answer of the receiver, which on a slow link comes after all the data that goes the same way.
+  std::size_t message_bytes = std::size_t{60} << 10;
 };
 
 namespace detail {
@@ -31,6 +34,8 @@ inline mpi_options validated(mpi_options o) {
              "≥ 0 µs");
   require_in(o.piece_bytes >= 64 && o.piece_bytes <= (std::size_t{1} << 30), "mpi_options::piece_bytes",
              static_cast<double>(o.piece_bytes), "in [64, 2^30]");
+  require_in(o.message_bytes >= 64 && o.message_bytes <= (std::size_t{1} << 30), "mpi_options::message_bytes",
+             static_cast<double>(o.message_bytes), "in [64, 2^30]");
   return o;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
@@ -149,17 +150,56 @@ struct round_robin_selection {
   }
 
  private:
-  // β3^age at the positions of a group: one whose sent position is q has `slots` values from (slots − q) mod slots.
+  // β3^age at the positions of a group: one whose sent position is q has `slots` values from (slots − q) mod slots of the
+  // cycle of its multiplier.
   struct fresh_cycles {
     static constexpr std::uint32_t most = 32;  // slots
     static constexpr std::uint32_t wide = 16;  // floats that are copied at once
-    float value[multipliers][2 * most + wide];
+    static constexpr std::uint32_t stride = 2 * most + 2 * wide;
+    float value[multipliers * stride];
 
-    void copy(std::uint32_t which, std::uint32_t from, std::uint32_t slots, std::uint32_t room, float* to) const {
-      if (slots <= wide && room >= wide) {
-        std::memcpy(to, value[which] + from, wide * sizeof(float));  // the next group overwrites what is too much
-      } else {
-        for (std::uint32_t i = 0; i < slots; ++i) to[i] = value[which][from + i];
+    fresh_cycles(const round_robin_selection& s, freshness_table table) {
+      for (std::uint32_t which = 0; which < multipliers; ++which) {
+        float* const cycle = value + which * stride;
+        std::uint32_t since = 0;
+        for (std::uint32_t i = 0; i < s.slots; ++i) {
+          cycle[i] = table[since < s.step ? since : static_cast<std::uint32_t>(s.step)];
+          since = since >= s.multiplier[which] ? since - s.multiplier[which] : since + s.slots - s.multiplier[which];
+        }
+        for (std::uint32_t from = s.slots; from < 2 * s.slots + wide; from += s.slots) {
+          for (std::uint32_t i = 0; i < s.slots; i += wide)
+            std::memmove(cycle + from + i, cycle + i, wide * sizeof(float));  // too much, which the next overwrites
+        }
+      }
+    }
+
+    static void copy(float* to, const float* from) { std::memcpy(to, from, wide * sizeof(float)); }
+  };
+
+  struct no_cycles {
+    no_cycles(const round_robin_selection& /*s*/, freshness_table /*table*/) {}
+  };
+
+  // Those of four times as many groups as a call of philox is asked for at once, without a branch, so that compilers take
+  // several at a time.
+  struct deals {
+    static constexpr std::uint32_t counters = 16;
+    std::uint32_t sent[4][counters];  // the position that is sent
+    std::uint32_t from[4][counters];  // where its cycle begins in fresh_cycles
+
+    void draw(const round_robin_selection& s, std::uint64_t counter, std::uint32_t tensor) {
+      for (std::uint32_t j = 0; j < counters; ++j) {
+        const random_words words = philox(s.seed, counter + j, tensor);
+        for (std::uint32_t w = 0; w < 4; ++w) sent[w][j] = words.word[w];
+      }
+      for (std::uint32_t w = 0; w < 4; ++w) {
+        for (std::uint32_t j = 0; j < counters; ++j) {
+          const deal d = deal_of(s.slots, sent[w][j]);
+          const std::uint32_t dealt = d.rotation + s.shift[d.which];
+          const std::uint32_t position = dealt < s.slots ? dealt : dealt - s.slots;
+          sent[w][j] = position;
+          from[w][j] = d.which * fresh_cycles::stride + (position == 0 ? 0 : s.slots - position);
+        }
       }
     }
   };
@@ -167,33 +207,26 @@ struct round_robin_selection {
   template <bool Freshness>
   void fill_groups(coordinate c, std::uint32_t count, std::uint64_t first, std::uint64_t last, freshness_table table,
                    std::uint16_t* bits, float* freshness) const {
-    fresh_cycles cycles;
-    if constexpr (Freshness) {
-      for (std::size_t which = 0; which < multipliers; ++which) {
-        std::uint32_t since = 0;
-        for (std::uint32_t i = 0; i < 2 * slots + fresh_cycles::wide; ++i) {
-          cycles.value[which][i] = table[since < step ? since : static_cast<std::uint32_t>(step)];
-          since = since >= multiplier[which] ? since - multiplier[which] : since + slots - multiplier[which];
-        }
-      }
-    }
-    constexpr std::uint32_t counters = 16;  // of four groups each; no branch, so the compiler can take several at once
-    std::uint32_t word[4][counters];
-    for (std::uint64_t counter = first / 4; counter * 4 < last; counter += counters) {
-      for (std::uint32_t j = 0; j < counters; ++j) {
-        const random_words words = philox(seed, counter + j, c.tensor);
-        for (std::uint32_t w = 0; w < 4; ++w) word[w][j] = words.word[w];
-      }
-      const std::uint64_t past = std::min(last, (counter + counters) * 4);
-      for (std::uint64_t group = std::max(first, counter * 4); group < past; ++group) {
-        const std::uint32_t own = word[group % 4][group / 4 - counter];
-        const deal d = deal_of(slots, own);
-        const std::uint32_t sent = sent_position(d);
-        const auto at = static_cast<std::uint32_t>(group * slots - c.index);
-        const std::uint32_t i = at + sent;
-        set_bit(bits, i);
-        if constexpr (Freshness) cycles.copy(d.which, sent == 0 ? 0 : slots - sent, slots, count - at, freshness + at);
-      }
+    constexpr std::uint32_t wide = fresh_cycles::wide;
+    const std::conditional_t<Freshness, fresh_cycles, no_cycles> cycles(*this, table);
+    // The first groups copy too much, which the next ones overwrite, as long as it is within `count`.
+    const bool copies_wide = Freshness && slots <= wide && count >= wide;
+    const std::uint64_t last_wide = copies_wide ? std::min(last, (c.index + count - wide) / slots + 1) : first;
+    deals drawn;
+    for (std::uint64_t counter = first / 4; counter * 4 < last; counter += deals::counters) {
+      drawn.draw(*this, counter, c.tensor);
+      const std::uint64_t past = std::min(last, (counter + deals::counters) * 4);
+      std::uint64_t group = std::max(first, counter * 4);
+      auto at = static_cast<std::uint32_t>(group * slots - c.index);
+      const auto take = [&](const auto& copy) {
+        const std::uint64_t j = group / 4 - counter;
+        set_bit(bits, at + drawn.sent[group % 4][j]);
+        if constexpr (Freshness) copy(freshness + at, cycles.value + drawn.from[group % 4][j]);
+        ++group;
+        at += slots;
+      };
+      while (group < std::min(past, last_wide)) take(fresh_cycles::copy);
+      while (group < past) take([&](float* to, const float* from) { std::copy_n(from, slots, to); });
     }
   }
 };

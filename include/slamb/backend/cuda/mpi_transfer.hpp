@@ -133,11 +133,12 @@ class cuda_mpi_transfer {
     struct facts {
       std::uint64_t staging_bytes;
       std::uint64_t piece_bytes;
+      std::uint64_t message_bytes;
       mpi_transport transport;
       std::uint32_t has_direct;
     };
-    const facts mine{options.staging_bytes, options.messages.piece_bytes, options.transport,
-                     mpi_takes_cuda_pointers().value_or(false) ? 1U : 0U};
+    const facts mine{options.staging_bytes, options.messages.piece_bytes, options.messages.message_bytes,
+                     options.transport, mpi_takes_cuda_pointers().value_or(false) ? 1U : 0U};
     std::vector<facts> all(static_cast<std::size_t>(host_.size()));
     host_.all_gather(std::span<const facts>(&mine, 1), std::span<facts>(all), host_stream{});
     bool has_direct = true;
@@ -145,6 +146,7 @@ class cuda_mpi_transfer {
       const char* const differs = all[i].transport != all[0].transport           ? "transport"
                                   : all[i].staging_bytes != all[0].staging_bytes ? "staging_bytes"
                                   : all[i].piece_bytes != all[0].piece_bytes     ? "messages.piece_bytes"
+                                  : all[i].message_bytes != all[0].message_bytes ? "messages.message_bytes"
                                                                                  : nullptr;
       if (differs != nullptr) {
         handle().fail_with(communicator_error(std::string("slamb: mpi_device_options::") + differs + " of rank " +

@@ -79,15 +79,16 @@ inline int MPI_Test(MPI_Request* request, int* done, MPI_Status*) {
   *request = MPI_REQUEST_NULL;
   return *done = 1, MPI_SUCCESS;
 }
-inline int MPI_Testall(int count, MPI_Request* requests, int* done, MPI_Status* statuses) {
+inline int MPI_Testsome(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
+  *done = 0;
   for (int i = 0; i < count; ++i) {
-    const int bytes = requests[i] == MPI_REQUEST_NULL
-                          ? 0
-                          : static_cast<int>(stand_in::messages[static_cast<std::size_t>(requests[i] - 1)].bytes);
-    statuses[i] = {i, 0, MPI_SUCCESS, bytes};
+    if (requests[i] == MPI_REQUEST_NULL) continue;
+    const auto& message = stand_in::messages[static_cast<std::size_t>(requests[i] - 1)];
+    indices[*done] = i;
+    statuses[(*done)++] = {message.peer, 0, MPI_SUCCESS, static_cast<int>(message.bytes)};
     requests[i] = MPI_REQUEST_NULL;
   }
-  return *done = 1, MPI_SUCCESS;
+  return MPI_SUCCESS;
 }
 inline int MPI_Get_count(const MPI_Status* status, MPI_Datatype, int* count) {
   return *count = status->bytes, MPI_SUCCESS;
