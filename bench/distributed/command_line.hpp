@@ -36,11 +36,17 @@ inline void add_options(CLI::App& app, settings& into, std::span<const std::stri
   option("--threads", into.threads, "Threads of each rank's optimizer", "N")->check(integer_in(1, 1024));
   option("--k", into.k, "SLAMB: part of the momentum sent at each step", "X")
       ->check(number_in("[0.0001, 1]", 1e-4, 1.0));
+  option("--block", into.block, "SLAMB: elements of the momentum that are sent together", "N")
+      ->check(integer_in(1, std::uint64_t{1} << 20));
   option("--local-steps", into.local_steps, "SLAMB: steps from one mean of the parameters to the next (H), its period",
          "N")
       ->check(integer_in(1, most_steps));
   option("--local-interval", into.local_interval, "0/1 Adam: steps from one exchange to the next, its period", "N")
       ->check(integer_in(1, 1000));
+  app.add_flag(
+      "--in-parts", into.in_parts,
+      "Takes steps in parts, tensor by tensor from the last, so that exchanges run beside computation; nothing "
+      "is predicted then");
   app.add_option(
          "--link-bandwidth", into.link_bandwidth,
          "Bits a second to which each rank's link is limited in each direction, for the prediction [none is made]")

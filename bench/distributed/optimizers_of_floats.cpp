@@ -22,10 +22,14 @@ course sparse_steps(const settings& chosen) { return {.phase = "sparse", .period
 template <class Optimizer>
 typename Optimizer::options_type slamb_options(const settings& chosen) {
   typename Optimizer::options_type options;
-  if constexpr (requires { options.compressor.sparsifier; })
-    options.compressor.sparsifier.k = chosen.k;
-  else
-    options.compressor.k = chosen.k;
+  slamb::random_k<>& selected = [&]() -> slamb::random_k<>& {
+    if constexpr (requires { options.compressor.sparsifier; })
+      return options.compressor.sparsifier;
+    else
+      return options.compressor;
+  }();
+  selected.k = chosen.k;
+  selected.block = chosen.block;
   options.local_steps = static_cast<std::int64_t>(chosen.local_steps);
   return options;
 }

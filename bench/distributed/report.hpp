@@ -52,9 +52,9 @@ inline std::string grouped(std::uint64_t value) {
   return text;
 }
 
-/// As the planner takes it; none where the link's bandwidth is not known.
+/// As the planner takes it; none where the link's bandwidth is not known, or exchanges ran beside computation.
 inline std::optional<slamb::network> network_of(const settings& chosen) {
-  if (!chosen.link_bandwidth) return std::nullopt;
+  if (!chosen.link_bandwidth || chosen.in_parts) return std::nullopt;
   return slamb::network{.latency = chosen.latency, .bandwidth = *chosen.link_bandwidth / 8.0, .ranks_per_node = 1};
 }
 
@@ -96,9 +96,13 @@ inline void print_settings(std::ostream& out, const settings& chosen, int ranks,
       << " ranks, a process each, threads of each: " << chosen.threads << '\n'
       << formatted("timed: %s steps and %g s at least, in whole periods\n", detail::grouped(chosen.steps).c_str(),
                    chosen.seconds)
-      << formatted("SLAMB: k = %g, H = %s; 0/1 Adam: an exchange every %s steps; 1-bit: after the warm-up\n", chosen.k,
-                   detail::grouped(chosen.local_steps).c_str(), detail::grouped(chosen.local_interval).c_str());
-  if (chosen.link_bandwidth) {
+      << formatted(
+             "SLAMB: k = %g in blocks of %s, H = %s; 0/1 Adam: an exchange every %s steps; 1-bit: after the warm-up\n",
+             chosen.k, detail::grouped(chosen.block).c_str(), detail::grouped(chosen.local_steps).c_str(),
+             detail::grouped(chosen.local_interval).c_str());
+  if (chosen.in_parts) {
+    out << "steps in parts: nothing is predicted; compute is what no exchange ran beside\n\n";
+  } else if (chosen.link_bandwidth) {
     out << formatted("predicted for links of %g Mbit/s in each direction, %g us a hop\n\n",
                      *chosen.link_bandwidth * 1e-6, chosen.latency * 1e6);
   } else {
@@ -155,8 +159,10 @@ inline void write_json(std::ostream& out, const settings& chosen, const results&
                           {"ranks", all.ranks},
                           {"threads", chosen.threads},
                           {"k", chosen.k},
+                          {"block", chosen.block},
                           {"local_steps", chosen.local_steps},
                           {"local_interval", chosen.local_interval},
+                          {"in_parts", chosen.in_parts},
                           {"link_bits_per_second", nullptr},
                           {"latency_seconds", chosen.latency}};
   if (chosen.link_bandwidth) document["settings"]["link_bits_per_second"] = *chosen.link_bandwidth;

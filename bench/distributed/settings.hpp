@@ -16,8 +16,10 @@ struct settings {
   double seconds = 0.0;                  ///< timed, at least
   unsigned threads = 1;                  ///< of the host backend, at each rank
   double k = 0.1;                        ///< SLAMB: part of the momentum sent at a step
+  std::uint64_t block = 1;               ///< SLAMB: elements of the momentum that are sent together
   std::uint64_t local_steps = 100;       ///< SLAMB: H
   std::uint64_t local_interval = 1;      ///< 0/1 Adam: steps from one exchange to the next
+  bool in_parts = false;                 ///< steps by begin_step, gradient_ready and finish_step
   std::optional<double> link_bandwidth;  ///< bits/s
   double latency = 0.0;                  ///< s, a hop
   std::string json;
