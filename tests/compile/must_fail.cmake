@@ -1,7 +1,7 @@
-# cmake -DCOMPILER=… -DROOT=… -DSOURCE=… [-DFLAGS=…] -P must_fail.cmake
+# cmake -DCOMPILER=… -DROOT=… -DSOURCE=… [-DFLAGS=…] [-DPRECOMPILED=…] -P must_fail.cmake
 #
 # Succeeds when SOURCE does not compile and the compiler's output matches the regular expression (CMake's) of its first
-# line, `// expect: <regular expression>`.
+# line, `// expect: <regular expression>`. PRECOMPILED: a folder that may have a slamb/slamb.hpp.gch, made with -pthread.
 file(READ "${SOURCE}" text)
 if(NOT text MATCHES "^// expect: ([^\n]+)\n")
   message(FATAL_ERROR "${SOURCE}: the first line is no `// expect: <regular expression>`")
@@ -12,8 +12,11 @@ set(ENV{LC_ALL} C)
 if(NOT DEFINED FLAGS)
   set(FLAGS -fsyntax-only)  # nvcc has others
 endif()
+if(DEFINED PRECOMPILED)
+  list(APPEND FLAGS -pthread "-I${PRECOMPILED}" "-I${ROOT}/include" -include slamb/slamb.hpp)
+endif()
 execute_process(
-  COMMAND "${COMPILER}" -std=c++20 "-I${ROOT}/include" "-I${ROOT}/tests" ${FLAGS} "${SOURCE}"
+  COMMAND "${COMPILER}" -std=c++20 ${FLAGS} "-I${ROOT}/include" "-I${ROOT}/tests" "${SOURCE}"
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
   ERROR_VARIABLE output)
