@@ -43,6 +43,8 @@ inline void add_options(CLI::App& app, settings& into, std::span<const std::stri
       ->check(integer_in(1, most_steps));
   option("--local-interval", into.local_interval, "0/1 Adam: steps from one exchange to the next, its period", "N")
       ->check(integer_in(1, 1000));
+  option("--message-bytes", into.message_bytes, "Of a message between ranks, at most", "N")
+      ->check(integer_in(64, std::uint64_t{1} << 30));
   app.add_flag(
       "--in-parts", into.in_parts,
       "Takes steps in parts, tensor by tensor from the last, so that exchanges run beside computation; nothing "

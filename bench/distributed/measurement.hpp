@@ -34,6 +34,10 @@ struct scene {
   int size = 1;
 };
 
+inline ranks all_ranks(const scene& at, exchange_clock& clock) {
+  return {slamb::mpi_communicator(MPI_COMM_WORLD, {.message_bytes = at.chosen.message_bytes}), clock};
+}
+
 /// Which steps of an optimizer are timed.
 struct course {
   std::string phase;          ///< that statistics() must name before and after them
@@ -163,8 +167,7 @@ measurement measure(const scene& at, const std::string& name, const typename Opt
                     const course& steps) {
   at.parameters.fill(at.chosen.threads);
   exchange_clock clock;
-  Optimizer optimizer(at.parameters.tensors(), options, ranks(slamb::mpi_communicator(), clock),
-                      {.threads = at.chosen.threads});
+  Optimizer optimizer(at.parameters.tensors(), options, all_ranks(at, clock), {.threads = at.chosen.threads});
   return measure_steps(at, name, optimizer, clock, steps);
 }
 

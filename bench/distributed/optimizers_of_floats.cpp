@@ -50,9 +50,8 @@ measurement measure_auto(const scene& at, const std::string& name) {
   at.parameters.fill(at.chosen.threads);
   exchange_clock clock;
   const double start = MPI_Wtime();
-  auto optimizer =
-      slamb::choose<lamb, sparse>(at.parameters.tensors(), {}, slamb_options<sparse>(at.chosen),
-                                  ranks(slamb::mpi_communicator(), clock), {}, {.threads = at.chosen.threads});
+  auto optimizer = slamb::choose<lamb, sparse>(at.parameters.tensors(), {}, slamb_options<sparse>(at.chosen),
+                                               all_ranks(at, clock), {}, {.threads = at.chosen.threads});
   const double seconds = MPI_Wtime() - start;
   const course steps = optimizer.is_compressed() ? sparse_steps(at.chosen) : dense_steps;
   measurement m = optimizer.visit([&](auto& kept) { return measure_steps(at, name, kept, clock, steps); });

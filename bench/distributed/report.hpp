@@ -162,6 +162,7 @@ inline void write_json(std::ostream& out, const settings& chosen, const results&
                           {"block", chosen.block},
                           {"local_steps", chosen.local_steps},
                           {"local_interval", chosen.local_interval},
+                          {"message_bytes", chosen.message_bytes},
                           {"in_parts", chosen.in_parts},
                           {"link_bits_per_second", nullptr},
                           {"latency_seconds", chosen.latency}};

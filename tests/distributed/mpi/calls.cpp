@@ -48,6 +48,8 @@ TEST_CASE("mpi_communicator: options out of range are refused by name, on every 
         "slamb: mpi_options::poll_interval = -1, but it must be ≥ 0 µs");
   CHECK(message_of(made_with({.piece_bytes = 63})) ==
         "slamb: mpi_options::piece_bytes = 63, but it must be in [64, 2^30]");
+  CHECK(message_of(made_with({.message_bytes = (1U << 30) + 1})) ==
+        "slamb: mpi_options::message_bytes = 1073741825, but it must be in [64, 2^30]");
   CHECK_THROWS_AS(made_with({.piece_bytes = 63})(), std::invalid_argument);
 }
 

@@ -16,9 +16,14 @@ using mpi_tests::processes;
 
 TEST_CASE("mpi_communicator: conforms for all element types") {
   const int ranks = processes::all();
-  for (const std::size_t piece : {std::size_t{1} << 22, std::size_t{64}, std::size_t{1000}}) {
+  struct sizes {
+    std::size_t piece, message;
+  };
+  for (const auto& [piece, message] :
+       {sizes{1 << 22, 60 << 10}, sizes{64, 64}, sizes{1000, 1 << 30}, sizes{1000, 65}}) {
     CAPTURE(piece);
-    const mpi_world world{{.piece_bytes = piece}};
+    CAPTURE(message);
+    const mpi_world world{{.piece_bytes = piece, .message_bytes = message}};
     check_small_sizes<float>(world, ranks);
     check_small_sizes<double>(world, ranks);
     check_small_sizes<std::int32_t>(world, ranks);
@@ -32,4 +37,6 @@ TEST_CASE("mpi_communicator: conforms for large payloads") {
   check_size<float>(mpi_world{}, ranks, large);
   check_size<float>(mpi_world{{.piece_bytes = 100'000}}, ranks, large);
   check_size<std::uint8_t>(mpi_world{{.piece_bytes = 65'537}}, ranks, large);
+  check_size<std::uint64_t>(mpi_world{{.message_bytes = 999}}, ranks, large);
+  check_size<float>(mpi_world{{.message_bytes = 1 << 30}}, ranks, large);
 }

@@ -84,7 +84,7 @@ std::vector<float> host_sums(std::size_t size) {
 
 TEST_CASE("cuda_mpi_communicator: conforms, staged by parts of several sizes") {
   for (const std::size_t bytes : {std::size_t{1} << 25, std::size_t{128}, std::size_t{5000}})
-    check_conforms({.messages = {.piece_bytes = 1000}, .staging_bytes = bytes});
+    check_conforms({.messages = {.piece_bytes = 1000, .message_bytes = 100}, .staging_bytes = bytes});
   cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.staging_bytes = 1 << 15});
   check_size<std::uint64_t>(device_world{{}, &communicator}, processes::all(), 10'007);
   check_size<std::uint8_t>(device_world{{}, &communicator}, processes::all(), 100'003);

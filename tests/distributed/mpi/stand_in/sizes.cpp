@@ -41,11 +41,13 @@ class address_space {
   void* begin_;
 };
 
+constexpr std::size_t message_bytes = 1 << 20;
+
 slamb::mpi_communicator make_communicator(std::size_t piece_bytes) {
   stand_in::rank = rank;
   stand_in::size = ranks;
   stand_in::messages.clear();
-  return slamb::mpi_communicator::borrow(MPI_COMM_WORLD, {.piece_bytes = piece_bytes});
+  return slamb::mpi_communicator::borrow(MPI_COMM_WORLD, {.piece_bytes = piece_bytes, .message_bytes = message_bytes});
 }
 
 using interval = std::pair<std::size_t, std::size_t>;  // bytes [first, second) of a buffer
@@ -63,12 +65,12 @@ std::vector<interval> with_peer(std::span<const float> buffer, bool is_send, int
   return found;
 }
 
-// Whether they are [first, last) without a gap or an overlap. Each at most 2^30 bytes, which the calls of MPI can count.
+// Whether they are [first, last) without a gap or an overlap, each as long as a message may be.
 bool tile(std::vector<interval> parts, std::size_t first, std::size_t last) {
   std::ranges::sort(parts);
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());  // what goes to all of the peers
   for (const auto& [begin, end] : parts) {
-    if (begin != first || end <= begin || end - begin > (std::size_t{1} << 30)) return false;
+    if (begin != first || end <= begin || end - begin > message_bytes) return false;
     first = end;
   }
   return first == last;
@@ -153,6 +155,25 @@ TEST_CASE("mpi_communicator: broadcast of more than 2^31 bytes") {
   communicator.broadcast(values.floats(), rank + 1, host_stream{});
   CHECK(tile(with_all(values.floats(), false), 0, size * sizeof(float)));
   CHECK(with_peer(values.floats(), true, rank + 1).empty());
+}
+
+TEST_CASE("mpi_communicator: messages are of nearly one size, and no longer than they may be") {
+  const address_space all(size * sizeof(float));
+  for (const std::size_t elements : {16U, 15'360U, 15'361U, 500'000U}) {
+    CAPTURE(elements);
+    stand_in::rank = rank;
+    stand_in::size = ranks;
+    stand_in::messages.clear();
+    auto communicator = slamb::mpi_communicator::borrow(MPI_COMM_WORLD, {.piece_bytes = std::size_t{1} << 30});
+    communicator.all_gather(std::span<const float>(all.floats().first(elements)),
+                            all.floats().subspan(elements, ranks * elements), host_stream{});
+    const std::vector<interval> from_peer = with_peer(all.floats(), false, 0);
+    CHECK(from_peer.size() == (elements * sizeof(float) + 61'439) / 61'440);
+    for (const auto& [first, last] : from_peer) {
+      CHECK(last - first <= 61'440);
+      CHECK(last - first + 64 * from_peer.size() >= from_peer[0].second - from_peer[0].first);
+    }
+  }
 }
 
 TEST_CASE("mpi_communicator: a thread that MPI does not take calls from is told so, and nothing has been sent") {
