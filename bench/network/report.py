@@ -2,12 +2,12 @@
 """Turns results of slamb_bench_mpi into Markdown tables and a plot.
 
     sudo bash bench/network/run.sh --out results
-    build/release/bin/slamb_bench_mpi --json alone.json
-    python3 bench/network/report.py results/*.json [--alone alone.json] [--plot FILE.svg]
+    mpirun -n CORES build/release/bin/slamb_bench_mpi --json cores.json
+    python3 bench/network/report.py results/*.json [--cores cores.json] [--plot FILE.svg]
 
-One table for each file, by bandwidth. With --alone, a run of one process on the same machine with the same options, also the
-throughput that ranks with a machine each would have: their exchange as it was measured, and the compute of that run. The
-plot is by gnuplot. Exits with 1 if a file is not such a result or gnuplot fails, and says why.
+One table for each file, by bandwidth. With --cores, a run of as many processes as the same machine has cores, also the
+throughput that ranks with a core each would have: their exchange as it was measured, and the compute of that run. The plot is
+by gnuplot. Exits with 1 if a file is not such a result or gnuplot fails, and says why.
 """
 import argparse
 import json
@@ -62,31 +62,31 @@ def name_of(bits):
     return f"{bits / 1e9:g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:g} Mbit/s"
 
 
-def cells_of(one, lamb, alone):
-    """One line of a table: a measurement, dense LAMB's of the same run, and those of one process."""
+def cells_of(one, lamb, cores):
+    """One line of a table: a measurement, dense LAMB's of the same run, and those of ranks with a core each."""
     cells = [f"`{one['optimizer']}`", f"{one['sent_bytes_per_step'] / 1e6:.2f}", f"{one['step_seconds'] * 1e3:.0f}",
              f"{one['compute_seconds'] * 1e3:.0f}", f"{one['exchange_seconds'] * 1e3:.0f}",
              f"{one['throughput_of_lamb']:.2f}"]
     predicted = one.get("predicted_step_seconds")
     cells += [f"{predicted * 1e3:.0f}", f"{predicted / one['step_seconds'] - 1:+.1%}"] if predicted else ["", ""]
-    if alone:
-        own = alone.get(one["optimizer"])
+    if cores:
+        own = cores.get(one["optimizer"])
         cells.append("" if own is None else "{:.2f}".format(
-            (lamb["exchange_seconds"] + alone["lamb"]["compute_seconds"]) / (one["exchange_seconds"] + own["compute_seconds"])))
+            (lamb["exchange_seconds"] + cores["lamb"]["compute_seconds"]) / (one["exchange_seconds"] + own["compute_seconds"])))
     return cells
 
 
-def print_table(settings, measured, alone):
+def print_table(settings, measured, cores):
     head = ["optimizer", "MB a rank a step", "ms a step", "compute", "exchange", "of LAMB's", "predicted ms", "its error"]
-    if alone:
-        head.append("of LAMB's, a machine each")
+    if cores:
+        head.append("of LAMB's, a core each")
     print(f"**{name_of(settings['link_bits_per_second'])}**: {settings['parameters']:,} parameters, {settings['ranks']} ranks, "
           f"SLAMB's k = {settings['k']:g} in blocks of {settings['block']}, H = {settings['local_steps']}"
           f"{', steps in parts' if settings['in_parts'] else ''}\n")
     print("| " + " | ".join(head) + " |")
     print("|---|" + "---:|" * (len(head) - 1))
     for one in measured.values():
-        print("| " + " | ".join(cells_of(one, measured["lamb"], alone)) + " |")
+        print("| " + " | ".join(cells_of(one, measured["lamb"], cores)) + " |")
     print()
 
 
@@ -129,19 +129,20 @@ def plot(results, file):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
-    parser.add_argument("--alone", metavar="FILE.json", help="a run of one process")
+    parser.add_argument("--cores", metavar="FILE.json", help="a run of as many processes as there are cores")
     parser.add_argument("--plot", metavar="FILE.svg")
     arguments = parser.parse_args()
     try:
         results = sorted((read(path) for path in arguments.files),
                          key=lambda result: result[0]["link_bits_per_second"] or math.inf)
-        alone = None
-        if arguments.alone:
-            settings, alone = read(arguments.alone)
-            if settings["ranks"] != 1 or settings["parameters"] != results[0][0]["parameters"]:
-                raise BadInput(f"{arguments.alone}: not of one process with {results[0][0]['parameters']:,} parameters")
+        cores = None
+        if arguments.cores:
+            settings, cores = read(arguments.cores)
+            for name in ("parameters", "threads", "k", "block", "local_steps"):
+                if settings[name] != results[0][0][name]:
+                    raise BadInput(f"{arguments.cores}: {name} is {settings[name]}, but {results[0][0][name]} over the network")
         for settings, measured in results:
-            print_table(settings, measured, alone)
+            print_table(settings, measured, cores)
         if arguments.plot:
             plot(results, arguments.plot)
     except BadInput as error:

@@ -77,6 +77,7 @@ done
 [[ "$ranks" =~ ^([2-9]|[1-5][0-9]|6[0-4])$ ]] || refuse "--ranks: '$ranks' is not an integer in [2, 64]"
 [[ "$delay" =~ ^[0-9]{1,4}(\.[0-9]{1,3})?$ ]] || refuse "--delay: '$delay' is not a number of milliseconds in [0, 9999]"
 
+[[ -r /proc/sys/net/ipv4/tcp_available_congestion_control ]] || refuse "network namespaces and tc need Linux"
 read -ra known </proc/sys/net/ipv4/tcp_available_congestion_control
 if [[ -z "$congestion" ]]; then
   congestion=cubic
