@@ -45,7 +45,7 @@ class mpi_messages {
   /// between two ranks arrive in the order in which they are sent.
   void receive(int slot, int peer, void* to, std::size_t bytes) {
     in_messages(bytes, [&](std::size_t offset, int size) {
-      MPI_Request* const request = slots_[slot].add({.peer = peer, .expected = size});
+      MPI_Request* const request = slots_[static_cast<std::size_t>(slot)].add({.peer = peer, .expected = size});
       require_success(
           MPI_Irecv(static_cast<std::byte*>(to) + offset, size, MPI_BYTE, peer, tag(slot), handle_.get(), request),
           "MPI_Irecv");
@@ -53,7 +53,7 @@ class mpi_messages {
   }
   void send(int slot, int peer, const void* from, std::size_t bytes) {
     in_messages(bytes, [&](std::size_t offset, int size) {
-      MPI_Request* const request = slots_[slot].add({.peer = peer, .expected = sends});
+      MPI_Request* const request = slots_[static_cast<std::size_t>(slot)].add({.peer = peer, .expected = sends});
       require_success(MPI_Isend(static_cast<const std::byte*>(from) + offset, size, MPI_BYTE, peer, tag(slot),
                                 handle_.get(), request),
                       "MPI_Isend");
@@ -62,15 +62,16 @@ class mpi_messages {
 
   /// Waits until all messages of a slot have come and gone, or fails, as soon as one of another size comes.
   void wait(int slot) {
-    messages& all = slots_[slot];
+    messages& all = slots_[static_cast<std::size_t>(slot)];
     std::size_t under_way = all.requests.size();
     const auto look = [&] {
       int some = 0;
       const int code = MPI_Testsome(static_cast<int>(all.requests.size()), all.requests.data(), &some, all.done.data(),
                                     all.statuses.data());
       if (code != MPI_SUCCESS) fail_for_message(all, some, code);
-      for (int i = 0; i < some; ++i) require_size(all.facts[static_cast<std::size_t>(all.done[i])], all.statuses[i]);
-      under_way -= static_cast<std::size_t>(some);
+      const auto ended = static_cast<std::size_t>(some);
+      for (std::size_t i = 0; i < ended; ++i) require_size(all.fact_of(i), all.statuses[i]);
+      under_way -= ended;
       return under_way == 0;
     };
     if (under_way != 0 && !handle_.wait_until(look)) fail_for_timeout(all);
@@ -97,6 +98,8 @@ class mpi_messages {
       statuses.emplace_back();
       return &requests.emplace_back(MPI_REQUEST_NULL);
     }
+    /// Of the i-th that was found done.
+    const message& fact_of(std::size_t i) const { return facts[static_cast<std::size_t>(done[i])]; }
     void clear() noexcept {
       requests.clear();
       facts.clear();
@@ -152,10 +155,11 @@ class mpi_messages {
   }
 
   [[noreturn]] void fail_for_message(const messages& all, int some, int code) {
-    for (int i = 0; i < some && code == MPI_ERR_IN_STATUS; ++i) {
+    const std::size_t ended = code == MPI_ERR_IN_STATUS ? static_cast<std::size_t>(some) : 0;
+    for (std::size_t i = 0; i < ended; ++i) {
       const int of_message = all.statuses[i].MPI_ERROR;
       if (of_message == MPI_SUCCESS || of_message == MPI_ERR_PENDING) continue;
-      const message& of = all.facts[static_cast<std::size_t>(all.done[i])];
+      const message& of = all.fact_of(i);
       int error_class = of_message;
       static_cast<void>(MPI_Error_class(of_message, &error_class));
       if (error_class == MPI_ERR_TRUNCATE) fail_for_size(of, "more");
