@@ -33,19 +33,42 @@ class BadInput(Exception):
     pass
 
 
+SETTINGS = ("parameters", "ranks", "threads", "k", "block", "local_steps", "in_parts")
+NUMBERS = ("sent_bytes_per_step", "step_seconds", "compute_seconds", "exchange_seconds", "throughput_of_lamb")
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check(path, settings, measurements):
+    """That all there is to be is there."""
+    for name in (*SETTINGS, "link_bits_per_second"):
+        if name not in settings:
+            raise BadInput(f"{path}: no '{name}' in its settings; of another version of slamb_bench_mpi")
+    if settings["link_bits_per_second"] is not None and not is_number(settings["link_bits_per_second"]):
+        raise BadInput(f"{path}: link_bits_per_second is no number")
+    for one in measurements:
+        predicted = ("predicted_step_seconds",) if "predicted_step_seconds" in one else ()
+        for name in (*NUMBERS, *predicted):
+            if not is_number(one.get(name)) or one[name] < 0:
+                raise BadInput(f"{path}: {name} of {one['optimizer']} is {one.get(name)!r}, but it must be a number >= 0")
+        if one["step_seconds"] == 0:
+            raise BadInput(f"{path}: a step of {one['optimizer']} took no time")
+
+
 def read(path):
     """The settings of a result, and its measurements by optimizer; of LAMB's two the mean."""
     try:
         with open(path, encoding="utf-8") as file:
             result = json.load(file)
         settings, measured = result["settings"], {}
+        check(path, settings, result["measurements"])
         for one in result["measurements"]:
             if one["optimizer"] in measured:  # dense LAMB, first and last
                 first = measured[one["optimizer"]]
                 one = {key: (value + first[key]) / 2 if isinstance(value, float) else value for key, value in one.items()}
             measured[one["optimizer"]] = one
-        if not all(isinstance(one["step_seconds"], float) and one["step_seconds"] > 0 for one in measured.values()):
-            raise BadInput(f"{path}: a step of no time")
         measured["lamb"]["throughput_of_lamb"] = 1.0
         return settings, measured
     except OSError as error:
@@ -54,6 +77,14 @@ def read(path):
         raise BadInput(f"{path}: not JSON: {error}") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: not a result of slamb_bench_mpi --json") from error
+
+
+def require_alike(results, cores_path, cores):
+    """--cores must be of the same steps as all the others."""
+    for name in ("parameters", "threads", "k", "block", "local_steps", "in_parts"):
+        for settings, _ in results:
+            if cores[name] != settings[name]:
+                raise BadInput(f"{cores_path}: {name} is {cores[name]}, but {settings[name]} over the network")
 
 
 def name_of(bits):
@@ -97,7 +128,8 @@ def plot(results, file):
     if not limited:
         raise BadInput("--plot: no result is of a limited link")
     blocks, curves = [], []
-    for color, optimizer in enumerate([name for name in limited[0][1] if name != "lamb"], start=1):
+    optimizers = dict.fromkeys(name for _, measured in limited for name in measured if name != "lamb")
+    for color, optimizer in enumerate(optimizers, start=1):
         rows = []
         for rate, measured in limited:
             if optimizer not in measured or "predicted_step_seconds" not in measured[optimizer]:
@@ -138,9 +170,7 @@ def main():
         cores = None
         if arguments.cores:
             settings, cores = read(arguments.cores)
-            for name in ("parameters", "threads", "k", "block", "local_steps"):
-                if settings[name] != results[0][0][name]:
-                    raise BadInput(f"{arguments.cores}: {name} is {settings[name]}, but {results[0][0][name]} over the network")
+            require_alike(results, arguments.cores, settings)
         for settings, measured in results:
             print_table(settings, measured, cores)
         if arguments.plot:

@@ -83,7 +83,8 @@ if [[ -z "$congestion" ]]; then
   congestion=cubic
   [[ " ${known[*]} " == *" cubic "* ]] || congestion="$(cat /proc/sys/net/ipv4/tcp_congestion_control)"
 fi
-[[ " ${known[*]} " == *" $congestion "* ]] || refuse "--congestion: the kernel has no '$congestion', but: ${known[*]}"
+[[ "$congestion" =~ ^[a-z0-9_-]+$ && " ${known[*]} " == *" $congestion "* ]] ||
+  refuse "--congestion: the kernel has no '$congestion', but: ${known[*]}"
 
 ((EUID == 0)) || refuse "network namespaces and tc need root: sudo bash bench/network/run.sh"
 for tool in ip tc mpirun unshare awk; do

@@ -47,9 +47,8 @@ class cuda_mpi_transfer;  // slamb/mpi_cuda.hpp
 /// does, since MPI_Finalize waits for all ranks. Whether a program outlives the death of a peer is up to MPI: Open MPI's
 /// mpirun ends all ranks at once, unless it is given --enable-recovery.
 ///
-/// *Cost*: messages between all pairs of ranks, of sizes that divide the payload: bytes on the wire as `bytes_sent_by`
-/// says. all_reduce_sum is an exchange of chunks, sums, and an exchange of sums; payloads above `piece_bytes` go by
-/// pieces, of which two are under way. Memory: 2 · `piece_bytes`, from the start.
+/// *Cost*: messages between all pairs of ranks; bytes on the wire as `bytes_sent_by` says. all_reduce_sum is an exchange of
+/// chunks, sums, and an exchange of sums; payloads go by pieces, of which two are under way. Memory: 2 · `piece_bytes`.
 /// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
 /// the same bits on all ranks, in every run, and as thread_communicator makes them.
 class mpi_communicator {
@@ -110,8 +109,9 @@ class mpi_communicator {
         [&](const piece& p, int slot) {
           if (rank() != root)
             return messages_.receive(slot, root, values.data() + p.begin(rank()), bytes_of<T>(p, rank()));
-          for_each_peer(
-              [&](int peer) { messages_.send(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer)); });
+          for_each_peer([&](int peer) {
+            messages_.send(slot, peer, values.data() + p.begin(peer), bytes_of<T>(p, peer), p.first > 0);
+          });
         },
         [](const piece& /*p*/, int /*slot*/) {}, root);
   }

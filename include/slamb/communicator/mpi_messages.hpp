@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <new>
 #include <string>
 #include <utility>
@@ -44,19 +45,21 @@ class mpi_messages {
   /// Starts to receive from `peer`, or to send to it, in messages of at most `mpi_options::message_bytes`. Those of a phase
   /// between two ranks arrive in the order in which they are sent.
   void receive(int slot, int peer, void* to, std::size_t bytes) {
-    in_messages(bytes, [&](std::size_t offset, int size) {
-      MPI_Request* const request = slots_[static_cast<std::size_t>(slot)].add({.peer = peer, .expected = size});
+    in_messages(slot, {.peer = peer, .kind = way::in}, bytes, [&](std::size_t offset, int size, MPI_Request* request) {
       require_success(
           MPI_Irecv(static_cast<std::byte*>(to) + offset, size, MPI_BYTE, peer, tag(slot), handle_.get(), request),
           "MPI_Irecv");
     });
   }
-  void send(int slot, int peer, const void* from, std::size_t bytes) {
-    in_messages(bytes, [&](std::size_t offset, int size) {
-      MPI_Request* const request = slots_[static_cast<std::size_t>(slot)].add({.peer = peer, .expected = sends});
-      require_success(MPI_Isend(static_cast<const std::byte*>(from) + offset, size, MPI_BYTE, peer, tag(slot),
-                                handle_.get(), request),
-                      "MPI_Isend");
+  /// @param until_received  nothing else keeps this rank from running ahead of the peer, so wait until the last message is
+  ///                        received, not only sent
+  void send(int slot, int peer, const void* from, std::size_t bytes, bool until_received = false) {
+    in_messages(slot, {.peer = peer, .kind = way::out}, bytes, [&](std::size_t offset, int size, MPI_Request* request) {
+      const bool is_last = offset + static_cast<std::size_t>(size) == bytes;
+      const auto start = until_received && is_last ? MPI_Issend : MPI_Isend;
+      require_success(
+          start(static_cast<const std::byte*>(from) + offset, size, MPI_BYTE, peer, tag(slot), handle_.get(), request),
+          "MPI_Isend");
     });
   }
 
@@ -79,10 +82,11 @@ class mpi_messages {
   }
 
  private:
-  static constexpr int sends = -1;
+  enum class way : bool { in, out };
   struct message {
     int peer;
-    int expected;  ///< bytes to receive, or `sends`
+    way kind;
+    int bytes = 0;
   };
   /// Those of a slot that are under way, and room for what MPI tells of them.
   struct messages {
@@ -91,6 +95,15 @@ class mpi_messages {
     std::vector<int> done;
     std::vector<MPI_Status> statuses;
 
+    void reserve(std::size_t more) {
+      const std::size_t size = requests.size() + more;
+      if (size <= statuses.capacity()) return;  // the last to grow
+      const std::size_t room = std::max(size, 2 * statuses.capacity());
+      requests.reserve(room);
+      facts.reserve(room);
+      done.reserve(room);
+      statuses.reserve(room);
+    }
     /// A place for its request, until the next is added.
     MPI_Request* add(const message& one) {
       facts.push_back(one);
@@ -114,17 +127,35 @@ class mpi_messages {
 
   void require_success(int code, const char* call) { handle_.require_success(code, call); }
 
-  /// start(offset, size) of the messages that make `bytes`, of nearly one size: where a peer has another number of them, they
-  /// are of other sizes as a rule, and soon found.
+  /// start(offset, size, request) of the messages that make `bytes`: what is over comes first, then messages of one size, which
+  /// is an odd number of lines. So the first message of a payload of another size is of another size too, unless they differ by a
+  /// multiple of that, which sizes like powers of two do not.
   template <class Start>
-  void in_messages(std::size_t bytes, const Start& start) {
+  void in_messages(int slot, message one, std::size_t bytes, const Start& start) {
     constexpr std::size_t line = 64;
-    const std::size_t most = handle_.options().message_bytes;
-    const std::size_t count = (bytes + most - 1) / most;
-    const std::size_t even = count == 0 ? 0 : (bytes + count - 1) / count;
-    const std::size_t size = std::min(most, (even + line - 1) / line * line);
-    for (std::size_t offset = 0; offset < bytes; offset += size)
-      start(offset, static_cast<int>(std::min(size, bytes - offset)));
+    const std::size_t lines = handle_.options().message_bytes / line;
+    const std::size_t whole = (lines % 2 == 1 ? lines : lines - 1) * line;
+    messages& all = slots_[static_cast<std::size_t>(slot)];
+    reserve_or_fail(all, bytes / whole + 1);
+    std::size_t size = bytes % whole == 0 ? whole : bytes % whole;
+    for (std::size_t offset = 0; offset < bytes; offset += std::exchange(size, whole)) {
+      one.bytes = static_cast<int>(size);
+      start(offset, one.bytes, all.add(one));
+    }
+  }
+
+  /// Messages of this call may be under way, so that it cannot be as if it had not been.
+  void reserve_or_fail(messages& all, std::size_t more) {
+    try {
+      all.reserve(more);
+    } catch (const std::bad_alloc&) {
+      handle_.break_off(std::current_exception());
+      try {
+        handle_.tell_peers("it is out of memory");
+      } catch (const std::bad_alloc&) {  // they find out by their timeouts
+      }
+      throw;
+    }
   }
 
   /// Of the phase of this call and of no other near it: what ranks send that call different things meets nothing.
@@ -142,14 +173,14 @@ class mpi_messages {
 
   void require_size(const message& of, const MPI_Status& status) {
     int received = 0;
-    if (of.expected == sends) return;
+    if (of.kind == way::out) return;
     static_cast<void>(MPI_Get_count(&status, MPI_BYTE, &received));
-    if (received != of.expected) fail_for_size(of, std::to_string(received));
+    if (received != of.bytes) fail_for_size(of, std::to_string(received));
   }
 
   [[noreturn]] void fail_for_size(const message& of, const std::string& received) {
     handle_.fail_with(communicator_error("slamb: " + handle_.here() + ": rank " + std::to_string(of.peer) + " sent " +
-                                         received + " bytes where " + std::to_string(of.expected) +
+                                         received + " bytes where " + std::to_string(of.bytes) +
                                          " were expected: it called this collective with another size, or has another "
                                          "mpi_options::piece_bytes or message_bytes"));
   }
@@ -163,7 +194,7 @@ class mpi_messages {
       int error_class = of_message;
       static_cast<void>(MPI_Error_class(of_message, &error_class));
       if (error_class == MPI_ERR_TRUNCATE) fail_for_size(of, "more");
-      handle_.fail_with(mpi_error(of_message, of.expected == sends ? "MPI_Isend" : "MPI_Irecv",
+      handle_.fail_with(mpi_error(of_message, of.kind == way::out ? "MPI_Isend" : "MPI_Irecv",
                                   handle_.here() + ", with rank " + std::to_string(of.peer)));
     }
     handle_.fail_with(mpi_error(code, "MPI_Testsome", handle_.here()));
@@ -206,7 +237,7 @@ class mpi_messages {
     for (messages& all : slots_) {
       for (std::size_t i = 0; i < all.requests.size(); ++i) {
         if (all.requests[i] == MPI_REQUEST_NULL) continue;
-        if (all.facts[i].expected != sends) static_cast<void>(MPI_Cancel(&all.requests[i]));
+        if (all.facts[i].kind == way::in) static_cast<void>(MPI_Cancel(&all.requests[i]));
         static_cast<void>(MPI_Request_free(&all.requests[i]));
       }
     }

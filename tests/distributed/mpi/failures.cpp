@@ -65,7 +65,8 @@ void run_in_nodes(std::string_view kind) {
 void run(std::string_view kind) {
   if (kind.starts_with("nodes_")) return run_in_nodes(kind.substr(6));
   // Short where peers are to give up, and so long else that a busy machine does not make them.
-  const bool says_so = kind == "aborts" || kind == "throws" || kind == "another_size" || kind == "other_settings";
+  const bool says_so = kind == "aborts" || kind == "throws" || kind == "another_size" || kind == "half_the_size" ||
+                       kind == "other_settings";
   slamb::mpi_communicator communicator(MPI_COMM_WORLD, {.timeout = says_so ? 60s : 5s});
   const bool is_last = communicator.rank() == communicator.size() - 1;
   std::vector<float> values(100'000, 1.0F);
@@ -86,6 +87,13 @@ void run(std::string_view kind) {
     if (kind == "throws") throw std::runtime_error("its disk is full");
     if (kind == "another_collective") communicator.broadcast(all, 0, host_stream{});
     if (kind == "another_size") communicator.all_reduce_sum(all.first(all.size() - 1000), host_stream{});
+  }
+  if (kind == "half_the_size") {  // of which one is a whole number of messages of the other
+    std::vector<float> gathered(static_cast<std::size_t>(communicator.size()) * 16'384);
+    const std::size_t size = is_last ? 8'192 : 16'384;
+    communicator.all_gather(std::span<const float>(all.first(size)),
+                            std::span<float>(gathered).first(size * static_cast<std::size_t>(communicator.size())),
+                            host_stream{});
   }
   if (kind.starts_with("small_")) return call_small(communicator, kind.substr(6), is_last);
   communicator.all_reduce_sum(all, host_stream{});

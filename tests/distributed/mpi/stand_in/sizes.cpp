@@ -157,9 +157,10 @@ TEST_CASE("mpi_communicator: broadcast of more than 2^31 bytes") {
   CHECK(with_peer(values.floats(), true, rank + 1).empty());
 }
 
-TEST_CASE("mpi_communicator: messages are of nearly one size, and no longer than they may be") {
+TEST_CASE("mpi_communicator: messages are no longer than they may be, and what is over comes first") {
+  constexpr std::size_t whole = 959 * 64;  // the most of an odd number of lines in 60 KiB
   const address_space all(size * sizeof(float));
-  for (const std::size_t elements : {16U, 15'360U, 15'361U, 500'000U}) {
+  for (const std::size_t elements : {16U, 8'192U, 16'384U, static_cast<unsigned>(whole / 4), 500'000U}) {
     CAPTURE(elements);
     stand_in::rank = rank;
     stand_in::size = ranks;
@@ -167,12 +168,32 @@ TEST_CASE("mpi_communicator: messages are of nearly one size, and no longer than
     auto communicator = slamb::mpi_communicator::borrow(MPI_COMM_WORLD, {.piece_bytes = std::size_t{1} << 30});
     communicator.all_gather(std::span<const float>(all.floats().first(elements)),
                             all.floats().subspan(elements, ranks * elements), host_stream{});
-    const std::vector<interval> from_peer = with_peer(all.floats(), false, 0);
-    CHECK(from_peer.size() == (elements * sizeof(float) + 61'439) / 61'440);
-    for (const auto& [first, last] : from_peer) {
-      CHECK(last - first <= 61'440);
-      CHECK(last - first + 64 * from_peer.size() >= from_peer[0].second - from_peer[0].first);
+    const std::size_t bytes = elements * sizeof(float);
+    for (const bool is_send : {false, true}) {
+      const std::vector<interval> parts = with_peer(all.floats(), is_send, 0);
+      CHECK(parts.size() == (bytes + whole - 1) / whole);
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        CHECK(parts[i].second - parts[i].first == (i == 0 ? (bytes - 1) % whole + 1 : whole));
     }
+  }
+}
+
+TEST_CASE("mpi_communicator: the root of a broadcast is at most two pieces ahead of the others") {
+  const address_space values(size * sizeof(float));
+  constexpr std::size_t piece = 1 << 22;
+  auto communicator = make_communicator(piece);
+  const std::span<float> sent = values.floats().first(10 * piece / sizeof(float));
+  communicator.broadcast(sent, rank, host_stream{});
+  for (int peer = 0; peer < ranks; ++peer) {
+    std::vector<std::size_t> waits;  // where what is waited for ends
+    for (const auto& m : stand_in::messages)
+      if (m.is_send && m.peer == peer && m.until_received)
+        waits.push_back(static_cast<std::size_t>(m.buffer + m.bytes - std::as_bytes(sent).data()));
+    if (peer == rank) continue;
+    const std::size_t chunk = piece / ranks;
+    CHECK(waits.size() == 9);
+    for (std::size_t i = 0; i < waits.size(); ++i)
+      CHECK(waits[i] == (i + 1) * piece + (static_cast<std::size_t>(peer) + 1) * chunk);
   }
 }
 
