@@ -216,17 +216,17 @@ struct round_robin_selection {
     for (std::uint64_t counter = first / 4; counter * 4 < last; counter += deals::counters) {
       drawn.draw(*this, counter, c.tensor);
       const std::uint64_t past = std::min(last, (counter + deals::counters) * 4);
-      std::uint64_t group = std::max(first, counter * 4);
-      auto at = static_cast<std::uint32_t>(group * slots - c.index);
-      const auto take = [&](const auto& copy) {
+      const auto take = [&](std::uint64_t group, const auto& copy) {
         const std::uint64_t j = group / 4 - counter;
+        const auto at = static_cast<std::uint32_t>(group * slots - c.index);
         set_bit(bits, at + drawn.sent[group % 4][j]);
         if constexpr (Freshness) copy(freshness + at, cycles.value + drawn.from[group % 4][j]);
-        ++group;
-        at += slots;
       };
-      while (group < std::min(past, last_wide)) take(fresh_cycles::copy);
-      while (group < past) take([&](float* to, const float* from) { std::copy_n(from, slots, to); });
+      const auto copy_all = [&](float* to, const float* from) { std::copy_n(from, slots, to); };
+      const std::uint64_t begin = std::max(first, counter * 4);
+      const std::uint64_t past_wide = std::clamp(last_wide, begin, past);
+      for (std::uint64_t group = begin; group < past_wide; ++group) take(group, fresh_cycles::copy);
+      for (std::uint64_t group = past_wide; group < past; ++group) take(group, copy_all);
     }
   }
 };
