@@ -21,7 +21,7 @@ struct settings {
   std::uint64_t block = 1;           ///< SLAMB: elements of the momentum that are sent together
   std::uint64_t local_steps = 100;   ///< SLAMB: H
   std::uint64_t local_interval = 1;  ///< 0/1 Adam: steps from one exchange to the next
-  std::uint64_t message_bytes = slamb::mpi_options{}.message_bytes;
+  std::uint64_t message_bytes = slamb::mpi_options{}.message_bytes;  ///< between ranks, at most
   bool in_parts = false;                 ///< steps by begin_step, gradient_ready and finish_step
   std::optional<double> link_bandwidth;  ///< bits/s
   double latency = 0.0;                  ///< s, a hop
