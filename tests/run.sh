@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Every test there is, from an empty checkout: installs what is missing, builds, tests.
 #
-#   bash tests/run.sh [--quick | --thorough | --gpu REPORT.md]
+#   bash tests/run.sh [--all | --thorough | --gpu REPORT.md]
 #
-# --quick: the release suite alone. Without it also what nvcc compiles where it is installed, the format of the sources,
-# clang-tidy, and the parts of the suite that another compiler may see another way: numbers and vectors by clang++, memory
-# under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
+# The release suite, which has every test that needs no GPU, the format of the sources, and clang-tidy.
+# --all: also what nvcc compiles where it is installed, and the parts of the suite that another compiler may see another way:
+# numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
 # --thorough: all of the suite by these three too, which takes much longer.
 # --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, then the
 # benchmarks of steps, and a report of all that. It installs nothing: doctest is found by CMake, also through
@@ -14,10 +14,10 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-quick=false thorough=false gpu_report=
+all=false thorough=false gpu_report=
 while (($# > 0)); do
   case "$1" in
-    --quick) quick=true ;;
+    --all) all=true ;;
     --thorough) thorough=true ;;
     --gpu)
       gpu_report="${2:-}"
@@ -28,12 +28,12 @@ while (($# > 0)); do
       shift
       ;;
     -h | --help) sed -n '2,13s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
-    *) echo "tests/run.sh: unknown option '$1'; expected --quick, --thorough or --gpu REPORT.md" >&2; exit 2 ;;
+    *) echo "tests/run.sh: unknown option '$1'; expected --all, --thorough or --gpu REPORT.md" >&2; exit 2 ;;
   esac
   shift
 done
-if { $quick && $thorough; } || { { $quick || $thorough; } && [[ -n "$gpu_report" ]]; }; then
-  echo "tests/run.sh: --quick, --thorough and --gpu exclude each other" >&2
+if { $all && $thorough; } || { { $all || $thorough; } && [[ -n "$gpu_report" ]]; }; then
+  echo "tests/run.sh: --all, --thorough and --gpu exclude each other" >&2
   exit 2
 fi
 
@@ -106,8 +106,9 @@ check() {
   return 1
 }
 
+# Sources of tests go in batches, which takes less time than one by one, and up to 2 GB a job.
 configure_and_build() {
-  cmake --preset "$@" && cmake --build --preset "$1" --parallel "$jobs"
+  cmake --preset "$@" -DSLAMB_TESTS_BATCH=12 && cmake --build --preset "$1" --parallel "$jobs"
 }
 
 # What cmake is told beside the preset, for a part of the suite.
@@ -235,9 +236,9 @@ fi
 report bootstrap "$started" done
 
 suite release
-if ! $quick; then
-  judge "format" "$(tool clang-format)" format_check
-  judge "clang-tidy" "$(tool clang-tidy)" tidy_check
+judge "format" "$(tool clang-format)" format_check
+judge "clang-tidy" "$(tool clang-tidy)" tidy_check
+if $all || $thorough; then
   suite clang part_of_clang
   cuda_suite
   suite asan part_of_asan
