@@ -58,6 +58,7 @@ endfunction()
 # slamb_batches(<variable> <size> [IN_NAMESPACES] <source>…): the same sources in batches of <size>, which a compiler reads as
 # one, so that what their templates share is made once. IN_NAMESPACES gives each source a namespace of its own there, behind what
 # all of them include; one that reopens a namespace of others, or replaces operator new, then stays alone.
+# (CMake's unity builds would have what a source includes in its namespace too, and leave CUDA out.)
 function(slamb_batches variable size)
   cmake_parse_arguments(PARSE_ARGV 2 batches "IN_NAMESPACES" "" "")
   if(NOT size MATCHES "^[1-9][0-9]*$")

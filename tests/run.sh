@@ -3,7 +3,7 @@
 #
 #   bash tests/run.sh [--all | --thorough | --gpu REPORT.md]
 #
-# The release suite, which has every test that needs no GPU, the format of the sources, and clang-tidy.
+# The release suite, which has every test that needs neither nvcc nor a GPU, the format of the sources, and clang-tidy.
 # --all: also what nvcc compiles where it is installed, and the parts of the suite that another compiler may see another way:
 # numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
 # --thorough: all of the suite by these three too, which takes much longer.
