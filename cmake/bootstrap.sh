@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing to build the programs and the tests, with the system's package manager.
 #
-#   bash cmake/bootstrap.sh [build] [train] [test] [--check]
+#   bash cmake/bootstrap.sh [build] [train] [test] [cross] [--check]
 #
-# Groups: build (compiler and CMake), train (the example's libraries and gnuplot), test (what the tests and benchmarks need).
-# No group: all of them. --check installs nothing and exits 1 if something is missing.
+# Groups: build (compiler and CMake), train (the example's libraries and gnuplot), test (what the tests and benchmarks need),
+# cross (on x86-64: a compiler for aarch64 and qemu, which runs what it makes). No group: build, train and test.
+# --check installs nothing and exits 1 if something is missing.
 # On Debian and Ubuntu missing packages are installed by apt, as root or through sudo; a machine that has them all needs no
 # network. Elsewhere the names are listed and the script exits 1, unless the tools and libraries are all there already.
 set -euo pipefail
@@ -12,22 +13,26 @@ set -euo pipefail
 build_packages=(g++ cmake ninja-build)
 train_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev gnuplot-nox)
 test_packages=(doctest-dev libbenchmark-dev clang clang-format clang-tidy python3 procps openmpi-bin libopenmpi-dev)
+cross_packages=()
+if [[ "$(uname -m)" == x86_64 ]]; then cross_packages=(g++-aarch64-linux-gnu qemu-user); fi
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 check_only=false
+any_group=false
 wanted=()
 for argument in "$@"; do
   case "$argument" in
-    build) wanted+=("${build_packages[@]}") ;;
-    train) wanted+=("${train_packages[@]}") ;;
-    test) wanted+=("${test_packages[@]}") ;;
+    build) wanted+=("${build_packages[@]}") any_group=true ;;
+    train) wanted+=("${train_packages[@]}") any_group=true ;;
+    test) wanted+=("${test_packages[@]}") any_group=true ;;
+    cross) wanted+=(${cross_packages[@]+"${cross_packages[@]}"}) any_group=true ;;
     --check) check_only=true ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test or --check" >&2; exit 2 ;;
+    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test, cross or --check" >&2; exit 2 ;;
   esac
 done
-if ((${#wanted[@]} == 0)); then
+if ! $any_group; then
   wanted=("${build_packages[@]}" "${train_packages[@]}" "${test_packages[@]}")
 fi
 
@@ -42,6 +47,8 @@ installed() {
     clang) command -v clang++ >/dev/null ;;
     cmake | clang-format | clang-tidy | python3) command -v "$1" >/dev/null ;;
     procps) command -v pgrep >/dev/null ;;
+    g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ >/dev/null ;;
+    qemu-user) command -v qemu-aarch64 >/dev/null || command -v qemu-aarch64-static >/dev/null ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
     libopenmpi-dev) command -v mpicxx >/dev/null ;;
     libeigen3-dev) has_config Eigen3 ;;
@@ -71,7 +78,7 @@ has_config() {
 }
 
 missing=()
-for package in "${wanted[@]}"; do
+for package in ${wanted[@]+"${wanted[@]}"}; do
   installed "$package" || missing+=("$package")
 done
 

@@ -39,9 +39,7 @@ if(NOT Python3_FOUND)
 endif()
 
 # What is tested is what is timed; and as the kernels are the same, the benchmarks hardly take nvcc's time.
-set(slamb_device_recipe_sources adamw lamb slamb one_bit_adam one_bit_lamb)
-list(TRANSFORM slamb_device_recipe_sources REPLACE "^.+$" "${PROJECT_SOURCE_DIR}/tests/device/\\0.cu")
-slamb_batches(batches "${SLAMB_TESTS_BATCH}" ${slamb_device_recipe_sources})
-add_library(slamb_device_recipes OBJECT ${batches})
+set(slamb_device_recipe_source "${PROJECT_SOURCE_DIR}/tests/device/timed_recipes.cu")
+add_library(slamb_device_recipes OBJECT "${slamb_device_recipe_source}")
 target_link_libraries(slamb_device_recipes PRIVATE slamb::slamb slamb::cuda slamb_warnings)
 slamb_keep_ptxas_reports(slamb_device_recipes)

@@ -4,12 +4,15 @@
 #   bash tests/run.sh [--all | --thorough | --gpu REPORT.md]
 #
 # The release suite, which has every test that needs neither nvcc nor a GPU, the format of the sources, and clang-tidy.
-# --all: also what nvcc compiles where it is installed, and the parts of the suite that another compiler may see another way:
-# numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
+# --all: also the bits of aarch64, under qemu, what has intrinsics compiled for every level of x86-64, headers without precompiled
+# ones before them, what nvcc compiles where it is installed, and the parts of the suite that another compiler may see another
+# way: numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under
+# ThreadSanitizer.
 # --thorough: all of the suite by these three too, which takes much longer.
 # --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, then the
 # benchmarks of steps, and a report of all that. It installs nothing: doctest is found by CMake, also through
 # CMAKE_PREFIX_PATH. No GPU is a failure.
+# Where CI=true, as continuous-integration machines have it, a warning in this project's own programs is an error.
 # The last line is `N passed, M failed`, with `, K skipped` where something was; the exit status is 1 if M is not 0.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -27,7 +30,7 @@ while (($# > 0)); do
       fi
       shift
       ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
     *) echo "tests/run.sh: unknown option '$1'; expected --all, --thorough or --gpu REPORT.md" >&2; exit 2 ;;
   esac
   shift
@@ -106,9 +109,13 @@ check() {
   return 1
 }
 
-# Sources of tests go in batches, which takes less time than one by one, and up to 2 GB a job.
+# A newer compiler's new warning must stop no one but those who mend it.
 configure_and_build() {
-  cmake --preset "$@" -DSLAMB_TESTS_BATCH=12 && cmake --build --preset "$1" --parallel "$jobs"
+  local strict=OFF options=()
+  [[ "${CI:-}" == true ]] && strict=ON
+  [[ "$1" == release ]] && options=("-DSLAMB_LEVEL_TESTS=$all_there_is" "-DSLAMB_HEADERS_ALONE=$all_there_is")
+  cmake --preset "$@" "-DSLAMB_WARNINGS_AS_ERRORS=$strict" ${options[@]+"${options[@]}"} &&
+    cmake --build --preset "$1" --parallel "$jobs"
 }
 
 # What cmake is told beside the preset, for a part of the suite.
@@ -118,12 +125,14 @@ part_of_clang=(
 )
 part_of_asan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
+  -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
   # Without checks of null pointers, which crash anyway, and of alignment: a third of the time of compiling.
   "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer"
   "-DSLAMB_TESTS_ONLY=codes|communicator|counting_communicator|cuda_(codes|passes)|error_feedback|hierarchical_communicator|lamb|layout|packing|quantizers?|random_k|saved_state|simd|simd_words|slamb_optimizer|thread_(communicator|pool)|top_k|trace|uniform|wire_layout|zero_one_adam"
 )
 part_of_tsan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
+  -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
   "-DSLAMB_TESTS_ONLY=allocation|communicator|determinism|faults|hierarchical_(communicator|lamb)|one_bit_faults|statistics|steps_in_parts|thread_(communicator|pool)"
 )
 
@@ -214,7 +223,9 @@ cuda_suite() {
   CUDACXX="${CUDACXX:-$nvcc}" suite cuda
 }
 
-export jobs
+all_there_is=OFF
+if $all || $thorough; then all_there_is=ON; fi
+export jobs all_there_is
 export -f configure_and_build format_check tidy_check tool
 
 if [[ -n "$gpu_report" ]]; then
@@ -226,7 +237,9 @@ fi
 
 started=$SECONDS
 # Not by `run`: sudo may ask for a password at the terminal.
-bash cmake/bootstrap.sh build train test &
+groups=(build train test)
+if $all || $thorough; then groups+=(cross); fi
+bash cmake/bootstrap.sh "${groups[@]}" &
 child=$!
 if ! wait_for_child; then
   failed=1

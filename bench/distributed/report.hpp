@@ -1,7 +1,6 @@
 // What slamb_bench_mpi tells: the table, and the JSON document.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/text_table.hpp"
 #include "measurement.hpp"
 #include "settings.hpp"
 
@@ -112,30 +112,22 @@ inline void print_settings(std::ostream& out, const settings& chosen, int ranks,
 
 /// One line for each optimizer; dense LAMB's are the first and the last.
 inline void print_table(std::ostream& out, const settings& chosen, const results& all) {
-  constexpr std::size_t columns = 10;
-  constexpr std::array<std::size_t, columns> widths{14, 14, 9, 8, 11, 10, 10, 10, 11, 9};
-  using line = std::array<std::string, columns>;
-  const auto print = [&](const line& cells) {
-    for (std::size_t i = 0; i < columns; ++i) {
-      const std::string blanks(widths[i] - std::min(widths[i], cells[i].size()), ' ');
-      out << (i == 0 ? cells[i] + blanks : blanks + cells[i]);
-    }
-    out << '\n';
-  };
-  print({"", "bytes sent", "rounds", "steps", "", "", "", "steps/s", "predicted", "its"});
-  print({"optimizer", "a rank a step", "a step", "timed", "ms a step", "compute", "exchange", "of LAMB's", "ms a step",
-         "error"});
+  text_table<10> table({14, 14, 9, 8, 11, 10, 10, 10, 11, 9});
+  table.add({"", "bytes sent", "rounds", "steps", "", "", "", "steps/s", "predicted", "its"});
+  table.add({"optimizer", "a rank a step", "a step", "timed", "ms a step", "compute", "exchange", "of LAMB's",
+             "ms a step", "error"});
   const std::optional<slamb::network> net = detail::network_of(chosen);
   for (const measurement* m : all.in_order()) {
     const double predicted = net ? detail::predicted_seconds(*m, *net) : 0.0;
-    print({m->optimizer, detail::grouped(static_cast<std::uint64_t>(m->sent_bytes + 0.5)),
-           detail::formatted("%.2f", m->rounds), detail::grouped(m->steps),
-           detail::formatted("%.1f", m->step_seconds * 1e3), detail::formatted("%.1f", m->compute_seconds * 1e3),
-           detail::formatted("%.1f", m->exchange_seconds() * 1e3),
-           detail::formatted("%.2fx", all.lamb_seconds() / m->step_seconds),
-           net ? detail::formatted("%.1f", predicted * 1e3) : "-",
-           net ? detail::formatted("%+.1f %%", 100.0 * (predicted / m->step_seconds - 1.0)) : "-"});
+    table.add({m->optimizer, detail::grouped(static_cast<std::uint64_t>(m->sent_bytes + 0.5)),
+               detail::formatted("%.2f", m->rounds), detail::grouped(m->steps),
+               detail::formatted("%.1f", m->step_seconds * 1e3), detail::formatted("%.1f", m->compute_seconds * 1e3),
+               detail::formatted("%.1f", m->exchange_seconds() * 1e3),
+               detail::formatted("%.2fx", all.lamb_seconds() / m->step_seconds),
+               net ? detail::formatted("%.1f", predicted * 1e3) : "-",
+               net ? detail::formatted("%+.1f %%", 100.0 * (predicted / m->step_seconds - 1.0)) : "-"});
   }
+  table.write(out);
   out << "(ms a step: until the slowest rank is done, the median, of periods the mean of their steps' medians; "
          "compute: "
          "outside of\n collectives, of the rank that takes longest; exchange: the rest; of LAMB's: of the mean of its "

@@ -19,7 +19,7 @@ template <class Optimizer>
 train::optimizer_maker maker_of(const typename Optimizer::options_type& options) {
   return [options](std::span<const slamb::parameter> parameters, train::rank_communicator ranks) {
     return std::make_unique<device_optimizer<Optimizer>>(parameters, options,
-                                                         std::move(ranks).take<slamb::thread_communicator>());
+                                                         std::move(ranks.get<slamb::thread_communicator>()));
   };
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../text_table.hpp"
 #include "forecast.hpp"
 #include "settings.hpp"
 
@@ -150,27 +151,19 @@ inline void print_settings(std::ostream& out, const settings& chosen, tensor_spa
 
 /// One line for each optimizer.
 inline void print_table(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts) {
-  constexpr std::size_t columns = 10;
-  constexpr std::size_t widths[columns] = {14, 12, 12, 11, 11, 12, 11, 12, 18, 18};
-  using line = std::string[columns];
-  const auto print = [&](const line& cells) {
-    for (std::size_t i = 0; i < columns; ++i) {
-      const std::string blanks(widths[i] - std::min(widths[i], cells[i].size()), ' ');
-      out << (i == 0 ? cells[i] + blanks : blanks + cells[i]);
-    }
-    out << '\n';
-  };
-  print({"", "sent", "sent", "less than", "less than", "", "", "scaling", "faster than", "faster than"});
-  print({"optimizer", "a step", "in all", "fp16 LAMB", "fp32 LAMB", "rounds", "ms a step", "efficiency", "fp16 LAMB at",
-         "fp32 LAMB at"});
+  text_table<10> table({14, 12, 12, 11, 11, 12, 11, 12, 18, 18});
+  table.add({"", "sent", "sent", "less than", "less than", "", "", "scaling", "faster than", "faster than"});
+  table.add({"optimizer", "a step", "in all", "fp16 LAMB", "fp32 LAMB", "rounds", "ms a step", "efficiency",
+             "fp16 LAMB at", "fp32 LAMB at"});
   for (const forecast& f : forecasts) {
     const auto sent = static_cast<double>(f.moved.traffic.total().sent_bytes);
-    print({f.optimizer, detail::bytes_text(sent / static_cast<double>(chosen.steps)), detail::bytes_text(sent),
-           detail::times_text(f.less_than_half), detail::times_text(f.less_than_single),
-           detail::grouped(f.moved.traffic.total().rounds), detail::formatted("%.1f", f.step_seconds * 1e3),
-           detail::formatted("%.1f %%", 100.0 * f.efficiency), detail::break_even_text(f.beats_half),
-           detail::break_even_text(f.beats_single)});
+    table.add({f.optimizer, detail::bytes_text(sent / static_cast<double>(chosen.steps)), detail::bytes_text(sent),
+               detail::times_text(f.less_than_half), detail::times_text(f.less_than_single),
+               detail::grouped(f.moved.traffic.total().rounds), detail::formatted("%.1f", f.step_seconds * 1e3),
+               detail::formatted("%.1f %%", 100.0 * f.efficiency), detail::break_even_text(f.beats_half),
+               detail::break_even_text(f.beats_single)});
   }
+  table.write(out);
   out << "(sent: by one rank, to the network or inside its node; rounds: collectives; ms a step: the mean; efficiency: "
          "part of a step that computes;\n faster than dense LAMB on links of that bandwidth, all else as it is)\n";
 }

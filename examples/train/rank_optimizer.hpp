@@ -4,13 +4,15 @@
 
 #include <functional>
 #include <memory>
+#include <slamb/communicator/any_communicator.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/core/statistics.hpp>
 #include <span>
 
-#include "rank_communicator.hpp"
-
 namespace train {
+
+/// Ranks are threads or processes.
+using rank_communicator = slamb::any_communicator<>;
 
 /// What training asks of an optimizer, of whatever type.
 class rank_optimizer {

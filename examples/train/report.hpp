@@ -55,10 +55,10 @@ inline std::string loss_text(double loss) {
   return loss < 1e5 ? formatted("%.5f", loss) : formatted("%.3g", loss);
 }
 
-/// Pads to `width` columns on the left; the ± sign is two bytes in one column.
+/// Pads to `width` columns on the left, by one blank at least; the ± sign is two bytes in one column.
 inline std::string right_aligned(const std::string& text, std::size_t width) {
   const auto columns = text.size() - static_cast<std::size_t>(std::ranges::count(text, '\xC2'));
-  return std::string(columns < width ? width - columns : 0, ' ') + text;
+  return std::string(columns < width ? width - columns : 1, ' ') + text;
 }
 
 inline std::string hexadecimal(std::uint64_t value) {

@@ -2,11 +2,13 @@
 // CUDA backend.
 #pragma once
 
+#include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/compressed_lamb.hpp"
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"
 #include "slamb/compressor/floating.hpp"
@@ -24,6 +26,8 @@
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/residual.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
+#include "slamb/lamb.hpp"
+#include "slamb/one_bit.hpp"
 #include "slamb/optimizer/choose.hpp"
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/optimizer/one_bit.hpp"
@@ -37,6 +41,8 @@
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/schedule/learning_rate.hpp"
 #include "slamb/schedule/warm_up.hpp"
+#include "slamb/sparse_momentum.hpp"
+#include "slamb/threads.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"

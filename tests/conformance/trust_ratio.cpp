@@ -153,7 +153,7 @@ void check_lanes(const T& ratio) {
   if constexpr (requires { ratio.validate(); }) CHECK_NOTHROW(ratio.validate());
   const fault of_strict = lanes_fault<strict>(ratio);
   CHECK_MESSAGE(!of_strict, of_strict.value_or(""));
-#if !defined(__FMA__)  // else a compiler may fuse what is written for a plain float
+#if defined(__SSE2__) && !defined(__FMA__)  // else a compiler may fuse what is written for a plain float
   const fault of_float = lanes_fault<float>(ratio);
   CHECK_MESSAGE(!of_float, of_float.value_or(""));
 #endif

@@ -1,5 +1,4 @@
 // The entry point of slamb_device_tests.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include "gpu.hpp"

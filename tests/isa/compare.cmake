@@ -1,6 +1,7 @@
-# cmake -DFIRST=… -DSECOND=… [-DSEED=…] -P compare.cmake: two programs print the same; SEED is given to the second.
-function(run program variable)
-  execute_process(COMMAND "${program}" ${ARGN} OUTPUT_VARIABLE output RESULT_VARIABLE result)
+# cmake -DFIRST=… -DSECOND=… [-DSEED=…] [-DLAUNCHER=…] -P compare.cmake: two programs print the same; SEED is given to the second,
+# which LAUNCHER runs.
+function(run program variable)  # and the command
+  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output RESULT_VARIABLE result)
   if(result EQUAL 77)
     string(STRIP "${output}" output)
     message("${output}")
@@ -12,8 +13,8 @@ function(run program variable)
   endif()
   set(${variable} "${output}" PARENT_SCOPE)
 endfunction()
-run("${FIRST}" first)
-run("${SECOND}" second ${SEED})
+run("${FIRST}" first "${FIRST}")
+run("${SECOND}" second ${LAUNCHER} "${SECOND}" ${SEED})
 if(skipped)
   return()
 endif()

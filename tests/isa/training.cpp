@@ -1,4 +1,4 @@
-// LAMB, AdamW and SLAMB on three tensors for twenty steps. Compiled once for each instruction set; SLAMB_ISA names it.
+// LAMB, AdamW, SLAMB and 1-bit LAMB, without and with codes, on three tensors for twenty steps. Compiled once for each instruction set; SLAMB_ISA names it.
 #include "isa/training.hpp"
 
 #include <array>
@@ -79,5 +79,8 @@ extern "C" isa_hashes SLAMB_ISA_JOIN(isa_training_, SLAMB_ISA)(std::uint64_t see
            train_slamb<sampling::round_robin, rescaling::product>(seed, 16),
            train_slamb<sampling::round_robin, rescaling::blend>(seed, 3),
            train_slamb<sampling::bernoulli, rescaling::product>(seed, 1),
-           train_slamb<sampling::bernoulli, rescaling::blend>(seed, 8)}};
+           train_slamb<sampling::bernoulli, rescaling::blend>(seed, 8),
+           train<slamb::slamb<thread_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>>(seed,
+                                                                                                  {.dense_below = 100}),
+           train<slamb::one_bit_lamb<thread_communicator>>(seed, {.warm_up = {8}})}};
 }

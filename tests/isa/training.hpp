@@ -9,7 +9,7 @@
 
 /// Hashes of the bits of all parameters after the training, for several optimizers.
 struct isa_hashes {
-  static constexpr int count = 8;
+  static constexpr int count = 10;
   std::uint64_t of[count];
 };
 
@@ -17,14 +17,19 @@ struct isa_hashes {
 extern "C" isa_hashes isa_training_baseline(std::uint64_t seed);
 extern "C" isa_hashes isa_training_avx2(std::uint64_t seed);
 extern "C" isa_hashes isa_training_avx512f(std::uint64_t seed);
+extern "C" isa_hashes isa_training_aarch64(std::uint64_t seed);
 
 /// What a program says, and exits with, where the processor lacks an instruction set.
 inline constexpr int isa_skipped = 77;
 
 /// Whether this processor has the instruction set that a training was compiled for.
 inline bool isa_runs_here(const char* name) {
+#if defined(__x86_64__)
   if (std::strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   if (std::strcmp(name, "avx512f") == 0)
     return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("fma") != 0;
   return std::strcmp(name, "baseline") == 0;
+#else
+  return std::strcmp(name, "aarch64") == 0;
+#endif
 }

@@ -9,12 +9,14 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
+#include "support/made_optimizer.hpp"
 #include "support/oracle.hpp"
 #include "support/replica.hpp"
 
@@ -60,20 +62,30 @@ inline slamb::host_backend one_thread() { return {.threads = 1}; }
 
 /// Trains rank `rank` of an experiment, and keeps what it has after every step in its place of `reached`.
 /// @return whether guards and gradients were left alone
-template <class Optimizer, class Communicator, class Backend>
-bool train_rank(const experiment& e, std::size_t rank, const typename Optimizer::options_type& options,
-                Communicator communicator, const Backend& backend, trajectory& reached) {
+inline bool train_rank(const experiment& e, std::size_t rank,
+                       const std::function<made_optimizer(std::span<const slamb::parameter>)>& make,
+                       trajectory& reached) {
   replica mine(e.tensors, e.start);
   bool intact = true;
-  Optimizer optimizer(mine.parameters(), options, std::move(communicator), backend);
+  made_optimizer optimizer = make(mine.parameters());
   for (std::size_t t = 0; t < e.steps(); ++t) {
     mine.set_gradient(e.gradients[t][rank]);
-    if constexpr (requires { optimizer.compressor().set(e.masks[t]); }) optimizer.compressor().set(e.masks[t]);
+    if (t < e.masks.size()) optimizer.set_mask(e.masks[t]);
     optimizer.step(e.rates[t]);
     reached[t][rank] = mine.values();
     intact = intact && mine.intact();
   }
   return intact;
+}
+
+/// The same with an Optimizer that is made here.
+template <class Optimizer, class Communicator, class Backend>
+bool train_rank(const experiment& e, std::size_t rank, const typename Optimizer::options_type& options,
+                Communicator communicator, const Backend& backend, trajectory& reached) {
+  const auto make = [&](std::span<const slamb::parameter> parameters) {
+    return made_optimizer(Optimizer(parameters, options, std::move(communicator), backend));
+  };
+  return train_rank(e, rank, make, reached);
 }
 
 /// Where what `e.world` ranks have after every step is kept.
@@ -82,17 +94,24 @@ inline trajectory place_of(const experiment& e) {
 }
 
 /// Trains on `e.world` ranks; what every rank has after every step.
-template <class Optimizer>
-trajectory train(const experiment& e, const typename Optimizer::options_type& options,
-                 const slamb::host_backend& backend = one_thread()) {
+inline trajectory train(const experiment& e, const optimizer_maker& make,
+                        const slamb::host_backend& backend = one_thread()) {
   trajectory reached = place_of(e);
   std::atomic<bool> intact{true};
   slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    if (!train_rank<Optimizer>(e, rank, options, std::move(communicator), backend, reached)) intact = false;
+    const auto make_own = [&](std::span<const slamb::parameter> parameters) {
+      return make(parameters, slamb::any_communicator<>(std::move(communicator)), backend);
+    };
+    if (!train_rank(e, rank, make_own, reached)) intact = false;
   });
   CHECK(intact);
   return reached;
+}
+template <class Optimizer>
+trajectory train(const experiment& e, const typename Optimizer::options_type& options,
+                 const slamb::host_backend& backend = one_thread()) {
+  return train(e, maker_of<Optimizer>(options), backend);
 }
 
 /// max |got − expected| / max |expected| over ranks, the largest of all steps; `run` is an oracle at its start.

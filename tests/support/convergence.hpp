@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
+#include "support/made_optimizer.hpp"
 #include "support/odd_policies.hpp"
 #include "support/odd_quantizers.hpp"
 
@@ -75,8 +77,7 @@ constexpr double missed = 3e-3;
 
 /// Trains at a rate that falls from `rate` to 0: the part of the loss above its minimum that is left, or infinity if
 /// ranks do not end with the same bits.
-template <class Optimizer>
-double left_after(const typename Optimizer::options_type& options, double rate, int steps = 400) {
+inline double left_after(const optimizer_maker& make, double rate, int steps = 400) {
   static const scattered_minima problem(3);
   const slamb::cosine_decay schedule{.peak = rate, .steps = static_cast<std::uint64_t>(steps)};
   std::vector<std::vector<float>> end(static_cast<std::size_t>(problem.ranks()));
@@ -90,7 +91,7 @@ double left_after(const typename Optimizer::options_type& options, double rate, 
       parameters.push_back({p.data() + begin, g.data() + begin, s.size, s.dimensions, {}});
       begin += s.size;
     }
-    Optimizer optimizer(parameters, options, std::move(communicator), {.threads = 1});
+    made_optimizer optimizer = make(parameters, slamb::any_communicator<>(std::move(communicator)), {.threads = 1});
     for (int t = 1; t <= steps; ++t) {
       problem.gradient(rank, p, g);
       optimizer.step(schedule(static_cast<std::uint64_t>(t)));
@@ -103,44 +104,32 @@ double left_after(const typename Optimizer::options_type& options, double rate, 
   return problem.excess(end[0]) / problem.excess(std::vector<float>(problem.size(), scattered_minima::start));
 }
 
-/// Calls visit(name, compressor) for each quantizer.
+template <class Optimizer>
+double left_after(const typename Optimizer::options_type& options, double rate, int steps = 400) {
+  return left_after(maker_of<Optimizer>(options), rate, steps);
+}
+
+/// Calls visit(name, compressor) for each quantizer that slamb_train knows: with these, recipes are compiled in tests/instances.
 template <class Visit>
 void for_each_quantizer(const Visit& visit) {
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
-  using l1_sign = slamb::basic_sign<slamb::segment_scale::l1>;
   visit("sign, fused", slamb::sign{});
   visit("sign, per tensor", slamb::sign{.scales = per_tensor});
-  visit("sign, l1, fused", l1_sign{});
-  visit("sign, l1, per tensor", l1_sign{.scales = per_tensor});
   visit("int8", slamb::int8{});
   visit("int4", slamb::int4{.block = 64});
   visit("natural", slamb::natural{});
   visit("bf16", slamb::bf16{});
   visit("fp16", slamb::fp16{});
-  visit("a user's, fused", odd_ternary{});
-  odd_ternary by_tensor;
-  by_tensor.scales = per_tensor;
-  visit("a user's, per tensor", by_tensor);
 }
 
-/// Calls visit(name, compressor) for each sparsifier.
-template <class Visit>
-void for_each_sparsifier(const Visit& visit) {
-  visit("random_k", slamb::random_k<>{.k = 0.25});
-  visit("bernoulli", slamb::random_k<slamb::sampling::bernoulli>{.k = 0.25});
-  visit("top_k", slamb::top_k{.k = 0.25});
-  visit("a user's", every_nth{.n = 4});
+/// With a scale for all, and with one for each tensor.
+template <class Quantizer, class Visit>
+void for_both_scales(const std::string& name, Quantizer quantizer, const Visit& visit) {
+  quantizer.scales = slamb::scale_sharing::fused;
+  visit(name + ", fused", quantizer);
+  quantizer.scales = slamb::scale_sharing::per_tensor;
+  visit(name + ", per tensor", quantizer);
 }
-
-/// Calls visit(name, compressor) for chains. Their quantizers are right on average: what the mean loses is kept nowhere.
-template <class Visit>
-void for_each_chain(const Visit& visit) {
-  using random = slamb::random_k<>;
-  visit("random_k, int8", slamb::chain<random, slamb::int8>{.sparsifier = {.k = 0.25}});
-  visit("random_k, int4", slamb::chain<random, slamb::int4>{.sparsifier = {.k = 0.25}});
-  visit("random_k, natural", slamb::chain<random, slamb::natural>{.sparsifier = {.k = 0.25}});
-  visit("top_k, int8", slamb::chain<slamb::top_k, slamb::int8>{.sparsifier = {.k = 0.25}});
-  visit("a user's, a user's", slamb::chain<every_nth, odd_levels>{.sparsifier = {.n = 4}});
-}
+using l1_sign = slamb::basic_sign<slamb::segment_scale::l1>;
 
 }  // namespace test_support

@@ -20,6 +20,7 @@
 #include "slamb/core/layout.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/exchange/code_exchange.hpp"
+#include "slamb/exchange/scales.hpp"
 #include "support/generate.hpp"
 
 namespace test_support {
@@ -95,39 +96,20 @@ struct coded_tables {
   std::vector<float> signal_scales;  // [tensors][2]
 };
 
-/// All that one rank holds.
-template <class Quantizer, class WorkerStorage, class ServerStorage>
-class coded_rank {
-  struct nothing {};
-  template <class Storage>
-  static constexpr bool is_kept = std::is_same_v<Storage, float> || std::is_same_v<Storage, slamb::bfloat16>;
-  template <class Storage>
-  using stored = std::conditional_t<is_kept<Storage>, Storage, float>;
+/// In what an error is kept.
+enum class kept_as { nothing, floats, bfloat16s };
+template <class Storage>
+inline constexpr kept_as kept_in = std::is_same_v<Storage, float>             ? kept_as::floats
+                                   : std::is_same_v<Storage, slamb::bfloat16> ? kept_as::bfloat16s
+                                                                              : kept_as::nothing;
 
+/// All that one rank holds, whatever the quantizer.
+class coded_memory {
  public:
-  using exchange =
-      slamb::code_exchange<Quantizer, slamb::host::executor, slamb::host::no_storage, slamb::host::no_storage>;
+  coded_memory(const coded_memory&) = delete;
+  coded_memory& operator=(const coded_memory&) = delete;
 
-  coded_rank(const coded_setup& setup, const Quantizer& its_quantizer)
-      : quantizer(its_quantizer), codes(its_quantizer), setup_(setup) {
-    random_source random(7, setup.t, static_cast<std::uint64_t>(setup.rank));
-    tensors = make_layout(random);
-    std::vector<slamb::wire_tensor> sizes;
-    for (const coded_tensor& t : setup.tensors) sizes.push_back({t.size, t.compressed});
-    codes.lay_out(sizes, setup.ranks, setup.rank);
-    tensors.make_tiles(codes.wire().pieces());
-    make_state(random);
-    make_wire(random);
-    for (std::size_t i = 0; i < codes.tables().placed().size(); ++i)
-      if (codes.tables().placed()[i].owner == static_cast<std::uint32_t>(setup.rank)) own.push_back(i);
-    statistic.assign(tiles() + 1, -1.0);
-    counts.assign(tiles() + 1, 0);
-    for (std::size_t i = 0; i < tiles(); ++i) counts[i] = view.tiles[i].count;
-  }
-  coded_rank(const coded_rank&) = delete;
-  coded_rank& operator=(const coded_rank&) = delete;
-
-  std::size_t tiles() const { return codes.tables().placed().size(); }
+  std::size_t tiles() const { return placed_.size(); }
   slamb::tile_range all_tiles() const { return {0, tiles()}; }
   bool has_masks() const {
     return setup_.zero_aware || std::ranges::any_of(setup_.tensors, [](const auto& t) { return !t.rows.empty(); });
@@ -143,10 +125,20 @@ class coded_rank {
   std::span<std::byte> message(std::byte* first, std::uint64_t number) const {
     return {first + number * wire.message_bytes, wire.message_bytes};
   }
-  std::string difference(const coded_rank& other) const { return memory.difference(other.memory); }
+  std::string difference(const coded_memory& other) const { return memory.difference(other.memory); }
 
-  Quantizer quantizer;
-  exchange codes;
+  /// The scales of what is sent, and of the mean.
+  slamb::scale_lists sent_scales() const {
+    slamb::scale_lists lists;
+    lists.assign_sent(*layout_);
+    return lists;
+  }
+  slamb::scale_lists averaged_scales() const {
+    slamb::scale_lists lists;
+    lists.assign_averaged(*layout_, placed_, own);
+    return lists;
+  }
+
   slamb::layout tensors;
   guarded_arrays memory;
   slamb::model_view view;
@@ -157,22 +149,50 @@ class coded_rank {
   std::vector<std::uint64_t> counts;  // [tiles + 1]
   coded_tables tables;
 
+ protected:
+  explicit coded_memory(const coded_setup& setup)
+      : setup_(setup), random_(7, setup.t, static_cast<std::uint64_t>(setup.rank)) {
+    tensors = make_layout();
+  }
+  ~coded_memory() = default;
+
+  std::vector<slamb::wire_tensor> wire_tensors() const {
+    std::vector<slamb::wire_tensor> sizes;
+    for (const coded_tensor& t : setup_.tensors) sizes.push_back({t.size, t.compressed});
+    return sizes;
+  }
+
+  /// @param layout  kept by address; @param sizes  a view of which only the sizes are looked at
+  void place(const slamb::wire_layout& layout, std::span<const slamb::wire_tile> placed, const slamb::wire_view& sizes,
+             kept_as worker, kept_as server) {
+    layout_ = &layout;
+    placed_ = placed;
+    tensors.make_tiles(layout.pieces());
+    make_state();
+    make_wire(sizes, worker, server);
+    for (std::size_t i = 0; i < placed_.size(); ++i)
+      if (placed_[i].owner == static_cast<std::uint32_t>(setup_.rank)) own.push_back(i);
+    statistic.assign(tiles() + 1, -1.0);
+    counts.assign(tiles() + 1, 0);
+    for (std::size_t i = 0; i < tiles(); ++i) counts[i] = view.tiles[i].count;
+  }
+
  private:
   unsigned next_shift() { return setup_.mixed ? (setup_.shift + array_++) % 4 : setup_.shift; }
 
-  float* filled(const std::string& name, std::uint64_t count, random_source& random) {
-    float* const array = memory.template take<float>(name, count, next_shift());
-    for (std::uint64_t i = 0; i < count; ++i) array[i] = on_grid(random);
+  float* filled(const std::string& name, std::uint64_t count) {
+    float* const array = memory.take<float>(name, count, next_shift());
+    for (std::uint64_t i = 0; i < count; ++i) array[i] = on_grid();
     return array;
   }
   // Sums of few of these, and of their squares, are exact in double precision, in whatever order.
-  static float on_grid(random_source& random) { return (static_cast<float>(random.below(2048)) - 1024.0F) / 64.0F; }
+  float on_grid() { return (static_cast<float>(random_.below(2048)) - 1024.0F) / 64.0F; }
 
-  slamb::layout make_layout(random_source& random) {
+  slamb::layout make_layout() {
     std::vector<slamb::parameter> parameters;
     for (const coded_tensor& t : setup_.tensors) {
-      float* const data = filled("parameter", t.size, random);
-      gradients_.push_back(filled("gradient", t.size, random));
+      float* const data = filled("parameter", t.size);
+      gradients_.push_back(filled("gradient", t.size));
       parameters.push_back({.data = data,
                             .gradient = gradients_.back(),
                             .size = t.size,
@@ -185,61 +205,86 @@ class coded_rank {
   }
 
   // Between tensors the state stays poisoned.
-  float* state(const std::string& name, random_source& random, bool is_positive) {
-    float* const array = memory.template take<float>(name, tensors.state_elements(), next_shift());
+  float* state(const std::string& name, bool is_positive) {
+    float* const array = memory.take<float>(name, tensors.state_elements(), next_shift());
     for (const slamb::segment& s : std::as_const(tensors).segments())
       for (std::uint64_t i = 0; i < s.size; ++i) {
-        const float x = on_grid(random);
+        const float x = on_grid();
         array[s.state + i] = is_positive ? (setup_.zero_aware && i % 3 == 1 ? 0.0F : x * x + 0.25F) : x;
       }
     return array;
   }
 
-  void make_state(random_source& random) {
+  void make_state() {
     view.segments = std::as_const(tensors).segments().data();
     view.tiles = tensors.tiles().data();
-    view.momentum = state("momentum", random, false);
-    view.variance = state("variance", random, true);
-    view.fresh_variance = state("fresh variance", random, true);
-    view.accumulated = state("accumulated", random, false);
-    view.common = state("common", random, false);
+    view.momentum = state("momentum", false);
+    view.variance = state("variance", true);
+    view.fresh_variance = state("fresh variance", true);
+    view.accumulated = state("accumulated", false);
+    view.common = state("common", false);
   }
 
-  void make_wire(random_source& random) {
-    std::vector<std::byte> elsewhere(codes.buffer_bytes());
-    wire = codes.view(elsewhere, setup_.ranks, setup_.rank);  // for its sizes
+  void make_wire(const slamb::wire_view& sizes, kept_as worker, kept_as server) {
+    wire = sizes;
     wire.random_stream |= setup_.t << 16U;
     const std::uint64_t floats = wire.message_bytes / sizeof(float);
     const auto messages = [&](const char* name, std::uint64_t count) {
-      return reinterpret_cast<std::byte*>(memory.template take<float>(name, count * floats, next_shift()));
+      return reinterpret_cast<std::byte*>(memory.take<float>(name, count * floats, next_shift()));
     };
-    wire.tiles = codes.tables().placed().data();
+    wire.tiles = placed_.data();
     wire.sent = messages("sent", wire.ranks);
     wire.received = messages("received", wire.ranks);
     wire.averaged = messages("averaged", 1);
-    wire.whole = memory.template take<float>("whole", codes.wire().whole_elements(), next_shift());
-    wire.mean = memory.template take<float>("mean", wire.codes, next_shift());
-    auto* const worker =
-        memory.template take<stored<WorkerStorage>>("worker error", tensors.state_elements(), next_shift());
-    auto* const server = memory.template take<stored<ServerStorage>>("server error", wire.codes, next_shift());
-    const auto put = [](auto& to, float x) {
-      if constexpr (sizeof(to) == 2)
-        to = slamb::to_bfloat16(x);
-      else
-        to = x;
-    };
+    wire.whole = memory.take<float>("whole", layout_->whole_elements(), next_shift());
+    wire.mean = memory.take<float>("mean", wire.codes, next_shift());
+    void* const worker_error = take_error("worker error", worker, tensors.state_elements());
+    void* const server_error = take_error("server error", server, wire.codes);
     for (const slamb::segment& s : std::as_const(tensors).segments())
-      for (std::uint64_t i = 0; i < s.size; ++i) put(worker[s.state + i], on_grid(random) / 8.0F);
-    for (std::uint64_t i = 0; i < wire.codes; ++i) put(server[i], on_grid(random) / 8.0F);
-    if constexpr (is_kept<WorkerStorage>) wire.worker_error = worker;
-    if constexpr (is_kept<ServerStorage>) wire.server_error = server;
-    counted = memory.template take<std::uint16_t>("counted", wire.ranks * wire.codes / 16, next_shift());
+      for (std::uint64_t i = 0; i < s.size; ++i) put(worker_error, worker, s.state + i, on_grid() / 8.0F);
+    for (std::uint64_t i = 0; i < wire.codes; ++i) put(server_error, server, i, on_grid() / 8.0F);
+    if (worker != kept_as::nothing) wire.worker_error = worker_error;
+    if (server != kept_as::nothing) wire.server_error = server_error;
+    counted = memory.take<std::uint16_t>("counted", wire.ranks * wire.codes / 16, next_shift());
     if (has_masks()) wire.counted = counted;
   }
 
+  // Numbers are there also where no error is kept, and must stay.
+  void* take_error(const char* name, kept_as kept, std::uint64_t count) {
+    if (kept == kept_as::bfloat16s) return memory.take<slamb::bfloat16>(name, count, next_shift());
+    return memory.take<float>(name, count, next_shift());
+  }
+  static void put(void* error, kept_as kept, std::uint64_t i, float x) {
+    if (kept == kept_as::bfloat16s)
+      static_cast<slamb::bfloat16*>(error)[i] = slamb::to_bfloat16(x);
+    else
+      static_cast<float*>(error)[i] = x;
+  }
+
   coded_setup setup_;
+  random_source random_;
+  const slamb::wire_layout* layout_ = nullptr;
+  std::span<const slamb::wire_tile> placed_;
   unsigned array_ = 0;
   std::vector<float*> gradients_;
+};
+
+/// All that one rank holds.
+template <class Quantizer, class WorkerStorage, class ServerStorage>
+class coded_rank : public coded_memory {
+ public:
+  coded_rank(const coded_setup& setup, const Quantizer& its_quantizer)
+      : coded_memory(setup), quantizer(its_quantizer), codes_(its_quantizer) {
+    codes_.lay_out(wire_tensors(), setup.ranks, setup.rank);
+    std::vector<std::byte> elsewhere(codes_.buffer_bytes());
+    place(codes_.wire(), codes_.tables().placed(), codes_.view(elsewhere, setup.ranks, setup.rank),
+          kept_in<WorkerStorage>, kept_in<ServerStorage>);
+  }
+
+  Quantizer quantizer;
+
+ private:
+  slamb::code_exchange<Quantizer, slamb::host::executor, slamb::host::no_storage, slamb::host::no_storage> codes_;
 };
 
 }  // namespace test_support

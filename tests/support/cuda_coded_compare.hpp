@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -28,12 +29,17 @@ inline std::string far_sum(const std::vector<double>& device, const std::vector<
   return "";
 }
 
+/// The checks of templates, each compiled once.
+inline void require_none(const std::string& fault) { REQUIRE(fault == ""); }
+inline void require(bool holds) { REQUIRE(holds); }
+
 /// Scales may differ in the last bit if they are of sums; then the device goes on with the host's.
-template <class Quantizer, class Rank>
-std::string settle_scales(std::byte* device, const std::byte* host, const Rank& r) {
-  for (std::uint64_t i = 0; i < r.wire.scale_bytes / sizeof(float); ++i) {
+/// @param floats  of a message
+inline std::string settle_scales(slamb::segment_scale kind, std::byte* device, const std::byte* host,
+                                 std::uint64_t floats) {
+  const bool is_sum = kind == slamb::segment_scale::l2 || kind == slamb::segment_scale::l1;
+  for (std::uint64_t i = 0; i < floats; ++i) {
     const float its = slamb::cuda::load_scale(device, i), expected = slamb::cuda::load_scale(host, i);
-    const bool is_sum = Quantizer::scale == slamb::segment_scale::l2 || Quantizer::scale == slamb::segment_scale::l1;
     const bool is_same = std::memcmp(&its, &expected, sizeof(float)) == 0;
     if (!is_same && !(is_sum && std::abs(its - expected) <= 0x1p-23F * std::abs(expected)))
       return std::to_string(i) + ": " + std::to_string(its) + " for " + std::to_string(expected);
@@ -60,19 +66,19 @@ std::vector<std::vector<std::byte>> messages_of_others(coded_setup setup, const 
   return messages;
 }
 
-template <class Rank>
-void arrive(Rank& r, const std::vector<std::vector<std::byte>>& messages) {
+inline void arrive(coded_memory& r, const std::vector<std::vector<std::byte>>& messages) {
   for (std::uint64_t i = 0; i < messages.size(); ++i)
     std::copy(messages[i].begin(), messages[i].end(), r.message(r.wire.received, i).begin());
 }
-template <class Rank>
-void say(Rank& r, int rank) {
+inline void say(coded_memory& r, int rank) {
   const auto own = r.message(r.wire.averaged, 0);
   std::copy(own.begin(), own.end(), r.message(r.wire.received, static_cast<std::uint64_t>(rank)).begin());
 }
 
-// Compares all memory.
-#define SLAMB_TEST_SAME() REQUIRE(device.difference(host) == "")
+/// Compares all memory.
+inline void require_same(const coded_memory& device, const coded_memory& host) {
+  require_none(device.difference(host));
+}
 
 /// One message made of the other: the scale first where codes depend on it.
 template <class Case, class Stage, class Settle>
@@ -80,67 +86,67 @@ void encode_both(typename Case::rank& host, typename Case::rank& device, const S
   using quantizer = typename Case::quantizer;
   using slamb::encoding;
   constexpr bool first = slamb::shared_scales<quantizer>::are_known_first;
-  for (auto* r : {&host, &device}) r->statistic.assign(r->statistic.size(), -1.0);
+  for (coded_memory* r : {static_cast<coded_memory*>(&host), static_cast<coded_memory*>(&device)})
+    r->statistic.assign(r->statistic.size(), -1.0);
   stage(std::integral_constant < encoding, first ? encoding::measure : encoding::both > {});
-  if constexpr (slamb::cuda::scale_facts<quantizer>::is_shared)
-    REQUIRE(far_sum(device.statistic, host.statistic) == "");
-  SLAMB_TEST_SAME();
+  if constexpr (slamb::cuda::scale_facts<quantizer>::is_shared) require_none(far_sum(device.statistic, host.statistic));
+  require_same(device, host);
   settle();
-  SLAMB_TEST_SAME();
+  require_same(device, host);
   if constexpr (first) {
     stage(std::integral_constant<encoding, encoding::encode>{});
-    SLAMB_TEST_SAME();
+    require_same(device, host);
   }
 }
 
 /// Both backends through one exchange, compared after each stage.
 template <class Case>
 void compare(const coded_setup& setup, const typename Case::quantizer& quantizer) {
-  using quantizer_type = typename Case::quantizer;
+  constexpr slamb::segment_scale kind = Case::quantizer::scale;
   typename Case::rank host(setup, quantizer), device(setup, quantizer);
   host_side<Case> host_does;
   device_side<Case> device_does;
-  const auto both = [&](const auto& stage) { stage(host_does, host), stage(device_does, device); };
-  SLAMB_TEST_SAME();
-  both([](auto& side, auto& r) { side.mark_counted(r); });
-  SLAMB_TEST_SAME();
-  REQUIRE(device.counts == host.counts);
+  const std::uint64_t scales = host.wire.scale_bytes / sizeof(float);
+  require_same(device, host);
+  host_does.mark_counted(host), device_does.mark_counted(device);
+  require_same(device, host);
+  require(device.counts == host.counts);
 
-  both([](auto& side, auto& r) { side.mark(r, r.wire.sent, r.wire.ranks); });
+  mark(host, host.wire.sent, host.wire.ranks), mark(device, device.wire.sent, device.wire.ranks);
   encode_both<Case>(
       host, device,
       [&]<slamb::encoding Work>(std::integral_constant<slamb::encoding, Work>) {
-        both([](auto& side, auto& r) { REQUIRE(side.template send<Work>(r)); });
+        require(host_does.template send<Work>(host));
+        require(device_does.template send<Work>(device));
       },
       [&] {
-        both([](auto& side, auto& r) { side.finish_sent(r); });
+        host_does.finish_sent(host), device_does.finish_sent(device);
         for (std::uint64_t i = 0; i < host.wire.ranks; ++i)
-          REQUIRE(settle_scales<quantizer_type>(device.message(device.wire.sent, i).data(),
-                                                host.message(host.wire.sent, i).data(), host) == "");
+          require_none(settle_scales(kind, device.message(device.wire.sent, i).data(),
+                                     host.message(host.wire.sent, i).data(), scales));
       });
 
   const auto received = messages_of_others<Case>(setup, quantizer, false);
   arrive(host, received), arrive(device, received);
-  both([](auto& side, auto& r) { side.mark(r, r.wire.averaged, 1); });
+  mark(host, host.wire.averaged, 1), mark(device, device.wire.averaged, 1);
   encode_both<Case>(
       host, device,
       [&]<slamb::encoding Work>(std::integral_constant<slamb::encoding, Work>) {
-        both([](auto& side, auto& r) { side.template average<Work>(r); });
+        host_does.template average<Work>(host);
+        device_does.template average<Work>(device);
       },
       [&] {
-        both([](auto& side, auto& r) { side.finish_averaged(r); });
-        REQUIRE(settle_scales<quantizer_type>(device.wire.averaged, host.wire.averaged, host) == "");
+        host_does.finish_averaged(host), device_does.finish_averaged(device);
+        require_none(settle_scales(kind, device.wire.averaged, host.wire.averaged, scales));
       });
 
   const auto said = messages_of_others<Case>(setup, quantizer, true);
   arrive(host, said), arrive(device, said);
   say(host, setup.rank), say(device, setup.rank);
-  REQUIRE(far_sum(device_does.measure(device), host_does.measure(host)) == "");
-  REQUIRE(far_sum(device_does.receive(device), host_does.receive(host)) == "");
-  SLAMB_TEST_SAME();
+  require_none(far_sum(device_does.measure(device), host_does.measure(host)));
+  require_none(far_sum(device_does.receive(device), host_does.receive(host)));
+  require_same(device, host);
 }
-
-#undef SLAMB_TEST_SAME
 
 /// Of all lengths about groups and pieces, on a rank that has something of each.
 inline std::vector<coded_tensor> tensors_of_all_lengths() {
@@ -159,8 +165,8 @@ inline std::vector<coded_tensor> tensors_with_rows() {
           {17, true, some_rows(17)},    {30, false, some_rows(3)}};
 }
 
-template <class Case>
-void compare_all(const typename Case::quantizer& quantizer) {
+/// Calls compare_one(setup) for chunks, alignments and masks of all kinds.
+inline void for_every_setup(const std::function<void(const coded_setup&)>& compare_one) {
   for (const int ranks : {1, 2, 8})
     for (const int rank : {0, ranks - 1}) {
       if (rank == 0 && ranks == 8) continue;
@@ -168,15 +174,18 @@ void compare_all(const typename Case::quantizer& quantizer) {
       CAPTURE(rank);
       for (unsigned shift = 0; shift < 4; ++shift) {
         CAPTURE(shift);
-        compare<Case>({.tensors = tensors_of_all_lengths(), .ranks = ranks, .rank = rank, .shift = shift}, quantizer);
+        compare_one({.tensors = tensors_of_all_lengths(), .ranks = ranks, .rank = rank, .shift = shift});
       }
-      compare<Case>(
-          {.tensors = tensors_of_all_lengths(), .ranks = ranks, .rank = rank, .shift = 1, .mixed = true, .t = 3},
-          quantizer);
-      compare<Case>({.tensors = tensors_with_rows(), .ranks = ranks, .rank = rank, .zero_aware = true, .t = 5},
-                    quantizer);
-      compare<Case>({.tensors = tensors_with_rows(), .ranks = ranks, .rank = rank, .shift = 3}, quantizer);
+      compare_one(
+          {.tensors = tensors_of_all_lengths(), .ranks = ranks, .rank = rank, .shift = 1, .mixed = true, .t = 3});
+      compare_one({.tensors = tensors_with_rows(), .ranks = ranks, .rank = rank, .zero_aware = true, .t = 5});
+      compare_one({.tensors = tensors_with_rows(), .ranks = ranks, .rank = rank, .shift = 3});
     }
+}
+
+template <class Case>
+void compare_all(const typename Case::quantizer& quantizer) {
+  for_every_setup([&](const coded_setup& setup) { compare<Case>(setup, quantizer); });
 }
 
 template <class Quantizer>

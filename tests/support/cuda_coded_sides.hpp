@@ -33,6 +33,29 @@ struct coded_case {
   using rank = coded_rank<quantizer, worker, server>;
 };
 
+/// Makes messages ready.
+inline void mark(const coded_memory& r, std::byte* messages, std::uint64_t count) {
+  if (r.view.refused == nullptr || *r.view.refused == 0) slamb::start_messages{messages, r.wire.message_bytes, count}();
+}
+
+/// Finds the elements that take part, by both.
+inline void mark_counted_on_host(coded_memory& r, bool zero_aware) {
+  const std::vector<slamb::row_mask> rows = r.row_masks();
+  slamb::host::executor(1, 1).mark_counted(r.view, r.wire, r.all_tiles(), rows.data(), zero_aware,
+                                           r.has_masks() ? r.counted : nullptr, r.counts.data());
+}
+inline void mark_counted_by_kernel(coded_memory& r, bool zero_aware, const slamb::cuda::interpreter& on) {
+  const std::vector<slamb::row_mask> rows = r.row_masks();
+  const slamb::cuda::mark_counted_kernel kernel{.view = r.view,
+                                                .wire = r.wire,
+                                                .tiles = r.all_tiles(),
+                                                .rows = rows.data(),
+                                                .zero_aware = zero_aware,
+                                                .counted = r.has_masks() ? r.counted : nullptr,
+                                                .counts = r.counts.data()};
+  on.launch(kernel, kernel.work());
+}
+
 /// On the host.
 template <class Case>
 class host_side {
@@ -41,11 +64,7 @@ class host_side {
   using pass = typename Case::pass;
 
  public:
-  void mark_counted(rank& r) const {
-    const std::vector<slamb::row_mask> rows = r.row_masks();
-    executor_.mark_counted(r.view, r.wire, r.all_tiles(), rows.data(), is_zero_aware(r),
-                           r.has_masks() ? r.counted : nullptr, r.counts.data());
-  }
+  void mark_counted(rank& r) const { mark_counted_on_host(r, is_zero_aware(r)); }
   template <slamb::encoding Work>
   bool send(rank& r) const {
     std::uint32_t not_finite = 0;
@@ -58,20 +77,8 @@ class host_side {
     executor_.average<Work, host_storage<typename Case::server>>(r.quantizer, r.view, r.wire, r.own,
                                                                  r.statistic.data());
   }
-  void finish_sent(rank& r) const {
-    slamb::scale_lists lists;
-    lists.assign_sent(r.codes.wire());
-    finish(r, lists, r.wire.sent);
-  }
-  void finish_averaged(rank& r) const {
-    slamb::scale_lists lists;
-    lists.assign_averaged(r.codes.wire(), r.codes.tables().placed(), r.own);
-    finish(r, lists, r.wire.averaged);
-  }
-  static void mark(rank& r, std::byte* messages, std::uint64_t count) {
-    if (r.view.refused == nullptr || *r.view.refused == 0)
-      slamb::start_messages{messages, r.wire.message_bytes, count}();
-  }
+  void finish_sent(rank& r) const { finish(r, r.sent_scales(), r.wire.sent); }
+  void finish_averaged(rank& r) const { finish(r, r.averaged_scales(), r.wire.averaged); }
   std::vector<double> receive(rank& r) const {
     std::vector<double> sums(r.tiles() * slamb::results_of<typename pass::type>() + 1, -1.0);
     executor_.receive<host_storage<typename Case::worker>, host_storage<typename Case::server>>(
@@ -115,16 +122,7 @@ class device_side {
 
   std::uint32_t not_finite = 0;
 
-  void mark_counted(rank& r) const {
-    const std::vector<slamb::row_mask> rows = r.row_masks();
-    launch(slamb::cuda::mark_counted_kernel{.view = r.view,
-                                            .wire = r.wire,
-                                            .tiles = r.all_tiles(),
-                                            .rows = rows.data(),
-                                            .zero_aware = host_side<Case>::is_zero_aware(r),
-                                            .counted = r.has_masks() ? r.counted : nullptr,
-                                            .counts = r.counts.data()});
-  }
+  void mark_counted(rank& r) const { mark_counted_by_kernel(r, host_side<Case>::is_zero_aware(r), on_); }
   template <slamb::encoding Work>
   bool send(rank& r) {
     not_finite = 0;
@@ -137,17 +135,8 @@ class device_side {
     launch(slamb::cuda::average_kernel<Work, typename Case::server, quantizer>{
         r.quantizer, r.view, r.wire, r.own.data(), r.own.size(), r.statistic.data()});
   }
-  void finish_sent(rank& r) const {
-    slamb::scale_lists lists;
-    lists.assign_sent(r.codes.wire());
-    finish(r, lists, r.wire.sent);
-  }
-  void finish_averaged(rank& r) const {
-    slamb::scale_lists lists;
-    lists.assign_averaged(r.codes.wire(), r.codes.tables().placed(), r.own);
-    finish(r, lists, r.wire.averaged);
-  }
-  void mark(rank& r, std::byte* messages, std::uint64_t count) const { host_side<Case>::mark(r, messages, count); }
+  void finish_sent(rank& r) const { finish(r, r.sent_scales(), r.wire.sent); }
+  void finish_averaged(rank& r) const { finish(r, r.averaged_scales(), r.wire.averaged); }
   std::vector<double> receive(rank& r) const {
     std::vector<double> sums(r.tiles() * slamb::results_of<pass_type>() + 1, -1.0);
     launch(slamb::cuda::receive_kernel<typename Case::worker, typename Case::server, pass_type, quantizer>{
@@ -183,7 +172,7 @@ class device_side {
 template <class Case, class Side, class Sums, class Scales>
 bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
   constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
-  side.mark(r, r.wire.sent, r.wire.ranks);
+  mark(r, r.wire.sent, r.wire.ranks);
   const bool finite = side.template send < first ? slamb::encoding::measure : slamb::encoding::both > (r);
   after_sums();
   side.finish_sent(r);
@@ -196,7 +185,7 @@ bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const 
 template <class Case, class Side, class Sums, class Scales>
 void average_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
   constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
-  side.mark(r, r.wire.averaged, 1);
+  mark(r, r.wire.averaged, 1);
   side.template average<first ? slamb::encoding::measure : slamb::encoding::both>(r);
   after_sums();
   side.finish_averaged(r);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "slamb/slamb.hpp"
+#include "support/made_optimizer.hpp"
 
 namespace test_support {
 
@@ -17,17 +18,27 @@ struct expected_phase {
   std::uint64_t first_step;
 };
 
-/// An optimizer, its settings, and the collectives that each of the first steps calls if more ranks than one take part and
+/// An optimizer with its settings, and the collectives that each of the first steps calls if more ranks than one take part and
 /// no tensor is excepted from compression.
-template <class Optimizer>
 struct recipe {
-  using optimizer = Optimizer;
-
   std::string name;
-  typename Optimizer::options_type options;
+  optimizer_maker make;               // on ranks of thread_communicator
   std::vector<std::uint64_t> rounds;  // [steps], without SLAMB's averaging of parameters at step 1
   std::vector<expected_phase> phases;
+  bool averages_at_first = false;  // its parameters, as SLAMB
+  bool equalizes_momenta = false;  // of all tensors when compression begins, as 1-bit LAMB
 };
+
+template <class Optimizer>
+recipe recipe_of(std::string name, const typename Optimizer::options_type& options, std::vector<std::uint64_t> rounds,
+                 std::vector<expected_phase> phases) {
+  using options_type = typename Optimizer::options_type;
+  return {std::move(name), maker_of<Optimizer>(options), std::move(rounds), std::move(phases),
+          requires(const options_type& o){o.local_steps;
+}
+, requires(const options_type& o) { o.trust_ratio.factor_change; }
+};  // namespace test_support
+}
 
 constexpr std::size_t steps_of_recipes = 15;
 
@@ -61,71 +72,67 @@ using byte_chain = slamb::chain<slamb::random_k<>, slamb::int8>;
 using chosen_chain = slamb::chain<slamb::top_k, slamb::int4>;
 using drawn = slamb::random_k<slamb::sampling::bernoulli>;
 using drawn_chain = slamb::chain<drawn, slamb::natural>;
-using automatic = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, communicator,
-                                       slamb::host_backend, slamb::automatic_warm_up>;
+template <class Compressor, class TrustRatio>
+using automatic = slamb::basic_one_bit<Compressor, slamb::two_sided<>, TrustRatio, communicator, slamb::host_backend,
+                                       slamb::automatic_warm_up>;
 
 }  // namespace detail
 
-/// Calls visit(recipe) for LAMB and AdamW.
-template <class Visit>
-void for_each_lamb(const Visit& visit) {
+/// LAMB and AdamW.
+inline std::vector<recipe> recipes_of_lamb() {
   using detail::communicator, detail::lamb;
   using slamb::residual, slamb::two_sided;
   const std::vector<expected_phase> dense{{"dense", 1}};
-  visit(recipe<slamb::adamw<communicator>>{"adamw", {}, always(1), dense});
-  visit(recipe<slamb::lamb<communicator>>{"lamb", {.max_gradient_norm = 1.0}, always(1), dense});
-  visit(recipe<lamb<slamb::sign, two_sided<>>>{"lamb, sign", {}, always(2), dense});
-  visit(recipe<lamb<slamb::int8, residual<>>>{"lamb, int8", {.max_gradient_norm = 1.0}, always(2), dense});
-  visit(recipe<lamb<slamb::random_k<>, residual<>>>{"lamb, random_k", {}, always(1), dense});
-  visit(recipe<lamb<slamb::top_k, residual<>>>{"lamb, top_k", {.compressor = {.k = 0.1}}, always(2), dense});
-  visit(recipe<lamb<detail::byte_chain, residual<>>>{"lamb, random_k and int8", {}, always(2), dense});
-  visit(recipe<lamb<detail::chosen_chain, residual<>>>{"lamb, top_k and int4", {}, always(3), dense});
+  return {recipe_of<slamb::adamw<communicator>>("adamw", {}, always(1), dense),
+          recipe_of<slamb::lamb<communicator>>("lamb", {.max_gradient_norm = 1.0}, always(1), dense),
+          recipe_of<lamb<slamb::sign, two_sided<>>>("lamb, sign", {}, always(2), dense),
+          recipe_of<lamb<slamb::int8, residual<>>>("lamb, int8", {.max_gradient_norm = 1.0}, always(2), dense),
+          recipe_of<lamb<slamb::random_k<>, residual<>>>("lamb, random_k", {}, always(1), dense),
+          recipe_of<lamb<slamb::top_k, residual<>>>("lamb, top_k", {.compressor = {.k = 0.1}}, always(2), dense),
+          recipe_of<lamb<detail::byte_chain, residual<>>>("lamb, random_k and int8", {}, always(2), dense),
+          recipe_of<lamb<detail::chosen_chain, residual<>>>("lamb, top_k and int4", {}, always(3), dense)};
 }
 
-/// Calls visit(recipe) for SLAMB.
-template <class Visit>
-void for_each_slamb(const Visit& visit) {
-  const auto with = [&visit]<class Compressor>(const std::string& name, const Compressor& c, std::uint64_t rounds) {
-    visit(recipe<detail::slamb_with<Compressor>>{
-        "slamb, " + name, {.local_steps = 1000, .dense_below = 10, .compressor = c}, always(rounds), {{"sparse", 1}}});
+inline std::vector<recipe> recipes_of_slamb() {
+  const auto with = []<class Compressor>(const std::string& name, const Compressor& c, std::uint64_t rounds) {
+    return recipe_of<detail::slamb_with<Compressor>>(
+        "slamb, " + name, {.local_steps = 1000, .dense_below = 10, .compressor = c}, always(rounds), {{"sparse", 1}});
   };
-  with("random_k", slamb::random_k<>{}, 1);
-  with("bernoulli", detail::drawn{}, 1);
-  with("top_k", slamb::top_k{.k = 0.1}, 2);
-  with("random_k and int8", detail::byte_chain{}, 2);
-  with("bernoulli and natural", detail::drawn_chain{}, 2);
-  with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3);
+  return {with("random_k", slamb::random_k<>{}, 1),
+          with("bernoulli", detail::drawn{}, 1),
+          with("top_k", slamb::top_k{.k = 0.1}, 2),
+          with("random_k and int8", detail::byte_chain{}, 2),
+          with("bernoulli and natural", detail::drawn_chain{}, 2),
+          with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3)};
 }
 
-/// Calls visit(recipe) for those with phases.
-template <class Visit>
-void for_each_with_phases(const Visit& visit) {
+/// Those with phases.
+inline std::vector<recipe> recipes_with_phases() {
   using detail::communicator;
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
-  visit(recipe<slamb::one_bit_adam<communicator>>{"one_bit_adam", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)});
-  visit(recipe<slamb::one_bit_lamb<communicator>>{"one_bit_lamb", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)});
-  visit(recipe<slamb::one_bit_lamb<communicator>>{"one_bit_lamb by tensor",
-                                                  {.warm_up = {4}, .compressor = {.scales = per_tensor}},
-                                                  after_warm_up(4),
-                                                  warmed_up(4)});
-  visit(recipe<slamb::one_bit_lamb<communicator, slamb::int8>>{
-      "one_bit_lamb, int8", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)});
-  visit(recipe<detail::automatic>{
-      "one_bit_adam, automatic", {.warm_up = {.most_steps = 6}}, after_warm_up(6), warmed_up(6)});
-  // τ = 2, 3, 4 and 6 refresh the variance; τ = 8, 9, 10, 12 and 16 exchange what local steps have moved.
-  visit(recipe<slamb::zero_one_adam<communicator>>{
-      "zero_one_adam",
-      {.variance_schedule = {.freeze_step = 6, .update_scaler = 2}, .local_schedule = {.scaler = 2, .clipper = 4}},
-      {1, 1, 1, 2, 1, 2, 2, 2, 2, 0, 2, 0, 0, 0, 2},
-      {{"variance", 1}, {"local steps", 7}}});
+  using one_bit_lamb = slamb::one_bit_lamb<communicator>;
+  return {
+      recipe_of<slamb::one_bit_adam<communicator>>("one_bit_adam", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)),
+      recipe_of<one_bit_lamb>("one_bit_lamb", {.warm_up = {4}}, after_warm_up(4), warmed_up(4)),
+      recipe_of<one_bit_lamb>("one_bit_lamb by tensor", {.warm_up = {4}, .compressor = {.scales = per_tensor}},
+                              after_warm_up(4), warmed_up(4)),
+      recipe_of<detail::automatic<slamb::int8, slamb::frozen_trust_ratio>>(
+          "one_bit_lamb, int8", {.warm_up = {.most_steps = 4}}, after_warm_up(4), warmed_up(4)),
+      recipe_of<detail::automatic<slamb::sign, slamb::unit_trust_ratio>>(
+          "one_bit_adam, automatic", {.warm_up = {.most_steps = 6}}, after_warm_up(6), warmed_up(6)),
+      // τ = 2, 3, 4 and 6 refresh the variance; τ = 8, 9, 10, 12 and 16 exchange what local steps have moved.
+      recipe_of<slamb::zero_one_adam<communicator>>(
+          "zero_one_adam",
+          {.variance_schedule = {.freeze_step = 6, .update_scaler = 2}, .local_schedule = {.scaler = 2, .clipper = 4}},
+          {1, 1, 1, 2, 1, 2, 2, 2, 2, 0, 2, 0, 0, 0, 2}, {{"variance", 1}, {"local steps", 7}})};
 }
 
-/// Calls visit(recipe) for all of them.
-template <class Visit>
-void for_each_recipe(const Visit& visit) {
-  for_each_lamb(visit);
-  for_each_slamb(visit);
-  for_each_with_phases(visit);
+/// All of them.
+inline std::vector<recipe> every_recipe() {
+  std::vector<recipe> all = recipes_of_lamb();
+  for (recipe& r : recipes_of_slamb()) all.push_back(std::move(r));
+  for (recipe& r : recipes_with_phases()) all.push_back(std::move(r));
+  return all;
 }
 
 }  // namespace test_support

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -157,23 +158,83 @@ std::vector<float> stored_floats(std::span<const std::byte> bytes) {
   return values;
 }
 
-/// One rank.
+/// The exchange of some quantizer and error feedback, with `keep_the_mean`: all of the rig that is compiled for each of them.
+class any_exchange {
+ public:
+  using base_type = slamb::foundation<eager_backend>;
+
+  any_exchange() = default;
+  any_exchange(const any_exchange&) = delete;
+  any_exchange& operator=(const any_exchange&) = delete;
+  virtual ~any_exchange() = default;
+
+  virtual void plan(base_type& base) = 0;
+  virtual std::uint64_t buffer_bytes() const = 0;
+  virtual void start(base_type& base) = 0;
+  virtual void find_counted(base_type& base) = 0;
+  virtual void clear_errors(base_type& base) const = 0;
+  /// Begins a step, and sends: the next exchange, which is measured.
+  virtual void send(base_type& base, std::span<std::byte> buffer) = 0;
+  virtual void receive(base_type& base, std::span<std::byte> buffer, slamb::tile_range part) const = 0;
+  virtual std::uint64_t declared_bytes(const base_type& base) const = 0;
+  virtual const std::vector<slamb::compression_error>& measured() const = 0;
+  virtual std::vector<double> worker_error(const base_type& base) const = 0;
+  virtual void visit_state(const base_type& base, const slamb::state_visitor& part) const = 0;
+  virtual bool errors_are_narrow() const = 0;
+};
+
 template <class Quantizer, class ErrorFeedback>
+class exchange_of final : public any_exchange {
+ public:
+  exchange_of(const Quantizer& quantizer, bool alone_too) : exchange_(quantizer, alone_too) {}
+
+  void plan(base_type& base) override { exchange_.plan(base); }
+  std::uint64_t buffer_bytes() const override { return exchange_.buffer_bytes(); }
+  void start(base_type& base) override { exchange_.start(base); }
+  void find_counted(base_type& base) override { exchange_.find_counted(base); }
+  void clear_errors(base_type& base) const override { exchange_.clear_errors(base); }
+  void send(base_type& base, std::span<std::byte> buffer) override {
+    exchange_.measure_next();
+    base.executor.invoke(slamb::begin_step{base.record(), 1.0}, exchange_.starts(base, buffer));
+    exchange_.send(keep_the_mean{}, base, base.view(), buffer);
+  }
+  void receive(base_type& base, std::span<std::byte> buffer, slamb::tile_range part) const override {
+    exchange_.receive(keep_the_mean{}, base, base.view(), buffer, part);
+  }
+  std::uint64_t declared_bytes(const base_type& base) const override {
+    return exchange_.is_active(base) ? exchange_.wire().all_message_bytes() : 0;
+  }
+  const std::vector<slamb::compression_error>& measured() const override { return exchange_.measured(); }
+  std::vector<double> worker_error(const base_type& base) const override { return exchange_.worker_error(base); }
+  void visit_state(const base_type& base, const slamb::state_visitor& part) const override {
+    exchange_.visit_state(base, part);
+  }
+  bool errors_are_narrow() const override {
+    return sizeof(typename slamb::error_storage<ErrorFeedback>::type) == sizeof(slamb::bfloat16);
+  }
+
+ private:
+  slamb::quantized_exchange<Quantizer, ErrorFeedback, base_type> exchange_;
+};
+
+/// One rank.
 class exchanging_rank {
  public:
-  exchanging_rank(const exchange_setup& setup, const Quantizer& quantizer, slamb::thread_communicator communicator)
+  exchanging_rank(const exchange_setup& setup, std::unique_ptr<any_exchange> exchange,
+                  slamb::thread_communicator communicator)
       : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
-        base_(mine_.parameters(), 0.0, wire_tapping_communicator(std::move(communicator), log_), backend(setup)),
-        exchange_(quantizer, setup.alone_too) {
+        base_(mine_.parameters(), 0.0,
+              slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup)),
+        exchange_(std::move(exchange)) {
     plan_guard();
-    exchange_.plan(base_);
+    exchange_->plan(base_);
     plan_guard();
     base_.plan_sums(2);
     base_.allocate(slamb::agreement("exchanging_rank", setup.tensors.size()));
     for (const auto guard : guards_) std::ranges::fill(base_.memory.view(guard), mark);
-    buffer_ = std::make_unique<guarded_memory>(exchange_.buffer_bytes());
+    buffer_ = std::make_unique<guarded_memory>(exchange_->buffer_bytes());
     set_variance(setup.variance);
-    exchange_.start(base_);
+    exchange_->start(base_);
   }
 
   exchange_record exchange(std::span<const float> gradient) {
@@ -183,15 +244,13 @@ class exchanging_rank {
     std::ranges::fill(buffer_->bytes(), std::byte{0xFF});  // which as floats are not numbers
     log_ = {};
     const slamb::traffic_counts before = base_.ranks.counts();
-    exchange_.measure_next();
     base_.record()->taken = exchanges_++;  // refused ones count as well
-    base_.executor.invoke(slamb::begin_step{base_.record(), 1.0}, exchange_.starts(base_, buffer_->bytes()));
-    exchange_.send(keep_the_mean{}, base_, base_.view(), buffer_->bytes());
+    exchange_->send(base_, buffer_->bytes());
     now.done = !base_.is_known_to_be_refused();
     if (now.done) {
       const std::size_t tiles = base_.all_tiles().last;
       for (const slamb::tile_range part : {slamb::tile_range{0, tiles / 2}, slamb::tile_range{tiles / 2, tiles}})
-        exchange_.receive(keep_the_mean{}, base_, base_.view(), buffer_->bytes(), part);
+        exchange_->receive(base_, buffer_->bytes(), part);
     }
     base_.end_step();
     now.intact = is_intact();
@@ -199,19 +258,19 @@ class exchanging_rank {
     read_state(now);
     now.wire = std::move(log_);
     now.traffic = base_.ranks.counts() - before;
-    now.declared_bytes = exchange_.is_active(base_) ? exchange_.wire().all_message_bytes() : 0;
-    now.measured = exchange_.measured();
-    now.worker_norm = exchange_.worker_error(base_);
+    now.declared_bytes = exchange_->declared_bytes(base_);
+    now.measured = exchange_->measured();
+    now.worker_norm = exchange_->worker_error(base_);
     return now;
   }
 
   /// Forgets the errors.
-  void clear_errors() { exchange_.clear_errors(base_); }
+  void clear_errors() { exchange_->clear_errors(base_); }
 
   /// [n] what zero-aware coding looks at from now on.
   void change_variance(const std::vector<float>& variance) {
     set_variance(variance);
-    exchange_.find_counted(base_);
+    exchange_->find_counted(base_);
   }
 
   /// All that this rank holds, guards as well: a test that spoils it must see `intact` fail.
@@ -230,7 +289,6 @@ class exchanging_rank {
   }
 
  private:
-  using base_type = slamb::foundation<wire_tapping_communicator, eager_backend>;
   static constexpr std::byte mark{0x5A};
 
   eager_backend backend(const exchange_setup& setup) {
@@ -244,7 +302,7 @@ class exchanging_rank {
     return made;
   }
 
-  void plan_guard() { guards_.push_back(base_.memory.template plan<std::byte>("guard", 512)); }
+  void plan_guard() { guards_.push_back(base_.memory.plan<std::byte>("guard", 512)); }
 
   void set_variance(const std::vector<float>& variance) {
     const std::span<const slamb::segment> segments = std::as_const(base_.tensors).segments();
@@ -255,11 +313,11 @@ class exchanging_rank {
 
   // Worker errors are where the state of their tensor is, with zeros between tensors; else `intact` fails.
   void read_state(exchange_record& now) {
-    using storage = typename slamb::error_storage<ErrorFeedback>::type;
-    exchange_.visit_state(base_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
+    exchange_->visit_state(base_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
       if (name != "worker error" && name != "server error") return;
       now.state.insert(now.state.end(), bytes.begin(), bytes.end());
-      std::vector<float> values = stored_floats<storage>(bytes);
+      std::vector<float> values =
+          exchange_->errors_are_narrow() ? stored_floats<slamb::bfloat16>(bytes) : stored_floats<float>(bytes);
       if (name == "server error") now.server_error = std::move(values);
       if (name != "worker error" || bytes.empty()) return;
       for (const slamb::segment& s : std::as_const(base_.tensors).segments()) {
@@ -274,20 +332,20 @@ class exchanging_rank {
   replica mine_;
   wire_log log_;
   std::unique_ptr<guarded_memory> arena_;  // which outlives the arena
-  base_type base_;
-  slamb::quantized_exchange<Quantizer, ErrorFeedback, base_type> exchange_;
+  any_exchange::base_type base_;
+  std::unique_ptr<any_exchange> exchange_;
   std::vector<slamb::region<std::byte>> guards_;
   std::unique_ptr<guarded_memory> buffer_;
   std::uint64_t exchanges_ = 0;
 };
 
-/// All exchanges of a setup, one after another, on all ranks.
-template <class Quantizer, class ErrorFeedback>
-exchange_history run_exchanges(const exchange_setup& setup, const Quantizer& quantizer) {
+/// All exchanges of a setup, one after another, on all ranks; each has an exchange by make().
+inline exchange_history run_exchanges(const exchange_setup& setup,
+                                      const std::function<std::unique_ptr<any_exchange>()>& make) {
   exchange_history history(setup.gradients.size(), std::vector<exchange_record>(static_cast<std::size_t>(setup.world)));
   slamb::run_ranks(setup.world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    exchanging_rank<Quantizer, ErrorFeedback> mine(setup, quantizer, std::move(communicator));
+    exchanging_rank mine(setup, make(), std::move(communicator));
     for (std::size_t t = 0; t < history.size(); ++t) history[t][rank] = mine.exchange(setup.gradients[t][rank]);
   });
   return history;

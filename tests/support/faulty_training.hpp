@@ -23,24 +23,24 @@ inline constexpr std::uint64_t rounds_at_construction = 2;
 
 inline model fault_model() { return {{17}, {9000}, {0}, {33, 1}, {300}}; }
 
-template <class Optimizer>
-void set_mask([[maybe_unused]] Optimizer& run, [[maybe_unused]] const std::vector<std::uint8_t>& mask) {
-  if constexpr (requires { run.compressor().set(mask); }) run.compressor().set(mask);
+/// Makes an optimizer for one rank, on one thread.
+template <class Communicator>
+made_optimizer make_one(const optimizer_maker& make, replica& mine, Communicator communicator) {
+  return make(mine.parameters(), slamb::any_communicator<>(std::move(communicator)), one_thread());
 }
 
 /// Trains with `value` at one place of one rank's gradient in an extra step before step `when`, which must be as if it
 /// had never been.
-template <class Optimizer>
-void check_skipped(const experiment& e, const typename Optimizer::options_type& options, float value, std::size_t place,
-                   std::size_t when) {
-  const trajectory expected = train<Optimizer>(e, options);
+inline void check_skipped(const experiment& e, const optimizer_maker& make, float value, std::size_t place,
+                          std::size_t when) {
+  const trajectory expected = train(e, make);
   trajectory reached(e.steps(), std::vector<std::vector<float>>(static_cast<std::size_t>(e.world)));
   std::atomic<int> wrong{0};
   slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     const bool culprit = communicator.rank() == communicator.size() - 1;
     replica mine(e.tensors, e.start);
-    Optimizer run(mine.parameters(), options, std::move(communicator), one_thread());
+    made_optimizer run = make_one(make, mine, std::move(communicator));
     for (std::size_t t = 0; t < e.steps(); ++t) {
       if (t == when) {
         std::vector<float> gradient = e.gradients[(t + 1) % e.steps()][rank];
@@ -49,7 +49,7 @@ void check_skipped(const experiment& e, const typename Optimizer::options_type& 
         const std::vector<float> before = mine.values();
         const slamb::norms norm = run.statistics(true).norm;
         for (int again = 0; again < 2; ++again) {
-          set_mask(run, e.masks[(t + 1) % e.steps()]);
+          run.set_mask(e.masks[(t + 1) % e.steps()]);
           run.step(e.rates[t]);
         }
         const slamb::statistics after = run.statistics(true);
@@ -58,7 +58,7 @@ void check_skipped(const experiment& e, const typename Optimizer::options_type& 
         if (after.norm.momentum != norm.momentum || after.norm.variance != norm.variance) ++wrong;
       }
       mine.set_gradient(e.gradients[t][rank]);
-      set_mask(run, e.masks[t]);
+      run.set_mask(e.masks[t]);
       run.step(e.rates[t]);
       reached[t][rank] = mine.values();
     }
@@ -67,9 +67,13 @@ void check_skipped(const experiment& e, const typename Optimizer::options_type& 
   CHECK(wrong == 0);
   CHECK(same_bits(reached, expected));
 }
-
 template <class Optimizer>
-void check_overflows(const typename Optimizer::options_type& options) {
+void check_skipped(const experiment& e, const typename Optimizer::options_type& options, float value, std::size_t place,
+                   std::size_t when) {
+  check_skipped(e, maker_of<Optimizer>(options), value, place, when);
+}
+
+inline void check_overflows(const optimizer_maker& make) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
   constexpr float square_overflows = 1e30F;
@@ -79,15 +83,19 @@ void check_overflows(const typename Optimizer::options_type& options) {
     for (const float value : {not_a_number, infinity, -infinity, square_overflows, -square_overflows}) {
       CAPTURE(world);
       CAPTURE(value);
-      check_skipped<Optimizer>(e, options, value, 5000, 2);
+      check_skipped(e, make, value, 5000, 2);
     }
     for (const std::size_t place : {std::size_t{0}, std::size_t{16}, last}) {
       CAPTURE(world);
       CAPTURE(place);
-      check_skipped<Optimizer>(e, options, not_a_number, place, 0);
-      check_skipped<Optimizer>(e, options, square_overflows, place, 3);
+      check_skipped(e, make, not_a_number, place, 0);
+      check_skipped(e, make, square_overflows, place, 3);
     }
   }
+}
+template <class Optimizer>
+void check_overflows(const typename Optimizer::options_type& options) {
+  check_overflows(maker_of<Optimizer>(options));
 }
 
 /// What one rank saw of a step that failed.
@@ -99,18 +107,17 @@ struct failed_step {
 };
 
 /// Trains until a step throws slamb::communicator_error.
-template <class Optimizer>
-std::vector<failed_step> train_until_failure(const experiment& e, const typename Optimizer::options_type& options,
-                                             slamb::thread_group& group) {
+inline std::vector<failed_step> train_until_failure(const experiment& e, const optimizer_maker& make,
+                                                    slamb::thread_group& group) {
   std::vector<failed_step> seen(static_cast<std::size_t>(e.world));
   std::atomic<bool> intact{true};
   slamb::run_ranks(group, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
-    Optimizer run(mine.parameters(), options, std::move(communicator), one_thread());
+    made_optimizer run = make_one(make, mine, std::move(communicator));
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
-      set_mask(run, e.masks[t]);
+      run.set_mask(e.masks[t]);
       try {
         run.step(e.rates[t]);
       } catch (const slamb::communicator_error&) {
@@ -127,6 +134,11 @@ std::vector<failed_step> train_until_failure(const experiment& e, const typename
   });
   CHECK(intact);
   return seen;
+}
+template <class Optimizer>
+std::vector<failed_step> train_until_failure(const experiment& e, const typename Optimizer::options_type& options,
+                                             slamb::thread_group& group) {
+  return train_until_failure(e, maker_of<Optimizer>(options), group);
 }
 
 /// Whether every element of `values` is this rank's own after the step or the mean of all ranks'.
@@ -149,18 +161,17 @@ inline bool have_mean(const std::vector<failed_step>& ranks, const std::vector<f
 /// Fails every collective of a short training in turn, once each.
 ///
 /// @param exchanges  collectives of all steps, those that average parameters not counted
-template <class Optimizer>
-void check_failure_at_each_round(const typename Optimizer::options_type& options, int exchanges = 3) {
+inline void check_failure_at_each_round(const optimizer_maker& make, int exchanges = 3) {
   for (const int world : {2, 3, 4}) {
     const experiment e = make_experiment(fault_model(), static_cast<std::uint64_t>(110 + world), world, 3);
-    const trajectory expected = train<Optimizer>(e, options);
+    const trajectory expected = train(e, make);
     std::vector<failed_step> own;  // what ranks had before the averaging of a step
     int failed_exchanges = 0;
     for (std::uint64_t round = rounds_at_construction;; ++round) {
       slamb::thread_group group(world);
       const int culprit = static_cast<int>(round) % world;
       group.inject({.rank = culprit, .round = round, .kind = slamb::fault_kind::throws});
-      const auto seen = train_until_failure<Optimizer>(e, options, group);
+      const auto seen = train_until_failure(e, make, group);
       if (!seen[0].threw) {
         for (const failed_step& of_rank : seen) CHECK_FALSE(of_rank.threw);
         break;
@@ -191,22 +202,27 @@ void check_failure_at_each_round(const typename Optimizer::options_type& options
     CHECK(failed_exchanges == exchanges);
   }
 }
+template <class Optimizer>
+void check_failure_at_each_round(const typename Optimizer::options_type& options, int exchanges = 3) {
+  check_failure_at_each_round(maker_of<Optimizer>(options), exchanges);
+}
 
 /// Trains with a communicator that fails in the calls given, each time trying again what failed.
-template <class Optimizer>
-trajectory train_through_failures(const experiment& e, const typename Optimizer::options_type& options,
-                                  const std::set<std::uint64_t>& failing, int& failures) {
+///
+/// @param make  on ranks of any_communicator
+inline trajectory train_through_failures(const experiment& e, const optimizer_maker& make,
+                                         const std::set<std::uint64_t>& failing, int& failures) {
   using flaky = flaky_communicator<slamb::thread_communicator>;
   trajectory reached(e.steps(), std::vector<std::vector<float>>(static_cast<std::size_t>(e.world)));
   std::atomic<int> failed{0};
   slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
-    Optimizer run(mine.parameters(), options, flaky(std::move(communicator), failing), one_thread());
+    made_optimizer run = make_one(make, mine, flaky(std::move(communicator), failing));
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
-      set_mask(run, e.masks[t]);
-      const auto persevere = [&](auto&& action) {
+      run.set_mask(e.masks[t]);
+      const auto persevere = [&](const auto& action) {
         for (;;) {
           try {
             return action();

@@ -1,3 +1,4 @@
-// The entry point of slamb_tests.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+// The entry point of test programs whose ranks are threads.
 #include <doctest/doctest.h>
+
+int main(int argc, char** argv) { return doctest::Context(argc, argv).run(); }

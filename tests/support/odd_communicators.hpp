@@ -36,7 +36,7 @@ class post_office {
   std::vector<float> receive(int from, int to) {
     std::unique_lock lock(mutex_);
     auto& letters = box(from, to);
-    if (!changed_.wait_for(lock, std::chrono::seconds(20), [&] { return !letters.empty(); })) {
+    if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return !letters.empty(); })) {
       throw std::runtime_error("post_office: no letter came");
     }
     std::vector<float> letter = std::move(letters.front());

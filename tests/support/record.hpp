@@ -91,72 +91,14 @@ inline oracle::slamb_settings oracle_slamb_settings(const trace_settings& settin
           .trust_upper = settings.number("trust_max")};
 }
 
-namespace detail {
-
-inline std::vector<oracle::vector> gradients_of(const trace& given, std::size_t step) {
-  std::vector<oracle::vector> gradients;
-  for (int rank = 0; rank < given.settings.world; ++rank) gradients.push_back(widened(given.gradient(step, rank)));
-  return gradients;
-}
-
-}  // namespace detail
-
 /// [steps][world][n] the parameters that the oracle reaches from the trace's start and gradients.
-inline std::vector<double> run_oracle(const trace& given, const oracle::settings& how) {
-  oracle::adam_family run(oracle_tensors(given.settings), widened(given.start), how);
-  std::vector<double> reached;
-  for (std::size_t step = 0; step < given.settings.steps; ++step) {
-    run.step(given.settings.number("lr"), detail::gradients_of(given, step));
-    for (int rank = 0; rank < given.settings.world; ++rank)
-      reached.insert(reached.end(), run.parameters().begin(), run.parameters().end());
-  }
-  return reached;
-}
-
-inline std::vector<double> run_oracle(const trace& given, const oracle::slamb_settings& how) {
-  oracle::slamb run(oracle_tensors(given.settings), widened(given.start), given.settings.world, how);
-  std::vector<double> reached;
-  for (std::size_t step = 0; step < given.settings.steps; ++step) {
-    const auto mask = given.mask(step);
-    run.step(given.settings.number("lr"), detail::gradients_of(given, step), {mask.begin(), mask.end()});
-    for (int rank = 0; rank < given.settings.world; ++rank)
-      reached.insert(reached.end(), run.parameters(rank).begin(), run.parameters(rank).end());
-  }
-  return reached;
-}
+std::vector<double> run_oracle(const trace& given, const oracle::settings& how);
+std::vector<double> run_oracle(const trace& given, const oracle::slamb_settings& how);
 
 /// Writes a trace into a folder that is there: the text as trace.txt, made-up start, gradients and masks, and the
 /// parameters that the oracle reaches with them.
 ///
 /// @param k  probability that an element is selected
-inline void record_trace(const std::filesystem::path& folder, const std::string& text, std::uint64_t seed,
-                         double k = 0.3) {
-  write_file(folder / "trace.txt", text);
-  trace made;
-  made.settings = read_trace_settings(folder / "trace.txt");
-  const std::size_t n = made.settings.elements;
-  made.start = random_parameters(seed, n);
-  for (std::size_t step = 0; step < made.settings.steps; ++step) {
-    for (int rank = 0; rank < made.settings.world; ++rank) {
-      const auto gradient = random_gradient(seed, step, rank, n);
-      made.gradients.insert(made.gradients.end(), gradient.begin(), gradient.end());
-    }
-    const auto mask = random_mask(seed, step, n, k);
-    made.masks.insert(made.masks.end(), mask.begin(), mask.end());
-  }
-  const std::vector<double> reached = made.settings.algorithm == "slamb"
-                                          ? run_oracle(made, oracle_slamb_settings(made.settings))
-                                          : run_oracle(made, oracle_settings(made.settings));
-  made.expected.assign(reached.size(), 0.0F);
-  for (std::size_t i = 0; i < reached.size(); ++i) made.expected[i] = static_cast<float>(reached[i]);
-
-  write_floats(folder / "params0.f32", made.start);
-  write_floats(folder / "grads.f32", made.gradients);
-  write_floats(folder / "params.f32", made.expected);
-  if (made.settings.algorithm == "slamb") {
-    const std::vector<char> bytes(made.masks.begin(), made.masks.end());
-    write_file(folder / "masks.u8", bytes);
-  }
-}
+void record_trace(const std::filesystem::path& folder, const std::string& text, std::uint64_t seed, double k = 0.3);
 
 }  // namespace test_support

@@ -1,4 +1,5 @@
-// A stand-in for a stream that is captured into a CUDA graph: kernels are interpreted, or recorded and interpreted later.
+// A stand-in for a stream that is captured into a CUDA graph: kernels are interpreted, or recorded and interpreted later, and
+// listed if that is asked for.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "../../bench/gpu/watched_device.hpp"
 #include "slamb/backend/cuda/interpreted_backend.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/slamb.hpp"
 
 namespace test_support {
 
@@ -26,6 +29,7 @@ class recording {
 
   std::size_t waits = 0;        ///< how often the communicator was asked to wait
   bool peers_are_gone = false;  ///< the next time it throws
+  bench::call_list calls;       ///< of the device, as they are asked for
   std::size_t size() const noexcept { return actions_.size(); }
 
   /// Does `action` now, or when it is replayed.
@@ -74,10 +78,12 @@ struct recorded_backend {
   slamb::allocator memory = slamb::host::default_allocator();
 
   using stream_type = slamb::host_stream;
-  using executor_type = slamb::cuda::executor<recording_interpreter>;
+  using executor_type = slamb::cuda::executor<bench::watched_device<recording_interpreter, bench::call_list>>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(recording_interpreter(*to)); }
+  executor_type make_executor(std::uint64_t /*elements*/) const {
+    return executor_type({recording_interpreter(*to), to->calls});
+  }
 };
 
 /// The threads' communicator, on the same stream.
@@ -112,3 +118,13 @@ class recorded_communicator {
 };
 
 }  // namespace test_support
+
+namespace slamb::detail {
+
+using test_support::recorded_backend;
+
+#define SLAMB_RECIPE(...) extern template struct recipe_maker<__VA_ARGS__>;
+#include "support/recorded.def"
+#undef SLAMB_RECIPE
+
+}  // namespace slamb::detail

@@ -9,16 +9,14 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "instances/interpreted.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
@@ -67,52 +65,12 @@ class failing_communicator {
   failing_call* failing_;
 };
 
-/// What these tests ask of an optimizer.
-class any_run {
- public:
-  virtual ~any_run() = default;
-  virtual void step(double rate) = 0;
-  virtual void synchronize_parameters() = 0;
-  virtual void measure_next_step() = 0;
-  virtual void set_mask(std::span<const std::uint8_t> mask) = 0;
-  virtual void move() = 0;  ///< to another place
-  virtual std::vector<std::byte> save_state() const = 0;
-  virtual void load_state(std::span<const std::byte> saved) = 0;
-  virtual slamb::statistics statistics(bool with_norms) const = 0;
-};
-
-using run_maker = std::function<std::unique_ptr<any_run>(std::span<const slamb::parameter>, failing_communicator)>;
+using run_maker = std::function<made_optimizer(std::span<const slamb::parameter>, failing_communicator)>;
 
 template <class Optimizer, class Backend>
 run_maker run_maker_of(const typename Optimizer::options_type& options, const Backend& backend) {
-  class wrapped final : public any_run {
-   public:
-    wrapped(std::span<const slamb::parameter> parameters, const typename Optimizer::options_type& settings,
-            failing_communicator communicator, const Backend& where)
-        : run_(std::in_place, parameters, settings, std::move(communicator), where) {}
-
-    void step(double rate) override { run_->step(rate); }
-    void synchronize_parameters() override { run_->synchronize_parameters(); }
-    void measure_next_step() override {
-      if constexpr (requires(Optimizer & o) { o.measure_next_step(); }) run_->measure_next_step();
-    }
-    void set_mask([[maybe_unused]] std::span<const std::uint8_t> mask) override {
-      if constexpr (requires(Optimizer & o) { o.compressor().set(mask); }) run_->compressor().set(mask);
-    }
-    void move() override {
-      std::optional<Optimizer> elsewhere(std::in_place, std::move(*run_));
-      run_.reset();
-      run_.emplace(std::move(*elsewhere));
-    }
-    std::vector<std::byte> save_state() const override { return run_->save_state(); }
-    void load_state(std::span<const std::byte> saved) override { run_->load_state(saved); }
-    slamb::statistics statistics(bool with_norms) const override { return run_->statistics(with_norms); }
-
-   private:
-    std::optional<Optimizer> run_;
-  };
   return [options, backend](std::span<const slamb::parameter> parameters, failing_communicator communicator) {
-    return std::make_unique<wrapped>(parameters, options, std::move(communicator), backend);
+    return made_optimizer(Optimizer(parameters, options, std::move(communicator), backend));
   };
 }
 
@@ -170,7 +128,7 @@ struct rank_of_run {
   const experiment& e;
   std::size_t rank;
   replica& mine;
-  any_run& run;
+  made_optimizer& run;
   failing_call& failing;
   complaints& wrong;
 
@@ -178,6 +136,11 @@ struct rank_of_run {
   void prepare(std::size_t t) {
     mine.set_gradient(e.gradients[t][rank]);
     run.set_mask(e.masks[t]);
+  }
+  /// Moves the optimizer to another place.
+  void move_run() {
+    made_optimizer elsewhere(std::move(run));
+    run = std::move(elsewhere);
   }
   double rate(std::size_t t) const { return e.rates[t][0]; }
 };
@@ -202,21 +165,20 @@ inline outcome run_all(const experiment& e, const run_maker& make, complaints& w
     const auto rank = static_cast<std::size_t>(communicator.rank());
     failing_call failing;
     replica mine(e.tensors, e.start);
-    const std::unique_ptr<any_run> run =
-        make(mine.parameters(), failing_communicator(std::move(communicator), failing));
-    rank_of_run r{e, rank, mine, *run, failing, wrong};
+    made_optimizer run = make(mine.parameters(), failing_communicator(std::move(communicator), failing));
+    rank_of_run r{e, rank, mine, run, failing, wrong};
     for (std::size_t t = 0; t < e.steps(); ++t) {
       if (before) before(r, t);
       r.prepare(t);
       if (take)
         take(r, t);
       else
-        run->step(r.rate(t));
+        run.step(r.rate(t));
       all.values[t][rank] = mine.values();
       wrong.require(mine.intact(), "memory beside the parameters was written");
     }
-    all.states[rank] = run->save_state();
-    all.said[rank] = run->statistics(true);
+    all.states[rank] = run.save_state();
+    all.said[rank] = run.statistics(true);
   });
   return all;
 }

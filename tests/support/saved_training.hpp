@@ -1,5 +1,4 @@
-// Trainings that are saved, interrupted and taken up again: written and compiled once for all optimizers, which stand
-// behind one interface.
+// Trainings that are saved, interrupted and taken up again: compiled once for all optimizers.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -8,8 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,41 +16,10 @@
 
 namespace test_support {
 
-/// What the tests of saving ask of an optimizer.
-class any_optimizer {
- public:
-  virtual ~any_optimizer() = default;
-  virtual void step(std::span<const double> rates_by_group) = 0;
-  virtual std::vector<std::byte> save_state() const = 0;
-  virtual void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) = 0;
-  virtual slamb::statistics statistics(bool with_norms) const = 0;
-};
-
-/// Makes an optimizer for one rank.
-using optimizer_maker =
-    std::function<std::unique_ptr<any_optimizer>(std::span<const slamb::parameter>, slamb::thread_communicator)>;
-
-template <class Optimizer>
-optimizer_maker maker_of(const typename Optimizer::options_type& options) {
-  class wrapped final : public any_optimizer {
-   public:
-    wrapped(std::span<const slamb::parameter> parameters, const typename Optimizer::options_type& settings,
-            slamb::thread_communicator communicator)
-        : run_(parameters, settings, std::move(communicator), one_thread()) {}
-
-    void step(std::span<const double> rates_by_group) override { run_.step(rates_by_group); }
-    std::vector<std::byte> save_state() const override { return run_.save_state(); }
-    void load_state(std::span<const std::byte> saved, const slamb::restore_options& settings) override {
-      run_.load_state(saved, settings);
-    }
-    slamb::statistics statistics(bool with_norms) const override { return run_.statistics(with_norms); }
-
-   private:
-    Optimizer run_;
-  };
-  return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator communicator) {
-    return std::make_unique<wrapped>(parameters, options, std::move(communicator));
-  };
+/// Makes an optimizer for one rank, on one thread.
+inline made_optimizer make_one(const optimizer_maker& make, std::span<const slamb::parameter> parameters,
+                               slamb::thread_communicator communicator) {
+  return make(parameters, slamb::any_communicator<>(std::move(communicator)), one_thread());
 }
 
 /// What one rank needs to go on.
@@ -90,24 +56,24 @@ inline course train_saving(const experiment& e, const optimizer_maker& make, con
   slamb::run_ranks(e.world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
-    const std::unique_ptr<any_optimizer> run = make(mine.parameters(), std::move(communicator));
+    made_optimizer run = make_one(make, mine.parameters(), std::move(communicator));
     for (std::size_t t = 0; t < start.steps_before; ++t) {
       mine.set_gradient(e.gradients[e.steps() - 1 - t][rank]);
-      run->step(e.rates[t]);
+      run.step(e.rates[t]);
     }
     if (start.from != nullptr) {
-      run->load_state((*start.from)[rank].state, start.options);
+      run.load_state((*start.from)[rank].state, start.options);
       mine.set_values((*start.from)[rank].values);
     }
     const auto note = [&](std::size_t entry) {
-      all.at[entry][rank] = {run->save_state(), mine.values()};
-      all.said[entry][rank] = run->statistics(true);
+      all.at[entry][rank] = {run.save_state(), mine.values()};
+      all.said[entry][rank] = run.statistics(true);
       if (!mine.intact()) intact = false;
     };
     note(0);
     for (std::size_t t = start.first_step; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
-      run->step(e.rates[t]);
+      run.step(e.rates[t]);
       note(t - start.first_step + 1);
     }
   });
@@ -139,27 +105,29 @@ inline void check_resumes(const experiment& e, const optimizer_maker& make) {
 class lonely_rank {
  public:
   lonely_rank(const model& tensors, const optimizer_maker& make)
-      : values_(total_size(tensors), 0.5F), mine_(tensors, values_), run_(make(mine_.parameters(), one_rank())) {}
+      : values_(total_size(tensors), 0.5F),
+        mine_(tensors, values_),
+        run_(make_one(make, mine_.parameters(), one_rank())) {}
 
   void step(std::uint64_t t) {
     mine_.set_gradient(random_gradient(5, t, 0, values_.size()));
     const double rate = 0.01;
-    run_->step(std::span(&rate, 1));
+    run_.step(std::span(&rate, 1));
   }
   void step_with(float gradient) {
     mine_.set_gradient(std::vector<float>(values_.size(), gradient));
     const double rate = 0.01;
-    run_->step(std::span(&rate, 1));
+    run_.step(std::span(&rate, 1));
   }
 
-  checkpoint now() const { return {run_->save_state(), mine_.values()}; }
-  any_optimizer& optimizer() { return *run_; }
+  checkpoint now() const { return {run_.save_state(), mine_.values()}; }
+  made_optimizer& optimizer() { return run_; }
 
   /// What `load_state` says when it refuses; nothing if it takes the state. A refusal must have changed nothing.
   std::string refusal(std::span<const std::byte> saved, const slamb::restore_options& options = {}) {
     const checkpoint before = now();
     try {
-      run_->load_state(saved, options);
+      run_.load_state(saved, options);
     } catch (const std::invalid_argument& error) {
       if (now() != before) return "something has changed";
       return error.what();
@@ -172,7 +140,7 @@ class lonely_rank {
 
   std::vector<float> values_;
   replica mine_;
-  std::unique_ptr<any_optimizer> run_;
+  made_optimizer run_;
 };
 
 }  // namespace test_support

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "instances/interpreted.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 

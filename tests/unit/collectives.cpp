@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <new>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,8 +21,12 @@
 namespace {
 
 using slamb::thread_communicator;
+using test_support::every_recipe;
 using test_support::experiment;
+using test_support::made_optimizer;
+using test_support::maker_of;
 using test_support::model;
+using test_support::optimizer_maker;
 using test_support::recipe;
 using test_support::replica;
 using test_support::steps_of_recipes;
@@ -40,14 +45,13 @@ experiment equal_parts(std::size_t tensors, std::size_t dense = 0) {
 }
 
 /// What rank 0 says of itself after each step.
-template <class Optimizer>
-std::vector<slamb::statistics> statistics_of_steps(const experiment& e,
-                                                   const typename Optimizer::options_type& options) {
+std::vector<slamb::statistics> statistics_of_steps(const experiment& e, const optimizer_maker& make) {
   std::vector<slamb::statistics> said;
   slamb::run_ranks(e.world, [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
-    Optimizer optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread());
+    made_optimizer optimizer =
+        make(mine.parameters(), slamb::any_communicator<>(std::move(communicator)), test_support::one_thread());
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
       optimizer.step(e.rates[t]);
@@ -69,9 +73,8 @@ round_counts rounds_of_steps(const std::vector<slamb::statistics>& said) {
   return rounds;
 }
 
-template <class Optimizer>
-round_counts rounds_of(const experiment& e, const typename Optimizer::options_type& options) {
-  return rounds_of_steps(statistics_of_steps<Optimizer>(e, options));
+round_counts rounds_of(const experiment& e, const optimizer_maker& make) {
+  return rounds_of_steps(statistics_of_steps(e, make));
 }
 
 std::string text(const round_counts& rounds) {
@@ -87,23 +90,20 @@ std::size_t steps_above(const round_counts& rounds, const round_counts& most, bo
   return above;
 }
 
-template <class Optimizer>
-constexpr bool averages_at_first = requires(const typename Optimizer::options_type& o) {
-  o.local_steps;
-};
+/// Allocates whenever it sums.
+class allocating_communicator {
+ public:
+  explicit allocating_communicator(slamb::any_communicator<> base) : base_(std::move(base)) {}
 
-/// Whether it looks at all tensors' momenta, as 1-bit LAMB does, when compression begins.
-template <class Optimizer>
-constexpr bool equalizes_momenta = requires(const typename Optimizer::options_type& o) {
-  o.trust_ratio.factor_change;
-};
-
-/// Allocates whenever it is asked what to send.
-struct listing_sparsifier : slamb::random_k<> {
-  auto at(std::uint64_t step) const {
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     ::operator delete(::operator new(100));
-    return slamb::random_k<>::at(step);
+    base_.all_reduce_sum(values, stream);
   }
+
+ private:
+  slamb::any_communicator<> base_;
 };
 
 /// What the phases have sent, added up.
@@ -119,8 +119,7 @@ slamb::traffic_counts sum_of(const std::vector<slamb::phase_statistics>& phases)
 constexpr int ranks_that_allocate = 2;
 
 /// Calls of operator new, of all ranks, in each step.
-template <class Optimizer>
-std::vector<std::size_t> allocations_of_steps(const typename Optimizer::options_type& options) {
+std::vector<std::size_t> allocations_of_steps(const optimizer_maker& make) {
   const experiment e = test_support::make_experiment({{20'000}, {70}, {300, 1}}, 43, ranks_that_allocate, 1);
   std::vector<std::size_t> found(steps_of_recipes);
   std::barrier all_ranks(ranks_that_allocate);
@@ -128,7 +127,8 @@ std::vector<std::size_t> allocations_of_steps(const typename Optimizer::options_
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
     mine.set_gradient(e.gradients[0][rank]);
-    Optimizer optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread());
+    made_optimizer optimizer =
+        make(mine.parameters(), slamb::any_communicator<>(std::move(communicator)), test_support::one_thread());
     for (std::size_t& in_step : found) {
       all_ranks.arrive_and_wait();
       const std::size_t before = test_support::allocations();
@@ -145,12 +145,11 @@ std::vector<std::size_t> allocations_of_steps(const typename Optimizer::options_
 
 TEST_CASE("collectives: a step calls as many with 398 tensors as with 7") {
   const experiment few = equal_parts(7), many = equal_parts(398);
-  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+  for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
-    const round_counts with_few = rounds_of<Optimizer>(few, r.options),
-                       with_many = rounds_of<Optimizer>(many, r.options);
+    const round_counts with_few = rounds_of(few, r.make), with_many = rounds_of(many, r.make);
     round_counts expected = r.rounds;
-    if (averages_at_first<Optimizer>) {  // in pieces of whole tiles, which fit the better the smaller they are
+    if (r.averages_at_first) {  // in pieces of whole tiles, which fit the better the smaller they are
       CHECK(with_many[0] > expected[0]);
       CHECK(with_many[0] <= with_few[0]);
       expected[0] = with_many[0];
@@ -158,30 +157,30 @@ TEST_CASE("collectives: a step calls as many with 398 tensors as with 7") {
       CHECK(with_many[0] == with_few[0]);
     }
     CHECK(text(with_many) == text(expected));
-    CHECK(steps_above(with_few, expected, averages_at_first<Optimizer>) == 0);
-  });
+    CHECK(steps_above(with_few, expected, r.averages_at_first) == 0);
+  }
 }
 
 TEST_CASE("collectives: tensors that are exchanged whole cost one more, however many they are") {
   const experiment few = equal_parts(7, 2), many = equal_parts(398, 2);
-  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+  for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
-    constexpr bool averages = averages_at_first<Optimizer>;
-    const round_counts with_many = rounds_of<Optimizer>(many, r.options);
-    CHECK(steps_above(with_many, rounds_of<Optimizer>(few, r.options), averages) == 0);
+    const round_counts with_many = rounds_of(many, r.make);
+    CHECK(steps_above(with_many, rounds_of(few, r.make), r.averages_at_first) == 0);
     round_counts most = r.rounds;
     for (std::uint64_t& of_step : most) of_step += of_step > 0 ? 1 : 0;
-    CHECK(steps_above(with_many, most, averages) == 0);
-  });
+    CHECK(steps_above(with_many, most, r.averages_at_first) == 0);
+  }
 }
 
 TEST_CASE("collectives: the comparison can fail") {
-  const recipe<slamb::one_bit_adam<thread_communicator>> r{"", {.warm_up = {4}}, test_support::after_warm_up(4), {}};
+  using optimizer = slamb::one_bit_adam<thread_communicator>;
+  const recipe r = test_support::recipe_of<optimizer>("", {.warm_up = {4}}, test_support::after_warm_up(4), {});
   const experiment few = equal_parts(7);
-  const round_counts rounds = rounds_of<decltype(r)::optimizer>(few, r.options);
+  const round_counts rounds = rounds_of(few, r.make);
   CHECK(text(rounds) == text(r.rounds));
-  CHECK(text(rounds) != text(rounds_of<decltype(r)::optimizer>(few, {.warm_up = {5}})));
-  CHECK(text(rounds) != text(rounds_of<decltype(r)::optimizer>(equal_parts(7, 2), r.options)));
+  CHECK(text(rounds) != text(rounds_of(few, maker_of<optimizer>({.warm_up = {5}}))));
+  CHECK(text(rounds) != text(rounds_of(equal_parts(7, 2), r.make)));
   CHECK(steps_above(rounds, test_support::always(1), false) == steps_of_recipes - 4);
   CHECK(steps_above(rounds, test_support::always(1), true) == steps_of_recipes - 4);
   CHECK(steps_above(rounds, test_support::always(0), true) == steps_of_recipes - 1);
@@ -189,9 +188,9 @@ TEST_CASE("collectives: the comparison can fail") {
 
 TEST_CASE("statistics: phases have names and beginnings, and their traffic adds up to the total after every step") {
   const experiment e = equal_parts(7);
-  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+  for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
-    const std::vector<slamb::statistics> said = statistics_of_steps<Optimizer>(e, r.options);
+    const std::vector<slamb::statistics> said = statistics_of_steps(e, r.make);
     for (const slamb::statistics& s : said) {
       CHECK(sum_of(s.phases) == s.traffic);
       CHECK(s.phase == s.phases.back().name);
@@ -207,34 +206,38 @@ TEST_CASE("statistics: phases have names and beginnings, and their traffic adds 
             std::accumulate(rounds.begin() + static_cast<std::ptrdiff_t>(r.phases[i].first_step - 1),
                             rounds.begin() + static_cast<std::ptrdiff_t>(end), std::uint64_t{0}));
     }
-  });
+  }
 }
 
 TEST_CASE("step: allocates nothing in any phase, nor where one ends") {
-  test_support::for_each_recipe([]<class Optimizer>(const recipe<Optimizer>& r) {
+  for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
-    std::vector<std::size_t> found = allocations_of_steps<Optimizer>(r.options);
-    if (equalizes_momenta<Optimizer>) {
+    std::vector<std::size_t> found = allocations_of_steps(r.make);
+    if (r.equalizes_momenta) {
       std::size_t& at_the_end = found[r.phases[1].first_step - 2];  // of the warm-up: a list of the tensors
       CHECK(at_the_end <= ranks_that_allocate);
       at_the_end = 0;
     }
     CHECK(std::accumulate(found.begin(), found.end(), std::size_t{0}) == 0);
-  });
+  }
 }
 
 TEST_CASE("step: the count of allocations in a step can fail") {
-  using drawn = slamb::slamb<thread_communicator, listing_sparsifier>;
-  const std::vector<std::size_t> found = allocations_of_steps<drawn>({.dense_below = 10});
+  const auto make = [](std::span<const slamb::parameter> parameters, slamb::any_communicator<> ranks,
+                       const slamb::host_backend& backend) {
+    using optimizer = slamb::lamb<allocating_communicator>;
+    return made_optimizer(optimizer(parameters, {}, allocating_communicator(std::move(ranks)), backend));
+  };
+  const std::vector<std::size_t> found = allocations_of_steps(make);
   CHECK(std::count(found.begin(), found.end(), std::size_t{0}) == 0);
 }
 
 TEST_CASE("determinism: every recipe has the same bits for one thread and for two, through all of its phases") {
   const experiment e =
       test_support::make_experiment({{70'001}, {9000}, {17, 1}, {0}, {8193, 3}}, 44, 2, steps_of_recipes);
-  test_support::for_each_recipe([&]<class Optimizer>(const recipe<Optimizer>& r) {
+  for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
-    CHECK(test_support::same_bits(test_support::train<Optimizer>(e, r.options, {.threads = 2}),
-                                  test_support::train<Optimizer>(e, r.options, {.threads = 1})));
-  });
+    CHECK(test_support::same_bits(test_support::train(e, r.make, {.threads = 2}),
+                                  test_support::train(e, r.make, {.threads = 1})));
+  }
 }

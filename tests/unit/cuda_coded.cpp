@@ -32,14 +32,14 @@ TEST_CASE("cuda codes: signs with errors of floats") {
 
 TEST_CASE("cuda codes: signs with a mean magnitude") {
   using l1 = slamb::basic_sign<slamb::segment_scale::l1>;
-  compare_all<coded<l1, sum_the_mean, bfloat16>>({});
-  compare_all<coded<l1, exchange_updates, float>>({.scales = slamb::scale_sharing::per_tensor});
+  compare_all<coded<l1, exchange_updates, bfloat16>>({});
+  compare_all<coded<l1, exchange_updates, bfloat16>>({.scales = slamb::scale_sharing::per_tensor});
 }
 
 TEST_CASE("cuda codes: quantizers of a stranger") {
-  compare_all<coded<odd_ternary, sum_the_mean, float>>({});
+  compare_all<coded<odd_ternary, refresh, bfloat16>>({});
   compare_all<coded<odd_ternary, refresh, bfloat16>>(per_tensor<odd_ternary>());
   compare_all<coded<odd_levels, sum_the_mean, no_storage, float>>({});
-  compare_all<coded<odd_levels, exchange_updates, float>>(per_tensor<odd_levels>());
+  compare_all<coded<odd_levels, sum_the_mean, no_storage, float>>(per_tensor<odd_levels>());
   compare_all<coded<odd_blocks, sum_the_mean, float>>(zero_aware_blocks(32));
 }

@@ -31,11 +31,13 @@ odd_blocks zero_aware_blocks() {
   return made;
 }
 
+using signs = coded<slamb::sign, refresh, float>;
+using integers = coded<slamb::int8, sum_the_mean, no_storage>;
+using ternaries = coded<odd_ternary, sum_the_mean, bfloat16>;
+
 }  // namespace
 
 TEST_CASE("cuda codes: no tensors, empty chunks, and ten thousand tensors of one element") {
-  using signs = coded<slamb::sign, refresh, float>;
-  using integers = coded<slamb::int8, sum_the_mean, float, no_storage>;
   compare<signs>({.tensors = {}, .ranks = 2}, {});
   compare<integers>({.tensors = {}, .ranks = 2}, {});
   compare<signs>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});  // a chunk with nothing in it
@@ -78,10 +80,8 @@ template <class Case>
 void compare_grids(const coded_setup& setup, const typename Case::quantizer& quantizer) {
   const std::vector<std::byte> expected = transcript<Case>(setup, quantizer, interpreter(1));
   for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
-    for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved}) {
-      CAPTURE(blocks);
-      REQUIRE(transcript<Case>(setup, quantizer, interpreter(blocks, order)) == expected);
-    }
+    for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved})
+      require(transcript<Case>(setup, quantizer, interpreter(blocks, order)) == expected);
 }
 
 }  // namespace
@@ -90,10 +90,10 @@ TEST_CASE("cuda codes: the same bits by any grid and order of threads") {
   const coded_setup setup{.tensors = tensors_of_all_lengths(), .ranks = 2, .rank = 1, .mixed = true};
   const coded_setup masked{.tensors = tensors_with_rows(), .ranks = 2, .rank = 0, .zero_aware = true};
   for (const coded_setup& one : {setup, masked}) {
-    compare_grids<coded<slamb::sign, refresh, float>>(one, {.zero_aware = true});
-    compare_grids<coded<slamb::int8, refresh, bfloat16>>(one, {.block = 64});
+    compare_grids<signs>(one, {.zero_aware = true});
+    compare_grids<integers>(one, {.block = 64});
     compare_grids<coded<odd_blocks, sum_the_mean, float>>(one, zero_aware_blocks());
-    compare_grids<coded<odd_ternary, refresh, float>>(one, per_tensor<odd_ternary>());
+    compare_grids<ternaries>(one, per_tensor<odd_ternary>());
   }
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("cuda codes: a step that is refused leaves all as it is") {
     r.counts.assign(r.counts.size(), 77);
     const std::uint32_t one = 1;
     const std::vector<std::byte> with_infinity = r.memory.bytes();
-    REQUIRE(with_infinity != before);
+    require(with_infinity != before);
     r.view.refused = &one;
     const auto run = [&] {
       side.mark_counted(r);
@@ -123,24 +123,24 @@ TEST_CASE("cuda codes: a step that is refused leaves all as it is") {
       average_all<Case>(
           side, r, [] {}, [] {});
       for (const auto& sums : {side.measure(r), side.receive(r)})
-        for (const double sum : sums) REQUIRE(sum == -1.0);
+        for (const double sum : sums) require(sum == -1.0);
       return finite;
     };
-    CHECK(run());
-    CHECK(r.memory.bytes() == with_infinity);
-    CHECK(r.statistic == std::vector<double>(r.statistic.size(), -2.0));
-    CHECK(r.counts == std::vector<std::uint64_t>(r.counts.size(), 77));
+    require(run());
+    require(r.memory.bytes() == with_infinity);
+    require(r.statistic == std::vector<double>(r.statistic.size(), -2.0));
+    require(r.counts == std::vector<std::uint64_t>(r.counts.size(), 77));
     const std::uint32_t zero = 0;
     r.view.refused = &zero;
     r.counts.back() = 77;
     side.mark_counted(r);
-    CHECK_FALSE(send_all<Case>(
+    require(!send_all<Case>(
         side, r, [] {}, [] {}));
-    CHECK(r.memory.bytes() != with_infinity);
+    require(r.memory.bytes() != with_infinity);
   };
-  check(coded<slamb::sign, refresh, float>{}, {});
-  check(coded<odd_ternary, sum_the_mean, bfloat16>{}, {});
-  check(coded<slamb::int8, sum_the_mean, float>{}, {.block = 32});
+  check(signs{}, {});
+  check(ternaries{}, {});
+  check(integers{}, {.block = 32});
 }
 
 TEST_CASE("cuda codes: what is not finite is found wherever it is, and only then") {
@@ -154,10 +154,10 @@ TEST_CASE("cuda codes: what is not finite is found wherever it is, and only then
           host.gradient(1)[place] = device.gradient(1)[place] = value;
           host_side<Case> host_does;
           device_side<Case> device_does;
-          CHECK(send_all<Case>(
-                    host_does, host, [] {}, [] {}) == is_usable);
-          CHECK(send_all<Case>(
-                    device_does, device, [] {}, [] {}) == is_usable);
+          require(send_all<Case>(
+                      host_does, host, [] {}, [] {}) == is_usable);
+          require(send_all<Case>(
+                      device_does, device, [] {}, [] {}) == is_usable);
         }
   };
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -166,8 +166,8 @@ TEST_CASE("cuda codes: what is not finite is found wherever it is, and only then
   using halves = coded<slamb::sign, sum_the_mean, bfloat16>;
   for (const float bad : {infinity, -infinity, nan, 1e30F}) check(floats{}, {}, bad, false);
   check(floats{}, {}, 1.844e19F, true);
-  check(coded<slamb::int8, sum_the_mean, float>{}, {}, nan, false);
-  check(coded<odd_ternary, sum_the_mean, no_storage>{}, {}, -infinity, false);
+  check(integers{}, {}, nan, false);
+  check(ternaries{}, {}, -infinity, false);
   check(halves{}, {}, 1.8e19F, true);
 }
 

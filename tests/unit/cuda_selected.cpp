@@ -15,7 +15,7 @@
 #include "slamb/backend/cuda/placement_kernels.hpp"
 #include "slamb/backend/cuda/selected_kernel.hpp"
 #include "slamb/backend/host/executor.hpp"
-#include "slamb/optimizer/gradient_exchange.hpp"
+#include "slamb/optimizer/compressed_gradient.hpp"
 #include "slamb/optimizer/slamb_passes.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
@@ -52,6 +52,20 @@ std::vector<std::uint64_t> placed_by_host(const slamb::layout& tensors, const au
   return tile_first;
 }
 
+void check_places(const std::vector<std::uint64_t>& places, const std::vector<std::uint64_t>& expected) {
+  CHECK(places == expected);
+}
+
+/// Makes places of counts, between two poisoned words of which the first becomes 0 and the last goes.
+void place_counted(const interpreter& launcher, std::size_t tiles, std::vector<std::uint64_t>& tile_first,
+                   std::uint64_t poison) {
+  CHECK(tile_first.front() == poison);  // not yet
+  const slamb::cuda::place_tiles_kernel place{.tiles = tiles, .tile_first = tile_first.data()};
+  launcher.launch(place, place.work());
+  CHECK(tile_first.back() == poison);
+  tile_first.pop_back();
+}
+
 std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const slamb::model_view& view,
                                              std::size_t tiles, const auto& selection) {
   constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
@@ -59,13 +73,32 @@ std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const 
   using selection_type = std::remove_cvref_t<decltype(selection)>;
   const slamb::cuda::count_selected_kernel<selection_type> count{view, selection, tiles, tile_first.data()};
   launcher.launch(count, count.work());
-  CHECK(tile_first.front() == poison);  // not yet
-  const slamb::cuda::place_tiles_kernel place{.tiles = tiles, .tile_first = tile_first.data()};
-  launcher.launch(place, place.work());
-  CHECK(tile_first.back() == poison);
-  tile_first.pop_back();
+  place_counted(launcher, tiles, tile_first, poison);
   return tile_first;
 }
+
+/// What a pass left at a launch, against what the host left; each check is compiled once.
+void check_launch(bool same_model, bool same_payload, const std::vector<double>& sums,
+                  const std::vector<double>& host_sums, const std::vector<double>& first_sums,
+                  std::uint32_t not_finite) {
+  CHECK(same_model);
+  CHECK(same_payload);
+  CHECK(test_support::are_near(sums, host_sums));
+  CHECK(not_finite == 7);
+  CHECK(test_support::are_same(sums, first_sums));
+}
+
+/// All that a pass packs and writes is written.
+void check_written(const guarded_model& on_device, std::span<const std::size_t> unwritten_of_planes, unsigned packs,
+                   unsigned writes) {
+  if ((packs & stream::momentum) != 0) CHECK(unwritten_of_planes[0] == 0);
+  if ((packs & stream::variance) != 0) CHECK(unwritten_of_planes[1] == 0);
+  if ((packs & stream::parameter) != 0) CHECK(unwritten_of_planes[2] == 0);
+  for (unsigned bit = stream::parameter; bit <= stream::residual; bit <<= 1U)
+    if ((writes & bit) != 0) CHECK(on_device.unwritten(bit) == 0);
+}
+
+void check_finite(std::uint32_t not_finite) { CHECK(not_finite == 0); }
 
 /// A selected pass over a model of `spec`, made by make(model): the host's results, and each launch's beside them.
 template <class Selection, class Make>
@@ -85,7 +118,7 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
   std::uint32_t host_not_finite = 0;
   executor.run(make(on_host), on_host.view(), host_payload.view(), selection, tiles, host_sums.data(),
                &host_not_finite);
-  CHECK(host_not_finite == 0);
+  check_finite(host_not_finite);
 
   std::vector<double> first_sums;
   for_every_launch([&](const interpreter& launcher) {
@@ -96,17 +129,10 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
     const selected_kernel<pass_type, Selection> kernel{make(on_device), on_device.view(), payload.view(), selection,
                                                        tiles,           sums.data(),      &not_finite};
     launcher.launch(kernel, kernel.work());
-    CHECK(on_device == on_host);
-    CHECK(payload == host_payload);
-    CHECK(test_support::are_near(sums, host_sums));
-    CHECK(not_finite == 7);
     if (first_sums.empty()) first_sums = sums;
-    CHECK(test_support::are_same(sums, first_sums));
-    if ((pass_type::packs & stream::momentum) != 0) CHECK(payload.unwritten(0) == 0);
-    if ((pass_type::packs & stream::variance) != 0) CHECK(payload.unwritten(1) == 0);
-    if ((pass_type::packs & stream::parameter) != 0) CHECK(payload.unwritten(2) == 0);
-    for (unsigned bit = stream::parameter; bit <= stream::residual; bit <<= 1U)
-      if ((pass_type::writes & bit) != 0) CHECK(on_device.unwritten(bit) == 0);
+    check_launch(on_device == on_host, payload == host_payload, sums, host_sums, first_sums, not_finite);
+    const std::size_t unwritten[] = {payload.unwritten(0), payload.unwritten(1), payload.unwritten(2)};
+    check_written(on_device, unwritten, pass_type::packs, pass_type::writes);
   });
 }
 
@@ -134,7 +160,8 @@ struct everything_selected : slamb::pass_without_constants {
   }
 };
 
-/// All passes with all selections, of a model with arrays at this alignment.
+/// Of a model with arrays at this alignment: the pass that does all with all selections, and the library's passes with
+/// a selection of each kind: ages by formula, and ages that are stored as bytes or in two bytes.
 void expect_all_as_host(unsigned alignment, std::uint64_t t) {
   const model_spec spec = spec_of(alignment);
   const guarded_model shape(spec);
@@ -142,14 +169,20 @@ void expect_all_as_host(unsigned alignment, std::uint64_t t) {
   int number = 0;
   test_support::for_every_selection(shape.tensors(), t, [&](const auto& selection) {
     CAPTURE(number++);
+    expect_selected_as_host(spec, selection, [](const guarded_model& /*model*/) { return everything_selected{}; });
+  });
+  const auto expect_passes = [&](const auto& selection) {
     const auto expect = [&](const auto& make) { expect_selected_as_host(spec, selection, make); };
     expect([&](const guarded_model& m) { return slamb::form_payload<rescaled>{tables.update(m.view())}; });
     expect([&](const guarded_model& m) { return slamb::apply_received<rescaled>{tables.update(m.view()), 0.3F}; });
-    expect([](const guarded_model& /*model*/) { return slamb::form_selected_gradient{}; });
-    expect([](const guarded_model& /*model*/) { return everything_selected{}; });
-    const auto receive = [](const guarded_model& /*model*/) { return slamb::receive_selected_gradient{{}, 0.5F}; };
-    for (const bool has_lost : {true, false}) expect_selected_as_host(spec, selection, receive, has_lost);
-  });
+  };
+  const std::vector<std::uint8_t> mask = test_support::random_mask(8, t, shape.tensors().elements(), 0.4);
+  for (const std::size_t block : {1U, 5U}) expect_passes(slamb::random_k<>{.k = 0.3, .block = block, .seed = 4}.at(t));
+  expect_passes(slamb::explicit_mask::selection{mask.data()});
+  const auto drawn = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.2, .seed = 6}.at(t);
+  expect_selected_as_host(spec, drawn, [](const guarded_model& /*model*/) { return slamb::form_selected_gradient{}; });
+  const auto receive = [](const guarded_model& /*model*/) { return slamb::receive_selected_gradient{{}, 0.5F}; };
+  for (const bool has_lost : {true, false}) expect_selected_as_host(spec, drawn, receive, has_lost);
 }
 
 }  // namespace
@@ -196,7 +229,7 @@ TEST_CASE("CUDA placement: counts and places are the host's") {
         CAPTURE(number++);
         const std::vector<std::uint64_t> expected = placed_by_host(m.tensors(), selection);
         for_every_launch([&](const interpreter& launcher) {
-          CHECK(placed_by_kernels(launcher, m.view(), m.tensors().tiles().size(), selection) == expected);
+          check_places(placed_by_kernels(launcher, m.view(), m.tensors().tiles().size(), selection), expected);
         });
       });
     }
@@ -238,8 +271,10 @@ TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host"
     const guarded_model m(spec_of(alignment));
     const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
     const slamb::sum_received<rescaled> pass{tables.update(m.view()), 0.25F};
-    test_support::for_every_selection(m.tensors(), 6, [&](const auto& selection) {
-      const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
+    std::vector<std::vector<std::uint64_t>> places;
+    test_support::for_every_selection(
+        m.tensors(), 6, [&](const auto& selection) { places.push_back(placed_by_host(m.tensors(), selection)); });
+    for (const std::vector<std::uint64_t>& tile_first : places) {
       const guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec_of(alignment), true, true);
       const std::size_t tiles = m.tensors().tiles().size();
       std::vector<double> before = poisoned_doubles(tiles * 4 + 1);
@@ -257,7 +292,7 @@ TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host"
         CHECK(test_support::are_same(sums, first_sums));
       });
       if (tile_first.back() > tile_first[1]) CHECK(!test_support::are_same(first_sums, before));
-    });
+    }
   }
 }
 

@@ -117,26 +117,25 @@ TEST_CASE("failure: a communicator that throws in any round fails the step on al
 
 TEST_CASE("failure: after a step that failed on all ranks, training goes on as if it had not") {
   const experiment e = make_experiment(fault_model(), 123, 2, 5);
-  const auto check = [&e]<class Plain, class Flaky>(std::pair<Plain*, Flaky*> /*types*/,
-                                                    const typename Plain::options_type& options) {
-    const trajectory expected = test_support::train<Plain>(e, options);
+  const auto check = [&e](const test_support::optimizer_maker& make) {
+    const trajectory expected = test_support::train(e, make);
     for (std::uint64_t first = rounds_at_construction; first < 14; ++first) {
       int failures = 0;
       // Once, twice in a row, and once more later.
-      const trajectory reached = train_through_failures<Flaky>(e, options, {first, first + 1, first + 4}, failures);
+      const trajectory reached = train_through_failures(e, make, {first, first + 1, first + 4}, failures);
       CAPTURE(first);
       CHECK(same_bits(reached, expected));
       if (first < rounds_at_construction + 4) CHECK(failures >= 2);
     }
   };
-  using flaky = test_support::flaky_communicator<thread_communicator>;
-  check(std::pair<lamb*, slamb::lamb<flaky>*>{}, {});
-  check(std::pair<lamb*, slamb::lamb<flaky>*>{}, {.max_gradient_norm = 1.0});
-  check(std::pair<adamw*, slamb::adamw<flaky>*>{}, {});
-  check(std::pair<sparse<slamb::random_k<>>*, slamb::slamb<flaky>*>{}, {.local_steps = 2, .dense_below = 20});
-  check(std::pair<sparse<bernoulli>*, slamb::slamb<flaky, bernoulli>*>{}, {.local_steps = 2, .dense_below = 20});
-  check(std::pair<sparse<slamb::explicit_mask>*, slamb::slamb<flaky, slamb::explicit_mask>*>{},
-        {.local_steps = 2, .dense_below = 0});
+  using ranks = slamb::any_communicator<>;
+  using test_support::maker_of;
+  check(maker_of<slamb::lamb<ranks>>({}));
+  check(maker_of<slamb::lamb<ranks>>({.max_gradient_norm = 1.0}));
+  check(maker_of<slamb::adamw<ranks>>({}));
+  check(maker_of<slamb::slamb<ranks>>({.local_steps = 2, .dense_below = 20}));
+  check(maker_of<slamb::slamb<ranks, bernoulli>>({.local_steps = 2, .dense_below = 20}));
+  check(maker_of<slamb::slamb<ranks, slamb::explicit_mask>>({.local_steps = 2, .dense_below = 0}));
 }
 
 TEST_CASE("failure: a fresh group goes on from the parameters that a failed one has left") {
@@ -159,11 +158,11 @@ TEST_CASE("failure: a rank that stalls in a step ends in an exception on all ran
   using namespace std::chrono_literals;
   const experiment e = make_experiment(fault_model(), 125, 3, 2);
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/) {
-    thread_group group(3, {.timeout = 200ms});
+    thread_group group(3, {.timeout = 1s});
     group.inject({.rank = 2, .round = rounds_at_construction, .kind = fault_kind::stalls});
     const auto begin = std::chrono::steady_clock::now();
     const auto seen = train_until_failure<Optimizer>(e, {}, group);
-    CHECK(std::chrono::steady_clock::now() - begin < 15s);
+    CHECK(std::chrono::steady_clock::now() - begin < 60s);
     for (const failed_step& mine : seen) {
       CHECK(mine.threw);
       CHECK(mine.counted == 0);

@@ -12,35 +12,40 @@
 #include <utility>
 #include <vector>
 
+#include "instances/interpreted.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
+#include "support/made_optimizer.hpp"
 #include "support/recorded_backend.hpp"
 
 namespace {
 
+using test_support::maker_of;
 using test_support::recorded_backend;
 using test_support::recorded_communicator;
 using test_support::recording;
 
-using adamw = slamb::adamw<recorded_communicator, recorded_backend>;
-using lamb = slamb::lamb<recorded_communicator, recorded_backend>;
+using adamw = slamb::adamw<slamb::any_communicator<>, recorded_backend>;
+using lamb = slamb::lamb<slamb::any_communicator<>, recorded_backend>;
 template <class Compressor>
-using sparse = slamb::slamb<recorded_communicator, Compressor, slamb::rescaled_trust_ratio<>, recorded_backend>;
-using one_bit_adam = slamb::one_bit_adam<recorded_communicator, slamb::sign, recorded_backend>;
-using one_bit_lamb = slamb::one_bit_lamb<recorded_communicator, slamb::sign, recorded_backend>;
-using zero_one_adam = slamb::zero_one_adam<recorded_communicator, slamb::sign, recorded_backend>;
+using sparse = slamb::slamb<slamb::any_communicator<>, Compressor, slamb::rescaled_trust_ratio<>, recorded_backend>;
+using one_bit_adam = slamb::one_bit_adam<slamb::any_communicator<>, slamb::sign, recorded_backend>;
+using one_bit_lamb = slamb::one_bit_lamb<slamb::any_communicator<>, slamb::sign, recorded_backend>;
+using zero_one_adam = slamb::zero_one_adam<slamb::any_communicator<>, slamb::sign, recorded_backend>;
+
+using recorded_maker = test_support::maker_on<recorded_backend>;
 
 /// A rank's model in two groups, gradients that are made anew for each step, and an optimizer over them.
-template <class Optimizer>
-class trained_model {
+class model_on_graph {
  public:
-  trained_model(const typename Optimizer::options_type& options, slamb::thread_communicator communicator)
+  model_on_graph(const recorded_maker& make, slamb::thread_communicator communicator)
       : rank_(communicator.rank()),
         size_(communicator.size()),
         data_(make_data(1)),
         gradient_(make_data(0)),
-        optimizer_(make(options, communicator)) {}
+        optimizer_(make(parameters(), slamb::any_communicator<>(recorded_communicator(std::move(communicator), graph_)),
+                        recorded_backend{.to = &graph_})) {}
 
   /// Makes the gradients and the rates of step t; at every 97th, the gradient of one rank is not a number.
   void prepare(std::uint64_t t) {
@@ -51,12 +56,7 @@ class trained_model {
     rates_[0] = 0.01 / std::sqrt(static_cast<double>(t));
     rates_[1] = 0.5 * rates_[0];
   }
-  void step() {
-    if constexpr (requires(Optimizer & o) { o.step(slamb::learning_rates_at{}); })
-      optimizer_.step(slamb::learning_rates_at{rates_});
-    else
-      step_with_own_rates();
-  }
+  void step() { optimizer_.step(slamb::learning_rates_at{rates_}); }
   void step_with_own_rates() { optimizer_.step(std::span<const double>(rates_)); }
   void capture() {
     graph_.begin();
@@ -70,7 +70,7 @@ class trained_model {
   }
   void replay() const { graph_.replay(); }
 
-  Optimizer& optimizer() noexcept { return optimizer_; }
+  test_support::made_optimizer& optimizer() noexcept { return optimizer_; }
   recording& graph() noexcept { return graph_; }
   const std::vector<std::vector<float>>& data() const noexcept { return data_; }
 
@@ -84,15 +84,14 @@ class trained_model {
     }
     return all;
   }
-  Optimizer make(const typename Optimizer::options_type& options, slamb::thread_communicator& communicator) {
+  std::vector<slamb::parameter> parameters() {
     std::vector<slamb::parameter> parameters;
     for (std::size_t i = 0; i < data_.size(); ++i)
       parameters.push_back({.data = data_[i].data(),
                             .gradient = gradient_[i].data(),
                             .size = data_[i].size(),
                             .options = {.group = static_cast<int>(i % 2)}});
-    return Optimizer(parameters, options, recorded_communicator(std::move(communicator), graph_),
-                     recorded_backend{.to = &graph_});
+    return parameters;
   }
 
   int rank_;
@@ -100,20 +99,18 @@ class trained_model {
   recording graph_;
   std::vector<std::vector<float>> data_, gradient_;
   double rates_[2] = {};
-  Optimizer optimizer_;
+  test_support::made_optimizer optimizer_;
 };
 
 /// Trains twice: by `first` + `replays` steps, and by `first` steps and one that is captured and replayed.
-template <class Optimizer>
-void compare_replays(const typename Optimizer::options_type& options, std::uint64_t first, std::uint64_t replays,
-                     int ranks = 2) {
+void compare_replays(const recorded_maker& make, std::uint64_t first, std::uint64_t replays, int ranks) {
   std::vector<std::vector<float>> parameters[2][2];
   std::vector<std::byte> states[2][2];
   std::uint64_t steps[2][2] = {}, skipped[2][2] = {};
   for (const bool captures : {false, true})
     slamb::run_ranks(ranks, [&](slamb::thread_communicator communicator) {
       const int rank = communicator.rank();
-      trained_model<Optimizer> model(options, std::move(communicator));
+      model_on_graph model(make, std::move(communicator));
       for (std::uint64_t t = 1; t <= first + replays; ++t) {
         model.prepare(t);
         if (t == first + 1 && captures) model.capture();
@@ -137,15 +134,20 @@ void compare_replays(const typename Optimizer::options_type& options, std::uint6
   }
 }
 
-/// What is thrown when a step is captured after `first` others, and that nothing else has come of it.
 template <class Optimizer>
-std::string refusal_of_capture(const typename Optimizer::options_type& options, std::uint64_t first) {
+void compare_replays(const typename Optimizer::options_type& options, std::uint64_t first, std::uint64_t replays,
+                     int ranks = 2) {
+  compare_replays(test_support::maker_of<Optimizer>(options), first, replays, ranks);
+}
+
+/// What is thrown when a step is captured after `first` others, and that nothing else has come of it.
+std::string refusal_of_capture(const recorded_maker& make, std::uint64_t first) {
   std::string message;
   std::vector<std::vector<float>> parameters[2];
   for (const bool captures : {false, true})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       const int rank = communicator.rank();
-      trained_model<Optimizer> model(options, std::move(communicator));
+      model_on_graph model(make, std::move(communicator));
       for (std::uint64_t t = 1; t <= first + 2; ++t) {
         model.prepare(t);
         if (t == first + 1 && captures) {
@@ -163,6 +165,10 @@ std::string refusal_of_capture(const typename Optimizer::options_type& options, 
     });
   CHECK(parameters[0] == parameters[1]);
   return message;
+}
+template <class Optimizer>
+std::string refusal_of_capture(const typename Optimizer::options_type& options, std::uint64_t first) {
+  return refusal_of_capture(test_support::maker_of<Optimizer>(options), first);
 }
 
 bool says(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
@@ -197,7 +203,8 @@ TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
   for (const bool captures : {false, true})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       const int rank = communicator.rank();
-      trained_model<sparse<slamb::random_k<>>> model({.local_steps = 0, .dense_below = 20}, std::move(communicator));
+      model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}),
+                           std::move(communicator));
       for (std::uint64_t t = 1; t <= 12; ++t) {
         model.prepare(t);
         model.step();
@@ -231,7 +238,7 @@ TEST_CASE("graphs: what cannot be captured says why, and the optimizer goes on")
 
 TEST_CASE("graphs: what waits for the device does not do so while a step is captured") {
   slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
-    trained_model<lamb> model({}, std::move(communicator));
+    model_on_graph model(maker_of<lamb>({}), std::move(communicator));
     model.prepare(1);
     model.step();
     model.graph().begin();
@@ -242,7 +249,7 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
     CHECK(model.optimizer().statistics().step == 1);
   });
   slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
-    trained_model<one_bit_adam> model({.warm_up = {.steps = 1}}, std::move(communicator));
+    model_on_graph model(maker_of<one_bit_adam>({.warm_up = {.steps = 1}}), std::move(communicator));
     for (std::uint64_t t = 1; t <= 2; ++t) model.prepare(t), model.step();
     model.optimizer().measure_next_step();
     model.capture();
@@ -256,7 +263,7 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
 
 TEST_CASE("devices: a step that waits does so by the communicator, which knows of ranks that do not come") {
   slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
-    trained_model<sparse<slamb::random_k<>>> model({.local_steps = 3}, std::move(communicator));
+    model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 3}), std::move(communicator));
     std::vector<std::size_t> waits;
     for (std::uint64_t t = 1; t <= 7; ++t) {
       model.prepare(t);
@@ -280,7 +287,7 @@ TEST_CASE("learning rates in memory: a rate that is no rate is a step that is sk
   for (const double wrong : {-0.1, 1e39, std::numeric_limits<double>::infinity(), std::nan("")})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       const bool is_first = communicator.rank() == 0;
-      trained_model<lamb> model({}, std::move(communicator));
+      model_on_graph model(maker_of<lamb>({}), std::move(communicator));
       model.prepare(1);
       const auto before = model.data();
       const double rates[] = {0.1, is_first ? wrong : 0.1};

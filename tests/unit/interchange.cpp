@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "instances/interpreted.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 

@@ -7,7 +7,7 @@
 #include "../support/one_bit_record.hpp"
 #include "../support/record.hpp"
 #include "../support/replay.hpp"
-#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "instances/interpreted.hpp"
 
 namespace {
 

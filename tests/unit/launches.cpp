@@ -11,9 +11,8 @@
 
 #include "../../bench/bytes_of_steps.hpp"
 #include "../../bench/gpu/passes.hpp"
-#include "../../bench/gpu/watched_device.hpp"
-#include "slamb/backend/cuda/interpreted_backend.hpp"
 #include "slamb/slamb.hpp"
+#include "support/recorded_backend.hpp"
 
 namespace {
 
@@ -65,15 +64,7 @@ constexpr expected table[] = {
     {"zero_one_adam, exchange", 3, {8, 0, 1, 2}},
 };
 
-struct counted_backend : slamb::interpreted_backend {
-  bench::call_list* list = nullptr;
-
-  using executor_type = slamb::cuda::executor<bench::watched_device<slamb::cuda::interpreter, bench::call_list>>;
-  executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type({slamb::cuda::interpreter(most_blocks, order), *list});
-  }
-};
-
+using test_support::recorded_backend;
 using communicator = slamb::thread_communicator;
 
 /// What one rank's step was.
@@ -100,11 +91,10 @@ observed observe(const typename Optimizer::options_type& options, communicator r
   std::vector<slamb::parameter> tensors;
   for (std::size_t i = 0; i < 3; ++i)
     tensors.push_back({.data = parameters.data() + i * 30000, .gradient = gradients.data() + i * 30000, .size = 30000});
-  bench::call_list list;
-  counted_backend backend;
-  backend.list = &list;
+  test_support::recording device;
+  bench::call_list& list = device.calls;
   const int size = ranks.size();
-  Optimizer optimizer(tensors, options, std::move(ranks), backend);
+  Optimizer optimizer(tensors, options, std::move(ranks), recorded_backend{.to = &device, .cache_bytes = 16U << 20U});
   for (int i = 1; i < step; ++i) optimizer.step(0.001);
   const slamb::statistics before = optimizer.statistics();
   list.is_on = true;
@@ -140,24 +130,25 @@ void check(const std::string& name, int step, const typename Optimizer::options_
 }
 
 // The variance is frozen after the first step, or refreshed by it alone.
-template <bool Freezes>
 struct one_refresh {
+  bool freezes = false;
+
   struct state_type {};
   bool refreshes(const state_type& /*state*/, std::uint64_t tau) const { return tau == 2; }
   void advance(state_type& /*state*/, std::uint64_t /*tau*/) const {}
-  bool ends_after(std::uint64_t /*tau*/) const { return Freezes; }
+  bool ends_after(std::uint64_t /*tau*/) const { return freezes; }
 };
 
-template <bool Answer>
-struct always {
+struct same_answer {
+  bool exchanges_always = false;
+
   struct state_type {};
-  bool exchanges(const state_type& /*state*/, std::uint64_t /*tau*/) const { return Answer; }
+  bool exchanges(const state_type& /*state*/, std::uint64_t /*tau*/) const { return exchanges_always; }
   void advance(state_type& /*state*/) const {}
 };
 
-template <bool Freezes, bool Exchanges>
-using zero_one_adam = slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, communicator, counted_backend,
-                                                 one_refresh<Freezes>, always<Exchanges>>;
+using zero_one_adam = slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, communicator, recorded_backend,
+                                                 one_refresh, same_answer>;
 
 }  // namespace
 
@@ -171,16 +162,16 @@ TEST_CASE("launches: names of kernels are short") {
 }
 
 TEST_CASE("launches: AdamW, LAMB and SLAMB") {
-  check<slamb::adamw<communicator, counted_backend>>("adamw", 3);
-  check<slamb::lamb<communicator, counted_backend>>("lamb", 3);
-  using random_slamb = slamb::slamb<communicator, slamb::random_k<>, slamb::rescaled_trust_ratio<>, counted_backend>;
+  check<slamb::adamw<communicator, recorded_backend>>("adamw", 3);
+  check<slamb::lamb<communicator, recorded_backend>>("lamb", 3);
+  using random_slamb = slamb::slamb<communicator, slamb::random_k<>, slamb::rescaled_trust_ratio<>, recorded_backend>;
   check<random_slamb>("slamb", 3, {.compressor = {.block = 16}});
   check<random_slamb>("slamb, averages", 4, {.local_steps = 3});
 }
 
 TEST_CASE("launches: 1-bit Adam and 1-bit LAMB") {
-  using one_bit_adam = slamb::one_bit_adam<communicator, slamb::sign, counted_backend>;
-  using one_bit_lamb = slamb::one_bit_lamb<communicator, slamb::sign, counted_backend>;
+  using one_bit_adam = slamb::one_bit_adam<communicator, slamb::sign, recorded_backend>;
+  using one_bit_lamb = slamb::one_bit_lamb<communicator, slamb::sign, recorded_backend>;
   check<one_bit_adam>("one_bit_adam, warm-up", 2, {.warm_up = {.steps = 9}});
   check<one_bit_adam>("one_bit_adam", 3, {.compress_alone = true, .warm_up = {.steps = 1}});
   check<one_bit_lamb>("one_bit_lamb, warm-up", 2, {.warm_up = {.steps = 9}});
@@ -188,7 +179,11 @@ TEST_CASE("launches: 1-bit Adam and 1-bit LAMB") {
 }
 
 TEST_CASE("launches: 0/1 Adam") {
-  check<zero_one_adam<false, false>>("zero_one_adam, gradient in codes", 3, {.compress_alone = true});
-  check<zero_one_adam<true, false>>("zero_one_adam, local step", 3, {.compress_alone = true});
-  check<zero_one_adam<true, true>>("zero_one_adam, exchange", 3, {.compress_alone = true});
+  const auto check_step = [](const std::string& name, bool freezes, bool exchanges) {
+    check<zero_one_adam>(name, 3,
+                         {.compress_alone = true, .variance_schedule = {freezes}, .local_schedule = {exchanges}});
+  };
+  check_step("zero_one_adam, gradient in codes", false, false);
+  check_step("zero_one_adam, local step", true, false);
+  check_step("zero_one_adam, exchange", true, true);
 }

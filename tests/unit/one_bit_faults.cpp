@@ -30,8 +30,6 @@ using test_support::replica;
 using test_support::rounds_at_construction;
 using test_support::trajectory;
 
-using flaky = test_support::flaky_communicator<thread_communicator>;
-
 using adam = slamb::one_bit_adam<thread_communicator>;
 using lamb = slamb::one_bit_lamb<thread_communicator>;
 using zero_one = slamb::zero_one_adam<thread_communicator>;
@@ -134,29 +132,29 @@ TEST_CASE("failure: a communicator that throws in either phase of an exchange ch
 }
 
 TEST_CASE("failure: after a step that failed on all ranks, 1-bit training goes on as if it had not, errors as well") {
-  const auto check = []<class Plain, class Flaky>(std::pair<Plain*, Flaky*> /*types*/, const model& tensors,
-                                                  const typename Plain::options_type& options) {
+  const auto check = [](const model& tensors, const test_support::optimizer_maker& make) {
     const experiment e = make_experiment(tensors, 143, 2, 7);
-    const trajectory expected = test_support::train<Plain>(e, options);
+    const trajectory expected = test_support::train(e, make);
     for (std::uint64_t first = rounds_at_construction; first < 18; ++first) {
       int failures = 0;
       // Once, twice in a row, and once more later.
-      const trajectory reached =
-          test_support::train_through_failures<Flaky>(e, options, {first, first + 1, first + 4}, failures);
+      const trajectory reached = test_support::train_through_failures(e, make, {first, first + 1, first + 4}, failures);
       CAPTURE(first);
       CHECK(test_support::same_bits(reached, expected));
       if (first < rounds_at_construction + 4) CHECK(failures >= 2);
     }
   };
+  using ranks = slamb::any_communicator<>;
+  using test_support::maker_of;
   for (const bool partly : {false, true}) {
     const model tensors = partly ? partly_compressed() : test_support::fault_model();
-    check(std::pair<adam*, slamb::one_bit_adam<flaky>*>{}, tensors, {.warm_up = {2}});
-    check(std::pair<lamb*, slamb::one_bit_lamb<flaky>*>{}, tensors, {.warm_up = {2}});
-    check(std::pair<lamb*, slamb::one_bit_lamb<flaky>*>{}, tensors,
-          {.warm_up = {1}, .compressor = {.scales = scale_sharing::per_tensor}});
-    check(std::pair<zero_one*, slamb::zero_one_adam<flaky>*>{}, tensors, {.variance_schedule = short_variance});
-    check(std::pair<zero_one*, slamb::zero_one_adam<flaky>*>{}, tensors,
-          {.variance_schedule = {.freeze_step = 0}, .local_schedule = {.scaler = 1, .clipper = 2}});
+    check(tensors, maker_of<slamb::one_bit_adam<ranks>>({.warm_up = {2}}));
+    check(tensors, maker_of<slamb::one_bit_lamb<ranks>>({.warm_up = {2}}));
+    check(tensors,
+          maker_of<slamb::one_bit_lamb<ranks>>({.warm_up = {1}, .compressor = {.scales = scale_sharing::per_tensor}}));
+    check(tensors, maker_of<slamb::zero_one_adam<ranks>>({.variance_schedule = short_variance}));
+    check(tensors, maker_of<slamb::zero_one_adam<ranks>>(
+                       {.variance_schedule = {.freeze_step = 0}, .local_schedule = {.scaler = 1, .clipper = 2}}));
   }
 }
 
@@ -165,11 +163,11 @@ TEST_CASE("failure: a rank that stalls in an exchange ends in an exception on al
   const experiment e = make_experiment(test_support::fault_model(), 144, 3, 3);
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/, const typename Optimizer::options_type& options,
                                            std::uint64_t round) {
-    thread_group group(3, {.timeout = 200ms});
+    thread_group group(3, {.timeout = 1s});
     group.inject({.rank = 2, .round = rounds_at_construction + round, .kind = fault_kind::stalls});
     const auto begin = std::chrono::steady_clock::now();
     const auto seen = test_support::train_until_failure<Optimizer>(e, options, group);
-    CHECK(std::chrono::steady_clock::now() - begin < 15s);
+    CHECK(std::chrono::steady_clock::now() - begin < 60s);
     const trajectory expected = test_support::train<Optimizer>(e, options);
     for (std::size_t rank = 0; rank < seen.size(); ++rank) {
       CHECK(seen[rank].threw);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -39,11 +40,13 @@ struct quantizer_settings {
   std::uint32_t block = 128;
   bool zero_aware = false;
   std::uint64_t seed = 1;
+  bool by_default = false;  ///< all as the quantizer has it
 };
 
 template <class Quantizer>
 Quantizer quantizer_of(const quantizer_settings& s) {
   Quantizer q;
+  if (s.by_default) return q;
   if constexpr (requires { q.scales; })
     q.scales = s.per_tensor ? slamb::scale_sharing::per_tensor : slamb::scale_sharing::fused;
   if constexpr (requires { q.block; }) q.block = s.block;
@@ -55,8 +58,20 @@ Quantizer quantizer_of(const quantizer_settings& s) {
 /// A quantizer with an error feedback.
 struct combination {
   exchange_scheme (*scheme)(const quantizer_settings&);
-  exchange_history (*run)(const exchange_setup&, const quantizer_settings&);
+  std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool alone_too);
+
+  exchange_history run(const exchange_setup& setup, const quantizer_settings& s) const {
+    return run_exchanges(setup, [&] { return make(s, setup.alone_too); });
+  }
+  observation observed(const exchange_setup& setup, const quantizer_settings& s) const {
+    return {setup, scheme(s), run(setup, s)};
+  }
 };
+
+template <class Quantizer, class ErrorFeedback>
+std::unique_ptr<any_exchange> make_exchange(const quantizer_settings& s, bool alone_too) {
+  return std::make_unique<exchange_of<Quantizer, ErrorFeedback>>(quantizer_of<Quantizer>(s), alone_too);
+}
 
 template <class Quantizer>
 struct meaning;  // its name and model
@@ -83,11 +98,7 @@ exchange_scheme scheme_of(const quantizer_settings& s) {
 
 template <class Quantizer, class... ErrorFeedbacks>
 void append(std::vector<combination>& all) {
-  (all.push_back({&scheme_of<Quantizer, ErrorFeedbacks>,
-                  [](const exchange_setup& setup, const quantizer_settings& s) {
-                    return run_exchanges<Quantizer, ErrorFeedbacks>(setup, quantizer_of<Quantizer>(s));
-                  }}),
-   ...);
+  (all.push_back({&scheme_of<Quantizer, ErrorFeedbacks>, &make_exchange<Quantizer, ErrorFeedbacks>}), ...);
 }
 
 using sign = slamb::sign;
@@ -116,10 +127,10 @@ SLAMB_MEANING(odd_floats, code_models::odd_floats)
 const std::vector<combination>& combinations() {
   static const std::vector<combination> all = [] {
     std::vector<combination> made;
-    append<sign, no_error_feedback, residual<>, residual<bfloat16>, two_sided<>, two_sided<bfloat16>>(made);
+    append<sign, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
     append<l1_sign, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<slamb::int8, no_error_feedback, two_sided<>, two_sided<bfloat16>>(made);
-    append<slamb::int4, residual<>, two_sided<>, two_sided<bfloat16>>(made);
+    append<slamb::int8, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<slamb::int4, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
     append<slamb::natural, residual<bfloat16>, two_sided<>>(made);
     append<slamb::bf16, no_error_feedback, residual<>, two_sided<>>(made);
     append<slamb::fp16, residual<bfloat16>, two_sided<>>(made);
@@ -134,8 +145,7 @@ const std::vector<combination>& combinations() {
 
 template <class Quantizer, class ErrorFeedback>
 observation observed(const exchange_setup& setup, const quantizer_settings& s = {}) {
-  return {setup, scheme_of<Quantizer, ErrorFeedback>(s),
-          run_exchanges<Quantizer, ErrorFeedback>(setup, quantizer_of<Quantizer>(s))};
+  return combination{&scheme_of<Quantizer, ErrorFeedback>, &make_exchange<Quantizer, ErrorFeedback>}.observed(setup, s);
 }
 
 // ------------------------------------------------------------------------------------------------- random setups
@@ -313,8 +323,8 @@ double norm_of(const std::vector<float>& values) {
   return std::sqrt(squares);
 }
 
-template <class Quantizer>
-error_sizes errors_of_many_exchanges() {
+/// @param make  of a quantizer with errors on both sides
+error_sizes errors_of_many_exchanges(std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool)) {
   exchange_setup setup{.tensors = {{1000}, {4096}, {300}}, .world = 4};
   const std::size_t n = total_size(setup.tensors);
   constexpr std::uint64_t exchanges = 30;
@@ -329,7 +339,7 @@ error_sizes errors_of_many_exchanges() {
     }
   }
   error_sizes sizes;
-  for (const auto& of_ranks : run_exchanges<Quantizer, two_sided<>>(setup, Quantizer{})) {
+  for (const auto& of_ranks : run_exchanges(setup, [&] { return make({.by_default = true}, false); })) {
     double server_squares = 0.0;
     for (const exchange_record& r : of_ranks) {
       const double server = norm_of(r.server_error);
@@ -408,7 +418,7 @@ TEST_CASE("quantized exchange: random combinations of quantizers, feedbacks, ran
         fill(made, ++index, world);
         const quantizer_settings settings = random_settings(index);
         made.exchanged.threads = 1 + static_cast<unsigned>(index % 2);
-        const observation o(made.exchanged, c.scheme(settings), c.run(made.exchanged, settings));
+        const observation o = c.observed(made.exchanged, settings);
         CAPTURE(index);
         CAPTURE(o.scheme.name);
         CHECK(fault_of_equations(o) == "");
@@ -540,11 +550,12 @@ TEST_CASE("quantized exchange: errors stay bounded over many exchanges") {
   const auto norms_below = [](const error_sizes& s, double bound) {
     return s.worker_norm > 0.0 && s.worker_norm < bound && s.server_norm > 0.0 && s.server_norm < bound;
   };
-  CHECK(norms_below(errors_of_many_exchanges<sign>(), 4.0));
-  CHECK(norms_below(errors_of_many_exchanges<l1_sign>(), 4.0));
-  CHECK(norms_below(errors_of_many_exchanges<slamb::natural>(), 0.65));  // of z², an eighth at most: 1/(√8 − 1)
-  CHECK_FALSE(norms_below(errors_of_many_exchanges<loud_sign>(), 1000.0));
-  CHECK_FALSE(norms_below(errors_of_many_exchanges<odd_floats>(), 1000.0));  // which has none
+  CHECK(norms_below(errors_of_many_exchanges(make_exchange<sign, two_sided<>>), 4.0));
+  CHECK(norms_below(errors_of_many_exchanges(make_exchange<l1_sign, two_sided<>>), 4.0));
+  CHECK(norms_below(errors_of_many_exchanges(make_exchange<slamb::natural, two_sided<>>),
+                    0.65));  // of z², an eighth at most: 1/(√8 − 1)
+  CHECK_FALSE(norms_below(errors_of_many_exchanges(make_exchange<loud_sign, two_sided<>>), 1000.0));
+  CHECK_FALSE(norms_below(errors_of_many_exchanges(make_exchange<odd_floats, two_sided<>>), 1000.0));  // which has none
 
   // Elements: what is lost is at most the part u of the largest, so that E ≤ u (X + E), and of the mean u (X + E) + ….
   const auto elements_below = [](const error_sizes& s, double u) {
@@ -552,11 +563,11 @@ TEST_CASE("quantized exchange: errors stay bounded over many exchanges") {
     return s.worker_element > 0.0 && s.worker_element < bound && s.server_element > 0.0 &&
            s.server_element < bound * (1.0 + u) / (1.0 - u);
   };
-  CHECK(elements_below(errors_of_many_exchanges<slamb::int8>(), 1.0 / 127.0));
-  CHECK(elements_below(errors_of_many_exchanges<slamb::int4>(), 1.0 / 7.0));
-  CHECK(elements_below(errors_of_many_exchanges<slamb::bf16>(), 0x1p-8));
-  CHECK(elements_below(errors_of_many_exchanges<slamb::fp16>(), 0x1p-11));
-  CHECK_FALSE(elements_below(errors_of_many_exchanges<slamb::int4>(), 1.0 / 127.0));
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::int8, two_sided<>>), 1.0 / 127.0));
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::int4, two_sided<>>), 1.0 / 7.0));
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::bf16, two_sided<>>), 0x1p-8));
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::fp16, two_sided<>>), 0x1p-11));
+  CHECK_FALSE(elements_below(errors_of_many_exchanges(make_exchange<slamb::int4, two_sided<>>), 1.0 / 127.0));
 }
 
 TEST_CASE("quantized exchange: a number that is not finite stops all ranks and leaves all errors, wherever it is") {
@@ -584,7 +595,7 @@ TEST_CASE("quantized exchange: once its errors are cleared, an exchange is like 
   std::array<std::vector<float>, 4> results;  // two of each, before and after
   slamb::run_ranks(3, [&](slamb::thread_communicator communicator) {
     const auto number = static_cast<std::size_t>(communicator.rank());
-    exchanging_rank<sign, two_sided<>> rank(made.exchanged, {}, std::move(communicator));
+    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (i == 2) rank.clear_errors();
       const exchange_record now = rank.exchange(made.exchanged.gradients[i % 2][number]);
@@ -606,7 +617,7 @@ TEST_CASE("quantized exchange: elements that no longer take part leave no error 
   const quantizer_settings settings{.zero_aware = true};
   slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
     const auto number = static_cast<std::size_t>(communicator.rank());
-    exchanging_rank<sign, two_sided<>> rank(made.exchanged, quantizer_of<sign>(settings), std::move(communicator));
+    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>(settings, true), std::move(communicator));
     for (std::size_t t = 0; t < history.size(); ++t) {
       if (t > 0) rank.change_variance(variances[t % 2]);
       history[t][number] = rank.exchange(made.exchanged.gradients[t][number]);
@@ -644,7 +655,7 @@ TEST_CASE("quantized exchange: as many collectives for 398 tensors as for one") 
 TEST_CASE("quantized exchange: the rig sees a byte that is written where it should not be") {
   slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
     small_setup made(1);
-    exchanging_rank<sign, two_sided<>> rank(made.exchanged, {}, std::move(communicator));
+    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
     CHECK(rank.is_intact());
     std::vector<std::byte*> guarded{rank.raw_buffer().data() - 1, rank.raw_buffer().data() + rank.raw_buffer().size(),
                                     rank.raw_memory().data() - 1, rank.raw_memory().data() + rank.raw_memory().size()};

@@ -16,7 +16,6 @@
 
 namespace {
 
-using test_support::any_run;
 using test_support::complaints;
 using test_support::experiment;
 using test_support::make_experiment;
@@ -265,7 +264,7 @@ TEST_CASE("saved states: go from one backend to the other in the middle of every
           if (t > 0) r.mine.set_values(expected.values[t - 1][r.rank]);
           r.wrong.require(r.run.save_state() == states[t][r.rank], "the state is not the same" + at_step(t));
           r.wrong.require(r.run.statistics(false).step == t, "t is not restored" + at_step(t));
-          r.run.move();
+          r.move_run();
         });
         for (std::size_t t = when; t < e.steps(); ++t)
           for (std::size_t rank = 0; rank < states[t].size(); ++rank)
@@ -282,7 +281,7 @@ TEST_CASE("optimizers: can be moved between steps, and run beside another") {
           [](const refusing_recipe& /*recipe*/, const run_maker& make, const experiment& e, complaints& wrong) {
             const outcome expected = run_all(e, make, wrong);
             const outcome reached = run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
-              r.run.move();
+              r.move_run();
               if (t != 4) return;
               complaints of_other;
               experiment other = make_experiment({{70}, {300}}, 271, 1, 3);

@@ -30,6 +30,8 @@ using test_support::checkpoints;
 using test_support::course;
 using test_support::experiment;
 using test_support::lonely_rank;
+using test_support::made_optimizer;
+using test_support::make_one;
 using test_support::maker_of;
 using test_support::model;
 using test_support::optimizer_maker;
@@ -212,17 +214,17 @@ descent descend(const test_support::quadratic& problem, const optimizer_maker& m
   slamb::run_ranks(problem.ranks(), [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     test_support::replica mine(tensors, from == nullptr ? problem.start() : (*from)[0].values);
-    const auto run = make(mine.parameters(), std::move(communicator));
-    if (from != nullptr) run->load_state((*from)[whose(rank)].state, {.from_other_ranks = true});
-    all.said_first[rank] = run->statistics(true);
+    made_optimizer run = make_one(make, mine.parameters(), std::move(communicator));
+    if (from != nullptr) run.load_state((*from)[whose(rank)].state, {.from_other_ranks = true});
+    all.said_first[rank] = run.statistics(true);
     std::vector<float> gradient(problem.size());
     for (int step = 0; step < steps; ++step) {
       const std::vector<float> values = mine.values();
       problem.gradient(static_cast<int>(rank), std::span(values), std::span(gradient));
       mine.set_gradient(gradient);
-      run->step(std::span(&rate, 1));
+      run.step(std::span(&rate, 1));
     }
-    all.end[rank] = {run->save_state(), mine.values()};
+    all.end[rank] = {run.save_state(), mine.values()};
   });
   return all;
 }
@@ -450,29 +452,29 @@ TEST_CASE("saved state: of another rank, or of another number of ranks, is refus
       slamb::run_ranks(2, [&, when = when, &make = make](thread_communicator communicator) {
         const int rank = communicator.rank();
         test_support::replica mine(two.tensors, two.start);
-        const auto run = make(mine.parameters(), std::move(communicator));
-        const checkpoint before{run->save_state(), mine.values()};
+        made_optimizer run = make_one(make, mine.parameters(), std::move(communicator));
+        const checkpoint before{run.save_state(), mine.values()};
         std::string refusal;
         try {
-          run->load_state(whole.at[when][static_cast<std::size_t>(rank)].state, {});
+          run.load_state(whole.at[when][static_cast<std::size_t>(rank)].state, {});
         } catch (const std::invalid_argument& error) {
           refusal = error.what();
         }
         const std::string mine_is = "rank " + std::to_string(rank) + " of ";
         CHECK(contains(refusal, "the state of " + mine_is + "3, but this is " + mine_is + "2; with restore_options{"));
         CHECK(contains(refusal, "{.from_other_ranks = true} it is taken without its errors"));
-        CHECK(checkpoint{run->save_state(), mine.values()} == before);
-        run->load_state(whole.at[when][static_cast<std::size_t>(rank)].state, {.from_other_ranks = true});
-        const slamb::statistics said = run->statistics(true);
+        CHECK(checkpoint{run.save_state(), mine.values()} == before);
+        run.load_state(whole.at[when][static_cast<std::size_t>(rank)].state, {.from_other_ranks = true});
+        const slamb::statistics said = run.statistics(true);
         CHECK(said.step == when);
         for (const double error : said.worker_error) CHECK(error == 0.0);
       });
       slamb::run_ranks(3, [&, when = when, &make = make](thread_communicator communicator) {
         const auto other = static_cast<std::size_t>((communicator.rank() + 1) % 3);
         test_support::replica mine(three.tensors, three.start);
-        const auto run = make(mine.parameters(), std::move(communicator));
-        CHECK_THROWS_AS(run->load_state(whole.at[when][other].state, {}), std::invalid_argument);
-        CHECK_NOTHROW(run->load_state(whole.at[when][other].state, {.from_other_ranks = true}));
+        made_optimizer run = make_one(make, mine.parameters(), std::move(communicator));
+        CHECK_THROWS_AS(run.load_state(whole.at[when][other].state, {}), std::invalid_argument);
+        CHECK_NOTHROW(run.load_state(whole.at[when][other].state, {.from_other_ranks = true}));
       });
     }
   }
@@ -602,23 +604,23 @@ TEST_CASE("saved state: errors of chunks that lie elsewhere are refused, and lef
   slamb::run_ranks(2, [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     test_support::replica mine(e.tensors, e.start);
-    const auto run = maker_of<signed_adamw>({.compressor = {.scales = scale_sharing::per_tensor}})(
-        mine.parameters(), std::move(communicator));
+    made_optimizer run = make_one(maker_of<signed_adamw>({.compressor = {.scales = scale_sharing::per_tensor}}),
+                                  mine.parameters(), std::move(communicator));
     const bytes& state = fused.at[3][rank].state;
-    REQUIRE(run->save_state().size() == state.size());
+    REQUIRE(run.save_state().size() == state.size());
     std::string refusal;
     try {
-      run->load_state(state, {});
+      run.load_state(state, {});
     } catch (const std::invalid_argument& error) {
       refusal = error.what();
     }
     CHECK(contains(refusal, "a state of other chunks of messages"));
     CHECK(contains(refusal, "with restore_options{.from_other_ranks = true} it is taken without its errors"));
-    CHECK(run->statistics(false).step == 0);
-    run->load_state(state, {.from_other_ranks = true});
-    CHECK(run->statistics(true).step == 3);
-    CHECK(run->statistics(true).norm.momentum == doctest::Approx(fused.said[3][rank].norm.momentum));
-    CHECK(run->statistics(true).worker_error == std::vector<double>{0.0});
+    CHECK(run.statistics(false).step == 0);
+    run.load_state(state, {.from_other_ranks = true});
+    CHECK(run.statistics(true).step == 3);
+    CHECK(run.statistics(true).norm.momentum == doctest::Approx(fused.said[3][rank].norm.momentum));
+    CHECK(run.statistics(true).worker_error == std::vector<double>{0.0});
     CHECK(fused.said[3][rank].worker_error[0] > 0.0);
   });
 }

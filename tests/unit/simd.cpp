@@ -141,6 +141,18 @@ TEST_CASE("simd: a product is rounded before it is added, whatever the processor
                     [](float a, float b) { return rounded_product(a, b) + rounded_product(b, b); }, same) == 0);
 }
 
+TEST_CASE("rounded_product: is rounded before it is added, in scalar code too") {
+  // (1 + e)² is 1 + 2e + e², of which e² is lost where the product is rounded and kept where it is fused with the sum.
+  volatile float small = 1.0F + 0x1p-12F;
+  volatile double tiny = 1.0 + 0x1p-27;
+  const float a = small;
+  const double b = tiny;
+  CHECK(slamb::rounded_product(a, a) - (1.0F + 0x1p-11F) == 0.0F);
+  CHECK(slamb::rounded_product(b, b) - (1.0 + 0x1p-26) == 0.0);
+  CHECK(std::fma(a, a, -(1.0F + 0x1p-11F)) == 0x1p-24F);
+  CHECK(std::fma(b, b, -(1.0 + 0x1p-26)) == 0x1p-54);
+}
+
 TEST_CASE("simd: minimum and maximum are those of real.hpp bit for bit, also where one of them is NaN") {
   using slamb::maximum;
   using slamb::minimum;

@@ -37,7 +37,8 @@ static_assert(slamb::has_all_reduce_sum<thread_communicator, std::int8_t>);
 static_assert(!slamb::has_all_reduce_sum<thread_communicator, bool>);
 static_assert(!slamb::has_broadcast<thread_communicator, std::string>);
 
-constexpr auto at_once = 5s;  // far below the default timeout of 30 s, far above what a busy machine needs
+constexpr auto at_once = 20s;  // below the default timeout of 30 s, far above what a busy machine needs
+constexpr auto brief = 1s;     // a timeout that runs out; ranks of a busy machine are less apart
 
 template <class T = float>
 void sum(thread_communicator& communicator, std::size_t count = 1) {
@@ -85,6 +86,16 @@ report run_and_catch(thread_group& group, const std::function<void(thread_commun
   result.elapsed = std::chrono::steady_clock::now() - start;
   return result;
 }
+
+/// Counts down as its scope is left, by an exception too.
+struct counted_down_at_the_end {
+  std::latch& latch;
+
+  explicit counted_down_at_the_end(std::latch& counted) : latch(counted) {}
+  counted_down_at_the_end(const counted_down_at_the_end&) = delete;
+  counted_down_at_the_end& operator=(const counted_down_at_the_end&) = delete;
+  ~counted_down_at_the_end() { latch.count_down(); }
+};
 
 const std::string failed = "communicator_error: slamb: the thread_group failed: ";
 
@@ -317,15 +328,22 @@ TEST_CASE("thread_communicator: a root that is no rank is refused") {
 // leave
 
 TEST_CASE("thread_communicator: a rank that comes too late is named on every rank") {
-  thread_group group(3, {.timeout = 200ms});
-  const report result = run_and_catch(group, [](thread_communicator& communicator) {
-    if (communicator.rank() == 1) std::this_thread::sleep_for(600ms);
+  thread_group group(3, {.timeout = brief});
+  std::latch started(3);
+  std::latch gave_up(2);
+  const report result = run_and_catch(group, [&](thread_communicator& communicator) {
+    started.arrive_and_wait();
+    if (communicator.rank() == 1) {
+      gave_up.wait();
+      return sum(communicator, 5);
+    }
+    const counted_down_at_the_end counts{gave_up};
     sum(communicator, 5);
   });
   CHECK(result.all_are(failed +
-                       "after 200 ms rank 1 had not arrived in the collective of the others: ranks 0, 2 called "
+                       "after 1000 ms rank 1 had not arrived in the collective of the others: ranks 0, 2 called "
                        "all_reduce_sum of 5 float32"));
-  CHECK(result.elapsed >= 200ms);
+  CHECK(result.elapsed >= brief);
   CHECK(result.elapsed < at_once);
 }
 
@@ -465,16 +483,18 @@ TEST_CASE("fault: throws fails every rank at once in the planned round") {
 }
 
 TEST_CASE("fault: stalls makes every rank time out, the stalled one too") {
-  thread_group group(3, {.timeout = 200ms});
+  thread_group group(3, {.timeout = brief});
   group.inject({.rank = 0, .round = 1, .kind = fault_kind::stalls});
-  const report result = run_and_catch(group, [](thread_communicator& communicator) {
+  std::latch started(3);
+  const report result = run_and_catch(group, [&started](thread_communicator& communicator) {
+    started.arrive_and_wait();
     sum(communicator);
     broadcast_from(communicator, 2);
   });
   CHECK(result.all_are(failed +
-                       "after 200 ms rank 0 had not arrived in the collective of the others: ranks 1, 2 called "
+                       "after 1000 ms rank 0 had not arrived in the collective of the others: ranks 1, 2 called "
                        "broadcast of 3 float32 from root 2"));
-  CHECK(result.elapsed >= 200ms);
+  CHECK(result.elapsed >= brief);
   CHECK(result.elapsed < at_once);
 }
 
@@ -634,9 +654,16 @@ TEST_CASE("run_ranks: a wrong argument of one rank is the root cause") {
 
 TEST_CASE("run_ranks: of exceptions without collectives the first in time is rethrown") {
   const auto run = [] {
-    slamb::run_ranks(3, [](thread_communicator communicator) {
-      std::this_thread::sleep_for(communicator.rank() == 1 ? 0ms : 300ms);
-      throw std::runtime_error("rank " + std::to_string(communicator.rank()));
+    std::latch thrown(1);
+    slamb::run_ranks(3, [&thrown](thread_communicator communicator) {
+      const std::runtime_error error("rank " + std::to_string(communicator.rank()));
+      if (communicator.rank() == 1) {
+        const counted_down_at_the_end counts{thrown};
+        throw error;
+      }
+      thrown.wait();
+      std::this_thread::sleep_for(300ms);  // until it has been caught
+      throw error;
     });
   };
   CHECK_THROWS_WITH_AS(run(), "rank 1", std::runtime_error);

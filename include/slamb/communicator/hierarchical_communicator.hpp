@@ -10,24 +10,6 @@
 
 namespace slamb {
 
-namespace detail {
-
-// What a Communicator may have beside its collectives.
-template <class C>
-concept has_abort = requires(C& c, const std::string& reason) {
-  c.abort(reason);
-};
-template <class C>
-concept has_check = requires(C& c) {
-  c.check();
-};
-template <class C, class Stream>
-concept has_wait = requires(C& c, Stream stream) {
-  c.wait(stream);
-};
-
-}  // namespace detail
-
 /// A node of several ranks as one rank: an optimizer averages the gradients of the node's ranks by `Intra`, in full
 /// precision, and exchanges what it sends, compressed or not, by `Inter` between the nodes' leaders, local rank 0 of each.
 /// `Intra` broadcasts what comes of it. For nodes whose ranks reach each other much faster than other nodes.

@@ -15,6 +15,67 @@
 
 namespace slamb {
 
+namespace detail {
+
+/// The ranks of a group on their threads: the same code for every body.
+class rank_threads {
+ public:
+  using body_type = void (*)(const void* context, thread_communicator communicator);
+
+  rank_threads(thread_group& group, body_type body, const void* context)
+      : group_(group), body_(body), context_(context) {}
+
+  /// Runs all of them to their end; see `run_ranks`.
+  void run() {
+    std::vector<thread_communicator> communicators;
+    communicators.reserve(static_cast<std::size_t>(group_.size()));
+    for (int rank = 0; rank < group_.size(); ++rank) communicators.push_back(group_.communicator(rank));
+    std::vector<std::thread> threads;
+    threads.reserve(communicators.size());
+    try {
+      for (thread_communicator& communicator : communicators)
+        threads.emplace_back(&rank_threads::run_rank, this, std::move(communicator));
+    } catch (...) {
+      group_.abort("a thread could not be started");
+      for (std::thread& thread : threads) thread.join();
+      throw;
+    }
+    for (std::thread& thread : threads) thread.join();
+    rethrow_cause();
+  }
+
+ private:
+  struct failure {
+    int rank;
+    std::exception_ptr what;
+  };
+
+  void run_rank(thread_communicator communicator) {
+    const int rank = communicator.rank();
+    try {
+      body_(context_, std::move(communicator));
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      failures_.push_back({rank, std::current_exception()});
+    }
+  }
+
+  void rethrow_cause() const {
+    if (failures_.empty()) return;
+    const auto cause = std::find_if(failures_.begin(), failures_.end(),
+                                    [this](const failure& f) { return group_.failed_because_of(f.rank); });
+    std::rethrow_exception(cause != failures_.end() ? cause->what : failures_.front().what);
+  }
+
+  thread_group& group_;
+  body_type body_;
+  const void* context_;
+  std::mutex mutex_;
+  std::vector<failure> failures_;  // in the order of time
+};
+
+}  // namespace detail
+
 /// Calls `body(thread_communicator)` for each rank of `group` at once, each on its own thread, and joins them.
 ///
 /// @throws what a rank threw first, not what its peers threw because of it
@@ -22,35 +83,14 @@ namespace slamb {
 template <class F>
 requires std::invocable<F&, thread_communicator>
 void run_ranks(thread_group& group, F&& body) {
-  std::vector<thread_communicator> communicators;
-  communicators.reserve(static_cast<std::size_t>(group.size()));
-  for (int rank = 0; rank < group.size(); ++rank) communicators.push_back(group.communicator(rank));
-
-  std::mutex mutex;
-  std::vector<std::pair<int, std::exception_ptr>> failures;  // [rank, exception] in the order of time
-  const auto run_rank = [&](thread_communicator communicator) {
-    const int rank = communicator.rank();
-    try {
-      std::invoke(body, std::move(communicator));
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failures.emplace_back(rank, std::current_exception());
-    }
-  };
-
-  std::vector<std::jthread> threads;  // which join when they are destroyed
-  threads.reserve(communicators.size());
-  try {
-    for (thread_communicator& communicator : communicators) threads.emplace_back(run_rank, std::move(communicator));
-  } catch (...) {
-    group.abort("a thread could not be started");
-    throw;
-  }
-  threads.clear();
-  const auto cause = std::find_if(failures.begin(), failures.end(),
-                                  [&](const auto& failure) { return group.failed_because_of(failure.first); });
-  if (cause != failures.end()) std::rethrow_exception(cause->second);
-  if (!failures.empty()) std::rethrow_exception(failures.front().second);
+  const auto call = [&body](thread_communicator communicator) { std::invoke(body, std::move(communicator)); };
+  detail::rank_threads(
+      group,
+      [](const void* context, thread_communicator communicator) {
+        (*static_cast<const decltype(call)*>(context))(std::move(communicator));
+      },
+      &call)
+      .run();
 }
 
 /// The same with a group of its own.

@@ -10,6 +10,7 @@
 #include "slamb/compressor/round_robin.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/core/real.hpp"
 
 namespace slamb {
 
@@ -67,7 +68,8 @@ struct random_k {
       return std::min(size, (blocks + slots() - 1) / slots() * block);
     } else {  // exceeded with a probability below 1e-23; `step()` refuses such a draw before anything is sent
       const auto n = static_cast<double>(blocks);
-      const double most = n * k + 10.0 * std::sqrt(n * k * (1.0 - k)) + 64.0;
+      const double expected = rounded_product(n, k);  // ranks on other processors must come to the same bytes
+      const double most = expected + rounded_product(10.0, std::sqrt(expected * (1.0 - k))) + 64.0;
       return std::min(size, static_cast<std::uint64_t>(most) * block);
     }
   }

@@ -5,13 +5,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {
@@ -22,6 +22,13 @@ constexpr std::uint64_t hash_of(std::string_view text) noexcept {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
   return hash;
 }
+
+/// Ranks that can add what they have in host memory.
+struct summing_ranks {
+  int rank = 0;
+  int size = 1;
+  std::function<void(std::span<float> values)> all_reduce_sum;  ///< `values` [n] become their sum over ranks
+};
 
 /// A list of named facts that must be the same on all ranks.
 class agreement {
@@ -37,9 +44,8 @@ class agreement {
   /// Compares with the other ranks, by all_reduce_sum of floats: each rank fills its own place, 16 bits a float.
   ///
   /// @throws disagreement_error on every rank, naming the first fact that differs and two ranks with their values
-  template <class Communicator, class Stream>
-  void require(Communicator& communicator, Stream stream) const {
-    if (communicator.size() == 1) return;
+  void require(const summing_ranks& ranks) const {
+    if (ranks.size == 1) return;
     std::string names;
     for (const fact& f : facts_) names += f.name + '\n';
     std::uint64_t all = 0;
@@ -48,9 +54,9 @@ class agreement {
         {{"the optimizer or its policies", kind_, fact::secret},
          {"the number of tensors", tensors_, fact::word},
          {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
-    compare(communicator, stream, head);
+    compare(ranks, head);
     const fact together{"what their facts hash to", all, fact::secret};
-    if (!agree(communicator, stream, {&together, 1})) compare(communicator, stream, facts_);  // says which one it is
+    if (!agree(ranks, {&together, 1})) compare(ranks, facts_);  // says which one it is
   }
 
  private:
@@ -67,14 +73,13 @@ class agreement {
   // What all ranks say of the same facts.
   class table {
    public:
-    template <class Communicator, class Stream>
-    table(Communicator& communicator, Stream stream, std::span<const fact> facts)
-        : facts_(facts.size()), pieces_(static_cast<std::size_t>(communicator.size()) * facts_ * pieces, 0.0F) {
-      const auto rank = static_cast<std::size_t>(communicator.rank());
+    table(const summing_ranks& ranks, std::span<const fact> facts)
+        : facts_(facts.size()), pieces_(static_cast<std::size_t>(ranks.size) * facts_ * pieces, 0.0F) {
+      const auto rank = static_cast<std::size_t>(ranks.rank);
       for (std::size_t i = 0; i < facts_; ++i)
         for (std::size_t piece = 0; piece < pieces; ++piece)
           pieces_[(rank * facts_ + i) * pieces + piece] = static_cast<float>((facts[i].bits >> (16 * piece)) & 0xFFFFU);
-      communicator.all_reduce_sum(std::span<float>(pieces_), stream);
+      ranks.all_reduce_sum(pieces_);
     }
 
     std::uint64_t bits(std::size_t rank, std::size_t i) const {
@@ -93,18 +98,16 @@ class agreement {
     std::vector<float> pieces_;
   };
 
-  template <class Communicator, class Stream>
-  static void compare(Communicator& communicator, Stream stream, std::span<const fact> facts) {
-    const table said(communicator, stream, facts);
+  static void compare(const summing_ranks& ranks, std::span<const fact> facts) {
+    const table said(ranks, facts);
     for (std::size_t i = 0; i < facts.size(); ++i)
-      for (std::size_t r = 1; r < static_cast<std::size_t>(communicator.size()); ++r)
+      for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
         if (said.bits(r, i) != said.bits(0, i)) refuse(facts[i], said.bits(0, i), r, said.bits(r, i));
   }
 
-  template <class Communicator, class Stream>
-  static bool agree(Communicator& communicator, Stream stream, std::span<const fact> facts) {
-    const table said(communicator, stream, facts);
-    for (std::size_t r = 1; r < static_cast<std::size_t>(communicator.size()); ++r)
+  static bool agree(const summing_ranks& ranks, std::span<const fact> facts) {
+    const table said(ranks, facts);
+    for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
       if (said.bits(r, 0) != said.bits(0, 0)) return false;
     return true;
   }

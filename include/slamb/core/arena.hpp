@@ -1,7 +1,6 @@
 // One allocation for everything an optimizer holds, planned by purpose and reported by purpose.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -51,20 +50,8 @@ class arena {
 
   /// @throws std::length_error if the bytes do not fit the address space.
   template <class T>
-  region<T> plan(std::string purpose, std::uint64_t count) {
-    constexpr std::size_t most = std::numeric_limits<std::ptrdiff_t>::max();
-    if (count > (most - bytes_ - alignment) / sizeof(T))
-      throw std::length_error("slamb: " + std::to_string(count) + " elements for the " + purpose +
-                              " do not fit the address space");
-    const region<T> planned{bytes_, static_cast<std::size_t>(count)};
-    const std::size_t bytes = planned.count * sizeof(T);
-    bytes_ += (bytes + alignment - 1) / alignment * alignment;
-    const auto same = std::find_if(uses_.begin(), uses_.end(), [&](const auto& use) { return use.purpose == purpose; });
-    if (same != uses_.end())
-      same->bytes += bytes;
-    else
-      uses_.push_back({std::move(purpose), bytes, 0.0});
-    return planned;
+  region<T> plan(const char* purpose, std::uint64_t count) {
+    return {plan_elements(purpose, count, sizeof(T)), static_cast<std::size_t>(count)};
   }
 
   /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; whatever `from` throws.
@@ -99,6 +86,23 @@ class arena {
   }
 
  private:
+  // Returns where the region begins.
+  std::size_t plan_elements(const char* purpose, std::uint64_t count, std::size_t element_bytes) {
+    constexpr std::size_t most = std::numeric_limits<std::ptrdiff_t>::max();
+    if (count > (most - bytes_ - alignment) / element_bytes)
+      throw std::length_error("slamb: " + std::to_string(count) + " elements for the " + purpose +
+                              " do not fit the address space");
+    const std::size_t first = bytes_, bytes = static_cast<std::size_t>(count) * element_bytes;
+    bytes_ += (bytes + alignment - 1) / alignment * alignment;
+    for (memory_use& use : uses_) {
+      if (use.purpose != purpose) continue;
+      use.bytes += bytes;
+      return first;
+    }
+    uses_.push_back({purpose, bytes, 0.0});
+    return first;
+  }
+
   void swap(arena& other) noexcept {
     std::swap(memory_, other.memory_);
     std::swap(bytes_, other.bytes_);

@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "slamb/core/config.hpp"
+#include "slamb/core/questions.hpp"
 
 namespace slamb {
 
@@ -31,9 +33,9 @@ struct stream_copy<host_stream> {
 
 /// Facts every communicator states. Handles are moved into the optimizer that uses them.
 template <class C>
-concept communicator = std::move_constructible<C> && requires(const C& c) {
-  { c.rank() } -> std::convertible_to<int>;  // 0 … size() − 1
-  { c.size() } -> std::convertible_to<int>;  // number of ranks, ≥ 1
+concept communicator = std::is_move_constructible_v<C> && requires(const C& c) {
+  { c.rank() } -> detail::converts_to<int>;  // 0 … size() − 1
+  { c.size() } -> detail::converts_to<int>;  // number of ranks, ≥ 1
 };
 
 /// `all_reduce_sum(values, stream)`: every rank's `values` become their sum over ranks, the same bits everywhere.
@@ -66,10 +68,28 @@ concept has_broadcast = communicator<C> && requires(C& c, std::span<T> values, i
 template <class C, class Stream = host_stream>
 concept has_local_reduction = communicator<C> &&
     requires(const C& c, C& changing, std::span<float> values, Stream stream) {
-  { c.local_rank() } -> std::convertible_to<int>;  // 0 … local_size() − 1
-  { c.local_size() } -> std::convertible_to<int>;  // ≥ 1, the same on all nodes
+  { c.local_rank() } -> detail::converts_to<int>;  // 0 … local_size() − 1
+  { c.local_size() } -> detail::converts_to<int>;  // ≥ 1, the same on all nodes
   changing.reduce_locally(values, stream);
 };
+
+namespace detail {
+
+// What a Communicator may have beside its collectives.
+template <class C>
+concept has_abort = requires(C& c, const std::string& reason) {
+  c.abort(reason);
+};
+template <class C>
+concept has_check = requires(C& c) {
+  c.check();
+};
+template <class C, class Stream>
+concept has_wait = requires(C& c, Stream stream) {
+  c.wait(stream);
+};
+
+}  // namespace detail
 
 // ------------------------------------------------------------------------------------------------ Compressor
 
@@ -93,12 +113,12 @@ enum class scale_sharing {
 
 /// Facts every compressor states; recipes branch on these and never on the type.
 template <class C>
-concept compressor = std::copyable<C> && requires {
-  { C::is_sparsifier } -> std::convertible_to<bool>;        // selects elements, the rest stays behind
-  { C::payload_is_summable } -> std::convertible_to<bool>;  // payloads of ranks may be added element by element
-  { C::payload_is_constant } -> std::convertible_to<bool>;  // the same size at every step, to ±1 block a tensor
-  { C::bits_per_element } -> std::convertible_to<int>;      // on the wire, of an element that is sent
-  { C::scale } -> std::convertible_to<segment_scale>;
+concept compressor = detail::copyable<C> && requires {
+  { C::is_sparsifier } -> detail::converts_to<bool>;        // selects elements, the rest stays behind
+  { C::payload_is_summable } -> detail::converts_to<bool>;  // payloads of ranks may be added element by element
+  { C::payload_is_constant } -> detail::converts_to<bool>;  // the same size at every step, to ±1 block a tensor
+  { C::bits_per_element } -> detail::converts_to<int>;      // on the wire, of an element that is sent
+  { C::scale } -> detail::converts_to<segment_scale>;
 };
 
 /// A compressor that sends every element in few bits.
@@ -119,10 +139,10 @@ concept quantizer = compressor<Q> && !bool(Q::is_sparsifier) &&
     (
         Q::scale == segment_scale::none ||
         requires(const Q& q) {
-          { q.scales } -> std::convertible_to<scale_sharing>;
+          { q.scales } -> detail::converts_to<scale_sharing>;
         } ||
         requires(const Q& q) {
-          { q.block } -> std::convertible_to<std::uint32_t>;
+          { q.block } -> detail::converts_to<std::uint32_t>;
         });
 
 /// A quantizer whose codes do not depend on the scale, so that it encodes while the scale is summed.
@@ -140,7 +160,7 @@ concept stochastic_quantizer = quantizer<Q> && requires {
 /// `chosen_of(count)` bits for `count` ≤ 8192 consecutive elements of a tensor.
 template <class C>
 concept chooser = compressor<C> && requires(const C& c, const float* values, std::uint32_t count, std::uint16_t* bits) {
-  { c.chosen_of(count) } -> std::convertible_to<std::uint32_t>;
+  { c.chosen_of(count) } -> detail::converts_to<std::uint32_t>;
   c.choose(values, count, bits);
 };
 
@@ -159,7 +179,7 @@ concept sparsifier = compressor<C> && bool(C::is_sparsifier) && requires(const C
 /// A selection that knows how many steps ago an element was last sent (0: now); others cost memory, `stored_age_t`.
 template <class S>
 concept has_age = selection<S> && requires(const S& s, coordinate c) {
-  { s.age(c) } -> std::convertible_to<std::uint32_t>;
+  { s.age(c) } -> detail::converts_to<std::uint32_t>;
 };
 
 /// What the age of an element is kept in, for a selection that does not know it: a byte, which stops at 255, unless the
@@ -180,7 +200,7 @@ using stored_age_t = typename stored_age<S>::type;
 /// (which may equal `c.tensor_size`) it selects.
 template <class S>
 concept has_selected_before = selection<S> && requires(const S& s, coordinate c) {
-  { s.selected_before(c) } -> std::convertible_to<std::uint64_t>;
+  { s.selected_before(c) } -> detail::converts_to<std::uint64_t>;
 };
 
 /// A selection that can go along a tensor faster than element by element: calls `visit(begin, length, age)` for
@@ -216,10 +236,10 @@ concept has_fill = has_runs<S> &&
 
 /// What is done with what a lossy exchange leaves behind, and where it is kept.
 template <class F>
-concept error_feedback = std::copyable<F> && requires {
-  { F::keeps_unsent } -> std::convertible_to<bool>;  // what is not sent stays in the exchanged state itself
-  { F::worker_state } -> std::convertible_to<bool>;  // an error buffer for what this rank failed to send
-  { F::server_state } -> std::convertible_to<bool>;  // an error buffer for what this rank failed to broadcast
+concept error_feedback = detail::copyable<F> && requires {
+  { F::keeps_unsent } -> detail::converts_to<bool>;  // what is not sent stays in the exchanged state itself
+  { F::worker_state } -> detail::converts_to<bool>;  // an error buffer for what this rank failed to send
+  { F::server_state } -> detail::converts_to<bool>;  // an error buffer for what this rank failed to broadcast
 };
 
 // ------------------------------------------------------------------------------------------------ TrustRatio
@@ -252,19 +272,19 @@ struct sums_archetype {
 /// `scale` needs of sums [sums_per_segment];
 /// p ← p − γ · scale(factors, freshness) · update, with freshness = β3^age, 1 in recipes that exchange everything.
 template <class T>
-concept trust_ratio = std::copyable<T> &&
+concept trust_ratio = detail::copyable<T> &&
     requires(const T& t, candidate<float> x, sums_archetype& sums, const double* values, segment_facts facts) {
-  { T::sums_per_segment } -> std::convertible_to<int>;
+  { T::sums_per_segment } -> detail::converts_to<int>;
   t.accumulate(x, true, sums);
-  { t.factors(values, facts) } -> std::semiregular;
-  { t.scale(t.factors(values, facts), 1.0F) } -> std::convertible_to<float>;
+  { t.factors(values, facts) } -> detail::copyable;
+  { t.scale(t.factors(values, facts), 1.0F) } -> detail::converts_to<float>;
 } && std::is_trivially_copyable_v<decltype(std::declval<const T&>().factors(static_cast<const double*>(nullptr),
                                                                             segment_facts{}))>;
 
 /// A trust ratio whose ε is added to the uncorrected √v: direction = m̂ / (√v̂ + ε/√(1 − β2^t)).
 template <class T>
 concept has_uncorrected_epsilon = trust_ratio<T> && requires {
-  { T::epsilon_is_uncorrected } -> std::convertible_to<bool>;
+  { T::epsilon_is_uncorrected } -> detail::converts_to<bool>;
 } && bool(T::epsilon_is_uncorrected);
 
 }  // namespace slamb

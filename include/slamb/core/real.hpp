@@ -15,6 +15,27 @@
 
 namespace slamb {
 
+/// a b, rounded before it is used: for products that are summed in scalar code, as of a policy of yours, whose bits must not
+/// depend on the compiler's flags or on the processor. In element functions, operators of Real do the same.
+SLAMB_ELEMENT float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  float product = a * b;
+  SLAMB_ROUND(product);
+  return product;
+#endif
+}
+SLAMB_ELEMENT double rounded_product(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  double product = a * b;
+  SLAMB_ROUND(product);
+  return product;
+#endif
+}
+
 /// √x.
 SLAMB_HOST_DEVICE inline float square_root(float x) { return sqrtf(x); }
 /// |x|.

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -35,6 +35,9 @@ enum class state_part {
   fact_of_errors  ///< the same of the errors
 };
 
+/// What is called for each part of a state: its name, its bytes in the memory of the backend or of the host, and whose it is.
+using state_visitor = std::function<void(std::string_view name, std::span<std::byte> bytes, state_part whose)>;
+
 /// Whose state it is.
 struct state_kind {
   std::string_view recipe;    ///< for messages too
@@ -46,7 +49,7 @@ struct state_kind {
 /// Whose states an optimizer saves and loads.
 template <class Optimizer>
 state_kind kind_of() noexcept {
-  return {Optimizer::recipe, typeid(typename Optimizer::options_type).name()};
+  return {Optimizer::recipe_name, typeid(typename Optimizer::options_type).name()};
 }
 
 /// The bytes of a value in host memory.
@@ -125,11 +128,11 @@ inline bool is_state_of(const state_kind& kind, std::span<const std::byte> saved
 
 /// The bytes of a state.
 ///
-/// @param visit_parts  calls its argument as part(name, bytes, state_part) for each part, always in the same order; bytes in
-///                     the memory of `executor` or in host memory
-template <class Executor, class VisitParts>
+/// @param visit_parts  calls its argument for each part, always in the same order; bytes in the memory of `executor` or of
+///                     the host
+template <class Executor>
 std::vector<std::byte> save_parts(const Executor& executor, const state_kind& kind, int rank, int world,
-                                  const VisitParts& visit_parts) {
+                                  const std::function<void(const state_visitor&)>& visit_parts) {
   detail::state_header header{
       .kind = kind.hash(), .rank = static_cast<std::uint64_t>(rank), .world = static_cast<std::uint64_t>(world)};
   std::size_t size = sizeof(header);
@@ -153,9 +156,9 @@ std::vector<std::byte> save_parts(const Executor& executor, const state_kind& ki
 /// Restores what `save_parts` has saved; nothing is changed unless all of it fits.
 ///
 /// @throws std::invalid_argument that says what does not fit
-template <class Executor, class VisitParts>
+template <class Executor>
 void restore_parts(Executor& executor, const state_kind& kind, int rank, int world, std::span<const std::byte> saved,
-                   const restore_options& options, const VisitParts& visit_parts) {
+                   const restore_options& options, const std::function<void(const state_visitor&)>& visit_parts) {
   const auto refuse = [](const std::string& why) {
     throw std::invalid_argument("slamb: load_state() was given " + why);
   };

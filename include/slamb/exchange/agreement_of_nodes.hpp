@@ -8,49 +8,21 @@
 #include <span>
 #include <string>
 
-#include "slamb/core/concepts.hpp"
+#include "slamb/core/agreement.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {
 
-/// The ranks of this node, as a communicator of their own.
-template <class Communicator>
-struct ranks_of_node {
-  Communicator& nodes;
-
-  int rank() const { return static_cast<int>(nodes.local_rank()); }
-  int size() const { return static_cast<int>(nodes.local_size()); }
-  template <class Stream>
-  void all_reduce_sum(std::span<float> values, Stream stream) {
-    nodes.reduce_locally(values, stream);
-  }
-};
-
-/// All ranks of all nodes, those of node 0 first.
-template <class Communicator>
-struct ranks_of_all_nodes {
-  Communicator& nodes;
-
-  int rank() const { return static_cast<int>(nodes.rank() * nodes.local_size() + nodes.local_rank()); }
-  int size() const { return static_cast<int>(nodes.size() * nodes.local_size()); }
-  template <class Stream>
-  void all_reduce_sum(std::span<float> values, Stream stream) {
-    nodes.reduce_locally(values, stream);
-    nodes.all_reduce_sum(values, stream);
-  }
-};
-
 /// Whether all ranks say the same number. Ranks may disagree on how many they are: each counts itself at each digit of its
 /// number, in a table of one size, and the digits of a number that all say are counted as often as there are ranks.
-template <class Ranks, class Stream>
-bool all_say(std::uint64_t number, Ranks& ranks, Stream stream) {
+inline bool all_say(std::uint64_t number, const summing_ranks& ranks) {
   constexpr std::size_t digits = 16;
   std::array<float, digits * 16> counted{};
   const auto place = [number](std::size_t digit) { return 16 * digit + ((number >> (4 * digit)) & 15U); };
   for (std::size_t digit = 0; digit < digits; ++digit) counted[place(digit)] = 1.0F;
-  ranks.all_reduce_sum(std::span<float>(counted), stream);
+  ranks.all_reduce_sum(counted);
   for (std::size_t digit = 0; digit < digits; ++digit)
-    if (counted[place(digit)] != static_cast<float>(ranks.size())) return false;
+    if (counted[place(digit)] != static_cast<float>(ranks.size)) return false;
   return true;
 }
 
@@ -58,17 +30,16 @@ bool all_say(std::uint64_t number, Ranks& ranks, Stream stream) {
 /// have. Both are done on every rank whatever comes of the first, so that nobody waits in vain.
 ///
 /// @throws disagreement_error, on every rank
-template <class InNode, class BetweenNodes, class Stream>
-void require_alike_nodes(InNode& in_node, BetweenNodes& between, Stream stream) {
-  const auto nodes = static_cast<std::uint64_t>(between.size());
-  const auto node = static_cast<std::uint64_t>(between.rank());
-  const bool is_one = all_say(nodes << 32U | node, in_node, stream);
+inline void require_alike_nodes(const summing_ranks& in_node, const summing_ranks& between) {
+  const auto nodes = static_cast<std::uint64_t>(between.size);
+  const auto node = static_cast<std::uint64_t>(between.rank);
+  const bool is_one = all_say(nodes << 32U | node, in_node);
   constexpr std::uint64_t is_none = 0;  // which no node has for its size
-  const bool are_alike = all_say(is_one ? static_cast<std::uint64_t>(in_node.size()) : is_none, between, stream);
+  const bool are_alike = all_say(is_one ? static_cast<std::uint64_t>(in_node.size) : is_none, between);
   if (is_one && are_alike) return;
   throw disagreement_error(
       "slamb: nodes differ in their number of ranks, or ranks of a node in what they say of it: this is rank " +
-      std::to_string(in_node.rank()) + " of " + std::to_string(in_node.size()) + " in node " + std::to_string(node) +
+      std::to_string(in_node.rank) + " of " + std::to_string(in_node.size) + " in node " + std::to_string(node) +
       " of " + std::to_string(nodes) +
       "; all nodes must have equally many, each joined with those of the same rank in other nodes");
 }

@@ -1,17 +1,13 @@
-// What ranks do beside the exchanges of an optimizer, by a communicator whose spans are in the backend's memory: they compare
-// facts before anything else, and wait for each other.
+// What ranks do before an optimizer's first step: they compare facts, by a communicator whose spans are in the backend's memory.
 #pragma once
 
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <tuple>
-#include <type_traits>
-#include <utility>
 
+#include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/arena.hpp"
-#include "slamb/core/concepts.hpp"
 #include "slamb/exchange/agreement_of_nodes.hpp"
 
 namespace slamb {
@@ -32,64 +28,42 @@ inline void require_rank(int rank, int size) {
                                 std::to_string(size) + "; ranks must be 0 … size − 1");
 }
 
-/// Waits for what has been enqueued by the communicator, if it can tell of ranks that do not come, which the stream alone
-/// would wait for in vain.
-/// @throws communicator_error
-template <class Communicator, class Executor>
-void wait_for_ranks(Communicator& ranks, const Executor& executor) {
-  if constexpr (requires { ranks.wait(executor.stream()); }) ranks.wait(executor.stream());
-}
-
-/// A communicator of values in host memory, by one of values in the backend's.
-template <class Communicator, class Executor>
-struct through_backend_memory {
-  Communicator& ranks;
-  const Executor& executor;
-  allocator memory;
-
-  int rank() const { return ranks.rank(); }
-  int size() const { return ranks.size(); }
-
-  template <class Stream>
-  void all_reduce_sum(std::span<float> values, Stream stream) {
+/// Sums values of host memory, by a function sum(span, stream) of values in the backend's memory.
+template <class Executor, class Sum>
+void sum_host_values(std::span<float> values, const Executor& executor, const allocator& memory, const Sum& sum) {
+  if constexpr (Executor::is_synchronous) {
+    sum(values, executor.stream());
+  } else {
     arena copy;
     const region<float> planned = copy.plan<float>("agreement", values.size());
     copy.allocate(memory);
     const std::span<float> there = copy.view(planned);
     executor.upload(std::span<const float>(values), there);
-    ranks.all_reduce_sum(there, stream);
+    sum(there, executor.stream());
     executor.download(std::as_bytes(there), std::as_writable_bytes(values));
-  }
-};
-
-/// Calls compare(r) with communicators like `ranks` whose values are in host memory.
-template <class Executor, class Compare, class... Communicators>
-void compare_by_host_values(const Executor& executor, const allocator& memory, const Compare& compare,
-                            Communicators&... ranks) {
-  if constexpr (Executor::is_synchronous) {
-    compare(ranks...);
-  } else {
-    std::tuple<through_backend_memory<Communicators, Executor>...> through({ranks, executor, memory}...);
-    std::apply(compare, through);
   }
 }
 
 /// All ranks of all nodes where ranks are nodes.
 ///
 /// @throws disagreement_error, on every rank, if ranks say different things; communicator_error
-template <class Communicator, class Executor>
-void require_agreement(const agreement& facts, Communicator& ranks, const Executor& executor, const allocator& memory) {
-  const auto stream = executor.stream();
-  const auto compare = [&](auto& all) { facts.require(all, stream); };
-  if constexpr (has_local_reduction<Communicator, std::remove_const_t<decltype(stream)>>) {
-    ranks_of_node<Communicator> in_node{ranks};
-    ranks_of_all_nodes<Communicator> all{ranks};
-    compare_by_host_values(
-        executor, memory, [&](auto& node, auto& nodes) { require_alike_nodes(node, nodes, stream); }, in_node, ranks);
-    compare_by_host_values(executor, memory, compare, all);
-  } else {
-    compare_by_host_values(executor, memory, compare, ranks);
-  }
+template <class Stream, class Executor>
+void require_agreement(const agreement& facts, any_communicator<Stream>& ranks, const Executor& executor,
+                       const allocator& memory) {
+  const auto ranks_that = [&](int rank, int size, auto sum) {
+    return summing_ranks{rank, size,
+                         [&, sum](std::span<float> values) { sum_host_values(values, executor, memory, sum); }};
+  };
+  const auto in_node = [&ranks](std::span<float> values, Stream stream) { ranks.reduce_locally(values, stream); };
+  const auto between = [&ranks](std::span<float> values, Stream stream) { ranks.all_reduce_sum(values, stream); };
+  if (!ranks.joins_nodes()) return facts.require(ranks_that(ranks.rank(), ranks.size(), between));
+  require_alike_nodes(ranks_that(ranks.local_rank(), ranks.local_size(), in_node),
+                      ranks_that(ranks.rank(), ranks.size(), between));
+  facts.require(ranks_that(ranks.rank() * ranks.local_size() + ranks.local_rank(), ranks.size() * ranks.local_size(),
+                           [&](std::span<float> values, Stream stream) {
+                             in_node(values, stream);
+                             between(values, stream);
+                           }));
 }
 
 }  // namespace slamb

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +9,7 @@
 #include "slamb/core/coded_pass.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/core/questions.hpp"
 #include "slamb/core/step_record.hpp"
 #include "slamb/exchange/exchange_tables.hpp"
 #include "slamb/exchange/message_marks.hpp"
@@ -26,7 +26,7 @@ class code_exchange {
   static_assert(
       !stochastic_quantizer<Quantizer> ||
           requires(const Quantizer& q) {
-            { q.seed } -> std::convertible_to<std::uint64_t>;
+            { q.seed } -> detail::converts_to<std::uint64_t>;
           },
       "slamb: a quantizer that says is_stochastic must have a member seed, from which its draws are made");
 

@@ -95,10 +95,6 @@ class payload_exchange<Compressor, Base> {
   using quantizer_type = decltype(Compressor::quantizer);
   using executor_type = typename Base::executor_type;
   using no_storage = typename executor_type::no_error_storage;
-  static_assert(has_all_to_all<typename Base::communicator_type, std::byte, typename Base::stream_type> &&
-                    has_all_gather<typename Base::communicator_type, std::byte, typename Base::stream_type>,
-                "slamb: a chain sends codes; it needs a Communicator with all_to_all and all_gather of "
-                "std::span<const std::byte> and std::span<std::byte> for the Backend's stream");
 
  public:
   explicit payload_exchange(const Compressor& compressor) : codes_(compressor.quantizer) {}

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -40,14 +41,6 @@ struct error_storage<Feedback> {
 /// *Wire*: 2 `wire_layout::all_message_bytes()`, and the tensors that are not compressed as floats.
 template <quantizer Quantizer, error_feedback ErrorFeedback, class Base>
 class quantized_exchange {
-  using communicator_type = typename Base::communicator_type;
-  using stream_type = typename Base::stream_type;
-  static_assert(has_all_to_all<communicator_type, std::byte, stream_type>,
-                "slamb: a quantized exchange needs a Communicator with all_to_all(std::span<const std::byte>, "
-                "std::span<std::byte>, stream) for the Backend's stream");
-  static_assert(has_all_gather<communicator_type, std::byte, stream_type>,
-                "slamb: a quantized exchange needs a Communicator with all_gather(std::span<const std::byte>, "
-                "std::span<std::byte>, stream) for the Backend's stream");
   static_assert(
       !ErrorFeedback::keeps_unsent,
       "slamb: a quantizer sends every element, and what that loses is kept nowhere by an ErrorFeedback that says "
@@ -136,7 +129,7 @@ class quantized_exchange {
 
   /// Forgets the errors, for a signal of another unit.
   void clear_errors(Base& base) const {
-    visit_state(base, [&base](auto, std::span<std::byte> part, state_part what) {
+    visit_state(base, [&base](std::string_view, std::span<std::byte> part, state_part what) {
       if (what == state_part::errors) base.executor.clear(part);
     });
   }
@@ -155,8 +148,7 @@ class quantized_exchange {
   const wire_layout& wire() const noexcept { return codes_.wire(); }
 
   /// What lasts: calls part(name, bytes, state_part) for each error buffer, and for what they are errors of.
-  template <class Part>
-  void visit_state(const Base& base, const Part& part) const {
+  void visit_state(const Base& base, const state_visitor& part) const {
     if constexpr (bool(ErrorFeedback::worker_state))
       part("worker error", std::as_writable_bytes(base.memory.view(worker_error_)), state_part::errors);
     if constexpr (bool(ErrorFeedback::server_state)) {

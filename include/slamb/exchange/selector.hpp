@@ -95,10 +95,6 @@ class selector {
 template <chooser Sparsifier, class Base>
 class selector<Sparsifier, Base> {
  public:
-  static_assert(has_broadcast<typename Base::communicator_type, std::byte, typename Base::stream_type>,
-                "slamb: a compressor that chooses by value needs a Communicator with broadcast(std::span<std::byte>, "
-                "root, stream) for the Backend's stream: the leader tells the others what it has chosen");
-
   using selection_type = bitmap_selection;
   using selected_type = bitmap_selection;
 

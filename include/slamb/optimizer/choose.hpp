@@ -19,6 +19,7 @@
 #include "slamb/core/error.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/parameter.hpp"
+#include "slamb/core/real.hpp"
 #include "slamb/core/saved_state.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/exchange/agreement_of_ranks.hpp"
@@ -35,6 +36,13 @@ class chosen_optimizer {
  public:
   using communicator_type = typename trial_of<Dense>::communicator_type;
   using backend_type = typename trial_of<Dense>::backend_type;
+
+  /// Whether both take learning rates that are found in memory.
+  static constexpr bool takes_rates_at =
+      requires(Dense & dense, Compressed& compressed, const learning_rates_at& rates) {
+    dense.step(rates);
+    compressed.step(rates);
+  };
 
   static_assert(std::same_as<communicator_type, typename trial_of<Compressed>::communicator_type> &&
                     std::same_as<backend_type, typename trial_of<Compressed>::backend_type>,
@@ -56,73 +64,49 @@ class chosen_optimizer {
 
   bool is_compressed() const noexcept { return made_.is_compressed; }
 
-  /// One step with one learning rate, or with one for each group: see the optimizer that was chosen.
-  void step(double learning_rate) {
-    visit([&](auto& optimizer) { optimizer.step(learning_rate); });
+  /// The optimizer that was chosen.
+  optimizer& chosen() noexcept {
+    return visit([](optimizer& held) -> optimizer& { return held; });
   }
-  void step(std::span<const double> rates_by_group) {
-    visit([&](auto& optimizer) { optimizer.step(rates_by_group); });
-  }
-  void step(const learning_rates_at& rates) requires
-      requires(Dense& dense, Compressed& compressed, const learning_rates_at& at) {
-    dense.step(at);
-    compressed.step(at);
-  }
-  {
-    visit([&](auto& optimizer) { optimizer.step(rates); });
+  const optimizer& chosen() const noexcept {
+    return visit([](const optimizer& held) -> const optimizer& { return held; });
   }
 
-  /// A step in parts: see `stepping`.
-  void begin_step(double learning_rate) {
-    visit([&](auto& optimizer) { optimizer.begin_step(learning_rate); });
-  }
-  void begin_step(std::span<const double> rates_by_group) {
-    visit([&](auto& optimizer) { optimizer.begin_step(rates_by_group); });
-  }
-  void begin_step(const learning_rates_at& rates) requires
-      requires(Dense& dense, Compressed& compressed, const learning_rates_at& at) {
-    dense.begin_step(at);
-    compressed.begin_step(at);
-  }
-  {
-    visit([&](auto& optimizer) { optimizer.begin_step(rates); });
-  }
-  void gradient_ready(std::size_t first, std::size_t count) {
-    visit([&](auto& optimizer) { optimizer.gradient_ready(first, count); });
-  }
-  void finish_step() {
-    visit([](auto& optimizer) { optimizer.finish_step(); });
-  }
+  /// One step with one learning rate, or with one for each group: see `optimizer`.
+  void step(double learning_rate) { chosen().step(learning_rate); }
+  void step(std::span<const double> rates_by_group) { chosen().step(rates_by_group); }
+  void step(const learning_rates_at& rates) requires(takes_rates_at) { chosen().step(rates); }
+
+  /// A step in parts: see `optimizer`.
+  void begin_step(double learning_rate) { chosen().begin_step(learning_rate); }
+  void begin_step(std::span<const double> rates_by_group) { chosen().begin_step(rates_by_group); }
+  void begin_step(const learning_rates_at& rates) requires(takes_rates_at) { chosen().begin_step(rates); }
+  void gradient_ready(std::size_t first, std::size_t count) { chosen().gradient_ready(first, count); }
+  void finish_step() { chosen().finish_step(); }
 
   /// Makes parameters that differ between ranks their mean. Collective.
-  void synchronize_parameters() {
-    visit([](auto& optimizer) { optimizer.synchronize_parameters(); });
-  }
+  void synchronize_parameters() { chosen().synchronize_parameters(); }
 
   /// Measures what compression loses in the next step, if something is compressed.
-  void measure_next_step() noexcept {
-    visit([](auto& optimizer) {
-      if constexpr (requires { optimizer.measure_next_step(); }) optimizer.measure_next_step();
+  void measure_next_step() {
+    visit([](auto& held) {
+      if constexpr (requires { held.measure_next_step(); }) held.measure_next_step();
     });
   }
 
   /// Of the optimizer that was chosen, since the choice; `chosen` says how that was made.
   ::slamb::statistics statistics(bool with_norms = false) const {
-    ::slamb::statistics all = visit([&](const auto& optimizer) { return optimizer.statistics(with_norms); });
+    ::slamb::statistics all = chosen().statistics(with_norms);
     all.chosen = made_;
     return all;
   }
-  memory_report memory() const {
-    return visit([](const auto& optimizer) { return optimizer.memory(); });
-  }
-  communicator_type& communicator() noexcept {
-    return visit([](auto& optimizer) -> communicator_type& { return optimizer.communicator(); });
+  memory_report memory() const { return chosen().memory(); }
+  communicator_type& communicator() {
+    return visit([](auto& held) -> communicator_type& { return held.communicator(); });
   }
 
   /// The state of the optimizer that was chosen, which that optimizer by itself can load too.
-  std::vector<std::byte> save_state() const {
-    return visit([](const auto& optimizer) { return optimizer.save_state(); });
-  }
+  std::vector<std::byte> save_state() const { return chosen().save_state(); }
 
   /// Goes on from a saved state, with the parameters that belong to it.
   /// @throws std::invalid_argument that says what does not fit, as a state of the other optimizer; nothing has changed then
@@ -135,13 +119,11 @@ class chosen_optimizer {
           " optimizer, " + std::string(other.recipe) + ", but the " + (is_compressed() ? "compressed" : "dense") +
           " one was chosen; give it to choose as choose_options{.saved = …}, which keeps the "
           "optimizer that it belongs to");
-    visit([&](auto& optimizer) { optimizer.load_state(saved, options); });
+    chosen().load_state(saved, options);
   }
 
   /// Points tensor number `tensor` at another gradient of the same size.
-  void set_gradient(std::size_t tensor, const float* gradient) {
-    visit([&](auto& optimizer) { optimizer.set_gradient(tensor, gradient); });
-  }
+  void set_gradient(std::size_t tensor, const float* gradient) { chosen().set_gradient(tensor, gradient); }
 
   /// Calls f with the optimizer that was chosen, a Dense& or a Compressed&, and returns what it returns.
   template <class F>
@@ -181,7 +163,8 @@ keep_rule rule_of(const choose_options& how) {
   if (is_dense) return keep_rule::dense;
   if (is_state_of(kind_of<Compressed>(), how.saved)) return keep_rule::compressed;
   throw std::invalid_argument("slamb: choose was given a saved state that is of neither optimizer; it must be one of " +
-                              std::string(Dense::recipe) + " or " + Compressed::recipe + " with the same policies");
+                              std::string(Dense::recipe_name) + " or " + Compressed::recipe_name +
+                              " with the same policies");
 }
 
 template <class Dense, class Compressed>
@@ -200,10 +183,10 @@ agreement facts_of_choice(const choose_options& how, keep_rule rule, std::size_t
 
 /// Tries both, in turn.
 /// @param elements  of the parameters, > 0
-template <class Dense, class Compressed, class Communicator, class Backend, class Executor, class Clock>
+template <class Dense, class Compressed, class Ranks, class Backend, class Executor, class Clock>
 choice choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
                        const typename Dense::options_type& dense_options,
-                       const typename Compressed::options_type& compressed_options, std::optional<Communicator>& ranks,
+                       const typename Compressed::options_type& compressed_options, Ranks& ranks,
                        const Backend& backend, const Executor& executor, const choose_options& how, Clock& clock) {
   const double part =
       elements <= how.most_elements ? 1.0 : static_cast<double>(how.most_elements) / static_cast<double>(elements);
@@ -215,11 +198,11 @@ choice choice_by_trial(std::span<const parameter> parameters, std::uint64_t elem
     dense.run(ranks, model, backend, executor, how.steps, clock);
     compressed.run(ranks, model, backend, executor, how.steps, clock);
   }
-  const typical_time of_dense = dense.time(*ranks, executor, memory);
-  const typical_time of_compressed = compressed.time(*ranks, executor, memory);
+  const typical_time of_dense = dense.time(ranks, executor, memory);
+  const typical_time of_compressed = compressed.time(ranks, executor, memory);
   const double scale = static_cast<double>(elements) / static_cast<double>(model.elements());
   return {.is_compressed = of_compressed.seconds + of_compressed.deviation <
-                           (1.0 - how.margin) * of_dense.seconds - of_dense.deviation,
+                           rounded_product(1.0 - how.margin, of_dense.seconds) - of_dense.deviation,
           .dense_seconds = scale * of_dense.seconds,
           .compressed_seconds = scale * of_compressed.seconds,
           .trial_steps = how.rounds * how.steps,
@@ -241,16 +224,18 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   const std::uint64_t elements = layout(parameters, dense_options.weight_decay).elements();
   const keep_rule rule = rule_of<Dense, Compressed>(how);
   const auto executor = backend.make_executor(0);  // for copies alone
-  std::optional<typename trial_of<Dense>::communicator_type> ranks(std::move(communicator));
-  require_rank(ranks->rank(), ranks->size());
-  require_agreement(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), *ranks, executor,
+  using communicator_type = typename trial_of<Dense>::communicator_type;
+  any_communicator<typename trial_of<Dense>::backend_type::stream_type> ranks(std::move(communicator));
+  require_rank(ranks.rank(), ranks.size());
+  require_agreement(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), ranks, executor,
                     allocator_of(backend));
   choice made{.is_compressed = rule == keep_rule::compressed};
-  if (rule == keep_rule::measure && ranks->size() > 1 && elements > 0)
+  if (rule == keep_rule::measure && ranks.size() > 1 && elements > 0)
     made = choice_by_trial<Dense, Compressed>(parameters, elements, dense_options, compressed_options, ranks, backend,
                                               executor, how, clock);
-  return chosen_optimizer<Dense, Compressed>(made, parameters, dense_options, compressed_options, std::move(*ranks),
-                                             std::move(backend), how.saved, how.restore);
+  return chosen_optimizer<Dense, Compressed>(made, parameters, dense_options, compressed_options,
+                                             std::move(ranks.template get<communicator_type>()), std::move(backend),
+                                             how.saved, how.restore);
 }
 
 }  // namespace detail

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/arena.hpp"
@@ -33,23 +34,22 @@
 
 namespace slamb {
 
-/// The tensors, memory, ranks and counters of one optimizer.
-template <communicator Communicator, class Backend>
+/// The tensors, memory, ranks and counters of one optimizer, whatever its Communicator.
+template <class Backend>
 class foundation {
  public:
-  using communicator_type = Communicator;
   using executor_type = typename Backend::executor_type;
   using stream_type = typename Backend::stream_type;
+  using ranks_type = counting_communicator<any_communicator<stream_type>>;
 
-  static_assert(has_all_reduce_sum<Communicator, float, stream_type>,
-                "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for the Backend's stream");
 #if defined(__CUDACC__)
   static_assert(!executor_type::is_synchronous,
                 "slamb: optimizers on the host backend are compiled in a .cpp: nvcc takes no vectors in functions that "
                 "are for the device too");
 #endif
 
-  foundation(std::span<const parameter> parameters, double weight_decay, Communicator communicator, Backend backend)
+  foundation(std::span<const parameter> parameters, double weight_decay, any_communicator<stream_type> communicator,
+             Backend backend)
       : tensors((backend.validate(), parameters), weight_decay),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
@@ -124,7 +124,7 @@ class foundation {
   }
   /// Whether the last step was taken. Waits.
   bool has_taken_last_step() {
-    wait_for_ranks(ranks.base(), executor);
+    ranks.base().wait(executor.stream());
     return executor.read(&record()->was_refused) == 0;
   }
 
@@ -216,31 +216,20 @@ class foundation {
   std::size_t cache_bytes() const noexcept { return backend_.cache_bytes; }
 
   /// What lasts: calls part(name, bytes, state_part) for each.
-  template <class Self, class Part>
-  static void visit_state(Self& self, const Part& part) {
+  void visit_state(const state_visitor& part) const {
     std::uint64_t sizes = detail::hash_of_nothing;
-    for (const segment& s : std::as_const(self.tensors).segments()) sizes = detail::hash_with(sizes, s.size);
+    for (const segment& s : tensors.segments()) sizes = detail::hash_with(sizes, s.size);
     part("sizes of tensors", bytes_of(sizes), state_part::fact);
-    part("step", bytes_of(self.record()->taken), state_part::common);
-    part("skipped steps", bytes_of(self.record()->skipped), state_part::common);
-    part("local skips", bytes_of(self.record()->left_out), state_part::common);
-    part("momentum", std::as_writable_bytes(self.memory.view(self.momentum_)), state_part::common);
-    part("variance", std::as_writable_bytes(self.memory.view(self.variance_)), state_part::common);
+    part("step", bytes_of(record()->taken), state_part::common);
+    part("skipped steps", bytes_of(record()->skipped), state_part::common);
+    part("local skips", bytes_of(record()->left_out), state_part::common);
+    part("momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
+    part("variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);
   }
 
-  /// The state of an optimizer, whose visit_state(self, part) knows all of its parts.
-  template <class Optimizer>
-  std::vector<std::byte> save(const Optimizer& optimizer) const {
-    parts.require_closed("save_state()");
-    return save_parts(executor, kind_of<Optimizer>(), ranks.rank(), ranks.size(),
-                      [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
-  }
-  template <class Optimizer>
-  void restore(Optimizer& optimizer, std::span<const std::byte> saved, const restore_options& options) {
-    parts.require_closed("load_state()");
-    restore_parts(executor, kind_of<Optimizer>(), ranks.rank(), ranks.size(), saved, options,
-                  [&optimizer](const auto& part) { Optimizer::visit_state(optimizer, part); });
-    executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
+  /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
+  void start_from_saved() {
+    executor.invoke(::slamb::begin_step{record(), 1.0});
     count_.know(steps());
   }
 
@@ -263,17 +252,17 @@ class foundation {
   }
 
   // First, so that what it has begun has ended before the ranks and the memory move away.
-  open_step<stream_type, counting_communicator<Communicator>> parts;  ///< of a step that is taken in parts
+  open_step<stream_type, ranks_type> parts;  ///< of a step that is taken in parts
   layout tensors;
   executor_type executor;
-  counting_communicator<Communicator> ranks;
+  ranks_type ranks;
   learning_rates rates;
   arena memory;
-  [[no_unique_address]] local_reduction<Communicator, stream_type> local;
+  local_reduction local;
 
  private:
   std::uint64_t steps_with_ranks() {
-    wait_for_ranks(ranks.base(), executor);
+    ranks.base().wait(executor.stream());
     return steps();
   }
 

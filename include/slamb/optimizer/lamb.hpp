@@ -19,8 +19,8 @@
 #include "slamb/optimizer/batches.hpp"
 #include "slamb/optimizer/foundation.hpp"
 #include "slamb/optimizer/gradient_exchange.hpp"
-#include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
+#include "slamb/optimizer/optimizer_over.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/stepping.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
@@ -45,40 +45,24 @@ struct lamb_options {
   TrustRatio trust_ratio{};
 };
 
-/// Exchanges the gradient.
-///
-///     m ← β1 m + (1−β1) g          v ← β2 v + (1−β2) g²
-///     u = m̂/(√v̂ + ε) + λ p         p_l ← p_l − γ φ_l u_l
-///
-/// The Compressor decides how g becomes the mean over ranks: whole (no_compressor), every element in few bits (a quantizer,
-/// with any ErrorFeedback), or some elements (a sparsifier or a chain, with residual<>).
-///
-/// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank; compressed, the errors of the
-/// ErrorFeedback and the messages beside them.
-/// *Cost*: 24 + 16 bytes of memory traffic a parameter (LAMB) or 28 (AdamW), and 4 to see that the gradient is finite;
-/// with more than one rank, 4 more to gather. On the wire: one all_reduce of all gradients a step. Compressed: what
-/// docs/algorithms/compressors.md and one_bit_exchange.md say.
-/// *Determinism*: the same bits from run to run and on all ranks, for every number of threads.
-/// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          class Backend>
-class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
+namespace detail {
+
+/// `basic_lamb` on ranks of any Communicator.
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
+class lamb_recipe final : public stepping<Backend> {
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
-  static constexpr const char* recipe = "basic_lamb";  ///< as saved states name it
-  /// @throws std::invalid_argument naming what is out of range
+  static constexpr const char* recipe_name = "basic_lamb";  ///< as saved states name it
+
   static void validate(const options_type& o) {
     validate_settings(o);
-    detail::require_in(o.max_gradient_norm >= 0.0, "max_gradient_norm", o.max_gradient_norm, ">= 0 (0 or inf: off)");
+    require_in(o.max_gradient_norm >= 0.0, "max_gradient_norm", o.max_gradient_norm, ">= 0 (0 or inf: off)");
   }
 
-  /// @param parameters  the tensors; the spans must outlive the optimizer
-  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
-  ///         different tensors or settings; communicator_error
-  explicit basic_lamb(std::span<const parameter> parameters, const options_type& options = {},
-                      Communicator communicator = {}, Backend backend = {})
-      : options_((validate(options), options)),
-        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+  lamb_recipe(std::span<const parameter> parameters, const options_type& options,
+              typename stepping<Backend>::ranks_type ranks, Backend backend)
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+        options_(options),
         exchange_(options.compressor, {options.skip_non_finite, options.max_gradient_norm, options.compress_alone}) {
     exchange_.plan(base_);
     base_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
@@ -90,53 +74,24 @@ class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRa
     base_.enter_phase("dense");
   }
 
-  /// Nothing to do: parameters are the same on all ranks after every step.
-  void synchronize_parameters() noexcept {}
+  void synchronize_parameters() override {}  // they are the same on all ranks after every step
 
-  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
-  ///                    time
-  ::slamb::statistics statistics(bool with_norms = false) const {
-    ::slamb::statistics all = base_.report(with_norms);
+  statistics report(bool with_norms) const override {
+    statistics all = base_.report(with_norms);
     exchange_.report(base_, with_norms, all);
     return all;
   }
 
-  /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() noexcept requires quantizer<Compressor> { exchange_.measure_next(); }
-
-  memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
-  Communicator& communicator() noexcept { return base_.ranks.base(); }
-  /// For a compressor that takes something new at each step, as explicit_mask.
-  Compressor& compressor() noexcept
-      requires(requires(Compressor& c) { sparsifier_of(c).require_ready(std::uint64_t{}); }) {
-    return exchange_.compressor();
-  }
   const options_type& options() const noexcept { return options_; }
-
-  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save(*this); }
-
-  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
-  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
-  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore(*this, saved, options);
-    base_.start_in_phase("dense");
-  }
-
-  /// Points tensor number `tensor` at another gradient of the same size.
-  void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
+  auto& exchange() noexcept { return exchange_; }
 
  private:
-  template <::slamb::communicator, class>
-  friend class foundation;
-  friend class stepping<basic_lamb>;
-
   using factors_type = factors_of<TrustRatio>;
-  using base_type = foundation<Communicator, Backend>;
+  using stepping<Backend>::base_;
 
-  void begin() { base_.template begin_step<TrustRatio>(options_, exchange_.scale(base_)); }
-  bool send_early(const tensor_batch& bucket) { return exchange_.send_early(bucket, base_); }
-  void finish() {
+  void begin() override { base_.template begin_step<TrustRatio>(options_, exchange_.scale(base_)); }
+  bool send_early(const tensor_batch& bucket) override { return exchange_.send_early(bucket, base_); }
+  void finish() override {
     // docs/algorithms/lamb.md (1), (2)
     const model_view g = exchange_.exchange(base_);
     if (!base_.is_known_to_be_refused()) {
@@ -154,18 +109,52 @@ class basic_lamb : public stepping<basic_lamb<Compressor, ErrorFeedback, TrustRa
     return all;
   }
 
-  // What lasts: foundation::visit_state.
-  template <class Self, class Part>
-  static void visit_state(Self& self, const Part& part) {
-    base_type::visit_state(self.base_, part);
-    self.exchange_.visit_state(self.base_, part);
+  state_kind kind() const noexcept override { return kind_of<lamb_recipe>(); }
+  void visit_state(const state_visitor& part) override {
+    base_.visit_state(part);
+    exchange_.visit_state(base_, part);
   }
+  void go_on_from_saved(const restore_options& /*options*/) override { base_.start_in_phase("dense"); }
 
   options_type options_;
-  base_type base_;
-  gradient_exchange<Compressor, ErrorFeedback, base_type> exchange_;
+  gradient_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
   region<factors_type> factors_;
   std::vector<tensor_batch> batches_;
+};
+
+}  // namespace detail
+
+/// Exchanges the gradient.
+///
+///     m ← β1 m + (1−β1) g          v ← β2 v + (1−β2) g²
+///     u = m̂/(√v̂ + ε) + λ p         p_l ← p_l − γ φ_l u_l
+///
+/// The Compressor decides how g becomes the mean over ranks: whole (no_compressor), every element in few bits (a quantizer,
+/// with any ErrorFeedback), or some elements (a sparsifier or a chain, with residual<>).
+///
+/// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank; compressed, the errors of the
+/// ErrorFeedback and the messages beside them.
+/// *Cost*: 24 + 16 bytes of memory traffic a parameter (LAMB) or 28 (AdamW), and 4 to see that the gradient is finite;
+/// with more than one rank, 4 more to gather. On the wire: one all_reduce of all gradients a step. Compressed: what
+/// docs/algorithms/compressors.md and one_bit_exchange.md say.
+/// *Determinism*: the same bits from run to run and on all ranks, for every number of threads.
+/// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
+          class Backend>
+class basic_lamb
+    : public detail::optimizer_over<detail::lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>, Communicator> {
+ public:
+  using basic_lamb::optimizer_over::optimizer_over;
+
+  /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
+  void measure_next_step() requires quantizer<Compressor> {
+    this->typed("measure_next_step()").exchange().measure_next();
+  }
+
+  /// For a compressor that takes something new at each step, as explicit_mask.
+  Compressor& compressor() requires(requires(Compressor& c) { sparsifier_of(c).require_ready(std::uint64_t{}); }) {
+    return this->typed("compressor()").exchange().compressor();
+  }
 };
 
 /// AdamW: every tensor at the learning rate.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "slamb/core/arena.hpp"
-#include "slamb/core/concepts.hpp"
 #include "slamb/core/element.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
@@ -28,30 +27,10 @@ struct gather_share_of_gradient : pass_without_constants {
   }
 };
 
-/// Of ranks that are no nodes: gradients are read where the user has them.
-template <class Communicator, class Stream>
+/// Of ranks that are no nodes, or nodes of one rank: nothing; gradients are read where the user has them. Of nodes of several
+/// ranks: g = Σ g_l/n over the n ranks of the node, where gradients and 1/n are floats and so are the products (exact where n is
+/// a power of two); the sum is made as the Communicator makes it.
 class local_reduction {
-  static_assert(
-      !requires(const Communicator& c) { c.local_size(); },
-      "slamb: a Communicator with local_size() must have local_rank() too, and reduce_locally(std::span<float>, "
-      "stream) for the Backend's stream: its nodes' ranks would differ else");
-
- public:
-  template <class Base>
-  static void plan(Base& /*base*/) noexcept {}
-  template <class Base>
-  static void start(const Base& /*base*/, std::span<segment> /*table*/) noexcept {}
-  static std::span<segment> given(const arena& /*memory*/, std::span<segment> table) noexcept { return table; }
-  static constexpr bool is_active() noexcept { return false; }
-  template <class Base>
-  static void reduce(Base& /*base*/) noexcept {}
-};
-
-/// Of nodes of several ranks: g = Σ g_l/n over the n ranks of the node, where gradients and 1/n are floats and so are the
-/// products (exact where n is a power of two); the sum is made as the Communicator makes it.
-template <class Communicator, class Stream>
-requires has_local_reduction<Communicator, Stream>
-class local_reduction<Communicator, Stream> {
  public:
   template <class Base>
   void plan(Base& base) {

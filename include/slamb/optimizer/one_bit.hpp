@@ -15,10 +15,10 @@
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/exchange/quantized.hpp"
 #include "slamb/optimizer/foundation.hpp"
-#include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
 #include "slamb/optimizer/model_norms.hpp"
 #include "slamb/optimizer/one_bit_passes.hpp"
+#include "slamb/optimizer/optimizer_over.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/stepping.hpp"
 #include "slamb/schedule/warm_up.hpp"
@@ -42,21 +42,12 @@ struct one_bit_options {
   TrustRatio trust_ratio{};
 };
 
-/// Exchanges the gradient whole in a warm-up, and then, under a variance that is frozen, the compressed momentum.
-///
-///     m ← exchange(β1 m + (1−β1) g_i)       p_l ← p_l − γ φ_l (m/(√v + ε) + λ p)
-///
-/// *Memory*: 8 bytes of state a parameter (12 with a frozen trust ratio), the errors of the ErrorFeedback, and a buffer of
-/// 4 bytes with more than one rank.
-/// *Cost*: compressed, with two_sided<float>: 12 bytes of memory traffic a parameter to encode and 32 to update, or 36 with
-/// v_f and norms and 16 to apply; (12 + 4)/N for the mean; and the codes. On the wire: two collectives a step, whatever the
-/// number of tensors; see `quantized_exchange`.
-/// *Determinism*: the same bits from run to run and on all ranks after each step.
-/// *Reference*: 1-bit Adam, arXiv 2102.02888, algorithm 1; 1-bit LAMB, arXiv 2104.06069, algorithm 1.
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          class Backend, warm_up_schedule WarmUp = fixed_warm_up>
-class basic_one_bit
-    : public stepping<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>> {
+namespace detail {
+
+/// `basic_one_bit` on ranks of any Communicator.
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
+          warm_up_schedule WarmUp>
+class one_bit_recipe final : public stepping<Backend> {
   static_assert(
       quantizer<Compressor>,
       "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, as sign and int8 "
@@ -65,20 +56,17 @@ class basic_one_bit
 
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
-  static constexpr const char* recipe = "basic_one_bit";  ///< as saved states name it
-  /// @throws std::invalid_argument naming what is out of range
+  static constexpr const char* recipe_name = "basic_one_bit";  ///< as saved states name it
+
   static void validate(const options_type& o) {
     validate_settings(o);
     validate_policy(o.warm_up);
   }
 
-  /// @param parameters  the tensors; the spans must outlive the optimizer
-  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
-  ///         different tensors or settings; communicator_error
-  explicit basic_one_bit(std::span<const parameter> parameters, const options_type& options = {},
-                         Communicator communicator = {}, Backend backend = {})
-      : options_((validate(options), options)),
-        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+  one_bit_recipe(std::span<const parameter> parameters, const options_type& options,
+                 typename stepping<Backend>::ranks_type ranks, Backend backend)
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+        options_(options),
         exchange_(options.compressor, options.compress_alone) {
     exchange_.plan(base_);
     base_.plan_sums(std::max({sums_per_segment + maxima_per_segment, int{TrustRatio::sums_per_segment}, 2}));
@@ -97,51 +85,26 @@ class basic_one_bit
     base_.enter_phase("warm-up");
   }
 
-  /// Nothing to do: parameters are the same on all ranks after every step.
-  void synchronize_parameters() noexcept {}
+  void synchronize_parameters() override {}  // they are the same on all ranks after every step
 
-  /// Measures what compression loses in the next compressed step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() noexcept { exchange_.measure_next(); }
-
-  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
-  ///                    time
-  ::slamb::statistics statistics(bool with_norms = false) const {
-    ::slamb::statistics all = base_.report(with_norms);
+  statistics report(bool with_norms) const override {
+    statistics all = base_.report(with_norms);
     all.warm_up = {warm_up_end_, warm_up_.variance_ratio};
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(base_);
     return all;
   }
-  memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
-  Communicator& communicator() noexcept { return base_.ranks.base(); }
+
   const options_type& options() const noexcept { return options_; }
-
-  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save(*this); }
-
-  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
-  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
-  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore(*this, saved, options);
-    base_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
-    exchange_.find_counted(base_);
-    if (!is_compressed_ && has_ended_before()) begin_compression();
-  }
-
-  /// Points tensor number `tensor` at another gradient of the same size.
-  void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
+  void measure_next_step() noexcept { exchange_.measure_next(); }
 
  private:
-  template <::slamb::communicator, class>
-  friend class foundation;
-  friend class stepping<basic_one_bit>;
-
   static constexpr bool is_frozen = frozen_ratio<TrustRatio>;
   static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
   static constexpr int maxima_per_segment = compressed_maxima<TrustRatio>();
   using factors_type = factors_of<TrustRatio>;
   using kept_type = typename kept_by<TrustRatio>::type;
-  using base_type = foundation<Communicator, Backend>;
+  using stepping<Backend>::base_;
 
   agreement facts() const {
     agreement all = agreement_of("basic_one_bit ", options_, base_.tensors.segments().size());
@@ -150,7 +113,7 @@ class basic_one_bit
     return all;
   }
 
-  void begin() {
+  void begin() override {
     may_end_ =
         !is_compressed_ && base_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
                                                     "its warm-up may end; capture steps of the compressed phase");
@@ -160,11 +123,11 @@ class basic_one_bit
       base_.template begin_step<TrustRatio>(options_, 1.0 / base_.ranks.size());
   }
 
-  bool send_early(const tensor_batch& bucket) {
+  bool send_early(const tensor_batch& bucket) override {
     return !is_compressed_ && send_whole_gradient(base_, base_.floats_of(buffer_), true, bucket);
   }
 
-  void finish() {
+  void finish() override {
     is_compressed_ ? step_compressed() : step_warming_up();
     if (base_.end_step() && may_end_ && warm_up_ends()) begin_compression();
   }
@@ -259,22 +222,25 @@ class basic_one_bit
     return all;
   }
 
-  // What lasts: foundation::visit_state.
-  template <class Self, class Part>
-  static void visit_state(Self& self, const Part& part) {
-    base_type::visit_state(self.base_, part);
-    self.exchange_.visit_state(self.base_, part);
-    part("trust ratio state", std::as_writable_bytes(self.base_.memory.view(self.kept_)), state_part::common);
-    part("signal scales", std::as_writable_bytes(self.base_.memory.view(self.signal_scales_)), state_part::common);
-    part("fresh variance", std::as_writable_bytes(self.base_.memory.view(self.fresh_variance_)), state_part::common);
-    part("warm-up", bytes_of(self.warm_up_), state_part::common);
-    part("phase", bytes_of(self.is_compressed_), state_part::common);
-    part("end of the warm-up", bytes_of(self.warm_up_end_), state_part::common);
+  state_kind kind() const noexcept override { return kind_of<one_bit_recipe>(); }
+  void visit_state(const state_visitor& part) override {
+    base_.visit_state(part);
+    exchange_.visit_state(base_, part);
+    part("trust ratio state", std::as_writable_bytes(base_.memory.view(kept_)), state_part::common);
+    part("signal scales", std::as_writable_bytes(base_.memory.view(signal_scales_)), state_part::common);
+    part("fresh variance", std::as_writable_bytes(base_.memory.view(fresh_variance_)), state_part::common);
+    part("warm-up", bytes_of(warm_up_), state_part::common);
+    part("phase", bytes_of(is_compressed_), state_part::common);
+    part("end of the warm-up", bytes_of(warm_up_end_), state_part::common);
+  }
+  void go_on_from_saved(const restore_options& /*options*/) override {
+    base_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
+    exchange_.find_counted(base_);
+    if (!is_compressed_ && has_ended_before()) begin_compression();
   }
 
   options_type options_;
-  base_type base_;
-  quantized_exchange<Compressor, ErrorFeedback, base_type> exchange_;
+  quantized_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
   region<factors_type> factors_;
   region<kept_type> kept_;
   region<float> signal_scales_;
@@ -285,6 +251,31 @@ class basic_one_bit
   bool is_compressed_ = false;
   bool may_end_ = false;  // the warm-up, with the step that is taken
   std::uint64_t warm_up_end_ = 0;
+};
+
+}  // namespace detail
+
+/// Exchanges the gradient whole in a warm-up, and then, under a variance that is frozen, the compressed momentum.
+///
+///     m ← exchange(β1 m + (1−β1) g_i)       p_l ← p_l − γ φ_l (m/(√v + ε) + λ p)
+///
+/// *Memory*: 8 bytes of state a parameter (12 with a frozen trust ratio), the errors of the ErrorFeedback, and a buffer of
+/// 4 bytes with more than one rank.
+/// *Cost*: compressed, with two_sided<float>: 12 bytes of memory traffic a parameter to encode and 32 to update, or 36 with
+/// v_f and norms and 16 to apply; (12 + 4)/N for the mean; and the codes. On the wire: two collectives a step, whatever the
+/// number of tensors; see `quantized_exchange`.
+/// *Determinism*: the same bits from run to run and on all ranks after each step.
+/// *Reference*: 1-bit Adam, arXiv 2102.02888, algorithm 1; 1-bit LAMB, arXiv 2104.06069, algorithm 1.
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
+          class Backend, warm_up_schedule WarmUp = fixed_warm_up>
+class basic_one_bit
+    : public detail::optimizer_over<detail::one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp>,
+                                    Communicator> {
+ public:
+  using basic_one_bit::optimizer_over::optimizer_over;
+
+  /// Measures what compression loses in the next compressed step: `statistics().compression`. Costs one pass then.
+  void measure_next_step() { this->typed("measure_next_step()").measure_next_step(); }
 };
 
 /// 1-bit Adam: the momentum in signs and a scale, with errors kept at both ends.

@@ -37,7 +37,7 @@ class gradient_buckets {
   }
 
   void reset() {
-    std::fill(is_ready_.begin(), is_ready_.end(), false);
+    std::fill(is_ready_.begin(), is_ready_.end(), std::uint8_t{0});
     next_ = 0;
     waits_for_ = is_ready_.size();
   }
@@ -50,18 +50,18 @@ class gradient_buckets {
                                   " tensors from tensor " + std::to_string(first) + " on, but there are " +
                                   std::to_string(tensors));
     for (std::size_t i = first; i < first + count; ++i)
-      if (is_ready_[i])
+      if (is_ready_[i] != 0)
         throw std::invalid_argument("slamb: gradient_ready() was given tensor " + std::to_string(i) +
                                     " for the second time in this step");
-    std::fill_n(is_ready_.begin() + static_cast<std::ptrdiff_t>(first), count, true);
+    std::fill_n(is_ready_.begin() + static_cast<std::ptrdiff_t>(first), count, std::uint8_t{1});
   }
-  void set_all_ready() { std::fill(is_ready_.begin(), is_ready_.end(), true); }
-  bool is_ready(std::size_t tensor) const { return tensor < is_ready_.size() && is_ready_[tensor]; }
+  void set_all_ready() { std::fill(is_ready_.begin(), is_ready_.end(), std::uint8_t{1}); }
+  bool is_ready(std::size_t tensor) const { return tensor < is_ready_.size() && is_ready_[tensor] != 0; }
 
   /// The next bucket, if its gradients are ready; a bucket comes once.
   std::optional<tensor_batch> next() {
     if (next_ == buckets_.size()) return std::nullopt;
-    while (waits_for_ > buckets_[next_].first && is_ready_[waits_for_ - 1]) --waits_for_;
+    while (waits_for_ > buckets_[next_].first && is_ready_[waits_for_ - 1] != 0) --waits_for_;
     if (waits_for_ > buckets_[next_].first) return std::nullopt;
     return buckets_[next_++];
   }
@@ -69,8 +69,8 @@ class gradient_buckets {
   std::size_t count() const noexcept { return buckets_.size(); }
 
  private:
-  std::vector<tensor_batch> buckets_;  // without that of the first tensors
-  std::vector<bool> is_ready_;         // [tensors]
+  std::vector<tensor_batch> buckets_;   // without that of the first tensors
+  std::vector<std::uint8_t> is_ready_;  // [tensors] 0 or 1
   std::size_t next_ = 0;
   std::size_t waits_for_ = 0;  // all tensors from this one on are ready
 };

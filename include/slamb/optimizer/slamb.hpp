@@ -21,7 +21,7 @@
 #include "slamb/exchange/payload.hpp"
 #include "slamb/exchange/selector.hpp"
 #include "slamb/optimizer/foundation.hpp"
-#include "slamb/optimizer/learning_rates.hpp"
+#include "slamb/optimizer/optimizer_over.hpp"
 #include "slamb/optimizer/parameter_average.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/slamb_passes.hpp"
@@ -48,24 +48,11 @@ struct slamb_options {
   TrustRatio trust_ratio{};
 };
 
-/// Exchanges the selected part M of the momentum. Gradients and variances stay local, and so does the momentum that is
-/// not sent: there is no warm-up and no error buffer.
-///
-///     m_i ← β1 m_i + (1−β1) g_i        v_i ← β2 v_i + (1−β2) g_i²
-///     m_i[M] ← mean over ranks of m_i[M]
-///     u = m̂/(√v̂ + ε) + λ p            p_j ← p_j − γ scale(norms of M, norms of ¬M, β3^age_j) u_j
-///     every H steps: p ← mean of p over ranks
-///
-/// *Memory*: 8 bytes of state a parameter (9 if the compressor knows no ages) and 12 k of payload.
-/// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
-/// and of the parameters every H steps, in pieces that reuse the payload's memory: about 1/(3k) for large tensors.
-/// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step (with a chain, but for
-/// what encoding lost of each rank's own) and the parameters after each averaging.
-/// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t);
-/// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          class Backend>
-class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
+namespace detail {
+
+/// `basic_slamb` on ranks of any Communicator.
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
+class slamb_recipe final : public stepping<Backend> {
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   static_assert(
       !requires(const sparsifier_type& c) { c.at(std::uint64_t{1}); } ||
@@ -88,22 +75,19 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
 
  public:
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
-  static constexpr const char* recipe = "basic_slamb";  ///< as saved states name it
-  /// @throws std::invalid_argument naming what is out of range
+  static constexpr const char* recipe_name = "basic_slamb";  ///< as saved states name it
+
   static void validate(const options_type& o) {
     validate_settings(o);
-    detail::require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
-    detail::require_in(o.local_steps >= 0, "local_steps", static_cast<double>(o.local_steps),
-                       ">= 0 (0: parameters are averaged only by synchronize_parameters())");
+    require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
+    require_in(o.local_steps >= 0, "local_steps", static_cast<double>(o.local_steps),
+               ">= 0 (0: parameters are averaged only by synchronize_parameters())");
   }
 
-  /// @param parameters  the tensors; the spans must outlive the optimizer
-  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
-  ///         different tensors or settings; communicator_error
-  explicit basic_slamb(std::span<const parameter> parameters, const options_type& options = {},
-                       Communicator communicator = {}, Backend backend = {})
-      : options_((validate(options), options)),
-        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+  slamb_recipe(std::span<const parameter> parameters, const options_type& options,
+               typename stepping<Backend>::ranks_type ranks, Backend backend)
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+        options_(options),
         exchange_(options.compressor) {
     mark_dense_tensors();
     plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(base_.tensors).segments());
@@ -124,45 +108,19 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
   }
 
-  /// p ← mean of p over ranks: before an evaluation or a save, for between averagings the ranks' parameters differ.
-  /// Collective: every rank must call it.
-  /// @throws communicator_error
-  void synchronize_parameters() {
+  void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
     average_parameters(base_, base_.memory.view(payload_));
   }
 
-  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
-  ///                    time
-  ::slamb::statistics statistics(bool with_norms = false) const { return base_.report(with_norms); }
-  memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
-  Communicator& communicator() noexcept { return base_.ranks.base(); }
-  const Compressor& compressor() const noexcept { return options_.compressor; }
-  /// For a compressor that takes something new at each step.
-  Compressor& compressor() noexcept requires(requires(const sparsifier_type& s) { s.require_ready(std::uint64_t{}); }) {
-    return options_.compressor;
-  }
+  statistics report(bool with_norms) const override { return base_.report(with_norms); }
+
   const options_type& options() const noexcept { return options_; }
-
-  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save(*this); }
-
-  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
-  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
-  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore(*this, saved, options);
-    base_.start_in_phase("sparse");
-  }
-
-  /// Points tensor number `tensor` at another gradient of the same size.
-  void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
+  Compressor& compressor() noexcept { return options_.compressor; }
 
  private:
-  template <::slamb::communicator, class>
-  friend class foundation;
-  friend class stepping<basic_slamb>;
-
-  using base_type = foundation<Communicator, Backend>;
+  using base_type = foundation<Backend>;
+  using stepping<Backend>::base_;
   using selector_type = selector<sparsifier_type, base_type>;
   using selection_type = typename selector_type::selection_type;
   using age_type = stored_age_t<selection_type>;
@@ -170,14 +128,14 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
 
   static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
 
-  void begin() {
+  void begin() override {
     averages_ = averages_now();
     base_.template begin_step<TrustRatio>(options_, 1.0, selector_.finds(sparsifier_of(options_.compressor), base_));
     if constexpr (!chooser<sparsifier_type>) place();
   }
 
   // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload.
-  bool send_early(const tensor_batch& bucket) {
+  bool send_early(const tensor_batch& bucket) override {
     if constexpr (chooser<sparsifier_type> || chained<Compressor> || !base_type::executor_type::is_synchronous) {
       return false;
     } else {
@@ -190,7 +148,7 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
     }
   }
 
-  void finish() {
+  void finish() override {
     if constexpr (chooser<sparsifier_type>) place();
     const std::size_t rest = base_.parts.sent_from(base_.tensors).tiles.first;
     form({0, rest});
@@ -266,15 +224,14 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
             .room = plane_};
   }
 
-  // What lasts: foundation::visit_state.
-  template <class Self, class Part>
-  static void visit_state(Self& self, const Part& part) {
-    base_type::visit_state(self.base_, part);
-    part("age", std::as_writable_bytes(self.base_.memory.view(self.age_)), state_part::common);
+  state_kind kind() const noexcept override { return kind_of<slamb_recipe>(); }
+  void visit_state(const state_visitor& part) override {
+    base_.visit_state(part);
+    part("age", std::as_writable_bytes(base_.memory.view(age_)), state_part::common);
   }
+  void go_on_from_saved(const restore_options& /*options*/) override { base_.start_in_phase("sparse"); }
 
   options_type options_;
-  base_type base_;
   selector_type selector_;
   payload_exchange<Compressor, base_type> exchange_;
   region<factors_type> factors_;
@@ -287,6 +244,37 @@ class basic_slamb : public stepping<basic_slamb<Compressor, ErrorFeedback, Trust
   std::optional<typename selector_type::selected_type> selection_;
   std::span<float> sent_;
   bool averages_ = false;
+};
+
+}  // namespace detail
+
+/// Exchanges the selected part M of the momentum. Gradients and variances stay local, and so does the momentum that is
+/// not sent: there is no warm-up and no error buffer.
+///
+///     m_i ← β1 m_i + (1−β1) g_i        v_i ← β2 v_i + (1−β2) g_i²
+///     m_i[M] ← mean over ranks of m_i[M]
+///     u = m̂/(√v̂ + ε) + λ p            p_j ← p_j − γ scale(norms of M, norms of ¬M, β3^age_j) u_j
+///     every H steps: p ← mean of p over ranks
+///
+/// *Memory*: 8 bytes of state a parameter (9 if the compressor knows no ages) and 12 k of payload.
+/// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
+/// and of the parameters every H steps, in pieces that reuse the payload's memory: about 1/(3k) for large tensors.
+/// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step (with a chain, but for
+/// what encoding lost of each rank's own) and the parameters after each averaging.
+/// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t);
+/// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
+          class Backend>
+class basic_slamb : public detail::optimizer_over<detail::slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>,
+                                                  Communicator> {
+ public:
+  using basic_slamb::optimizer_over::optimizer_over;
+
+  const Compressor& compressor() const { return this->options().compressor; }
+  /// For a compressor that takes something new at each step.
+  Compressor& compressor() requires(requires(Compressor& c) { sparsifier_of(c).require_ready(std::uint64_t{}); }) {
+    return this->typed("compressor()").compressor();
+  }
 };
 
 /// SLAMB with the paper's policies and defaults. For small data sets the paper uses H = 50. Fix k and tune β3.

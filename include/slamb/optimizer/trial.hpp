@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/core/arena.hpp"
+#include "slamb/core/real.hpp"
 #include "slamb/exchange/agreement_of_ranks.hpp"
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/optimizer/one_bit.hpp"
@@ -185,13 +185,15 @@ class trial {
   /// A round: takes `steps` steps with the communicator, after two that are not timed, and gives it back.
   /// @param clock  clock(): seconds, a double
   /// @throws what the optimizer throws
-  template <class Executor, class Clock>
-  void run(std::optional<communicator_type>& ranks, const scratch_model& model, const backend_type& backend,
-           const Executor& executor, std::uint64_t steps, Clock& clock) {
-    typename how::type optimizer(model.tensors(), options_, std::move(*ranks), backend);
+  template <class Ranks, class Executor, class Clock>
+  void run(Ranks& ranks, const scratch_model& model, const backend_type& backend, const Executor& executor,
+           std::uint64_t steps, Clock& clock) {
+    typename how::type optimizer(model.tensors(), options_, std::move(ranks.template get<communicator_type>()),
+                                 backend);
     const auto wait = [&] {
       if constexpr (!Executor::is_synchronous) {
-        wait_for_ranks(optimizer.communicator(), executor);
+        if constexpr (has_wait<communicator_type, typename backend_type::stream_type>)
+          optimizer.communicator().wait(executor.stream());
         executor.read(model.any());
       }
     };
@@ -205,22 +207,22 @@ class trial {
         seconds_[kind].push_back(static_cast<float>(clock() - start));
       }
     }
-    ranks.emplace(std::move(optimizer.communicator()));
+    ranks = Ranks(std::move(optimizer.communicator()));
   }
 
   /// Of a mean step of the training on the scratch tensors, as a mean over the ranks, which is the same on all of them.
   /// Collective.
-  template <class Executor>
-  typical_time time(communicator_type& ranks, const Executor& executor, const allocator& memory) {
+  template <class Ranks, class Executor>
+  typical_time time(Ranks& ranks, const Executor& executor, const allocator& memory) {
     typical_time all;
     for (std::size_t kind = 0; kind < how::kinds; ++kind) {
-      through_backend_memory<communicator_type, Executor> through{ranks, executor, memory};
-      through.all_reduce_sum(std::span<float>(seconds_[kind]), executor.stream());
+      sum_host_values(std::span<float>(seconds_[kind]), executor, memory,
+                      [&ranks](std::span<float> values, auto stream) { ranks.all_reduce_sum(values, stream); });
       std::vector<double> means(seconds_[kind].begin(), seconds_[kind].end());
       for (double& sum : means) sum /= ranks.size();
       const typical_time one = typical_of(means);
-      all.seconds += weights_[kind] * one.seconds;
-      all.deviation += weights_[kind] * one.deviation;
+      all.seconds += rounded_product(weights_[kind], one.seconds);
+      all.deviation += rounded_product(weights_[kind], one.deviation);
     }
     return all;
   }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "slamb/exchange/quantized.hpp"
 #include "slamb/optimizer/foundation.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
+#include "slamb/optimizer/optimizer_over.hpp"
 #include "slamb/optimizer/parameter_average.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/stepping.hpp"
@@ -40,46 +43,30 @@ struct zero_one_adam_options {
   ErrorFeedback error_feedback{};
 };
 
-/// Phase A: the gradient whole, at steps that become rarer, or compressed. Phase B: local steps under a frozen variance,
-/// and at steps that become rarer an exchange of what they have moved, compressed.
-///
-///     A:  m ← β1 m + (1−β1) exchange(g_i)              p ← p − γ (m/(√v + ε) + λ p)
-///     B:  m_i ← β1 m_i + (1−β1) g_i                    b_i ← b_i − γ (m_i/D + λ p_i);   p_i = a + b_i
-///         every L steps:  y ← exchange(b_i D);  m ← −y/Γ;   p = a ← a + y/D;   b ← 0
-///
-/// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
-/// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
-/// all_reduce, or two collectives of codes, or nothing, whatever the number of tensors.
-/// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
-/// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
-template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, class Backend,
-          variance_schedule VarianceSchedule = exponential_variance_interval,
-          local_schedule LocalSchedule = doubling_local_interval>
-class basic_zero_one_adam
-    : public stepping<
-          basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>,
-          false> {
+namespace detail {
+
+/// `basic_zero_one_adam` on ranks of any Communicator.
+template <compressor Compressor, error_feedback ErrorFeedback, class Backend, variance_schedule VarianceSchedule,
+          local_schedule LocalSchedule>
+class zero_one_adam_recipe final : public stepping<Backend> {
   static_assert(quantizer<Compressor>,
                 "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, as "
                 "sign and int8 are. Sparsifiers and chains go with basic_slamb and basic_lamb");
 
  public:
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
-  static constexpr const char* recipe = "basic_zero_one_adam";  ///< as saved states name it
-  /// @throws std::invalid_argument naming what is out of range
+  static constexpr const char* recipe_name = "basic_zero_one_adam";  ///< as saved states name it
+
   static void validate(const options_type& o) {
     validate_settings(o);
     validate_policy(o.variance_schedule);
     validate_policy(o.local_schedule);
   }
 
-  /// @param parameters  the tensors; the spans must outlive the optimizer
-  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
-  ///         different tensors or settings; communicator_error
-  explicit basic_zero_one_adam(std::span<const parameter> parameters, const options_type& options = {},
-                               Communicator communicator = {}, Backend backend = {})
-      : options_((validate(options), options)),
-        base_(parameters, options.weight_decay, std::move(communicator), std::move(backend)),
+  zero_one_adam_recipe(std::span<const parameter> parameters, const options_type& options,
+                       typename stepping<Backend>::ranks_type ranks, Backend backend)
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+        options_(options),
         exchange_(options.compressor, options.compress_alone),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()) {
@@ -100,50 +87,35 @@ class basic_zero_one_adam
     base_.enter_phase("variance");
   }
 
-  /// Makes the parameters of all ranks their mean, for an evaluation or a save between two exchanges. Training is not
-  /// changed: the next step starts from this rank's own again.
-  /// @throws communicator_error
-  void synchronize_parameters() {
+  using stepping<Backend>::step;
+  using stepping<Backend>::begin_step;
+  void step(const learning_rates_at& /*rates*/) override { refuse_rates("step()"); }
+  void begin_step(const learning_rates_at& /*rates*/) override { refuse_rates("begin_step()"); }
+
+  void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
     if (differs_) average_parameters(base_, base_.floats_of(buffer_));
   }
 
-  /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
-  void measure_next_step() noexcept { exchange_.measure_next(); }
-
-  /// @param with_norms  also computes the norms, at the cost of a pass over the model; like `step`, by one thread at a time
-  ::slamb::statistics statistics(bool with_norms = false) const {
-    ::slamb::statistics all = base_.report(with_norms);
+  statistics report(bool with_norms) const override {
+    statistics all = base_.report(with_norms);
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(base_);
     return all;
   }
-  memory_report memory() const { return base_.memory.report(base_.tensors.elements()); }
-  Communicator& communicator() noexcept { return base_.ranks.base(); }
+
   const options_type& options() const noexcept { return options_; }
-
-  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return base_.save(*this); }
-
-  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
-  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
-  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    base_.restore(*this, saved, options);
-    if (options.from_other_ranks && is_local_) begin_local_steps();  // from the parameters as they are
-    base_.start_in_phase(is_local_ ? "local steps" : "variance");
-    exchange_.find_counted(base_);
-  }
-
-  /// Points tensor number `tensor` at another gradient of the same size.
-  void set_gradient(std::size_t tensor, const float* gradient) { base_.set_gradient(tensor, gradient); }
+  void measure_next_step() noexcept { exchange_.measure_next(); }
 
  private:
-  template <::slamb::communicator, class>
-  friend class foundation;
-  friend class stepping<basic_zero_one_adam, false>;
-
   using factors_type = factors_of<unit_trust_ratio>;
-  using base_type = foundation<Communicator, Backend>;
+  using stepping<Backend>::base_;
+
+  [[noreturn]] static void refuse_rates(const char* call) {
+    throw std::logic_error(std::string("slamb: ") + call +
+                           " of basic_zero_one_adam was given learning_rates_at, but its "
+                           "schedules need the rates on the host; give it a rate, or a rate for each group");
+  }
 
   agreement facts() const {
     agreement all = agreement_of("basic_zero_one_adam ", options_, base_.tensors.segments().size());
@@ -153,18 +125,18 @@ class basic_zero_one_adam
     return all;
   }
 
-  void begin() {
+  void begin() override {
     tau_ = base_.this_step("its schedules follow its number") + 1;  // docs/algorithms/zero_one_adam.md (1)
     refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
     base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
                                                 exchange_.starts(base_, buffer()));
   }
 
-  bool send_early(const tensor_batch& bucket) {
+  bool send_early(const tensor_batch& bucket) override {
     return refreshes_ && send_whole_gradient(base_, base_.floats_of(buffer_), true, bucket);
   }
 
-  void finish() {
+  void finish() override {
     const bool taken = is_local_    ? step_locally()
                        : refreshes_ ? step_with_whole_gradient()
                                     : step_with_compressed_gradient();
@@ -260,23 +232,26 @@ class basic_zero_one_adam
     return all;
   }
 
-  // What lasts: foundation::visit_state.
-  template <class Self, class Part>
-  static void visit_state(Self& self, const Part& part) {
-    base_type::visit_state(self.base_, part);
-    self.exchange_.visit_state(self.base_, part);
-    part("accumulated update", std::as_writable_bytes(self.base_.memory.view(self.accumulated_)), state_part::errors);
-    part("common parameters", std::as_writable_bytes(self.base_.memory.view(self.common_)), state_part::errors);
-    part("sums of rates", bytes_of_all(self.rate_sums_), state_part::errors);
-    part("variance schedule", bytes_of(self.variance_state_), state_part::common);
-    part("local schedule", bytes_of(self.local_state_), state_part::common);
-    part("phase", bytes_of(self.is_local_), state_part::common);
-    part("parameters differ", bytes_of(self.differs_), state_part::errors);
+  state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }
+  void visit_state(const state_visitor& part) override {
+    base_.visit_state(part);
+    exchange_.visit_state(base_, part);
+    part("accumulated update", std::as_writable_bytes(base_.memory.view(accumulated_)), state_part::errors);
+    part("common parameters", std::as_writable_bytes(base_.memory.view(common_)), state_part::errors);
+    part("sums of rates", bytes_of_all(rate_sums_), state_part::errors);
+    part("variance schedule", bytes_of(variance_state_), state_part::common);
+    part("local schedule", bytes_of(local_state_), state_part::common);
+    part("phase", bytes_of(is_local_), state_part::common);
+    part("parameters differ", bytes_of(differs_), state_part::errors);
+  }
+  void go_on_from_saved(const restore_options& options) override {
+    if (options.from_other_ranks && is_local_) begin_local_steps();  // from the parameters as they are
+    base_.start_in_phase(is_local_ ? "local steps" : "variance");
+    exchange_.find_counted(base_);
   }
 
   options_type options_;
-  base_type base_;
-  quantized_exchange<Compressor, ErrorFeedback, base_type> exchange_;
+  quantized_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
   region<factors_type> factors_;
   region<float> inverse_rate_sums_;
   region<float> accumulated_;
@@ -291,6 +266,39 @@ class basic_zero_one_adam
   bool refreshes_ = false;  // the variance, in the step that is taken
   bool is_local_ = false;
   bool differs_ = false;  // parameters differ between ranks
+};
+
+}  // namespace detail
+
+/// Phase A: the gradient whole, at steps that become rarer, or compressed. Phase B: local steps under a frozen variance,
+/// and at steps that become rarer an exchange of what they have moved, compressed.
+///
+///     A:  m ← β1 m + (1−β1) exchange(g_i)              p ← p − γ (m/(√v + ε) + λ p)
+///     B:  m_i ← β1 m_i + (1−β1) g_i                    b_i ← b_i − γ (m_i/D + λ p_i);   p_i = a + b_i
+///         every L steps:  y ← exchange(b_i D);  m ← −y/Γ;   p = a ← a + y/D;   b ← 0
+///
+/// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
+/// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
+/// all_reduce, or two collectives of codes, or nothing, whatever the number of tensors.
+/// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
+/// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
+template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, class Backend,
+          variance_schedule VarianceSchedule = exponential_variance_interval,
+          local_schedule LocalSchedule = doubling_local_interval>
+class basic_zero_one_adam
+    : public detail::optimizer_over<
+          detail::zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule, LocalSchedule>,
+          Communicator> {
+ public:
+  using basic_zero_one_adam::optimizer_over::optimizer_over;
+
+  using optimizer::begin_step;
+  using optimizer::step;
+  void step(const learning_rates_at& rates) = delete;  // its schedules need the rates on the host
+  void begin_step(const learning_rates_at& rates) = delete;
+
+  /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
+  void measure_next_step() { this->typed("measure_next_step()").measure_next_step(); }
 };
 
 /// 0/1 Adam in signs and a scale, with errors kept at both ends.

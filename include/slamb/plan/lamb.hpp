@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "slamb/optimizer/compressed_gradient.hpp"
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/plan/memory.hpp"
 #include "slamb/plan/payload.hpp"

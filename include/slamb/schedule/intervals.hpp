@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "slamb/core/error.hpp"
+#include "slamb/core/questions.hpp"
 
 namespace slamb {
 
@@ -18,8 +19,8 @@ namespace slamb {
 /// `refreshes(state, tau)` is asked before a step, `advance(state, tau)` is called after it, and then `ends_after(tau)`
 /// says whether the variance is frozen from the next step on. All ranks must get the same answers.
 template <class V>
-concept variance_schedule = std::copyable<V> && std::is_trivially_copyable_v<typename V::state_type> &&
-    std::default_initializable<typename V::state_type> &&
+concept variance_schedule = detail::copyable<V> && std::is_trivially_copyable_v<typename V::state_type> &&
+    std::is_default_constructible_v<typename V::state_type> &&
     requires(const V& schedule, typename V::state_type& state, const typename V::state_type& before,
              std::uint64_t tau) {
   { schedule.refreshes(before, tau) } -> std::same_as<bool>;
@@ -32,8 +33,8 @@ concept variance_schedule = std::copyable<V> && std::is_trivially_copyable_v<typ
 ///
 /// `exchanges(state, tau)` is asked at a step, `advance(state)` is called after it. All ranks must get the same answers.
 template <class L>
-concept local_schedule = std::copyable<L> && std::is_trivially_copyable_v<typename L::state_type> &&
-    std::default_initializable<typename L::state_type> &&
+concept local_schedule = detail::copyable<L> && std::is_trivially_copyable_v<typename L::state_type> &&
+    std::is_default_constructible_v<typename L::state_type> &&
     requires(const L& schedule, typename L::state_type& state, const typename L::state_type& before,
              std::uint64_t tau) {
   { schedule.exchanges(before, tau) } -> std::same_as<bool>;

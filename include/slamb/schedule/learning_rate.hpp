@@ -4,20 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <numbers>
 #include <string_view>
 
 #include "slamb/core/error.hpp"
+#include "slamb/core/questions.hpp"
+#include "slamb/core/real.hpp"
 
 namespace slamb {
 
 /// Anything that makes a learning rate of a step number 1, 2, …
 template <class S>
 concept learning_rate_schedule = requires(const S& schedule, std::uint64_t step) {
-  { schedule(step) } -> std::convertible_to<double>;
+  { schedule(step) } -> detail::converts_to<double>;
 };
 
 namespace detail {
@@ -70,7 +71,7 @@ struct polynomial_decay {
     detail::require_at_least_one("polynomial_decay::steps", steps);
     detail::require_positive("polynomial_decay::power", power);
     detail::require_at_least_one("polynomial_decay: step", step);
-    return end + (peak - end) * std::pow(1.0 - detail::decay_progress(step, steps), power);
+    return end + rounded_product(peak - end, std::pow(1.0 - detail::decay_progress(step, steps), power));
   }
 };
 
@@ -88,7 +89,8 @@ struct cosine_decay {
     detail::require_at_least_one("cosine_decay::steps", steps);
     detail::require_at_least_one("cosine_decay: step", step);
     if (step > steps) return end;
-    return end + (peak - end) * 0.5 * (1.0 + std::cos(std::numbers::pi * detail::decay_progress(step, steps)));
+    return end +
+           rounded_product((peak - end) * 0.5, 1.0 + std::cos(std::numbers::pi * detail::decay_progress(step, steps)));
   }
 };
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "slamb/core/error.hpp"
+#include "slamb/core/questions.hpp"
 
 namespace slamb {
 
@@ -20,12 +21,12 @@ namespace slamb {
 /// or anything where it is not wanted; true: the compressed phase begins with step t + 1. It is asked at every rank and
 /// must answer the same there. `state.variance_ratio` is what was last compared, for reports; 0: nothing yet.
 template <class W>
-concept warm_up_schedule = std::copyable<W> && std::is_trivially_copyable_v<typename W::state_type> &&
-    std::default_initializable<typename W::state_type> &&
+concept warm_up_schedule = detail::copyable<W> && std::is_trivially_copyable_v<typename W::state_type> &&
+    std::is_default_constructible_v<typename W::state_type> &&
     requires(const W& schedule, typename W::state_type& state, std::uint64_t t, double variance_norm, double beta2) {
   { schedule.wants_variance_norm(t, beta2) } -> std::same_as<bool>;
   { schedule.ends_after(state, t, variance_norm, beta2) } -> std::same_as<bool>;
-  { state.variance_ratio } -> std::convertible_to<double>;
+  { state.variance_ratio } -> detail::converts_to<double>;
 };
 
 /// A warm-up of `steps` steps; 15 to 25 % of a training's is usual.

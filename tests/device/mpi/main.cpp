@@ -1,5 +1,4 @@
 // The entry point of slamb_device_mpi_tests: one rank, on the first GPU. Only the first says what passed.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include <slamb/mpi_cuda.hpp>

@@ -117,6 +117,6 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   // Peers are told by messages, which go on while this process is there; and mpirun may end who is left when others have gone,
   // so that they wait for the one that sleeps.
-  std::this_thread::sleep_for(kind == "stalls" ? 8s : kind == "nodes_killed" ? 3s : 1s);
+  std::this_thread::sleep_for(kind == "stalls" ? 8s : kind == "nodes_killed" ? 3s : 2s);
   std::_Exit(0);
 }

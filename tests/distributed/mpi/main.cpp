@@ -1,5 +1,4 @@
 // The tests of one rank. All ranks run the same cases in the same order; only the first reports what passed.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include <slamb/mpi.hpp>

@@ -37,11 +37,11 @@ left() { ip netns list | awk -v own="^slamb$1-" '$1 ~ own { print "namespace " $
 : >"$said"
 bash "$script" "${options[@]}" --parameters 100000 --seconds 600 >"$said" 2>&1 &
 run=$!
-for ((i = 0; i < 100; ++i)); do
+for ((i = 0; i < 600; ++i)); do
   grep -q "slamb_bench_mpi: lamb" "$said" && break
   sleep 0.1
 done
-[[ -n "$(left "$run")" ]] || fail "made no namespace within 10 s: $(cat "$said")"
+[[ -n "$(left "$run")" ]] || fail "made no namespace within a minute: $(cat "$said")"
 ranks=()
 for name in $(left "$run" | cut -d' ' -f2); do mapfile -t -O "${#ranks[@]}" ranks < <(ip netns pids "$name"); done
 ((${#ranks[@]} >= 2)) || fail "runs ${#ranks[@]} processes, expected the ranks"

@@ -111,18 +111,18 @@ class interpreted_block {
  private:
   template <class Body>
   void in_order(const Body& body) const {
-    for (unsigned i = 0; i < Threads; ++i) {
-      switch (order_) {
-        case thread_order::forwards:
-          body(i);
-          break;
-        case thread_order::backwards:
-          body(Threads - 1 - i);
-          break;
-        case thread_order::interleaved:
-          body(i % 32 * (Threads / 32) + i / 32);
-          break;  // each warp once in 32
-      }
+    for (unsigned i = 0; i < Threads; ++i) body(thread_at(i));  // called in one place: bodies are large, and inlined
+  }
+
+  /// The thread that runs after i others.
+  unsigned thread_at(unsigned i) const {
+    switch (order_) {
+      case thread_order::backwards:
+        return Threads - 1 - i;
+      case thread_order::interleaved:
+        return i % 32 * (Threads / 32) + i / 32;  // each warp once in 32
+      default:
+        return i;
     }
   }
 

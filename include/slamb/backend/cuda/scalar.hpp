@@ -33,19 +33,7 @@ SLAMB_ELEMENT scalar operator-(scalar a, scalar b) {
   return a.value - b.value;
 #endif
 }
-SLAMB_ELEMENT scalar operator*(scalar a, scalar b) {
-#if defined(__CUDA_ARCH__)
-  return __fmul_rn(a.value, b.value);
-#else
-  float product = a.value * b.value;
-#if defined(__x86_64__)
-  __asm__("" : "+x"(product));  // rounded before it is used
-#elif defined(__aarch64__)
-  __asm__("" : "+w"(product));
-#endif
-  return product;
-#endif
-}
+SLAMB_ELEMENT scalar operator*(scalar a, scalar b) { return rounded_product(a.value, b.value); }
 SLAMB_ELEMENT scalar operator/(scalar a, scalar b) {
 #if defined(__CUDA_ARCH__)
   return __fdiv_rn(a.value, b.value);

@@ -271,13 +271,22 @@ class executor {
     return counted;
   }
 
+  // Calls body(i), which says whether all that it checked was finite, for all tiles.
   template <class Body>
   void all_of(const model_view& view, tile_range tiles, std::uint32_t* not_finite, const Body& body) const {
+    run_tiles(
+        view, tiles, not_finite,
+        [](const void* context, std::size_t i) { return (*static_cast<const Body*>(context))(i); }, &body);
+  }
+
+  // The same code for all bodies.
+  void run_tiles(const model_view& view, tile_range tiles, std::uint32_t* not_finite,
+                 bool (*body)(const void* context, std::size_t tile), const void* context) const {
     if (view.refused != nullptr && *view.refused != 0) return;
     std::atomic<bool> all{true};
     constexpr std::size_t grain = 4;  // neighbours in memory, on one thread
-    pool_->for_each(tiles.first, tiles.last, grain, [&all, &body](std::size_t i) {
-      if (!body(i)) all.store(false, std::memory_order_relaxed);
+    pool_->for_each(tiles.first, tiles.last, grain, [&all, body, context](std::size_t i) {
+      if (!body(context, i)) all.store(false, std::memory_order_relaxed);
     });
     if (not_finite != nullptr && !all.load(std::memory_order_relaxed)) *not_finite = 1;
   }

@@ -77,18 +77,11 @@ struct minus {
     return a - b;
   }
 };
-// A product is rounded before it is used: were it fused with a sum where the processor can, the bits would depend on
-// the flags, and on how the compiler arranged a pass. g++ fuses by default, clang if asked to; the empty assembly statement costs nothing.
+// Rounded before it is used, so that the bits are the same whatever the compiler can fuse.
 struct times {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
     native::floats product = a * b;
-#if defined(__FMA__) || defined(__FMA4__) || defined(__AVX512F__)
-#if defined(__AVX512F__)
-    __asm__("" : "+v"(product));
-#else
-    __asm__("" : "+x"(product));
-#endif
-#endif
+    SLAMB_ROUND(product);
     return product;
   }
 };

@@ -33,35 +33,44 @@ class thread_pool {
   /// Calls body(i) for first ≤ i < last, `grain` neighbours at a time on one thread; returns when all are done.
   template <class Body>
   void for_each(std::size_t first, std::size_t last, std::size_t grain, const Body& body) {
-    if (workers_.empty() || last - first <= grain) {
-      [&]() noexcept {
-        for (std::size_t i = first; i < last; ++i) body(i);
-      }();
-      return;
-    }
-    next_.store(first, std::memory_order_relaxed);
-    const auto take = [this, last, grain, &body]() noexcept {
-      for (;;) {
-        const std::size_t begin = next_.fetch_add(grain, std::memory_order_relaxed);
-        if (begin >= last) return;
-        for (std::size_t i = begin; i < std::min(last, begin + grain); ++i) body(i);
-      }
-    };
-    start([](const void* context) { (*static_cast<const decltype(take)*>(context))(); }, &take);
-    take();
-    finish();
+    run({first, last, grain, [](const void* context, std::size_t i) { (*static_cast<const Body*>(context))(i); },
+         &body});
   }
 
  private:
-  using entry = void (*)(const void*);
+  // A loop of any body: the same code for all.
+  struct loop {
+    std::size_t first, last, grain;
+    void (*body)(const void* context, std::size_t i);
+    const void* context;
+  };
 
-  void start(entry run, const void* context) {
+  void run(const loop& all) {
+    if (workers_.empty() || all.last - all.first <= all.grain) return run_alone(all);
+    next_.store(all.first, std::memory_order_relaxed);
+    start(all);
+    take(all);
+    finish();
+  }
+
+  static void run_alone(const loop& all) noexcept {
+    for (std::size_t i = all.first; i < all.last; ++i) all.body(all.context, i);
+  }
+
+  void take(const loop& all) noexcept {
+    for (;;) {
+      const std::size_t begin = next_.fetch_add(all.grain, std::memory_order_relaxed);
+      if (begin >= all.last) return;
+      for (std::size_t i = begin; i < std::min(all.last, begin + all.grain); ++i) all.body(all.context, i);
+    }
+  }
+
+  void start(const loop& all) {
     {
       const std::lock_guard lock(mutex_);
-      run_ = run;
-      context_ = context;
+      loop_ = &all;
       busy_.store(workers_.size(), std::memory_order_relaxed);
-      loop_.store(loop_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+      loops_.store(loops_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
     wake_.notify_all();
   }
@@ -75,18 +84,16 @@ class thread_pool {
 
   void serve() {
     for (std::uint64_t seen = 0;;) {
-      spin([&] { return loop_.load(std::memory_order_acquire) != seen; });
-      entry run = nullptr;
-      const void* context = nullptr;
+      spin([&] { return loops_.load(std::memory_order_acquire) != seen; });
+      const loop* all = nullptr;
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stopping_ || loop_.load(std::memory_order_relaxed) != seen; });
+        wake_.wait(lock, [&] { return stopping_ || loops_.load(std::memory_order_relaxed) != seen; });
         if (stopping_) return;
-        seen = loop_.load(std::memory_order_relaxed);
-        run = run_;
-        context = context_;
+        seen = loops_.load(std::memory_order_relaxed);
+        all = loop_;
       }
-      run(context);
+      take(*all);
       if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         const std::lock_guard lock(mutex_);
         done_.notify_one();
@@ -120,9 +127,8 @@ class thread_pool {
   std::condition_variable done_;
   std::atomic<std::size_t> next_{0};
   std::atomic<std::size_t> busy_{0};
-  std::atomic<std::uint64_t> loop_{0};
-  entry run_ = nullptr;
-  const void* context_ = nullptr;
+  std::atomic<std::uint64_t> loops_{0};  // begun
+  const loop* loop_ = nullptr;           // that runs
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -115,6 +115,6 @@ int main(int argc, char** argv) {
     std::printf("caught by rank %d: %s\n", rank, failure.what());
   }
   std::fflush(stdout);
-  std::this_thread::sleep_for(1s);  // peers are told by messages, which go on while this process is there
+  std::this_thread::sleep_for(2s);  // peers are told by messages, which go on while this process is there
   std::_Exit(0);
 }

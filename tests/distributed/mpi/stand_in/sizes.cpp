@@ -1,6 +1,5 @@
 // Where the messages of payloads of more than 2^31 bytes begin and end: every byte goes once, to whom it is for. The memory is
 // address space, of which the system gives what is touched.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 

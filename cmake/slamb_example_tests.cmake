@@ -1,0 +1,31 @@
+# The tests of an example: a program of their own, which has the packages and the flags of the example and not those of
+# slamb_tests.
+include_guard(GLOBAL)
+include(slamb_packages)
+include(slamb_programs)
+
+
+# slamb_example_tests(<example> [LIBRARIES <target>…]): slamb_<example>_tests, of the sources in the folder at hand. A source
+# some.cpp has the name <example>_some in SLAMB_TESTS_ONLY and SLAMB_TESTS_LEFT_OUT; if none is left, there is no program.
+function(slamb_example_tests example)
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "" "LIBRARIES")
+  slamb_glob(found "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  set(sources)
+  foreach(source IN LISTS found)
+    cmake_path(GET source STEM name)
+    set(name "${example}_${name}")
+    if(SLAMB_TESTS_ONLY AND NOT name MATCHES "^(${SLAMB_TESTS_ONLY})$")
+      continue()
+    elseif(SLAMB_TESTS_LEFT_OUT AND name MATCHES "^(${SLAMB_TESTS_LEFT_OUT})$")
+      continue()
+    endif()
+    list(APPEND sources "${source}")
+  endforeach()
+  if(NOT sources)
+    return()
+  endif()
+  slamb_program(slamb_${example}_tests SOURCES ${sources} LIBRARIES slamb_test_main ${tests_LIBRARIES})
+  slamb_compile_quickly(TARGETS slamb_${example}_tests)
+  # As in tests/CMakeLists.txt: one test of ctest a test case, and no case is a failure.
+  doctest_discover_tests(slamb_${example}_tests PROPERTIES TIMEOUT 300 FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+endfunction()

@@ -1,0 +1,156 @@
+// The command line of slamb_train: what it sets, and what it says of values that are wrong.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../command_line.hpp"
+
+namespace {
+
+constexpr std::array<std::string_view, 3> optimizers{"alpha", "beta", "gamma"};
+constexpr std::array<std::string_view, 2> compressors{"none", "rice"};
+
+train::settings parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "slamb_train");
+  return train::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {optimizers, compressors});
+}
+
+void check_refused(const std::vector<const char*>& arguments, const std::string& message) {
+  std::string said = "nothing was thrown";
+  try {
+    parse(arguments);
+  } catch (const train::usage_error& error) {
+    said = error.what();
+  }
+  CAPTURE(said);
+  CAPTURE(message);
+  CHECK(said.find(message) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("command line: has 4 ranks, at least 5 seeds and parts of the steps by default") {
+  const train::settings chosen = parse({});
+  CHECK(chosen.optimizers.empty());
+  CHECK(chosen.compressors.empty());
+  CHECK(chosen.ranks == 4);
+  CHECK(chosen.seeds >= 5);
+  CHECK_FALSE(chosen.held_out);
+  CHECK(chosen.local_steps == 50);
+  CHECK(chosen.warmup_steps() == chosen.steps / 10);
+  CHECK(chosen.one_bit_warmup_steps() == chosen.steps / 5);
+  CHECK_FALSE(chosen.one_bit_threshold.has_value());
+  CHECK(chosen.variance_freeze_step() == chosen.steps / 5);
+  CHECK(chosen.local_interval_scaler() == chosen.steps / 5);
+  CHECK(parse({"--steps", "3"}).one_bit_warmup_steps() == 1);
+  CHECK_FALSE(chosen.learning_rate.has_value());
+}
+
+TEST_CASE("command line: sets what it is told") {
+  CHECK(parse({"--optimizer", "gamma,alpha"}).optimizers == std::vector<std::string>{"gamma", "alpha"});
+  CHECK(parse({"--optimizer", "gamma", "--optimizer", "beta"}).optimizers == std::vector<std::string>{"gamma", "beta"});
+  CHECK(parse({"--compressor", "rice,none"}).compressors == std::vector<std::string>{"rice", "none"});
+  CHECK(parse({"--held-out"}).held_out);
+  const train::settings chosen =
+      parse({"--ranks", "7",        "--batch=99", "--steps",        "50", "--learning-rate", "1e-3", "--schedule",
+             "step",    "--warmup", "0",          "--weight-decay", "0",  "--seed",          "12",   "--seeds",
+             "1",       "--k",      "0.25",       "--block",        "16", "--beta3",         "0.5",  "--local-steps",
+             "9",       "--data",   "d.csv",      "--json",         "j",  "--csv",           "c",    "--plot",
+             "p"});
+  CHECK(chosen.ranks == 7);
+  CHECK(chosen.batch == 99);
+  CHECK(chosen.steps == 50);
+  CHECK(chosen.learning_rate == 1e-3);
+  CHECK(chosen.schedule == "step");
+  CHECK(chosen.warmup_steps() == 0);
+  CHECK(chosen.weight_decay == 0.0);
+  CHECK(chosen.seed == 12);
+  CHECK(chosen.seeds == 1);
+  CHECK(chosen.k == 0.25);
+  CHECK(chosen.block == 16);
+  CHECK(chosen.beta3 == 0.5);
+  CHECK(chosen.local_steps == 9);
+  CHECK(chosen.data == "d.csv");
+  CHECK(chosen.json == "j");
+  CHECK(chosen.csv == "c");
+  CHECK(chosen.plot == "p");
+}
+
+TEST_CASE("command line: sets the schedules of the 1-bit optimizers") {
+  const train::settings chosen =
+      parse({"--one-bit-epsilon", "1e-6", "--one-bit-warmup", "70", "--one-bit-threshold", "0.9", "--freeze-step", "0",
+             "--variance-update-scaler", "8", "--local-step-scaler", "25", "--local-step-clipper", "4"});
+  CHECK(chosen.one_bit_epsilon == 1e-6);
+  CHECK(chosen.one_bit_warmup_steps() == 70);
+  CHECK(chosen.one_bit_threshold == 0.9);
+  CHECK(chosen.variance_freeze_step() == 0);
+  CHECK(chosen.variance_update_scaler == 8);
+  CHECK(chosen.local_interval_scaler() == 25);
+  CHECK(chosen.local_step_clipper == 4);
+}
+
+TEST_CASE("command line: names option, value and range of what is wrong") {
+  check_refused({}, "nothing was thrown");
+  check_refused({"--ranks", "0"}, "--ranks: '0' is not an integer in [1, 64]");
+  check_refused({"--ranks", "-1"}, "--ranks: '-1' is not an integer in [1, 64]");
+  check_refused({"--ranks", "four"}, "--ranks: 'four' is not an integer in [1, 64]");
+  check_refused({"--ranks", "4.0"}, "--ranks: '4.0' is not");
+  check_refused({"--ranks", ""}, "--ranks");
+  check_refused({"--steps", "0"}, "--steps: '0' is not an integer in [1, 1000000]");
+  check_refused({"--steps", "18446744073709551616"}, "--steps: '18446744073709551616' is not an integer in");
+  check_refused({"--learning-rate", "0"}, "--learning-rate: '0' is not a number in (0, 1000000]");
+  check_refused({"--learning-rate", "nan"}, "--learning-rate: 'nan' is not a number");
+  check_refused({"--learning-rate", "inf"}, "--learning-rate: 'inf' is not a number");
+  check_refused({"--weight-decay", "-0.1"}, "--weight-decay: '-0.1' is not a number in [0, 1000000]");
+  check_refused({"--k", "0"}, "--k: '0' is not a number in [0.0001, 1]");
+  check_refused({"--k", "1.01"}, "--k: '1.01' is not a number in [0.0001, 1]");
+  check_refused({"--block", "0"}, "--block: '0' is not an integer in [1, 1048576]");
+  check_refused({"--beta3", "1.5"}, "--beta3: '1.5' is not a number in [0, 1]");
+  check_refused({"--local-steps", "0"}, "--local-steps: '0' is not an integer");
+  check_refused({"--schedule", "linear"}, "--schedule: 'linear' is not one of constant, polynomial, cosine, step");
+  check_refused({"--optimizer", "delta"}, "--optimizer: 'delta' is not one of alpha, beta, gamma");
+  check_refused({"--compressor", "zip"}, "--compressor: 'zip' is not one of none, rice");
+  check_refused({"--one-bit-warmup", "0"}, "--one-bit-warmup: '0' is not an integer in [1, 1000000]");
+  check_refused({"--one-bit-threshold", "1.1"}, "--one-bit-threshold: '1.1' is not a number in (0, 1]");
+  check_refused({"--one-bit-epsilon", "0"}, "--one-bit-epsilon: '0' is not a number in [1e-30, 1]");
+  check_refused({"--local-step-clipper", "0"}, "--local-step-clipper: '0' is not an integer in [1, 1000000]");
+  check_refused({"--json", ""}, "--json");
+  check_refused({"--speed", "9"}, "--speed");
+  check_refused({"more"}, "more");
+}
+
+TEST_CASE("command line: refuses what does not go together") {
+  check_refused({"--optimizer", "alpha,beta,alpha"}, "--optimizer: 'alpha' is there twice");
+  check_refused({"--compressor", "rice,rice"}, "--compressor: 'rice' is there twice");
+  check_refused({"--steps", "10", "--warmup", "10"}, "--warmup: 10 is not in [0, 9]");
+  check_refused({"--ranks", "8", "--batch", "7"}, "--batch: 7 is not >= --ranks, which is 8");
+  check_refused({"--ranks", "1", "--plot", "p.svg"}, "--plot: a single rank sends nothing");
+  check_refused({"--steps", "10", "--warmup", "9"}, "nothing was thrown");
+}
+
+TEST_CASE("command line: refuses a batch or ranks that the data has too few rows for") {
+  train::split_digits data;
+  const std::vector<float> image(train::pixels_per_image);
+  for (int i = 0; i < 6; ++i) data.training.append(image, i);
+  CHECK_NOTHROW(train::check_against_data(parse({"--ranks", "6", "--batch", "6"}), data));
+  CHECK_THROWS_AS(train::check_against_data(parse({"--ranks", "6", "--batch", "7"}), data), train::usage_error);
+  CHECK_THROWS_AS(train::check_against_data(parse({"--ranks", "7", "--batch", "7"}), data), train::data_error);
+}
+
+TEST_CASE("make_schedule: warms up, then ends near zero unless it is constant") {
+  for (const std::string_view name : train::schedule_names) {
+    train::settings chosen;
+    chosen.schedule = name;
+    chosen.steps = 40;
+    chosen.warmup = 9;
+    const train::schedule_function rate = train::make_schedule(chosen, 2.0);
+    CHECK(rate(1) == doctest::Approx(0.2));
+    CHECK(rate(9) == doctest::Approx(1.8));
+    CHECK(rate(10) == 2.0);
+    CHECK(rate(40) <= (name == "constant" ? 2.0 : 0.1));
+    CHECK(rate(40) > 0.0);
+  }
+}

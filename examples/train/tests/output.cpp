@@ -1,0 +1,109 @@
+// Files of slamb_train are whole or not there.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+#include "../output_file.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own for each case, gone at the end.
+struct scratch {
+  scratch() : path(fs::temp_directory_path() / ("slamb_train_output-" + std::to_string(getpid()))) {
+    fs::remove_all(path);
+    fs::create_directory(path);
+  }
+  scratch(const scratch&) = delete;
+  scratch& operator=(const scratch&) = delete;
+  ~scratch() { fs::remove_all(path); }
+
+  auto files() const { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); }
+
+  fs::path path;
+};
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string complaint(const fs::path& target) {
+  try {
+    const train::output_file file("--json", target);
+  } catch (const train::output_error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("output_file: leaves nothing behind before it is written") {
+  const scratch folder;
+  const train::output_file file("--json", folder.path / "a.json");
+  CHECK(folder.files() == 0);
+}
+
+TEST_CASE("output_file: is there at once and whole") {
+  const scratch folder;
+  const fs::path target = folder.path / "a.json";
+  std::ofstream(target) << "old";
+  const train::output_file file("--json", target);
+  file.write([&](std::ostream& out) {
+    out << "new" << std::flush;
+    CHECK(content(target) == "old");
+    CHECK(folder.files() == 2);
+  });
+  CHECK(content(target) == "new");
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("output_file: a failure leaves the old file and no other") {
+  const scratch folder;
+  const fs::path target = folder.path / "a.json";
+  std::ofstream(target) << "old";
+  const train::output_file file("--json", target);
+  CHECK_THROWS_WITH(file.write([](std::ostream& out) {
+    out << "half" << std::flush;
+    throw std::runtime_error("no more");
+  }),
+                    "no more");
+  CHECK_THROWS_AS(file.write([](std::ostream& out) { out.setstate(std::ios::badbit); }), train::output_error);
+  CHECK(content(target) == "old");
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("output_file: follows a link to the file it names") {
+  const scratch folder;
+  std::ofstream(folder.path / "real") << "old";
+  fs::create_symlink("real", folder.path / "link");
+  train::output_file("--csv", folder.path / "link").write([](std::ostream& out) { out << "new"; });
+  CHECK(fs::is_symlink(folder.path / "link"));
+  CHECK(content(folder.path / "real") == "new");
+
+  fs::create_symlink("later", folder.path / "first");  // to a link to a file that is not there yet
+  fs::create_symlink("made", folder.path / "later");
+  train::output_file("--csv", folder.path / "first").write([](std::ostream& out) { out << "new"; });
+  CHECK(fs::is_symlink(folder.path / "first"));
+  CHECK(fs::is_symlink(folder.path / "later"));
+  CHECK(content(folder.path / "made") == "new");
+
+  fs::create_symlink("circle", folder.path / "circle");
+  CHECK(complaint(folder.path / "circle").find("cannot be written") != std::string::npos);
+}
+
+TEST_CASE("output_file: names option, file and reason where it cannot be written") {
+  const scratch folder;
+  CHECK(complaint(folder.path / "a") == "nothing was thrown");
+  CHECK(complaint(folder.path) == "--json: " + folder.path.string() + " cannot be written: is a directory");
+  CHECK(complaint("/dev/null") == "--json: /dev/null cannot be written: is not a regular file");
+  const fs::path nowhere = folder.path / "none" / "a";
+  CHECK(complaint(nowhere) == "--json: " + nowhere.string() + " cannot be written: No such file or directory");
+  CHECK(folder.files() == 0);
+}

@@ -1,0 +1,213 @@
+// A Communicator of any type behind one type, so that code which takes it is compiled once for all of them.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "slamb/communicator/self_communicator.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/statistics.hpp"
+
+namespace slamb {
+
+namespace detail {
+
+/// The collectives that the library's recipes call, of a Communicator of unknown type.
+template <class Stream>
+class collectives {
+ public:
+  collectives() = default;
+  collectives(const collectives&) = delete;
+  collectives& operator=(const collectives&) = delete;
+  virtual ~collectives() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual void all_reduce_sum(std::span<float> values, Stream stream) = 0;
+  virtual void broadcast(std::span<std::byte> values, int root, Stream stream) = 0;
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) = 0;
+  virtual void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, Stream stream) = 0;
+  virtual bool has(collective kind) const noexcept = 0;
+  virtual bool joins_nodes() const noexcept = 0;
+  virtual int local_rank() const = 0;
+  virtual int local_size() const = 0;
+  virtual void reduce_locally(std::span<float> values, Stream stream) = 0;
+  virtual void wait(Stream stream) = 0;
+  virtual void check() = 0;
+  virtual void abort(const std::string& reason) = 0;
+  virtual const std::type_info& type() const noexcept = 0;
+  virtual void* held() noexcept = 0;
+};
+
+/// Those of a C, which it owns.
+template <class C, class Stream>
+class collectives_of final : public collectives<Stream> {
+ public:
+  explicit collectives_of(C held) : held_(std::move(held)) {}
+
+  int rank() const override { return static_cast<int>(held_.rank()); }
+  int size() const override { return static_cast<int>(held_.size()); }
+
+  void all_reduce_sum(std::span<float> values, Stream stream) override { held_.all_reduce_sum(values, stream); }
+  void broadcast([[maybe_unused]] std::span<std::byte> values, [[maybe_unused]] int root,
+                 [[maybe_unused]] Stream stream) override {
+    if constexpr (can_broadcast)
+      held_.broadcast(values, root, stream);
+    else
+      throw_missing("broadcast(std::span<std::byte>, root, stream)");
+  }
+  void all_gather([[maybe_unused]] std::span<const std::byte> mine, [[maybe_unused]] std::span<std::byte> all,
+                  [[maybe_unused]] Stream stream) override {
+    if constexpr (can_gather)
+      held_.all_gather(mine, all, stream);
+    else
+      throw_missing("all_gather(std::span<const std::byte>, std::span<std::byte>, stream)");
+  }
+  void all_to_all([[maybe_unused]] std::span<const std::byte> send, [[maybe_unused]] std::span<std::byte> receive,
+                  [[maybe_unused]] Stream stream) override {
+    if constexpr (can_exchange)
+      held_.all_to_all(send, receive, stream);
+    else
+      throw_missing("all_to_all(std::span<const std::byte>, std::span<std::byte>, stream)");
+  }
+  bool has(collective kind) const noexcept override {
+    switch (kind) {
+      case collective::all_reduce:
+        return true;
+      case collective::all_gather:
+        return can_gather;
+      case collective::all_to_all:
+        return can_exchange;
+      case collective::broadcast:
+        return can_broadcast;
+    }
+    return false;
+  }
+
+  bool joins_nodes() const noexcept override { return has_nodes; }
+  int local_rank() const override {
+    if constexpr (has_nodes)
+      return static_cast<int>(held_.local_rank());
+    else
+      return 0;
+  }
+  int local_size() const override {
+    if constexpr (has_nodes)
+      return static_cast<int>(held_.local_size());
+    else
+      return 1;
+  }
+  void reduce_locally([[maybe_unused]] std::span<float> values, [[maybe_unused]] Stream stream) override {
+    if constexpr (has_nodes) held_.reduce_locally(values, stream);
+  }
+
+  void wait([[maybe_unused]] Stream stream) override {
+    if constexpr (has_wait<C, Stream>) held_.wait(stream);
+  }
+  void check() override {
+    if constexpr (has_check<C>) held_.check();
+  }
+  void abort([[maybe_unused]] const std::string& reason) override {
+    if constexpr (has_abort<C>) held_.abort(reason);
+  }
+
+  const std::type_info& type() const noexcept override { return typeid(C); }
+  void* held() noexcept override { return &held_; }
+
+ private:
+  static constexpr bool can_broadcast = has_broadcast<C, std::byte, Stream>;
+  static constexpr bool can_gather = has_all_gather<C, std::byte, Stream>;
+  static constexpr bool can_exchange = has_all_to_all<C, std::byte, Stream>;
+  static constexpr bool has_nodes = has_local_reduction<C, Stream>;
+
+  [[noreturn]] static void throw_missing(const char* what) {
+    throw std::logic_error(std::string("slamb: the Communicator in an any_communicator has no ") + what);
+  }
+
+  C held_;
+};
+
+}  // namespace detail
+
+/// Owns a Communicator of any type, and is one: recipes over it are one type whatever it holds, and so is code that makes
+/// or stores them. It has the collectives that recipes call: sums of floats, and the others of bytes.
+///
+/// The Communicator that it holds stays at one address for as long as it is held. One without some collective can be held;
+/// a recipe that needs the collective then throws std::invalid_argument at construction, where its own type would have
+/// been a compile-time error. `wait`, `check` and `abort` do nothing where it has none, and it is a node of one rank where it
+/// joins no nodes.
+///
+/// An any_communicator that was moved from holds nothing: it can be assigned to or destroyed.
+///
+/// *Cost*: a virtual call a collective; one allocation when it is made.
+/// *Stream*, *Determinism* and what collectives throw: those of the Communicator that it holds.
+template <class Stream = host_stream>
+class any_communicator {
+ public:
+  /// Holds `communicator`. Explicit, so that no overload takes a communicator for another by accident.
+  template <class C>
+  requires(!std::same_as<C, any_communicator> &&
+           has_all_reduce_sum<C, float, Stream>) explicit any_communicator(C communicator)
+      : held_(std::make_unique<detail::collectives_of<C, Stream>>(std::move(communicator))) {}
+
+  int rank() const { return held_->rank(); }
+  int size() const { return held_->size(); }
+
+  /// `values` [n] become their sum over ranks.
+  void all_reduce_sum(std::span<float> values, Stream stream) { held_->all_reduce_sum(values, stream); }
+  /// `values` [n] become those of rank `root`.
+  void broadcast(std::span<std::byte> values, int root, Stream stream) { held_->broadcast(values, root, stream); }
+  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) {
+    held_->all_gather(mine, all, stream);
+  }
+  /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n].
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, Stream stream) {
+    held_->all_to_all(send, receive, stream);
+  }
+  /// Whether the Communicator that it holds has this collective.
+  bool has(collective kind) const noexcept { return held_->has(kind); }
+
+  /// Whether its ranks are nodes, as those of `hierarchical_communicator` are; else each is a node of one rank.
+  bool joins_nodes() const noexcept { return held_->joins_nodes(); }
+  int local_rank() const { return held_->local_rank(); }
+  int local_size() const { return held_->local_size(); }
+  /// `values` [n] become their sum over the ranks of the node.
+  void reduce_locally(std::span<float> values, Stream stream) { held_->reduce_locally(values, stream); }
+
+  /// Waits until all that is on `stream` is done, if the Communicator can tell of peers that do not come.
+  void wait(Stream stream) { held_->wait(stream); }
+  /// Looks whether a peer has said that it has failed, without waiting.
+  void check() { held_->check(); }
+  /// Fails for `reason`, and tells peers.
+  void abort(const std::string& reason) { held_->abort(reason); }
+
+  /// The Communicator that it holds.
+  /// @throws std::bad_cast if that is no C
+  template <class C>
+  C& get() {
+    if constexpr (std::same_as<C, any_communicator>) {
+      return *this;
+    } else {
+      if (held_->type() != typeid(C)) throw std::bad_cast();
+      return *static_cast<C*>(held_->held());
+    }
+  }
+
+ private:
+  std::unique_ptr<detail::collectives<Stream>> held_;
+};
+
+static_assert(has_all_reduce_sum<any_communicator<>, float>);
+static_assert(has_all_gather<any_communicator<>, std::byte>);
+static_assert(has_all_to_all<any_communicator<>, std::byte>);
+static_assert(has_broadcast<any_communicator<>, std::byte>);
+
+}  // namespace slamb

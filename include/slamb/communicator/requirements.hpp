@@ -1,0 +1,72 @@
+// What a recipe asks of a Communicator: a sentence at compile time where its type tells, and at construction where it does not.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/compressor/chain.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/statistics.hpp"
+
+namespace slamb::detail {
+
+/// The sparsifier of a chain, or the compressor itself.
+template <class Compressor>
+struct sparsifier_in {
+  using type = Compressor;
+};
+template <chained Compressor>
+struct sparsifier_in<Compressor> {
+  using type = decltype(Compressor::sparsifier);
+};
+
+/// Whether ranks send codes, and whether one of them tells the others what it has chosen.
+template <class Compressor>
+inline constexpr bool sends_codes = quantizer<Compressor> || chained<Compressor>;
+template <class Compressor>
+inline constexpr bool sends_choices = chooser<typename sparsifier_in<Compressor>::type>;
+
+/// Does not compile unless a Communicator has what recipes with this Compressor call; else `value` is true.
+template <class Communicator, class Stream, class Compressor>
+struct suitable_communicator {
+  static constexpr bool value = true;
+
+  static_assert(has_all_reduce_sum<Communicator, float, Stream>,
+                "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for the Backend's stream");
+  static_assert(!quantizer<Compressor> || has_all_to_all<Communicator, std::byte, Stream>,
+                "slamb: a quantized exchange needs a Communicator with all_to_all(std::span<const std::byte>, "
+                "std::span<std::byte>, stream) for the Backend's stream");
+  static_assert(!quantizer<Compressor> || has_all_gather<Communicator, std::byte, Stream>,
+                "slamb: a quantized exchange needs a Communicator with all_gather(std::span<const std::byte>, "
+                "std::span<std::byte>, stream) for the Backend's stream");
+  static_assert(!chained<Compressor> || (has_all_to_all<Communicator, std::byte, Stream> &&
+                                         has_all_gather<Communicator, std::byte, Stream>),
+                "slamb: a chain sends codes; it needs a Communicator with all_to_all and all_gather of "
+                "std::span<const std::byte> and std::span<std::byte> for the Backend's stream");
+  static_assert(!sends_choices<Compressor> || has_broadcast<Communicator, std::byte, Stream>,
+                "slamb: a compressor that chooses by value needs a Communicator with broadcast(std::span<std::byte>, "
+                "root, stream) for the Backend's stream: the leader tells the others what it has chosen");
+  static_assert(
+      !requires(const Communicator& c) { c.local_size(); } || has_local_reduction<Communicator, Stream>,
+      "slamb: a Communicator with local_size() must have local_rank() too, and reduce_locally(std::span<float>, "
+      "stream) for the Backend's stream: its nodes' ranks would differ else");
+};
+
+/// The same at construction, of an any_communicator, whose type does not tell. Returns it.
+/// @throws std::invalid_argument naming the collective that is missing
+template <class Compressor, class Stream>
+any_communicator<Stream> suitable(any_communicator<Stream> ranks) {
+  const auto require = [&ranks](bool is_called, collective kind, const char* name) {
+    if (is_called && !ranks.has(kind))
+      throw std::invalid_argument(std::string("slamb: this optimizer's Compressor needs a Communicator with ") + name +
+                                  " of bytes; the one in the any_communicator has none");
+  };
+  require(sends_codes<Compressor>, collective::all_to_all, "all_to_all");
+  require(sends_codes<Compressor>, collective::all_gather, "all_gather");
+  require(sends_choices<Compressor>, collective::broadcast, "broadcast");
+  return ranks;
+}
+
+}  // namespace slamb::detail

@@ -1,0 +1,15 @@
+// LAMB and AdamW with every Compressor of the library.
+#pragma once
+
+#include "slamb/compressor/chain.hpp"
+#include "slamb/compressor/explicit_mask.hpp"
+#include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/integer.hpp"
+#include "slamb/compressor/natural.hpp"
+#include "slamb/compressor/random_k.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/compressor/top_k.hpp"
+#include "slamb/error_feedback/residual.hpp"
+#include "slamb/error_feedback/two_sided.hpp"
+#include "slamb/lamb.hpp"
+#include "slamb/optimizer/compressed_gradient.hpp"

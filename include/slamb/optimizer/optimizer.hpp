@@ -1,0 +1,151 @@
+// What every optimizer can do, whatever its recipe and policies: the one type that a framework stores.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/saved_state.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/optimizer/learning_rates.hpp"
+
+namespace slamb {
+
+namespace detail {
+
+/// What an `optimizer` holds: a recipe with its policies and its ranks, of which the type has been forgotten.
+class recipe {
+ public:
+  recipe() = default;
+  recipe(const recipe&) = delete;
+  recipe& operator=(const recipe&) = delete;
+  virtual ~recipe() = default;
+
+  virtual void step(std::span<const double> rates_by_group) = 0;
+  virtual void step(const learning_rates_at& rates) = 0;
+  virtual void begin_step(std::span<const double> rates_by_group) = 0;
+  virtual void begin_step(const learning_rates_at& rates) = 0;
+  virtual void gradient_ready(std::size_t first, std::size_t count) = 0;
+  virtual void finish_step() = 0;
+  virtual void give_up_step() noexcept = 0;
+  virtual void synchronize_parameters() = 0;
+  virtual statistics report(bool with_norms) const = 0;
+  virtual memory_report memory() const = 0;
+  virtual std::vector<std::byte> save_state() const = 0;
+  virtual void load_state(std::span<const std::byte> saved, const restore_options& options) = 0;
+  virtual void set_gradient(std::size_t tensor, const float* gradient) = 0;
+};
+
+}  // namespace detail
+
+/// One rank's optimizer over its tensors. Every recipe is one (`lamb<>`, `slamb<>`, `one_bit_adam<>`, …), and can be moved into
+/// one by programs that choose a recipe at run time: `slamb::optimizer any = slamb::lamb<>(parameters);`.
+///
+/// Moves; the state stays where it is. An optimizer that is moved from can be assigned to or destroyed, and all else throws
+/// std::logic_error. One call at a time, from any thread.
+class optimizer {
+ public:
+  optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) {
+    if (held_ != nullptr) held_->give_up_step();
+  }
+  optimizer& operator=(optimizer&& other) noexcept {
+    held_ = std::move(other.held_);
+    if (held_ != nullptr) held_->give_up_step();
+    return *this;
+  }
+  ~optimizer() = default;
+
+  /// One step with one learning rate.
+  /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and
+  ///         finish_step; communicator_error: with all state as it was, or, if an averaging of parameters failed, with the
+  ///         step taken and the parameters averaged in part or not at all
+  void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
+
+  /// One step with a learning rate for each group. *Stream*: synchronous on the host.
+  void step(std::span<const double> rates_by_group) { held("step()").step(rates_by_group); }
+
+  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
+  /// @throws also std::logic_error from 0/1 Adam, whose schedules need the rates on the host
+  void step(const learning_rates_at& rates) { held("step()").step(rates); }
+
+  /// Begins a step that is taken in parts, while gradients are still computed:
+  ///
+  ///     optimizer.begin_step(learning_rate);
+  ///     for (std::size_t tensor = tensors; tensor-- > 0;) {
+  ///       compute_gradient_of(tensor);
+  ///       optimizer.gradient_ready(tensor, 1);
+  ///     }
+  ///     optimizer.finish_step();
+  ///
+  /// The result is that of `step`, bit for bit, if the communicator's sums do not depend on where a payload is cut: all of
+  /// this library's but NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last to the first, as
+  /// soon as all gradients from there on are ready: whole gradients, and SLAMB's selected momentum on the host. What needs all
+  /// gradients first (codes, whose scales do, and what is chosen by value) is exchanged by finish_step, and so is all between nodes
+  /// of several ranks.
+  ///
+  /// On the host collectives then run on a thread of their own, with which the communicator must be content: for MPI that is
+  /// MPI_THREAD_SERIALIZED, and nothing else may call it until finish_step, or MPI_THREAD_MULTIPLE. On CUDA they run on
+  /// a second stream; cuda_mpi_communicator, which waits for what it sends, waits in gradient_ready then. The first call makes
+  /// these. An optimizer that is moved or destroyed with a step open gives the step up, with all state as it was, and waits for
+  /// the exchanges that it has begun: at most as long as the communicator waits for peers.
+  ///
+  /// @throws as `step`, before any work; std::system_error if there can be no thread
+  void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
+  void begin_step(std::span<const double> rates_by_group) { held("begin_step()").begin_step(rates_by_group); }
+  void begin_step(const learning_rates_at& rates) { held("begin_step()").begin_step(rates); }
+
+  /// The gradients of tensors first … first + count − 1 are computed, or on CUDA enqueued on the optimizer's stream, and stay
+  /// as they are until the step is finished. Ranks may say so in different orders.
+  /// @throws std::logic_error without begin_step; std::invalid_argument for tensors that there are not, or that have been
+  ///         ready before: nothing has changed then; communicator_error: the step is over, with all state as it was
+  void gradient_ready(std::size_t first, std::size_t count) { held("gradient_ready()").gradient_ready(first, count); }
+
+  /// All gradients are ready, also those of which nothing was said; takes the step.
+  /// @throws std::logic_error without begin_step; else as `step`: the step is over then
+  void finish_step() { held("finish_step()").finish_step(); }
+
+  /// Makes parameters that differ between ranks their mean, for before an evaluation or a save. Between averagings of SLAMB, and
+  /// in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
+  /// Collective: every rank must call it.
+  /// @throws communicator_error
+  void synchronize_parameters() { held("synchronize_parameters()").synchronize_parameters(); }
+
+  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
+  ///                    time
+  ::slamb::statistics statistics(bool with_norms = false) const { return held("statistics()").report(with_norms); }
+  memory_report memory() const { return held("memory()").memory(); }
+
+  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
+  std::vector<std::byte> save_state() const { return held("save_state()").save_state(); }
+
+  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
+  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
+  void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    held("load_state()").load_state(saved, options);
+  }
+
+  /// Points tensor number `tensor` at another gradient of the same size.
+  void set_gradient(std::size_t tensor, const float* gradient) {
+    held("set_gradient()").set_gradient(tensor, gradient);
+  }
+
+ protected:
+  explicit optimizer(std::unique_ptr<detail::recipe> made) noexcept : held_(std::move(made)) {}
+
+  /// @throws std::logic_error if it was moved from
+  detail::recipe& held(const char* call) const {
+    if (held_ == nullptr)
+      throw std::logic_error("slamb: " + std::string(call) +
+                             " was called on an optimizer that was moved from; call the one that it was moved to");
+    return *held_;
+  }
+
+ private:
+  std::unique_ptr<detail::recipe> held_;
+};
+
+}  // namespace slamb

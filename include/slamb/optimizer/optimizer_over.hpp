@@ -1,0 +1,68 @@
+// An optimizer whose types are known: a recipe with its policies, over ranks of one type of Communicator.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/communicator/requirements.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/optimizer/optimizer.hpp"
+
+namespace slamb::detail {
+
+/// Makes a recipe, whatever its ranks are, once all that it is given has been checked. A program that says
+/// `extern template struct slamb::detail::recipe_maker<…>` compiles it elsewhere, once.
+template <class Recipe>
+struct recipe_maker {
+  static std::unique_ptr<recipe> make(std::span<const parameter> parameters,
+                                      const typename Recipe::options_type& options, typename Recipe::ranks_type ranks,
+                                      typename Recipe::backend_type backend);
+};
+// Not inline: then `extern template` keeps the recipe out of a program's other sources.
+template <class Recipe>
+std::unique_ptr<recipe> recipe_maker<Recipe>::make(std::span<const parameter> parameters,
+                                                   const typename Recipe::options_type& options,
+                                                   typename Recipe::ranks_type ranks,
+                                                   typename Recipe::backend_type backend) {
+  Recipe::validate(options);
+  return std::make_unique<Recipe>(
+      parameters, options, suitable<decltype(Recipe::options_type::compressor)>(std::move(ranks)), std::move(backend));
+}
+
+/// What the optimizers of all recipes are beside an `optimizer`: constructed alike, and of known types.
+template <class Recipe, communicator Communicator>
+class optimizer_over : public optimizer {
+ public:
+  using recipe_type = Recipe;
+  using options_type = typename Recipe::options_type;
+  using compressor_type = decltype(options_type::compressor);
+  using communicator_type = Communicator;
+  using backend_type = typename Recipe::backend_type;
+
+  static constexpr const char* recipe_name = Recipe::recipe_name;  ///< as saved states name it
+
+  static_assert(suitable_communicator<Communicator, typename backend_type::stream_type, compressor_type>::value);
+
+  /// @param parameters  the tensors; the spans must outlive the optimizer
+  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
+  ///         different tensors or settings; communicator_error
+  explicit optimizer_over(std::span<const parameter> parameters, const options_type& options = {},
+                          Communicator communicator = {}, backend_type backend = {})
+      : optimizer(recipe_maker<Recipe>::make(parameters, options, typename Recipe::ranks_type(std::move(communicator)),
+                                             std::move(backend))) {}
+
+  /// @throws std::invalid_argument naming what is out of range
+  static void validate(const options_type& options) { Recipe::validate(options); }
+
+  const options_type& options() const { return typed("options()").options(); }
+  /// The communicator that was moved into it. What is called on it directly is not counted.
+  Communicator& communicator() { return typed("communicator()").ranks().template get<Communicator>(); }
+
+ protected:
+  Recipe& typed(const char* call) const { return static_cast<Recipe&>(held(call)); }
+};
+
+}  // namespace slamb::detail

@@ -1,0 +1,12 @@
+// SLAMB alone, with the library's sparsifiers and chains: what compiles in less time than slamb.hpp.
+#pragma once
+
+#include "slamb/compressor/chain.hpp"
+#include "slamb/compressor/explicit_mask.hpp"
+#include "slamb/compressor/integer.hpp"
+#include "slamb/compressor/natural.hpp"
+#include "slamb/compressor/random_k.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/compressor/top_k.hpp"
+#include "slamb/optimizer/slamb.hpp"
+#include "slamb/schedule/learning_rate.hpp"

@@ -1,0 +1,5 @@
+// Ranks that are threads of one process: the communicator, and run_ranks.
+#pragma once
+
+#include "slamb/communicator/run_ranks.hpp"
+#include "slamb/communicator/thread_communicator.hpp"

@@ -1,0 +1,2 @@
+// What the other headers here include, or seem to.
+#pragma once

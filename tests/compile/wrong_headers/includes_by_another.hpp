@@ -1,0 +1,6 @@
+// Includes it through another header.
+#pragma once
+
+#include "includes_itself.hpp"
+
+namespace wrong_headers {}

@@ -1,0 +1,3 @@
+#include "not_inline.hpp"
+
+int main() { return not_inline(); }

@@ -1,0 +1,26 @@
+// The recipes that several programs of this project use, each compiled once, in a source of this folder: a recipe knows nothing
+// of the type of its Communicator, so that one serves tests with communicators of any kind, tools and ranks over MPI.
+//
+// A recipe that is not in the lists is compiled where it is used. The communicators that most of them run on are here too.
+#pragma once
+
+#include "slamb/slamb.hpp"
+
+namespace slamb::detail {
+
+extern template class collectives_of<thread_communicator, host_stream>;
+extern template class collectives_of<self_communicator, host_stream>;
+
+#define SLAMB_RECIPE(...) extern template struct recipe_maker<__VA_ARGS__>;
+#include "instances/lamb.def"
+#include "instances/one_bit.def"
+#include "instances/slamb.def"
+#if defined(SLAMB_INSTANCES_OF_COMBINATIONS)
+#include "instances/combinations_adamw.def"
+#include "instances/combinations_lamb.def"
+#include "instances/combinations_one_bit.def"
+#include "instances/combinations_zero_one_adam.def"
+#endif
+#undef SLAMB_RECIPE
+
+}  // namespace slamb::detail

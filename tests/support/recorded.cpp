@@ -1,0 +1,9 @@
+// Compiles what recorded.def lists.
+#include "support/recorded_backend.hpp"
+
+namespace slamb::detail {
+
+#define SLAMB_RECIPE(...) template struct recipe_maker<__VA_ARGS__>;
+#include "support/recorded.def"
+
+}  // namespace slamb::detail

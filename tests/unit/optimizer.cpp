@@ -1,0 +1,125 @@
+// One type for all optimizers: any recipe moves into a slamb::optimizer, and what was moved from says so.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/generate.hpp"
+#include "support/replica.hpp"
+
+namespace {
+
+using slamb::optimizer;
+using test_support::replica;
+
+const test_support::model tensors{{300}, {17, 1}, {9100}};
+constexpr int steps = 6;
+
+std::vector<float> start() {
+  test_support::random_source source(61);
+  std::vector<float> values(test_support::total_size(tensors));
+  for (float& x : values) x = static_cast<float>(source.bell());
+  return values;
+}
+
+/// The parameters after some steps with gradients that are the parameters.
+std::vector<float> train(const std::function<optimizer(std::span<const slamb::parameter>)>& make) {
+  replica mine(tensors, start());
+  optimizer run = make(mine.parameters());
+  for (int t = 0; t < steps; ++t) {
+    mine.set_gradient(mine.values());
+    run.step(0.01);
+  }
+  CHECK(run.statistics().step == steps);
+  return mine.values();
+}
+
+/// The same by the recipe itself.
+template <class Recipe>
+std::vector<float> train_typed(const typename Recipe::options_type& options) {
+  replica mine(tensors, start());
+  Recipe run(mine.parameters(), options);
+  for (int t = 0; t < steps; ++t) {
+    mine.set_gradient(mine.values());
+    run.step(0.01);
+  }
+  return mine.values();
+}
+
+template <class Recipe>
+void check_any(const typename Recipe::options_type& options = {}) {
+  const std::vector<float> typed = train_typed<Recipe>(options);
+  CHECK(typed != start());
+  CHECK(test_support::same_bits(typed, train([&](auto parameters) { return Recipe(parameters, options); })));
+}
+
+}  // namespace
+
+TEST_CASE("optimizer: every recipe moves into one, and has the same bits") {
+  check_any<slamb::adamw<>>();
+  check_any<slamb::lamb<>>();
+  check_any<slamb::slamb<>>();
+  check_any<slamb::one_bit_adam<>>({.warm_up = {3}});
+  check_any<slamb::one_bit_lamb<>>({.warm_up = {3}});
+  check_any<slamb::zero_one_adam<>>();
+}
+
+TEST_CASE("optimizer: one that was moved from says which call it cannot do, and can be assigned to") {
+  replica mine(tensors, start());
+  slamb::lamb<> first(mine.parameters());
+  slamb::lamb<> second(std::move(first));
+  const auto refuses = [](const std::string& call, auto&& f) {
+    CHECK_THROWS_WITH_AS(f(), doctest::Contains((call + " was called on an optimizer that was moved from").c_str()),
+                         std::logic_error);
+  };
+  const double rates[] = {0.1};
+  refuses("step()", [&] { first.step(0.1); });
+  refuses("step()", [&] { first.step(std::span<const double>(rates)); });
+  refuses("step()", [&] { first.step(slamb::learning_rates_at{rates}); });
+  refuses("begin_step()", [&] { first.begin_step(0.1); });
+  refuses("begin_step()", [&] { first.begin_step(slamb::learning_rates_at{rates}); });
+  refuses("gradient_ready()", [&] { first.gradient_ready(0, 1); });
+  refuses("finish_step()", [&] { first.finish_step(); });
+  refuses("synchronize_parameters()", [&] { first.synchronize_parameters(); });
+  refuses("statistics()", [&] { first.statistics(); });
+  refuses("memory()", [&] { first.memory(); });
+  refuses("save_state()", [&] { first.save_state(); });
+  refuses("load_state()", [&] { first.load_state({}); });
+  refuses("set_gradient()", [&] { first.set_gradient(0, nullptr); });
+  refuses("options()", [&] { first.options(); });
+  refuses("communicator()", [&] { first.communicator(); });
+
+  CHECK_NOTHROW(second.step(0.1));
+  first = std::move(second);
+  CHECK_NOTHROW(first.step(0.1));
+  CHECK(first.statistics().step == 2);
+}
+
+TEST_CASE("optimizer: moved to itself it is what it was") {
+  replica mine(tensors, start());
+  slamb::slamb<> run(mine.parameters());
+  run.step(0.1);
+  slamb::slamb<>& itself = run;
+  run = std::move(itself);
+  CHECK_NOTHROW(run.step(0.1));
+  CHECK(run.statistics().step == 2);
+}
+
+TEST_CASE("optimizer: 0/1 Adam refuses rates in memory where its type does not tell") {
+  replica mine(tensors, start());
+  optimizer any = slamb::zero_one_adam<>(mine.parameters());
+  const double rates[] = {0.1};
+  const std::vector<float> before = mine.values();
+  CHECK_THROWS_WITH_AS(any.step(slamb::learning_rates_at{rates}), doctest::Contains("need the rates on the host"),
+                       std::logic_error);
+  CHECK_THROWS_WITH_AS(any.begin_step(slamb::learning_rates_at{rates}), doctest::Contains("need the rates on the host"),
+                       std::logic_error);
+  CHECK(test_support::same_bits(mine.values(), before));
+  CHECK_NOTHROW(any.step(0.1));
+}
