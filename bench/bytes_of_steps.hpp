@@ -24,12 +24,18 @@ double averagings_until(const Optimizer& optimizer, std::uint64_t step) {
   if constexpr (requires { optimizer.options().local_steps; }) {
     const auto steps = static_cast<std::uint64_t>(optimizer.options().local_steps);
     if (steps == 0) return 0.0;
-    if (steps == 0) return 0.0;
     const std::uint64_t averagings = (step + steps - 1) / steps;
     return static_cast<double>(averagings);
   } else {
     return 0.0;
   }
+}
+
+/// @param after  with norms
+/// @throws std::runtime_error if steps were skipped, or a parameter is not finite
+inline void require_taken(const slamb::statistics& after) {
+  if (after.skipped_steps != 0 || after.local_skips != 0 || !std::isfinite(after.norm.parameters))
+    throw std::runtime_error("steps were skipped, or parameters are not finite");
 }
 
 /// Counts the bytes an element of the steps between two reports, and sees that they were taken.
@@ -40,8 +46,7 @@ double averagings_until(const Optimizer& optimizer, std::uint64_t step) {
 template <class Optimizer>
 double bytes_of_steps(const Optimizer& optimizer, const slamb::statistics& before, const slamb::statistics& after,
                       std::span<const slamb::parameter> tensors, std::size_t ranks) {
-  if (after.skipped_steps != 0 || after.local_skips != 0 || !std::isfinite(after.norm.parameters))
-    throw std::runtime_error("steps were skipped, or parameters are not finite");
+  require_taken(after);
   if (after.phase != before.phase) throw std::runtime_error("the steps are of more than one phase");
   const auto steps = static_cast<double>(after.step - before.step);
   const slamb::traffic_counts sent = after.traffic - before.traffic;

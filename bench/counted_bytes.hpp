@@ -32,14 +32,19 @@ struct payload_fractions {
 template <class Options>
 payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> tensors, const Options& options) {
   slamb::layout layout(tensors, 0.0);
-  const auto selection = options.compressor.at(t);
+  const auto& sparsifier = slamb::sparsifier_of(options.compressor);
   std::uint64_t sent = 0, compressed = 0;
   for (slamb::segment& s : layout.segments()) {
     s.dense = s.dense || s.one_dimensional || s.size < options.dense_below;
     if (!s.dense) compressed += s.size;
   }
-  for (const slamb::tile& tile : layout.tiles())
-    sent += slamb::host::count_selected(selection, layout.segments()[tile.segment], tile);
+  if constexpr (slamb::chooser<std::remove_cvref_t<decltype(sparsifier)>>) {
+    for (const slamb::segment& s : layout.segments()) sent += s.dense ? s.size : sparsifier.largest_payload(s.size);
+  } else {
+    const auto selection = sparsifier.at(t);
+    for (const slamb::tile& tile : layout.tiles())
+      sent += slamb::host::count_selected(selection, layout.segments()[tile.segment], tile);
+  }
   const auto elements = static_cast<double>(layout.elements());
   return {static_cast<double>(sent) / elements, static_cast<double>(compressed) / elements};
 }
@@ -69,6 +74,40 @@ double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRat
   return bytes_of_whole_step<TrustRatio>(taken.ranks, optimizer.options().skip_non_finite);
 }
 
+/// Bytes on the wire of an element: its code, and its share in the scale of a block.
+template <slamb::quantizer Quantizer>
+double code_bytes(const Quantizer& quantizer) {
+  double bytes = Quantizer::bits_per_element / 8.0;
+  if (slamb::scale_groups_of(quantizer).of == slamb::scale_groups::blocks)
+    bytes += static_cast<double>(sizeof(float)) / slamb::scale_groups_of(quantizer).block;
+  return bytes;
+}
+
+/// Bytes an element of the payload of its exchange by codes, with N > 1 ranks: it is measured where the scale must be known
+/// first, and encoded; the chunk's mean is decoded, and encoded again; then mean and loss are decoded into the payload.
+template <slamb::quantizer Quantizer>
+double bytes_of_coded_payload(const Quantizer& quantizer, std::size_t ranks) {
+  constexpr double value = sizeof(float);
+  constexpr double rounds = slamb::shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
+  const double code = code_bytes(quantizer), n = static_cast<double>(ranks);
+  return rounds * value + code + (rounds * (n * code + value) + code) / n + 2.0 * value + 2.0 * code;
+}
+
+/// Bytes an element of what tells how old the exchange of each is, where that is stored: read and written. A choice by value
+/// is made of gradient and momentum, and is a bit that is written once and read by both passes.
+///
+/// @param compressed  the part of the elements that can be left out
+template <class Sparsifier>
+double bytes_of_ages(double compressed) {
+  if constexpr (slamb::chooser<Sparsifier>)
+    return (2.0 * sizeof(slamb::bitmap_selection::age_type) + 2.0 * sizeof(float) + 3.0 / 8.0) * compressed;
+  else if constexpr (!slamb::has_age<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>)
+    return 2.0 * sizeof(slamb::stored_age_t<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>) *
+           compressed;
+  else
+    return 0.0;
+}
+
 /// Bytes an element a step: SLAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
@@ -76,15 +115,17 @@ double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRa
   using slamb::bytes_per_element;
   using form = slamb::form_payload<TrustRatio>;
   using apply = slamb::apply_received<TrustRatio>;
-  using selection = decltype(std::declval<const Compressor&>().at(std::uint64_t{1}));
+  using sparsifier = std::remove_cvref_t<decltype(slamb::sparsifier_of(std::declval<const Compressor&>()))>;
   constexpr double value = sizeof(float);
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
   double bytes = bytes_per_element<form>() + value * std::popcount(form::packs) * payload.sent;
   if constexpr (TrustRatio::sums_per_segment > 0)
     bytes += bytes_per_element<slamb::sum_received<TrustRatio>>() * payload.sent;
   bytes += bytes_per_element<apply>() + (apply::receives ? value : 0.0) * payload.sent;
-  if constexpr (apply::needs_freshness && !slamb::has_age<selection>)
-    bytes += 2.0 * sizeof(std::uint8_t) * payload.compressed;  // the age, read and written
+  bytes += bytes_of_ages<sparsifier>(payload.compressed);
+  if constexpr (slamb::chained<Compressor>)
+    if (taken.ranks > 1)
+      bytes += bytes_of_coded_payload(optimizer.options().compressor.quantizer, taken.ranks) * payload.sent;
   return bytes + taken.averagings *
                      (bytes_per_element<slamb::gather_parameters>() + bytes_per_element<slamb::scatter_parameters>());
 }

@@ -12,15 +12,6 @@
 
 namespace bench {
 
-/// Bytes on the wire of an element: its code, and its share in the scale of a block.
-template <slamb::quantizer Quantizer>
-double code_bytes(const Quantizer& quantizer) {
-  double bytes = Quantizer::bits_per_element / 8.0;
-  if (slamb::scale_groups_of(quantizer).of == slamb::scale_groups::blocks)
-    bytes += static_cast<double>(sizeof(float)) / slamb::scale_groups_of(quantizer).block;
-  return bytes;
-}
-
 /// Bytes an element of the parts of an exchange of codes, on one of `ranks` ranks.
 template <class ErrorFeedback, slamb::quantizer Quantizer>
 class exchange_bytes {

@@ -82,7 +82,20 @@ constexpr std::vector<tensor_shape> bert_large_tensors() {
   return all;
 }
 
+/// A small model: 150 tensors with 1.0 million parameters, whose steps last as long as what is launched.
+constexpr std::vector<tensor_shape> small_tensors() {
+  constexpr std::size_t width = 64;
+  std::vector<tensor_shape> all;
+  for (int layer = 0; layer < 9; ++layer) detail::append_encoder_layer(all, width);
+  all.push_back({8192, width});
+  detail::append_linear(all, width, width);
+  detail::append_norm(all, width);
+  all.push_back({100, width});
+  return all;
+}
+
 static_assert(detail::elements_of(bert_25m_tensors()) == 33'007'616);
+static_assert(small_tensors().size() == 150);
 static_assert(bert_large_tensors().size() == 398);
 static_assert(detail::elements_of(bert_large_tensors()) == 336'232'258);
 static_assert(detail::dense_elements_of(bert_large_tensors()) == 360'258);
@@ -96,6 +109,7 @@ struct shape_set {
 };
 
 inline shape_set bert_25m() { return {"bert-25m", bert_25m_tensors()}; }
+inline shape_set small_model() { return {"1m", small_tensors()}; }
 inline shape_set bert_large() { return {"bert-large", bert_large_tensors()}; }
 
 }  // namespace bench

@@ -23,23 +23,29 @@ function(slamb_shorten_nvcc target)
 endfunction()
 
 # slamb_keep_ptxas_reports(<target>): what ptxas says about each kernel is kept beside the object, for the test of resources.
+# Without python3 nothing is kept.
 function(slamb_keep_ptxas_reports target)
+  if(NOT Python3_FOUND)
+    return()
+  endif()
   set_target_properties(
     ${target} PROPERTIES CUDA_COMPILER_LAUNCHER
                          "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/tests/device/keep_ptxas_report.py")
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>")
 endfunction()
 
-if(NOT (SLAMB_BUILD_DEVICE_TESTS OR SLAMB_BUILD_BENCHMARKS))
+if(NOT SLAMB_BUILD_DEVICE_BENCHMARK)
   return()
 endif()
 find_package(Python3 3.8 COMPONENTS Interpreter QUIET)
-if(NOT Python3_FOUND)
-  message(FATAL_ERROR "Programs for GPUs need python3 to be built: `bash cmake/bootstrap.sh test`, or -DSLAMB_CUDA=OFF.")
+if(SLAMB_BUILD_DEVICE_TESTS AND NOT Python3_FOUND)
+  message(FATAL_ERROR "The device tests need python3, which was not found: `bash cmake/bootstrap.sh test`, or go without: "
+                      "-DSLAMB_BUILD_DEVICE_TESTS=OFF.")
 endif()
 
 # What is tested is what is timed; and as the kernels are the same, the benchmarks hardly take nvcc's time.
-set(slamb_device_recipe_source "${PROJECT_SOURCE_DIR}/tests/device/timed_recipes.cu")
-add_library(slamb_device_recipes OBJECT "${slamb_device_recipe_source}")
+set(slamb_device_recipe_sources "${PROJECT_SOURCE_DIR}/tests/device/timed_recipes.cu"
+                                "${PROJECT_SOURCE_DIR}/tests/device/compressed_recipes.cu")
+add_library(slamb_device_recipes OBJECT ${slamb_device_recipe_sources})
 target_link_libraries(slamb_device_recipes PRIVATE slamb::slamb slamb::cuda slamb_warnings)
 slamb_keep_ptxas_reports(slamb_device_recipes)

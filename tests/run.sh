@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test there is, from an empty checkout: installs what is missing, builds, tests.
 #
-#   bash tests/run.sh [--all | --thorough | --gpu REPORT.md]
+#   bash tests/run.sh [--all | --thorough | --gpu REPORT.md [--stage NAME]… [--gpu-build DIR]]
 #
 # The release suite, which has every test that needs neither nvcc nor a GPU, the format of the sources, and clang-tidy.
 # --all: also the bits of aarch64, under qemu, what has intrinsics compiled for every level of x86-64, headers without precompiled
@@ -9,35 +9,48 @@
 # way: numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under
 # ThreadSanitizer.
 # --thorough: all of the suite by these three too, which takes much longer.
-# --gpu: the device tests alone, built for the GPU at hand, also under compute-sanitizer where it is installed, then the
-# benchmarks of steps, and a report of all that. It installs nothing: doctest is found by CMake, also through
-# CMAKE_PREFIX_PATH. No GPU is a failure.
+# --gpu: the benchmarks and tests on the GPU at hand, and a report of them. It needs the CUDA Toolkit and CMake, and installs
+# nothing: without doctest, MPI, PyTorch or compute-sanitizer only their part is skipped. No GPU is a failure. --stage, once or
+# more: only this stage, with the build that it needs. --gpu-build, or SLAMB_GPU_BUILD: DIR/bin has the programs, nothing is
+# built. No program runs longer than SLAMB_GPU_SECONDS (180).
 # Where CI=true, as continuous-integration machines have it, a warning in this project's own programs is an error.
 # The last line is `N passed, M failed`, with `, K skipped` where something was; the exit status is 1 if M is not 0.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-all=false thorough=false gpu_report=
+refuse() {
+  echo "tests/run.sh: $1" >&2
+  exit 2
+}
+
+all=false thorough=false gpu_report='' stages=()
 while (($# > 0)); do
   case "$1" in
     --all) all=true ;;
     --thorough) thorough=true ;;
-    --gpu)
-      gpu_report="${2:-}"
-      if [[ -z "$gpu_report" ]]; then
-        echo "tests/run.sh: --gpu needs the name of the report to write" >&2
-        exit 2
-      fi
+    --gpu | --gpu-build | --stage)
+      [[ -n "${2:-}" ]] || refuse "$1 needs a value"
+      case "$1" in
+        --gpu) gpu_report="$2" ;;
+        --gpu-build) SLAMB_GPU_BUILD="$2" ;;
+        --stage) stages+=("$2") ;;
+      esac
       shift
       ;;
-    -h | --help) sed -n '2,16s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
-    *) echo "tests/run.sh: unknown option '$1'; expected --all, --thorough or --gpu REPORT.md" >&2; exit 2 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    *) refuse "unknown option '$1'; expected --all, --thorough or --gpu REPORT.md" ;;
   esac
   shift
 done
 if { $all && $thorough; } || { { $all || $thorough; } && [[ -n "$gpu_report" ]]; }; then
-  echo "tests/run.sh: --all, --thorough and --gpu exclude each other" >&2
-  exit 2
+  refuse "--all, --thorough and --gpu exclude each other"
+fi
+if [[ -n "$gpu_report" ]]; then
+  # shellcheck source=tests/device/gpu.sh
+  source tests/device/gpu.sh
+  choose_stages ${stages[@]+"${stages[@]}"}
+elif ((${#stages[@]} > 0)); then
+  refuse "--stage goes with --gpu REPORT.md"
 fi
 
 passed=0 failed=0 skipped=0
@@ -46,6 +59,7 @@ log="$(mktemp)"
 
 # Whatever ends the script, also a signal in the middle of a stage, the last line says how it stands.
 finish() {
+  if [[ -n "$gpu_report" ]]; then close_gpu_report; fi
   local line="$passed passed, $failed failed"
   ((skipped > 0)) && line+=", $skipped skipped"
   rm -f "$log"
@@ -229,9 +243,7 @@ export jobs all_there_is
 export -f configure_and_build format_check tidy_check tool
 
 if [[ -n "$gpu_report" ]]; then
-  # shellcheck source=tests/device/gpu.sh
-  source tests/device/gpu.sh
-  test_gpu "$gpu_report"
+  test_gpu
   finish
 fi
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,26 +16,25 @@
 namespace bench {
 namespace {
 
-// Tensors start at multiples of 64 bytes.
 std::size_t padded(std::size_t elements) { return (elements + 15) / 16 * 16; }
 std::size_t padded_elements(const shape_set& shapes) {
   std::size_t sum = 0;
   for (const tensor_shape& tensor : shapes.tensors) sum += padded(tensor.size());
-  return sum;
+  return sum + 1;
 }
 
 // Parameters and gradients of one rank.
 class device_model {
  public:
-  device_model(const shape_set& shapes, cudaStream_t stream)
+  device_model(const shape_set& shapes, bool is_aligned, cudaStream_t stream)
       : parameters_(padded_elements(shapes)), gradients_(parameters_.size()) {
-    std::size_t first = 0;
+    std::size_t first = is_aligned ? 0 : 1;
     for (const tensor_shape& tensor : shapes.tensors) {
       tensors_.push_back({.data = parameters_.data() + first,
                           .gradient = gradients_.data() + first,
                           .size = tensor.size(),
                           .dimensions = tensor.dimensions()});
-      first += padded(tensor.size());
+      first += is_aligned ? padded(tensor.size()) : tensor.size();
     }
     fill(parameters_, made_up_parameters, stream);
     fill(gradients_, made_up_gradients, stream);
@@ -52,22 +52,57 @@ class device_model {
   std::vector<slamb::parameter> tensors_;
 };
 
+// A step that was captured.
+class captured_step {
+ public:
+  captured_step(stepper& own, cudaStream_t stream, const slamb::learning_rates_at& rates) : stream_(stream) {
+    slamb::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    own.step(rates);
+    slamb::check_cuda(cudaStreamEndCapture(stream, &graph_), "cudaStreamEndCapture");
+    slamb::check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+  }
+  captured_step(captured_step&&) = delete;
+  ~captured_step() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+  }
+
+  void launch() const { slamb::check_cuda(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
 // One rank under way.
 class rank_at_work {
  public:
   rank_at_work(const step_benchmark& benchmark, const shape_set& shapes, slamb::thread_communicator ranks)
-      : timer_(stream_), model_(shapes, stream_) {
-    own_ = benchmark.make({model_.tensors(), std::move(ranks), stream_, &timer_, benchmark.block});
+      : timer_(stream_), model_(shapes, benchmark.is_aligned, stream_) {
+    own_ = benchmark.make({model_.tensors(), std::move(ranks), stream_, &timer_, benchmark.settings});
   }
 
   void step() { own_->step(learning_rate); }
+  /// From now on `time_of` launches a graph of a step.
+  void capture() {
+    slamb::check_cuda(cudaMemcpyAsync(rate_.data(), &learning_rate, sizeof(double), cudaMemcpyDefault, stream_),
+                      "cudaMemcpyAsync");
+    stream_.wait();
+    graph_.emplace(*own_, stream_, slamb::learning_rates_at{reinterpret_cast<const double*>(rate_.data())});
+  }
   void wait() const { stream_.wait(); }
   const stepper& optimizer() const noexcept { return *own_; }
 
   // Seconds a step. Waits.
   double time_of(std::size_t steps) {
     begin_.record(stream_);
-    for (std::size_t i = 0; i < steps; ++i) step();
+    for (std::size_t i = 0; i < steps; ++i) {
+      if (graph_)
+        graph_->launch();
+      else
+        step();
+    }
     end_.record(stream_);
     return end_.seconds_since(begin_) / static_cast<double>(steps);
   }
@@ -81,7 +116,9 @@ class rank_at_work {
   timed_event end_;
   launch_timer timer_;
   device_model model_;
+  device_array rate_{2};  // a double
   std::unique_ptr<stepper> own_;
+  std::optional<captured_step> graph_;
 };
 
 void count_calls(const std::vector<timed_call>& calls, step_result& result) {
@@ -122,8 +159,17 @@ void run_rank(run_of_ranks& run, slamb::thread_communicator communicator) {
   rank_at_work at(run.benchmark, run.shapes, std::move(communicator));
   for (int i = 0; i < untimed_steps; ++i) at.step();
   const slamb::statistics before = at.optimizer().statistics(false);
-  measure_steps(run, at, ranks, rank);
-  const slamb::statistics after = at.optimizer().statistics(true);
+  slamb::statistics after;
+  if (run.benchmark.settings.is_captured) {  // launches of a graph are unknown to the host's counts
+    at.step();
+    after = at.optimizer().statistics(true);
+    at.capture();
+    measure_steps(run, at, ranks, rank);
+    require_taken(at.optimizer().statistics(true));
+  } else {
+    measure_steps(run, at, ranks, rank);
+    after = at.optimizer().statistics(true);
+  }
   const double bytes = at.optimizer().bytes_of_steps(before, after);
   std::vector<std::vector<timed_call>> samples;
   for (std::size_t i = 0; i < run.how_long.samples_of_passes; ++i) samples.push_back(at.calls_of_step());
@@ -161,9 +207,10 @@ step_result time_step(const step_benchmark& benchmark, const shape_set& shapes, 
   return result;
 }
 
-// p, g, m, v, and of the 1-bit optimizers v_f, e, δ, the mean, codes: 33 bytes; some more for tables.
+// p, g, m, v, and of the 1-bit optimizers v_f, e, δ, the mean, codes: 33 bytes; 0/1 Adam has two more arrays; some more for
+// tables.
 std::size_t bytes_needed(const step_benchmark& benchmark, const shape_set& shapes) {
-  return benchmark.ranks * (padded_elements(shapes) * 40 + (std::size_t{64} << 20U));
+  return benchmark.ranks * (padded_elements(shapes) * 48 + (std::size_t{64} << 20U));
 }
 
 }  // namespace bench

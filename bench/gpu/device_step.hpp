@@ -16,8 +16,10 @@ namespace bench {
 struct step_benchmark {
   std::string name;
   std::unique_ptr<stepper> (*make)(rank_parts);
-  std::size_t block = 1;  ///< of SLAMB
   std::size_t ranks = 1;
+  step_settings settings{};
+  shape_set (*shapes)() = bert_large;
+  bool is_aligned = true;  ///< each tensor to 64 bytes; else back to back from an odd multiple of 4 bytes
 };
 
 /// How long; each at least 1.

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "../shapes.hpp"
@@ -21,11 +22,12 @@ struct command_line {
   bool markdown = false;
   bool quick = false;
   std::string filter{};
-  std::string wrong{};  ///< an argument that is not known; empty: all are
+  std::string shapes{};  ///< of the model whose tensors are listed
+  std::string wrong{};   ///< an argument that is not known; empty: all are
 };
 
 command_line read_arguments(int count, char** arguments) {
-  constexpr std::string_view filter = "--filter=";
+  constexpr std::string_view filter = "--filter=", shapes = "--shapes=";
   command_line line;
   for (int i = 1; i < count; ++i) {
     const std::string_view argument(arguments[i]);
@@ -39,6 +41,8 @@ command_line read_arguments(int count, char** arguments) {
       line.quick = true;
     else if (argument.starts_with(filter))
       line.filter = argument.substr(filter.size());
+    else if (argument.starts_with(shapes))
+      line.shapes = argument.substr(shapes.size());
     else if (argument != "--gpu")
       line.wrong = argument;
   }
@@ -46,17 +50,55 @@ command_line read_arguments(int count, char** arguments) {
 }
 
 std::vector<bench::step_benchmark> benchmarks() {
+  using bench::step_settings;
+  using bench::zero_one_step;
   std::vector<bench::step_benchmark> all;
+  const auto add = [&all](bench::step_benchmark each) {
+    if (each.ranks > 1) each.name += "/ranks:" + std::to_string(each.ranks);
+    all.push_back(std::move(each));
+  };
+  constexpr step_settings sixteen{.block = 16};
   for (const std::size_t ranks : {1U, 2U}) {
-    const std::string end = ranks == 1 ? "" : "/ranks:" + std::to_string(ranks);
-    all.push_back({"adamw" + end, bench::adamw_stepper, 1, ranks});
-    all.push_back({"lamb" + end, bench::lamb_stepper, 1, ranks});
-    all.push_back({"slamb/block:1" + end, bench::slamb_stepper, 1, ranks});
-    all.push_back({"slamb/block:16" + end, bench::slamb_stepper, 16, ranks});
-    all.push_back({"one_bit_adam" + end, bench::one_bit_adam_stepper, 1, ranks});
-    all.push_back({"one_bit_lamb" + end, bench::one_bit_lamb_stepper, 1, ranks});
+    add({"adamw", bench::adamw_stepper, ranks});
+    add({"lamb", bench::lamb_stepper, ranks});
+    add({"slamb/block:1", bench::slamb_stepper, ranks});
+    add({"slamb/block:16", bench::slamb_stepper, ranks, sixteen});
+    if (ranks > 1) add({"slamb/block:16/int8", bench::slamb_int8_stepper, ranks, sixteen});  // of one rank: as slamb
+    add({"slamb/top_k", bench::slamb_top_k_stepper, ranks});
+    add({"one_bit_adam", bench::one_bit_adam_stepper, ranks});
+    add({"one_bit_lamb", bench::one_bit_lamb_stepper, ranks});
+    add({"zero_one_adam/refresh", bench::zero_one_adam_stepper, ranks, {.zero_one = zero_one_step::refresh}});
+    add({"zero_one_adam/variance", bench::zero_one_adam_stepper, ranks, {.zero_one = zero_one_step::variance}});
+    add({"zero_one_adam/local", bench::zero_one_adam_stepper, ranks, {.zero_one = zero_one_step::local}});
+    add({"zero_one_adam/exchange", bench::zero_one_adam_stepper, ranks, {.zero_one = zero_one_step::exchange}});
   }
+  for (const bool is_captured : {false, true}) {
+    const std::string end = is_captured ? "/1m/graph" : "/1m";
+    add({"adamw" + end, bench::adamw_stepper, 1, {.is_captured = is_captured}, bench::small_model});
+    add({"lamb" + end, bench::lamb_stepper, 1, {.is_captured = is_captured}, bench::small_model});
+    add({"slamb/block:16" + end, bench::slamb_stepper, 1, {16, is_captured}, bench::small_model});
+    add({"one_bit_lamb" + end, bench::one_bit_lamb_stepper, 1, {.is_captured = is_captured}, bench::small_model});
+  }
+  add({"adamw/misaligned", bench::adamw_stepper, 1, {}, bench::bert_large, false});
+  add({"lamb/misaligned", bench::lamb_stepper, 1, {}, bench::bert_large, false});
+  add({"slamb/block:16/misaligned", bench::slamb_stepper, 1, sixteen, bench::bert_large, false});
+  add({"one_bit_lamb/misaligned", bench::one_bit_lamb_stepper, 1, {}, bench::bert_large, false});
   return all;
+}
+
+// For programs that time the same elsewhere: a tensor a line.
+int list_shapes(const std::string& name) {
+  for (const bench::shape_set& model : {bench::bert_large(), bench::small_model()}) {
+    if (model.name != name) continue;
+    for (const bench::tensor_shape& tensor : model.tensors) {
+      std::cout << tensor.rows;
+      if (tensor.columns != 0) std::cout << ' ' << tensor.columns;
+      std::cout << '\n';
+    }
+    return 0;
+  }
+  std::cerr << "slamb_bench_gpu: unknown model '" << name << "'; expected bert-large or 1m\n";
+  return 2;
 }
 
 std::vector<bench::step_benchmark> chosen(const std::string& filter) {
@@ -93,17 +135,22 @@ std::size_t free_memory() {
   return free;
 }
 
+// Small models take many steps, for one takes microseconds.
+bench::effort effort_of(const bench::shape_set& shapes, bool is_quick) {
+  if (is_quick) return {.batches = 1, .steps_of_batch = 3, .samples_of_passes = 1};
+  return {.steps_of_batch = shapes.elements() < 10'000'000 ? 200U : 20U};
+}
+
 // How many failed.
 int run(const std::vector<bench::step_benchmark>& all, const command_line& line) {
   describe_gpu(line.markdown);
-  const bench::shape_set shapes = line.quick ? small_shapes() : bench::bert_large();
-  const bench::effort how_long =
-      line.quick ? bench::effort{.batches = 1, .steps_of_batch = 3, .samples_of_passes = 1} : bench::effort{};
   bench::copy_meter copy(std::size_t{line.quick ? 32U : 1024U} << 20U);
   std::vector<bench::step_result> results;
   int failed = 0;
   for (const bench::step_benchmark& each : all) {
     try {
+      const bench::shape_set shapes = line.quick ? small_shapes() : each.shapes();
+      const bench::effort how_long = effort_of(shapes, line.quick);
       const std::size_t needed = bench::bytes_needed(each, shapes), free = free_memory();
       if (free < needed) {
         std::cout << each.name << " is left out: it needs " << (needed >> 20U) << " MiB of the GPU's memory, and "
@@ -111,6 +158,7 @@ int run(const std::vector<bench::step_benchmark>& all, const command_line& line)
         continue;
       }
       results.push_back(bench::time_step(each, shapes, how_long, copy));
+      std::cerr << each.name << ": " << results.back().seconds * 1e3 << " ms" << std::endl;
     } catch (const std::exception& failure) {
       std::cerr << "slamb_bench_gpu: " << each.name << ": " << failure.what() << std::endl;
       ++failed;
@@ -136,17 +184,18 @@ int status_without_gpu() {
 int run_all(const command_line& line) {
   if (line.help) {
     std::cout
-        << "slamb_bench_gpu [--filter=SUBSTRING] [--markdown] [--quick] [--list]\n"
+        << "slamb_bench_gpu [--filter=SUBSTRING] [--markdown] [--quick] [--list] [--shapes=MODEL]\n"
            "--filter: the benchmarks whose names contain it; --markdown: the tables for a report; --quick: few steps "
-           "of a small model, which say nothing about speed; --list: the names. Exit: 0; 1 if a benchmark failed; 2 "
-           "for a wrong option; 77 without a GPU.\n";
+           "of a small model, which say nothing about speed; --list: the names; --shapes: the tensors of bert-large or "
+           "1m, one a line. Exit: 0; 1 if a benchmark failed; 2 for a wrong option; 77 without a GPU.\n";
     return 0;
   }
   if (!line.wrong.empty()) {
     std::cerr << "slamb_bench_gpu: unknown option '" << line.wrong
-              << "'; expected --filter=SUBSTRING, --markdown, --quick, --list or --help\n";
+              << "'; expected --filter=SUBSTRING, --markdown, --quick, --list, --shapes=MODEL or --help\n";
     return 2;
   }
+  if (!line.shapes.empty()) return list_shapes(line.shapes);
   const std::vector<bench::step_benchmark> all = chosen(line.filter);
   if (all.empty()) {
     std::cerr << "slamb_bench_gpu: no benchmark's name contains '" << line.filter << "'; --list prints them\n";

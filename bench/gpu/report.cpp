@@ -16,10 +16,10 @@ std::string number(double value, int digits) {
 std::string quoted(const std::string& name, bool markdown) { return markdown ? "`" + name + "`" : name; }
 
 void write_steps(std::ostream& to, const std::vector<step_result>& results, bool markdown) {
-  table all({"step", "ranks", "ns/param", "ms", "fastest", "slowest", "bytes/param", "GB/s", "of copy", "copy GB/s",
-             "memcpy GB/s", "launches", "waits"});
+  table all({"step", "ranks", "params", "ns/param", "ms", "fastest", "slowest", "bytes/param", "GB/s", "of copy",
+             "copy GB/s", "memcpy GB/s", "launches", "waits"});
   for (const step_result& r : results)
-    all.add({quoted(r.name, markdown), std::to_string(r.ranks),
+    all.add({quoted(r.name, markdown), std::to_string(r.ranks), std::to_string(r.elements),
              number(r.seconds * 1e9 / static_cast<double>(r.elements), 4), number(r.seconds * 1e3, 3),
              number(r.fastest * 1e3, 3), number(r.slowest * 1e3, 3), number(r.bytes, 1),
              number(r.bytes_per_second() * 1e-9, 0), number(r.bytes_per_second() / r.copy.kernel, 2),
@@ -52,11 +52,8 @@ void write_report(std::ostream& to, const std::vector<step_result>& results, boo
   if (results.empty()) return;
   const char* const before = markdown ? "## " : "";
   to << before << "Steps\n\n"
-     << results.front().elements
-     << " parameters. Time is a step's on the device, the median over batches of steps that are enqueued without "
-        "waiting; "
-        "bytes are counted from what passes declare, and bytes a second are those of all ranks. A copy counts 8 bytes "
-        "an "
+     << "Time is a step's on the device, the median over batches of steps that are enqueued without waiting; bytes are "
+        "counted from what passes declare, and bytes a second are those of all ranks. A copy counts 8 bytes an "
         "element.\n\n";
   write_steps(to, results, markdown);
   to << '\n'

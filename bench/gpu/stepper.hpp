@@ -12,6 +12,7 @@
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/optimizer/learning_rates.hpp"
 
 namespace bench {
 
@@ -22,6 +23,8 @@ class stepper {
 
   /// Enqueues a step.
   virtual void step(double learning_rate) = 0;
+  /// The same with the rate in the GPU's memory, for a graph. @throws std::logic_error where it cannot be captured
+  virtual void step(const slamb::learning_rates_at& rates) = 0;
   /// @param with_norms  also computes the norms; waits
   virtual slamb::statistics statistics(bool with_norms) const = 0;
   /// Bytes of memory traffic an element of the steps between two reports, the second with norms.
@@ -31,22 +34,40 @@ class stepper {
   virtual double payload_at(std::uint64_t t) const = 0;
 };
 
+/// The kinds of steps of 0/1 Adam.
+enum class zero_one_step {
+  refresh,   ///< the variance is refreshed by the whole gradient, at every step
+  variance,  ///< a compressed gradient, but for a few steps that refresh the variance
+  local,     ///< the variance is frozen, and hardly any step exchanges anything
+  exchange   ///< the variance is frozen, and every step exchanges what it has gathered
+};
+
+/// What is not the recipe's default.
+struct step_settings {
+  std::size_t block = 1;     ///< elements that SLAMB's round robin (k = 0.1) takes together
+  bool is_captured = false;  ///< SLAMB's parameters are averaged when the caller says so
+  zero_one_step zero_one = zero_one_step::exchange;
+};
+
 /// What a stepper is made of.
 struct rank_parts {
   std::span<const slamb::parameter> tensors;  ///< in the GPU's memory
   slamb::thread_communicator ranks;
   cudaStream_t stream = nullptr;
   launch_timer* timer = nullptr;  ///< sees every launch
-  std::size_t block = 1;          ///< elements that SLAMB's round robin (k = 0.1) takes together
+  step_settings settings{};
 };
 
-/// 1-bit Adam and 1-bit LAMB are past their warm-up after one step, and encode and decode with one rank too. They are
-/// defined beside the device tests' optimizers, whose kernels they share. @{
+/// 1-bit Adam and 1-bit LAMB are past their warm-up after one step; they and 0/1 Adam encode and decode with one rank too. All
+/// are defined beside the device tests' optimizers, whose kernels they share. @{
 std::unique_ptr<stepper> adamw_stepper(rank_parts from);
 std::unique_ptr<stepper> lamb_stepper(rank_parts from);
 std::unique_ptr<stepper> slamb_stepper(rank_parts from);
+std::unique_ptr<stepper> slamb_int8_stepper(rank_parts from);
+std::unique_ptr<stepper> slamb_top_k_stepper(rank_parts from);  // k = 0.01
 std::unique_ptr<stepper> one_bit_adam_stepper(rank_parts from);
 std::unique_ptr<stepper> one_bit_lamb_stepper(rank_parts from);
+std::unique_ptr<stepper> zero_one_adam_stepper(rank_parts from);
 /// @}
 
 }  // namespace bench

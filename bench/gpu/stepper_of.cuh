@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -35,12 +36,18 @@ class stepper_of final : public stepper {
              timed_backend{{.stream = from.stream}, from.timer}) {}
 
   void step(double learning_rate) override { own_.step(learning_rate); }
+  void step(const slamb::learning_rates_at& rates) override {
+    if constexpr (requires { own_.step(rates); })
+      own_.step(rates);
+    else
+      throw std::logic_error("this recipe takes no learning rates in memory");
+  }
   slamb::statistics statistics(bool with_norms) const override { return own_.statistics(with_norms); }
   double bytes_of_steps(const slamb::statistics& before, const slamb::statistics& after) const override {
     return bench::bytes_of_steps(own_, before, after, tensors_, ranks_);
   }
   double payload_at(std::uint64_t t) const override {
-    if constexpr (requires { own_.options().dense_below; })
+    if constexpr (requires { slamb::sparsifier_of(own_.options().compressor).largest_payload(0); })
       return bench::payload_at(t, tensors_, own_.options()).sent;
     else
       return 0.0;
@@ -52,15 +59,23 @@ class stepper_of final : public stepper {
   Optimizer own_;
 };
 
-/// Settings of what is timed. SLAMB's parameters are averaged at the first step alone, which is not.
+/// Settings of what is timed. SLAMB's parameters are averaged at the first step alone, which is not; the variance of 0/1 Adam
+/// is frozen, if ever, after it.
 template <class Options>
-Options timed_options(std::size_t block) {
+Options timed_options(const step_settings& settings) {
+  constexpr std::uint64_t never = std::uint64_t{1} << 40U;
   Options options{};
-  if constexpr (requires { options.local_steps; }) options.local_steps = 1'000'000;
-  if constexpr (requires { options.compressor.block; }) options.compressor.block = block;
-  if constexpr (requires { options.warm_up.steps; }) {
-    options.warm_up.steps = 1;
-    options.compress_alone = true;
+  if constexpr (requires { options.local_steps; }) options.local_steps = settings.is_captured ? 0 : 1'000'000;
+  if constexpr (requires { slamb::sparsifier_of(options.compressor).block; })
+    slamb::sparsifier_of(options.compressor).block = settings.block;
+  if constexpr (requires { options.compress_alone; }) options.compress_alone = true;
+  if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 1;
+  if constexpr (requires { options.variance_schedule.freeze_step; }) {
+    const bool frozen = settings.zero_one == zero_one_step::local || settings.zero_one == zero_one_step::exchange;
+    options.variance_schedule.freeze_step = frozen ? 1 : never;
+    options.variance_schedule.update_scaler = settings.zero_one == zero_one_step::variance ? 1 : never;
+    options.local_schedule.scaler = settings.zero_one == zero_one_step::local ? 1 : never;
+    options.local_schedule.clipper = never;
   }
   return options;
 }
@@ -68,7 +83,7 @@ Options timed_options(std::size_t block) {
 /// On the GPU that is current.
 template <class Optimizer>
 std::unique_ptr<stepper> stepper_on_device(rank_parts from) {
-  const auto options = timed_options<typename Optimizer::options_type>(from.block);
+  const auto options = timed_options<typename Optimizer::options_type>(from.settings);
   return std::make_unique<stepper_of<Optimizer>>(std::move(from), options);
 }
 

@@ -19,6 +19,7 @@ Options short_options(bool is_captured) {
   options.epsilon = 1e-5;
   options.weight_decay = 0.03;
   if constexpr (requires { options.local_steps; }) options.local_steps = is_captured ? 0 : 3;
+  if constexpr (requires { options.dense_below; }) options.dense_below = 100;
   if constexpr (requires { options.compress_alone; }) options.compress_alone = is_captured;
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 3;
   if constexpr (requires { options.variance_schedule.freeze_step; }) {

@@ -2,28 +2,20 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "training.hpp"
 
 namespace {
 
-using device_tests::difference;
+using device_tests::is_same_step;
+using device_tests::nearly_same;
 using device_tests::outcome;
 using device_tests::plan;
 using device_tests::recipe;
 using device_tests::recipes;
 using device_tests::run;
 using device_tests::side;
-
-/// The same but that elements whose sign was a matter of rounding may have gone another way: one in a thousand.
-bool nearly_same(const outcome& a, const outcome& b) {
-  std::size_t apart = 0;
-  for (std::size_t i = 0; i < a.parameters.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(a.parameters[i]) - static_cast<double>(b.parameters[i]));
-    apart += difference <= 1e-5 * (1.0 + std::abs(static_cast<double>(b.parameters[i]))) ? 0 : 1;
-  }
-  return 1000 * apart <= a.parameters.size();
-}
 
 }  // namespace
 
@@ -39,8 +31,40 @@ TEST_CASE("device and host: one step of random layouts") {
         const outcome here = run(of, side::host, given);
         CHECK(there.same_on_all == here.same_on_all);  // ranks of SLAMB go apart between averages
         CHECK(there.steps == 1);
-        CHECK(difference(there, here) <= 1e-4);
+        CHECK(is_same_step(of, there, here));
       }
+}
+
+TEST_CASE("device and host: tensors of several tiles") {
+  for (const recipe& of : recipes) {
+    CAPTURE(of.name);
+    const plan given{.shapes = {{3 * 8192 + 5, 2}, {8192, 2}, {20011, 3}, {8193, 1}}, .ranks = 2, .steps = 7};
+    const outcome there = run(of, side::device, given);
+    CHECK(there.steps == 7);
+    CHECK(nearly_same(there, run(of, side::host, given)));
+  }
+}
+
+TEST_CASE("device and host: more tiles than the GPU has blocks at once") {
+  for (const recipe& of : recipes) {
+    const std::string_view name(of.name);
+    if (name != "lamb" && name != "slamb" && name != "one_bit_lamb")
+      continue;  // which have all kernels that go over tiles
+    CAPTURE(of.name);
+    const plan given{.shapes = {{12'000'003, 2}, {5, 1}}, .steps = 5};
+    CHECK(nearly_same(run(of, side::device, given), run(of, side::host, given)));
+  }
+}
+
+TEST_CASE("device and host: rows that have no gradient") {
+  for (const recipe& of : recipes) {
+    CAPTURE(of.name);
+    const plan given{
+        .shapes = {{9000, 2}, {50, 1}, {10 * 8192, 2}, {300, 2}}, .ranks = 2, .steps = 7, .has_rows = true};
+    const outcome there = run(of, side::device, given);
+    CHECK(there.steps == 7);
+    CHECK(nearly_same(there, run(of, side::host, given)));
+  }
 }
 
 TEST_CASE("device and host: all phases") {

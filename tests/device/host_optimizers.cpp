@@ -17,6 +17,12 @@ std::unique_ptr<optimizer> on_host(ingredients from) {
 std::unique_ptr<optimizer> adamw_on_host(ingredients from) { return on_host<slamb::adamw<ranks>>(std::move(from)); }
 std::unique_ptr<optimizer> lamb_on_host(ingredients from) { return on_host<slamb::lamb<ranks>>(std::move(from)); }
 std::unique_ptr<optimizer> slamb_on_host(ingredients from) { return on_host<slamb::slamb<ranks>>(std::move(from)); }
+std::unique_ptr<optimizer> slamb_int8_on_host(ingredients from) {
+  return on_host<slamb::slamb<ranks, slamb::chain<slamb::random_k<>, slamb::int8>>>(std::move(from));
+}
+std::unique_ptr<optimizer> slamb_top_k_on_host(ingredients from) {
+  return on_host<slamb::slamb<ranks, slamb::top_k>>(std::move(from));
+}
 std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from) {
   return on_host<slamb::one_bit_adam<ranks>>(std::move(from));
 }

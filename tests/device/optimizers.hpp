@@ -47,11 +47,15 @@ struct recipe {
   const char* name;
   std::unique_ptr<optimizer> (*on_host)(ingredients);
   std::unique_ptr<optimizer> (*on_device)(ingredients);
+  bool is_smooth = true;  ///< a difference in the last bit stays small at one step: no codes of eight bits, no choice
+  bool can_be_captured = true;  ///< all of its steps are alike
 };
 
 std::unique_ptr<optimizer> adamw_on_host(ingredients from);
 std::unique_ptr<optimizer> lamb_on_host(ingredients from);
 std::unique_ptr<optimizer> slamb_on_host(ingredients from);
+std::unique_ptr<optimizer> slamb_int8_on_host(ingredients from);
+std::unique_ptr<optimizer> slamb_top_k_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_host(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from);
@@ -59,17 +63,21 @@ std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from);
 std::unique_ptr<optimizer> adamw_on_device(ingredients from);
 std::unique_ptr<optimizer> lamb_on_device(ingredients from);
 std::unique_ptr<optimizer> slamb_on_device(ingredients from);
+std::unique_ptr<optimizer> slamb_int8_on_device(ingredients from);
+std::unique_ptr<optimizer> slamb_top_k_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_device(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_device(ingredients from);
 
-inline constexpr std::array<recipe, 6> recipes{{
+inline constexpr std::array<recipe, 8> recipes{{
     {"adamw", adamw_on_host, adamw_on_device},
     {"lamb", lamb_on_host, lamb_on_device},
     {"slamb", slamb_on_host, slamb_on_device},
+    {"slamb_int8", slamb_int8_on_host, slamb_int8_on_device, false},
+    {"slamb_top_k", slamb_top_k_on_host, slamb_top_k_on_device, false, false},
     {"one_bit_adam", one_bit_adam_on_host, one_bit_adam_on_device},
     {"one_bit_lamb", one_bit_lamb_on_host, one_bit_lamb_on_device},
-    {"zero_one_adam", zero_one_adam_on_host, zero_one_adam_on_device},
+    {"zero_one_adam", zero_one_adam_on_host, zero_one_adam_on_device, true, false},
 }};
 
 // Replays on the device: test_support::replay says what they return.

@@ -130,47 +130,59 @@ everything make_everything(const guarded_model& /*model*/) { return {}; }
 
 }  // namespace
 
-TEST_CASE("CUDA tile access: the threads of a block cover every element once, four at a time where they may") {
+TEST_CASE("CUDA tile access: the threads of a block cover every element once, four at a time but for the last") {
   constexpr unsigned threads = 32;
-  for (const bool in_fours : {false, true}) {
-    for (std::uint32_t count = 0; count <= 300; ++count) {
-      std::vector<int> seen(count + 4, 0);
-      std::uint32_t in_groups = 0;
-      for (unsigned thread = 0; thread < threads; ++thread)
-        slamb::cuda::for_each_group<threads>(thread, count, in_fours,
-                                             [&]<unsigned Width>(std::uint32_t i, slamb::cuda::width<Width> /*here*/) {
-                                               if (Width == 4) CHECK(i % 4 == 0);
-                                               in_groups += Width == 4 ? 4 : 0;
-                                               for (unsigned j = 0; j < Width; ++j) ++seen[i + j];
-                                             });
-      CHECK(std::accumulate(seen.begin(), seen.end(), 0) == static_cast<int>(count));
-      for (std::uint32_t i = 0; i < count; ++i) CHECK(seen[i] == 1);
-      CHECK(in_groups == (in_fours ? count / 4 * 4 : 0));
-    }
+  for (std::uint32_t count = 0; count <= 300; ++count) {
+    std::vector<int> seen(count + 4, 0);
+    std::uint32_t in_groups = 0;
+    for (unsigned thread = 0; thread < threads; ++thread)
+      slamb::cuda::for_each_group<threads>(thread, count,
+                                           [&]<unsigned Width>(std::uint32_t i, slamb::cuda::width<Width> /*here*/) {
+                                             CHECK(i % Width == 0);
+                                             in_groups += Width == 4 ? 4 : 0;
+                                             for (unsigned j = 0; j < Width; ++j) ++seen[i + j];
+                                           });
+    CHECK(std::accumulate(seen.begin(), seen.end(), 0) == static_cast<int>(count));
+    for (std::uint32_t i = 0; i < count; ++i) CHECK(seen[i] == 1);
+    CHECK(in_groups == count / 4 * 4);
   }
 }
 
-TEST_CASE("CUDA tile access: one array that is not aligned, of those that are touched, is enough") {
-  alignas(16) float memory[16] = {};
-  for (unsigned bit = stream::parameter; bit <= stream::residual; bit <<= 1U) {
-    for (std::ptrdiff_t offset = 0; offset < 8; ++offset) {
-      CAPTURE(bit);
+TEST_CASE("CUDA tile access: any one array may lie elsewhere than at a multiple of sixteen bytes") {
+  constexpr std::size_t arrays = 9, length = 16, first = 4;
+  for (std::size_t moved = 0; moved < arrays; ++moved) {
+    for (std::size_t offset = 0; offset < 8; ++offset) {
+      CAPTURE(moved);
       CAPTURE(offset);
-      slamb::cuda::tile_arrays at(memory, memory, memory);
-      at.gradient = at.exchanged = at.fresh_variance = at.accumulated = at.common = at.residual = memory;
-      float* const moved = memory + offset;
-      if (bit == stream::parameter) at.parameter = moved;
-      if (bit == stream::gradient) at.gradient = moved;
-      if (bit == stream::momentum) at.momentum = moved;
-      if (bit == stream::variance) at.variance = moved;
-      if (bit == stream::exchanged) at.exchanged = moved;
-      if (bit == stream::fresh_variance) at.fresh_variance = moved;
-      if (bit == stream::accumulated) at.accumulated = moved;
-      if (bit == stream::common) at.common = moved;
-      if (bit == stream::residual) at.residual = moved;
-      CHECK(at.are_aligned_for_four<everything::reads>() == (offset % 4 == 0));
-      CHECK(at.are_aligned_for_four<stream::parameter>() == (bit != stream::parameter || offset % 4 == 0));
-      CHECK(at.are_aligned_for_four<0U>());
+      alignas(16) float memory[arrays][length];
+      for (std::size_t k = 0; k < arrays; ++k)
+        for (std::size_t i = 0; i < length; ++i) memory[k][i] = static_cast<float>(100 * k + i);
+      const auto array = [&](std::size_t k) { return memory[k] + (k == moved ? offset : 0); };
+      slamb::cuda::tile_arrays at(array(0), array(2), array(3));
+      at.gradient = array(1);
+      at.exchanged = array(4);
+      at.fresh_variance = array(5);
+      at.accumulated = array(6);
+      at.common = array(7);
+      at.residual = array(8);
+      slamb::element<slamb::cuda::scalar> e[4];
+      at.load<everything::reads>(e, first);
+      for (std::size_t j = 0; j < 4; ++j) {
+        const float read[arrays] = {e[j].parameter.value,   e[j].gradient.value,  e[j].momentum.value,
+                                    e[j].variance.value,    e[j].exchanged.value, e[j].fresh_variance.value,
+                                    e[j].accumulated.value, e[j].common.value,    e[j].residual.value};
+        for (std::size_t k = 0; k < arrays; ++k) CHECK(read[k] == array(k)[first + j]);
+        e[j].parameter = -1.0F;
+        e[j].residual = -2.0F;
+      }
+      at.store<stream::parameter | stream::residual>(e, first);
+      for (std::size_t i = 0; i < length - offset; ++i) {
+        const bool inside = i >= first && i < first + 4;
+        const auto was = [&](std::size_t k) { return static_cast<float>(100 * k + i + (k == moved ? offset : 0)); };
+        CHECK(array(0)[i] == (inside ? -1.0F : was(0)));
+        CHECK(array(2)[i] == was(2));
+        CHECK(array(8)[i] == (inside ? -2.0F : was(8)));
+      }
     }
   }
 }

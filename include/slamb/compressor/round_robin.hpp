@@ -13,6 +13,12 @@
 
 namespace slamb::detail {
 
+/// What a group of elements that are dealt to slots sends.
+struct dealt_group {
+  std::uint8_t sent;   ///< the position in the group; its size: nothing
+  std::uint8_t which;  ///< of the multipliers
+};
+
 /// What round robin sends at one step.
 ///
 /// A tensor's blocks are taken in groups of C. In group g, block i belongs to slot a_g (i − b_g) mod C, with a_g prime
@@ -82,6 +88,27 @@ struct round_robin_selection {
     }
     const auto position = static_cast<std::uint32_t>(d.rotation + dealt);
     return position < d.size ? position : position - d.size;
+  }
+
+  /// Whether elements are dealt one by one, in groups that a device should look at in place of elements: an element at the
+  /// distance d = (sent − its position) mod C from what its whole group sends is multiplier·d mod C steps old.
+  static constexpr std::uint32_t least_group = 8, most_group = 32;
+  SLAMB_HOST_DEVICE bool deals_small_groups() const {
+    return block == 1 && slots >= least_group && slots <= most_group;
+  }
+
+  /// @param first  of four groups of the tensor of c, a multiple of 4
+  SLAMB_HOST_DEVICE void deal_four(std::uint64_t first, coordinate c, dealt_group (&to)[4]) const {
+    const random_words words = words_of(first, c.tensor);
+    for (std::uint32_t j = 0; j < 4; ++j) {
+      const deal d = deal_of(size_of_group(first + j, c.tensor_size), words.word[j]);
+      to[j] = {static_cast<std::uint8_t>(sent_position(d)), static_cast<std::uint8_t>(d.which)};
+    }
+  }
+
+  SLAMB_HOST_DEVICE std::uint32_t age_at_distance(std::uint32_t which, std::uint32_t distance) const {
+    const std::uint32_t since = multiplier[which] * distance % slots;
+    return since < step ? since : static_cast<std::uint32_t>(step);
   }
 
   SLAMB_HOST_DEVICE std::uint64_t selected_before(coordinate c) const {

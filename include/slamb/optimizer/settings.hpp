@@ -56,7 +56,9 @@ bool corrects_bias(const Options& o) {
 /// What must be the same on all ranks of Adam's hyper-parameters and the policies.
 template <class Options>
 agreement agreement_of(std::string_view recipe, const Options& o, std::size_t tensors) {
-  agreement all(std::string(recipe) + typeid(Options).name(), tensors);
+  std::string name(recipe);
+  name += typeid(Options).name();
+  agreement all(name, tensors);
   all.add("beta1", o.beta1);
   all.add("beta2", o.beta2);
   all.add("epsilon", o.epsilon);

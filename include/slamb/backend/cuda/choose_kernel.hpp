@@ -147,18 +147,16 @@ struct choose_kernel {
       if (s.dense) continue;
       const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
           pass, pass.constants(t.segment), tile_arrays(view, s, t), {nullptr, 0}, {}};
-      const bool in_fours = source.is_aligned();
       typename Block::template registers<thread_sums<0>> checks;
       block.each([&](unsigned thread) {
         thread_sums<0> own;
-        for_each_group<threads>(thread, t.count, in_fours,
-                                [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
-                                  scalar x[Width];
-                                  source(first, x, own);
-                                  float values[Width];
-                                  for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
-                                  store_together(values, block.template shared<choice_memory>().value + first);
-                                });
+        for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
+          scalar x[Width];
+          source(first, x, own);
+          float values[Width];
+          for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
+          store_together(values, block.template shared<choice_memory>().value + first);
+        });
         checks[thread] = own;
       });
       if (block.any([&](unsigned thread) { return !checks[thread].usable; })) {

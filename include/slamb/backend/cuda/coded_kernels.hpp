@@ -26,10 +26,6 @@ struct worker_source {
   error_array<Storage> error;
   tile_counted counted;
 
-  SLAMB_HOST_DEVICE bool is_aligned() const {
-    return at.template are_aligned_for_four<Pass::signal_reads>() && error.is_aligned();
-  }
-
   template <unsigned Width, class Checks>
   SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& checks) const {
     element<scalar> e[Width];
@@ -53,7 +49,6 @@ struct server_source {
   unsigned shift;
 
   SLAMB_HOST_DEVICE float* mean() const { return wire.mean + tile.code; }
-  SLAMB_HOST_DEVICE bool is_aligned() const { return is_aligned_for_four(mean()) && error.is_aligned(); }
 
   template <unsigned Width, class Checks>
   SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& /*checks*/) const {
@@ -69,7 +64,7 @@ struct server_source {
     counted.keep(x, i);
     float kept[Width];
     for (unsigned j = 0; j < Width; ++j) kept[j] = x[j].value;
-    store_together(kept, mean() + i);
+    store_to(kept, mean(), i);
   }
   SLAMB_ELEMENT void fill_up(std::uint32_t i) const { mean()[i] = 0.0F; }
 };
@@ -107,7 +102,7 @@ struct send_kernel {
       const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
           pass, pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w}};
       const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
-      const encoder encode{quantizer, wire.stream(), w.owner * wire.codes + w.code, t.count, source.is_aligned()};
+      const encoder encode{quantizer, wire.stream(), w.owner * wire.codes + w.code, t.count};
       encode(block, source, source.counted, to, checks, encoder::has_statistic ? statistic + i : nullptr);
     }
     note_usable(block, checks, not_finite);
@@ -119,15 +114,14 @@ struct send_kernel {
     const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
         pass, pass.constants(t.segment), tile_arrays(view, view.segments[t.segment], t), {nullptr, 0}, {}};
     float* const to = wire.whole + w.code;
-    const bool in_fours = source.is_aligned() && is_aligned_for_four(to);
     block.each([&](unsigned thread) {
       thread_sums<0> own = checks[thread];
-      for_each_group<threads>(thread, t.count, in_fours, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
         scalar x[Width];
         source(i, x, own);
         float values[Width];
         for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
-        store_together(values, to + i);
+        store_to(values, to, i);
       });
       checks[thread] = own;
     });
@@ -162,8 +156,7 @@ struct average_kernel {
       const server_source<Quantizer, Storage> source{
           quantizer, wire, w, {wire.server_error, w.code}, {wire, w}, scale_facts<Quantizer>::block_shift(quantizer)};
       const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
-      const encoder encode{quantizer, ~wire.stream(), w.owner * wire.codes + w.code, view.tiles[own[i]].count,
-                           source.is_aligned()};
+      const encoder encode{quantizer, ~wire.stream(), w.owner * wire.codes + w.code, view.tiles[own[i]].count};
       encode(block, source, source.counted, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
     }
   }
@@ -180,18 +173,17 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
   const error_array<Storage> error(wire.server_error, w.code);
   const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
   const float* const mean = wire.mean + w.code;
-  const bool in_fours = is_aligned_for_four(mean) && error.is_aligned();
   block.each([&](unsigned thread) {
     const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
       float meant[Width];
-      load_together(mean + first, meant);
+      load_from(mean, first, meant);
       scalar x[Width];
       said.decode(quantizer, first, shift, x);
       for (unsigned j = 0; j < Width; ++j) x[j] = scalar(meant[j]) - x[j];
       counted.keep(x, first);
       error.store(x, first);
     };
-    for_each_group<Block::threads>(thread, count, in_fours, keep);
+    for_each_group<Block::threads>(thread, count, keep);
     const scalar none[1] = {0.0F};
     for (std::uint32_t j = count + thread; j < padded(count); j += Block::threads) error.store(none, j);
   });

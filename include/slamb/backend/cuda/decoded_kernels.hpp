@@ -59,7 +59,7 @@ struct whole_tile {
   template <unsigned Width>
   SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
     float all[Width];
-    load_together(sum + i, all);
+    load_from(sum, i, all);
     for (unsigned j = 0; j < Width; ++j) x[j] = per_rank * scalar(all[j]);
   }
 };
@@ -94,10 +94,9 @@ struct receive_kernel {
       const segment& s = view.segments[t.segment];
       if (w.owner == wire_tile::whole) {
         const whole_tile whole{wire.whole + w.code, scalar(1.0F) / scalar(static_cast<float>(wire.ranks))};
-        run<no_storage>(block, i, t, {nullptr, 0}, whole, is_aligned_for_four(whole.sum));
+        run<no_storage>(block, i, t, {nullptr, 0}, whole);
       } else {
-        run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, w),
-                     true);
+        run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, w));
         if constexpr (error_array<ServerStorage>::exists)
           if (w.owner == wire.rank) keep_server_error<ServerStorage>(block, quantizer, view, wire, i);
       }
@@ -109,17 +108,16 @@ struct receive_kernel {
 
   template <class ErrorStorage, class Block, class Decoded>
   SLAMB_HOST_DEVICE void run(Block& block, std::size_t number, const tile& t, const error_array<ErrorStorage>& error,
-                             const Decoded& decoded, bool in_fours) const {
+                             const Decoded& decoded) const {
     // The signal is formed only where something is made of what it has lost.
     constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_lost);
     constexpr unsigned reads = forms_signal ? Pass::reads | Pass::signal_reads : Pass::reads;
     const tile_arrays at(view, view.segments[t.segment], t);
     const auto constants = pass.constants(t.segment);
-    in_fours = in_fours && error.is_aligned() && at.template are_aligned_for_four<reads | Pass::writes>();
     typename Block::template registers<sums_of<Pass>> mine;
     block.each([&](unsigned thread) {
       sums_of<Pass> own;
-      for_each_group<threads>(thread, t.count, in_fours, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
         element<scalar> e[Width];
         at.template load<reads>(e, i);
         if constexpr (forms_signal)
@@ -205,10 +203,9 @@ struct measure_kernel {
     const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
         pass, pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w}};
     const decoded_tile<Quantizer> decoded(quantizer, wire, w);
-    const bool in_fours = source.is_aligned();
     block.each([&](unsigned thread) {
       thread_sums<2> own;
-      for_each_group<threads>(thread, t.count, in_fours, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
         scalar x[Width];
         already_checked checks;
         source(i, x, checks);

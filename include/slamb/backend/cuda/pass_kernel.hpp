@@ -20,8 +20,8 @@ using sums_of = thread_sums<Pass::sums, maxima_of<Pass>()>;
 /// Runs `pass` over a thread's part of `count` elements of `at`, all of one tensor.
 template <unsigned Threads, class Pass, class Constants>
 SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constants& constants, const tile_arrays& at,
-                                std::uint32_t count, bool in_fours, sums_of<Pass>& sums) {
-  for_each_group<Threads>(thread, count, in_fours, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+                                std::uint32_t count, sums_of<Pass>& sums) {
+  for_each_group<Threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
     element<scalar> e[Width];
     at.template load<Pass::reads>(e, i);
     for (unsigned j = 0; j < Width; ++j) pass(e[j], constants, sums);
@@ -69,12 +69,11 @@ struct pass_kernel {
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const tile_arrays at(view, view.segments[t.segment], t);
-      const bool in_fours = at.are_aligned_for_four<Pass::reads | Pass::writes>();
       const auto constants = pass.constants(t.segment);
       block.each([&](unsigned thread) {
         sums_of<Pass> own;
         own.usable = mine[thread].usable;
-        run_elements<threads>(thread, pass, constants, at, t.count, in_fours, own);
+        run_elements<threads>(thread, pass, constants, at, t.count, own);
         mine[thread] = own;
       });
       if constexpr (results > 0) {
@@ -115,11 +114,10 @@ struct packed_kernel {
       const auto count = static_cast<std::uint32_t>(payload.tile_first[i + 1] - first);
       const tile_arrays planes(tile_arrays::at(payload.parameter, first), tile_arrays::at(payload.momentum, first),
                                tile_arrays::at(payload.variance, first));
-      const bool in_fours = planes.are_aligned_for_four<Pass::reads>();
       const auto constants = pass.constants(view.tiles[i].segment);
       block.each([&](unsigned thread) {
         sums_of<Pass> own;
-        run_elements<threads>(thread, pass, constants, planes, count, in_fours, own);
+        run_elements<threads>(thread, pass, constants, planes, count, own);
         mine[thread] = own;
       });
       if constexpr (Pass::sums > 0) {

@@ -34,7 +34,8 @@ struct selected_kernel {
   using selection_type = resolved_t<Selection>;
   static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
   using age_type = stored_age_t<selection_type>;
-  using elements_type = selected_elements<threads, Pass::needs_freshness && has_age<selection_type>>;
+  using elements_type = selected_elements<threads, Pass::needs_freshness && has_age<selection_type>,
+                                          may_deal_small_groups<selection_type>>;
 
   Pass pass;
   model_view view;
@@ -53,15 +54,12 @@ struct selected_kernel {
     if constexpr (Pass::packs != 0) clear_rest(block);
     typename Block::template registers<sums_of<Pass>> mine;
     auto& elements = block.template shared<elements_type>();
+    prepare_selected(block, elements, resolved(selection), payload.freshness);
     for (std::size_t number = tiles.first + block.index(); number < tiles.last; number += block.count()) {
       const tile t = view.tiles[number];
       const segment& s = view.segments[t.segment];
-      tile_under_way under_way{tile_arrays(view, s, t), nullptr, payload.tile_first[number], s.dense, false};
-      under_way.in_fours = under_way.at.template are_aligned_for_four<Pass::reads | Pass::writes>();
-      if constexpr (stores_ages) {
-        under_way.age = static_cast<age_type*>(payload.age) + s.state + t.first;
-        under_way.in_fours = under_way.in_fours && is_aligned_for_four(under_way.age);
-      }
+      tile_under_way under_way{tile_arrays(view, s, t), nullptr, payload.tile_first[number], s.dense};
+      if constexpr (stores_ages) under_way.age = static_cast<age_type*>(payload.age) + s.state + t.first;
       const auto constants = pass.constants(t.segment);
       block.each([&](unsigned thread) {
         const bool usable = mine[thread].usable;
@@ -73,12 +71,12 @@ struct selected_kernel {
         const coordinate c = coordinate_of(s, t.segment, t.first + first);
         const std::uint32_t selected =
             find_selected(block, elements, resolved(selection), s, c, count, payload.freshness);
+        const grouped_piece piece = elements.piece(elements.in_groups(resolved(selection), s));
         block.each([&](unsigned thread) {
           sums_of<Pass> own = mine[thread];
-          for_each_group<threads>(thread, count, under_way.in_fours,
-                                  [&]<unsigned Width>(std::uint32_t i, width<Width> here) {
-                                    run(under_way, elements, constants, first, i, here, own);
-                                  });
+          for_each_group<threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> here) {
+            run(under_way, elements, piece, c, constants, first, i, here, own);
+          });
           mine[thread] = own;
         });
         under_way.cursor += selected;
@@ -114,19 +112,19 @@ struct selected_kernel {
     age_type* age;         // [elements of the tile], where ages are stored
     std::uint64_t cursor;  // in the payload, of the piece's first element
     bool dense;
-    bool in_fours;
   };
 
   // Elements i … i + Width − 1 of the piece that begins at element `first` of the tile.
   template <unsigned Width, class Constants>
-  SLAMB_ELEMENT void run(const tile_under_way& t, elements_type& elements, const Constants& constants,
-                         std::uint32_t first, std::uint32_t i, width<Width> /*here*/, sums_of<Pass>& own) const {
+  SLAMB_ELEMENT void run(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
+                         const coordinate& c, const Constants& constants, std::uint32_t first, std::uint32_t i,
+                         width<Width> /*here*/, sums_of<Pass>& own) const {
     element<scalar> e[Width];
     bool selected[Width];
     float fresh[Width];
     t.at.template load<Pass::reads>(e, first + i);
     for (unsigned j = 0; j < Width; ++j) selected[j] = elements.is_selected(i + j);
-    if constexpr (Pass::needs_freshness) find_freshness(t, elements, first, i, selected, fresh);
+    if constexpr (Pass::needs_freshness) find_freshness(t, elements, piece, c, first, i, selected, fresh);
     std::uint64_t place = t.cursor + elements.selected_before(i);
     for (unsigned j = 0; j < Width; ++j) {
       if constexpr (Pass::receives) e[j].exchanged = selected[j] ? payload.momentum[place] : 0.0F;
@@ -148,15 +146,16 @@ struct selected_kernel {
 
   // β3^age. Where the selection knows no ages they are stored, and move on by one step.
   template <unsigned Width>
-  SLAMB_ELEMENT void find_freshness(const tile_under_way& t, elements_type& elements, std::uint32_t first,
-                                    std::uint32_t i, const bool (&selected)[Width], float (&fresh)[Width]) const {
-    if constexpr (!stores_ages) {
-      for (unsigned j = 0; j < Width; ++j) fresh[j] = elements.freshness(i + j);
-    } else if (t.dense) {
+  SLAMB_ELEMENT void find_freshness(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
+                                    const coordinate& c, std::uint32_t first, std::uint32_t i,
+                                    const bool (&selected)[Width], float (&fresh)[Width]) const {
+    if (t.dense) {
       for (unsigned j = 0; j < Width; ++j) fresh[j] = 1.0F;
+    } else if constexpr (!stores_ages) {
+      elements.find_freshness(piece, resolved(selection), c, payload.freshness, i, fresh);
     } else {
       age_type age[Width];
-      load_together(t.age + first + i, age);
+      load_from(t.age, first + i, age);
       for (unsigned j = 0; j < Width; ++j) {
         if (selected[j])
           age[j] = 0;
@@ -164,7 +163,7 @@ struct selected_kernel {
           age[j] = static_cast<age_type>(age[j] + 1U);
         fresh[j] = payload.freshness[static_cast<std::uint32_t>(age[j])];
       }
-      store_together(age, t.age + first + i);
+      store_to(age, t.age, first + i);
     }
   }
 };

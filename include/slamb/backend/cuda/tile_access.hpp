@@ -65,46 +65,51 @@ SLAMB_ELEMENT void store_together(const T (&from)[Width], T* to) {
   }
 }
 
-/// Whether four numbers from `array` on can be read and written at once. Null can.
-template <class T>
-SLAMB_HOST_DEVICE bool is_aligned_for_four(const T* array) {
-  return reinterpret_cast<std::uintptr_t>(array) % (4 * sizeof(T)) == 0;
+/// Whether numbers from `array` on can be read and written `Width` at a time. Null can.
+template <unsigned Width, class T>
+SLAMB_HOST_DEVICE bool is_aligned_for(const T* array) {
+  return reinterpret_cast<std::uintptr_t>(array) % (Width * sizeof(T)) == 0;
+}
+
+/// Reads numbers i … i + Width − 1 of an array anywhere, together where it is aligned for that; i is a multiple of Width. The
+/// question is the same for all i, so that it is asked once.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void load_from(const T* array, std::size_t i, T (&to)[Width]) {
+  if (is_aligned_for<Width>(array)) {
+    load_together(array + i, to);
+  } else {
+    for (unsigned j = 0; j < Width; ++j) to[j] = array[i + j];
+  }
+}
+
+/// Writes them.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void store_to(const T (&from)[Width], T* array, std::size_t i) {
+  if (is_aligned_for<Width>(array)) {
+    store_together(from, array + i);
+  } else {
+    for (unsigned j = 0; j < Width; ++j) array[i + j] = from[j];
+  }
 }
 
 /// How the arrays of one tile are read and written, by a thread.
 struct tile_arrays : tile_pointers {
   using tile_pointers::tile_pointers;
 
-  /// Whether all arrays of `Streams` can be read and written four elements at a time.
-  template <unsigned Streams>
-  SLAMB_HOST_DEVICE bool are_aligned_for_four() const {
-    std::uintptr_t all = 0;
-    if constexpr ((Streams & stream::parameter) != 0) all |= reinterpret_cast<std::uintptr_t>(parameter);
-    if constexpr ((Streams & stream::gradient) != 0) all |= reinterpret_cast<std::uintptr_t>(gradient);
-    if constexpr ((Streams & stream::momentum) != 0) all |= reinterpret_cast<std::uintptr_t>(momentum);
-    if constexpr ((Streams & stream::variance) != 0) all |= reinterpret_cast<std::uintptr_t>(variance);
-    if constexpr ((Streams & stream::exchanged) != 0) all |= reinterpret_cast<std::uintptr_t>(exchanged);
-    if constexpr ((Streams & stream::fresh_variance) != 0) all |= reinterpret_cast<std::uintptr_t>(fresh_variance);
-    if constexpr ((Streams & stream::accumulated) != 0) all |= reinterpret_cast<std::uintptr_t>(accumulated);
-    if constexpr ((Streams & stream::common) != 0) all |= reinterpret_cast<std::uintptr_t>(common);
-    if constexpr ((Streams & stream::residual) != 0) all |= reinterpret_cast<std::uintptr_t>(residual);
-    return all % (4 * sizeof(float)) == 0;
-  }
-
-  /// Reads `Streams` of the elements i … i + Width − 1 of the tile; with Width = 4, i is a multiple of 4 and the arrays are
-  /// aligned for four. Other members of `e` stay as they are.
+  /// Reads `Streams` of the elements i … i + Width − 1 of the tile; i is a multiple of Width. Other members of `e` stay as they
+  /// are.
   template <unsigned Streams, unsigned Width>
   SLAMB_ELEMENT void load(element<scalar> (&e)[Width], std::size_t i) const {
     using one = element<scalar>;
-    if constexpr ((Streams & stream::parameter) != 0) load_member<&one::parameter>(parameter + i, e);
-    if constexpr ((Streams & stream::gradient) != 0) load_member<&one::gradient>(gradient + i, e);
-    if constexpr ((Streams & stream::momentum) != 0) load_member<&one::momentum>(momentum + i, e);
-    if constexpr ((Streams & stream::variance) != 0) load_member<&one::variance>(variance + i, e);
-    if constexpr ((Streams & stream::exchanged) != 0) load_member<&one::exchanged>(exchanged + i, e);
-    if constexpr ((Streams & stream::fresh_variance) != 0) load_member<&one::fresh_variance>(fresh_variance + i, e);
-    if constexpr ((Streams & stream::accumulated) != 0) load_member<&one::accumulated>(accumulated + i, e);
-    if constexpr ((Streams & stream::common) != 0) load_member<&one::common>(common + i, e);
-    if constexpr ((Streams & stream::residual) != 0) load_member<&one::residual>(residual + i, e);
+    if constexpr ((Streams & stream::parameter) != 0) load_member<&one::parameter>(parameter, i, e);
+    if constexpr ((Streams & stream::gradient) != 0) load_member<&one::gradient>(gradient, i, e);
+    if constexpr ((Streams & stream::momentum) != 0) load_member<&one::momentum>(momentum, i, e);
+    if constexpr ((Streams & stream::variance) != 0) load_member<&one::variance>(variance, i, e);
+    if constexpr ((Streams & stream::exchanged) != 0) load_member<&one::exchanged>(exchanged, i, e);
+    if constexpr ((Streams & stream::fresh_variance) != 0) load_member<&one::fresh_variance>(fresh_variance, i, e);
+    if constexpr ((Streams & stream::accumulated) != 0) load_member<&one::accumulated>(accumulated, i, e);
+    if constexpr ((Streams & stream::common) != 0) load_member<&one::common>(common, i, e);
+    if constexpr ((Streams & stream::residual) != 0) load_member<&one::residual>(residual, i, e);
   }
 
   /// Writes them.
@@ -112,44 +117,40 @@ struct tile_arrays : tile_pointers {
   SLAMB_ELEMENT void store(const element<scalar> (&e)[Width], std::size_t i) const {
     static_assert((Streams & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
     using one = element<scalar>;
-    if constexpr ((Streams & stream::parameter) != 0) store_member<&one::parameter>(e, parameter + i);
-    if constexpr ((Streams & stream::momentum) != 0) store_member<&one::momentum>(e, momentum + i);
-    if constexpr ((Streams & stream::variance) != 0) store_member<&one::variance>(e, variance + i);
-    if constexpr ((Streams & stream::exchanged) != 0) store_member<&one::exchanged>(e, exchanged + i);
-    if constexpr ((Streams & stream::fresh_variance) != 0) store_member<&one::fresh_variance>(e, fresh_variance + i);
-    if constexpr ((Streams & stream::accumulated) != 0) store_member<&one::accumulated>(e, accumulated + i);
-    if constexpr ((Streams & stream::common) != 0) store_member<&one::common>(e, common + i);
-    if constexpr ((Streams & stream::residual) != 0) store_member<&one::residual>(e, residual + i);
+    if constexpr ((Streams & stream::parameter) != 0) store_member<&one::parameter>(e, parameter, i);
+    if constexpr ((Streams & stream::momentum) != 0) store_member<&one::momentum>(e, momentum, i);
+    if constexpr ((Streams & stream::variance) != 0) store_member<&one::variance>(e, variance, i);
+    if constexpr ((Streams & stream::exchanged) != 0) store_member<&one::exchanged>(e, exchanged, i);
+    if constexpr ((Streams & stream::fresh_variance) != 0) store_member<&one::fresh_variance>(e, fresh_variance, i);
+    if constexpr ((Streams & stream::accumulated) != 0) store_member<&one::accumulated>(e, accumulated, i);
+    if constexpr ((Streams & stream::common) != 0) store_member<&one::common>(e, common, i);
+    if constexpr ((Streams & stream::residual) != 0) store_member<&one::residual>(e, residual, i);
   }
 
  private:
   template <scalar element<scalar>::*Member, unsigned Width>
-  SLAMB_ELEMENT static void load_member(const float* from, element<scalar> (&e)[Width]) {
+  SLAMB_ELEMENT static void load_member(const float* array, std::size_t i, element<scalar> (&e)[Width]) {
     float x[Width];
-    load_together(from, x);
+    load_from(array, i, x);
     for (unsigned j = 0; j < Width; ++j) e[j].*Member = x[j];
   }
   template <scalar element<scalar>::*Member, unsigned Width>
-  SLAMB_ELEMENT static void store_member(const element<scalar> (&e)[Width], float* to) {
+  SLAMB_ELEMENT static void store_member(const element<scalar> (&e)[Width], float* array, std::size_t i) {
     float x[Width];
     for (unsigned j = 0; j < Width; ++j) x[j] = (e[j].*Member).value;
-    store_together(x, to);
+    store_to(x, array, i);
   }
 };
 
-/// Calls body(i, width<4>{}) for groups of four elements and body(i, width<1>{}) for single ones, such that all threads
-/// of a block together cover [0, count): neighbours have neighbouring elements. For use within a phase.
+/// Calls body(i, width<4>{}) for groups of four elements, i a multiple of 4, and body(i, width<1>{}) for those that are left,
+/// such that all threads of a block together cover [0, count): neighbours have neighbouring elements. For use within a phase.
 ///
-/// @param in_fours  work on four at a time, as far as they go; else on one
-/// @param count     elements, at most 2^31
+/// @param count  elements, at most 2^31
 template <unsigned Threads, class Body>
-SLAMB_ELEMENT void for_each_group(unsigned thread, std::uint32_t count, bool in_fours, const Body& body) {
-  std::uint32_t done = 0;
-  if (in_fours) {
-    done = count - count % 4;
-    for (std::uint32_t i = 4 * thread; i < done; i += 4 * Threads) body(i, width<4>{});
-  }
-  for (std::uint32_t i = done + thread; i < count; i += Threads) body(i, width<1>{});
+SLAMB_ELEMENT void for_each_group(unsigned thread, std::uint32_t count, const Body& body) {
+  const std::uint32_t in_groups = count - count % 4;
+  for (std::uint32_t i = 4 * thread; i < in_groups; i += 4 * Threads) body(i, width<4>{});
+  for (std::uint32_t i = in_groups + thread; i < count; i += Threads) body(i, width<1>{});
 }
 
 }  // namespace slamb::cuda

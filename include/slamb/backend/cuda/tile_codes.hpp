@@ -35,13 +35,11 @@ struct error_array {
 
   SLAMB_HOST_DEVICE error_array(void* array, std::uint64_t offset) : first(static_cast<Storage*>(array) + offset) {}
 
-  SLAMB_HOST_DEVICE bool is_aligned() const { return is_aligned_for_four(first); }
-
   /// Adds the errors of elements i … to x.
   template <unsigned Width>
   SLAMB_ELEMENT void add_to(scalar (&x)[Width], std::size_t i) const {
     Storage stored[Width];
-    load_together(first + i, stored);
+    load_from(first, i, stored);
     for (unsigned j = 0; j < Width; ++j) {
       if constexpr (std::is_same_v<Storage, float>)
         x[j] = x[j] + scalar(stored[j]);
@@ -58,7 +56,7 @@ struct error_array {
       else
         stored[j] = to_bfloat16(x[j].value);
     }
-    store_together(stored, first + i);
+    store_to(stored, first, i);
   }
   // At least what x becomes when it is stored: rounded up, its square must be finite too, or it could never be sent.
   SLAMB_ELEMENT static scalar bound(scalar x) {
@@ -71,7 +69,6 @@ struct error_array<no_storage> {
 
   SLAMB_HOST_DEVICE error_array(void* /*array*/, std::uint64_t /*offset*/) {}
 
-  SLAMB_HOST_DEVICE static bool is_aligned() { return true; }
   template <unsigned Width>
   SLAMB_ELEMENT static void add_to(const scalar (&)[Width], std::size_t /*i*/) {}
   SLAMB_ELEMENT static scalar bound(scalar x) { return x; }

@@ -77,7 +77,6 @@ class tile_encoder {
   std::uint64_t
       position;  ///< of the first element among the codes of all messages, by which random numbers are counted
   std::uint32_t count;
-  bool in_fours;
 
   /// Encodes what source(i, x, checks) gives as elements i … i + Width − 1 in x [Width], 0 for what takes no part;
   /// source.fill_up(i) is called for what fills up the last group of codes.
@@ -114,7 +113,7 @@ class tile_encoder {
                           Sums& checks, scale_statistic<scale>& mine) const {
     scale_statistic<scale> own = mine;
     Sums own_checks = checks;
-    for_each_group<Threads>(thread, part, in_fours, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+    for_each_group<Threads>(thread, part, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
       scalar x[Width];
       source(first + i, x, own_checks);
       if constexpr (has_statistic)

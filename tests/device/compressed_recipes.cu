@@ -1,0 +1,44 @@
+// The recipes that the tests and slamb_bench_gpu share and that nvcc takes long for: those of timed_recipes.cu are not among
+// them, so that two processors compile.
+#include "../../bench/gpu/stepper_of.cuh"
+#include "../support/replay.hpp"
+#include "adapter.hpp"
+#include "replay_memory.cuh"
+
+namespace {
+
+using ranks = slamb::cuda_thread_communicator;
+using random_bytes = slamb::chain<slamb::random_k<>, slamb::int8>;
+
+template <class Compressor, class Backend>
+using slamb_with = slamb::slamb<ranks, Compressor, slamb::rescaled_trust_ratio<>, Backend>;
+
+}  // namespace
+
+std::unique_ptr<device_tests::optimizer> device_tests::slamb_int8_on_device(ingredients from) {
+  return on_device<slamb_with<random_bytes, slamb::cuda_backend>>(std::move(from));
+}
+
+std::unique_ptr<bench::stepper> bench::slamb_int8_stepper(rank_parts from) {
+  return stepper_on_device<slamb_with<random_bytes, timed_backend>>(std::move(from));
+}
+
+std::unique_ptr<device_tests::optimizer> device_tests::slamb_top_k_on_device(ingredients from) {
+  return on_device<slamb_with<slamb::top_k, slamb::cuda_backend>>(std::move(from));
+}
+
+std::unique_ptr<bench::stepper> bench::slamb_top_k_stepper(rank_parts from) {
+  return stepper_on_device<slamb_with<slamb::top_k, timed_backend>>(std::move(from));
+}
+
+std::unique_ptr<device_tests::optimizer> device_tests::zero_one_adam_on_device(ingredients from) {
+  return on_device<slamb::zero_one_adam<ranks, slamb::sign, slamb::cuda_backend>>(std::move(from));
+}
+
+double device_tests::replay_zero_one_adam(const test_support::trace& given) {
+  return test_support::replay_zero_one_adam<slamb::cuda_backend>(given);
+}
+
+std::unique_ptr<bench::stepper> bench::zero_one_adam_stepper(rank_parts from) {
+  return stepper_on_device<slamb::zero_one_adam<ranks, slamb::sign, timed_backend>>(std::move(from));
+}
