@@ -60,6 +60,7 @@ std::vector<bench::step_benchmark> benchmarks() {
   constexpr step_settings sixteen{.block = 16};
   for (const std::size_t ranks : {1U, 2U}) {
     add({"adamw", bench::adamw_stepper, ranks});
+    if (ranks == 1) add({"adamw/unchecked", bench::adamw_stepper, ranks, {.skip_non_finite = false}});
     add({"lamb", bench::lamb_stepper, ranks});
     add({"slamb/block:1", bench::slamb_stepper, ranks});
     add({"slamb/block:16", bench::slamb_stepper, ranks, sixteen});

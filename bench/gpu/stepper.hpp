@@ -47,6 +47,7 @@ struct step_settings {
   std::size_t block = 1;     ///< elements that SLAMB's round robin (k = 0.1) takes together
   bool is_captured = false;  ///< SLAMB's parameters are averaged when the caller says so
   zero_one_step zero_one = zero_one_step::exchange;
+  bool skip_non_finite = true;  ///< one rank looks at the gradient in a pass of its own
 };
 
 /// What a stepper is made of.

@@ -68,6 +68,7 @@ Options timed_options(const step_settings& settings) {
   if constexpr (requires { options.local_steps; }) options.local_steps = settings.is_captured ? 0 : 1'000'000;
   if constexpr (requires { slamb::sparsifier_of(options.compressor).block; })
     slamb::sparsifier_of(options.compressor).block = settings.block;
+  if constexpr (requires { options.skip_non_finite; }) options.skip_non_finite = settings.skip_non_finite;
   if constexpr (requires { options.compress_alone; }) options.compress_alone = true;
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 1;
   if constexpr (requires { options.variance_schedule.freeze_step; }) {

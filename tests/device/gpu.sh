@@ -281,7 +281,7 @@ run_tests() {
     begin "tests: $name"
     ready slamb_device_tests || continue
     status=0
-    timed "$gpu_build/bin/slamb_device_tests" "--source-file=*/$name.*" || status=$?
+    timed "$gpu_build/bin/slamb_device_tests" "--source-file=*/$name.*" --no-colors || status=$?
     judge_cases "$status"
     settle "$verdict"
   done
@@ -295,7 +295,7 @@ run_tests() {
   local settings=()
   mapfile -t settings < <(grep -oE 'OMPI_\w+=\w+' cmake/slamb_mpirun.cmake)
   status=0
-  timed env "${settings[@]}" mpirun -n 2 "$gpu_build/bin/slamb_device_mpi_tests" || status=$?
+  timed env "${settings[@]}" mpirun -n 2 "$gpu_build/bin/slamb_device_mpi_tests" --no-colors || status=$?
   judge_cases "$status"
   settle "$verdict"
 }
@@ -311,7 +311,7 @@ sanitize() {
     settle "skipped: no compute-sanitizer on PATH or beside nvcc"
     return
   fi
-  timed "$compute_sanitizer" --tool "$1" --error-exitcode 1 "$gpu_build/bin/slamb_device_tests" "--test-case=$filter" || status=$?
+  timed "$compute_sanitizer" --tool "$1" --error-exitcode 1 "$gpu_build/bin/slamb_device_tests" "--test-case=$filter" --no-colors || status=$?
   judge_cases "$status" "${#cases[@]}"
   settle "$verdict"
 }

@@ -70,7 +70,6 @@ struct model_spec {
   std::size_t exchanged_tile = 0;  ///< the exchange buffer begins with this tile
   bool gradient_is_exchanged = false;
   std::vector<std::size_t> dense{};  ///< tensors that are always exchanged whole
-  unsigned age_alignment = 0;        ///< of stored ages: their number past a multiple of 64 bytes
   std::uint64_t seed = 1;
 };
 

@@ -37,7 +37,7 @@ class guarded_payload {
         for (std::size_t i = 0; i < size_; ++i) planes_[plane][i] = static_cast<float>(source.uniform());
     }
     const std::uint64_t age_floats = tensors.state_elements() * sizeof(Age) / sizeof(float) + 4;
-    auto* const age = reinterpret_cast<Age*>(memory_.take(age_floats, 0)) + spec.age_alignment;
+    auto* const age = reinterpret_cast<Age*>(memory_.take(age_floats, 0));
     random_source source(7);
     for (const slamb::segment& s : tensors.segments())
       for (std::uint64_t i = 0; i < s.size; ++i)

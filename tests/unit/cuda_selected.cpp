@@ -39,11 +39,7 @@ using rescaled = slamb::rescaled_trust_ratio<>;
 
 /// Small tiles and whole ones, tails of all sorts, a tensor that is always exchanged whole, and one of nothing.
 model_spec spec_of(unsigned alignment) {
-  return {.sizes = {1, 300, 0, 77, 9000, 40},
-          .alignment = alignment,
-          .cut = alignment == 3 ? 500U : 0U,
-          .dense = {3},
-          .age_alignment = alignment};
+  return {.sizes = {1, 300, 0, 77, 9000, 40}, .alignment = alignment, .cut = alignment == 3 ? 500U : 0U, .dense = {3}};
 }
 
 std::vector<std::uint64_t> placed_by_host(const slamb::layout& tensors, const auto& selection) {
@@ -206,18 +202,6 @@ TEST_CASE("CUDA selected passes: tails of every length, and ten thousand tensors
     const auto bernoulli = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.3}.at(5);
     expect_selected_as_host(spec, round_robin, [](const guarded_model& /*model*/) { return everything_selected{}; });
     expect_selected_as_host(spec, bernoulli, [](const guarded_model& /*model*/) { return everything_selected{}; });
-  }
-}
-
-TEST_CASE("CUDA selected passes: stored ages may lie anywhere, where all other arrays are aligned") {
-  for (unsigned age_alignment = 0; age_alignment < 8; ++age_alignment) {
-    CAPTURE(age_alignment);
-    const model_spec spec{.sizes = {33, 5000}, .age_alignment = age_alignment};
-    const auto bernoulli = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.3}.at(5);  // ages are bytes
-    const std::vector<std::uint8_t> mask = test_support::random_mask(8, 1, 5033, 0.4);
-    const slamb::explicit_mask::selection chosen{mask.data()};  // of two bytes
-    expect_selected_as_host(spec, bernoulli, [](const guarded_model& /*model*/) { return everything_selected{}; });
-    expect_selected_as_host(spec, chosen, [](const guarded_model& /*model*/) { return everything_selected{}; });
   }
 }
 

@@ -29,6 +29,7 @@ struct unsent_sums {
 template <class Pass, class Selection>
 struct selected_kernel {
   static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass takes no largest values");
+  static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
   static constexpr unsigned threads = 256;
   static constexpr unsigned blocks_at_once = 4;  ///< 64 registers a thread; of its own choice ptxas spills for sm_100
   using selection_type = resolved_t<Selection>;
@@ -155,7 +156,7 @@ struct selected_kernel {
       elements.find_freshness(piece, resolved(selection), c, payload.freshness, i, fresh);
     } else {
       age_type age[Width];
-      load_from(t.age, first + i, age);
+      load_together(t.age + first + i, age);
       for (unsigned j = 0; j < Width; ++j) {
         if (selected[j])
           age[j] = 0;
@@ -163,7 +164,7 @@ struct selected_kernel {
           age[j] = static_cast<age_type>(age[j] + 1U);
         fresh[j] = payload.freshness[static_cast<std::uint32_t>(age[j])];
       }
-      store_to(age, t.age, first + i);
+      store_together(age, t.age + first + i);
     }
   }
 };

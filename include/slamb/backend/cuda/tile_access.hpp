@@ -75,20 +75,22 @@ SLAMB_HOST_DEVICE bool is_aligned_for(const T* array) {
 /// question is the same for all i, so that it is asked once.
 template <unsigned Width, class T>
 SLAMB_ELEMENT void load_from(const T* array, std::size_t i, T (&to)[Width]) {
-  if (is_aligned_for<Width>(array)) {
-    load_together(array + i, to);
+  const T* const from = array + i;
+  if (is_aligned_for<Width>(from)) {
+    load_together(from, to);
   } else {
-    for (unsigned j = 0; j < Width; ++j) to[j] = array[i + j];
+    for (unsigned j = 0; j < Width; ++j) to[j] = from[j];
   }
 }
 
 /// Writes them.
 template <unsigned Width, class T>
 SLAMB_ELEMENT void store_to(const T (&from)[Width], T* array, std::size_t i) {
-  if (is_aligned_for<Width>(array)) {
-    store_together(from, array + i);
+  T* const to = array + i;
+  if (is_aligned_for<Width>(to)) {
+    store_together(from, to);
   } else {
-    for (unsigned j = 0; j < Width; ++j) array[i + j] = from[j];
+    for (unsigned j = 0; j < Width; ++j) to[j] = from[j];
   }
 }
 
