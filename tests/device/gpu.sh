@@ -281,7 +281,7 @@ run_tests() {
     begin "tests: $name"
     ready slamb_device_tests || continue
     status=0
-    timed "$gpu_build/bin/slamb_device_tests" "--source-file=*/$name.*" --no-colors || status=$?
+    timed "$gpu_build/bin/slamb_device_tests" --no-colors "--source-file=*/$name.*" || status=$?
     judge_cases "$status"
     settle "$verdict"
   done
@@ -311,7 +311,7 @@ sanitize() {
     settle "skipped: no compute-sanitizer on PATH or beside nvcc"
     return
   fi
-  timed "$compute_sanitizer" --tool "$1" --error-exitcode 1 "$gpu_build/bin/slamb_device_tests" "--test-case=$filter" --no-colors || status=$?
+  timed "$compute_sanitizer" --tool "$1" --error-exitcode 1 "$gpu_build/bin/slamb_device_tests" --no-colors "--test-case=$filter" || status=$?
   judge_cases "$status" "${#cases[@]}"
   settle "$verdict"
 }

@@ -107,7 +107,7 @@ case "$(basename "$0") $*" in
   "python3 tests/device/resources.py --markdown "*/timed_recipes.cu.o) printf '| kernel |\n| --- |\n| a kernel |\n' ;;
   slamb_device_tests\ *--source-file=*)
     need_gpu
-    file="${*#*/}"
+    file="${*: -1}" file="${file#*/}"
     stage "tests: ${file%.*}" || exit
     cases 2
     ;;
