@@ -101,18 +101,19 @@ struct random_k {
     return a == 1;
   }
 
-  // By Euclid's algorithm, mod n.
+  // By Euclid's algorithm, mod n < 2^16. In 32 bits: one thread of a device does it at each step.
   SLAMB_HOST_DEVICE static std::uint32_t inverse_of(std::uint32_t a, std::uint32_t n) noexcept {
-    std::int64_t r = n, next_r = a, x = 0, next_x = 1;
+    auto r = static_cast<std::int32_t>(n), next_r = static_cast<std::int32_t>(a);
+    std::int32_t x = 0, next_x = 1;
     while (next_r != 0) {
-      const std::int64_t quotient = r / next_r;
-      const std::int64_t rest = r - quotient * next_r, next = x - quotient * next_x;
+      const std::int32_t quotient = r / next_r;
+      const std::int32_t rest = r - quotient * next_r, next = x - quotient * next_x;
       r = next_r;
       x = next_x;
       next_r = rest;
       next_x = next;
     }
-    return static_cast<std::uint32_t>((x % n + n) % n);
+    return static_cast<std::uint32_t>(x < 0 ? x + static_cast<std::int32_t>(n) : x) % n;
   }
 };
 

@@ -155,9 +155,7 @@ struct receive_kernel {
   template <class Block, class Sums>
   SLAMB_HOST_DEVICE static void write(Block& block, const Sums& mine, double* to) {
     double total[results];
-    for (int k = 0; k < Pass::sums; ++k) total[k] = block.sum([&](unsigned thread) { return mine[thread].sum[k]; });
-    for (int k = Pass::sums; k < results; ++k)
-      total[k] = block.maximum([&](unsigned thread) { return mine[thread].highest[k - Pass::sums]; });
+    add_threads<Pass::sums, results - Pass::sums>(block, mine, total);
     block.first([&] {
       for (int k = 0; k < results; ++k) to[k] = total[k];
     });
@@ -187,11 +185,11 @@ struct measure_kernel {
       const wire_tile w = wire.tiles[i];
       typename Block::template registers<thread_sums<2>> mine;
       if (w.owner != wire_tile::whole) sum(block, t, w, mine);
-      const double signal = block.sum([&](unsigned thread) { return mine[thread].sum[0]; });
-      const double lost = block.sum([&](unsigned thread) { return mine[thread].sum[1]; });
+      double total[2];
+      add_threads<2, 0>(block, mine, total);
       block.first([&] {
-        squares[2 * i] = signal;
-        squares[2 * i + 1] = lost;
+        squares[2 * i] = total[0];
+        squares[2 * i + 1] = total[1];
       });
     }
   }

@@ -77,11 +77,19 @@ class interpreted_block {
   /// Σ value(thread), in a fixed order.
   template <class Value>
   double sum(Value&& value) {
-    double of_thread[Threads];
-    in_order([&](unsigned thread) { of_thread[thread] = value(thread); });
+    double total[1];
+    sums([&](unsigned thread, double(&own)[1]) { own[0] = value(thread); }, total);
+    return total[0];
+  }
+  /// total[k] ← Σ own[k] in the order of `sum`, where value(thread, own) says what a thread adds: for as many waits as one.
+  template <int Count, class Value>
+  void sums(Value&& value, double (&total)[Count]) {
+    double of_thread[Threads][Count];
+    in_order([&](unsigned thread) { value(thread, of_thread[thread]); });
     for (unsigned width = 1; width < Threads; width *= 2)
-      for (unsigned i = 0; i + width < Threads; i += 2 * width) of_thread[i] += of_thread[i + width];
-    return of_thread[0];
+      for (unsigned i = 0; i + width < Threads; i += 2 * width)
+        for (int k = 0; k < Count; ++k) of_thread[i][k] += of_thread[i + width][k];
+    std::copy_n(of_thread[0], Count, total);
   }
   /// The largest value(thread).
   template <class Value>

@@ -24,10 +24,25 @@ struct slamb::stream_copy<cudaStream_t> {
 
 namespace slamb::cuda {
 
+/// Numbers that are added together.
+template <int Count>
+struct several_sums {
+  double of[Count];
+
+  struct add {
+    __device__ several_sums operator()(const several_sums& a, const several_sums& b) const {
+      several_sums both;
+      for (int k = 0; k < Count; ++k) both.of[k] = a.of[k] + b.of[k];
+      return both;
+    }
+  };
+};
+
 /// One block of a kernel under way.
 template <unsigned Threads>
 class device_block {
-  using sum_type = cub::BlockReduce<double, Threads>;
+  template <int Count>
+  using sums_type = cub::BlockReduce<several_sums<Count>, Threads>;
   using maximum_type = cub::BlockReduce<float, Threads>;
   using scan_type = cub::BlockScan<std::uint32_t, Threads>;
 
@@ -67,10 +82,19 @@ class device_block {
 
   template <class Value>
   __device__ double sum(Value&& value) {
-    __shared__ typename sum_type::TempStorage memory;
-    __shared__ double all;
-    const double result = sum_type(memory).Sum(value(threadIdx.x));
-    return said_by_first(result, all);
+    double total[1];
+    sums([&](unsigned thread, double(&own)[1]) { own[0] = value(thread); }, total);
+    return total[0];
+  }
+  template <int Count, class Value>
+  __device__ void sums(Value&& value, double (&total)[Count]) {
+    __shared__ typename sums_type<Count>::TempStorage memory;
+    __shared__ several_sums<Count> all;
+    several_sums<Count> own;
+    value(threadIdx.x, own.of);
+    const several_sums<Count> result =
+        said_by_first(sums_type<Count>(memory).Reduce(own, typename several_sums<Count>::add{}), all);
+    for (int k = 0; k < Count; ++k) total[k] = result.of[k];
   }
   template <class Value>
   __device__ float maximum(Value&& value) {

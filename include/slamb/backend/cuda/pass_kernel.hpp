@@ -33,7 +33,15 @@ SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constan
 template <int Sums, int Maxima, class Block, class Threads, std::size_t Count>
 SLAMB_HOST_DEVICE void add_threads(Block& block, const Threads& of_thread, double (&total)[Count]) {
   static_assert(Count == Sums + Maxima);
-  for (int k = 0; k < Sums; ++k) total[k] = block.sum([&](unsigned thread) { return of_thread[thread].sum[k]; });
+  if constexpr (Sums > 0) {
+    double all[Sums];
+    block.sums(
+        [&](unsigned thread, double(&own)[Sums]) {
+          for (int k = 0; k < Sums; ++k) own[k] = of_thread[thread].sum[k];
+        },
+        all);
+    for (int k = 0; k < Sums; ++k) total[k] = all[k];
+  }
   for (int k = 0; k < Maxima; ++k)
     total[Sums + k] = static_cast<double>(block.maximum([&](unsigned thread) { return of_thread[thread].highest[k]; }));
 }

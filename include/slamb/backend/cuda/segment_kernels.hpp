@@ -38,12 +38,17 @@ struct segment_kernel {
       const std::size_t from = first_tile[tensor];
       const std::size_t to = first_tile[tensor + 1];
       double total[results == 0 ? 1 : results];
-      for (int k = 0; k < Sums; ++k)
-        total[k] = block.sum([&](unsigned thread) {
-          double own = 0.0;
-          for (std::size_t i = from + thread; i < to; i += threads) own += at(i, k);
-          return own;
-        });
+      if constexpr (Sums > 0) {
+        double all[Sums];
+        block.sums(
+            [&](unsigned thread, double(&own)[Sums]) {
+              for (double& each : own) each = 0.0;
+              for (std::size_t i = from + thread; i < to; i += threads)
+                for (int k = 0; k < Sums; ++k) own[k] += at(i, k);
+            },
+            all);
+        for (int k = 0; k < Sums; ++k) total[k] = all[k];
+      }
       for (int k = Sums; k < results; ++k)
         total[k] = static_cast<double>(block.maximum([&](unsigned thread) {
           float own = 0.0F;
