@@ -5,6 +5,7 @@
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
 #include "slamb/compressor/sign.hpp"
+#include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/residual.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/one_bit.hpp"

@@ -3,8 +3,10 @@
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"
+#include "slamb/compressor/floating.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
+#include "slamb/compressor/no_compressor.hpp"
 #include "slamb/compressor/random_k.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"

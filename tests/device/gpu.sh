@@ -377,7 +377,7 @@ close_gpu_report() {
 
 # write_report: prints it in a subshell, in which signals have their default action and no trap writes into the file.
 write_report() {
-  if (print_report >"$gpu_report.part") && mv -f "$gpu_report.part" "$gpu_report"; then
+  if (print_report >"$gpu_report.part") && mv -f -- "$gpu_report.part" "$gpu_report"; then
     gpu_report_lost=false
   else
     gpu_report_lost=true

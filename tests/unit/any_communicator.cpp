@@ -137,6 +137,43 @@ TEST_CASE("any_communicator: a collective that is missing is named, by an optimi
                        doctest::Contains("needs a Communicator with broadcast of bytes"), std::invalid_argument);
 }
 
+TEST_CASE(
+    "any_communicator: what wraps one says of it which collectives there are, and forwards what is no collective") {
+  const auto summing = [] { return any_communicator<>(summing_communicator{}); };
+  using counted = slamb::counting_communicator<any_communicator<>>;
+  using nodes = slamb::hierarchical_communicator<slamb::self_communicator, any_communicator<>>;
+  for (any_communicator<>& wrapped : std::array{any_communicator<>(counted(summing())),
+                                                any_communicator<>(nodes(slamb::self_communicator{}, summing()))}) {
+    CHECK(wrapped.has(collective::all_reduce));
+    for (const collective kind : {collective::all_gather, collective::all_to_all, collective::broadcast})
+      CHECK_FALSE(wrapped.has(kind));
+  }
+  CHECK_FALSE(nodes(slamb::self_communicator{}, summing()).has(collective::all_gather));
+  std::vector<float> p(100, 1.0F), g(100, 0.5F);
+  const std::vector<slamb::parameter> tensors{{.data = p.data(), .gradient = g.data(), .size = p.size()}};
+  CHECK_THROWS_WITH_AS(slamb::one_bit_adam<counted>(tensors, {}, counted(summing())),
+                       doctest::Contains("needs a Communicator with all_to_all of bytes"), std::invalid_argument);
+
+  std::vector<std::string> notes;
+  slamb::counting_communicator<noting_communicator> noting{noting_communicator(notes)};
+  noting.wait(host_stream{});
+  noting.check();
+  noting.abort("no reason");
+  CHECK(notes == std::vector<std::string>{"wait", "check", "abort: no reason"});
+}
+
+TEST_CASE("any_communicator: one that was moved from says so, to an optimizer too") {
+  any_communicator<> first(summing_communicator{});
+  const any_communicator<> second(std::move(first));
+  CHECK(second.size() == 1);
+  CHECK(second.get<summing_communicator>().size() == 1);
+  CHECK_THROWS_WITH_AS(first.size(), doctest::Contains("any_communicator was used that was moved from"),
+                       std::logic_error);
+  std::vector<float> p(100, 1.0F), g(100, 0.5F);
+  const std::vector<slamb::parameter> tensors{{.data = p.data(), .gradient = g.data(), .size = p.size()}};
+  CHECK_THROWS_AS(slamb::lamb<any_communicator<>>(tensors, {}, std::move(first)), std::logic_error);
+}
+
 TEST_CASE("any_communicator: a training over it has the bits of one over what it holds") {
   const test_support::experiment e = test_support::make_experiment({{300}, {9100}, {17, 1}}, 91, world, 6);
   const auto train = [&e]<class Communicator>(std::in_place_type_t<Communicator>) {

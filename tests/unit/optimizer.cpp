@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -122,4 +123,29 @@ TEST_CASE("optimizer: 0/1 Adam refuses rates in memory where its type does not t
                        std::logic_error);
   CHECK(test_support::same_bits(mine.values(), before));
   CHECK_NOTHROW(any.step(0.1));
+}
+
+TEST_CASE("optimizer: a typed one to which another type was assigned says so, and steps") {
+  replica mine(tensors, start());
+  slamb::one_bit_adam<> typed(mine.parameters());
+  optimizer& any = typed;
+  any = slamb::slamb<>(mine.parameters());
+  CHECK_THROWS_WITH_AS(typed.options(), doctest::Contains("options() was called on a basic_one_bit to which"),
+                       std::logic_error);
+  CHECK_THROWS_AS(typed.measure_next_step(), std::logic_error);
+  CHECK_THROWS_AS(typed.communicator(), std::logic_error);
+  typed.step(0.01);
+  CHECK(any.statistics().step == 1);
+}
+
+TEST_CASE("optimizer: is destroyed as what it is") {
+  struct counting : slamb::lamb<> {
+    int& destroyed;
+    counting(std::span<const slamb::parameter> parameters, int& count) : slamb::lamb<>(parameters), destroyed(count) {}
+    ~counting() override { ++destroyed; }
+  };
+  replica mine(tensors, start());
+  int destroyed = 0;
+  { const std::unique_ptr<optimizer> held = std::make_unique<counting>(mine.parameters(), destroyed); }
+  CHECK(destroyed == 1);
 }

@@ -34,7 +34,7 @@ class collectives {
   virtual void broadcast(std::span<std::byte> values, int root, Stream stream) = 0;
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) = 0;
   virtual void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, Stream stream) = 0;
-  virtual bool has(collective kind) const noexcept = 0;
+  virtual bool has(collective kind) const = 0;
   virtual bool joins_nodes() const noexcept = 0;
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
@@ -43,14 +43,20 @@ class collectives {
   virtual void check() = 0;
   virtual void abort(const std::string& reason) = 0;
   virtual const std::type_info& type() const noexcept = 0;
-  virtual void* held() noexcept = 0;
+  virtual const void* held() const noexcept = 0;
 };
 
 /// Those of a C, which it owns.
 template <class C, class Stream>
 class collectives_of final : public collectives<Stream> {
  public:
+  static_assert(
+      !requires(const C& c) { c.local_size(); } || has_local_reduction<C, Stream>,
+      "slamb: a Communicator with local_size() must have local_rank() too, and reduce_locally(std::span<float>, "
+      "stream) for the Backend's stream: its nodes' ranks would differ else");
+
   explicit collectives_of(C held) : held_(std::move(held)) {}
+  ~collectives_of() noexcept override = default;
 
   int rank() const override { return static_cast<int>(held_.rank()); }
   int size() const override { return static_cast<int>(held_.size()); }
@@ -77,19 +83,7 @@ class collectives_of final : public collectives<Stream> {
     else
       throw_missing("all_to_all(std::span<const std::byte>, std::span<std::byte>, stream)");
   }
-  bool has(collective kind) const noexcept override {
-    switch (kind) {
-      case collective::all_reduce:
-        return true;
-      case collective::all_gather:
-        return can_gather;
-      case collective::all_to_all:
-        return can_exchange;
-      case collective::broadcast:
-        return can_broadcast;
-    }
-    return false;
-  }
+  bool has(collective kind) const override { return can(kind) && says_it_has(held_, kind); }
 
   bool joins_nodes() const noexcept override { return has_nodes; }
   int local_rank() const override {
@@ -119,9 +113,23 @@ class collectives_of final : public collectives<Stream> {
   }
 
   const std::type_info& type() const noexcept override { return typeid(C); }
-  void* held() noexcept override { return &held_; }
+  const void* held() const noexcept override { return &held_; }
 
  private:
+  static constexpr bool can(collective kind) noexcept {
+    switch (kind) {
+      case collective::all_reduce:
+        return true;
+      case collective::all_gather:
+        return can_gather;
+      case collective::all_to_all:
+        return can_exchange;
+      case collective::broadcast:
+        return can_broadcast;
+    }
+    return false;
+  }
+
   static constexpr bool can_broadcast = has_broadcast<C, std::byte, Stream>;
   static constexpr bool can_gather = has_all_gather<C, std::byte, Stream>;
   static constexpr bool can_exchange = has_all_to_all<C, std::byte, Stream>;
@@ -144,7 +152,8 @@ class collectives_of final : public collectives<Stream> {
 /// been a compile-time error. `wait`, `check` and `abort` do nothing where it has none, and it is a node of one rank where it
 /// joins no nodes.
 ///
-/// An any_communicator that was moved from holds nothing: it can be assigned to or destroyed.
+/// An any_communicator that was moved from holds nothing: it can be assigned to or destroyed, and all else throws
+/// std::logic_error.
 ///
 /// *Cost*: a virtual call a collective; one allocation when it is made.
 /// *Stream*, *Determinism* and what collectives throw: those of the Communicator that it holds.
@@ -157,37 +166,37 @@ class any_communicator {
            has_all_reduce_sum<C, float, Stream>) explicit any_communicator(C communicator)
       : held_(std::make_unique<detail::collectives_of<C, Stream>>(std::move(communicator))) {}
 
-  int rank() const { return held_->rank(); }
-  int size() const { return held_->size(); }
+  int rank() const { return held().rank(); }
+  int size() const { return held().size(); }
 
   /// `values` [n] become their sum over ranks.
-  void all_reduce_sum(std::span<float> values, Stream stream) { held_->all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, Stream stream) { held().all_reduce_sum(values, stream); }
   /// `values` [n] become those of rank `root`.
-  void broadcast(std::span<std::byte> values, int root, Stream stream) { held_->broadcast(values, root, stream); }
+  void broadcast(std::span<std::byte> values, int root, Stream stream) { held().broadcast(values, root, stream); }
   /// `all` [size()·n] becomes every rank's `mine` [n], in rank order.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) {
-    held_->all_gather(mine, all, stream);
+    held().all_gather(mine, all, stream);
   }
   /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n].
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, Stream stream) {
-    held_->all_to_all(send, receive, stream);
+    held().all_to_all(send, receive, stream);
   }
   /// Whether the Communicator that it holds has this collective.
-  bool has(collective kind) const noexcept { return held_->has(kind); }
+  bool has(collective kind) const { return held().has(kind); }
 
   /// Whether its ranks are nodes, as those of `hierarchical_communicator` are; else each is a node of one rank.
-  bool joins_nodes() const noexcept { return held_->joins_nodes(); }
-  int local_rank() const { return held_->local_rank(); }
-  int local_size() const { return held_->local_size(); }
+  bool joins_nodes() const { return held().joins_nodes(); }
+  int local_rank() const { return held().local_rank(); }
+  int local_size() const { return held().local_size(); }
   /// `values` [n] become their sum over the ranks of the node.
-  void reduce_locally(std::span<float> values, Stream stream) { held_->reduce_locally(values, stream); }
+  void reduce_locally(std::span<float> values, Stream stream) { held().reduce_locally(values, stream); }
 
   /// Waits until all that is on `stream` is done, if the Communicator can tell of peers that do not come.
-  void wait(Stream stream) { held_->wait(stream); }
+  void wait(Stream stream) { held().wait(stream); }
   /// Looks whether a peer has said that it has failed, without waiting.
-  void check() { held_->check(); }
+  void check() { held().check(); }
   /// Fails for `reason`, and tells peers.
-  void abort(const std::string& reason) { held_->abort(reason); }
+  void abort(const std::string& reason) { held().abort(reason); }
 
   /// The Communicator that it holds.
   /// @throws std::bad_cast if that is no C
@@ -196,12 +205,23 @@ class any_communicator {
     if constexpr (std::same_as<C, any_communicator>) {
       return *this;
     } else {
-      if (held_->type() != typeid(C)) throw std::bad_cast();
-      return *static_cast<C*>(held_->held());
+      if (held().type() != typeid(C)) throw std::bad_cast();
+      return *static_cast<C*>(const_cast<void*>(held().held()));
     }
+  }
+  template <class C>
+  const C& get() const {
+    return const_cast<any_communicator*>(this)->template get<C>();
   }
 
  private:
+  detail::collectives<Stream>& held() const {
+    if (held_ == nullptr)
+      throw std::logic_error(
+          "slamb: an any_communicator was used that was moved from; each optimizer needs a Communicator of its own");
+    return *held_;
+  }
+
   std::unique_ptr<detail::collectives<Stream>> held_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "slamb/communicator/self_communicator.hpp"
@@ -72,6 +73,18 @@ class counting_communicator {
   template <class Stream>
   requires has_local_reduction<Base, Stream>
   void reduce_locally(std::span<float> values, Stream stream) { base_.reduce_locally(values, stream); }
+
+  /// Of a Base that says at run time which collectives it has.
+  bool has(collective kind) const requires(requires(const Base& base) { base.has(collective::broadcast); }) {
+    return base_.has(kind);
+  }
+  /// Of a Base that has them. @{
+  template <class Stream>
+  requires detail::has_wait<Base, Stream>
+  void wait(Stream stream) { base_.wait(stream); }
+  void check() requires detail::has_check<Base> { base_.check(); }
+  void abort(const std::string& reason) requires detail::has_abort<Base> { base_.abort(reason); }
+  /// @}
 
   /// Traffic of this rank since construction or the last `reset()`.
   const traffic_counts& counts() const noexcept { return counts_; }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/statistics.hpp"
 
 namespace slamb {
 
@@ -85,6 +86,11 @@ class hierarchical_communicator {
                                                                                                std::span<T> receive,
                                                                                                Stream stream) {
     by_leader(receive, stream, [&] { inter_.all_to_all(send, receive, stream); });
+  }
+
+  /// Whether there is a collective, where the type of a part leaves that open.
+  bool has(collective kind) const {
+    return detail::says_it_has(inter_, kind) && detail::says_it_has(intra_, collective::broadcast);
   }
 
   /// Looks whether a peer of this rank has said that it has failed, in the node or between nodes, without waiting.

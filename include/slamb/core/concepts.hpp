@@ -89,6 +89,15 @@ concept has_wait = requires(C& c, Stream stream) {
   c.wait(stream);
 };
 
+/// Whether a Communicator says of itself, and not by its type, that it has a collective; true where it says nothing.
+template <class C, class Kind>
+bool says_it_has(const C& c, Kind kind) {
+  if constexpr (requires { c.has(kind); })
+    return c.has(kind);
+  else
+    return true;
+}
+
 }  // namespace detail
 
 // ------------------------------------------------------------------------------------------------ Compressor

@@ -57,7 +57,7 @@ class optimizer {
     if (held_ != nullptr) held_->give_up_step();
     return *this;
   }
-  ~optimizer() = default;
+  virtual ~optimizer() = default;
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and

@@ -3,6 +3,9 @@
 
 #include <memory>
 #include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "slamb/communicator/any_communicator.hpp"
@@ -44,6 +47,10 @@ class optimizer_over : public optimizer {
 
   static constexpr const char* recipe_name = Recipe::recipe_name;  ///< as saved states name it
 
+  static_assert(
+      std::is_object_v<Communicator> && !std::is_const_v<Communicator>,
+      "slamb: an optimizer owns its Communicator, so that this must be neither a reference nor const; for one "
+      "that others use too, give a type that refers to it");
   static_assert(suitable_communicator<Communicator, typename backend_type::stream_type, compressor_type>::value);
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
@@ -62,7 +69,13 @@ class optimizer_over : public optimizer {
   Communicator& communicator() { return typed("communicator()").ranks().template get<Communicator>(); }
 
  protected:
-  Recipe& typed(const char* call) const { return static_cast<Recipe&>(held(call)); }
+  /// @throws std::logic_error if it was moved from, or holds another recipe, which was assigned to it as an optimizer
+  Recipe& typed(const char* call) const {
+    if (auto* const own = dynamic_cast<Recipe*>(&held(call))) return *own;
+    throw std::logic_error("slamb: " + std::string(call) + " was called on a " + recipe_name +
+                           " to which an optimizer of another type has been assigned; keep one whose type changes in a "
+                           "slamb::optimizer");
+  }
 };
 
 }  // namespace slamb::detail

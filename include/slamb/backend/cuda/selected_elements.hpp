@@ -40,11 +40,9 @@ SLAMB_HOST_DEVICE void for_each_run(const Selection& selection, coordinate c, st
 /// Ones in the bits below `count` ≤ 31.
 SLAMB_HOST_DEVICE inline std::uint32_t low_bits(std::uint32_t count) { return (1U << count) - 1U; }
 
-/// A selection that may deal its elements in small groups, as detail::round_robin_selection says.
+/// A selection that may deal its elements in small groups.
 template <class S>
-concept may_deal_small_groups = requires(const S& s) {
-  { s.deals_small_groups() } -> std::convertible_to<bool>;
-};
+concept may_deal_small_groups = std::same_as<S, ::slamb::detail::round_robin_selection>;
 
 /// Where the groups of a piece lie.
 struct grouped_piece {
