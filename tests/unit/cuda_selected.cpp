@@ -74,6 +74,26 @@ std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const 
   return tile_first;
 }
 
+/// The places that one kernel finds are those that two find, and it sees whether there is room.
+template <class Selection>
+void check_placed_at_once(const interpreter& launcher, const slamb::model_view& view,
+                          const std::vector<std::uint64_t>& expected, const Selection& selection) {
+  constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
+  std::vector<std::uint64_t> tile_first(expected.size() + 1, poison);
+  std::uint32_t too_many = 7;
+  slamb::cuda::place_kernel<Selection> place{
+      view, selection, expected.size() - 1, tile_first.data(), expected.back(), &too_many};
+  launcher.launch(place, place.work());
+  CHECK(too_many == 7);
+  CHECK(tile_first.back() == poison);
+  tile_first.pop_back();
+  CHECK(tile_first == expected);
+  if (expected.back() == 0) return;
+  --place.room;
+  launcher.launch(place, place.work());
+  CHECK(too_many == 1);
+}
+
 /// What a pass left at a launch, against what the host left; each check is compiled once.
 void check_launch(bool same_model, bool same_payload, const std::vector<double>& sums,
                   const std::vector<double>& host_sums, const std::vector<double>& first_sums,
@@ -215,6 +235,8 @@ TEST_CASE("CUDA placement: counts and places are the host's") {
         const std::vector<std::uint64_t> expected = placed_by_host(m.tensors(), selection);
         for_every_launch([&](const interpreter& launcher) {
           check_places(placed_by_kernels(launcher, m.view(), m.tensors().tiles().size(), selection), expected);
+          if constexpr (slamb::has_selected_before<std::remove_cvref_t<decltype(selection)>>)
+            check_placed_at_once(launcher, m.view(), expected, selection);
         });
       });
     }
@@ -313,7 +335,6 @@ TEST_CASE("CUDA selected passes: a value that is not finite is found, whether it
 TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it is") {
   const model_spec spec = spec_of(0);
   const auto selection = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.5}.at(2);
-  const auto counted = slamb::random_k<>{.k = 0.5}.at(2);
   for (const std::uint32_t refused : {0U, 1U})
     for_every_launch([&](const interpreter& launcher) {
       guarded_model m(spec);
@@ -348,11 +369,6 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
       launcher.launch(
           slamb::cuda::count_selected_kernel<slamb::detail::bernoulli_selection>{view, selection, tiles, placed.data()},
           tiles);
-      CHECK((placed == nothing) == (refused != 0));
-      placed = nothing;
-      launcher.launch(
-          slamb::cuda::count_selected_kernel<slamb::detail::round_robin_selection>{view, counted, tiles, placed.data()},
-          1);
       CHECK((placed == nothing) == (refused != 0));
       placed = nothing;
       std::uint32_t too_many = 0;

@@ -75,20 +75,24 @@ struct random_k {
   }
 
   SLAMB_HOST_DEVICE auto at(std::uint64_t step) const noexcept {
-    if constexpr (Law == sampling::round_robin) {
-      const std::uint32_t c = slots();
-      detail::round_robin_selection s{seed, block, step, c, static_cast<std::uint32_t>(step % c), {}, {}};
-      for (std::uint32_t i = 0; i < s.multipliers; ++i) {
-        std::uint32_t candidate =
-            c == 1 ? 0 : 1 + static_cast<std::uint32_t>(std::uint64_t{i} * (c - 1) / s.multipliers);
-        while (!are_coprime(candidate, c)) candidate = candidate % c + 1;
-        s.multiplier[i] = candidate;
-        s.shift[i] = inverse_of(candidate, c) * s.slot % c;  // below 2^32, for slots < 2^16
-      }
-      return s;
-    } else {
+    if constexpr (Law == sampling::round_robin)
+      return all_steps().at(step);
+    else
       return detail::bernoulli_selection{seed, block, step, static_cast<std::uint64_t>(std::ldexp(k, 32))};
+  }
+
+  /// What steps have in common, for a device: its `at(step)` is this one's, and quick for one thread.
+  SLAMB_HOST_DEVICE auto all_steps() const noexcept requires(Law == sampling::round_robin) {
+    const std::uint32_t c = slots();
+    detail::round_robin_steps all{seed, block, c, {}, {}};
+    for (std::uint32_t i = 0; i < all.multipliers; ++i) {
+      std::uint32_t candidate =
+          c == 1 ? 0 : 1 + static_cast<std::uint32_t>(std::uint64_t{i} * (c - 1) / all.multipliers);
+      while (!are_coprime(candidate, c)) candidate = candidate % c + 1;
+      all.multiplier[i] = candidate;
+      all.inverse[i] = inverse_of(candidate, c);
     }
+    return all;
   }
 
  private:
@@ -101,7 +105,7 @@ struct random_k {
     return a == 1;
   }
 
-  // By Euclid's algorithm, mod n < 2^16. In 32 bits: one thread of a device does it at each step.
+  // By Euclid's algorithm, mod n < 2^16.
   SLAMB_HOST_DEVICE static std::uint32_t inverse_of(std::uint32_t a, std::uint32_t n) noexcept {
     auto r = static_cast<std::int32_t>(n), next_r = static_cast<std::int32_t>(a);
     std::int32_t x = 0, next_x = 1;

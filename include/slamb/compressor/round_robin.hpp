@@ -260,4 +260,24 @@ struct round_robin_selection {
 
 static_assert(has_fill<round_robin_selection> && has_selected_before<round_robin_selection>);
 
+/// What all steps of one round robin have in common.
+struct round_robin_steps {
+  static constexpr std::uint32_t multipliers = round_robin_selection::multipliers;
+
+  std::uint64_t seed;
+  std::uint64_t block;                    ///< elements
+  std::uint32_t slots;                    ///< C < 2^16
+  std::uint32_t multiplier[multipliers];  ///< prime to C
+  std::uint32_t inverse[multipliers];     ///< of each, mod C
+
+  SLAMB_HOST_DEVICE round_robin_selection at(std::uint64_t step) const noexcept {
+    round_robin_selection s{seed, block, step, slots, static_cast<std::uint32_t>(step % slots), {}, {}};
+    for (std::uint32_t i = 0; i < multipliers; ++i) {
+      s.multiplier[i] = multiplier[i];
+      s.shift[i] = inverse[i] * s.slot % slots;
+    }
+    return s;
+  }
+};
+
 }  // namespace slamb::detail

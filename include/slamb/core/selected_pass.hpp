@@ -51,13 +51,13 @@ struct stored_selection {
 };
 
 /// Makes it; for an executor to invoke.
-template <class Sparsifier, class Selection>
+template <class Steps, class Selection>
 struct store_selection {
-  Sparsifier sparsifier;
+  Steps steps;                 ///< the sparsifier, or what it says of all steps
   const std::uint64_t* taken;  ///< t − 1
   Selection* to;
 
-  SLAMB_HOST_DEVICE void operator()() const { *to = sparsifier.at(*taken + 1); }
+  SLAMB_HOST_DEVICE void operator()() const { *to = steps.at(*taken + 1); }
 };
 
 /// The selection itself.

@@ -1,6 +1,7 @@
 // Which elements are sent at a step: what a sparsifier says of the step alone, or what a leader chooses by value.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,6 +28,15 @@ struct bitmap_selection {
     return ((bits[i / 16] >> (i % 16)) & 1U) != 0;
   }
 
+  /// Which of `count` ≤ 16 elements from c on are selected.
+  SLAMB_HOST_DEVICE std::uint32_t word(coordinate c, std::uint32_t count) const {
+    const std::uint64_t i = c.state + c.index;
+    const auto from = static_cast<std::uint32_t>(i % 16);
+    std::uint32_t all = static_cast<std::uint32_t>(bits[i / 16]) >> from;
+    if (from + count > 16) all |= static_cast<std::uint32_t>(bits[i / 16 + 1]) << (16 - from);
+    return all & ((1U << count) - 1U);
+  }
+
   template <class Visit>
   void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
     for (const std::uint64_t end = c.index + count; c.index != end; ++c.index)
@@ -34,11 +44,8 @@ struct bitmap_selection {
   }
 
   bool fill(coordinate c, std::uint32_t count, freshness_table /*table*/, std::uint16_t* to, float* /*none*/) const {
-    if (c.index % 16 != 0) return false;
-    for (std::uint32_t i = 0; i < count; i += 16) {
-      const std::uint32_t existing = count - i >= 16 ? 0xFFFFU : (1U << (count - i)) - 1U;
-      to[i / 16] = static_cast<std::uint16_t>(bits[(c.state + c.index + i) / 16] & existing);
-    }
+    for (std::uint32_t i = 0; i < count; i += 16, c.index += 16)
+      to[i / 16] = static_cast<std::uint16_t>(word(c, std::min(count - i, 16U)));
     return true;
   }
 };
@@ -67,11 +74,12 @@ class selector {
   /// What finds the selection of the step that has begun, on a device that runs behind; for an executor to invoke, before
   /// what is selected is used.
   auto finds(const Sparsifier& sparsifier, Base& base) const {
-    if constexpr (is_stored)
-      return store_selection<Sparsifier, selection_type>{sparsifier, &base.record()->taken,
-                                                         base.memory.view(stored_).data()};
-    else
+    if constexpr (!is_stored)
       return nothing_to_do{};
+    else if constexpr (requires { sparsifier.all_steps(); })
+      return storing(sparsifier.all_steps(), base);
+    else
+      return storing(sparsifier, base);
   }
 
   /// What is selected at the step that has begun.
@@ -88,6 +96,11 @@ class selector {
   }
 
  private:
+  template <class Steps>
+  store_selection<Steps, selection_type> storing(const Steps& steps, Base& base) const {
+    return {steps, &base.record()->taken, base.memory.view(stored_).data()};
+  }
+
   region<selection_type> stored_;
 };
 

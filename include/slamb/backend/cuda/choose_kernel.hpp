@@ -15,9 +15,11 @@
 
 namespace slamb::cuda {
 
-/// What the threads of a block share while they choose: 32 KiB.
+/// What the threads of a block share while they choose: 40 KiB.
 struct choice_memory {
   alignas(16) float value[layout::tile_size];
+  std::uint32_t in_bin[2048];  // keys by digit
+  ::slamb::detail::magnitude_threshold threshold;
 };
 
 /// How a block chooses among the `count` values in its shared memory. This is the general way, for any compressor whose
@@ -34,24 +36,26 @@ struct block_choice {
   }
 };
 
-/// Selection by the digits of the keys, two bits at a time, the highest first: what host code does with histograms, by
-/// counting, which takes no atomic operations. Sixteen sums over the block, and so often a look at each value.
+/// Selection by the digits of the keys, the highest first, with a histogram of each, as on the host. Threads count into the same
+/// bins, and whoever is first, the counts are the same.
 template <>
 struct block_choice<top_k> {
   template <class Block>
   SLAMB_HOST_DEVICE static void choose(Block& block, const top_k& compressor, std::uint32_t count,
                                        std::uint16_t* bits) {
     if (count == 0) return;
-    const std::uint32_t wanted = compressor.chosen_of(count);
-    const std::uint32_t key = key_of_place(block, count, wanted);
+    auto& memory = block.template shared<choice_memory>();
+    block.first([&] { memory.threshold = {0, compressor.chosen_of(count)}; });
+    narrow<20, 11>(block, memory, count);
+    narrow<10, 10>(block, memory, count);
+    narrow<0, 10>(block, memory, count);
     typename Block::template registers<part> mine;
-    block.each([&](unsigned thread) { mine[thread] = compare(block, thread, count, key); });
-    const double above = block.sum([&](unsigned thread) { return static_cast<double>(count_of(mine[thread].above)); });
+    block.each([&](unsigned thread) { mine[thread] = compare(memory, thread, count); });
     typename Block::template registers<std::uint32_t> before;
     block.exclusive_sum([&](unsigned thread) { return count_of(mine[thread].equal); }, before);
-    const std::uint32_t ties = wanted - static_cast<std::uint32_t>(above);
     block.each([&](unsigned thread) {
-      const std::uint32_t chosen = mine[thread].above | first_of(mine[thread].equal, before[thread], ties);
+      const std::uint32_t chosen =
+          mine[thread].above | first_of(mine[thread].equal, before[thread], memory.threshold.ties);
       for (std::uint32_t half = 0; half < 2; ++half)
         if (const std::uint32_t first = elements * thread + code_group * half; first < count)
           bits[first / code_group] = static_cast<std::uint16_t>(chosen >> (code_group * half) & 0xFFFFU);
@@ -67,48 +71,60 @@ struct block_choice<top_k> {
   };
 
   // Magnitudes are in the order of their bits.
-  template <class Block>
-  SLAMB_ELEMENT static std::uint32_t key(Block& block, std::uint32_t i) {
-    return as_word(block.template shared<choice_memory>().value[i]) & 0x7FFFFFFFU;
+  SLAMB_ELEMENT static std::uint32_t key_at(const choice_memory& memory, std::uint32_t i) {
+    return as_word(memory.value[i]) & 0x7FFFFFFFU;
   }
 
-  // The largest key that at least `wanted` keys reach.
-  template <class Block>
-  SLAMB_HOST_DEVICE static std::uint32_t key_of_place(Block& block, std::uint32_t count, std::uint32_t wanted) {
-    std::uint32_t found = 0;
-    for (unsigned shift = 32; shift > 0;) {
-      shift -= 2;
-      // How many reach found + 1, 2, 3 at this digit, side by side: a double holds 3 · 16 bits exactly.
-      const double reached = block.sum([&](unsigned thread) {
-        std::uint32_t one = 0, two = 0, three = 0;
-        for (std::uint32_t i = thread; i < count; i += Block::threads) {
-          const std::uint32_t its_key = key(block, i);
-          one += its_key >= (found | 1U << shift) ? 1U : 0U;
-          two += its_key >= (found | 2U << shift) ? 1U : 0U;
-          three += its_key >= (found | 3U << shift) ? 1U : 0U;
+  // Adds the digit of the wanted place to the threshold, and counts off the keys with a higher one. What counts is keys that have
+  // the digits found before.
+  template <int Shift, int Bits, class Block>
+  SLAMB_HOST_DEVICE static void narrow(Block& block, choice_memory& memory, std::uint32_t count) {
+    constexpr std::uint32_t bins = 1U << Bits;
+    constexpr std::uint32_t of_thread = bins / Block::threads;
+    const ::slamb::detail::magnitude_threshold known = memory.threshold;  // before a barrier behind which it is written
+    block.each([&](unsigned thread) {
+      for (std::uint32_t bin = thread; bin < bins; bin += Block::threads) memory.in_bin[bin] = 0;
+    });
+    block.each([&](unsigned thread) {
+      const std::uint32_t found = known.key >> (Shift + Bits);
+      for (std::uint32_t i = thread; i < count; i += Block::threads) {
+        const std::uint32_t key = key_at(memory, i);
+        if (key >> (Shift + Bits) == found) Block::add_one(memory.in_bin[key >> Shift & (bins - 1)]);
+      }
+    });
+    // The highest bins belong to the first thread.
+    const auto bin_of = [](unsigned thread, std::uint32_t i) { return bins - 1 - (of_thread * thread + i); };
+    typename Block::template registers<std::uint32_t> above;
+    block.exclusive_sum(
+        [&](unsigned thread) {
+          std::uint32_t own = 0;
+          for (std::uint32_t i = 0; i < of_thread; ++i) own += memory.in_bin[bin_of(thread, i)];
+          return own;
+        },
+        above);
+    block.each([&](unsigned thread) {
+      if (above[thread] >= known.ties) return;
+      std::uint32_t left = known.ties - above[thread];
+      for (std::uint32_t i = 0; i < of_thread; ++i) {
+        const std::uint32_t bin = bin_of(thread, i);
+        if (left <= memory.in_bin[bin]) {
+          memory.threshold = {known.key | bin << Shift, left};
+          return;
         }
-        return static_cast<double>(std::uint64_t{three} << 32U | two << 16U | one);
-      });
-      const auto all = static_cast<std::uint64_t>(reached);
-      std::uint32_t digit = 0;
-      if ((all & 0xFFFFU) >= wanted) digit = 1;
-      if ((all >> 16U & 0xFFFFU) >= wanted) digit = 2;
-      if (all >> 32U >= wanted) digit = 3;
-      found |= digit << shift;
-    }
-    return found;
+        left -= memory.in_bin[bin];
+      }
+    });
   }
 
   // Threads begin at different elements of theirs: shared memory has 32 banks of a float.
-  template <class Block>
-  SLAMB_ELEMENT static part compare(Block& block, unsigned thread, std::uint32_t count, std::uint32_t threshold) {
+  SLAMB_ELEMENT static part compare(const choice_memory& memory, unsigned thread, std::uint32_t count) {
     part own{0, 0};
     for (std::uint32_t k = 0; k < elements; ++k) {
       const std::uint32_t j = (k + thread) % elements;
       if (elements * thread + j >= count) continue;
-      const std::uint32_t its_key = key(block, elements * thread + j);
-      own.above |= (its_key > threshold ? 1U : 0U) << j;
-      own.equal |= (its_key == threshold ? 1U : 0U) << j;
+      const std::uint32_t key = key_at(memory, elements * thread + j);
+      own.above |= (key > memory.threshold.key ? 1U : 0U) << j;
+      own.equal |= (key == memory.threshold.key ? 1U : 0U) << j;
     }
     return own;
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -122,20 +123,22 @@ class executor {
   template <class Selection>
   std::uint64_t place_payload(const model_view& view, const Selection& selection,
                               std::span<std::uint64_t> tile_first) const {
-    const std::size_t tiles = tile_first.size() - 1;
-    launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
-    launch(place_tiles_kernel{tiles, tile_first.data()});
-    return read(&tile_first[tiles]);
+    place_payload_in(view, selection, tile_first, std::numeric_limits<std::uint64_t>::max(), nullptr);
+    return read(&tile_first.back());
   }
 
   /// The same without waiting.
-  /// @param room  elements that the payload may have; @param too_many  becomes 1 if it has more
+  /// @param room  elements that the payload may have; @param too_many  becomes 1 if it has more; may be null
   template <class Selection>
   void place_payload_in(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
                         std::uint64_t room, std::uint32_t* too_many) const {
     const std::size_t tiles = tile_first.size() - 1;
-    launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
-    launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room, too_many});
+    if constexpr (has_selected_before<resolved_t<Selection>>) {
+      launch(place_kernel<Selection>{view, selection, tiles, tile_first.data(), room, too_many});
+    } else {
+      launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
+      launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room, too_many});
+    }
   }
 
   template <int Sums, int Maxima = 0, class Finish>

@@ -65,6 +65,8 @@ class interpreted_block {
     return *reinterpret_cast<T*>(shared_.data());
   }
 
+  static void add_one(std::uint32_t& shared_counter) noexcept { ++shared_counter; }
+
   template <class Body>
   void each(Body&& body) {
     in_order([&](unsigned thread) { body(thread); });

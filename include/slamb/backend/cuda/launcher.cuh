@@ -62,6 +62,8 @@ class device_block {
     T own_{};
   };
 
+  __device__ static void add_one(std::uint32_t& shared_counter) { atomicAdd(&shared_counter, 1U); }
+
   template <class T>
   __device__ T& shared() {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -22,6 +22,12 @@ concept has_runs_on_device = has_runs<S> && requires {
   requires S::runs_on_device;
 };
 
+/// A selection that says of sixteen elements at once which are selected: word(coordinate, count), on a device too.
+template <class S>
+concept has_words = requires(const S& s, coordinate c) {
+  s.word(c, 16U);
+};
+
 /// Calls visit(begin, length, age) for consecutive parts of [c.index, c.index + count); age is 0 of what is selected.
 template <class Selection, class Visit>
 SLAMB_HOST_DEVICE void for_each_run(const Selection& selection, coordinate c, std::uint32_t count, const Visit& visit) {
@@ -190,6 +196,9 @@ struct selected_elements {
       selected = low_bits(own);
     } else if (in_groups(selection, s)) {
       if constexpr (InGroups) selected = own == 0 ? 0 : groups.bits(first, own);
+    } else if constexpr (has_words<Selection>) {
+      c.index += first;
+      selected = own == 0 ? 0 : selection.word(c, own);
     } else {
       c.index += first;
       for_each_run(selection, c, own, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
