@@ -13,9 +13,9 @@ namespace slamb {
 /// alike, without a round or a byte of its own.
 template <class Base>
 void all_reduce_or_refuse(std::span<float> payload, Base& base) {
-  if (payload.empty()) return base.executor.invoke(refuse_alone{base.record()});
+  if (payload.empty() || base.ranks.size() == 1) return base.executor.invoke(refuse_alone{base.record()});
   base.executor.invoke(tell_by_nan{base.record(), payload.data()});
-  if (base.ranks.size() > 1) base.ranks.all_reduce_sum(payload, base.executor.stream());
+  base.ranks.all_reduce_sum(payload, base.executor.stream());
   base.executor.invoke(refuse_by_nan{base.record(), payload.data()});
 }
 

@@ -72,7 +72,7 @@ struct server_source {
 /// Encodes this rank's signal, or takes what its scales are made from; signals that are exchanged whole are copied, once.
 template <encoding Work, class Storage, class Pass, class Quantizer>
 struct send_kernel {
-  static constexpr unsigned threads = 256;
+  static constexpr unsigned threads = 512;
   using encoder = tile_encoder<Work, Quantizer, threads>;
 
   Pass pass;
@@ -132,7 +132,7 @@ struct send_kernel {
 /// has told that the step must not happen. Every block looks for itself, for none knows when another has looked.
 template <encoding Work, class Storage, class Quantizer>
 struct average_kernel {
-  static constexpr unsigned threads = 256;
+  static constexpr unsigned threads = 512;
   using encoder = tile_encoder<Work, Quantizer, threads>;
 
   Quantizer quantizer;

@@ -58,7 +58,7 @@ SLAMB_HOST_DEVICE void note_usable(Block& block, const Sums& sums, std::uint32_t
 /// Runs a pass over a range of tiles.
 template <class Pass>
 struct pass_kernel {
-  static constexpr unsigned threads = 256;
+  static constexpr unsigned threads = 512;
   static constexpr int results = results_of<Pass>();
 
   Pass pass;
