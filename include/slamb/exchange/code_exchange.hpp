@@ -98,7 +98,7 @@ class code_exchange {
     if (base.is_known_to_be_refused()) return;
     base.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
                           base.executor.stream());
-    base.executor.invoke(refuse);
+    base.executor.invoke(refuse_alone{base.record()}, refuse);  // also for what a device has noted of the first phase
     if (base.is_known_to_be_refused()) return;
     if (wire_.whole_elements() > 0)
       base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());
