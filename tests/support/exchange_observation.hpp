@@ -100,7 +100,7 @@ struct observation {
     return static_cast<double>(scale_in(message(messages, map.places[j].owner), map.places[j].scale));
   }
   double decoded(const std::vector<std::byte>& messages, std::size_t j) const {
-    const auto codes = message(messages, map.places[j].owner).subspan(4 * map.message_scales());
+    const auto codes = message(messages, map.places[j].owner).subspan(map.first_code_byte());
     return scheme.model->decoded(code_in(codes, map.places[j].code, scheme.model->bits), scale_of(messages, j));
   }
 

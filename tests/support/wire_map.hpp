@@ -70,9 +70,11 @@ struct wire_map {
   }
   /// Codes of a message, with padding.
   std::size_t message_codes() const { return rounded_up(*std::max_element(codes.begin(), codes.end()), 16); }
-  /// Of a message; a multiple of a float's.
+  /// Where the codes of a message begin: behind its scales, at a multiple of 16 bytes.
+  std::size_t first_code_byte() const { return rounded_up(4 * message_scales(), 16); }
+  /// Of a message; a multiple of 128.
   std::size_t message_bytes(int bits) const {
-    return 4 * message_scales() + rounded_up(message_codes() * static_cast<std::size_t>(bits) / 8, 4);
+    return rounded_up(first_code_byte() + message_codes() * static_cast<std::size_t>(bits) / 8, 128);
   }
 
   /// The least multiple of 128 of which `ranks` hold all elements.

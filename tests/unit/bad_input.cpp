@@ -411,6 +411,33 @@ TEST_CASE("bad input: wrong gradients are refused by set_gradient") {
                  "invalid_argument: slamb: the gradient of tensor 1 overlaps the data of tensor 0"));
 }
 
+TEST_CASE("bad input: wrong gradients are refused by set_gradients, which changes nothing then") {
+  const std::vector<float> start = small_start(), others(start.size(), -0.5F);
+  replica mine(small_model(), start), untouched(small_model(), start);
+  mine.set_gradient(start), untouched.set_gradient(start);
+  slamb::lamb<> run(mine.parameters()), undisturbed(untouched.parameters());
+  const auto refusal_with = [&](std::vector<const float*> gradients) {
+    return refusal_of([&] { run.set_gradients(gradients); });
+  };
+  const float* const first = others.data();
+  for (const std::size_t count : {0U, 2U, 4U})
+    CHECK(refusal_with(std::vector<const float*>(count, first)) ==
+          "invalid_argument: slamb: set_gradients() was given " + std::to_string(count) +
+              " gradients, but there are 3 tensors");
+  CHECK(refusal_with({first, nullptr, first}) ==
+        "invalid_argument: slamb: tensor 1 has a null gradient; it must point to size elements");
+  for (const std::size_t overlapped : {0U, 1U, 2U})
+    for (const std::size_t element : {std::size_t{0}, mine.parameters()[overlapped].size - 1})
+      CHECK(contains(refusal_with({first, first, mine.parameters()[overlapped].data + element}),
+                     "invalid_argument: slamb: the gradient of tensor 2 overlaps the data of tensor " +
+                         std::to_string(overlapped)));
+  run.step(0.1), undisturbed.step(0.1);
+  CHECK(test_support::same_bits(mine.values(), untouched.values()));
+  CHECK(refusal_with({first, first, first}) == "");
+  run.step(0.1), undisturbed.step(0.1);
+  CHECK_FALSE(test_support::same_bits(mine.values(), untouched.values()));
+}
+
 TEST_CASE("bad input: masks that are missing or of another size are refused, and the right one is taken") {
   const std::vector<float> start = small_start();
   replica mine(small_model(), start);

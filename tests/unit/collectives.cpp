@@ -6,6 +6,7 @@
 #include <barrier>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <numeric>
 #include <span>
@@ -116,6 +117,78 @@ slamb::traffic_counts sum_of(const std::vector<slamb::phase_statistics>& phases)
   return sum;
 }
 
+/// What one rank's collectives are handed.
+struct handed {
+  std::size_t messages = 0;  // of codes
+  std::size_t sums = 0;
+  std::size_t misplaced = 0;       // what does not begin at a multiple of 128 bytes
+  std::size_t misshapen = 0;       // messages whose size is no multiple of 128 bytes
+  std::vector<std::byte> message;  // the first
+};
+
+/// Looks at where messages lie, and how large they are.
+class measuring_communicator {
+ public:
+  measuring_communicator(thread_communicator base, handed& seen) : base_(std::move(base)), seen_(&seen) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    ++seen_->sums;
+    look_at(std::as_bytes(values));
+    base_.all_reduce_sum(values, stream);
+  }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    const std::size_t bytes = send.size() / static_cast<std::size_t>(size());
+    for (std::size_t first = 0; first < send.size(); first += bytes) look_at_message(send.subspan(first, bytes));
+    look_at(receive);
+    base_.all_to_all(send, receive, stream);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    look_at_message(mine);
+    look_at(all);
+    base_.all_gather(mine, all, stream);
+  }
+
+ private:
+  void look_at(std::span<const std::byte> what) {
+    if (reinterpret_cast<std::uintptr_t>(what.data()) % 128 != 0) ++seen_->misplaced;
+  }
+  void look_at_message(std::span<const std::byte> message) {
+    look_at(message);
+    if (message.size() % 128 != 0) ++seen_->misshapen;
+    if (seen_->messages++ == 0) seen_->message.assign(message.begin(), message.end());
+  }
+
+  thread_communicator base_;
+  handed* seen_;
+};
+
+/// What rank 1 hands to its collectives in all steps of `e`, from memory that nobody has set before.
+template <class Optimizer>
+handed handed_by(const experiment& e, const typename Optimizer::options_type& options) {
+  std::vector<handed> of_rank(static_cast<std::size_t>(e.world));
+  slamb::run_ranks(e.world, [&](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    slamb::host_backend backend = test_support::one_thread();
+    backend.memory.allocate = [allocate = backend.memory.allocate](std::size_t bytes) {
+      return std::memset(allocate(bytes), 0x5A, bytes);
+    };
+    Optimizer optimizer(mine.parameters(), options, {std::move(communicator), of_rank[rank]}, backend);
+    of_rank[rank] = {};
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      optimizer.step(0.01);
+    }
+  });
+  return of_rank[1];
+}
+
+template <class Compressor>
+using measured_lamb = slamb::basic_lamb<Compressor, slamb::two_sided<>, slamb::layerwise_trust_ratio,
+                                        measuring_communicator, slamb::host_backend>;
+
 constexpr int ranks_that_allocate = 2;
 
 /// Calls of operator new, of all ranks, in each step.
@@ -184,6 +257,35 @@ TEST_CASE("collectives: the comparison can fail") {
   CHECK(steps_above(rounds, test_support::always(1), false) == steps_of_recipes - 4);
   CHECK(steps_above(rounds, test_support::always(1), true) == steps_of_recipes - 4);
   CHECK(steps_above(rounds, test_support::always(0), true) == steps_of_recipes - 1);
+}
+
+TEST_CASE(
+    "collectives: messages begin at multiples of 128 bytes and are of such sizes, and what is summed begins there") {
+  const experiment e = test_support::make_experiment({{7001}, {3, 1}, {1000}, {129, 1}}, 45, world, 3);
+  const auto check = [](const handed& seen, std::size_t messages, std::size_t sums) {
+    CHECK(seen.messages == messages);
+    CHECK(seen.sums == sums);
+    CHECK(seen.misplaced == 0);
+    CHECK(seen.misshapen == 0);
+  };
+  constexpr std::size_t a_step = world + 1;
+  check(handed_by<measured_lamb<slamb::int8>>(e, {}), 3 * a_step, 0);
+  check(handed_by<slamb::one_bit_adam<measuring_communicator>>(e, {.warm_up = {1}}), 2 * a_step, 1);
+  using signs_of_payloads = slamb::slamb<measuring_communicator, slamb::chain<slamb::random_k<>, slamb::sign>>;
+  check(handed_by<signs_of_payloads>(e, {.local_steps = 0, .dense_below = 10}), 3 * a_step, 0);
+  check(handed_by<slamb::lamb<measuring_communicator>>(e, {}), 0, 3);
+}
+
+TEST_CASE("collectives: padding of a message is zeros, whatever its memory was before") {
+  // Chunks of 256 elements: 32 bytes of signs a message, from byte 16 on.
+  const experiment e = test_support::make_experiment({{700}}, 46, 3, 1);
+  const std::vector<std::byte> message = handed_by<measured_lamb<slamb::sign>>(e, {}).message;
+  REQUIRE(message.size() == 128);
+  const auto is_set = [](std::byte b) { return b != std::byte{0}; };
+  CHECK(std::any_of(message.begin(), message.begin() + 4, is_set));
+  CHECK(std::none_of(message.begin() + 4, message.begin() + 16, is_set));
+  CHECK(std::any_of(message.begin() + 16, message.begin() + 48, is_set));
+  CHECK(std::none_of(message.begin() + 48, message.end(), is_set));
 }
 
 TEST_CASE("statistics: phases have names and beginnings, and their traffic adds up to the total after every step") {

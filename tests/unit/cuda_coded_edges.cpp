@@ -6,10 +6,14 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "slamb/backend/cuda/segment_kernels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/sign.hpp"
+#include "slamb/core/step_record.hpp"
+#include "slamb/exchange/message_marks.hpp"
 #include "support/cuda_coded.hpp"
 #include "support/cuda_coded_compare.hpp"
 #include "support/cuda_coded_passes.hpp"
@@ -181,4 +185,94 @@ TEST_CASE("cuda codes: an error that bfloat16 would round to what can never be s
   halves::rank host({.tensors = {{100}}, .ranks = 2}, {}), device({.tensors = {{100}}, .ranks = 2}, {});
   CHECK_FALSE(usable(host_side<halves>(), host));
   CHECK_FALSE(usable(device_side<halves>(), device));
+}
+
+namespace {
+
+/// The average of what the ranks sent to one of them, by kernels.
+template <class Case>
+class many_messages {
+ public:
+  many_messages(const coded_setup& setup, const typename Case::quantizer& quantizer, interpreter on)
+      : r_(setup, quantizer), on_(on) {
+    arrive(r_, messages_of_others<Case>(setup, quantizer, false));
+    mark(r_, r_.wire.averaged, 1);
+  }
+
+  float& first_scale(std::uint64_t rank) {
+    return *reinterpret_cast<float*>(r_.message(r_.wire.received, rank).data());
+  }
+  std::vector<std::byte> memory() const { return r_.memory.bytes(); }
+  const std::vector<double>& statistic() const { return r_.statistic; }
+  const slamb::step_record& record() const { return record_; }
+
+  /// @param looks  at marks
+  void average(bool looks) {
+    record_ = {};
+    r_.view.refused = &record_.refused;
+    using slamb::encoding;
+    constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
+    const slamb::cuda::average_kernel<first ? encoding::measure : encoding::both, typename Case::server,
+                                      typename Case::quantizer>
+        kernel{r_.quantizer,
+               r_.view,
+               r_.wire,
+               r_.own.data(),
+               r_.own.size(),
+               r_.statistic.data(),
+               looks ? marks() : slamb::refuse_by_scales{}};
+    on_.launch(kernel, kernel.work());
+  }
+  /// What is invoked after the second collective, with messages that are not marked.
+  void end_exchange() {
+    const auto both = slamb::all_in_order(slamb::refuse_alone{&record_}, marks());
+    const slamb::cuda::invoke_kernel<decltype(both)> kernel{both};
+    on_.launch(kernel, kernel.work());
+  }
+
+ private:
+  slamb::refuse_by_scales marks() { return {&record_, r_.wire.received, r_.wire.message_bytes, r_.wire.ranks}; }
+
+  typename Case::rank r_;
+  interpreter on_;
+  slamb::step_record record_;
+};
+
+/// @param rank  averages
+template <class Case>
+void check_marks(int rank, const typename Case::quantizer& quantizer) {
+  constexpr float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
+  for (const interpreter& on : {interpreter(3), interpreter(1000, thread_order::backwards)}) {
+    const coded_setup setup{.tensors = {{5}, {300}}, .ranks = 100, .rank = rank};
+    many_messages<Case> all(setup, quantizer, on), heedless(setup, quantizer, on);
+    const std::vector<std::byte> before = all.memory();
+    const std::vector<double> sums_before = all.statistic();
+    for (std::uint64_t marked = 0; marked < 100; ++marked) {
+      CAPTURE(marked);
+      const float good = std::exchange(all.first_scale(marked), bad[marked % 2]);
+      all.average(true);
+      require(all.record().not_finite == 1 && all.record().refused == 0);  // which blocks that begin late read
+      all.first_scale(marked) = good;
+      require(all.memory() == before);
+      require(all.statistic() == sums_before);
+      all.end_exchange();
+      require(all.record().refused == 1);
+    }
+    all.average(true);
+    heedless.average(false);
+    require(all.record().not_finite == 0);
+    require(all.memory() == heedless.memory());
+    require(all.statistic() == heedless.statistic());
+    all.end_exchange();
+    require(all.record().refused == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda codes: a mark in the message of any of a hundred ranks stops the average, and refuses the step later") {
+  check_marks<signs>(1, {});
+  check_marks<integers>(0, {.block = 32});
+  check_marks<ternaries>(2, {});
+  check_marks<signs>(99, {});  // which has nothing to average
 }

@@ -336,6 +336,24 @@ struct count_calls {
   void operator()() const { ++*calls; }
 };
 
+/// Work that threads can share: to count each of `count` numbers once.
+struct count_by_threads {
+  int* calls_of_thread;
+  int* numbers;
+  unsigned count;
+  void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    ++calls_of_thread[thread];
+    for (unsigned i = thread; i < count; i += threads) ++numbers[i];
+  }
+};
+
+/// Notes how many calls there have been before.
+struct note_calls {
+  const std::vector<int>* calls_of_thread;
+  std::vector<int>* seen;
+  void operator()() const { seen->push_back(std::accumulate(calls_of_thread->begin(), calls_of_thread->end(), 0)); }
+};
+
 /// [tiles][3] results as passes leave them: sums, and a largest value that is a float.
 std::vector<double> made_up_results(std::size_t tiles) {
   test_support::random_source source(5);
@@ -416,6 +434,23 @@ TEST_CASE("CUDA segments: totals and calls") {
         CHECK(total[0] == of_first_launch);
       });
   }
+}
+
+TEST_CASE("CUDA segments: threads share the functions that can be shared, in order with the others") {
+  for_every_launch([&](const interpreter& launcher) {
+    std::vector<int> calls_of_thread(32), numbers(70), seen;
+    const note_calls note{&calls_of_thread, &seen};
+    const count_by_threads shared{calls_of_thread.data(), numbers.data(), 70};
+    const auto all = slamb::all_in_order(note, slamb::all_in_order(shared, shared), note);
+    const slamb::cuda::invoke_kernel<std::remove_cv_t<decltype(all)>> kernel{all};
+    launcher.launch(kernel, kernel.work());
+    CHECK(seen == std::vector<int>{0, 64});
+    CHECK(calls_of_thread == std::vector<int>(32, 2));
+    CHECK(numbers == std::vector<int>(70, 2));
+    all();  // all of it by one
+    CHECK(seen == std::vector<int>{0, 64, 64, 66});
+    CHECK(numbers == std::vector<int>(70, 4));
+  });
 }
 
 TEST_CASE("CUDA passes: a tensor of more than 2^32 elements") {

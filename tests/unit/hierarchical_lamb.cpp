@@ -149,8 +149,8 @@ TEST_CASE("hierarchical_communicator: memory and traffic are those of nodes, and
   }
 }
 
-TEST_CASE("hierarchical_communicator: set_gradient changes what goes into the mean of the node") {
-  const experiment e = make_experiment({{40}, {30}}, 25, 4, 2);
+TEST_CASE("hierarchical_communicator: set_gradient and set_gradients change what goes into the mean of the node") {
+  const experiment e = make_experiment({{40}, {30}}, 25, 4, 3);
   trajectory reached = place_of(e);
   thread_nodes({2, 2}).run([&](nodes_of_threads communicator, std::size_t rank) {
     replica mine(e.tensors, e.start);
@@ -158,6 +158,10 @@ TEST_CASE("hierarchical_communicator: set_gradient changes what goes into the me
     for (std::size_t t = 0; t < e.steps(); ++t) {
       if (t == 1) optimizer.set_gradient(1, e.gradients[1][rank].data() + 40);  // and the first stays where it is
       if (t == 0) mine.set_gradient(e.gradients[0][rank]);
+      if (t == 2) {
+        const float* const first = e.gradients[2][rank].data();
+        optimizer.set_gradients(std::vector<const float*>{first, first + 40});
+      }
       optimizer.step(e.rates[t]);
       reached[t][rank] = mine.values();
     }

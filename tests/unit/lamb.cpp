@@ -207,6 +207,19 @@ TEST_CASE("set_gradient: the next step reads the new gradient") {
   }
 }
 
+TEST_CASE("set_gradients: the next step reads the new gradients of all tensors") {
+  const experiment e = make_experiment({{100}, {0}, {33, 1}}, 12, 1, 2);
+  const auto expected = test_support::train<lamb>(e, {});
+  replica mine(e.tensors, e.start);
+  slamb::lamb<> optimizer(mine.parameters());
+  for (std::size_t t = 0; t < e.steps(); ++t) {
+    const float* const first = e.gradients[t][0].data();
+    optimizer.set_gradients(std::vector<const float*>{first, nullptr, first + 100});
+    optimizer.step(e.rates[t]);
+    CHECK(test_support::same_bits(mine.values(), expected[t][0]));
+  }
+}
+
 TEST_CASE("replica: a spoiled guard or gradient is seen") {
   const model tensors{{3}, {4, 1}};
   const std::vector<float> start(7, 1.0F);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +84,12 @@ double added_up(const std::vector<bench::device_call>& calls, double payload, in
   return bytes;
 }
 
+counts counts_of(const bench::call_list& list) {
+  using bench::device_call, bench::count_of;
+  return {count_of(list.calls, device_call::kernel), count_of(list.calls, device_call::clear),
+          count_of(list.calls, device_call::upload), count_of(list.calls, device_call::download)};
+}
+
 /// Step number `step` of an optimizer over three tensors, which have several tiles on every rank.
 template <class Optimizer>
 observed observe(const typename Optimizer::options_type& options, communicator ranks, int step) {
@@ -103,10 +110,7 @@ observed observe(const typename Optimizer::options_type& options, communicator r
   const slamb::statistics after = optimizer.statistics(true);
   double payload = 0.0;
   if constexpr (requires { options.dense_below; }) payload = bench::payload_at(after.step, tensors, options).sent;
-  using bench::device_call, bench::count_of;
-  return {{count_of(list.calls, device_call::kernel), count_of(list.calls, device_call::clear),
-           count_of(list.calls, device_call::upload), count_of(list.calls, device_call::download)},
-          bench::bytes_of_steps(optimizer, before, after, tensors, static_cast<std::size_t>(size)),
+  return {counts_of(list), bench::bytes_of_steps(optimizer, before, after, tensors, static_cast<std::size_t>(size)),
           added_up(list.calls, payload, size)};
 }
 
@@ -186,4 +190,27 @@ TEST_CASE("launches: 0/1 Adam") {
   check_step("zero_one_adam, gradient in codes", false, false);
   check_step("zero_one_adam, local step", true, false);
   check_step("zero_one_adam, exchange", true, true);
+}
+
+TEST_CASE("launches: set_gradients is one upload, however many tensors there are, and none that is captured") {
+  std::vector<float> parameters(90, 0.5F);
+  const std::vector<float> gradients(90, 0.25F);
+  std::vector<slamb::parameter> tensors;
+  std::vector<const float*> pointers;
+  for (std::size_t i = 0; i < 30; ++i) {
+    tensors.push_back({.data = parameters.data() + 3 * i, .gradient = gradients.data(), .size = 3});
+    pointers.push_back(gradients.data() + 3 * i);
+  }
+  test_support::recording device;
+  slamb::adamw<slamb::self_communicator, recorded_backend> optimizer(tensors, {}, {}, {.to = &device});
+  device.calls.is_on = true;
+  optimizer.set_gradients(pointers);
+  CHECK(counts_of(device.calls) == counts{0, 0, 1, 0});
+  for (std::size_t i = 0; i < 30; ++i) optimizer.set_gradient(i, pointers[i]);
+  CHECK(counts_of(device.calls) == counts{0, 0, 31, 0});
+  device.begin();
+  CHECK_THROWS_WITH_AS(optimizer.set_gradients(pointers), doctest::Contains("cannot be captured into a graph"),
+                       std::logic_error);
+  device.end();
+  CHECK(counts_of(device.calls) == counts{0, 0, 31, 0});
 }

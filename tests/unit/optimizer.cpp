@@ -93,6 +93,7 @@ TEST_CASE("optimizer: one that was moved from says which call it cannot do, and 
   refuses("save_state()", [&] { first.save_state(); });
   refuses("load_state()", [&] { first.load_state({}); });
   refuses("set_gradient()", [&] { first.set_gradient(0, nullptr); });
+  refuses("set_gradients()", [&] { first.set_gradients({}); });
   refuses("options()", [&] { first.options(); });
   refuses("communicator()", [&] { first.communicator(); });
 

@@ -465,9 +465,10 @@ TEST_CASE("quantized exchange: each property finds what is against it") {
   CHECK(fault_with(o, fault_of_equations, change_result(whole)) != "");
   CHECK(fault_with(o, fault_of_equations, change_worker_error) != "");
   CHECK(fault_with(o, fault_of_equations, change_server_error) != "");
-  CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][1].wire.sent[4] ^= std::byte{1}; }) != "");
+  const std::size_t code = o.map.first_code_byte();
+  CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][1].wire.sent[code] ^= std::byte{1}; }) != "");
   CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][1].wire.sent[1] ^= std::byte{1}; }) != "");
-  CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][0].wire.said[4] ^= std::byte{1}; }) != "");
+  CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][0].wire.said[code] ^= std::byte{1}; }) != "");
   CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][0].wire.said[1] ^= std::byte{1}; }) != "");
 
   CHECK(fault_with(o, fault_of_conservation, change_result(compressed)) != "");
@@ -521,11 +522,16 @@ TEST_CASE("quantized exchange: the equations of one quantizer are not those of a
   CHECK(fault_as([](exchange_scheme& s) { s.scale = segment_scale::max; }) != "");
   CHECK(fault_as([](exchange_scheme& s) { s.keeps_worker_error = false; }) != "");
   CHECK(fault_as([](exchange_scheme& s) { s.keeps_server_error = false; }) != "");
-  const observation by_tensor = observed<sign, two_sided<>>(made.exchanged, {.per_tensor = true});
+  exchange_setup of_many_tensors{.tensors = std::vector<tensor_spec>(40, {1}),
+                                 .world = 2};  // whose scales alone fill a message
+  of_many_tensors.gradients.assign(1, random_gradients(3, 0, 2, 40));
+  const observation by_tensor = observed<sign, two_sided<>>(of_many_tensors, {.per_tensor = true});
   CHECK(fault_of_equations(by_tensor) == "");
+  CHECK(fault_of_traffic(by_tensor) == "");
   exchange_scheme fused = by_tensor.scheme;
   fused.sharing = shared_scales::fused;
-  CHECK(fault_of_traffic({made.exchanged, fused, by_tensor.history}) != "");
+  CHECK(fault_of_equations({of_many_tensors, fused, by_tensor.history}) != "");
+  CHECK(fault_of_traffic({of_many_tensors, fused, by_tensor.history}) != "");
 }
 
 TEST_CASE("quantized exchange: scales count elements that take part, and no padding") {

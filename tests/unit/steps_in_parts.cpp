@@ -254,6 +254,8 @@ TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
   CHECK_THROWS_AS(run.begin_step(-1.0), std::invalid_argument);
   CHECK_THROWS_AS(run.finish_step(), std::logic_error);
   run.begin_step(0.1);
+  const std::vector<const float*> gradients{model.first_gradient.data(), model.last_gradient.data()};
+  run.set_gradients(gradients);  // of which none has been ready
   CHECK_THROWS_WITH_AS(run.gradient_ready(1, 2),
                        "slamb: gradient_ready() was given 2 tensors from tensor 1 on, but there are 2",
                        std::invalid_argument);
@@ -269,6 +271,8 @@ TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
   CHECK_THROWS_WITH_AS(static_cast<void>(run.statistics()), ("slamb: statistics()" + between).c_str(),
                        std::logic_error);
   CHECK_THROWS_AS(run.set_gradient(1, model.last_gradient.data()), std::logic_error);
+  CHECK_THROWS_WITH_AS(run.set_gradients(gradients), ("slamb: set_gradients() with tensor 1 ready" + between).c_str(),
+                       std::logic_error);
   run.set_gradient(0, model.first_gradient.data());  // which has not been ready
   run.gradient_ready(0, 1);
   run.finish_step();

@@ -101,7 +101,7 @@ std::string fault_of(const wire_layout& wire, const wire_case& c) {
   if (wire.whole_elements() != map.whole_elements) return "the elements that are exchanged whole";
   if (wire.elements() + wire.whole_elements() != n) return "the elements that are compressed";
   if (wire.codes() != map.message_codes()) return "the codes of a message";
-  if (wire.scale_bytes() != 4 * map.message_scales()) return "the scales of a message";
+  if (wire.scale_bytes() != map.first_code_byte()) return "where the codes of a message begin";
   if (wire.message_bytes() != map.message_bytes(c.bits)) return "the bytes of a message";
   if (wire.all_message_bytes() != map.ranks() * wire.message_bytes()) return "the bytes of all messages";
   return {};
@@ -184,8 +184,9 @@ TEST_CASE("wire_layout: the numbers of an example") {
   CHECK(is(fused.pieces()[3], 2, 0, 200, 1, 48, 0));
   CHECK_FALSE(is(fused.pieces()[3], 2, 0, 200, 1, 44, 0));
   CHECK(fused.codes() == 256);
-  CHECK(fused.message_bytes() == 4 + 32);
-  CHECK(fused.all_message_bytes() == 3 * 36);
+  CHECK(fused.scale_bytes() == 16);
+  CHECK(fused.message_bytes() == 128);  // of which 16 + 32 are used
+  CHECK(fused.all_message_bytes() == 3 * 128);
   CHECK(fused.elements() == 500);
   CHECK(fused.whole_elements() == 7);
 
@@ -194,15 +195,17 @@ TEST_CASE("wire_layout: the numbers of an example") {
   REQUIRE(by_tensor.pieces().size() == 5);
   CHECK(is(by_tensor.pieces()[2], 0, 256, 44, 2, 0, 0));
   CHECK(is(by_tensor.pieces()[4], 1, 128, 72, 1, 128, 1));
-  CHECK(by_tensor.message_bytes() == 2 * 4 + 256);
+  CHECK(by_tensor.scale_bytes() == 16);
+  CHECK(by_tensor.message_bytes() == 384);  // of which 16 + 256 are used
 }
 
 TEST_CASE("wire_layout: nothing to send is a message of one scale") {
   for (const auto& tensors :
        {std::vector<wire_tensor>{}, std::vector<wire_tensor>{{0}, {0, false}}, std::vector<wire_tensor>{{12, false}}}) {
     const wire_layout wire(tensors, 4, {scale_groups::per_tensor, 0}, 1);
-    CHECK(wire.message_bytes() == 4);
-    CHECK(wire.all_message_bytes() == 16);
+    CHECK(wire.scale_bytes() == 16);
+    CHECK(wire.message_bytes() == 128);
+    CHECK(wire.all_message_bytes() == 4 * 128);
     CHECK(wire.elements() == 0);
   }
 }
@@ -235,7 +238,7 @@ TEST_CASE("wire_layout: sizes beyond 32 bits") {
   CHECK(wire.pieces()[7].owner == 6);
   CHECK(wire.pieces()[7].code % 16 == 0);
   CHECK(wire.codes() == length);
-  CHECK(wire.message_bytes() == length / 16 * 4 + length);
+  CHECK(wire.message_bytes() == (length / 16 * 4 + length + 127) / 128 * 128);
   CHECK(wire.message_bytes() != static_cast<std::uint32_t>(wire.message_bytes()));  // 32 bits would not do
 }
 

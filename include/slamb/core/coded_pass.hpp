@@ -31,7 +31,7 @@ struct wire_tile {
 };
 
 /// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is
-/// [scales: float][codes]; messages of all ranks lie one after another.
+/// [scales: float][codes], padded as `wire_layout` says; messages of all ranks lie one after another.
 struct wire_view {
   const wire_tile* tiles = nullptr;  ///< [tiles]
   std::byte* sent = nullptr;         ///< [ranks][message] what this rank sends of its signal
@@ -44,7 +44,7 @@ struct wire_view {
   const std::uint16_t* counted = nullptr;  ///< [ranks][codes/16] bits of the elements that take part; null: all
   std::uint64_t codes = 0;                 ///< of a message
   std::uint64_t message_bytes = 0;
-  std::uint64_t scale_bytes = 0;         ///< in front of the codes
+  std::uint64_t scale_bytes = 0;         ///< in front of the codes, with padding
   std::uint64_t random_stream = 0;       ///< of this rank's stochastic rounding: see `stream`
   const std::uint64_t* steps = nullptr;  ///< t − 1, by which draws differ from step to step; null: they do not
   std::uint32_t ranks = 1;

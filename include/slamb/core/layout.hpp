@@ -65,6 +65,9 @@ class layout {
     segments_.reserve(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) append(parameters[i], i, weight_decay);
     require_disjoint(parameters);
+    for (std::size_t i = 0; i < segments_.size(); ++i)
+      if (segments_[i].size > 0) by_address_.push_back(i);
+    std::ranges::sort(by_address_, std::less<const float*>(), [this](std::size_t i) { return segments_[i].parameter; });
     std::vector<tile_cut> whole;
     for (std::size_t i = 0; i < segments_.size(); ++i)
       whole.push_back({static_cast<std::uint32_t>(i), 0, segments_[i].size});
@@ -99,14 +102,22 @@ class layout {
       throw std::invalid_argument("slamb: set_gradient() was given tensor " + std::to_string(tensor) +
                                   ", but there are " + std::to_string(segments_.size()));
     const std::uint64_t size = segments_[tensor].size;
-    require(size == 0 || gradient != nullptr, tensor, "has a null gradient; it must point to size elements");
+    if (size == 0) return;
+    require(gradient != nullptr, tensor, "has a null gradient; it must point to size elements");
     const std::less<const float*> before;
-    for (std::size_t i = 0; i < segments_.size(); ++i) {
-      const segment& s = segments_[i];
-      if (size != 0 && s.size != 0 && before(gradient, s.parameter + s.size) && before(s.parameter, gradient + size))
-        throw std::invalid_argument("slamb: the gradient of " + name(tensor) + " overlaps the data of " + name(i) +
-                                    "; parameters must not share memory");
-    }
+    const auto reaches_it = [&](std::size_t i) { return before(gradient, segments_[i].parameter + segments_[i].size); };
+    const auto next = std::ranges::partition_point(by_address_, std::not_fn(reaches_it));
+    if (next != by_address_.end() && before(segments_[*next].parameter, gradient + size))
+      throw std::invalid_argument("slamb: the gradient of " + name(tensor) + " overlaps the data of " + name(*next) +
+                                  "; parameters must not share memory");
+  }
+
+  /// @throws std::invalid_argument if there are not as many `gradients` as tensors, or as `require_gradient` for any.
+  void require_gradients(std::span<const float* const> gradients) const {
+    if (gradients.size() != segments_.size())
+      throw std::invalid_argument("slamb: set_gradients() was given " + std::to_string(gradients.size()) +
+                                  " gradients, but there are " + std::to_string(segments_.size()) + " tensors");
+    for (std::size_t i = 0; i < gradients.size(); ++i) require_gradient(i, gradients[i]);
   }
 
   /// The number of each tensor's first tile, then that of all tiles.
@@ -198,6 +209,7 @@ class layout {
   }
 
   std::vector<segment> segments_;
+  std::vector<std::size_t> by_address_;  // tensors that have elements, in the order of their parameters in memory
   std::vector<tile> tiles_;
   std::vector<std::size_t> first_tile_{0};
   std::uint64_t elements_ = 0;

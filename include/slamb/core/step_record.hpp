@@ -25,7 +25,8 @@ struct step_record {
   std::uint32_t was_refused = 0;  ///< the last step that ended did not happen
 };
 
-// Functions that an executor invokes: trivially copyable, called once, by one thread.
+// Functions that an executor invokes: trivially copyable, called once, by one thread. One that can be called with (thread,
+// threads) as well may instead be called by several threads, which share its work; a call without arguments does all of it.
 
 struct nothing_to_do {
   SLAMB_HOST_DEVICE void operator()() const {}

@@ -50,6 +50,7 @@ class code_exchange {
   }
 
   /// Of the buffer that an exchange needs: what is sent, received, averaged, the mean as floats, what is exchanged whole.
+  /// Padding of messages is never written, and is sent as it is. The buffer must have been initialised, as an arena's memory is.
   std::uint64_t buffer_bytes() const noexcept { return part(5); }
 
   /// The buffers, with nothing said of tables, errors, masks and the number of the step.
@@ -97,7 +98,7 @@ class code_exchange {
     if (base.is_known_to_be_refused()) return;
     base.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
                           base.executor.stream());
-    base.executor.invoke(refuse);
+    base.executor.invoke(refuse_alone{base.record()}, refuse);  // also for what a device has noted of the first phase
     if (base.is_known_to_be_refused()) return;
     if (wire_.whole_elements() > 0)
       base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());
@@ -119,7 +120,6 @@ class code_exchange {
   }
 
  private:
-  static constexpr std::uint64_t buffer_alignment = 64;  // bytes
   static constexpr bool needs_scale_first = shared_scales<Quantizer>::are_known_first;
 
   tile_range all_tiles() const noexcept { return {0, tables_.tiles()}; }
@@ -127,13 +127,14 @@ class code_exchange {
     return {wire.received, wire_.all_message_bytes()};
   }
 
-  // Where a part of the buffer begins.
+  // Where a part of the buffer begins: at a multiple of message_unit, from where the arena has put the buffer.
   std::uint64_t part(int number) const noexcept {
     const std::uint64_t sizes[] = {wire_.all_message_bytes(), wire_.all_message_bytes(), wire_.message_bytes(),
                                    wire_.codes() * sizeof(float),
                                    (wire_.whole_elements() + wire_layout::code_unit) * sizeof(float)};
     std::uint64_t first = 0;
-    for (int i = 0; i < number; ++i) first += (sizes[i] + buffer_alignment - 1) / buffer_alignment * buffer_alignment;
+    constexpr std::uint64_t unit = wire_layout::message_unit;
+    for (int i = 0; i < number; ++i) first += (sizes[i] + unit - 1) / unit * unit;
     return first;
   }
 

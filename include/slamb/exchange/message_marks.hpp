@@ -1,4 +1,5 @@
-// How messages of codes carry the news of an overflow: their first scale is NaN. For an executor to invoke.
+// How messages of codes carry the news of an overflow: their first scale is NaN. For an executor to invoke, by one thread or,
+// since there are as many messages as ranks, by several at once.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ struct start_messages {
   std::uint64_t message_bytes;
   std::uint64_t count;
 
-  SLAMB_HOST_DEVICE void operator()() const {
-    for (std::uint64_t i = 0; i < count; ++i) *scale_in(messages + i * message_bytes, 0) = 0.0F;
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    for (std::uint64_t i = thread; i < count; i += threads) *scale_in(messages + i * message_bytes, 0) = 0.0F;
   }
 };
 
@@ -34,9 +35,9 @@ struct tell_by_scales {
   std::uint64_t count = 0;
 
   SLAMB_HOST_DEVICE bool has_to_tell() const { return record != nullptr && record->not_finite != 0; }
-  SLAMB_HOST_DEVICE void operator()() const {
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
     if (!has_to_tell()) return;
-    for (std::uint64_t i = 0; i < count; ++i)
+    for (std::uint64_t i = thread; i < count; i += threads)
       *scale_in(messages + i * message_bytes, 0) = as_real(std::uint32_t{0x7FC00000U});
   }
 };
@@ -48,15 +49,17 @@ struct refuse_by_scales {
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
 
-  SLAMB_HOST_DEVICE bool has_to_refuse() const {
-    for (std::uint64_t i = 0; i < count; ++i) {
+  /// Of messages `thread`, `thread` + `threads`, ….
+  SLAMB_HOST_DEVICE bool has_to_refuse(unsigned thread = 0, unsigned threads = 1) const {
+    bool found = false;  // without leaving the loop, so that a thread waits once for all that it reads
+    for (std::uint64_t i = thread; i < count; i += threads) {
       const std::uint32_t bits = as_word(*scale_in(messages + i * message_bytes, 0));
-      if ((bits & 0x7F800000U) == 0x7F800000U) return true;
+      found |= (bits & 0x7F800000U) == 0x7F800000U;
     }
-    return false;
+    return found;
   }
-  SLAMB_HOST_DEVICE void operator()() const {
-    if (has_to_refuse()) record->refused = 1;
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    if (has_to_refuse(thread, threads)) record->refused = 1;
   }
 };
 

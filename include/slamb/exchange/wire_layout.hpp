@@ -52,11 +52,14 @@ struct wire_piece : tile_cut {
 /// The layout for `ranks` ranks. A chunk of ⌈n/(128 N)⌉·128 elements belongs to each: of the tensors laid end to end, or,
 /// with a scale for each tensor, of every tensor by itself. The last chunks may be short or empty.
 ///
-/// A message is [scales: float, at least one][codes: those of each piece from a multiple of 16]. All have the same size.
+/// A message is [scales: float, at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16], padded to
+/// 128 bytes. All have the same size, so where the first is aligned, all are, and are copied in wide accesses.
 class wire_layout {
  public:
-  static constexpr std::uint64_t chunk_unit = 128;  ///< elements
-  static constexpr std::uint64_t code_unit = 16;    ///< codes
+  static constexpr std::uint64_t chunk_unit = 128;    ///< elements
+  static constexpr std::uint64_t code_unit = 16;      ///< codes
+  static constexpr std::uint64_t scale_unit = 16;     ///< bytes
+  static constexpr std::uint64_t message_unit = 128;  ///< bytes
 
   wire_layout() = default;
 
@@ -70,7 +73,7 @@ class wire_layout {
     ranks_ = static_cast<std::uint64_t>(ranks);
     scales_ = scales;
     elements_ = whole_elements_ = codes_ = 0;
-    scale_count_ = 1;
+    std::uint64_t scale_count = 1;
     pieces_.clear();
     pieces_.reserve(scales.of == scale_groups::per_tensor ? tensors.size() : tensors.size() + ranks_);
     ends_.assign(ranks_, {});
@@ -89,9 +92,10 @@ class wire_layout {
     }
     for (const end& e : ends_) {
       codes_ = std::max(codes_, e.codes);
-      scale_count_ = std::max(scale_count_, e.scales);
+      scale_count = std::max(scale_count, e.scales);
     }
-    code_bytes_ = (codes_ * static_cast<std::uint64_t>(bits) / 8 + 3) / 4 * 4;  // scales stay aligned
+    scale_bytes_ = padded(scale_count * sizeof(float), scale_unit);
+    message_bytes_ = padded(scale_bytes_ + codes_ * static_cast<std::uint64_t>(bits) / 8, message_unit);
   }
 
   std::span<const wire_piece> pieces() const noexcept { return pieces_; }  ///< in the order of the elements
@@ -100,9 +104,9 @@ class wire_layout {
   std::uint64_t elements() const noexcept { return elements_; }              ///< compressed
   std::uint64_t whole_elements() const noexcept { return whole_elements_; }  ///< exchanged whole
   std::uint64_t codes() const noexcept { return codes_; }                    ///< of a message, with padding
-  std::uint64_t scale_bytes() const noexcept { return scale_count_ * sizeof(float); }
-  std::uint64_t message_bytes() const noexcept { return scale_bytes() + code_bytes_; }
-  std::uint64_t all_message_bytes() const noexcept { return ranks_ * message_bytes(); }  ///< of either phase
+  std::uint64_t scale_bytes() const noexcept { return scale_bytes_; }        ///< in front of the codes, with padding
+  std::uint64_t message_bytes() const noexcept { return message_bytes_; }    ///< with padding
+  std::uint64_t all_message_bytes() const noexcept { return ranks_ * message_bytes_; }  ///< of either phase
 
  private:
   struct end {
@@ -110,9 +114,12 @@ class wire_layout {
     std::uint64_t scales = 0;
   };
 
+  static constexpr std::uint64_t padded(std::uint64_t size, std::uint64_t unit) noexcept {
+    return (size + unit - 1) / unit * unit;
+  }
+
   std::uint64_t chunk_of(std::uint64_t elements) const noexcept {
-    const std::uint64_t share = chunk_unit * ranks_;
-    return (elements + share - 1) / share * chunk_unit;
+    return padded(elements, chunk_unit * ranks_) / ranks_;
   }
 
   // Cuts a tensor that has `before` elements in front of it where chunks end.
@@ -127,7 +134,7 @@ class wire_layout {
         pieces_.back().scale = message.scales;
         message.scales += (count + scales_.block - 1) / scales_.block;
       }
-      message.codes += (count + code_unit - 1) / code_unit * code_unit;
+      message.codes += padded(count, code_unit);
       first += count;
     }
   }
@@ -139,8 +146,8 @@ class wire_layout {
   std::uint64_t elements_ = 0;
   std::uint64_t whole_elements_ = 0;
   std::uint64_t codes_ = 0;
-  std::uint64_t scale_count_ = 1;
-  std::uint64_t code_bytes_ = 0;
+  std::uint64_t scale_bytes_ = scale_unit;
+  std::uint64_t message_bytes_ = message_unit;
 };
 
 }  // namespace slamb

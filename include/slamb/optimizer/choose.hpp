@@ -124,6 +124,8 @@ class chosen_optimizer {
 
   /// Points tensor number `tensor` at another gradient of the same size.
   void set_gradient(std::size_t tensor, const float* gradient) { chosen().set_gradient(tensor, gradient); }
+  /// The same for all tensors: `gradients` [tensors].
+  void set_gradients(std::span<const float* const> gradients) { chosen().set_gradients(gradients); }
 
   /// Calls f with the optimizer that was chosen, a Dense& or a Compressed&, and returns what it returns.
   template <class F>

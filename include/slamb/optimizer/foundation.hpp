@@ -202,6 +202,17 @@ class foundation {
                     local.given(memory, memory.view(segments_)).subspan(tensor, 1));
     tensors.segments()[tensor].gradient = gradient;
   }
+  /// The same for all tensors, by one upload.
+  void set_gradients(std::span<const float* const> gradients) {
+    tensors.require_gradients(gradients);
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      if (parts.is_ready(i))
+        parts.require_closed(("set_gradients() with tensor " + std::to_string(i) + " ready").c_str());
+    std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
+    for (std::size_t i = 0; i < gradients.size(); ++i) changed[i].gradient = gradients[i];
+    executor.upload(std::span<const segment>(changed), local.given(memory, memory.view(segments_)));
+    std::ranges::copy(changed, tensors.segments().begin());
+  }
 
   model_view view() const noexcept {
     return {.segments = memory.view(segments_).data(),

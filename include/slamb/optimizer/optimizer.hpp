@@ -38,6 +38,7 @@ class recipe {
   virtual std::vector<std::byte> save_state() const = 0;
   virtual void load_state(std::span<const std::byte> saved, const restore_options& options) = 0;
   virtual void set_gradient(std::size_t tensor, const float* gradient) = 0;
+  virtual void set_gradients(std::span<const float* const> gradients) = 0;
 };
 
 }  // namespace detail
@@ -128,10 +129,20 @@ class optimizer {
     held("load_state()").load_state(saved, options);
   }
 
-  /// Points tensor number `tensor` at another gradient of the same size.
+  /// Points tensor number `tensor` at another gradient, in the backend's memory space and of the tensor's size.
+  /// @throws std::invalid_argument if there is no such tensor, or the gradient is null (a tensor of no elements may have that) or
+  ///         overlaps the data of any; std::logic_error if the tensor is ready in an open step, or while steps are captured into
+  ///         a graph: nothing has changed then
   void set_gradient(std::size_t tensor, const float* gradient) {
     held("set_gradient()").set_gradient(tensor, gradient);
   }
+
+  /// The same for all tensors at once, for frameworks that allocate gradients anew at each step: one upload on CUDA, where
+  /// `set_gradient` makes one for each tensor.
+  /// @param gradients  [tensors] pointers, in the order of the tensors; not kept
+  /// @throws as `set_gradient`, also if there are not as many as tensors, or if any tensor is ready in an open step: nothing has
+  ///         changed then
+  void set_gradients(std::span<const float* const> gradients) { held("set_gradients()").set_gradients(gradients); }
 
  protected:
   explicit optimizer(std::unique_ptr<detail::recipe> made) noexcept : held_(std::move(made)) {}

@@ -74,6 +74,7 @@ class stepping : public recipe {
   }
 
   void set_gradient(std::size_t tensor, const float* gradient) final { base_.set_gradient(tensor, gradient); }
+  void set_gradients(std::span<const float* const> gradients) final { base_.set_gradients(gradients); }
 
   ranks_type& ranks() noexcept { return base_.ranks.base(); }
 

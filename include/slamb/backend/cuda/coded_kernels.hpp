@@ -129,7 +129,9 @@ struct send_kernel {
 };
 
 /// Encodes the mean of what the ranks sent of this rank's chunk, or takes what its scales are made from, unless one of them
-/// has told that the step must not happen. Every block looks for itself, for none knows when another has looked.
+/// has told that the step must not happen. Every block looks for itself, for none knows when another has looked. That it must
+/// not is noted as `not_finite`, which no block reads, and becomes a refusal after the second collective: blocks that begin
+/// late read `refused`.
 template <encoding Work, class Storage, class Quantizer>
 struct average_kernel {
   static constexpr unsigned threads = 512;
@@ -149,7 +151,10 @@ struct average_kernel {
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_refused(view.refused)) return;
-    if (refuse.has_to_refuse()) return block.first([&] { refuse(); });
+    if (has_to_refuse(block)) {
+      if (block.index() == 0) block.first([&] { refuse.record->not_finite = 1; });
+      return;
+    }
     typename Block::template registers<thread_sums<0>> unused;
     for (std::size_t i = block.index(); i < own_tiles; i += block.count()) {
       const wire_tile w = wire.tiles[own[i]];
@@ -159,6 +164,14 @@ struct average_kernel {
       const encoder encode{quantizer, ~wire.stream(), w.owner * wire.codes + w.code, view.tiles[own[i]].count};
       encode(block, source, source.counted, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
     }
+  }
+
+ private:
+  // Whether any thread finds a mark. Not by `any`: where ptxas knows that all threads branch alike, it takes 48 to 64 registers
+  // for what follows, and spills; a maximum is read from shared memory, and what follows it takes 31 to 36.
+  template <class Block>
+  SLAMB_HOST_DEVICE bool has_to_refuse(Block& block) const {
+    return block.maximum([&](unsigned thread) { return refuse.has_to_refuse(thread, threads) ? 1.0F : 0.0F; }) != 0.0F;
   }
 };
 

@@ -35,7 +35,7 @@ struct scale_kernel {
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_refused(refused)) return;
-    if (block.index() == 0) block.first([&] { tell(); });
+    if (block.index() == 0) block.each([&](unsigned thread) { tell(thread, threads); });
     for (std::size_t i = block.index(); i < table.group_count; i += block.count()) {
       const scale_group group = table.groups[i];
       typename Block::template registers<sum> mine;

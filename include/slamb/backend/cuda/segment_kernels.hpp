@@ -6,6 +6,7 @@
 
 #include "slamb/backend/cuda/tile_access.hpp"
 #include "slamb/core/config.hpp"
+#include "slamb/core/step_record.hpp"
 
 namespace slamb::cuda {
 
@@ -99,7 +100,8 @@ struct total_kernel {
   }
 };
 
-/// Calls `call` once: what is done once a step, such as moving on the scalars.
+/// Calls `call` once: what is done once a step, such as moving on the scalars. Functions that threads can share, also those in
+/// an `in_order`, are called by all threads.
 template <class Call>
 struct invoke_kernel {
   static constexpr unsigned threads = 32;
@@ -113,7 +115,25 @@ struct invoke_kernel {
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_refused(refused) || block.index() != 0) return;
-    block.first([&] { call(); });
+    invoke(block, call);
+  }
+
+ private:
+  template <class Block, class Function>
+  SLAMB_HOST_DEVICE static void invoke(Block& block, const Function& function) {
+    if constexpr (requires { function(0U, threads); })
+      block.each([&](unsigned thread) { function(thread, threads); });
+    else
+      block.first([&] { function(); });
+  }
+  template <class Block, class First, class... Rest>
+  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<First, Rest...>& all) {
+    invoke(block, all.first);
+    invoke(block, all.rest);
+  }
+  template <class Block, class Last>
+  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<Last>& all) {
+    invoke(block, all.last);
   }
 };
 
