@@ -1,4 +1,4 @@
-// The part of the CUDA runtime that cuda_mpi_communicator calls, for one device. The host and MPI cannot touch its memory, and
+// The part of the CUDA runtime that cuda_mpi_communicator and late_read call, for one device. The host and MPI cannot touch its memory, and
 // what is enqueued on a stream is done when somebody waits for it, and not before.
 #pragma once
 
@@ -25,6 +25,7 @@ enum cudaError_t {
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
 
 struct CUstream_st {
   std::deque<std::function<void()>> work;  // that is not done
@@ -155,6 +156,15 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return stream->run_to(stream->enqueued()), device_stand_in::report("cudaStreamSynchronize");
+}
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = new CUstream_st, device_stand_in::report("cudaStreamCreateWithFlags");
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->work.empty()) return device_stand_in::report("cudaStreamQuery");
+  if (!stream->is_stuck) stream->do_one();
+  return device_stand_in::report("cudaStreamQuery", cudaErrorNotReady);
 }
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = stream->is_captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
