@@ -188,8 +188,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   // Ends a step that may have been refused. What a backend that runs behind makes of it is found when it is needed.
   void end_step() {
-    const bool is_last_of_phase = !is_local_ && options_.variance_schedule.ends_after(tau_);
-    if (is_last_of_phase) start_from_common();
+    if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_common();
     base_.end_step();
     is_unsettled_ = true;
     if constexpr (executor_type::is_synchronous)
@@ -198,7 +197,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
       base_.read_steps_later(late_steps_);
   }
 
-  // Whether the last step was taken decides what comes next. Waits for that step alone, where it is not known yet.
+  // Finds whether the last step was taken, which decides what comes next. Waits for that step alone.
   void settle() {
     if (!is_unsettled_) return;
     base_.require_no_capture(needs_its_number);
@@ -207,7 +206,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     if (base_.this_step(needs_its_number) == tau_) go_on();
   }
 
-  // The last step was taken, and was not one that no rank can refuse.
+  // A step that might have been refused was taken.
   void go_on() {
     if (is_local_) {
       std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
@@ -314,6 +313,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 /// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
 /// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
 /// all_reduce, or two collectives of codes, or nothing, whatever the number of tensors.
+/// *Stream*: on a device a step is enqueued. It waits first until the step before has ended, and not for what was enqueued
+/// since; not even for that, if the step before was a local one without an exchange. It cannot be captured into a graph.
 /// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
 /// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
 template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, class Backend,

@@ -27,12 +27,19 @@ class late_read<cudaStream_t, T> {
   }
   late_read(const late_read&) = delete;
   late_read& operator=(const late_read&) = delete;
-  /// Waits for nothing, for a stream whose peers have died may never get there: memory that is yet to be written stays.
+  /// Waits for nothing, for a stream whose peers have died may never get there. A reading that is not done yet keeps its pinned
+  /// memory for ever, and what the stream is given from now on waits for it, so that `from` may be freed in its order.
   ~late_read() {
-    if (cudaStreamQuery(side_.stream()) == cudaSuccess)
+    if (cudaStreamQuery(side_.stream()) == cudaSuccess) {
       cudaFreeHost(value_);
-    else
-      static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
+      return;
+    }
+    static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
+    try {
+      side_.join();
+    } catch (...) {
+      static_cast<void>(cudaGetLastError());  // of a device that does nothing any more
+    }
   }
 
   /// Reads behind what the stream has been given so far, without waiting.

@@ -58,14 +58,21 @@ TEST_CASE("late_read: its memory is freed, unless it is yet to be written, and n
   }
   CHECK(device_stand_in::pinned.size() == before);
   device_stand_in::enqueue(&stream, [&] { count = 1; });
+  const std::uint64_t* written = nullptr;
   {
     read_of_count late(&stream);
+    for (const auto& [memory, bytes] : device_stand_in::pinned)
+      if (bytes == sizeof(count)) written = static_cast<const std::uint64_t*>(memory);
     late.start(&count);
     late.stream()->is_stuck = true;  // as behind a collective whose peer has died
   }
   CHECK(count == 0);
   CHECK(device_stand_in::pinned.size() == before + 1);
   CHECK(device_stand_in::last_error == cudaSuccess);
+  device_stand_in::enqueue(&stream, [&] { count = 2; });  // as memory that is freed in the stream's order
+  cudaStreamSynchronize(&stream);
+  CHECK(count == 2);
+  CHECK(*written == 1);
 }
 
 TEST_CASE("late_read: errors of the device are thrown") {

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -59,6 +60,7 @@ struct device_stand_in {
   static inline std::function<cudaError_t(std::string_view)> fault;  ///< what a call of this name reports
   static inline cudaError_t last_error = cudaSuccess;
   static inline std::map<void*, std::size_t> pinned;  ///< allocations that have not been freed, and their bytes
+  static inline std::vector<std::unique_ptr<CUstream_st>> destroyed;
 
   static cudaError_t report(std::string_view call, cudaError_t error = cudaSuccess) {
     if (error == cudaSuccess && fault) error = fault(call);
@@ -160,7 +162,10 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = new CUstream_st, device_stand_in::report("cudaStreamCreateWithFlags");
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  device_stand_in::destroyed.emplace_back(stream);  // what has been enqueued is done all the same
+  return cudaSuccess;
+}
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (stream->work.empty()) return device_stand_in::report("cudaStreamQuery");
   if (!stream->is_stuck) stream->do_one();
