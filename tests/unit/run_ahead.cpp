@@ -95,7 +95,8 @@ struct plan {
   }
 };
 
-void train_rank(const plan& how, const experiment& e, const options_type& options, slamb::thread_communicator ranks,
+/// @param how  a copy for this rank, as hooks keep what they have seen
+void train_rank(plan how, const experiment& e, const options_type& options, slamb::thread_communicator ranks,
                 trajectory& reached) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   work_queue queue;
@@ -149,14 +150,21 @@ double error_of(const plan& how, std::uint64_t seed) {
   return worst;
 }
 
+struct ranks_of_run {
+  int world;
+  bool compress_alone;
+};
+constexpr ranks_of_run all_ranks[] = {{1, false}, {1, true}, {3, false}};
+
 /// Runs on one rank, on one that encodes and decodes alone, and on several; with none, one and two refused steps before each.
 void check_all(std::uint64_t seed, const hook& after) {
-  for (const auto& [world, alone] : {std::pair{1, false}, {1, true}, {3, false}})
+  for (const ranks_of_run& ranks : all_ranks)
     for (const std::size_t refused : {0U, 1U, 2U}) {
-      CAPTURE(world);
-      CAPTURE(alone);
+      CAPTURE(ranks.world);
+      CAPTURE(ranks.compress_alone);
       CAPTURE(refused);
-      CHECK(error_of({.world = world, .compress_alone = alone, .refused = refused, .after = after}, seed) <= tolerance);
+      CHECK(error_of({.world = ranks.world, .compress_alone = ranks.compress_alone, .refused = refused, .after = after},
+                     seed) <= tolerance);
     }
 }
 
@@ -177,9 +185,9 @@ TEST_CASE("run ahead: 0/1 Adam follows the oracle, and the host waits for nothin
 }
 
 TEST_CASE("run ahead: a step that no rank can refuse is not waited for, and others in part, by the communicator") {
-  for (const auto& [world, alone] : {std::pair{1, false}, {1, true}, {3, false}})
+  for (const ranks_of_run& ranks : all_ranks)
     for (const std::size_t refused : {0U, 1U}) {
-      const plan kinds{.world = world, .compress_alone = alone, .refused = refused};
+      const plan kinds{.world = ranks.world, .compress_alone = ranks.compress_alone, .refused = refused};
       plan how = kinds;
       // By then the step itself has been begun, which waited for the one before it if that may have been refused.
       how.after = [kinds, seen = std::size_t{0}, before_is_open = false](rank_at_work& r, std::size_t t) mutable {
@@ -189,14 +197,13 @@ TEST_CASE("run ahead: a step that no rank can refuse is not waited for, and othe
         CHECK(r.queue.waits_for_part - std::exchange(seen, r.queue.waits_for_part) == (before_is_open ? 1 : 0));
         before_is_open = !kinds.is_certain(t);
       };
-      CAPTURE(world);
-      CAPTURE(alone);
-      const options_type options = options_for(alone);
-      const experiment e = make(world, 302);
+      CAPTURE(ranks.world);
+      CAPTURE(ranks.compress_alone);
+      const options_type options = options_for(ranks.compress_alone);
+      const experiment e = make(ranks.world, 302);
       trajectory reached = test_support::place_of(e);
-      slamb::run_ranks(world, [&](slamb::thread_communicator ranks) {
-        train_rank(plan(how), e, options, std::move(ranks), reached);
-      });
+      slamb::run_ranks(ranks.world,
+                       [&](slamb::thread_communicator own) { train_rank(how, e, options, std::move(own), reached); });
     }
 }
 
