@@ -124,7 +124,7 @@ class rank_at_work {
 void count_calls(const std::vector<timed_call>& calls, step_result& result) {
   for (const auto& [call, seconds] : calls) {
     result.launches += call.what == device_call::kernel ? 1 : 0;
-    result.waits += call.what == device_call::download ? 1 : 0;
+    result.waits += call.what == device_call::download || call.what == device_call::late_read ? 1 : 0;
   }
 }
 

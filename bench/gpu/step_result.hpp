@@ -22,7 +22,7 @@ struct step_result {
   double bytes = 0.0;  ///< an element a step, of one rank
   copy_rate copy{};
   std::size_t launches = 0;  ///< of kernels, a step and rank; without the communicator's own
-  std::size_t waits = 0;     ///< for the device, a step
+  std::size_t waits = 0;     ///< for what the device has found out, a step
   std::vector<pass_result> passes{};
 
   /// Of all ranks.

@@ -14,7 +14,7 @@ namespace bench {
 
 /// One call of a Device.
 struct device_call {
-  enum kind { kernel, clear, upload, download };
+  enum kind { kernel, clear, upload, download, late_read };
 
   kind what = kernel;
   const std::string* name = nullptr;  ///< of the kernel, or of the kind; it stays
@@ -44,6 +44,10 @@ class watched_device : public Device {
   }
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     run<device_call::download>("download", [&] { Device::download(from, to); });
+  }
+  template <class T, class Late>
+  void read_later(const T* from, Late& late) const {
+    run<device_call::late_read>("late_read", [&] { Device::read_later(from, late); });
   }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {

@@ -63,6 +63,10 @@ class recording_interpreter {
     slamb::cuda::interpreter::upload(from, to);
   }
   static void download(std::span<const std::byte> from, std::span<std::byte> to) noexcept { upload(from, to); }
+  template <class T>
+  static void read_later(const T* from, slamb::late_read<slamb::host_stream, T>& late) noexcept {
+    late.start(from);
+  }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
     to_->take([kernel, work] { slamb::cuda::interpreter(2).launch(kernel, work); });

@@ -48,6 +48,9 @@ class zero_one_adam {
     left_out_.resize(parameters.size(), 0);
   }
 
+  /// The next step is taken without the gradient of `rank`, if it is one without an exchange.
+  void leave_out(int rank) { leaves_out_ = rank; }
+
   /// One step with a learning rate for each tensor; `gradients` [rank][n].
   void step(const vector& learning_rates, const std::vector<vector>& gradients) {
     ++tau_;
@@ -119,7 +122,9 @@ class zero_one_adam {
   // A step of each rank by itself. What the ranks' updates add up to since the last common point, b, is p_i − common.
   void local_step(const vector& learning_rates, const std::vector<vector>& gradients) {
     last_ = kind::local;
-    for (std::size_t rank = 0; rank < p_.size(); ++rank) take(rank, learning_rates, gradients[rank]);
+    for (std::size_t rank = 0; rank < p_.size(); ++rank)
+      if (static_cast<int>(rank) != leaves_out_) take(rank, learning_rates, gradients[rank]);
+    leaves_out_ = -1;
     for (std::size_t l = 0; l < tensors_.size(); ++l) rates_[l] += learning_rates[l] * tensors_[l].learning_rate_factor;
   }
 
@@ -155,6 +160,7 @@ class zero_one_adam {
   std::uint64_t variance_interval_ = 1, variance_updates_ = 0;
   std::uint64_t local_interval_ = 1, local_steps_ = 0;
   bool variance_is_frozen_ = false;
+  int leaves_out_ = -1;  // a rank
   kind last_ = kind::full_precision;
 };
 

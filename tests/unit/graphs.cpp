@@ -248,6 +248,22 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
     model.graph().end();
     CHECK(model.optimizer().statistics().step == 1);
   });
+  slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
+    model_on_graph model(maker_of<zero_one_adam>({}), std::move(communicator));
+    model.prepare(1);
+    model.step_with_own_rates();  // of which it is not known whether it was taken
+    model.graph().waits = 0;
+    model.graph().begin();
+    CHECK_THROWS_AS(model.step_with_own_rates(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().statistics(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().save_state(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().synchronize_parameters(), std::logic_error);
+    CHECK(model.graph().waits == 0);
+    CHECK(model.graph().size() == 0);
+    model.graph().end();
+    model.step_with_own_rates();
+    CHECK(model.optimizer().statistics().step == 2);
+  });
   slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
     model_on_graph model(maker_of<one_bit_adam>({.warm_up = {.steps = 1}}), std::move(communicator));
     for (std::uint64_t t = 1; t <= 2; ++t) model.prepare(t), model.step();

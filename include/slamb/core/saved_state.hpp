@@ -212,7 +212,7 @@ void restore_parts(Executor& executor, const state_kind& kind, int rank, int wor
   visit_parts([&](std::string_view name, std::span<std::byte> part, state_part what) {
     const std::span<const std::byte> from = next(name, part.size(), true);
     if (what == state_part::errors && options.from_other_ranks)
-      executor.clear(part);
+      clear_by_copies(part, executor);
     else if (what == state_part::errors || what == state_part::common)
       executor.upload(from, part);
   });

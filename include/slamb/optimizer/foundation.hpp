@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/backend/host/late_read.hpp"
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/core/agreement.hpp"
@@ -41,6 +42,7 @@ class foundation {
   using executor_type = typename Backend::executor_type;
   using stream_type = typename Backend::stream_type;
   using ranks_type = counting_communicator<any_communicator<stream_type>>;
+  using late_steps = late_read<stream_type, std::uint64_t>;  ///< how many have been taken
 
 #if defined(__CUDACC__)
   static_assert(!executor_type::is_synchronous,
@@ -122,6 +124,11 @@ class foundation {
     if constexpr (executor_type::is_synchronous) count_.know(steps());
     return taken;
   }
+  /// Ends a step that is taken, whatever has been seen in it: nothing has to be found out.
+  void end_taken_step() {
+    executor.invoke(::slamb::end_step{record()});
+    is_captured() ? count_.lose() : count_.add_taken();
+  }
   /// Whether the last step was taken. Waits.
   bool has_taken_last_step() {
     ranks.base().wait(executor.stream());
@@ -152,6 +159,21 @@ class foundation {
   bool holds_at_this_step(const Predicate& holds, const char* needed_for) {
     require_no_capture(needed_for);
     return count_.holds_at_next(holds, [this] { return steps_with_ranks(); });
+  }
+
+  /// Reads how many of the steps so far have been taken, and does not wait.
+  void read_steps_later(late_steps& late) const { executor.read_later(&record()->taken, late); }
+  /// Knows what has been read: `this_step` then does not wait. Waits for the steps before the reading alone.
+  void find_steps(const late_steps& late) {
+    ranks.base().wait(late.stream());
+    count_.know(late.finish());
+  }
+
+  /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
+  /// @throws std::logic_error if it is captured
+  void require_no_capture(const char* needed_for) const {
+    if (is_captured())
+      throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
   }
 
   /// Whether what is enqueued is captured into a graph.
@@ -247,8 +269,10 @@ class foundation {
   /// The same in place of all phases so far, once a state has been restored.
   void start_in_phase(std::string_view name) { phases_.restart(name, steps() + 1, ranks.counts()); }
 
-  /// Says that the steps from the next on belong to another phase.
-  void enter_phase(std::string_view name) { phases_.enter(name, steps() + 1, ranks.counts()); }
+  /// Says that the steps from the next on belong to another phase. Waits, unless it is known which the next is.
+  void enter_phase(std::string_view name) {
+    phases_.enter(name, count_.next([this] { return steps_with_ranks(); }), ranks.counts());
+  }
 
   statistics report(bool with_norms) const {
     parts.require_closed("statistics()");
@@ -275,11 +299,6 @@ class foundation {
   std::uint64_t steps_with_ranks() {
     ranks.base().wait(executor.stream());
     return steps();
-  }
-
-  void require_no_capture(const char* needed_for) const {
-    if (is_captured())
-      throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
   }
 
   Backend backend_;

@@ -11,6 +11,11 @@ class step_count {
   void know(std::uint64_t taken) noexcept { least_ = most_ = taken; }
   /// One more has been enqueued, of which nothing is known.
   void add_unknown() noexcept { ++most_; }
+  /// One more has been enqueued, and is taken.
+  void add_taken() noexcept {
+    ++least_;
+    ++most_;
+  }
   /// From now on steps may be taken, any number of times, of which nobody tells.
   void lose() noexcept { is_lost_ = true; }
 

@@ -68,6 +68,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
       : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
         options_(options),
         exchange_(options.compressor, options.compress_alone),
+        late_steps_(base_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()) {
     exchange_.plan(base_);
@@ -94,10 +95,12 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
+    settle();
     if (differs_) average_parameters(base_, base_.floats_of(buffer_));
   }
 
   statistics report(bool with_norms) const override {
+    const_cast<zero_one_adam_recipe*>(this)->settle();  // which was to be said of the step before
     statistics all = base_.report(with_norms);
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(base_);
@@ -109,7 +112,9 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
  private:
   using factors_type = factors_of<unit_trust_ratio>;
+  using executor_type = typename Backend::executor_type;
   using stepping<Backend>::base_;
+  static constexpr const char* needs_its_number = "its schedules follow its number";
 
   [[noreturn]] static void refuse_rates(const char* call) {
     throw std::logic_error(std::string("slamb: ") + call +
@@ -126,7 +131,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   }
 
   void begin() override {
-    tau_ = base_.this_step("its schedules follow its number") + 1;  // docs/algorithms/zero_one_adam.md (1)
+    settle();
+    tau_ = base_.this_step(needs_its_number) + 1;  // docs/algorithms/zero_one_adam.md (1)
     refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
     base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
                                                 exchange_.starts(base_, buffer()));
@@ -137,53 +143,82 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   }
 
   void finish() override {
-    const bool taken = is_local_    ? step_locally()
-                       : refreshes_ ? step_with_whole_gradient()
-                                    : step_with_compressed_gradient();
-    if (!taken) return;
-    if (is_local_) return options_.local_schedule.advance(local_state_);
-    options_.variance_schedule.advance(variance_state_, tau_);
-    if (options_.variance_schedule.ends_after(tau_)) begin_local_steps();
+    if (!is_local_) return refreshes_ ? step_with_whole_gradient() : step_with_compressed_gradient();
+    if (!exchange_.is_active(base_)) return step_alone();
+    return options_.local_schedule.exchanges(local_state_, tau_) ? step_with_exchange() : step_locally();
   }
 
   // docs/algorithms/zero_one_adam.md (2), (3), (5), (6)
-  bool step_with_whole_gradient() {
+  void step_with_whole_gradient() {
     const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
     if (!base_.is_known_to_be_refused()) {
       take_adam_step(base_, g, update(), batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
       exchange_.find_counted(base_);
     }
-    return end_step();
+    end_step();
   }
 
   // docs/algorithms/zero_one_adam.md (4) … (6)
-  bool step_with_compressed_gradient() { return exchange(receive_gradient{update()}); }
+  void step_with_compressed_gradient() { exchange(receive_gradient{update()}); }
+
+  // One rank: docs/algorithms/zero_one_adam.md (9), (6)
+  void step_alone() {
+    check_own_gradient();
+    base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
+    end_step();
+  }
 
   // docs/algorithms/zero_one_adam.md (9) … (16)
-  bool step_locally() {
-    if (!exchange_.is_active(base_)) {
-      check_own_gradient();
-      base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
-      return end_step();
-    }
-    if (options_.local_schedule.exchanges(local_state_, tau_)) {
-      upload_rate_sums();
-      const bool taken = exchange(exchange_update{{update()}, base_.memory.view(inverse_rate_sums_).data()});
-      if (taken) std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
-      differs_ = differs_ && !taken;
-      return taken;
-    }
+  void step_with_exchange() {
+    upload_rate_sums();
+    exchange(exchange_update{{update()}, base_.memory.view(inverse_rate_sums_).data()});
+  }
+
+  // docs/algorithms/zero_one_adam.md (9) … (12)
+  void step_locally() {
     check_own_gradient();
     base_.executor.run(local_update{update()}, view(), base_.all_tiles());
     // No collective tells the others of an overflow, and the step counts as theirs do.
     base_.executor.invoke(leave_out_alone{base_.record()});
+    base_.end_taken_step();
     for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += rate_of(i);
     differs_ = true;
-    return end_step();
+    options_.local_schedule.advance(local_state_);
   }
 
-  // What the schedules do next depends on it: a backend that runs behind is waited for.
-  bool end_step() { return base_.end_step() && base_.has_taken_last_step(); }
+  // Ends a step that may have been refused. What a backend that runs behind makes of it is found when it is needed.
+  void end_step() {
+    if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_common();
+    base_.end_step();
+    is_unsettled_ = true;
+    if constexpr (executor_type::is_synchronous)
+      settle();
+    else
+      base_.read_steps_later(late_steps_);
+  }
+
+  // Finds whether the last step was taken, which decides what comes next. Waits for that step alone.
+  void settle() {
+    if (!is_unsettled_) return;
+    base_.require_no_capture(needs_its_number);
+    if constexpr (!executor_type::is_synchronous) base_.find_steps(late_steps_);
+    is_unsettled_ = false;
+    if (base_.this_step(needs_its_number) == tau_) go_on();
+  }
+
+  // A step that might have been refused was taken.
+  void go_on() {
+    if (is_local_) {
+      std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
+      differs_ = false;
+      return options_.local_schedule.advance(local_state_);
+    }
+    options_.variance_schedule.advance(variance_state_, tau_);
+    if (!options_.variance_schedule.ends_after(tau_)) return;
+    if (exchange_.is_active(base_)) exchange_.clear_errors(base_);
+    is_local_ = true;
+    base_.enter_phase("local steps");
+  }
 
   void check_own_gradient() {
     base_.executor.run(check_gradient{}, view(), base_.all_tiles(), nullptr, base_.not_finite());
@@ -192,20 +227,15 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   // Ends the step too.
   template <class Pass>
-  bool exchange(const Pass& pass) {
+  void exchange(const Pass& pass) {
     exchange_.send(pass, base_, view(), buffer());
     if (!base_.is_known_to_be_refused()) exchange_.receive(pass, base_, view(), buffer(), base_.all_tiles());
-    return end_step();
+    end_step();
   }
 
-  // The variance is frozen: docs/algorithms/zero_one_adam.md (8)
-  void begin_local_steps() {
-    if (exchange_.is_active(base_)) {
-      exchange_.clear_errors(base_);
-      base_.executor.run(start_common{}, view(), base_.all_tiles());
-    }
-    is_local_ = true;
-    base_.enter_phase("local steps");
+  // a, b_i: docs/algorithms/zero_one_adam.md (8). In a step that is refused it does nothing.
+  void start_from_common() {
+    if (exchange_.is_active(base_)) base_.executor.run(start_common{}, view(), base_.all_tiles());
   }
 
   double rate_of(std::size_t tensor) const noexcept {
@@ -234,6 +264,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }
   void visit_state(const state_visitor& part) override {
+    settle();
     base_.visit_state(part);
     exchange_.visit_state(base_, part);
     part("accumulated update", std::as_writable_bytes(base_.memory.view(accumulated_)), state_part::errors);
@@ -245,7 +276,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     part("parameters differ", bytes_of(differs_), state_part::errors);
   }
   void go_on_from_saved(const restore_options& options) override {
-    if (options.from_other_ranks && is_local_) begin_local_steps();  // from the parameters as they are
+    if (options.from_other_ranks && is_local_) start_from_common();  // from the parameters as they are
     base_.start_in_phase(is_local_ ? "local steps" : "variance");
     exchange_.find_counted(base_);
   }
@@ -258,6 +289,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   region<float> common_;
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
+  typename foundation<Backend>::late_steps late_steps_;
   std::vector<double> rate_sums_;  // [tensors] Γ
   std::vector<float> inverse_;     // [tensors]
   typename VarianceSchedule::state_type variance_state_{};
@@ -265,7 +297,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   std::uint64_t tau_ = 0;   // of the step that is taken
   bool refreshes_ = false;  // the variance, in the step that is taken
   bool is_local_ = false;
-  bool differs_ = false;  // parameters differ between ranks
+  bool is_unsettled_ = false;  // it is not known yet whether the last step was taken
+  bool differs_ = false;       // parameters differ between ranks
 };
 
 }  // namespace detail
@@ -280,6 +313,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 /// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
 /// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
 /// all_reduce, or two collectives of codes, or nothing, whatever the number of tensors.
+/// *Stream*: on a device a step is enqueued. It waits first until the step before has ended, and not for what was enqueued
+/// since; not even for that, if the step before was a local one without an exchange. It cannot be captured into a graph.
 /// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
 /// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
 template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, class Backend,

@@ -21,6 +21,7 @@
 #include "slamb/backend/cuda/scale_kernels.hpp"
 #include "slamb/backend/cuda/segment_kernels.hpp"
 #include "slamb/backend/cuda/selected_kernel.hpp"
+#include "slamb/backend/host/late_read.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/step_record.hpp"
@@ -65,6 +66,11 @@ class executor {
     T value;
     download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)));
     return value;
+  }
+  /// The same behind all that has been asked for so far, without waiting: `late` has it when that is done.
+  template <class Stream, class T>
+  void read_later(const T* from, late_read<Stream, T>& late) const {
+    device_.read_later(from, late);
   }
   template <class T>
   void write(T* to, T value) const {

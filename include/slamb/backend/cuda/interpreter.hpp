@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/backend/host/late_read.hpp"
 #include "slamb/core/concepts.hpp"
 
 namespace slamb::cuda {
@@ -156,6 +157,10 @@ class interpreter {
     std::copy(from.begin(), from.end(), to.begin());
   }
   static void download(std::span<const std::byte> from, std::span<std::byte> to) noexcept { upload(from, to); }
+  template <class T>
+  static void read_later(const T* from, late_read<host_stream, T>& late) noexcept {
+    late.start(from);
+  }
 
   /// Runs `kernel` by enough blocks for `work` pieces of it, of which each block may have to do several; none for none.
   template <class Kernel>

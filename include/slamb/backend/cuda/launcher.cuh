@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/error.hpp"
+#include "slamb/backend/cuda/late_read.hpp"
 #include "slamb/backend/cuda/side_stream.hpp"
 #include "slamb/backend/cuda/stream.hpp"
 #include "slamb/core/concepts.hpp"
@@ -171,6 +172,11 @@ class launcher {
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     stream_copy<cudaStream_t>::run(from, to, stream_);
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
+  /// @throws cuda_error
+  template <class T>
+  static void read_later(const T* from, late_read<cudaStream_t, T>& late) {
+    late.start(from);
   }
 
   /// @throws cuda_error

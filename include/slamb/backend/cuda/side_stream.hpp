@@ -23,6 +23,9 @@ class side_stream<cudaStream_t, Task> {
   side_stream& operator=(const side_stream&) = delete;
   ~side_stream() { cudaStreamDestroy(own_); }
 
+  /// Of the tasks.
+  cudaStream_t stream() const noexcept { return own_; }
+
   /// Enqueues the task behind what both streams have been given so far.
   /// @throws cuda_error; what the task throws
   void start(const Task& task) {

@@ -1,4 +1,4 @@
-// The part of the CUDA runtime that cuda_mpi_communicator calls, for one device. The host and MPI cannot touch its memory, and
+// The part of the CUDA runtime that cuda_mpi_communicator and late_read call, for one device. The host and MPI cannot touch its memory, and
 // what is enqueued on a stream is done when somebody waits for it, and not before.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ enum cudaError_t {
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
 
 struct CUstream_st {
   std::deque<std::function<void()>> work;  // that is not done
@@ -58,6 +60,7 @@ struct device_stand_in {
   static inline std::function<cudaError_t(std::string_view)> fault;  ///< what a call of this name reports
   static inline cudaError_t last_error = cudaSuccess;
   static inline std::map<void*, std::size_t> pinned;  ///< allocations that have not been freed, and their bytes
+  static inline std::vector<std::unique_ptr<CUstream_st>> destroyed;
 
   static cudaError_t report(std::string_view call, cudaError_t error = cudaSuccess) {
     if (error == cudaSuccess && fault) error = fault(call);
@@ -155,6 +158,18 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return stream->run_to(stream->enqueued()), device_stand_in::report("cudaStreamSynchronize");
+}
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = new CUstream_st, device_stand_in::report("cudaStreamCreateWithFlags");
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  device_stand_in::destroyed.emplace_back(stream);  // what has been enqueued is done all the same
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->work.empty()) return device_stand_in::report("cudaStreamQuery");
+  if (!stream->is_stuck) stream->do_one();
+  return device_stand_in::report("cudaStreamQuery", cudaErrorNotReady);
 }
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = stream->is_captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;

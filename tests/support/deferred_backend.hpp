@@ -1,0 +1,157 @@
+// A stand-in for a device that runs behind the host: kernels are interpreted when somebody waits for them, and not before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/slamb.hpp"
+
+namespace test_support {
+
+/// What one rank has enqueued.
+class work_queue {
+ public:
+  static constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+
+  std::size_t downloads = 0;      ///< each waits for all that has been enqueued
+  std::size_t waits_for_all = 0;  ///< by the communicator
+  std::size_t waits_for_part = 0;
+  std::size_t bare_waits = 0;   ///< for a part, without the communicator
+  bool peers_are_gone = false;  ///< the communicator throws when it is asked to wait
+
+  template <class Work>
+  void add(Work work) {
+    work_.emplace_back(std::move(work));
+  }
+  /// Pieces of work that are done, and that have been enqueued.
+  std::uint64_t done() const noexcept { return done_; }
+  std::uint64_t size() const noexcept { return done_ + work_.size(); }
+
+  void run_to(std::uint64_t end) {
+    while (done_ < end && !work_.empty()) {
+      const std::function<void()> first = std::move(work_.front());
+      work_.pop_front();
+      ++done_;
+      first();
+    }
+  }
+
+ private:
+  std::deque<std::function<void()>> work_;
+  std::uint64_t done_ = 0;
+};
+
+/// A queue, up to some piece of its work.
+struct deferred_stream {
+  work_queue* queue = nullptr;
+  std::uint64_t end = work_queue::all;
+};
+
+/// The interpreter behind a queue.
+class deferring_interpreter {
+ public:
+  explicit deferring_interpreter(work_queue& queue) : queue_(&queue) {}
+
+  deferred_stream stream() const noexcept { return {queue_}; }
+  static bool is_capturing() noexcept { return false; }
+  void clear(std::span<std::byte> memory) const {
+    queue_->add([memory] { slamb::cuda::interpreter::clear(memory); });
+  }
+  void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
+    queue_->add([staged = std::vector<std::byte>(from.begin(), from.end()), to] {
+      slamb::cuda::interpreter::upload(staged, to);
+    });
+  }
+  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
+    ++queue_->downloads;
+    queue_->run_to(work_queue::all);
+    slamb::cuda::interpreter::download(from, to);
+  }
+  template <class T>
+  static void read_later(const T* from, slamb::late_read<deferred_stream, T>& late) {
+    late.start(from);
+  }
+  template <class Kernel>
+  void launch(const Kernel& kernel, std::size_t work) const {
+    queue_->add([kernel, work] { slamb::cuda::interpreter(2).launch(kernel, work); });
+  }
+
+ private:
+  work_queue* queue_;
+};
+
+struct deferred_backend {
+  work_queue* queue = nullptr;
+  std::size_t cache_bytes = 1U << 20U;
+  slamb::allocator memory = slamb::host::default_allocator();
+
+  using stream_type = deferred_stream;
+  using executor_type = slamb::cuda::executor<deferring_interpreter>;
+
+  void validate() const {}
+  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(deferring_interpreter(*queue)); }
+};
+
+/// The threads' communicator, whose collectives are enqueued. It stays where it is while work is enqueued.
+class deferred_communicator {
+ public:
+  explicit deferred_communicator(slamb::thread_communicator base)
+      : base_(std::make_shared<slamb::thread_communicator>(std::move(base))) {}
+
+  int rank() const noexcept { return base_->rank(); }
+  int size() const noexcept { return base_->size(); }
+
+  void all_reduce_sum(std::span<float> values, deferred_stream on) {
+    on.queue->add([values, base = base_] { base->all_reduce_sum(values, {}); });
+  }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, deferred_stream on) {
+    on.queue->add([send, receive, base = base_] { base->all_to_all(send, receive, {}); });
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, deferred_stream on) {
+    on.queue->add([mine, all, base = base_] { base->all_gather(mine, all, {}); });
+  }
+
+  void wait(deferred_stream on) {
+    ++(on.end == work_queue::all ? on.queue->waits_for_all : on.queue->waits_for_part);
+    if (on.queue->peers_are_gone) throw slamb::communicator_error("the peers are gone");
+    on.queue->run_to(on.end);
+  }
+
+ private:
+  std::shared_ptr<slamb::thread_communicator> base_;
+};
+
+}  // namespace test_support
+
+/// Reads where the queue has come to the reading.
+template <class T>
+class slamb::late_read<test_support::deferred_stream, T> {
+ public:
+  explicit late_read(test_support::deferred_stream beside) : on_{beside.queue, 0} {}
+
+  void start(const T* from) {
+    on_.queue->add([from, to = value_] { *to = *from; });
+    on_.end = on_.queue->size();
+  }
+  test_support::deferred_stream stream() const noexcept { return on_; }
+  T finish() const {
+    if (on_.queue->done() < on_.end) ++on_.queue->bare_waits;
+    on_.queue->run_to(on_.end);
+    return *value_;
+  }
+
+ private:
+  test_support::deferred_stream on_;
+  std::shared_ptr<T> value_ = std::make_shared<T>();
+};
