@@ -116,14 +116,17 @@ class optimizer {
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
   ///                    time
+  /// @throws on a device, what the Communicator's `wait` throws where a peer does not come; std::logic_error while steps are
+  ///         captured
   ::slamb::statistics statistics(bool with_norms = false) const { return held("statistics()").report(with_norms); }
   memory_report memory() const { return held("memory()").memory(); }
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
+  /// @throws as `statistics`
   std::vector<std::byte> save_state() const { return held("save_state()").save_state(); }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
-  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
+  /// @throws std::invalid_argument that says what does not fit, and as `statistics`; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
     held("load_state()").load_state(saved, options);
   }
