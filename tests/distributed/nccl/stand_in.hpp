@@ -35,7 +35,8 @@ struct call {
   std::size_t count = 0;
   ncclDataType_t type = ncclNumTypes;
   ncclRedOp_t op = ncclNumOps;
-  int peer = -1;  // or root
+  int peer = -1;   // or root
+  int device = 0;  // that was current
   ncclComm_t communicator = nullptr;
   cudaStream_t stream = nullptr;
 };
@@ -75,6 +76,10 @@ class library {
   void stay_in_progress(int rank, std::uint64_t looks);
   /// Communicators of `rank` report `result` as an asynchronous error.
   void report_error(int rank, ncclResult_t result);
+  /// ncclCommAbort does not return from now on, until `end_aborts` or the library's end, which wait for it.
+  void hold_aborts();
+  void wait_for_held_abort();
+  void end_aborts();
   /// Nothing on `stream` is done from now on.
   void freeze(cudaStream_t stream);
   void fail_stream(cudaStream_t stream, cudaError_t error);
@@ -116,6 +121,9 @@ class library {
   mutable std::mutex mutex_;
   std::condition_variable joined_;
   bool ranks_meet_ = false;
+  std::condition_variable aborts_;
+  bool aborts_are_held_ = false;
+  int held_aborts_ = 0;
   std::vector<call> calls_;
   std::vector<std::string> misuses_;
   std::vector<planned_failure> failures_;
@@ -130,6 +138,8 @@ class library {
 
 /// The one that lives.
 extern library* current;
+/// What cudaGetDevice says in this thread.
+extern thread_local int current_device;
 
 /// Makes the results of a launch that all ranks have posted; `parts` [rank]. False if they do not fit.
 bool execute(const std::vector<launch>& parts);
