@@ -25,8 +25,8 @@ namespace slamb {
 ///
 /// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time; ranks
 /// that share a process have a thread each. A communicator of its own belongs to the device that is current when it is
-/// made, and its calls do not block; one that is borrowed may be of either kind, and the calls of one that blocks are
-/// not timed, only `wait` is.
+/// made, which must also be current in its calls (an optimizer sees to that), and its calls do not block; one that is
+/// borrowed may be of either kind, and the calls of one that blocks are not timed, only `wait` is.
 ///
 /// Every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any call of NCCL; the communicator is

@@ -32,6 +32,13 @@ class stepping : public recipe {
       : base_(parameters, options.weight_decay, std::move(ranks), std::move(backend)),
         bucket_bytes_(options.bucket_bytes) {}
 
+  call_scope enter() const noexcept final {
+    if constexpr (requires { base_.executor.enter(); })
+      return base_.executor.enter();
+    else
+      return {};
+  }
+
   void step(std::span<const double> rates_by_group) final { step_with(rates_by_group); }
   void step(const learning_rates_at& rates) override { step_with(rates); }
   void begin_step(std::span<const double> rates_by_group) final { begin_with(rates_by_group); }

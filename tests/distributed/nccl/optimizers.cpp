@@ -2,53 +2,20 @@
 // interpreted; the stream that collectives are on is the stand-in's.
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness.hpp"
-#include "slamb/backend/cuda/executor.hpp"
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/backend/host/allocator.hpp"
+#include "interpreted_stream.hpp"
 #include "slamb/slamb.hpp"
 
 namespace {
 
 using nccl_stand_in::library;
+using nccl_tests::backend_beside_stream;
 using slamb::nccl_communicator;
-
-/// Kernels run when they are launched, whatever is on the stream.
-class interpreter_beside_stream : public slamb::cuda::interpreter {
- public:
-  explicit interpreter_beside_stream(cudaStream_t stream) : stream_(stream) {}
-
-  cudaStream_t stream() const noexcept { return stream_; }
-  /// @throws std::logic_error where a device would wait for what never ends
-  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
-    if (cudaStreamQuery(stream_) != cudaSuccess) throw std::logic_error("this would hang");
-    upload(from, to);
-  }
-
- private:
-  cudaStream_t stream_;
-};
-
-struct backend_beside_stream {
-  cudaStream_t stream = nullptr;
-  std::size_t cache_bytes = 1U << 20U;
-  slamb::allocator memory = slamb::host::default_allocator();
-
-  using stream_type = cudaStream_t;
-  using executor_type = slamb::cuda::executor<interpreter_beside_stream>;
-
-  void validate() const {}
-  executor_type make_executor(std::size_t /*elements*/) const {
-    return executor_type(interpreter_beside_stream(stream));
-  }
-};
 
 using lamb = slamb::lamb<nccl_communicator, backend_beside_stream>;
 template <class Compressor>

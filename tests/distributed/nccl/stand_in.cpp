@@ -37,7 +37,9 @@ void library::enter(int rank) {
 
 cudaStream_t library::make_stream() {
   const std::lock_guard lock(mutex_);
-  return streams_.emplace_back(std::make_unique<CUstream_st>()).get();
+  streams_.push_back(std::make_unique<CUstream_st>());
+  streams_.back()->device = current_device;
+  return streams_.back().get();
 }
 
 void library::let_ranks_meet() {

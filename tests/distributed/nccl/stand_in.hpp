@@ -21,6 +21,7 @@ struct CUstream_st {
   int pending = 0;  // launches that are enqueued and not done
   bool frozen = false;
   cudaError_t error = cudaSuccess;
+  int device = 0;
 };
 
 namespace nccl_stand_in {
@@ -66,7 +67,7 @@ class library {
 
   /// From now on the calling thread is `rank`; a thread that does not say so is rank 0.
   void enter(int rank);
-  cudaStream_t make_stream();
+  cudaStream_t make_stream();  ///< of the current device
   /// Ranks that make a communicator wait for one another in the call, however few looks they have.
   void let_ranks_meet();
 

@@ -246,6 +246,12 @@ cudaError_t cudaSetDevice(int device) {
   current_device = device;
   return cudaSuccess;
 }
+#if CUDART_VERSION >= 12080
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  *device = stream->device;
+  return cudaSuccess;
+}
+#endif
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return symbols().query(stream); }
 cudaError_t cudaGetLastError() { return symbols().clear_error(); }
 const char* cudaGetErrorName(cudaError_t error) {

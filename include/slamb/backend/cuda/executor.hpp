@@ -43,6 +43,8 @@ class executor {
   explicit executor(Device device) : device_(std::move(device)) {}
 
   auto stream() const noexcept { return device_.stream(); }
+  /// What must be in force in a thread that calls the rest, where the device asks for something.
+  auto enter() const noexcept requires(requires(const Device& device) { device.enter(); }) { return device_.enter(); }
   const Device& device() const noexcept { return device_; }
 
   /// Whether what is asked for is recorded, to be done later and again and again, and not done now.
