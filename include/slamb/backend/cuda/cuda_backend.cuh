@@ -36,7 +36,9 @@ inline allocator stream_allocator(cudaStream_t stream) {
 /// in another order than on the host.
 struct cuda_backend {
   cudaStream_t stream = nullptr;  ///< of all that the optimizer does, on that device; null: the default stream
-  allocator memory{};             ///< two functions, both or neither; neither: cudaMallocAsync
+  /// Two functions, both or neither; neither: cudaMallocAsync. If `deallocate` waits for the device, as cudaFree does, a peer
+  /// that has died hangs the optimizer's destructor, unless the communicator has failed or was aborted before.
+  allocator memory{};
   std::size_t cache_bytes = std::numeric_limits<std::size_t>::max();  ///< as host_backend::cache_bytes; all at once
 
   using stream_type = cudaStream_t;
