@@ -27,9 +27,12 @@ class recording {
   void end() noexcept { is_on_ = false; }
   bool is_on() const noexcept { return is_on_; }
 
-  std::size_t waits = 0;        ///< how often the communicator was asked to wait
-  bool peers_are_gone = false;  ///< the next time it throws
-  bench::call_list calls;       ///< of the device, as they are asked for
+  std::size_t waits = 0;            ///< how often the communicator was asked to wait
+  bool peers_are_gone = false;      ///< the next time it throws
+  bool has_collectives = false;     ///< whether there were some since the communicator has waited last
+  std::size_t reads = 0;            ///< how often something was brought to the host
+  std::size_t unwatched_reads = 0;  ///< those among them that waited for collectives without the communicator
+  bench::call_list calls;           ///< of the device, as they are asked for
   std::size_t size() const noexcept { return actions_.size(); }
 
   /// Does `action` now, or when it is replayed.
@@ -62,7 +65,11 @@ class recording_interpreter {
   static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
     slamb::cuda::interpreter::upload(from, to);
   }
-  static void download(std::span<const std::byte> from, std::span<std::byte> to) noexcept { upload(from, to); }
+  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
+    ++to_->reads;
+    if (to_->has_collectives) ++to_->unwatched_reads;
+    upload(from, to);
+  }
   template <class T>
   static void read_later(const T* from, slamb::late_read<slamb::host_stream, T>& late) noexcept {
     late.start(from);
@@ -99,24 +106,31 @@ class recorded_communicator {
   int size() const noexcept { return base_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    to_->take([this, values, stream] { base_.all_reduce_sum(values, stream); });
+    take([this, values, stream] { base_.all_reduce_sum(values, stream); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    to_->take([=, this] { base_.all_to_all(send, receive, stream); });
+    take([=, this] { base_.all_to_all(send, receive, stream); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    to_->take([=, this] { base_.all_gather(mine, all, stream); });
+    take([=, this] { base_.all_gather(mine, all, stream); });
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
-    to_->take([=, this] { base_.broadcast(values, root, stream); });
+    take([=, this] { base_.broadcast(values, root, stream); });
   }
 
   void wait(slamb::host_stream /*stream*/) {
     ++to_->waits;
     if (to_->peers_are_gone) throw slamb::communicator_error("the peers are gone");
+    to_->has_collectives = false;
   }
 
  private:
+  template <class Collective>
+  void take(const Collective& collective) {
+    to_->has_collectives = true;
+    to_->take(collective);
+  }
+
   slamb::thread_communicator base_;
   recording* to_;
 };

@@ -373,6 +373,7 @@ void expect_segments_as_host(const slamb::layout& tensors, std::size_t first, st
   std::vector<double> expected = poisoned_doubles(count * 3);
   const slamb::host::executor executor(1, 1);
   executor.visit_segments<2, 1>(tensors.first_tiles(), first, last, of_tiles.data(),
+                                slamb::any_communicator<>(slamb::self_communicator()),
                                 [&](std::size_t l, const double* results) {
                                   for (std::size_t k = 0; k < 3; ++k) expected[l * 3 + k] = results[k];
                                 });
@@ -409,10 +410,11 @@ TEST_CASE("CUDA segments: the results of a tensor's tiles are added as on the ho
 }
 
 TEST_CASE("CUDA segments: totals and calls") {
+  const slamb::any_communicator<> alone{slamb::self_communicator()};
   for (const std::size_t count : {0U, 1U, 31U, 512U, 513U, 100000U}) {
     CAPTURE(count);
     const std::vector<double> values = made_up_results(count);
-    const double expected = slamb::host::executor::total(std::span(values).first(count));
+    const double expected = slamb::host::executor::total(std::span(values).first(count), alone);
     double of_first_launch = -1.0;
     for (const std::uint32_t refused : {0U, 1U})
       for_every_launch([&](const interpreter& launcher) {

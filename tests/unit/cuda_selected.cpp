@@ -45,7 +45,8 @@ model_spec spec_of(unsigned alignment) {
 std::vector<std::uint64_t> placed_by_host(const slamb::layout& tensors, const auto& selection) {
   std::vector<std::uint64_t> tile_first(tensors.tiles().size() + 1);
   const slamb::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
-  slamb::host::executor(1, 1).place_payload(view, selection, tile_first);
+  slamb::host::executor(1, 1).place_payload(view, selection, tile_first,
+                                            slamb::any_communicator<>(slamb::self_communicator()));
   return tile_first;
 }
 
@@ -435,7 +436,8 @@ TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
   const auto expect = [&](const auto& selection) {
     using selection_type = std::remove_cvref_t<decltype(selection)>;
     std::vector<std::uint64_t> tile_first(3);
-    slamb::host::executor(1, 1).place_payload(view, selection, tile_first);
+    slamb::host::executor(1, 1).place_payload(view, selection, tile_first,
+                                              slamb::any_communicator<>(slamb::self_communicator()));
     CHECK(tile_first.back() > seen / 20);
     CHECK(placed_by_kernels(interpreter(), view, 2, selection) == tile_first);
     const slamb::payload_view payload{tile_first.data(), received.data(),   nullptr,

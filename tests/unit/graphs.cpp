@@ -280,6 +280,7 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
 TEST_CASE("devices: a step that waits does so by the communicator, which knows of ranks that do not come") {
   slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
     model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 3}), std::move(communicator));
+    model.graph().waits = 0;  // those of the construction
     std::vector<std::size_t> waits;
     for (std::uint64_t t = 1; t <= 7; ++t) {
       model.prepare(t);
@@ -290,12 +291,68 @@ TEST_CASE("devices: a step that waits does so by the communicator, which knows o
     const bool twice_in_three = waits == std::vector<std::size_t>{0, 1, 0, 1, 1, 0, 1};
     CHECK(twice_in_three);
     model.prepare(8);
+    const auto state = model.optimizer().save_state();
     model.graph().peers_are_gone = true;
     const auto before = model.data();
-    const auto state = model.optimizer().save_state();
     CHECK_THROWS_WITH_AS(model.step(), "the peers are gone", slamb::communicator_error);
     CHECK(model.data() == before);
+    model.graph().peers_are_gone = false;
     CHECK(model.optimizer().save_state() == state);
+  });
+}
+
+TEST_CASE("devices: whatever is brought to the host waits by the communicator for collectives before it") {
+  for (const recorded_maker& make : {
+           maker_of<lamb>({}),
+           maker_of<sparse<slamb::random_k<>>>({.local_steps = 3, .dense_below = 20}),
+           maker_of<sparse<slamb::random_k<slamb::sampling::bernoulli>>>({.local_steps = 3, .dense_below = 20}),
+           maker_of<sparse<slamb::top_k>>({.local_steps = 3, .dense_below = 20}),
+           maker_of<one_bit_lamb>({.warm_up = {.steps = 2}}),
+           maker_of<zero_one_adam>({}),
+       })
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      model_on_graph model(make, std::move(communicator));
+      const recording& graph = model.graph();
+      CHECK(graph.reads > 0);  // of what ranks have agreed on, at construction
+      std::size_t reads = graph.reads;
+      const auto has_read = [&] { return std::exchange(reads, graph.reads) < graph.reads; };
+      for (std::uint64_t t = 1; t <= 7; ++t) {
+        model.optimizer().measure_next_step();
+        model.prepare(t);
+        model.step_with_own_rates();
+      }
+      has_read();
+      const auto after_a_step = [&](const auto& ask) {
+        model.prepare(8);
+        model.step_with_own_rates();
+        has_read();
+        ask();
+        CHECK(has_read());
+      };
+      after_a_step([&] { CHECK(model.optimizer().statistics().step == 8); });
+      after_a_step([&] { CHECK(model.optimizer().statistics(true).norm.parameters > 0.0); });
+      after_a_step([&] { model.optimizer().load_state(model.optimizer().save_state()); });
+      CHECK(graph.unwatched_reads == 0);
+    });
+}
+
+TEST_CASE("devices: whoever asks an optimizer whose peers are gone is told so, and not left to wait") {
+  slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
+    model_on_graph model(maker_of<one_bit_adam>({.warm_up = {.steps = 1}}), std::move(communicator));
+    for (std::uint64_t t = 1; t <= 2; ++t) model.prepare(t), model.step();
+    const std::vector<std::byte> state = model.optimizer().save_state();
+    const std::vector<std::vector<float>> before = model.data();
+    model.graph().peers_are_gone = true;
+    const auto is_told = [&](const auto& ask) {
+      CHECK_THROWS_WITH_AS(ask(), "the peers are gone", slamb::communicator_error);
+    };
+    is_told([&] { model.optimizer().statistics(); });
+    is_told([&] { model.optimizer().save_state(); });
+    is_told([&] { model.optimizer().load_state(state); });
+    model.optimizer().measure_next_step();
+    model.prepare(3);
+    is_told([&] { model.step(); });
+    CHECK(model.data() == before);
   });
 }
 

@@ -191,8 +191,9 @@ class any_communicator {
   /// `values` [n] become their sum over the ranks of the node.
   void reduce_locally(std::span<float> values, Stream stream) { held().reduce_locally(values, stream); }
 
-  /// Waits until all that is on `stream` is done, if the Communicator can tell of peers that do not come.
-  void wait(Stream stream) { held().wait(stream); }
+  /// Waits until all that is on `stream` is done, if the Communicator can tell of peers that do not come. Const, so that
+  /// questions to an optimizer can wait.
+  void wait(Stream stream) const { held().wait(stream); }
   /// Looks whether a peer has said that it has failed, without waiting.
   void check() { held().check(); }
   /// Fails for `reason`, and tells peers.

@@ -25,8 +25,8 @@ namespace slamb {
 ///
 /// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time; ranks
 /// that share a process have a thread each. A communicator of its own belongs to the device that is current when it is
-/// made, and its calls do not block; one that is borrowed may be of either kind, and the calls of one that blocks are
-/// not timed, only `wait` is.
+/// made, which must also be current in its calls (an optimizer sees to that), and its calls do not block; one that is
+/// borrowed may be of either kind, and the calls of one that blocks are not timed, only `wait` is.
 ///
 /// Every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any call of NCCL; the communicator is
@@ -35,7 +35,8 @@ namespace slamb {
 ///   `nccl_options::timeout`; communicator_error if the handle was moved from
 ///
 /// **Failures are final.** The first error aborts the communicator, once, and each later call throws it again without a
-/// call of NCCL. Peers learn of it from NCCL, or their `wait` times out. A borrowed communicator is not aborted, since
+/// call of NCCL. An abort that is not done within `nccl_options::abort_timeout` goes on in a thread of its own; what is on
+/// the streams may then hang. Peers learn of it from NCCL, or their `wait` times out. A borrowed communicator is not aborted, since
 /// others may be using it, unless `nccl_options::abort_borrowed`: what is on its streams may then hang until its owner
 /// aborts it. With that option the owner must not use it after a failure, nor destroy or abort it.
 ///
@@ -74,7 +75,9 @@ class nccl_communicator {
 
   /// Moves the communicator; the source can be destroyed or assigned to. One that is its own is released by its
   /// destructor, which throws nothing: what is enqueued is waited for, up to the timeout, then it is destroyed, or
-  /// aborted where that failed. A rank that cannot go on calls `abort` first, or the wait is in vain.
+  /// aborted where that failed. A rank that cannot go on calls `abort` first, or the wait is in vain. NCCL also waits for CUDA
+  /// graphs that hold collectives of the communicator: destroy these first, or the destructor takes `timeout` and
+  /// `abort_timeout`.
   nccl_communicator(nccl_communicator&&) noexcept = default;
   nccl_communicator& operator=(nccl_communicator&&) noexcept = default;
   ~nccl_communicator() = default;

@@ -2,14 +2,17 @@
 // nccl_communicator.hpp makes the collectives with it.
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -20,16 +23,40 @@ namespace slamb {
 
 /// Settings of an nccl_communicator.
 struct nccl_options {
-  std::chrono::milliseconds timeout{300000};    ///< of one wait: for peers, for NCCL, for a stream; > 0
-  std::chrono::microseconds poll_interval{50};  ///< sleep between looks, after the first few; ≥ 0
-  std::uint64_t max_polls = 0;                  ///< a wait also ends after so many looks in vain; 0: no such limit
-  bool abort_borrowed = false;                  ///< whether a failure aborts a communicator that is borrowed
+  std::chrono::milliseconds timeout{300000};       ///< of one wait: for peers, for NCCL, for a stream; > 0
+  std::chrono::milliseconds abort_timeout{30000};  ///< of one ncclCommAbort, which itself can hang; > 0
+  std::chrono::microseconds poll_interval{50};     ///< sleep between looks, after the first few; ≥ 0
+  std::uint64_t max_polls = 0;                     ///< a wait also ends after so many looks in vain; 0: no such limit
+  bool abort_borrowed = false;                     ///< whether a failure aborts a communicator that is borrowed
 };
 
 namespace detail {
 
 /// The result of a call that may go on in the background and has not failed so far.
 constexpr bool is_accepted(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
+
+/// Calls ncclCommAbort, and gives up waiting for it after `limit`. It hangs, for one, while a CUDA graph with collectives of
+/// the communicator lives. The call has a thread of its own, which then goes on alone and owns all that it touches: the
+/// communicator belongs to nobody else any more. If the abort fails, nothing is left to try.
+inline void abort_within(ncclComm_t communicator, std::chrono::milliseconds limit) noexcept {
+  int device = 0;
+  const bool has_device = cudaGetDevice(&device) == cudaSuccess;
+  const auto abort = [=] {
+    if (has_device) static_cast<void>(cudaSetDevice(device));  // a new thread begins on device 0
+    static_cast<void>(ncclCommAbort(communicator));
+  };
+  try {
+    std::packaged_task<void()> task(abort);
+    const std::future<void> done = task.get_future();
+    std::thread aborting(std::move(task));
+    if (done.wait_for(limit) == std::future_status::ready)
+      aborting.join();
+    else
+      aborting.detach();
+  } catch (const std::system_error&) {  // there can be no thread, and nothing has been called yet
+    abort();
+  }
+}
 
 class nccl_handle {
  public:
@@ -75,8 +102,10 @@ class nccl_handle {
   /// Waits for what is enqueued, up to the timeout. ncclCommDestroy alone would wait for a dead peer without end.
   ~nccl_handle() {
     if (!owned_ || comm_ == nullptr) return;
-    const bool finished = poll(ncclCommFinalize(comm_)) == ncclSuccess;
-    static_cast<void>(finished ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
+    if (poll(ncclCommFinalize(comm_)) == ncclSuccess)
+      static_cast<void>(ncclCommDestroy(comm_));
+    else
+      abort_within(comm_, options_.abort_timeout);
   }
 
   ncclComm_t get() const noexcept { return comm_; }
@@ -136,15 +165,16 @@ class nccl_handle {
   void break_off(const Error& error) {
     failure_ = std::make_exception_ptr(error);
     if (!owned_ && !options_.abort_borrowed) return;
-    // If this fails too, nothing is left to try.
-    if (comm_ != nullptr) static_cast<void>(ncclCommAbort(std::exchange(comm_, nullptr)));
+    if (comm_ != nullptr) abort_within(std::exchange(comm_, nullptr), options_.abort_timeout);
   }
 
  private:
   nccl_handle(nccl_options options, bool owned) : options_(options), owned_(owned) {
-    options_.timeout = std::min<std::chrono::milliseconds>(options_.timeout, std::chrono::hours(24 * 365));
-    require_in(options_.timeout.count() > 0, "nccl_options::timeout", static_cast<double>(options_.timeout.count()),
-               "> 0 ms");
+    for (const auto& [limit, name] : {std::pair(&options_.timeout, "nccl_options::timeout"),
+                                      std::pair(&options_.abort_timeout, "nccl_options::abort_timeout")}) {
+      *limit = std::min<std::chrono::milliseconds>(*limit, std::chrono::hours(24 * 365));
+      require_in(limit->count() > 0, name, static_cast<double>(limit->count()), "> 0 ms");
+    }
     require_in(options_.poll_interval.count() >= 0, "nccl_options::poll_interval",
                static_cast<double>(options_.poll_interval.count()), "≥ 0 µs");
   }

@@ -128,13 +128,16 @@ inline bool is_state_of(const state_kind& kind, std::span<const std::byte> saved
 
 /// The bytes of a state.
 ///
+/// @param ranks        whose state this is, and by whom `executor` waits
 /// @param visit_parts  calls its argument for each part, always in the same order; bytes in the memory of `executor` or of
 ///                     the host
 template <class Executor>
-std::vector<std::byte> save_parts(const Executor& executor, const state_kind& kind, int rank, int world,
+std::vector<std::byte> save_parts(const Executor& executor, const state_kind& kind,
+                                  const typename Executor::ranks_type& ranks,
                                   const std::function<void(const state_visitor&)>& visit_parts) {
-  detail::state_header header{
-      .kind = kind.hash(), .rank = static_cast<std::uint64_t>(rank), .world = static_cast<std::uint64_t>(world)};
+  detail::state_header header{.kind = kind.hash(),
+                              .rank = static_cast<std::uint64_t>(ranks.rank()),
+                              .world = static_cast<std::uint64_t>(ranks.size())};
   std::size_t size = sizeof(header);
   visit_parts([&size](std::string_view, std::span<const std::byte> part, state_part) {
     size += sizeof(detail::part_header) + detail::padded(part.size());
@@ -144,7 +147,7 @@ std::vector<std::byte> save_parts(const Executor& executor, const state_kind& ki
   visit_parts([&](std::string_view name, std::span<const std::byte> part, state_part) {
     const detail::part_header its{hash_of(name), part.size()};
     std::memcpy(all.data() + at, &its, sizeof(its));
-    executor.download(part, std::span(all).subspan(at + sizeof(its), part.size()));
+    executor.download(part, std::span(all).subspan(at + sizeof(its), part.size()), ranks);
     at += sizeof(its) + detail::padded(part.size());
   });
   header.bytes = size;
@@ -157,8 +160,10 @@ std::vector<std::byte> save_parts(const Executor& executor, const state_kind& ki
 ///
 /// @throws std::invalid_argument that says what does not fit
 template <class Executor>
-void restore_parts(Executor& executor, const state_kind& kind, int rank, int world, std::span<const std::byte> saved,
-                   const restore_options& options, const std::function<void(const state_visitor&)>& visit_parts) {
+void restore_parts(Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks,
+                   std::span<const std::byte> saved, const restore_options& options,
+                   const std::function<void(const state_visitor&)>& visit_parts) {
+  const int rank = ranks.rank(), world = ranks.size();
   const auto refuse = [](const std::string& why) {
     throw std::invalid_argument("slamb: load_state() was given " + why);
   };
@@ -209,6 +214,7 @@ void restore_parts(Executor& executor, const state_kind& kind, int rank, int wor
   });
   if (at != saved.size()) refuse("a state with more in it than this optimizer has");
   at = sizeof(header);
+  executor.wait(ranks);  // a copy from memory that is not pinned may wait for what is on the stream
   visit_parts([&](std::string_view name, std::span<std::byte> part, state_part what) {
     const std::span<const std::byte> from = next(name, part.size(), true);
     if (what == state_part::errors && options.from_other_ranks)

@@ -28,9 +28,10 @@ inline void require_rank(int rank, int size) {
                                 std::to_string(size) + "; ranks must be 0 … size − 1");
 }
 
-/// Sums values of host memory, by a function sum(span, stream) of values in the backend's memory.
+/// Sums values of host memory, by a function sum(span, stream) of values in the backend's memory. Waits by `ranks`.
 template <class Executor, class Sum>
-void sum_host_values(std::span<float> values, const Executor& executor, const allocator& memory, const Sum& sum) {
+void sum_host_values(std::span<float> values, const Executor& executor, const allocator& memory,
+                     const typename Executor::ranks_type& ranks, const Sum& sum) {
   if constexpr (Executor::is_synchronous) {
     sum(values, executor.stream());
   } else {
@@ -40,7 +41,7 @@ void sum_host_values(std::span<float> values, const Executor& executor, const al
     const std::span<float> there = copy.view(planned);
     executor.upload(std::span<const float>(values), there);
     sum(there, executor.stream());
-    executor.download(std::as_bytes(there), std::as_writable_bytes(values));
+    executor.download(std::as_bytes(there), std::as_writable_bytes(values), ranks);
   }
 }
 
@@ -52,7 +53,7 @@ void require_agreement(const agreement& facts, any_communicator<Stream>& ranks, 
                        const allocator& memory) {
   const auto ranks_that = [&](int rank, int size, auto sum) {
     return summing_ranks{rank, size,
-                         [&, sum](std::span<float> values) { sum_host_values(values, executor, memory, sum); }};
+                         [&, sum](std::span<float> values) { sum_host_values(values, executor, memory, ranks, sum); }};
   };
   const auto in_node = [&ranks](std::span<float> values, Stream stream) { ranks.reduce_locally(values, stream); };
   const auto between = [&ranks](std::span<float> values, Stream stream) { ranks.all_reduce_sum(values, stream); };

@@ -37,7 +37,7 @@ std::span<float> place_payload(Base& base, const Selection& selection, std::span
     base.executor.place_payload_in(base.view(), selection, tile_first, room.size(), &base.record()->refused);
     return room;
   }
-  const std::uint64_t size = base.executor.place_payload(base.view(), selection, tile_first);
+  const std::uint64_t size = base.executor.place_payload(base.view(), selection, tile_first, base.ranks.base());
   if (size > room.size())
     throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                 std::to_string(room.size()) + " are selected at any step");

@@ -108,8 +108,7 @@ class quantized_exchange {
     }
     const wire_view wire = wire_at(base, buffer);
     codes_.send(pass, base, view, wire, counted_.counts(base), base.sums());
-    if (measures_next_ && !base.is_captured() &&
-        base.executor.read(&base.record()->refused) == 0) {  // measuring waits anyway
+    if (measures_next_ && !base.is_captured() && base.read(&base.record()->refused) == 0) {  // measuring waits anyway
       measures_next_ = false;
       measure(pass, base, view, wire);
     }
@@ -190,7 +189,7 @@ class quantized_exchange {
     codes_.measure(pass, base.executor, view, wire, base.sums());
     measured_.assign(base.tensors.groups(), {});
     base.executor.template visit_segments<2>(base.tensors.first_tiles(), 0, base.tensors.segments().size(), base.sums(),
-                                             [&](std::size_t i, const double* squares) {
+                                             base.ranks.base(), [&](std::size_t i, const double* squares) {
                                                compression_error& of_group =
                                                    measured_[std::as_const(base.tensors).segments()[i].group];
                                                of_group.signal += squares[0];

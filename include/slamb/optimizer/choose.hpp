@@ -197,8 +197,8 @@ choice choice_by_trial(std::span<const parameter> parameters, std::uint64_t elem
   trial<Compressed> compressed(compressed_options, part, how.training_steps);
   const scratch_model model(parameters, part, executor, memory);
   for (std::uint64_t round = 0; round < how.rounds; ++round) {
-    dense.run(ranks, model, backend, executor, how.steps, clock);
-    compressed.run(ranks, model, backend, executor, how.steps, clock);
+    dense.run(ranks, model, backend, how.steps, clock);
+    compressed.run(ranks, model, backend, how.steps, clock);
   }
   const typical_time of_dense = dense.time(ranks, executor, memory);
   const typical_time of_compressed = compressed.time(ranks, executor, memory);

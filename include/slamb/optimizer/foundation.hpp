@@ -130,10 +130,7 @@ class foundation {
     is_captured() ? count_.lose() : count_.add_taken();
   }
   /// Whether the last step was taken. Waits.
-  bool has_taken_last_step() {
-    ranks.base().wait(executor.stream());
-    return executor.read(&record()->was_refused) == 0;
-  }
+  bool has_taken_last_step() const { return read(&record()->was_refused) == 0; }
 
   /// Whether the step will not happen, where that is known without waiting. Where it is not, what follows does nothing.
   bool is_known_to_be_refused() const noexcept {
@@ -144,21 +141,27 @@ class foundation {
   }
 
   /// How many steps have been taken. Waits for all that has been enqueued.
-  std::uint64_t steps() const { return executor.read(&record()->taken); }
+  std::uint64_t steps() const { return read(&record()->taken); }
+
+  /// One value of the backend's memory. Waits.
+  template <class T>
+  T read(const T* from) const {
+    return executor.read(from, ranks.base());
+  }
 
   /// t of the step that is to be taken. Waits, unless it is known.
   /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
   /// @throws std::logic_error if it is captured
   std::uint64_t this_step(const char* needed_for) {
     require_no_capture(needed_for);
-    return count_.next([this] { return steps_with_ranks(); });
+    return count_.next([this] { return steps(); });
   }
   /// Whether holds(t). Waits only where that depends on whether steps were skipped of which nothing is known yet.
   /// @throws std::logic_error as `this_step`
   template <class Predicate>
   bool holds_at_this_step(const Predicate& holds, const char* needed_for) {
     require_no_capture(needed_for);
-    return count_.holds_at_next(holds, [this] { return steps_with_ranks(); });
+    return count_.holds_at_next(holds, [this] { return steps(); });
   }
 
   /// Reads how many of the steps so far have been taken, and does not wait.
@@ -271,14 +274,14 @@ class foundation {
 
   /// Says that the steps from the next on belong to another phase. Waits, unless it is known which the next is.
   void enter_phase(std::string_view name) {
-    phases_.enter(name, count_.next([this] { return steps_with_ranks(); }), ranks.counts());
+    phases_.enter(name, count_.next([this] { return steps(); }), ranks.counts());
   }
 
   statistics report(bool with_norms) const {
     parts.require_closed("statistics()");
     statistics all{.step = steps(),
-                   .skipped_steps = executor.read(&record()->skipped),
-                   .local_skips = executor.read(&record()->left_out),
+                   .skipped_steps = read(&record()->skipped),
+                   .local_skips = read(&record()->left_out),
                    .traffic = ranks.counts()};
     phases_.report(all);
     if (!with_norms) return all;
@@ -296,11 +299,6 @@ class foundation {
   local_reduction local;
 
  private:
-  std::uint64_t steps_with_ranks() {
-    ranks.base().wait(executor.stream());
-    return steps();
-  }
-
   Backend backend_;
   region<segment> segments_;
   region<tile> tiles_;

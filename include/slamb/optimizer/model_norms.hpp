@@ -20,7 +20,7 @@ template <class Base, class T>
 std::vector<double> norms_by_group(const Base& base, std::span<const T> values) {
   std::vector<double> norms(base.tensors.groups(), 0.0);
   for (const segment& s : base.tensors.segments())
-    norms[s.group] += base.executor.sum_of_squares(values.subspan(s.state, s.size));
+    norms[s.group] += base.executor.sum_of_squares(values.subspan(s.state, s.size), base.ranks.base());
   for (double& norm : norms) norm = std::sqrt(norm);
   return norms;
 }
@@ -31,8 +31,8 @@ void visit_squares(const Base& base, const Visit& visit) {
   model_view model = base.view();
   model.refused = nullptr;  // a step that failed may have been refused before
   base.executor.run(norms_of_model{}, model, base.all_tiles(), base.sums());
-  base.executor.template visit_segments<norms_of_model::sums>(base.tensors.first_tiles(), 0,
-                                                              base.tensors.segments().size(), base.sums(), visit);
+  base.executor.template visit_segments<norms_of_model::sums>(
+      base.tensors.first_tiles(), 0, base.tensors.segments().size(), base.sums(), base.ranks.base(), visit);
 }
 
 /// ‖p‖, ‖m‖, ‖v‖ of the whole model.
@@ -49,7 +49,7 @@ norms norms_of(const Base& base) {
 template <class Base>
 double variance_norm(const Base& base) {
   base.executor.run(sum_of_variance{}, base.view(), base.all_tiles(), base.sums());
-  return base.executor.total({base.sums(), base.tensors.tiles().size()});
+  return base.executor.total({base.sums(), base.tensors.tiles().size()}, base.ranks.base());
 }
 
 /// Calls set(tensor, z) for all tensors that are compressed, such that z times the momentum is as large in each, by

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/core/call_scope.hpp"
 #include "slamb/core/saved_state.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/optimizer/learning_rates.hpp"
@@ -24,6 +25,9 @@ class recipe {
   recipe(const recipe&) = delete;
   recipe& operator=(const recipe&) = delete;
   virtual ~recipe() = default;
+
+  /// What must be in force in the thread that calls the rest, or destroys it.
+  virtual call_scope enter() const noexcept = 0;
 
   virtual void step(std::span<const double> rates_by_group) = 0;
   virtual void step(const learning_rates_at& rates) = 0;
@@ -41,24 +45,38 @@ class recipe {
   virtual void set_gradients(std::span<const float* const> gradients) = 0;
 };
 
+/// One call of a recipe.
+class recipe_call {
+ public:
+  explicit recipe_call(recipe& called) noexcept : scope_(called.enter()), called_(&called) {}
+  recipe* operator->() const noexcept { return called_; }
+
+ private:
+  call_scope scope_;
+  recipe* called_;
+};
+
 }  // namespace detail
 
 /// One rank's optimizer over its tensors. Every recipe is one (`lamb<>`, `slamb<>`, `one_bit_adam<>`, …), and can be moved into
 /// one by programs that choose a recipe at run time: `slamb::optimizer any = slamb::lamb<>(parameters);`.
 ///
 /// Moves; the state stays where it is. An optimizer that is moved from can be assigned to or destroyed, and all else throws
-/// std::logic_error. One call at a time, from any thread.
+/// std::logic_error. One call at a time, from any thread. On GPUs each call, the destructor too, makes the device current that
+/// was so at construction, and restores the caller's.
 class optimizer {
  public:
   optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) {
-    if (held_ != nullptr) held_->give_up_step();
+    if (held_ != nullptr) detail::recipe_call(*held_)->give_up_step();
   }
   optimizer& operator=(optimizer&& other) noexcept {
-    held_ = std::move(other.held_);
-    if (held_ != nullptr) held_->give_up_step();
+    std::unique_ptr<detail::recipe> own = std::move(other.held_);  // first, for the other may be this one
+    release();
+    held_ = std::move(own);
+    if (held_ != nullptr) detail::recipe_call(*held_)->give_up_step();
     return *this;
   }
-  virtual ~optimizer() = default;
+  virtual ~optimizer() { release(); }
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and
@@ -67,11 +85,11 @@ class optimizer {
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
-  void step(std::span<const double> rates_by_group) { held("step()").step(rates_by_group); }
+  void step(std::span<const double> rates_by_group) { called("step()")->step(rates_by_group); }
 
   /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
   /// @throws also std::logic_error from 0/1 Adam, whose schedules need the rates on the host
-  void step(const learning_rates_at& rates) { held("step()").step(rates); }
+  void step(const learning_rates_at& rates) { called("step()")->step(rates); }
 
   /// Begins a step that is taken in parts, while gradients are still computed:
   ///
@@ -96,37 +114,42 @@ class optimizer {
   ///
   /// @throws as `step`, before any work; std::system_error if there can be no thread
   void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
-  void begin_step(std::span<const double> rates_by_group) { held("begin_step()").begin_step(rates_by_group); }
-  void begin_step(const learning_rates_at& rates) { held("begin_step()").begin_step(rates); }
+  void begin_step(std::span<const double> rates_by_group) { called("begin_step()")->begin_step(rates_by_group); }
+  void begin_step(const learning_rates_at& rates) { called("begin_step()")->begin_step(rates); }
 
   /// The gradients of tensors first … first + count − 1 are computed, or on CUDA enqueued on the optimizer's stream, and stay
   /// as they are until the step is finished. Ranks may say so in different orders.
   /// @throws std::logic_error without begin_step; std::invalid_argument for tensors that there are not, or that have been
   ///         ready before: nothing has changed then; communicator_error: the step is over, with all state as it was
-  void gradient_ready(std::size_t first, std::size_t count) { held("gradient_ready()").gradient_ready(first, count); }
+  void gradient_ready(std::size_t first, std::size_t count) {
+    called("gradient_ready()")->gradient_ready(first, count);
+  }
 
   /// All gradients are ready, also those of which nothing was said; takes the step.
   /// @throws std::logic_error without begin_step; else as `step`: the step is over then
-  void finish_step() { held("finish_step()").finish_step(); }
+  void finish_step() { called("finish_step()")->finish_step(); }
 
   /// Makes parameters that differ between ranks their mean, for before an evaluation or a save. Between averagings of SLAMB, and
   /// in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
   /// Collective: every rank must call it.
   /// @throws communicator_error
-  void synchronize_parameters() { held("synchronize_parameters()").synchronize_parameters(); }
+  void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
   ///                    time
-  ::slamb::statistics statistics(bool with_norms = false) const { return held("statistics()").report(with_norms); }
-  memory_report memory() const { return held("memory()").memory(); }
+  /// @throws on a device, what the Communicator's `wait` throws where a peer does not come; std::logic_error while steps are
+  ///         captured
+  ::slamb::statistics statistics(bool with_norms = false) const { return called("statistics()")->report(with_norms); }
+  memory_report memory() const { return called("memory()")->memory(); }
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
-  std::vector<std::byte> save_state() const { return held("save_state()").save_state(); }
+  /// @throws as `statistics`
+  std::vector<std::byte> save_state() const { return called("save_state()")->save_state(); }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
-  /// @throws std::invalid_argument that says what does not fit; nothing has changed then
+  /// @throws std::invalid_argument that says what does not fit, and as `statistics`; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    held("load_state()").load_state(saved, options);
+    called("load_state()")->load_state(saved, options);
   }
 
   /// Points tensor number `tensor` at another gradient, in the backend's memory space and of the tensor's size.
@@ -134,7 +157,7 @@ class optimizer {
   ///         overlaps the data of any; std::logic_error if the tensor is ready in an open step, or while steps are captured into
   ///         a graph: nothing has changed then
   void set_gradient(std::size_t tensor, const float* gradient) {
-    held("set_gradient()").set_gradient(tensor, gradient);
+    called("set_gradient()")->set_gradient(tensor, gradient);
   }
 
   /// The same for all tensors at once, for frameworks that allocate gradients anew at each step: one upload on CUDA, where
@@ -156,6 +179,14 @@ class optimizer {
   }
 
  private:
+  detail::recipe_call called(const char* call) const { return detail::recipe_call(held(call)); }
+
+  void release() noexcept {
+    if (held_ == nullptr) return;
+    const detail::call_scope scope = held_->enter();
+    held_.reset();
+  }
+
   std::unique_ptr<detail::recipe> held_;
 };
 

@@ -48,9 +48,6 @@ class scratch_model {
   std::span<const parameter> tensors() const noexcept { return tensors_; }
   std::uint64_t elements() const noexcept { return elements_; }
 
-  /// A value that can be read, to wait for all that has been enqueued before.
-  const float* any() const noexcept { return reinterpret_cast<const float*>(memory_.bytes().data()); }
-
  private:
   // In ±[0.01, 0.02).
   static std::vector<float> made_up_values() {

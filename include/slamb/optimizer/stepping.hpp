@@ -32,6 +32,13 @@ class stepping : public recipe {
       : base_(parameters, options.weight_decay, std::move(ranks), std::move(backend)),
         bucket_bytes_(options.bucket_bytes) {}
 
+  call_scope enter() const noexcept final {
+    if constexpr (requires { base_.executor.enter(); })
+      return base_.executor.enter();
+    else
+      return {};
+  }
+
   void step(std::span<const double> rates_by_group) final { step_with(rates_by_group); }
   void step(const learning_rates_at& rates) override { step_with(rates); }
   void begin_step(std::span<const double> rates_by_group) final { begin_with(rates_by_group); }
@@ -59,15 +66,14 @@ class stepping : public recipe {
 
   std::vector<std::byte> save_state() const final {
     base_.parts.require_closed("save_state()");
-    return save_parts(base_.executor, kind(), base_.ranks.rank(), base_.ranks.size(),
-                      [this](const state_visitor& part) {
-                        const_cast<stepping*>(this)->visit_state(part);  // which save_parts only reads
-                      });
+    return save_parts(base_.executor, kind(), base_.ranks.base(), [this](const state_visitor& part) {
+      const_cast<stepping*>(this)->visit_state(part);  // which save_parts only reads
+    });
   }
 
   void load_state(std::span<const std::byte> saved, const restore_options& options) final {
     base_.parts.require_closed("load_state()");
-    restore_parts(base_.executor, kind(), base_.ranks.rank(), base_.ranks.size(), saved, options,
+    restore_parts(base_.executor, kind(), base_.ranks.base(), saved, options,
                   [this](const state_visitor& part) { visit_state(part); });
     base_.start_from_saved();
     go_on_from_saved(options);

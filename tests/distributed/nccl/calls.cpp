@@ -255,6 +255,9 @@ TEST_CASE("nccl_communicator: wrong ranks and options are named before any call"
   CHECK(text(-1, 3, {}) == "slamb: nccl_communicator: rank = -1, but it must be in [0, 3)");
   CHECK(text(0, 1, {.timeout = std::chrono::milliseconds(0)}) ==
         "slamb: nccl_options::timeout = 0, but it must be > 0 ms");
+  CHECK(text_of(thrown_by([&] {
+          slamb::nccl_communicator(id, 0, 1, {.abort_timeout = std::chrono::milliseconds(0)});
+        })) == "slamb: nccl_options::abort_timeout = 0, but it must be > 0 ms");
   CHECK(text(0, 1, {.poll_interval = std::chrono::microseconds(-1)}) ==
         "slamb: nccl_options::poll_interval = -1, but it must be ≥ 0 µs");
   CHECK(text_of(thrown_by([] { slamb::nccl_communicator::borrow(nullptr); })) ==

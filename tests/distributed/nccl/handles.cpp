@@ -1,4 +1,5 @@
 // Who owns a communicator of NCCL, and what becomes of it.
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -110,6 +111,36 @@ TEST_CASE("nccl_communicator: a destructor aborts where NCCL cannot finalize, an
     nccl.fail(0, "ncclCommDestroy", 1, ncclInternalError);
   }
   check_clean(nccl);
+}
+
+TEST_CASE("nccl_communicator: an abort that never returns hangs neither a call that fails nor a destructor") {
+  slamb::nccl_options options = limited_to(20);
+  options.abort_timeout = std::chrono::milliseconds(1);
+  for (const bool fails : {true, false}) {
+    CAPTURE(fails);
+    library nccl;
+    nccl.hold_aborts();
+    nccl_stand_in::current_device = 3;
+    std::optional<nccl_communicator> communicator;
+    communicator.emplace(nccl_communicator::unique_id(), 0, 1, options);
+    nccl.stay_in_progress(0, for_ever);
+    if (fails) {
+      std::vector<float> values(3);
+      const cudaStream_t stream = nccl.make_stream();
+      const auto thrown = thrown_by([&] { communicator->all_reduce_sum(std::span(values), stream); });
+      CHECK(nccl_error_of(thrown).call() == std::string("ncclAllReduce"));
+      CHECK(communicator->native_handle() == nullptr);
+      CHECK(text_of(thrown_by([&] { communicator->wait(stream); })) == text_of(thrown));
+    }
+    communicator.reset();
+    nccl.wait_for_held_abort();
+    CHECK(nccl.count(0, "ncclCommAbort") == 1);
+    CHECK(nccl.calls(0).back().device == 3);
+    CHECK(nccl.living_communicators() == 1);
+    nccl.end_aborts();
+    check_clean(nccl);
+    nccl_stand_in::current_device = 0;
+  }
 }
 
 TEST_CASE("nccl_communicator: after a failure a destructor has nothing left to do") {

@@ -8,6 +8,7 @@
 namespace nccl_stand_in {
 
 library* current = nullptr;
+thread_local int current_device = 0;
 
 namespace {
 
@@ -24,7 +25,10 @@ library::library() {
   if (current != nullptr) std::abort();
   current = this;
 }
-library::~library() { current = nullptr; }
+library::~library() {
+  end_aborts();
+  current = nullptr;
+}
 
 void library::enter(int rank) {
   const std::lock_guard lock(mutex_);
@@ -33,7 +37,9 @@ void library::enter(int rank) {
 
 cudaStream_t library::make_stream() {
   const std::lock_guard lock(mutex_);
-  return streams_.emplace_back(std::make_unique<CUstream_st>()).get();
+  streams_.push_back(std::make_unique<CUstream_st>());
+  streams_.back()->device = current_device;
+  return streams_.back().get();
 }
 
 void library::let_ranks_meet() {
@@ -58,6 +64,23 @@ void library::report_error(int rank, ncclResult_t result) {
     communicator->error = result;
     communicator->last_error = "told to report an error";
   }
+}
+
+void library::hold_aborts() {
+  const std::lock_guard lock(mutex_);
+  aborts_are_held_ = true;
+}
+
+void library::wait_for_held_abort() {
+  std::unique_lock lock(mutex_);
+  aborts_.wait(lock, [this] { return held_aborts_ > 0; });
+}
+
+void library::end_aborts() {
+  std::unique_lock lock(mutex_);
+  aborts_are_held_ = false;
+  aborts_.notify_all();
+  aborts_.wait(lock, [this] { return held_aborts_ == 0; });
 }
 
 void library::freeze(cudaStream_t stream) {
@@ -115,6 +138,7 @@ ncclResult_t library::record(call made) {
   thread_state& state = here();
   made.rank = state.rank;
   made.depth = state.depth;
+  made.device = current_device;
   const int nth = ++counts_[{made.rank, made.name}];
   ncclResult_t result = ncclSuccess;
   for (const planned_failure& planned : failures_) {

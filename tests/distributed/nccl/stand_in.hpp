@@ -21,6 +21,7 @@ struct CUstream_st {
   int pending = 0;  // launches that are enqueued and not done
   bool frozen = false;
   cudaError_t error = cudaSuccess;
+  int device = 0;
 };
 
 namespace nccl_stand_in {
@@ -35,7 +36,8 @@ struct call {
   std::size_t count = 0;
   ncclDataType_t type = ncclNumTypes;
   ncclRedOp_t op = ncclNumOps;
-  int peer = -1;  // or root
+  int peer = -1;   // or root
+  int device = 0;  // that was current
   ncclComm_t communicator = nullptr;
   cudaStream_t stream = nullptr;
 };
@@ -65,7 +67,7 @@ class library {
 
   /// From now on the calling thread is `rank`; a thread that does not say so is rank 0.
   void enter(int rank);
-  cudaStream_t make_stream();
+  cudaStream_t make_stream();  ///< of the current device
   /// Ranks that make a communicator wait for one another in the call, however few looks they have.
   void let_ranks_meet();
 
@@ -75,6 +77,10 @@ class library {
   void stay_in_progress(int rank, std::uint64_t looks);
   /// Communicators of `rank` report `result` as an asynchronous error.
   void report_error(int rank, ncclResult_t result);
+  /// ncclCommAbort does not return from now on, until `end_aborts` or the library's end, which wait for it.
+  void hold_aborts();
+  void wait_for_held_abort();
+  void end_aborts();
   /// Nothing on `stream` is done from now on.
   void freeze(cudaStream_t stream);
   void fail_stream(cudaStream_t stream, cudaError_t error);
@@ -116,6 +122,9 @@ class library {
   mutable std::mutex mutex_;
   std::condition_variable joined_;
   bool ranks_meet_ = false;
+  std::condition_variable aborts_;
+  bool aborts_are_held_ = false;
+  int held_aborts_ = 0;
   std::vector<call> calls_;
   std::vector<std::string> misuses_;
   std::vector<planned_failure> failures_;
@@ -130,6 +139,8 @@ class library {
 
 /// The one that lives.
 extern library* current;
+/// What cudaGetDevice says in this thread.
+extern thread_local int current_device;
 
 /// Makes the results of a launch that all ranks have posted; `parts` [rank]. False if they do not fit.
 bool execute(const std::vector<launch>& parts);

@@ -54,7 +54,9 @@ struct symbols {
   }
 
   ncclResult_t release(const char* name, ncclComm_t communicator, ncclComm::life state) {
+    library_.here().rank = communicator->rank;  // an abort is a thread's of its own
     const ncclResult_t told = library_.record({.name = name, .communicator = communicator});
+    if (state == ncclComm::life::aborted) hold_abort();
     if (communicator->state == ncclComm::life::destroyed || communicator->state == ncclComm::life::aborted) {
       library_.misuses_.push_back(std::string(name) + " of a communicator that is gone");
       return ncclInvalidArgument;
@@ -64,6 +66,14 @@ struct symbols {
     library_.drop(communicator);
     communicator->state = state;
     return told;
+  }
+
+  void hold_abort() {
+    ++library_.held_aborts_;
+    library_.aborts_.notify_all();
+    library_.aborts_.wait(lock_, [this] { return !library_.aborts_are_held_; });
+    --library_.held_aborts_;
+    library_.aborts_.notify_all();
   }
 
   ncclResult_t look(ncclComm_t communicator, ncclResult_t* result) {
@@ -137,6 +147,7 @@ struct symbols {
 
 }  // namespace nccl_stand_in
 
+using nccl_stand_in::current_device;
 using nccl_stand_in::symbols;
 
 extern "C" {
@@ -227,6 +238,20 @@ ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, nc
 ncclResult_t ncclGroupStart() { return symbols().open_group(); }
 ncclResult_t ncclGroupEnd() { return symbols().close_group(); }
 
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  current_device = device;
+  return cudaSuccess;
+}
+#if CUDART_VERSION >= 12080
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  *device = stream->device;
+  return cudaSuccess;
+}
+#endif
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return symbols().query(stream); }
 cudaError_t cudaGetLastError() { return symbols().clear_error(); }
 const char* cudaGetErrorName(cudaError_t error) {

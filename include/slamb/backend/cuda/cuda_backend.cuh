@@ -30,13 +30,15 @@ inline allocator stream_allocator(cudaStream_t stream) {
 }  // namespace cuda
 
 /// Settings of the CUDA backend: parameters, gradients and state in the memory of the device that is current when the
-/// optimizer is constructed, passes as kernels on one stream.
+/// optimizer is constructed, passes as kernels on one stream. That device is current again in every call of the optimizer.
 ///
 /// A step is enqueued and not waited for. *Determinism*: the same bits from run to run on one kind of device; sums are added
 /// in another order than on the host.
 struct cuda_backend {
-  cudaStream_t stream = nullptr;  ///< of all that the optimizer does; null: the default stream
-  allocator memory{};             ///< two functions, both or neither; neither: cudaMallocAsync
+  cudaStream_t stream = nullptr;  ///< of all that the optimizer does, on that device; null: the default stream
+  /// Two functions, both or neither; neither: cudaMallocAsync. If `deallocate` waits for the device, as cudaFree does, a peer
+  /// that has died hangs the optimizer's destructor, unless the communicator has failed or was aborted before.
+  allocator memory{};
   std::size_t cache_bytes = std::numeric_limits<std::size_t>::max();  ///< as host_backend::cache_bytes; all at once
 
   using stream_type = cudaStream_t;

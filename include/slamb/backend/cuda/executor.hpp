@@ -1,4 +1,5 @@
-// What runs passes on a device: enqueues the kernels, and waits for none of them but where something is read.
+// What runs passes on a device: enqueues the kernels, and waits for none of them but where something is read. It then waits
+// by the communicator, which finds out that a peer has died; a collective of that peer would keep the stream busy for ever.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "slamb/backend/cuda/segment_kernels.hpp"
 #include "slamb/backend/cuda/selected_kernel.hpp"
 #include "slamb/backend/host/late_read.hpp"
+#include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/step_record.hpp"
@@ -37,10 +39,14 @@ class executor {
   /// What a step has found out is known on the device alone.
   static constexpr bool is_synchronous = false;
   using no_error_storage = no_storage;
+  /// The ranks whose collectives may be on the stream.
+  using ranks_type = any_communicator<decltype(std::declval<const Device&>().stream())>;
 
   explicit executor(Device device) : device_(std::move(device)) {}
 
   auto stream() const noexcept { return device_.stream(); }
+  /// What must be in force in a thread that calls the rest, where the device asks for something.
+  auto enter() const noexcept requires(requires(const Device& device) { device.enter(); }) { return device_.enter(); }
   const Device& device() const noexcept { return device_; }
 
   /// Whether what is asked for is recorded, to be done later and again and again, and not done now.
@@ -53,18 +59,24 @@ class executor {
     require_no_capture("brings tables to the device; take a step first that is not captured");
     device_.upload(std::as_bytes(from), std::as_writable_bytes(to).first(from.size_bytes()));
   }
-  /// Waits.
-  /// @throws std::logic_error while steps are captured
-  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
+  /// Waits for all that is on the stream.
+  /// @throws std::logic_error while steps are captured; what `ranks` throw where a peer does not come
+  void wait(const ranks_type& ranks) const {
     require_no_capture("waits for what is on the device");
+    ranks.wait(device_.stream());
+  }
+  /// Waits.
+  /// @throws as `wait`
+  void download(std::span<const std::byte> from, std::span<std::byte> to, const ranks_type& ranks) const {
+    wait(ranks);
     device_.download(from, to);
   }
 
   /// One value. Waits.
   template <class T>
-  T read(const T* from) const {
+  T read(const T* from, const ranks_type& ranks) const {
     T value;
-    download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)));
+    download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)), ranks);
     return value;
   }
   /// The same behind all that has been asked for so far, without waiting: `late` has it when that is done.
@@ -85,9 +97,9 @@ class executor {
   static void invoke(nothing_to_do /*function*/) noexcept {}
 
   /// Waits.
-  double total(std::span<const double> values) const {
+  double total(std::span<const double> values, const ranks_type& ranks) const {
     double sum = 0.0;
-    for (const double value : downloaded(values)) sum += value;
+    for (const double value : downloaded(values, ranks)) sum += value;
     return sum;
   }
   void add_up(std::span<const double> values, double* to) const {
@@ -96,11 +108,11 @@ class executor {
 
   /// Waits, and brings the values to the host.
   template <class Storage>
-  double sum_of_squares(std::span<const Storage> values) const {
+  double sum_of_squares(std::span<const Storage> values, const ranks_type& ranks) const {
     constexpr std::size_t piece = std::size_t{1} << 20U;
     double sum = 0.0;
     for (std::size_t first = 0; first < values.size(); first += piece)
-      for (const Storage x : downloaded(values.subspan(first, std::min(piece, values.size() - first)))) {
+      for (const Storage x : downloaded(values.subspan(first, std::min(piece, values.size() - first)), ranks)) {
         const auto value = static_cast<double>(float_of(x));
         sum += value * value;
       }
@@ -127,10 +139,10 @@ class executor {
 
   /// Waits for the payload's size.
   template <class Selection>
-  std::uint64_t place_payload(const model_view& view, const Selection& selection,
-                              std::span<std::uint64_t> tile_first) const {
+  std::uint64_t place_payload(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
+                              const ranks_type& ranks) const {
     place_payload_in(view, selection, tile_first, std::numeric_limits<std::uint64_t>::max(), nullptr);
-    return read(&tile_first.back());
+    return read(&tile_first.back(), ranks);
   }
 
   /// The same without waiting.
@@ -155,9 +167,9 @@ class executor {
   /// Waits.
   template <int Sums, int Maxima = 0, class Visit>
   void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
-                      const double* of_tiles, const Visit& visit) const {
+                      const double* of_tiles, const ranks_type& ranks, const Visit& visit) const {
     constexpr std::size_t results = Sums + Maxima;
-    const std::vector<double> all = downloaded(std::span(of_tiles, first_tile.back() * results));
+    const std::vector<double> all = downloaded(std::span(of_tiles, first_tile.back() * results), ranks);
     for (std::size_t tensor = first; tensor < last; ++tensor) {
       std::array<double, results> total{};
       for (std::size_t i = first_tile[tensor]; i < first_tile[tensor + 1]; ++i)
@@ -220,9 +232,9 @@ class executor {
   }
 
   template <class T>
-  std::vector<T> downloaded(std::span<const T> values) const {
+  std::vector<T> downloaded(std::span<const T> values, const ranks_type& ranks) const {
     std::vector<T> all(values.size());
-    download(std::as_bytes(values), std::as_writable_bytes(std::span(all)));
+    download(std::as_bytes(values), std::as_writable_bytes(std::span(all)), ranks);
     return all;
   }
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <type_traits>
 
+#include "slamb/backend/cuda/device_guard.hpp"
 #include "slamb/backend/cuda/error.hpp"
 #include "slamb/backend/cuda/late_read.hpp"
 #include "slamb/backend/cuda/side_stream.hpp"
@@ -146,17 +147,19 @@ __global__ void __launch_bounds__(Kernel::threads, blocks_at_once<Kernel>)
   kernel(block);
 }
 
-/// Enqueues kernels on one stream of the current device. Grids are as large as the device holds at once.
+/// Enqueues kernels on one stream of the device that is current when it is made, and must be current whenever it is used.
+/// Grids are as large as the device holds at once.
 class launcher {
  public:
-  /// @throws cuda_error
-  explicit launcher(cudaStream_t stream) : stream_(stream) {
-    int device = 0;
-    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-    check_cuda(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  /// @throws std::invalid_argument if `stream` is of another device; cuda_error
+  explicit launcher(cudaStream_t stream) : stream_(stream), device_(device_of(stream)) {
+    check_cuda(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device_), "cudaDeviceGetAttribute");
   }
 
   cudaStream_t stream() const noexcept { return stream_; }
+
+  /// Makes its device current in this thread until the end of what is returned.
+  ::slamb::detail::call_scope enter() const noexcept { return device_guard(device_); }
 
   /// Whether the stream is being captured into a graph.
   /// @throws cuda_error
@@ -202,6 +205,7 @@ class launcher {
   }
 
   cudaStream_t stream_;
+  int device_;
   int processors_ = 1;
 };
 

@@ -13,6 +13,7 @@
 #include "slamb/backend/host/decoded_tile_runner.hpp"
 #include "slamb/backend/host/selected_tile_runner.hpp"
 #include "slamb/backend/host/thread_pool.hpp"
+#include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/exchange/message_marks.hpp"
 #include "slamb/exchange/scales.hpp"
@@ -21,10 +22,14 @@ namespace slamb::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Runs passes. Everything is done when a call returns. Nothing is done where `model_view::refused` points to what is not 0.
+///
+/// What brings something out of the backend's memory takes the ranks whose collectives may have to be waited for before: here
+/// there are none, for collectives are done when they return.
 class executor {
  public:
   /// What a step has found out can be read at once.
   static constexpr bool is_synchronous = true;
+  using ranks_type = any_communicator<>;
 
   /// @param threads  with the caller's; @param elements  of the model: small ones are not worth a second thread
   executor(unsigned threads, std::uint64_t elements) {
@@ -55,14 +60,17 @@ class executor {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
+  /// All that has been asked for is done.
+  static void wait(const ranks_type& /*ranks*/) noexcept {}
+
   /// Copies out of the backend's memory.
-  static void download(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
+  static void download(std::span<const std::byte> from, std::span<std::byte> to, const ranks_type& /*ranks*/) noexcept {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
   /// One value of the backend's memory, for the few that decide what a step does.
   template <class T>
-  static T read(const T* from) noexcept {
+  static T read(const T* from, const ranks_type& /*ranks*/) noexcept {
     return *from;
   }
   template <class T>
@@ -71,18 +79,14 @@ class executor {
   }
 
   /// The sum of `values`, in order.
-  static double total(std::span<const double> values) noexcept {
-    double sum = 0.0;
-    for (const double value : values) sum += value;
-    return sum;
-  }
+  static double total(std::span<const double> values, const ranks_type& /*ranks*/) noexcept { return sum_of(values); }
 
   /// The same, into the backend's memory; `to` may lie among the values.
-  static void add_up(std::span<const double> values, double* to) noexcept { *to = total(values); }
+  static void add_up(std::span<const double> values, double* to) noexcept { *to = sum_of(values); }
 
   /// Σ x², in order.
   template <class Storage>
-  static double sum_of_squares(std::span<const Storage> values) {
+  static double sum_of_squares(std::span<const Storage> values, const ranks_type& /*ranks*/) {
     double_sum sum;
     std::size_t i = 0;
     for (; i + lanes <= values.size(); i += lanes) sum.add_square(load_floats(values.data() + i));
@@ -122,8 +126,8 @@ class executor {
   /// Finds where each tile's selected elements lie in the payload: `tile_first` [tiles + 1].
   /// @return the payload's size
   template <class Selection>
-  std::uint64_t place_payload(const model_view& view, const Selection& selection,
-                              std::span<std::uint64_t> tile_first) const {
+  std::uint64_t place_payload(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
+                              const ranks_type& /*ranks*/) const {
     const std::size_t tiles = tile_first.size() - 1;
     pool_->for_each(0, tiles, 64, [&](std::size_t i) {
       tile_first[i + 1] = count_selected(selection, view.segments[view.tiles[i].segment], view.tiles[i]);
@@ -139,23 +143,15 @@ class executor {
   void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
                        const Finish& finish) const {
     if (view.refused == nullptr || *view.refused == 0)
-      visit_segments<Sums, Maxima>({view.first_tile, last + 1}, first, last, of_tiles, finish);
+      visit_sums<Sums, Maxima>({view.first_tile, last + 1}, first, last, of_tiles, finish);
   }
 
   /// The same for any function of the host, which waits for the results.
   /// @param first_tile  [tensors + 1] as model_view::first_tile, in host memory
   template <int Sums, int Maxima = 0, class Visit>
   void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
-                      const double* of_tiles, const Visit& visit) const {
-    constexpr std::size_t results = Sums + Maxima;
-    for (std::size_t segment = first; segment < last; ++segment) {
-      std::array<double, results == 0 ? 1 : results> total{};
-      for (std::size_t i = first_tile[segment]; i < first_tile[segment + 1]; ++i) {
-        for (std::size_t s = 0; s < Sums; ++s) total[s] += of_tiles[i * results + s];
-        for (std::size_t s = Sums; s < results; ++s) total[s] = std::max(total[s], of_tiles[i * results + s]);
-      }
-      visit(segment, static_cast<const double*>(total.data()));
-    }
+                      const double* of_tiles, const ranks_type& /*ranks*/, const Visit& visit) const {
+    visit_sums<Sums, Maxima>(first_tile, first, last, of_tiles, visit);
   }
 
   using no_error_storage = no_storage;
@@ -254,6 +250,26 @@ class executor {
   }
 
  private:
+  static double sum_of(std::span<const double> values) noexcept {
+    double sum = 0.0;
+    for (const double value : values) sum += value;
+    return sum;
+  }
+
+  template <int Sums, int Maxima, class Visit>
+  static void visit_sums(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
+                         const double* of_tiles, const Visit& visit) {
+    constexpr std::size_t results = Sums + Maxima;
+    for (std::size_t segment = first; segment < last; ++segment) {
+      std::array<double, results == 0 ? 1 : results> total{};
+      for (std::size_t i = first_tile[segment]; i < first_tile[segment + 1]; ++i) {
+        for (std::size_t s = 0; s < Sums; ++s) total[s] += of_tiles[i * results + s];
+        for (std::size_t s = Sums; s < results; ++s) total[s] = std::max(total[s], of_tiles[i * results + s]);
+      }
+      visit(segment, static_cast<const double*>(total.data()));
+    }
+  }
+
   static std::uint64_t mark_tile(const model_view& view, const tile& t, const row_mask& mask, bool zero_aware,
                                  std::uint16_t* bits) {
     const segment& s = view.segments[t.segment];

@@ -1,0 +1,100 @@
+// The CUDA backend's kernels, interpreted, beside a stream of the stand-in on which collectives are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+#include "slamb/backend/cuda/device_guard.hpp"
+#include "slamb/backend/cuda/executor.hpp"
+#include "slamb/backend/cuda/interpreter.hpp"
+#include "slamb/backend/host/allocator.hpp"
+#include "slamb/core/arena.hpp"
+#include "stand_in.hpp"
+
+namespace nccl_tests {
+
+/// What was asked of a device.
+struct device_log {
+  std::size_t calls = 0;
+  std::size_t strays = 0;  ///< of them, those while another device was current
+
+  void add(int device) {
+    ++calls;
+    strays += nccl_stand_in::current_device == device ? 0 : 1;
+  }
+};
+
+/// Kernels run when they are launched, whatever is on the stream.
+class interpreter_beside_stream {
+ public:
+  /// @param log  outlives this
+  interpreter_beside_stream(cudaStream_t stream, device_log* log)
+      : stream_(stream), device_(slamb::cuda::device_of(stream)), log_(log) {}
+
+  cudaStream_t stream() const noexcept { return stream_; }
+  auto enter() const noexcept { return slamb::cuda::device_guard(device_); }
+  bool is_capturing() const {
+    add_call();
+    return false;
+  }
+  void clear(std::span<std::byte> memory) const {
+    add_call();
+    slamb::cuda::interpreter::clear(memory);
+  }
+  void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
+    add_call();
+    slamb::cuda::interpreter::upload(from, to);
+  }
+  /// @throws std::logic_error where a device would wait for what never ends
+  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
+    add_call();
+    if (cudaStreamQuery(stream_) != cudaSuccess) throw std::logic_error("this would hang");
+    slamb::cuda::interpreter::download(from, to);
+  }
+  template <class Kernel>
+  void launch(const Kernel& kernel, std::size_t work) const {
+    add_call();
+    slamb::cuda::interpreter().launch(kernel, work);
+  }
+
+ private:
+  void add_call() const {
+    if (log_ != nullptr) log_->add(device_);
+  }
+
+  cudaStream_t stream_;
+  int device_;
+  device_log* log_;
+};
+
+struct backend_beside_stream {
+  cudaStream_t stream = nullptr;
+  device_log* log = nullptr;
+  std::size_t cache_bytes = 1U << 20U;
+
+  using stream_type = cudaStream_t;
+  using executor_type = slamb::cuda::executor<interpreter_beside_stream>;
+
+  void validate() const {}
+  executor_type make_executor(std::uint64_t /*elements*/) const {
+    return executor_type(interpreter_beside_stream(stream, log));
+  }
+  slamb::allocator make_allocator() const {
+    const slamb::allocator host = slamb::host::default_allocator();
+    if (log == nullptr) return host;
+    return {.allocate =
+                [host, log = log, home = nccl_stand_in::current_device](std::size_t bytes) {
+                  log->add(home);
+                  return host.allocate(bytes);
+                },
+            .deallocate =
+                [host, log = log, home = nccl_stand_in::current_device](void* memory, std::size_t bytes) {
+                  log->add(home);
+                  host.deallocate(memory, bytes);
+                }};
+  }
+};
+
+}  // namespace nccl_tests
