@@ -50,7 +50,8 @@ class code_exchange {
   }
 
   /// Of the buffer that an exchange needs: what is sent, received, averaged, the mean as floats, what is exchanged whole.
-  /// Padding of messages is never written, and is sent as it is. The buffer must have been initialised, as an arena's memory is.
+  /// An exchange never writes the padding of messages, and sends it as it is: the buffer must have been initialised, as an
+  /// arena's memory is.
   std::uint64_t buffer_bytes() const noexcept { return part(5); }
 
   /// The buffers, with nothing said of tables, errors, masks and the number of the step.
