@@ -46,7 +46,9 @@ class adapter final : public optimizer {
       throw std::logic_error("this recipe takes no learning rates in memory");
   }
   std::vector<std::byte> save_state() const override { return own_.save_state(); }
-  void load_state(std::span<const std::byte> saved) override { own_.load_state(saved); }
+  void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) override {
+    own_.load_state(saved, options);
+  }
   std::uint64_t steps() const override { return own_.statistics().step; }
   std::uint64_t skipped() const override { return own_.statistics().skipped_steps; }
 

@@ -105,3 +105,23 @@ TEST_CASE("device and host: state that one has saved the other loads") {
       CHECK(run(of, second, given).state == half.state);
     }
 }
+
+TEST_CASE("device and host: the state of other ranks goes on alike on both") {
+  for (const recipe& of : recipes) {
+    CAPTURE(of.name);
+    plan given{.shapes = test_support::random_shapes(6, 30), .ranks = 2, .steps = 4};
+    const outcome half = run(of, side::host, given);
+    given.state = half.state;
+    given.state_is_of_others = true;
+    given.parameters = half.parameters;
+    given.first_step = 4;
+    given.steps = 3;
+    for (const int ranks : {1, 2, 3}) {
+      CAPTURE(ranks);
+      given.ranks = ranks;
+      const outcome on_device = run(of, side::device, given);
+      CHECK(on_device.steps == 7);
+      CHECK(nearly_same(on_device, run(of, side::host, given)));
+    }
+  }
+}

@@ -11,6 +11,7 @@
 #include <slamb/communicator/thread_communicator.hpp>
 #include <slamb/core/arena.hpp>
 #include <slamb/core/parameter.hpp>
+#include <slamb/core/saved_state.hpp>
 #include <slamb/optimizer/learning_rates.hpp>
 #include <span>
 #include <vector>
@@ -27,7 +28,7 @@ class optimizer {
   /// @throws std::logic_error where a recipe cannot be captured at all
   virtual void step(const slamb::learning_rates_at& rates) = 0;
   virtual std::vector<std::byte> save_state() const = 0;
-  virtual void load_state(std::span<const std::byte> saved) = 0;
+  virtual void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) = 0;
   virtual std::uint64_t steps() const = 0;    ///< waits
   virtual std::uint64_t skipped() const = 0;  ///< waits
 };

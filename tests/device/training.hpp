@@ -34,6 +34,7 @@ struct plan {
   double learning_rate = 0.01;
   std::optional<std::size_t> nan_step{};  ///< in which rank 0's first gradient has a NaN
   std::span<const std::byte> state{};     ///< to go on from; none: from the start
+  bool state_is_of_others = false;        ///< it is taken without its errors
   std::span<const float> parameters{};    ///< to start from; none: made up
   slamb::allocator memory{};              ///< of the optimizer, on the device; none: the backend's own
   bool is_captured = false;               ///< as ingredients::is_captured
@@ -144,7 +145,7 @@ class rank_of_run {
     }
     ingredients from{tensors, std::move(ranks), on, given.memory, given.is_captured};
     own_ = where == side::device ? of.on_device(std::move(from)) : of.on_host(std::move(from));
-    if (!given.state.empty()) own_->load_state(given.state);
+    if (!given.state.empty()) own_->load_state(given.state, {.from_other_ranks = given.state_is_of_others});
   }
 
   void step(std::size_t number) {

@@ -625,6 +625,39 @@ TEST_CASE("saved state: errors of chunks that lie elsewhere are refused, and lef
   });
 }
 
+TEST_CASE("saved state: errors of other ranks are cleared by copies, which reach the host's memory too") {
+  struct one_rank {
+    int number;
+    int rank() const { return number; }
+    static int size() { return 2; }
+  };
+  struct only_copies {
+    using ranks_type = one_rank;
+    static void wait(const one_rank& /*ranks*/) {}
+    static void upload(std::span<const std::byte> from, std::span<std::byte> to) {
+      REQUIRE(from.size() <= to.size());
+      std::copy(from.begin(), from.end(), to.begin());
+    }
+    static void download(std::span<const std::byte> from, std::span<std::byte> to, const one_rank& /*ranks*/) {
+      upload(from, to);
+    }
+  };
+  std::vector<std::byte> errors((std::size_t{2} << 20U) + 3, std::byte{7});
+  std::vector<std::byte> common(40, std::byte{1});
+  const auto visit = [&](const slamb::state_visitor& part) {
+    part("errors", errors, slamb::state_part::errors);
+    part("nothing", {}, slamb::state_part::errors);
+    part("common", common, slamb::state_part::common);
+  };
+  only_copies executor;
+  const slamb::state_kind kind{};
+  const bytes saved = slamb::save_parts(executor, kind, one_rank{0}, visit);
+  common.assign(common.size(), std::byte{2});
+  slamb::restore_parts(executor, kind, one_rank{1}, saved, {.from_other_ranks = true}, visit);
+  CHECK(std::count(errors.begin(), errors.end(), std::byte{0}) == std::ssize(errors));
+  CHECK(std::count(common.begin(), common.end(), std::byte{1}) == std::ssize(common));
+}
+
 TEST_CASE("saved state: settings may differ, and an optimizer without tensors has a state") {
   const model tensors{{5}, {33}};
   const bytes state = trained(tensors, maker_of<lamb>({})).now().state;

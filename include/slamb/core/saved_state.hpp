@@ -156,6 +156,15 @@ std::vector<std::byte> save_parts(const Executor& executor, const state_kind& ki
   return all;
 }
 
+/// Sets a part of a state to 0. It may be of the host's memory, which on a device a copy reaches, and not what clears the
+/// device's.
+template <class Executor>
+void clear_by_copies(std::span<std::byte> part, const Executor& executor) {
+  const std::vector<std::byte> zeros(std::min(part.size(), std::size_t{1} << 20U));
+  for (; !part.empty(); part = part.subspan(std::min(part.size(), zeros.size())))
+    executor.upload(std::span<const std::byte>(zeros).first(std::min(part.size(), zeros.size())), part);
+}
+
 /// Restores what `save_parts` has saved; nothing is changed unless all of it fits.
 ///
 /// @throws std::invalid_argument that says what does not fit
