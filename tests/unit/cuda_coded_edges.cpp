@@ -225,7 +225,7 @@ class many_messages {
   }
   /// What is invoked after the second collective, with messages that are not marked.
   void end_exchange() {
-    const auto both = slamb::all_in_order(slamb::refuse_alone{&record_}, marks());
+    auto both = slamb::all_in_order(slamb::refuse_alone{&record_}, marks());
     const slamb::cuda::invoke_kernel<decltype(both)> kernel{both};
     on_.launch(kernel, kernel.work());
   }

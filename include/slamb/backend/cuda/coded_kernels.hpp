@@ -167,8 +167,8 @@ struct average_kernel {
   }
 
  private:
-  // Whether any thread finds a mark. Not by `any`: where ptxas (13.0, sm_90) knows that all threads branch alike, it takes 48 to
-  // 64 registers for what follows, and spills some. A maximum is read from shared memory; what follows it takes 31 to 36.
+  // Whether any thread finds a mark. Not by `any`: where ptxas (13.0, sm_90) knows that all threads branch alike, it takes up to
+  // 64 registers for what follows, and spills some. A maximum is read from shared memory, and registers stay as they were.
   template <class Block>
   SLAMB_HOST_DEVICE bool has_to_refuse(Block& block) const {
     return block.maximum([&](unsigned thread) { return refuse.has_to_refuse(thread, threads) ? 1.0F : 0.0F; }) != 0.0F;

@@ -126,8 +126,8 @@ struct invoke_kernel {
     else
       block.first([&] { function(); });
   }
-  template <class Block, class First, class... Rest>
-  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<First, Rest...>& all) {
+  template <class Block, class First, class Second, class... Rest>
+  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<First, Second, Rest...>& all) {
     invoke(block, all.first);
     invoke(block, all.rest);
   }
