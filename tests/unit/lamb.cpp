@@ -193,30 +193,23 @@ TEST_CASE("lamb: synchronize_parameters has nothing to do") {
   CHECK(optimizer.statistics().traffic.total().rounds == 0);
 }
 
-TEST_CASE("set_gradient: the next step reads the new gradient") {
+TEST_CASE("set_gradient and set_gradients: the next step reads the new gradients") {
   const experiment e = make_experiment({{100}, {0}, {33, 1}}, 12, 1, 2);
   const auto expected = test_support::train<lamb>(e, {});
-  replica mine(e.tensors, e.start);
-  slamb::lamb<> optimizer(mine.parameters());
-  for (std::size_t t = 0; t < e.steps(); ++t) {
-    optimizer.set_gradient(0, e.gradients[t][0].data());
-    optimizer.set_gradient(1, nullptr);
-    optimizer.set_gradient(2, e.gradients[t][0].data() + 100);
-    optimizer.step(e.rates[t]);
-    CHECK(test_support::same_bits(mine.values(), expected[t][0]));
-  }
-}
-
-TEST_CASE("set_gradients: the next step reads the new gradients of all tensors") {
-  const experiment e = make_experiment({{100}, {0}, {33, 1}}, 12, 1, 2);
-  const auto expected = test_support::train<lamb>(e, {});
-  replica mine(e.tensors, e.start);
-  slamb::lamb<> optimizer(mine.parameters());
-  for (std::size_t t = 0; t < e.steps(); ++t) {
-    const float* const first = e.gradients[t][0].data();
-    optimizer.set_gradients(std::vector<const float*>{first, nullptr, first + 100});
-    optimizer.step(e.rates[t]);
-    CHECK(test_support::same_bits(mine.values(), expected[t][0]));
+  for (const bool at_once : {false, true}) {
+    CAPTURE(at_once);
+    replica mine(e.tensors, e.start);
+    slamb::lamb<> optimizer(mine.parameters());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      const float* const first = e.gradients[t][0].data();
+      const std::vector<const float*> all{first, nullptr, first + 100};
+      if (at_once)
+        optimizer.set_gradients(all);
+      else
+        for (std::size_t i = 0; i < all.size(); ++i) optimizer.set_gradient(i, all[i]);
+      optimizer.step(e.rates[t]);
+      CHECK(test_support::same_bits(mine.values(), expected[t][0]));
+    }
   }
 }
 
