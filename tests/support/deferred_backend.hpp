@@ -29,6 +29,7 @@ class work_queue {
   std::size_t waits_for_part = 0;
   std::size_t bare_waits = 0;   ///< for a part, without the communicator
   bool peers_are_gone = false;  ///< the communicator throws when it is asked to wait
+  bool reads_fail = false;      ///< the device throws when it is asked to read later
 
   template <class Work>
   void add(Work work) {
@@ -79,7 +80,8 @@ class deferring_interpreter {
     slamb::cuda::interpreter::download(from, to);
   }
   template <class T>
-  static void read_later(const T* from, slamb::late_read<deferred_stream, T>& late) {
+  void read_later(const T* from, slamb::late_read<deferred_stream, T>& late) const {
+    if (queue_->reads_fail) throw slamb::error("the device reads nothing");
     late.start(from);
   }
   template <class Kernel>

@@ -300,3 +300,38 @@ TEST_CASE("run ahead: peers that are gone while a step is open end all that look
     CHECK(queue.done() == done);
   });
 }
+
+TEST_CASE("run ahead: a step whose outcome the device could not be asked for is found by waiting for it") {
+  const experiment e = make(1, 310);
+  trajectory reached[2];
+  std::vector<std::byte> states[2];
+  int failures = 0;
+  for (const bool fails : {false, true})
+    slamb::run_ranks(1, [&](slamb::thread_communicator own) {
+      work_queue queue;
+      replica mine(e.tensors, e.start);
+      optimizer run(mine.parameters(), options_for(true), deferred_communicator(std::move(own)), {.queue = &queue});
+      for (std::size_t t = 0; t < steps; ++t) {
+        CAPTURE(t);
+        for (const bool is_refused : {true, false}) {
+          std::vector<float> gradient = e.gradients[t][0];
+          if (is_refused) gradient[17] = std::nanf("");
+          mine.set_gradient(gradient);
+          try {
+            queue.reads_fail = fails;
+            run.step(0.01);
+          } catch (const slamb::error&) {
+            ++failures;
+          }
+          queue.reads_fail = false;
+          queue.run_to(work_queue::all);
+        }
+        reached[fails ? 1 : 0].push_back({mine.values()});
+      }
+      CHECK(run.statistics().phases.size() == 2);
+      states[fails ? 1 : 0] = run.save_state();
+    });
+  CHECK(test_support::same_bits(reached[0], reached[1]));
+  CHECK(states[0] == states[1]);
+  CHECK(failures > 10);
+}

@@ -53,7 +53,7 @@ inline void abort_within(ncclComm_t communicator, std::chrono::milliseconds limi
       aborting.join();
     else
       aborting.detach();
-  } catch (const std::system_error&) {  // there can be no thread, and nothing has been called yet
+  } catch (...) {  // there can be no thread, and nothing has been called yet
     abort();
   }
 }

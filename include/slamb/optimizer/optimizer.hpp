@@ -165,7 +165,7 @@ class optimizer {
   /// @param gradients  [tensors] pointers, in the order of the tensors; not kept
   /// @throws as `set_gradient`, also if there are not as many as tensors, or if any tensor is ready in an open step: nothing has
   ///         changed then
-  void set_gradients(std::span<const float* const> gradients) { held("set_gradients()").set_gradients(gradients); }
+  void set_gradients(std::span<const float* const> gradients) { called("set_gradients()")->set_gradients(gradients); }
 
  protected:
   explicit optimizer(std::unique_ptr<detail::recipe> made) noexcept : held_(std::move(made)) {}

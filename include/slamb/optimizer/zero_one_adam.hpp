@@ -191,33 +191,39 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_common();
     base_.end_step();
     is_unsettled_ = true;
-    if constexpr (executor_type::is_synchronous)
+    if constexpr (executor_type::is_synchronous) {
       settle();
-    else
+    } else {
+      is_asked_ = false;
       base_.read_steps_later(late_steps_);
+      is_asked_ = true;
+    }
   }
 
   // Finds whether the last step was taken, which decides what comes next. Waits for that step alone.
   void settle() {
     if (!is_unsettled_) return;
     base_.require_no_capture(needs_its_number);
-    if constexpr (!executor_type::is_synchronous) base_.find_steps(late_steps_);
-    is_unsettled_ = false;
+    if constexpr (!executor_type::is_synchronous)
+      if (is_asked_) base_.find_steps(late_steps_);
     if (base_.this_step(needs_its_number) == tau_) go_on();
+    is_unsettled_ = false;
   }
 
-  // A step that might have been refused was taken.
+  // A step that might have been refused was taken. What can fail comes first, and can be done again.
   void go_on() {
     if (is_local_) {
       std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
       differs_ = false;
       return options_.local_schedule.advance(local_state_);
     }
+    const bool is_last = options_.variance_schedule.ends_after(tau_);
+    if (is_last) {
+      if (exchange_.is_active(base_)) exchange_.clear_errors(base_);
+      base_.enter_phase("local steps");
+    }
     options_.variance_schedule.advance(variance_state_, tau_);
-    if (!options_.variance_schedule.ends_after(tau_)) return;
-    if (exchange_.is_active(base_)) exchange_.clear_errors(base_);
-    is_local_ = true;
-    base_.enter_phase("local steps");
+    is_local_ = is_last;
   }
 
   void check_own_gradient() {
@@ -298,6 +304,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   bool refreshes_ = false;  // the variance, in the step that is taken
   bool is_local_ = false;
   bool is_unsettled_ = false;  // it is not known yet whether the last step was taken
+  bool is_asked_ = false;      // late_steps_ will have that
   bool differs_ = false;       // parameters differ between ranks
 };
 

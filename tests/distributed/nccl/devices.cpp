@@ -58,6 +58,7 @@ TEST_CASE("devices: every call has the device of the construction, and leaves th
       [&] { its->save_state(); },
       [&] { its->load_state(state); },
       [&] { its->set_gradient(0, on.gradient.data()); },
+      [&] { its->set_gradients(std::vector<const float*>{on.gradient.data()}); },
       [&] { *its = std::move(*other); },
       [&] { its.reset(); },
   };

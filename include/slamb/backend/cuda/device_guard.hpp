@@ -36,7 +36,8 @@ inline int device_of(cudaStream_t stream) {
 }
 
 /// Makes `device` current in this thread until the end of what is returned, which restores the device before. It throws
-/// nothing: if the runtime fails, what is done with the device fails too, and says so.
+/// nothing: if the runtime fails, what is done with the device fails too, and says so. A thread that has chosen no device has
+/// device 0, and to restore that makes a context there, since CUDA 12: so threads should call cudaSetDevice first.
 /// *Cost*: some ten nanoseconds where the device is current already.
 [[nodiscard]] inline ::slamb::detail::call_scope device_guard(int device) noexcept {
   int before = device;

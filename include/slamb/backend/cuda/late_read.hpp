@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/error.hpp"
+#include "slamb/backend/cuda/pinned_words.hpp"
 #include "slamb/backend/cuda/side_stream.hpp"
 #include "slamb/backend/cuda/stream.hpp"
 #include "slamb/backend/host/late_read.hpp"
@@ -16,22 +17,18 @@ namespace slamb {
 /// read before.
 template <class T>
 class late_read<cudaStream_t, T> {
-  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= cuda::pinned_words::word);
 
  public:
   /// @throws cuda_error
-  explicit late_read(cudaStream_t beside) : side_(beside, 1) {
-    void* memory = nullptr;
-    check_cuda(cudaMallocHost(&memory, sizeof(T)), "cudaMallocHost");
-    value_ = static_cast<T*>(memory);
-  }
+  explicit late_read(cudaStream_t beside) : side_(beside, 1), value_(static_cast<T*>(cuda::pinned_words::lend())) {}
   late_read(const late_read&) = delete;
   late_read& operator=(const late_read&) = delete;
-  /// Waits for nothing, for a stream whose peers have died may never get there. A reading that is not done yet keeps its pinned
-  /// memory for ever, and what the stream is given from now on waits for it, so that `from` may be freed in its order.
+  /// Waits for nothing, for a stream whose peers have died may never get there. A reading that is not done yet keeps its word
+  /// of pinned memory for ever, and what the stream is given from now on waits for it, so that `from` may be freed in its order.
   ~late_read() {
     if (cudaStreamQuery(side_.stream()) == cudaSuccess) {
-      cudaFreeHost(value_);
+      cuda::pinned_words::take_back(value_);
       return;
     }
     static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
@@ -66,7 +63,7 @@ class late_read<cudaStream_t, T> {
   };
 
   side_stream<cudaStream_t, copy> side_;
-  T* value_ = nullptr;  // pinned
+  T* value_;  // pinned
 };
 
 }  // namespace slamb
