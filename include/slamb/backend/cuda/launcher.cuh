@@ -140,8 +140,19 @@ template <class Kernel>
 requires requires { Kernel::blocks_at_once; }
 inline constexpr unsigned blocks_at_once<Kernel> = Kernel::blocks_at_once;
 
+/// Threads that a multiprocessor of any architecture since Turing can hold, and of Turing.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+inline constexpr unsigned threads_at_once = 1024;
+#else
+inline constexpr unsigned threads_at_once = 1536;
+#endif
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::threads, blocks_at_once<Kernel>)
+inline constexpr unsigned least_blocks =
+    blocks_at_once<Kernel>* Kernel::threads <= threads_at_once ? blocks_at_once<Kernel>
+                                                               : threads_at_once / Kernel::threads;
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::threads, least_blocks<Kernel>)
     run_kernel(const __grid_constant__ Kernel kernel) {
   device_block<Kernel::threads> block;
   kernel(block);

@@ -146,11 +146,14 @@ struct selected_elements {
   float fresh_value[Freshness ? size + size / of_thread : 1];  // a gap after sixteen: threads write to different banks
   std::conditional_t<InGroups, groups_of_piece<size, Freshness>, no_groups> groups;
 
-  SLAMB_HOST_DEVICE bool is_selected(std::uint32_t i) const {
-    return ((bits[i / of_thread] >> (i % of_thread)) & 1U) != 0;
-  }
-  SLAMB_HOST_DEVICE std::uint32_t selected_before(std::uint32_t i) const {
-    return before[i / of_thread] + count_of(bits[i / of_thread] & low_bits(i % of_thread));
+  /// What is known of the elements from i on, up to the next multiple of sixteen.
+  struct some_elements {
+    std::uint32_t bits;    ///< bit j: element i + j is selected
+    std::uint32_t before;  ///< how many are selected in front of i
+  };
+  SLAMB_HOST_DEVICE some_elements from(std::uint32_t i) const {
+    const std::uint32_t of_sixteen = bits[i / of_thread], first = i % of_thread;
+    return {of_sixteen >> first, before[i / of_thread] + count_of(of_sixteen & low_bits(first))};
   }
 
   /// Whether the elements of a tensor are looked at in groups.

@@ -31,7 +31,8 @@ struct selected_kernel {
   static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass takes no largest values");
   static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
   static constexpr unsigned threads = 256;
-  static constexpr unsigned blocks_at_once = 4;  ///< 64 registers a thread; of its own choice ptxas spills for sm_100
+  static constexpr unsigned blocks_at_once =
+      Pass::packs != 0 ? 5 : 4;  ///< 48 and 64 registers a thread; of its own choice ptxas spills for sm_100
   using selection_type = resolved_t<Selection>;
   static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
   using age_type = stored_age_t<selection_type>;
@@ -59,7 +60,13 @@ struct selected_kernel {
     for (std::size_t number = tiles.first + block.index(); number < tiles.last; number += block.count()) {
       const tile t = view.tiles[number];
       const segment& s = view.segments[t.segment];
-      tile_under_way under_way{tile_arrays(view, s, t), nullptr, payload.tile_first[number], s.dense};
+      const std::uint64_t place = payload.tile_first[number];
+      tile_under_way under_way{.at = tile_arrays(view, s, t),
+                               .age = nullptr,
+                               .momentum = tile_arrays::at(payload.momentum, place),
+                               .variance = tile_arrays::at(payload.variance, place),
+                               .parameter = tile_arrays::at(payload.parameter, place),
+                               .dense = s.dense};
       if constexpr (stores_ages) under_way.age = static_cast<age_type*>(payload.age) + s.state + t.first;
       const auto constants = pass.constants(t.segment);
       block.each([&](unsigned thread) {
@@ -80,7 +87,7 @@ struct selected_kernel {
           });
           mine[thread] = own;
         });
-        under_way.cursor += selected;
+        under_way.advance(selected);
       }
       if constexpr (Pass::sums > 0) {
         double total[Pass::sums];
@@ -110,9 +117,17 @@ struct selected_kernel {
 
   struct tile_under_way {
     tile_arrays at;
-    age_type* age;         // [elements of the tile], where ages are stored
-    std::uint64_t cursor;  // in the payload, of the piece's first element
+    age_type* age;    // [elements of the tile], where ages are stored
+    float* momentum;  // the planes of the payload, from the piece's first element on
+    float* variance;
+    float* parameter;
     bool dense;
+
+    SLAMB_HOST_DEVICE void advance(std::uint32_t selected) {
+      momentum = tile_arrays::at(momentum, selected);
+      variance = tile_arrays::at(variance, selected);
+      parameter = tile_arrays::at(parameter, selected);
+    }
   };
 
   // Elements i … i + Width − 1 of the piece that begins at element `first` of the tile.
@@ -124,21 +139,22 @@ struct selected_kernel {
     bool selected[Width];
     float fresh[Width];
     t.at.template load<Pass::reads>(e, first + i);
-    for (unsigned j = 0; j < Width; ++j) selected[j] = elements.is_selected(i + j);
+    const auto known = elements.from(i);
+    for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
     if constexpr (Pass::needs_freshness) find_freshness(t, elements, piece, c, first, i, selected, fresh);
-    std::uint64_t place = t.cursor + elements.selected_before(i);
+    std::uint32_t place = known.before;
     for (unsigned j = 0; j < Width; ++j) {
-      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? payload.momentum[place] : 0.0F;
+      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.momentum[place] : 0.0F;
       if constexpr (requires { Pass::receives_lost; })
-        e[j].lost = selected[j] && payload.variance != nullptr ? payload.variance[place] : 0.0F;
+        e[j].lost = selected[j] && payload.variance != nullptr ? t.variance[place] : 0.0F;
       unsent_sums<sums_of<Pass>> unsent{own, !selected[j]};
       selected_lanes<scalar, bool> lane{selected[j], scalar(0.0F)};
       if constexpr (Pass::needs_freshness) lane.freshness = fresh[j];
       pass(e[j], lane, constants, unsent);
       if (selected[j]) {
-        if constexpr ((Pass::packs & stream::momentum) != 0) payload.momentum[place] = e[j].momentum.value;
-        if constexpr ((Pass::packs & stream::variance) != 0) payload.variance[place] = e[j].variance.value;
-        if constexpr ((Pass::packs & stream::parameter) != 0) payload.parameter[place] = e[j].parameter.value;
+        if constexpr ((Pass::packs & stream::momentum) != 0) t.momentum[place] = e[j].momentum.value;
+        if constexpr ((Pass::packs & stream::variance) != 0) t.variance[place] = e[j].variance.value;
+        if constexpr ((Pass::packs & stream::parameter) != 0) t.parameter[place] = e[j].parameter.value;
         ++place;
       }
     }
