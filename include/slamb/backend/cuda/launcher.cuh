@@ -140,7 +140,8 @@ template <class Kernel>
 requires requires { Kernel::blocks_at_once; }
 inline constexpr unsigned blocks_at_once<Kernel> = Kernel::blocks_at_once;
 
-/// Threads that a multiprocessor of any architecture since Turing can hold, and of Turing.
+/// Threads that a multiprocessor holds at once at least: one of Turing, or of a later architecture. A kernel that asks for more
+/// blocks is compiled for those that there is room for.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 inline constexpr unsigned threads_at_once = 1024;
 #else
