@@ -31,9 +31,11 @@ struct selected_kernel {
   static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass takes no largest values");
   static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
   static constexpr unsigned threads = 256;
-  static constexpr unsigned blocks_at_once =
-      Pass::packs != 0 ? 5 : 4;  ///< 48 and 64 registers a thread; of its own choice ptxas spills for sm_100
   using selection_type = resolved_t<Selection>;
+  static constexpr bool is_short =
+      Pass::packs != 0 && (has_selected_before<selection_type> || has_words<selection_type>);  ///< 48 registers suffice
+  static constexpr unsigned blocks_at_once =
+      is_short ? 5 : 4;  ///< 4: 64 registers; of its own choice ptxas spills for sm_100
   static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
   using age_type = stored_age_t<selection_type>;
   using elements_type = selected_elements<threads, Pass::needs_freshness && has_age<selection_type>,
