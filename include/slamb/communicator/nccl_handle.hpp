@@ -12,7 +12,6 @@
 #include <future>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
