@@ -72,7 +72,7 @@ struct already_checked {
 /// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and to say of its chunk.
 template <class Storage, class ServerStorage, class Pass, class Quantizer>
 struct receive_kernel {
-  static constexpr unsigned threads = 512;
+  static constexpr unsigned threads = 256;  ///< with 512, ptxas spills for sm_80
   static constexpr int results = results_of<Pass>();
 
   Pass pass;
@@ -165,7 +165,7 @@ struct receive_kernel {
 /// ‖x‖² and ‖x − x̂‖² of what this rank has sent; 0 of what was exchanged whole.
 template <class Storage, class Pass, class Quantizer>
 struct measure_kernel {
-  static constexpr unsigned threads = 512;
+  static constexpr unsigned threads = 256;
 
   Pass pass;
   Quantizer quantizer;
