@@ -62,6 +62,24 @@ void run_in_nodes(std::string_view kind) {
   exchange();
 }
 
+/// A communicator that outlives the optimizer.
+struct lent_ranks {
+  slamb::mpi_communicator* own;
+
+  int rank() const { return own->rank(); }
+  int size() const { return own->size(); }
+  void all_reduce_sum(std::span<float> values, host_stream stream) const { own->all_reduce_sum(values, stream); }
+};
+
+/// Returns when all ranks have come here, or one of them has left already.
+void wait_for_all(slamb::mpi_communicator& communicator) {
+  try {
+    float one = 1.0F;
+    communicator.all_reduce_sum(std::span<float>(&one, 1), host_stream{});
+  } catch (const slamb::communicator_error&) {  // it has been here
+  }
+}
+
 void run(std::string_view kind) {
   if (kind.starts_with("nodes_")) return run_in_nodes(kind.substr(6));
   // Short where peers are to give up, and so long else that a busy machine does not make them.
@@ -76,7 +94,12 @@ void run(std::string_view kind) {
   if (kind == "other_settings") {
     std::vector<float> gradient(values.size());
     const slamb::parameter tensors[]{{.data = values.data(), .gradient = gradient.data(), .size = values.size()}};
-    slamb::lamb<slamb::mpi_communicator> optimizer(tensors, {.beta1 = is_last ? 0.8 : 0.9}, std::move(communicator));
+    try {
+      slamb::lamb<lent_ranks> optimizer(tensors, {.beta1 = is_last ? 0.8 : 0.9}, lent_ranks{&communicator});
+    } catch (...) {
+      wait_for_all(communicator);  // or a rank that leaves first would be what the others say
+      throw;
+    }
     return;
   }
   if (is_last) {
