@@ -59,6 +59,10 @@ def main():
     parser.add_argument("--bench", required=True, help="path of slamb_bench_gpu")
     parser.add_argument("names", metavar="NAME", nargs="*", default=STEPS, help="a benchmark of it")
     arguments = parser.parse_args()
+    listed = subprocess.run([arguments.bench, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    for name in arguments.names:
+        if name not in listed:
+            parser.error(f"{arguments.bench} has no benchmark {name!r}; it has {', '.join(listed)}")
     if shutil.which("ncu") is None:
         print("skipped: ncu is not on PATH")
         return SKIPPED

@@ -75,8 +75,8 @@ struct block_choice<top_k> {
     return as_word(memory.value[i]) & 0x7FFFFFFFU;
   }
 
-  // Adds the digit of the wanted place to the threshold, and counts off the keys with a higher one. What counts is keys that have
-  // the digits found before.
+  // Adds the digit of the wanted place to the threshold, and counts off the keys with a higher one. Only keys that have the digits
+  // found before are counted.
   template <int Shift, int Bits, class Block>
   SLAMB_HOST_DEVICE static void narrow(Block& block, choice_memory& memory, std::uint32_t count) {
     constexpr std::uint32_t bins = 1U << Bits;
