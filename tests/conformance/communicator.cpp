@@ -20,6 +20,7 @@
 #include "support/odd_communicators.hpp"
 #include "support/thread_nodes.hpp"
 
+namespace communicator_suite {
 namespace {
 
 using namespace test_support::communicator_suite;
@@ -168,3 +169,5 @@ TEST_CASE("communicator suite: its checks see writes outside a buffer") {
   *past = 1.0F;
   CHECK(overrun(result) == "rank 1, element 0: margin written");
 }
+
+}  // namespace communicator_suite

@@ -22,6 +22,7 @@
 #include "support/quadratic.hpp"
 #include "support/selection_history.hpp"
 
+namespace compressor_suite {
 namespace {
 
 using slamb::coordinate;
@@ -483,3 +484,5 @@ TEST_CASE("compressors: a step that is skipped leaves kept ages as they were") {
   };
   CHECK(train(true) == train(false));
 }
+
+}  // namespace compressor_suite

@@ -15,6 +15,7 @@
 #include "support/odd_policies.hpp"
 #include "support/quadratic.hpp"
 
+namespace error_feedback_suite {
 namespace {
 
 using test_support::keeps_and_describes;
@@ -142,3 +143,5 @@ TEST_CASE("error feedbacks: settings that differ among ranks are found by their 
   CHECK_THROWS_AS(train_lamb(2, [](int rank) { return keeps_and_describes{.setting = rank}; }),
                   slamb::disagreement_error);
 }
+
+}  // namespace error_feedback_suite

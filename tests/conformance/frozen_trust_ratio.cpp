@@ -18,6 +18,7 @@
 #include "support/described.hpp"
 #include "support/generate.hpp"
 
+namespace frozen_trust_ratio_suite {
 namespace {
 
 using slamb::candidate;
@@ -425,3 +426,5 @@ TEST_CASE("frozen_trust_ratio: describes each setting") {
   differs({.factor_upper = 3.0}, "factor_upper");
   differs({.factor_change = 0.2}, "factor_change");
 }
+
+}  // namespace frozen_trust_ratio_suite

@@ -24,6 +24,7 @@
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 
+namespace quantizer_suite {
 namespace {
 
 using slamb::segment_scale;
@@ -529,3 +530,5 @@ TEST_CASE("odd quantizers: conform") {
   check(whole_floats{});
   check(ternary{});
 }
+
+}  // namespace quantizer_suite

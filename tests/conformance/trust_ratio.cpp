@@ -45,8 +45,6 @@ struct strict {
   friend strict maximum(strict a, strict b) { return a < b ? b : a; }
 };
 
-}  // namespace trust_ratio_suite
-
 namespace {
 
 using slamb::candidate;
@@ -55,7 +53,6 @@ using slamb::rescaling;
 using slamb::segment_facts;
 using slamb::host::floats;
 using test_support::random_source;
-using trust_ratio_suite::strict;
 
 constexpr std::size_t lanes = slamb::host::lanes;
 constexpr double infinite = std::numeric_limits<double>::infinity();
@@ -500,3 +497,5 @@ TEST_CASE("trust ratios: a policy's own check is asked") {
                                             }),
                   std::invalid_argument);
 }
+
+}  // namespace trust_ratio_suite

@@ -42,9 +42,9 @@ struct keep_the_mean : slamb::pass_without_constants {
 };
 
 /// Memory between two guards.
-class guarded_memory {
+class guarded_bytes {
  public:
-  explicit guarded_memory(std::size_t bytes) : bytes_(bytes), memory_(bytes + 2 * guard) {
+  explicit guarded_bytes(std::size_t bytes) : bytes_(bytes), memory_(bytes + 2 * guard) {
     std::ranges::fill(memory_.all(), mark);
   }
 
@@ -232,7 +232,7 @@ class exchanging_rank {
     base_.plan_sums(2);
     base_.allocate(slamb::agreement("exchanging_rank", setup.tensors.size()));
     for (const auto guard : guards_) std::ranges::fill(base_.memory.view(guard), mark);
-    buffer_ = std::make_unique<guarded_memory>(exchange_->buffer_bytes());
+    buffer_ = std::make_unique<guarded_bytes>(exchange_->buffer_bytes());
     set_variance(setup.variance);
     exchange_->start(base_);
   }
@@ -295,7 +295,7 @@ class exchanging_rank {
     eager_backend made;
     made.threads = setup.threads;
     made.memory.allocate = [this](std::size_t bytes) {
-      arena_ = std::make_unique<guarded_memory>(bytes);
+      arena_ = std::make_unique<guarded_bytes>(bytes);
       return arena_->bytes().data();
     };
     made.memory.deallocate = [](void*, std::size_t) {};
@@ -331,11 +331,11 @@ class exchanging_rank {
 
   replica mine_;
   wire_log log_;
-  std::unique_ptr<guarded_memory> arena_;  // which outlives the arena
+  std::unique_ptr<guarded_bytes> arena_;  // which outlives the arena
   any_exchange::base_type base_;
   std::unique_ptr<any_exchange> exchange_;
   std::vector<slamb::region<std::byte>> guards_;
-  std::unique_ptr<guarded_memory> buffer_;
+  std::unique_ptr<guarded_bytes> buffer_;
   std::uint64_t exchanges_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include "support/allocations.hpp"
 #include "support/thread_nodes.hpp"
 
+namespace allocation_tests {
 namespace {
 
 struct model {
@@ -85,3 +86,5 @@ TEST_CASE("step: the count of allocations can fail") {
   ::operator delete(::operator new(100));  // a call that compilers may not leave out, as they may a new-expression
   CHECK(test_support::allocations() > before);
 }
+
+}  // namespace allocation_tests

@@ -15,6 +15,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace any_communicator_tests {
 namespace {
 
 using slamb::any_communicator;
@@ -195,3 +196,5 @@ TEST_CASE("any_communicator: a training over it has the bits of one over what it
   CHECK(test_support::same_bits(train(std::in_place_type<thread_communicator>),
                                 train(std::in_place_type<any_communicator<>>)));
 }
+
+}  // namespace any_communicator_tests

@@ -18,6 +18,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace bad_input_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -664,3 +665,5 @@ TEST_CASE("bad input: a rank that refuses its own arguments, or has no memory, e
   CHECK(no_memory[1] == "bad_alloc");
   CHECK(contains(no_memory[0], "communicator: slamb: the thread_group failed: rank 1 left"));
 }
+
+}  // namespace bad_input_tests

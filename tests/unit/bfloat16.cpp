@@ -15,6 +15,7 @@
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 
+namespace bfloat16_tests {
 namespace {
 
 using slamb::bfloat16;
@@ -132,3 +133,5 @@ TEST_CASE("storage: arrays of floats by the same names, bit for bit") {
     CHECK(bits_of(part[i]) == (i < 5 ? bits_of(inputs[i]) : 0U));
   }
 }
+
+}  // namespace bfloat16_tests

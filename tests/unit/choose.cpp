@@ -18,6 +18,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace choose_tests {
 namespace {
 
 using slamb::choose_options;
@@ -440,3 +441,5 @@ TEST_CASE("choose: a communicator that fails in the trial ends all ranks alike, 
     }
   }
 }
+
+}  // namespace choose_tests

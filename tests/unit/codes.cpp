@@ -12,6 +12,7 @@
 
 #include "support/generate.hpp"
 
+namespace codes_tests {
 namespace {
 
 using slamb::host::words;
@@ -127,3 +128,5 @@ TEST_CASE("codes: the least significant bit first") {
   CHECK(stored<16>(codes, 0)[margin] == std::byte{0x34});
   CHECK(stored<16>(codes, 0)[margin + 1] == std::byte{0x12});
 }
+
+}  // namespace codes_tests

@@ -19,6 +19,7 @@
 #include "support/cluster.hpp"
 #include "support/every_recipe.hpp"
 
+namespace collectives_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -343,3 +344,5 @@ TEST_CASE("determinism: every recipe has the same bits for one thread and for tw
                                   test_support::train(e, r.make, {.threads = 1})));
   }
 }
+
+}  // namespace collectives_tests

@@ -6,6 +6,7 @@
 
 #include "support/convergence.hpp"
 
+namespace combinations_gradient_tests {
 namespace {
 
 using test_support::left_after;
@@ -90,3 +91,5 @@ TEST_CASE("combinations: LAMB and AdamW miss the minimum with signs whose errors
   CHECK(left_of_lamb<slamb::no_error_feedback>(slamb::sign{}) > missed);
   CHECK(left_of_adamw<slamb::no_error_feedback>(slamb::sign{}) > missed);
 }
+
+}  // namespace combinations_gradient_tests

@@ -9,6 +9,7 @@
 
 #include "support/convergence.hpp"
 
+namespace combinations_one_bit_tests {
 namespace {
 
 using slamb::host_backend;
@@ -70,3 +71,5 @@ TEST_CASE("combinations: a user's block that tiles cannot be cut into is refused
   for (const std::uint32_t block : {0U, 1U, 8U, 24U, 48U, 2048U})
     CHECK_THROWS_WITH_AS(made_with(block), doctest::Contains("a quantizer's block"), std::invalid_argument);
 }
+
+}  // namespace combinations_one_bit_tests

@@ -13,6 +13,7 @@
 #include "slamb/communicator/run_ranks.hpp"
 #include "support/odd_communicators.hpp"
 
+namespace counting_communicator_tests {
 namespace {
 
 using slamb::collective;
@@ -173,3 +174,5 @@ TEST_CASE("counting_communicator: nested ones count alike") {
   CHECK(communicator.counts().total() == communicator.base().counts().total());
   CHECK(communicator.counts().total().elements == 12 + 5 + 12 + 12);
 }
+
+}  // namespace counting_communicator_tests

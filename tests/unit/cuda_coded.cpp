@@ -10,6 +10,7 @@
 #include "support/cuda_coded_sides.hpp"
 #include "support/odd_quantizers.hpp"
 
+namespace cuda_coded_tests {
 namespace {
 
 using namespace test_support;
@@ -43,3 +44,5 @@ TEST_CASE("cuda codes: quantizers of a stranger") {
   compare_all<coded<odd_levels, sum_the_mean, no_storage, float>>(per_tensor<odd_levels>());
   compare_all<coded<odd_blocks, sum_the_mean, float>>(zero_aware_blocks(32));
 }
+
+}  // namespace cuda_coded_tests

@@ -10,6 +10,7 @@
 #include "support/cuda_coded_sides.hpp"
 #include "support/odd_quantizers.hpp"
 
+namespace cuda_coded_blocks_tests {
 namespace {
 
 using namespace test_support;
@@ -32,3 +33,5 @@ TEST_CASE("cuda codes: numbers without a scale") {
   compare_all<coded<slamb::fp16, use_the_loss, no_storage>>({});
   compare_all<coded<odd_floats, sum_the_mean, float>>({});
 }
+
+}  // namespace cuda_coded_blocks_tests

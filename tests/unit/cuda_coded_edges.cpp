@@ -20,6 +20,7 @@
 #include "support/cuda_coded_sides.hpp"
 #include "support/odd_quantizers.hpp"
 
+namespace cuda_coded_edges_tests {
 namespace {
 
 using namespace test_support;
@@ -276,3 +277,5 @@ TEST_CASE("cuda codes: a mark in the message of any of a hundred ranks stops the
   check_marks<ternaries>(2, {});
   check_marks<signs>(99, {});  // which has nothing to average
 }
+
+}  // namespace cuda_coded_edges_tests

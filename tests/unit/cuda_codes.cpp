@@ -25,6 +25,7 @@
 #include "support/cuda_coded_passes.hpp"
 #include "support/generate.hpp"
 
+namespace cuda_codes_tests {
 namespace {
 
 using namespace test_support;
@@ -241,3 +242,5 @@ TEST_CASE(
     CHECK(refuses());
   }
 }
+
+}  // namespace cuda_codes_tests

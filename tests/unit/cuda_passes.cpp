@@ -25,6 +25,7 @@
 #include "support/cuda_model.hpp"
 #include "support/sparse_memory.hpp"
 
+namespace cuda_passes_tests {
 namespace {
 
 using slamb::cuda::interpreter;
@@ -510,3 +511,5 @@ TEST_CASE("CUDA passes: a tensor of more than 2^32 elements") {
   CHECK(not_finite == 1);
   expect_segments_as_host(tensors, 0, 1);  // half a million tiles
 }
+
+}  // namespace cuda_passes_tests

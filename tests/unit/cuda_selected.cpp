@@ -24,6 +24,7 @@
 #include "support/cuda_payload.hpp"
 #include "support/sparse_memory.hpp"
 
+namespace cuda_selected_tests {
 namespace {
 
 using slamb::cuda::interpreter;
@@ -515,3 +516,5 @@ TEST_CASE("CUDA selected elements: groups say what round robin says of each elem
   CHECK(wrong == 0);
   CHECK(groups > 0);
 }
+
+}  // namespace cuda_selected_tests

@@ -12,6 +12,7 @@
 #include "slamb/backend/cuda/interpreter.hpp"
 #include "slamb/backend/cuda/sum_ranks_kernel.hpp"
 
+namespace cuda_sum_ranks_tests {
 namespace {
 
 using slamb::cuda::interpreter;
@@ -90,3 +91,5 @@ TEST_CASE("sum over ranks: shares of ranks are disjoint and are all there is") {
       CHECK(next == n);
     }
 }
+
+}  // namespace cuda_sum_ranks_tests

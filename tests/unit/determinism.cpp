@@ -10,6 +10,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace determinism_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -98,3 +99,5 @@ TEST_CASE("determinism: an optimizer that is moved goes on") {
     CHECK(test_support::same_bits(mine.values(), expected[t][0]));
   }
 }
+
+}  // namespace determinism_tests

@@ -8,6 +8,7 @@
 
 #include "slamb/slamb.hpp"
 
+namespace fading_gradients_tests {
 namespace {
 
 // 3000 steps, of which the first alone has a gradient; no weight decay.
@@ -68,3 +69,5 @@ TEST_CASE("AdamW: a constant gradient makes steps of the learning rate, also whe
   CAPTURE(worst);
   CHECK(worst < 1e-3);
 }
+
+}  // namespace fading_gradients_tests

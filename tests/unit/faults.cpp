@@ -22,6 +22,7 @@
 #include "support/faulty_training.hpp"
 #include "support/watching_communicators.hpp"
 
+namespace faults_tests {
 namespace {
 
 using slamb::communicator_error;
@@ -221,3 +222,5 @@ TEST_CASE("failure: a sum that comes back spoiled is skipped by all ranks") {
     CHECK(run.statistics().skipped_steps == 1);
   });
 }
+
+}  // namespace faults_tests

@@ -19,6 +19,7 @@
 #include "support/made_optimizer.hpp"
 #include "support/recorded_backend.hpp"
 
+namespace graphs_tests {
 namespace {
 
 using test_support::maker_of;
@@ -410,3 +411,5 @@ TEST_CASE("learning rates: more groups than travel at once, and more than travel
     CHECK(data == expected);
   }
 }
+
+}  // namespace graphs_tests

@@ -21,6 +21,7 @@
 #include "support/replica.hpp"
 #include "support/thread_nodes.hpp"
 
+namespace hierarchical_lamb_tests {
 namespace {
 
 using namespace test_support;
@@ -278,3 +279,5 @@ TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks 
   // Ranks of the other node wait for their leader as long, so that either may be the first to give up.
   CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::fault_kind::stalls), {.timeout = 1s}), "after 1000 ms rank "));
 }
+
+}  // namespace hierarchical_lamb_tests

@@ -13,6 +13,7 @@
 #include "support/replica.hpp"
 #include "support/thread_nodes.hpp"
 
+namespace hierarchical_recipes_tests {
 namespace {
 
 using namespace test_support;
@@ -99,3 +100,5 @@ TEST_CASE("hierarchical_communicator: a state saved by one rank of a node goes o
     if (!is_same) throw std::runtime_error("a rank went on to something else");
   });
 }
+
+}  // namespace hierarchical_recipes_tests

@@ -17,6 +17,7 @@
 #include "support/faulty_training.hpp"
 #include "support/odd_policies.hpp"
 
+namespace hostile_exchange_tests {
 namespace {
 
 using slamb::scale_sharing;
@@ -307,3 +308,5 @@ TEST_CASE("hostile: an allocator that fails on one rank ends its peers at once, 
   CHECK(allocated == 1);
   CHECK(freed == 1);
 }
+
+}  // namespace hostile_exchange_tests

@@ -17,6 +17,7 @@
 #include "support/cluster.hpp"
 #include "support/watching_communicators.hpp"
 
+namespace identities_tests {
 namespace {
 
 using slamb::collective;
@@ -461,3 +462,5 @@ TEST_CASE("identity h: a slow decay follows the oracle over 300 steps, and alway
   fresh.beta3 = 1.0;
   CHECK(test_support::worst_error(e, reached, test_support::slamb_oracle(e, fresh)) > 1e-3);
 }
+
+}  // namespace identities_tests

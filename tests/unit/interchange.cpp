@@ -12,6 +12,7 @@
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 
+namespace interchange_tests {
 namespace {
 
 /// What training has made of parameters and state.
@@ -100,3 +101,5 @@ TEST_CASE("interchange: state that one backend has saved the other loads") {
   options.variance_schedule.freeze_step = 3;
   check_both_ways<zero_one_adam>(options);
 }
+
+}  // namespace interchange_tests

@@ -9,6 +9,7 @@
 #include "../support/replay.hpp"
 #include "instances/interpreted.hpp"
 
+namespace interpreted_replay_tests {
 namespace {
 
 using test_support::read_trace;
@@ -74,3 +75,5 @@ TEST_CASE("interpreted kernels: 1-bit Adam, 1-bit LAMB and 0/1 Adam reach the or
     }
   }
 }
+
+}  // namespace interpreted_replay_tests

@@ -11,6 +11,7 @@
 
 #include "support/described.hpp"
 
+namespace intervals_tests {
 namespace {
 
 using slamb::doubling_local_interval;
@@ -200,3 +201,5 @@ TEST_CASE("intervals: describe each setting") {
   CHECK(told_apart_by(every{}, every{.steps = 2}) == "every's steps");
   CHECK(told_apart_by(local{}, local{}) == "no fact");
 }
+
+}  // namespace intervals_tests

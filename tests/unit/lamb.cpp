@@ -15,6 +15,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace lamb_tests {
 namespace {
 
 using test_support::error_of_dense;
@@ -226,3 +227,5 @@ TEST_CASE("replica: a spoiled guard or gradient is seen") {
     CHECK_FALSE(other.intact());
   }
 }
+
+}  // namespace lamb_tests

@@ -15,6 +15,7 @@
 #include "slamb/slamb.hpp"
 #include "support/recorded_backend.hpp"
 
+namespace launches_tests {
 namespace {
 
 /// What one step asked of the device.
@@ -217,3 +218,5 @@ TEST_CASE("launches: set_gradients is one upload, however many tensors there are
   device.end();
   CHECK(counts_of(device.calls) == counts{0, 0, 31, 0});
 }
+
+}  // namespace launches_tests

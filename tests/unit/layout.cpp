@@ -11,6 +11,7 @@
 #include "slamb/core/parameter.hpp"
 #include "support/cluster.hpp"
 
+namespace layout_tests {
 namespace {
 
 using slamb::layout;
@@ -128,3 +129,5 @@ TEST_CASE("layout: gradients may share memory, and neighbours may touch") {
                                                {data.data() + 20, data.data() + 10, 10}};
   CHECK_NOTHROW(layout(touching, 0.0));
 }
+
+}  // namespace layout_tests

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+namespace learning_rate_tests {
 namespace {
 
 using doctest::Approx;
@@ -137,3 +138,5 @@ TEST_CASE("learning-rate schedules: name the value that is out of range") {
   holds(complaint([] { return slamb::linear_warmup{2, slamb::constant{-1.0}}(1); }), "constant::rate = -1");
   CHECK(complaint([] { return slamb::constant{1.0}(1); }) == "nothing was thrown");
 }
+
+}  // namespace learning_rate_tests

@@ -13,6 +13,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace monitoring_tests {
 namespace {
 
 using slamb::host_backend;
@@ -311,3 +312,5 @@ TEST_CASE("monitoring: a measurement is a pass of its own, taken only when asked
   check_cost<one_bit>({.compress_alone = true, .warm_up = {4}}, 6);
   check_cost<zero_one>({.compress_alone = true, .variance_schedule = {6, 2}, .local_schedule = {2, 4}}, 5);
 }
+
+}  // namespace monitoring_tests

@@ -17,6 +17,7 @@
 #include "support/one_bit_cluster.hpp"
 #include "support/watching_communicators.hpp"
 
+namespace one_bit_tests {
 namespace {
 
 using slamb::scale_sharing;
@@ -435,3 +436,5 @@ TEST_CASE("one-bit: rows without a gradient do not move in 10,000 steps, and err
     CHECK(*finally <= 1.5F * *usual);
   });
 }
+
+}  // namespace one_bit_tests

@@ -15,6 +15,7 @@
 #include "support/faulty_training.hpp"
 #include "support/one_bit_cluster.hpp"
 
+namespace one_bit_faults_tests {
 namespace {
 
 using slamb::fault_kind;
@@ -180,3 +181,5 @@ TEST_CASE("failure: a rank that stalls in an exchange ends in an exception on al
     check(static_cast<zero_one*>(nullptr), {.variance_schedule = {.freeze_step = 0}}, round);
   }
 }
+
+}  // namespace one_bit_faults_tests

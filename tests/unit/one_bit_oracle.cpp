@@ -15,6 +15,7 @@
 #error "define SLAMB_TEST_DATA as the path of tests/data"
 #endif
 
+namespace one_bit_oracle_tests {
 namespace {
 
 using oracle::exchange_settings;
@@ -233,3 +234,5 @@ TEST_CASE("one-bit oracle: close calls are seen, and settled") {
   CHECK(settled.run().parameters()[0] != 0.1);
   CHECK(close[0][1] > 0.69e-4F);
 }
+
+}  // namespace one_bit_oracle_tests

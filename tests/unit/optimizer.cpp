@@ -14,6 +14,7 @@
 #include "support/generate.hpp"
 #include "support/replica.hpp"
 
+namespace optimizer_tests {
 namespace {
 
 using slamb::optimizer;
@@ -150,3 +151,5 @@ TEST_CASE("optimizer: is destroyed as what it is") {
   { const std::unique_ptr<optimizer> held = std::make_unique<counting>(mine.parameters(), destroyed); }
   CHECK(destroyed == 1);
 }
+
+}  // namespace optimizer_tests

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+namespace packing_tests {
 namespace {
 
 using slamb::host::count_of;
@@ -96,3 +97,5 @@ TEST_CASE("packing: payloads that end where memory ends are neither read nor wri
     for (std::size_t i = 0; i < lanes; ++i) REQUIRE(got[i] == (has(bits, i) ? x[i] : 0.0F));
   }
 }
+
+}  // namespace packing_tests

@@ -14,6 +14,7 @@
 #include "../../examples/plan/settings.hpp"
 #include "../../examples/plan/shape_file.hpp"
 
+namespace plan_tests {
 namespace {
 
 using slamb::tensor_shape;
@@ -214,3 +215,5 @@ TEST_CASE("shape file: what is wrong is said with file and line") {
                        "no such file: No such file or directory", plan::shape_error);
   CHECK_THROWS_AS(plan::read_shapes(std::filesystem::path(".")), plan::shape_error);
 }
+
+}  // namespace plan_tests

@@ -10,6 +10,7 @@
 
 #include "support/generate.hpp"
 
+namespace plan_network_tests {
 namespace {
 
 using slamb::break_even;
@@ -137,3 +138,5 @@ TEST_CASE("break-even: right at every bandwidth, for any two plans") {
   }
   for (const int count : seen) CHECK(count > 10);
 }
+
+}  // namespace plan_network_tests

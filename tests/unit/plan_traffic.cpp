@@ -16,6 +16,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace plan_traffic_tests {
 namespace {
 
 using slamb::host_backend;
@@ -259,3 +260,5 @@ TEST_CASE("plan: refuses worlds and settings that cannot be") {
   slamb::one_bit_adam<>::options_type one_bit{.warm_up = {0}};
   CHECK_THROWS_AS(slamb::plan_traffic(shapes, one_bit, {2, 4}), std::invalid_argument);
 }
+
+}  // namespace plan_traffic_tests

@@ -18,6 +18,7 @@
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 
+namespace quantizers_tests {
 namespace {
 
 using test_support::random_source;
@@ -189,3 +190,5 @@ TEST_CASE("floating: the codes of fp16 are those of IEEE 754") {
     REQUIRE(code_of(q, value, 1.0F, 0.5F) == code);
   }
 }
+
+}  // namespace quantizers_tests

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+namespace random_tests {
 namespace {
 
 using slamb::philox;
@@ -119,3 +120,5 @@ TEST_CASE("scaled_to: the words of philox fall evenly on any number of bins") {
     CHECK(chi_square > freedom - 5.0 * std::sqrt(2.0 * freedom) - 0.5);
   }
 }
+
+}  // namespace random_tests

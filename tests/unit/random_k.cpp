@@ -13,6 +13,7 @@
 
 #include "support/selection_history.hpp"
 
+namespace random_k_tests {
 namespace {
 
 using slamb::random_k;
@@ -245,3 +246,5 @@ TEST_CASE("random_k: refuses settings out of range, naming them") {
   CHECK_NOTHROW((robin{.k = 1.0 / 65535.0, .block = std::size_t{1} << 20U}.validate()));
   CHECK_NOTHROW((coin{.k = 1e-9}.validate()));
 }
+
+}  // namespace random_k_tests

@@ -14,6 +14,7 @@
 #include "support/allocations.hpp"
 #include "support/refused_training.hpp"
 
+namespace refused_steps_tests {
 namespace {
 
 using test_support::complaints;
@@ -362,3 +363,5 @@ TEST_CASE("backends: reach the same parameters over 50 steps with refused ones i
     CHECK(wrong.text() == "");
   }
 }
+
+}  // namespace refused_steps_tests

@@ -18,6 +18,7 @@
 #error "define SLAMB_TEST_DATA as the path of tests/data"
 #endif
 
+namespace replay_tests {
 namespace {
 
 using test_support::read_trace;
@@ -236,3 +237,5 @@ TEST_CASE("replay: a setting out of the optimizer's range fails with the optimiz
   given.settings.numbers["beta1"] = 1.5;
   CHECK_THROWS_WITH(replay(given), doctest::Contains("beta1 = 1.5"));
 }
+
+}  // namespace replay_tests

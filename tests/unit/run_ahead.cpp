@@ -16,6 +16,7 @@
 #include "support/deferred_backend.hpp"
 #include "support/one_bit_cluster.hpp"
 
+namespace run_ahead_tests {
 namespace {
 
 using test_support::deferred_backend;
@@ -335,3 +336,5 @@ TEST_CASE("run ahead: a step whose outcome the device could not be asked for is 
   CHECK(states[0] == states[1]);
   CHECK(failures > 10);
 }
+
+}  // namespace run_ahead_tests

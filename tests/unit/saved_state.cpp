@@ -18,6 +18,7 @@
 #include "support/quadratic.hpp"
 #include "support/saved_training.hpp"
 
+namespace saved_state_tests {
 namespace {
 
 using slamb::restore_options;
@@ -676,3 +677,5 @@ TEST_CASE("saved state: settings may differ, and an optimizer without tensors ha
     }
   }
 }
+
+}  // namespace saved_state_tests

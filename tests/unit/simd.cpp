@@ -16,6 +16,7 @@
 #include "slamb/core/real.hpp"
 #include "support/generate.hpp"
 
+namespace simd_tests {
 namespace {
 
 using slamb::host::double_sum;
@@ -259,3 +260,5 @@ TEST_CASE("simd: a square that a float cannot hold is exact in a sum") {
   CHECK(std::isnan(broken.total()));
   CHECK(double_sum{}.total() == 0.0);
 }
+
+}  // namespace simd_tests

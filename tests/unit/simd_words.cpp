@@ -15,6 +15,7 @@
 #include "slamb/core/real.hpp"
 #include "support/generate.hpp"
 
+namespace simd_words_tests {
 namespace {
 
 using slamb::host::floats;
@@ -219,3 +220,5 @@ TEST_CASE("simd_words: the absolute value clears the sign, of zero and NaN as we
   CHECK(as_word(absolute(-0.0F)) == 0);
   CHECK(absolute(-2.5F) == 2.5F);
 }
+
+}  // namespace simd_words_tests

@@ -15,6 +15,7 @@
 #include "support/cluster.hpp"
 #include "support/odd_quantizers.hpp"
 
+namespace sparsified_exchange_tests {
 namespace {
 
 using slamb::chain;
@@ -250,3 +251,5 @@ TEST_CASE("chain: a quantizer with a scale by tensor, or one that leaves element
   CHECK_THROWS_WITH_AS(optimizer(tensors, {.compressor = {.sparsifier = {.k = 2.0}}}), doctest::Contains("k = 2"),
                        std::invalid_argument);
 }
+
+}  // namespace sparsified_exchange_tests

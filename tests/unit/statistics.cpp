@@ -16,6 +16,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
+namespace statistics_tests {
 namespace {
 
 using slamb::bytes_sent_by;
@@ -255,3 +256,5 @@ TEST_CASE("memory: one rank of LAMB holds no exchange buffer") {
   CHECK(bytes_for(run.memory(), "exchange") == 0);
   CHECK(run.memory().bytes_per_parameter < 8.1);
 }
+
+}  // namespace statistics_tests

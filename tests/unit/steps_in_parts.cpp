@@ -24,6 +24,7 @@
 #include "support/cluster.hpp"
 #include "support/watching_communicators.hpp"
 
+namespace steps_in_parts_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -348,3 +349,5 @@ TEST_CASE("steps in parts: an optimizer that goes or moves with a step open wait
   second.step(0.1);
   CHECK(second.statistics().step == 1);
 }
+
+}  // namespace steps_in_parts_tests

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+namespace thread_communicator_tests {
 namespace {
 
 using namespace std::chrono_literals;
@@ -693,3 +694,5 @@ TEST_CASE("run_ranks: runs every rank at once and joins them all") {
   });
   CHECK(done == 5);
 }
+
+}  // namespace thread_communicator_tests

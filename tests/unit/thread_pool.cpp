@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+namespace thread_pool_tests {
 namespace {
 
 using slamb::host::thread_pool;
@@ -115,3 +116,5 @@ TEST_CASE("thread_pool: pools come and go, used or not, also on several threads 
   }
   CHECK(wrong == 0);
 }
+
+}  // namespace thread_pool_tests

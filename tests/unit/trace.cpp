@@ -13,6 +13,7 @@
 
 #include "../support/record.hpp"
 
+namespace trace_tests {
 namespace {
 
 using test_support::read_trace;
@@ -264,3 +265,5 @@ TEST_CASE("trace: masks are SLAMB's alone") {
   CHECK_FALSE(std::filesystem::exists(folder.path() / "masks.u8"));
   CHECK(read_trace(folder.path()).masks.empty());
 }
+
+}  // namespace trace_tests

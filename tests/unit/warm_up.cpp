@@ -14,6 +14,7 @@
 
 #include "support/described.hpp"
 
+namespace warm_up_tests {
 namespace {
 
 using slamb::automatic_warm_up;
@@ -234,3 +235,5 @@ TEST_CASE("warm-ups: describe each setting") {
   CHECK(told_apart_by(automatic{}, automatic{.most_steps = 1}) == "automatic_warm_up's most_steps");
   CHECK(told_apart_by(automatic{}, automatic{.interval = 1, .most_steps = 1}) == "several facts");
 }
+
+}  // namespace warm_up_tests

@@ -18,6 +18,7 @@
 #include "support/generate.hpp"
 #include "support/wire_map.hpp"
 
+namespace wire_layout_tests {
 namespace {
 
 using slamb::scale_groups;
@@ -254,3 +255,5 @@ TEST_CASE("wire_layout: how quantizers share their scales") {
   CHECK(is(slamb::scale_groups_of(slamb::bf16{}), scale_groups::none, 0));
   CHECK_FALSE(is(slamb::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 128));
 }
+
+}  // namespace wire_layout_tests
