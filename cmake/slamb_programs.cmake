@@ -91,3 +91,13 @@ function(slamb_compile_quickly)
     set_property(SOURCE ${quick_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "$<$<CONFIG:Release>:-O${quick_LEVEL}>")
   endif()
 endfunction()
+
+# slamb_compile_together(<target> [APART <file>…]): eight sources as one, in half the time of each for itself; for that, each has
+# a namespace of its own. Not those that stay apart.
+function(slamb_compile_together target)
+  cmake_parse_arguments(PARSE_ARGV 1 together "" "" "APART")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SLAMB_TESTS_TOGETHER} UNITY_BUILD_BATCH_SIZE 8)
+  if(together_APART)
+    set_source_files_properties(${together_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()

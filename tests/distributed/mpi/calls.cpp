@@ -13,6 +13,7 @@
 
 #include "world.hpp"
 
+namespace mpi_calls_tests {
 namespace {
 
 using slamb::host_stream;
@@ -147,3 +148,5 @@ TEST_CASE("mpi_communicator: check finds nothing wrong with one that works") {
   CHECK_NOTHROW(communicator.check());
   CHECK(adds_up(communicator));
 }
+
+}  // namespace mpi_calls_tests

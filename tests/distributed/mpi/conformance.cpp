@@ -6,6 +6,7 @@
 
 #include "world.hpp"
 
+namespace mpi_conformance_tests {
 namespace {
 
 using namespace test_support::communicator_suite;
@@ -40,3 +41,5 @@ TEST_CASE("mpi_communicator: conforms for large payloads") {
   check_size<std::uint64_t>(mpi_world{{.message_bytes = 999}}, ranks, large);
   check_size<float>(mpi_world{{.message_bytes = 1 << 30}}, ranks, large);
 }
+
+}  // namespace mpi_conformance_tests

@@ -14,6 +14,7 @@
 #include "support/thread_nodes.hpp"
 #include "world.hpp"
 
+namespace mpi_hierarchy_tests {
 namespace {
 
 using namespace test_support;
@@ -131,3 +132,5 @@ TEST_CASE("split_by_node: optimizers have the bits that they have in nodes of th
   check_same_bits<slamb::lamb>(e, {});
   check_same_bits<slamb::one_bit_lamb>(e, {.warm_up = {4}});
 }
+
+}  // namespace mpi_hierarchy_tests

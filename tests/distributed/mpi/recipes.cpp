@@ -33,6 +33,7 @@ class test_support::rank_memory<process_backend> : public test_support::rank_mem
 
 #include "support/replay.hpp"
 
+namespace mpi_recipes_tests {
 namespace {
 
 const std::vector<std::string> names{"adamw",        "lamb",        "one-bit-adam-fused", "one-bit-adam-per-tensor",
@@ -109,3 +110,5 @@ TEST_CASE("mpi_communicator: every recipe has the bits that it has by threads") 
   check_same_bits<slamb::zero_one_adam<processes>, slamb::zero_one_adam<threads>>(
       [](auto& o) { o.variance_schedule.freeze_step = 6; });
 }
+
+}  // namespace mpi_recipes_tests

@@ -8,6 +8,7 @@
 
 #include "harness.hpp"
 
+namespace nccl_calls_tests {
 namespace {
 
 using names = std::vector<std::string>;
@@ -40,9 +41,12 @@ struct user_half {
 };
 
 }  // namespace
+}  // namespace nccl_calls_tests
 
 template <>
-struct slamb::nccl_type<user_half> : slamb::nccl_element<ncclFloat16, false> {};
+struct slamb::nccl_type<nccl_calls_tests::user_half> : slamb::nccl_element<ncclFloat16, false> {};
+
+namespace nccl_calls_tests {
 
 TEST_CASE("nccl_communicator: one call a collective, with its arguments") {
   rank_alone alone;
@@ -272,3 +276,5 @@ TEST_CASE("nccl_communicator: the longest timeout there is does not overflow") {
   slamb::nccl_communicator communicator(id, 0, 1, {.timeout = std::chrono::milliseconds::max()});
   CHECK(library.count(0, "ncclCommGetAsyncError") == 6);
 }
+
+}  // namespace nccl_calls_tests

@@ -10,6 +10,7 @@
 
 #include "harness.hpp"
 
+namespace nccl_conformance_tests {
 namespace {
 
 using nccl_tests::check_clean;
@@ -221,3 +222,5 @@ TEST_CASE("nccl_communicator suite: the stand-in sees ranks that call different 
   for (const auto& exception : thrown) CHECK(nccl_tests::nccl_error_of(exception).result() == ncclInternalError);
   CHECK(library.misuses() == std::vector<std::string>{"ncclAllReduce: ranks called different collectives"});
 }
+
+}  // namespace nccl_conformance_tests

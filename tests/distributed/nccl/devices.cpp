@@ -11,6 +11,7 @@
 #include "interpreted_stream.hpp"
 #include "slamb/slamb.hpp"
 
+namespace nccl_devices_tests {
 namespace {
 
 using nccl_stand_in::current_device;
@@ -103,3 +104,5 @@ TEST_CASE("devices: a stream of another device than the current one is refused a
   CHECK_NOTHROW(on.make(on.nccl.make_stream()));
 }
 #endif
+
+}  // namespace nccl_devices_tests

@@ -8,6 +8,7 @@
 
 #include "harness.hpp"
 
+namespace nccl_failures_tests {
 namespace {
 
 using names = std::vector<std::string>;
@@ -381,3 +382,5 @@ TEST_CASE("nccl_communicator: an abort that fails changes nothing") {
   check_dead(nccl, communicator, stream, error.what());
   CHECK(nccl.count(0, "ncclCommAbort") == 1);
 }
+
+}  // namespace nccl_failures_tests

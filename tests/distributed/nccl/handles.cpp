@@ -10,6 +10,7 @@
 #include "harness.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 
+namespace nccl_handles_tests {
 namespace {
 
 using names = std::vector<std::string>;
@@ -325,3 +326,5 @@ TEST_CASE("nccl_communicator: another communicator can wrap it") {
   }
   check_clean(nccl);
 }
+
+}  // namespace nccl_handles_tests

@@ -11,6 +11,7 @@
 #include "interpreted_stream.hpp"
 #include "slamb/slamb.hpp"
 
+namespace nccl_optimizers_tests {
 namespace {
 
 using nccl_stand_in::library;
@@ -126,3 +127,5 @@ TEST_CASE("optimizers over NCCL: a peer that has died ends a step that is measur
     its.step(1e-3);
   });
 }
+
+}  // namespace nccl_optimizers_tests

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <stdexcept>
 
+namespace nccl_processes_tests {
 namespace {
 
 constexpr int ranks = 3;
@@ -66,3 +67,5 @@ TEST_CASE("processes: nobody waits for a value that rank 0 does not send") {
   const auto fails = [&](int rank) { return value.share(rank, []() -> int { throw std::runtime_error("no value"); }); };
   CHECK(processes::run(ranks, fails) == 1);
 }
+
+}  // namespace nccl_processes_tests
