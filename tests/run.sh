@@ -135,11 +135,13 @@ configure_and_build() {
 # What cmake is told beside the preset, for a part of the suite.
 part_of_clang=(
   -DSLAMB_COMPILE_TESTS=OFF
+  -DSLAMB_INSTANCES_INTERPRETED=OFF  # which no test of this part has
   "-DSLAMB_TESTS_ONLY=bfloat16|codes|compressor|cuda_(codes|passes|sum_ranks)|frozen_trust_ratio|lamb|one_bit|packing|quantizers?|random|random_k|replay|simd|simd_words|slamb_optimizer|top_k|trust_ratio|uniform|zero_one_adam"
 )
 part_of_asan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
+  -DSLAMB_INSTANCES_INTERPRETED=OFF
   # Without checks of null pointers, which crash anyway, and of alignment: a third of the time of compiling.
   "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer"
   "-DSLAMB_TESTS_ONLY=codes|communicator|counting_communicator|cuda_(codes|passes)|error_feedback|hierarchical_communicator|lamb|layout|packing|quantizers?|random_k|saved_state|simd|simd_words|slamb_optimizer|thread_(communicator|pool)|top_k|trace|uniform|wire_layout|zero_one_adam"

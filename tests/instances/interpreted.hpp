@@ -4,6 +4,7 @@
 #include "slamb/backend/cuda/interpreted_backend.hpp"
 #include "slamb/slamb.hpp"
 
+#if defined(SLAMB_INSTANCES_INTERPRETED)
 namespace slamb::detail {
 
 #define SLAMB_RECIPE(...) extern template struct recipe_maker<__VA_ARGS__>;
@@ -11,3 +12,4 @@ namespace slamb::detail {
 #undef SLAMB_RECIPE
 
 }  // namespace slamb::detail
+#endif
