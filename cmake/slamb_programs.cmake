@@ -92,8 +92,8 @@ function(slamb_compile_quickly)
   endif()
 endfunction()
 
-# slamb_compile_together(<target> [APART <file>…]): eight sources as one, in half the time of each for itself; for that, each has
-# a namespace of its own. Not those that stay apart.
+# slamb_compile_together(<target> [APART <file>…]): eight sources as one, so that what they share is compiled once; for that, each
+# has a namespace of its own. Not those that stay apart.
 function(slamb_compile_together target)
   cmake_parse_arguments(PARSE_ARGV 1 together "" "" "APART")
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SLAMB_TESTS_TOGETHER} UNITY_BUILD_BATCH_SIZE 8)
