@@ -7,17 +7,11 @@
 #include <functional>
 #include <set>
 #include <slamb/core/config.hpp>
-#include <stdexcept>
 #include <string>
-#include <string_view>
+
+#include "usage_error.hpp"
 
 namespace option_checks {
-
-/// A wrong command line.
-class usage_error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// What --version prints.
 inline std::string version_text(const std::string& program) {
@@ -59,14 +53,6 @@ inline CLI::Validator number_in(const std::string& range, double least, double m
 
 inline CLI::Validator file_name() {
   return expecting("the name of a file", [](const std::string& path) { return !path.empty(); });
-}
-
-/// "a, b, c"
-template <class Names>
-std::string joined(const Names& names) {
-  std::string all;
-  for (const auto& name : names) all += (all.empty() ? "" : ", ") + std::string(name);
-  return all;
 }
 
 template <class Names>

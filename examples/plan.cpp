@@ -45,11 +45,10 @@ void run(const plan::settings& chosen) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
   try {
-    try {
-      run(plan::parse_command_line(argc, argv, plan::optimizer_names()));
-    } catch (const CLI::Success&) {  // help or the version was asked for
+    if (const std::optional<plan::settings> chosen = plan::parse_command_line(argc, argv, plan::optimizer_names()))
+      run(*chosen);
+    else
       require_written();
-    }
     return 0;
   } catch (const plan::usage_error& error) {
     std::cerr << "slamb_plan: " << error.what() << "\nslamb_plan --help says the options\n";

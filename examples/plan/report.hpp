@@ -1,181 +1,29 @@
 // What the program tells: the table, and the JSON document.
 #pragma once
 
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "../text_table.hpp"
 #include "forecast.hpp"
 #include "settings.hpp"
 
 namespace plan {
 
-namespace detail {
-
-inline std::string formatted(const char* format, auto... values) {
-  char text[128];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
 /// "336,232,258"
-inline std::string grouped(std::uint64_t value) {
-  std::string text = std::to_string(value);
-  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
-  return text;
-}
+std::string grouped(std::uint64_t value);
 
 /// Three digits and a unit.
-inline std::string bytes_text(double bytes) {
-  constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-  std::size_t unit = 0;
-  for (; bytes >= 999.5 && unit + 1 < std::size(units); ++unit) bytes /= 1000.0;
-  const int digits = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
-  return formatted("%.*f %s", digits, bytes, units[unit]);
-}
-
-inline std::string times_text(double times) { return std::isfinite(times) ? formatted("%.2fx", times) : "-"; }
-
-inline double gigabits(double bytes_per_second) { return bytes_per_second * 8e-9; }
-
-/// Three digits, and all of what comes before the point.
-inline std::string gigabits_text(double bytes_per_second) {
-  const double value = gigabits(bytes_per_second);
-  return formatted(value < 999.5 ? "%.3g Gbit/s" : "%.0f Gbit/s", value);
-}
-
-inline std::string break_even_text(const slamb::break_even& b) {
-  switch (b.beats) {
-    case slamb::break_even::always:
-      return "always";
-    case slamb::break_even::below:
-      return "< " + gigabits_text(b.bandwidth);
-    case slamb::break_even::above:
-      return "> " + gigabits_text(b.bandwidth);
-    case slamb::break_even::never:
-      break;
-  }
-  return "never";
-}
-
-inline nlohmann::ordered_json break_even_json(const slamb::break_even& b) {
-  constexpr const char* names[] = {"always", "never", "below", "above"};
-  nlohmann::ordered_json json{{"beats", names[b.beats]}};
-  if (b.bandwidth > 0.0) json["bytes_per_second"] = b.bandwidth;
-  return json;
-}
-
-inline nlohmann::ordered_json traffic_json(const slamb::traffic& t) {
-  return {
-      {"rounds", t.rounds}, {"elements", t.elements}, {"payload_bytes", t.payload_bytes}, {"sent_bytes", t.sent_bytes}};
-}
-
-inline nlohmann::ordered_json settings_json(const settings& chosen, tensor_span tensors) {
-  const slamb::network& net = chosen.network;
-  nlohmann::ordered_json json;
-  json[chosen.shapes.empty() ? "model" : "shapes"] = chosen.shapes.empty() ? chosen.model : chosen.shapes;
-  json.update({{"parameters", slamb::elements_of(tensors)},
-               {"tensors", tensors.size()},
-               {"optimizers", chosen.optimizers},
-               {"steps", chosen.steps},
-               {"ranks", chosen.ranks},
-               {"value_bytes", chosen.value_bytes},
-               {"k", chosen.k},
-               {"local_steps", chosen.local_steps},
-               {"warmup_steps", chosen.warmup()},
-               {"freeze_step", chosen.freeze()},
-               {"variance_update_scaler", chosen.variance_update_scaler},
-               {"local_step_scaler", chosen.local_step_scaler},
-               {"local_step_clipper", chosen.local_step_clipper},
-               {"bandwidth_bytes_per_second", net.bandwidth},
-               {"latency_seconds", net.latency},
-               {"ranks_per_node", net.ranks_per_node},
-               {"node_bandwidth_bytes_per_second", net.node_bandwidth},
-               {"memory_bandwidth_bytes_per_second", chosen.memory_bandwidth},
-               {"compute_seconds", chosen.compute_seconds}});
-  return json;
-}
-
-inline nlohmann::ordered_json forecast_json(const forecast& f, std::uint64_t steps) {
-  const slamb::traffic_counts& traffic = f.moved.traffic;
-  nlohmann::ordered_json kinds;
-  kinds["all_reduce"] = traffic_json(traffic[slamb::collective::all_reduce]);
-  kinds["all_gather"] = traffic_json(traffic[slamb::collective::all_gather]);
-  kinds["all_to_all"] = traffic_json(traffic[slamb::collective::all_to_all]);
-  kinds["broadcast"] = traffic_json(traffic[slamb::collective::broadcast]);
-  const slamb::traffic total = traffic.total();
-  return {{"optimizer", f.optimizer},
-          {"sent_bytes", total.sent_bytes},
-          {"sent_bytes_per_step", static_cast<double>(total.sent_bytes) / static_cast<double>(steps)},
-          {"rounds", total.rounds},
-          {"collectives", kinds},
-          {"times_less_than_fp16", f.less_than_half},
-          {"times_less_than_fp32", f.less_than_single},
-          {"memory_bytes", f.moved.memory_bytes},
-          {"exchange_seconds", f.exchange_seconds},
-          {"memory_seconds", f.memory_seconds},
-          {"step_seconds", f.step_seconds},
-          {"scaling_efficiency", f.efficiency},
-          {"faster_than_fp16", break_even_json(f.beats_half)},
-          {"faster_than_fp32", break_even_json(f.beats_single)}};
-}
-
-}  // namespace detail
+std::string bytes_text(double bytes);
 
 /// Says what is planned.
-inline void print_settings(std::ostream& out, const settings& chosen, tensor_span tensors) {
-  const slamb::network& net = chosen.network;
-  out << (chosen.shapes.empty() ? chosen.model : chosen.shapes) << ": " << detail::grouped(slamb::elements_of(tensors))
-      << " parameters in " << tensors.size() << " tensors; " << detail::grouped(chosen.steps) << " steps on "
-      << chosen.ranks << " ranks\n"
-      << detail::formatted("network: %d ranks a node, %g Gbit/s a node's link, %g us a hop, %g GB/s inside a node\n",
-                           net.ranks_per_node, detail::gigabits(net.bandwidth), net.latency * 1e6,
-                           net.node_bandwidth * 1e-9)
-      << detail::formatted(
-             "a step: %g ms of forward and backward, the optimizer at %g GB/s of memory, the exchange; one after "
-             "another\n",
-             chosen.compute_seconds * 1e3, chosen.memory_bandwidth * 1e-9)
-      << detail::formatted(
-             "SLAMB: k = %g, H = %llu; 1-bit: %llu steps of warm-up; 0/1 Adam: variance frozen at %llu; "
-             "sums in %llu bytes a value\n\n",
-             chosen.k, static_cast<unsigned long long>(chosen.local_steps),
-             static_cast<unsigned long long>(chosen.warmup()), static_cast<unsigned long long>(chosen.freeze()),
-             static_cast<unsigned long long>(chosen.value_bytes));
-}
+void print_settings(std::ostream& out, const settings& chosen, tensor_span tensors);
 
 /// One line for each optimizer.
-inline void print_table(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts) {
-  text_table<10> table({14, 12, 12, 11, 11, 12, 11, 12, 18, 18});
-  table.add({"", "sent", "sent", "less than", "less than", "", "", "scaling", "faster than", "faster than"});
-  table.add({"optimizer", "a step", "in all", "fp16 LAMB", "fp32 LAMB", "rounds", "ms a step", "efficiency",
-             "fp16 LAMB at", "fp32 LAMB at"});
-  for (const forecast& f : forecasts) {
-    const auto sent = static_cast<double>(f.moved.traffic.total().sent_bytes);
-    table.add({f.optimizer, detail::bytes_text(sent / static_cast<double>(chosen.steps)), detail::bytes_text(sent),
-               detail::times_text(f.less_than_half), detail::times_text(f.less_than_single),
-               detail::grouped(f.moved.traffic.total().rounds), detail::formatted("%.1f", f.step_seconds * 1e3),
-               detail::formatted("%.1f %%", 100.0 * f.efficiency), detail::break_even_text(f.beats_half),
-               detail::break_even_text(f.beats_single)});
-  }
-  table.write(out);
-  out << "(sent: by one rank, to the network or inside its node; rounds: collectives; ms a step: the mean; efficiency: "
-         "part of a step that computes;\n faster than dense LAMB on links of that bandwidth, all else as it is)\n";
-}
+void print_table(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts);
 
 /// Settings and every forecast; numbers that are not finite are null.
-inline void write_json(std::ostream& out, const settings& chosen, tensor_span tensors,
-                       const std::vector<forecast>& forecasts) {
-  nlohmann::ordered_json document;
-  document["settings"] = detail::settings_json(chosen, tensors);
-  document["plans"] = nlohmann::ordered_json::array();
-  for (const forecast& f : forecasts) document["plans"].push_back(detail::forecast_json(f, chosen.steps));
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-}
+void write_json(std::ostream& out, const settings& chosen, tensor_span tensors, const std::vector<forecast>& forecasts);
 
 }  // namespace plan

@@ -104,8 +104,8 @@ int run_program(int argc, char** argv, train::processes* ranks) {
     const std::vector<std::string_view> optimizers = train::optimizer_names();
     const std::vector<std::string_view> compressors = train::compressor_names();
     const int size = ranks == nullptr ? 0 : ranks->size();
-    return run(train::parse_command_line(argc, argv, {optimizers, compressors}, size), ranks);
-  } catch (const CLI::Success&) {  // help or the version was asked for
+    const std::optional<settings> chosen = train::parse_command_line(argc, argv, {optimizers, compressors}, size);
+    if (chosen) return run(*chosen, ranks);
     require_written();
   } catch (const train::usage_error& error) {
     if (ranks == nullptr || ranks->rank() == 0)

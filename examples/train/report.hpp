@@ -1,17 +1,8 @@
 // What the program tells: the table, the JSON document, and the curves as CSV.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <iomanip>
-#include <nlohmann/json.hpp>
 #include <ostream>
-#include <sstream>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "digits.hpp"
@@ -21,280 +12,23 @@
 
 namespace train {
 
-namespace detail {
-
-struct summary {
-  double mean = 0.0;
-  double deviation = 0.0;  ///< of the sample; 0 for a single value
-};
-
-/// Over the outcomes of one optimizer, of what `value` takes from each.
-template <class Value>
-summary summarize(const std::vector<outcome>& outcomes, const std::string& optimizer, Value value) {
-  std::vector<double> values;
-  for (const outcome& o : outcomes) {
-    if (o.optimizer == optimizer) values.push_back(static_cast<double>(value(o)));
-  }
-  const auto count = static_cast<double>(values.size());
-  summary result;
-  for (const double x : values) result.mean += x / count;
-  double squares = 0.0;
-  for (const double x : values) squares += (x - result.mean) * (x - result.mean);
-  if (values.size() > 1) result.deviation = std::sqrt(squares / (count - 1.0));
-  return result;
-}
-
-inline std::string formatted(const char* format, auto... values) {
-  char text[128];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
-inline std::string loss_text(double loss) {
-  if (!std::isfinite(loss)) return std::isnan(loss) ? "nan" : "inf";
-  return loss < 1e5 ? formatted("%.5f", loss) : formatted("%.3g", loss);
-}
-
-/// Pads to `width` columns on the left, by one blank at least; the ± sign is two bytes in one column.
-inline std::string right_aligned(const std::string& text, std::size_t width) {
-  const auto columns = text.size() - static_cast<std::size_t>(std::ranges::count(text, '\xC2'));
-  return std::string(columns < width ? width - columns : 1, ' ') + text;
-}
-
-inline std::string hexadecimal(std::uint64_t value) {
-  std::ostringstream text;
-  text << std::hex << std::setw(16) << std::setfill('0') << value;
-  return text.str();
-}
-
 /// What dense LAMB sends in as many steps: it is the measure of the others.
-inline double bytes_of_lamb(std::uint64_t steps, int ranks) {
-  const std::uint64_t gradient = parameters_of_network() * sizeof(float);
-  return static_cast<double>(steps * slamb::bytes_sent_by(slamb::collective::all_reduce, gradient, ranks));
-}
-
-inline nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<optimizer_entry>& entries,
-                                            const split_digits& data) {
-  nlohmann::ordered_json json{{"optimizers", nlohmann::ordered_json::array()}};
-  for (const optimizer_entry& entry : entries) json["optimizers"].push_back(entry.name);
-  json.update({{"ranks", chosen.ranks},
-               {"batch", chosen.batch},
-               {"steps", chosen.steps},
-               {"schedule", chosen.schedule},
-               {"warmup", chosen.warmup_steps()},
-               {"weight_decay", chosen.weight_decay},
-               {"seed", chosen.seed},
-               {"seeds", chosen.seeds},
-               {"held_out", chosen.held_out},
-               {"k", chosen.k},
-               {"block", chosen.block},
-               {"beta3", chosen.beta3},
-               {"local_steps", chosen.local_steps},
-               {"one_bit_epsilon", chosen.one_bit_epsilon},
-               {"one_bit_warmup", chosen.one_bit_warmup_steps()},
-               {"one_bit_threshold", nullptr},
-               {"freeze_step", chosen.variance_freeze_step()},
-               {"variance_update_scaler", chosen.variance_update_scaler},
-               {"local_step_scaler", chosen.local_interval_scaler()},
-               {"local_step_clipper", chosen.local_step_clipper},
-               {"data", chosen.data},
-               {"training_rows", data.training.rows()},
-               {"test_rows", data.test.rows()},
-               {"layer_widths", layer_widths}});
-  if (chosen.one_bit_threshold) json["one_bit_threshold"] = *chosen.one_bit_threshold;
-  return json;
-}
-
-/// By kind of collective, those that there were.
-inline nlohmann::ordered_json traffic_json(const slamb::traffic_counts& traffic) {
-  constexpr std::pair<slamb::collective, const char*> kinds[] = {{slamb::collective::all_reduce, "all_reduce"},
-                                                                 {slamb::collective::all_gather, "all_gather"},
-                                                                 {slamb::collective::all_to_all, "all_to_all"},
-                                                                 {slamb::collective::broadcast, "broadcast"}};
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const auto& [kind, name] : kinds) {
-    if (traffic[kind].rounds == 0) continue;
-    json[name] = {{"rounds", traffic[kind].rounds}, {"sent_bytes", traffic[kind].sent_bytes}};
-  }
-  return json;
-}
-
-inline nlohmann::ordered_json phases_json(const slamb::statistics& statistics) {
-  nlohmann::ordered_json phases = nlohmann::ordered_json::array();
-  for (const slamb::phase_statistics& phase : statistics.phases) {
-    const slamb::traffic total = phase.traffic.total();
-    phases.push_back({{"name", phase.name},
-                      {"first_step", phase.first_step},
-                      {"sent_bytes", total.sent_bytes},
-                      {"rounds", total.rounds},
-                      {"collectives", traffic_json(phase.traffic)}});
-  }
-  return phases;
-}
-
-/// null: there was no warm-up that could end, or it did not.
-inline nlohmann::ordered_json warm_up_json(const slamb::warm_up_decision& decision) {
-  if (decision.ended_after == 0) return nullptr;
-  return {{"ended_after", decision.ended_after}, {"variance_ratio", decision.variance_ratio}};
-}
-
-/// null: there was nothing to choose from, or no trial.
-inline nlohmann::ordered_json choice_json(const slamb::choice& made) {
-  if (made.trial_steps == 0) return nullptr;
-  return {{"kept", made.is_compressed ? "compressed" : "dense"},
-          {"dense_seconds", made.dense_seconds},
-          {"compressed_seconds", made.compressed_seconds},
-          {"trial_steps", made.trial_steps},
-          {"trial_elements", made.trial_elements}};
-}
-
-inline nlohmann::ordered_json outcome_json(const outcome& result) {
-  const slamb::traffic total = result.statistics.traffic.total();
-  return {{"optimizer", result.optimizer},
-          {"seed", result.seed},
-          {"learning_rate", result.learning_rate},
-          {"steps", result.statistics.step},
-          {"skipped_steps", result.statistics.skipped_steps},
-          {"local_skips", result.statistics.local_skips},
-          {"final_loss", result.final_loss},
-          {"test_accuracy", result.test_accuracy},
-          {"sent_bytes", total.sent_bytes},
-          {"rounds", total.rounds},
-          {"collectives", traffic_json(result.statistics.traffic)},
-          {"phases", phases_json(result.statistics)},
-          {"warm_up", warm_up_json(result.statistics.warm_up)},
-          {"choice", choice_json(result.statistics.chosen)},
-          {"seconds", result.seconds},
-          {"parameters_fnv1a64", hexadecimal(result.parameter_hash)}};
-}
-
-/// "12.4 %" of LAMB's bytes.
-inline std::string part_text(double sent_bytes, std::uint64_t steps, int ranks) {
-  const double whole = bytes_of_lamb(steps, ranks);
-  return whole > 0.0 ? formatted("%.1f %%", 100.0 * sent_bytes / whole) : "-";
-}
-
-/// Columns of the table, and how wide they are.
-class table_layout {
- public:
-  explicit table_layout(const std::vector<optimizer_entry>& entries) {
-    for (const optimizer_entry& entry : entries) widths_[0] = std::max(widths_[0], entry.name.size() + 1);
-  }
-
-  static constexpr std::size_t columns = 8;
-  void print(std::ostream& out, const std::string (&cells)[columns]) const {
-    out << cells[0] << std::string(widths_[0] - std::min(widths_[0], cells[0].size()), ' ');
-    for (std::size_t i = 1; i < columns; ++i) out << right_aligned(cells[i], widths_[i]);
-    out << '\n';
-  }
-
- private:
-  std::size_t widths_[columns] = {14, 8, 12, 18, 16, 11, 8, 9};
-};
-
-inline void print_row(std::ostream& out, const table_layout& layout, const settings& chosen, const std::string& name,
-                      const std::vector<outcome>& outcomes) {
-  const auto mean = [&](auto value) { return summarize(outcomes, name, value).mean; };
-  const auto traffic = [](const outcome& o) { return o.statistics.traffic.total(); };
-  const auto accuracy = summarize(outcomes, name, [](const outcome& o) { return 100.0 * o.test_accuracy; });
-  const double sent = mean([&](const outcome& o) { return traffic(o).sent_bytes; });
-  layout.print(out, {name, formatted("%.0f", mean([](const outcome& o) { return o.statistics.step; })),
-                     loss_text(mean([](const outcome& o) { return o.final_loss; })),
-                     chosen.seeds == 1 ? formatted("%.2f %%", accuracy.mean)
-                                       : formatted("%.2f \u00B1 %.2f %%", accuracy.mean, accuracy.deviation),
-                     formatted("%.2f", sent / 1e6), part_text(sent, chosen.steps, chosen.ranks),
-                     formatted("%.0f", mean([&](const outcome& o) { return traffic(o).rounds; })),
-                     formatted("%.2f", mean([](const outcome& o) { return o.seconds; }))});
-}
-
-inline void print_choices(std::ostream& out, const std::vector<outcome>& outcomes) {
-  for (const outcome& o : outcomes) {
-    const slamb::choice& made = o.statistics.chosen;
-    if (made.trial_steps == 0) continue;
-    out << o.optimizer << ", seed " << o.seed << ": the " << (made.is_compressed ? "compressed" : "dense")
-        << " optimizer was kept; a step of the trial took "
-        << formatted("%.3g ms dense, %.3g ms compressed\n", 1e3 * made.dense_seconds, 1e3 * made.compressed_seconds);
-  }
-}
-
-inline void print_troubles(std::ostream& out, const std::vector<optimizer_entry>& entries,
-                           const std::vector<outcome>& outcomes) {
-  for (const optimizer_entry& entry : entries) {
-    const std::string& name = entry.name;
-    const double before = summarize(outcomes, name, [](const outcome& o) { return o.untrained_loss; }).mean;
-    const double after = summarize(outcomes, name, [](const outcome& o) { return o.final_loss; }).mean;
-    if (after <= before) continue;
-    out << name << " diverged: its final loss, " << loss_text(after) << ", is not below the untrained network's "
-        << loss_text(before) << "; try a lower --learning-rate, or more images a rank (--batch)\n";
-  }
-  for (const outcome& o : outcomes) {
-    const slamb::statistics& its = o.statistics;
-    if (its.skipped_steps > 0)
-      out << o.optimizer << ", seed " << o.seed << ": all ranks skipped " << its.skipped_steps
-          << " steps, because a gradient was not finite\n";
-    if (its.local_skips > 0)
-      out << o.optimizer << ", seed " << o.seed << ": rank 0 left out " << its.local_skips
-          << " gradients, which were not finite\n";
-  }
-}
-
-}  // namespace detail
+double bytes_of_lamb(std::uint64_t steps, int ranks);
 
 /// Says what will be run.
-inline void print_settings(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
-                           const split_digits& data) {
-  out << data.training.rows() << " training and " << data.test.rows() << (chosen.held_out ? " held-out" : " test")
-      << " images; network ";
-  for (std::size_t i = 0; i < layer_widths.size(); ++i) out << (i > 0 ? "-" : "") << layer_widths[i];
-  out << "; " << chosen.ranks << (chosen.ranks == 1 ? " rank" : " ranks") << ", batch " << chosen.batch << ", "
-      << chosen.steps << " steps, " << chosen.schedule << " schedule after " << chosen.warmup_steps()
-      << " of warm-up, seeds " << chosen.seed << "..." << chosen.seed + chosen.seeds - 1 << "\npeak learning rate: ";
-  for (const optimizer_entry& entry : entries) {
-    if (&entry != &entries.front()) out << ", ";
-    out << entry.name << ' ' << chosen.learning_rate.value_or(entry.learning_rate);
-  }
-  out << (chosen.learning_rate ? "" : " (defaults, chosen for this task)") << "\n\n" << std::flush;
-}
+void print_settings(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
+                    const split_digits& data);
 
 /// One line for each optimizer; means over the seeds.
-inline void print_table(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
-                        const std::vector<outcome>& outcomes) {
-  const detail::table_layout layout(entries);
-  layout.print(out, {"optimizer", "steps", "final loss", chosen.held_out ? "held-out accuracy" : "test accuracy",
-                     "MB sent a rank", "of LAMB's", "rounds", "seconds"});
-  for (const optimizer_entry& entry : entries) detail::print_row(out, layout, chosen, entry.name, outcomes);
-  out << "(means over " << chosen.seeds << (chosen.seeds == 1 ? " seed" : " seeds; ±: standard deviation over them")
-      << "; final loss: of the training set; of LAMB's: bytes, with whole gradients; rounds: collectives)\n";
-  detail::print_choices(out, outcomes);
-  detail::print_troubles(out, entries, outcomes);
-  if (!chosen.hash) return;
-  for (const outcome& o : outcomes) {
-    out << o.optimizer << ", seed " << o.seed << ": final parameters " << detail::hexadecimal(o.parameter_hash)
-        << " (FNV-1a, 64 bits)\n";
-  }
-}
+void print_table(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
+                 const std::vector<outcome>& outcomes);
 
 /// Settings and every outcome; numbers that are not finite are null.
-inline void write_json(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
-                       const split_digits& data, const std::vector<outcome>& outcomes) {
-  nlohmann::ordered_json document;
-  document["settings"] = detail::settings_json(chosen, entries, data);
-  document["runs"] = nlohmann::ordered_json::array();
-  for (const outcome& result : outcomes) document["runs"].push_back(detail::outcome_json(result));
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-}
+void write_json(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
+                const split_digits& data, const std::vector<outcome>& outcomes);
 
 /// One row for each optimizer, seed and step: the loss of the step's batch, what rank 0 has sent after it, in how many
 /// collectives, and the phase of the algorithm that the step belongs to.
-inline void write_csv(std::ostream& out, const std::vector<outcome>& outcomes) {
-  out << "optimizer,seed,step,loss,sent_bytes,rounds,phase\n" << std::setprecision(9);
-  for (const outcome& result : outcomes) {
-    for (std::size_t i = 0; i < result.curve.size(); ++i) {
-      const curve_point& point = result.curve[i];
-      out << result.optimizer << ',' << result.seed << ',' << i + 1 << ',' << point.loss << ',' << point.sent_bytes
-          << ',' << point.rounds << ',' << result.statistics.phases[point.phase].name << '\n';
-    }
-  }
-}
+void write_csv(std::ostream& out, const std::vector<outcome>& outcomes);
 
 }  // namespace train

@@ -11,6 +11,7 @@
 
 #include "../command_line.hpp"
 #include "../forecast.hpp"
+#include "../models.hpp"
 #include "../report.hpp"
 
 namespace {
@@ -19,7 +20,7 @@ constexpr std::array<std::string_view, 3> known{"lamb", "slamb", "one_bit_lamb"}
 
 plan::settings parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "slamb_plan");
-  return plan::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), known);
+  return plan::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), known).value();
 }
 
 void check_refused(const std::vector<const char*>& arguments, const std::string& message) {
@@ -163,15 +164,15 @@ TEST_CASE("slamb_plan: one rank sends nothing, and nothing is said of how much l
 }
 
 TEST_CASE("slamb_plan: bytes have three digits and a unit") {
-  CHECK(plan::detail::bytes_text(0) == "0 B");
-  CHECK(plan::detail::bytes_text(999) == "999 B");
-  CHECK(plan::detail::bytes_text(1000) == "1.00 kB");
-  CHECK(plan::detail::bytes_text(9.999e6) == "10.0 MB");
-  CHECK(plan::detail::bytes_text(99.99e6) == "100 MB");
-  CHECK(plan::detail::bytes_text(999.9e6) == "1.00 GB");
-  CHECK(plan::detail::bytes_text(2.647e9) == "2.65 GB");
-  CHECK(plan::detail::grouped(0) == "0");
-  CHECK(plan::detail::grouped(999) == "999");
-  CHECK(plan::detail::grouped(1000) == "1,000");
-  CHECK(plan::detail::grouped(336'232'258) == "336,232,258");
+  CHECK(plan::bytes_text(0) == "0 B");
+  CHECK(plan::bytes_text(999) == "999 B");
+  CHECK(plan::bytes_text(1000) == "1.00 kB");
+  CHECK(plan::bytes_text(9.999e6) == "10.0 MB");
+  CHECK(plan::bytes_text(99.99e6) == "100 MB");
+  CHECK(plan::bytes_text(999.9e6) == "1.00 GB");
+  CHECK(plan::bytes_text(2.647e9) == "2.65 GB");
+  CHECK(plan::grouped(0) == "0");
+  CHECK(plan::grouped(999) == "999");
+  CHECK(plan::grouped(1000) == "1,000");
+  CHECK(plan::grouped(336'232'258) == "336,232,258");
 }

@@ -15,7 +15,8 @@ constexpr std::array<std::string_view, 2> compressors{"none", "rice"};
 
 train::settings parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "slamb_train");
-  return train::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {optimizers, compressors});
+  return train::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {optimizers, compressors})
+      .value();
 }
 
 void check_refused(const std::vector<const char*>& arguments, const std::string& message) {

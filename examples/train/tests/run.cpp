@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -104,7 +105,7 @@ TEST_CASE("slamb_train: the same settings give the same bits") {
 TEST_CASE("slamb_train: LAMB sends what the others are measured by, and they send less") {
   train::settings chosen = short_run(4);
   chosen.steps = 2 * chosen.local_steps;
-  const double whole = train::detail::bytes_of_lamb(chosen.steps, 4);
+  const double whole = train::bytes_of_lamb(chosen.steps, 4);
   const auto part = [&](const char* name) {
     return static_cast<double>(run(chosen, find_entry(name)).curve.back().sent_bytes) / whole;
   };
