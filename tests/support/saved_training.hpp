@@ -123,16 +123,22 @@ class lonely_rank {
   checkpoint now() const { return {run_.save_state(), mine_.values()}; }
   made_optimizer& optimizer() { return run_; }
 
-  /// What `load_state` says when it refuses; nothing if it takes the state. A refusal must have changed nothing.
-  std::string refusal(std::span<const std::byte> saved, const slamb::restore_options& options = {}) {
-    const checkpoint before = now();
+  /// What `load_state` says when it refuses; nothing if it takes the state.
+  std::string load(std::span<const std::byte> saved, const slamb::restore_options& options = {}) {
     try {
       run_.load_state(saved, options);
     } catch (const std::invalid_argument& error) {
-      if (now() != before) return "something has changed";
       return error.what();
     }
     return {};
+  }
+
+  /// The same, where a refusal must have changed nothing.
+  std::string refusal(std::span<const std::byte> saved, const slamb::restore_options& options = {}) {
+    const checkpoint before = now();
+    std::string said = load(saved, options);
+    if (!said.empty() && now() != before) return "something has changed";
+    return said;
   }
 
  private:

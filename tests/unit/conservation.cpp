@@ -205,8 +205,8 @@ void check_both_errors(const Q& quantizer) {
 
 }  // namespace
 
-// Each quantizer with one feedback, and each feedback with one quantizer: all of them with all are held to the same law in
-// quantized_exchange.cpp, without an optimizer.
+// Each quantizer with one feedback, and each feedback with one quantizer. More combinations are held to the same law without an
+// optimizer, in quantized_exchange.cpp.
 TEST_CASE("identity c: signs lose nothing but what is in the errors") {
   for (const slamb::scale_sharing scales : {slamb::scale_sharing::fused, slamb::scale_sharing::per_tensor}) {
     check_both_errors(slamb::sign{.scales = scales});

@@ -199,6 +199,7 @@ void expect_all_as_host(unsigned alignment, std::uint64_t t) {
   for (const std::size_t block : {1U, 5U}) expect_passes(slamb::random_k<>{.k = 0.3, .block = block, .seed = 4}.at(t));
   expect_passes(slamb::explicit_mask::selection{mask.data()});
   const auto drawn = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.2, .seed = 6}.at(t);
+  expect_passes(drawn);
   expect_selected_as_host(spec, drawn, [](const guarded_model& /*model*/) { return slamb::form_selected_gradient{}; });
   const auto receive = [](const guarded_model& /*model*/) { return slamb::receive_selected_gradient{{}, 0.5F}; };
   for (const bool has_lost : {true, false}) expect_selected_as_host(spec, drawn, receive, has_lost);
