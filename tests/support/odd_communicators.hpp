@@ -19,7 +19,7 @@
 
 namespace test_support {
 
-/// Letters between `size` ranks; who waits longer than 20 s for one throws.
+/// Letters between `size` ranks; who waits longer than 60 s for one throws.
 class post_office {
  public:
   explicit post_office(int size)

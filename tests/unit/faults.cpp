@@ -159,7 +159,7 @@ TEST_CASE("failure: a rank that stalls in a step ends in an exception on all ran
   using namespace std::chrono_literals;
   const experiment e = make_experiment(fault_model(), 125, 3, 2);
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/) {
-    thread_group group(3, {.timeout = 1s});
+    thread_group group(3, {.timeout = 3s});
     group.inject({.rank = 2, .round = rounds_at_construction, .kind = fault_kind::stalls});
     const auto begin = std::chrono::steady_clock::now();
     const auto seen = train_until_failure<Optimizer>(e, {}, group);

@@ -265,8 +265,8 @@ TEST_CASE("hierarchical_communicator: when an exchange between nodes fails, all 
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in all_reduce_sum"));
   for (const std::size_t rank : {1U, 3U})
     CHECK(thrown[rank].find("rank 0 was aborted: between nodes: ") != std::string::npos);
-  CHECK(all_contain(thrown_by_ranks(nobody, leader(slamb::fault_kind::stalls), {.timeout = 60s}, {.timeout = 1s}),
-                    "after 1000 ms rank 1 had not arrived"));
+  CHECK(all_contain(thrown_by_ranks(nobody, leader(slamb::fault_kind::stalls), {.timeout = 60s}, {.timeout = 3s}),
+                    "after 3000 ms rank 1 had not arrived"));
 }
 
 TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks of all nodes throw") {
@@ -277,7 +277,7 @@ TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks 
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in "));
   for (const std::size_t rank : {0U, 1U}) CHECK(thrown[rank].find("aborted: in node 1: ") != std::string::npos);
   // Ranks of the other node wait for their leader as long, so that either may be the first to give up.
-  CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::fault_kind::stalls), {.timeout = 1s}), "after 1000 ms rank "));
+  CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::fault_kind::stalls), {.timeout = 3s}), "after 3000 ms rank "));
 }
 
 }  // namespace hierarchical_lamb_tests

@@ -164,7 +164,7 @@ TEST_CASE("failure: a rank that stalls in an exchange ends in an exception on al
   const experiment e = make_experiment(test_support::fault_model(), 144, 3, 3);
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/, const typename Optimizer::options_type& options,
                                            std::uint64_t round) {
-    thread_group group(3, {.timeout = 1s});
+    thread_group group(3, {.timeout = 3s});
     group.inject({.rank = 2, .round = rounds_at_construction + round, .kind = fault_kind::stalls});
     const auto begin = std::chrono::steady_clock::now();
     const auto seen = test_support::train_until_failure<Optimizer>(e, options, group);

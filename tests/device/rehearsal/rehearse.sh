@@ -217,11 +217,11 @@ failures() {
 hangs() {
   reset
   context="programs that hang"
-  STAGES_THAT_HANG="|bench|tests: replay|" SLAMB_GPU_SECONDS=3
+  STAGES_THAT_HANG="|bench|tests: replay|" SLAMB_GPU_SECONDS=10
   run
   ends_well
-  must row bench "FAILED: stopped after 3 seconds"
-  must row "tests: replay" "FAILED: stopped after 3 seconds"
+  must row bench "FAILED: stopped after 10 seconds"
+  must row "tests: replay" "FAILED: stopped after 10 seconds"
   must rows_but passed bench "tests: replay"
   must all_gone
 
@@ -486,7 +486,7 @@ control() {
   must_not cases_exist "$STAND_IN"
   sed 's/"device and host: one step/"device and host: no step/' "$here/../gpu.sh" >"$ROOT/renamed.sh"
   must_not cases_exist "$ROOT/renamed.sh"
-  sleep 60 &
+  sleep 600 &
   echo $! >"$ROOT/hanging"
   must_not all_gone
   kill -s KILL $!

@@ -19,7 +19,7 @@ set(message_failing_copy "rank @LAST@ has failed: slamb: cudaMemcpyAsync ${faili
 set(message_failing_kernel "rank @LAST@ has failed: slamb: cudaEventQuery ${failing}")
 set(message_failing_stream "rank @LAST@ has failed: slamb: cudaStreamIsCapturing ${failing}")
 set(message_no_pinned_memory "${message_throws}")
-set(message_stuck_stream "rank @LAST@ has failed: .*: all_reduce_sum of 3000 float32: after 1000 ms what is on the stream was not done")
+set(message_stuck_stream "rank @LAST@ has failed: .*: all_reduce_sum of 3000 float32: after 5000 ms what is on the stream was not done")
 set(message_other_transport "mpi_device_options::transport of rank @LAST@ is not that of rank 0")
 set(message_another_part "${message_stalls}")
 set(message_killed_in_copy "${message_killed}")

@@ -61,9 +61,7 @@ void run(std::string_view kind, int rank, int ranks) {
   const bool lost = kind == "killed_in_copy" || (kind == "another_part" && !is_last);
   cuda_mpi_communicator communicator(
       MPI_COMM_WORLD,
-      {.messages = {.timeout = stuck  ? 1s
-                               : lost ? 5s
-                                      : 60s},
+      {.messages = {.timeout = stuck || lost ? 5s : 60s},
        .transport = kind == "other_transport" && is_last ? mpi_transport::staged : mpi_transport::automatic,
        .staging_bytes = 4096});  // a payload goes by parts of 512 elements
   CUstream_st stream;
