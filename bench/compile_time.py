@@ -4,9 +4,10 @@
     python3 bench/compile_time.py [--compiler g++] [--flags="-std=c++20 -O2"] [--repeat 3] [--only WORDS] [--no-nvcc]
                                   [--include FOLDER] [--compare FOLDER]
 
-Each row is a program that includes slamb.hpp, or the narrowest header for what it uses; the last is the whole build of a program
-by nvcc, where that is found. The time is the median over the repetitions, with the minimum behind it; memory is the largest
-of all processes of a compilation. --compare runs each row on two folders of headers in turns, so that both have the same machine.
+Each row is a program that includes slamb.hpp, or the narrowest header for what it uses: compiled by g++, and built by nvcc where
+that is found. A row "elsewhere" is a source which says that its optimizer is compiled in another one. The time is the median over
+the repetitions, with the minimum behind it; memory is the largest of all processes of a compilation. --compare runs each row on
+two folders of headers in turns, so that both have the same machine.
 Exits with 1 if a compiler fails, and says why.
 """
 import argparse
@@ -24,18 +25,19 @@ class Failure(Exception):
 
 
 class Program:
-    def __init__(self, name, headers, body, nvcc=False):
-        self.name, self.headers, self.nvcc = name, headers, nvcc
+    def __init__(self, name, headers, body, nvcc=False, linked=True):
+        self.name, self.headers, self.nvcc, self.linked = name, headers, nvcc, linked
         self.source = "".join(f"#include <{header}>\n" for header in headers) + body
 
 
-def training(optimizer, communicator=""):
+def training(optimizer, communicator="", elsewhere=False):
     """A program that makes an optimizer of this type, for which each rank calls train(), and steps once."""
+    declaration = f"extern template struct slamb::detail::recipe_maker<{optimizer}::recipe_type>;" if elsewhere else ""
     call = "train();" if not communicator else "slamb::run_ranks(2, train);"
     return f"""
 #include <utility>
 #include <vector>
-
+{declaration}
 void train({communicator and communicator + " communicator"}) {{
   std::vector<float> weights(100, 1.0F), gradient(100, 0.5F);
   const std::vector<slamb::parameter> parameters = {{
@@ -47,21 +49,26 @@ int main() {{ {call} }}
 """
 
 
-LAMB = training("slamb::lamb<>")
-SLAMB = training("slamb::slamb<slamb::thread_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>",
-                 "slamb::thread_communicator")
-LAMB_ON_GPU = training("slamb::lamb<slamb::self_communicator, slamb::cuda_backend>")
+LAMB = ("slamb::lamb<>",)
+SLAMB = ("slamb::slamb<slamb::thread_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>", "slamb::thread_communicator")
+LAMB_ON_GPU = ("slamb::lamb<slamb::self_communicator, slamb::cuda_backend>",)
 
 UMBRELLA = ("slamb/slamb.hpp",)
 # The narrow headers are one for each optimizer; a row whose header is not there is left out, and said to be.
+LAMB_HEADERS = ("slamb/lamb.hpp",)
+SLAMB_HEADERS = ("slamb/sparse_momentum.hpp", "slamb/threads.hpp")
+GPU_HEADERS = ("slamb/lamb.hpp", "slamb/cuda.cuh")
 PROGRAMS = (
     Program("the umbrella header", UMBRELLA, "int main() {}\n"),
-    Program("lamb, umbrella", UMBRELLA, LAMB),
-    Program("lamb, narrow", ("slamb/lamb.hpp",), LAMB),
-    Program("slamb + random_k + int8, umbrella", UMBRELLA, SLAMB),
-    Program("slamb + random_k + int8, narrow", ("slamb/sparse_momentum.hpp", "slamb/threads.hpp"), SLAMB),
-    Program("lamb on a GPU, umbrella, nvcc", UMBRELLA, LAMB_ON_GPU, nvcc=True),
-    Program("lamb on a GPU, narrow, nvcc", ("slamb/lamb.hpp", "slamb/cuda.cuh"), LAMB_ON_GPU, nvcc=True),
+    Program("lamb, umbrella", UMBRELLA, training(*LAMB)),
+    Program("lamb, narrow", LAMB_HEADERS, training(*LAMB)),
+    Program("lamb, narrow, elsewhere", LAMB_HEADERS, training(*LAMB, elsewhere=True)),
+    Program("slamb + random_k + int8, umbrella", UMBRELLA, training(*SLAMB)),
+    Program("slamb + random_k + int8, narrow", SLAMB_HEADERS, training(*SLAMB)),
+    Program("slamb + random_k + int8, narrow, elsewhere", SLAMB_HEADERS, training(*SLAMB, elsewhere=True)),
+    Program("lamb on a GPU, umbrella, nvcc", UMBRELLA, training(*LAMB_ON_GPU), nvcc=True),
+    Program("lamb on a GPU, narrow, nvcc", GPU_HEADERS, training(*LAMB_ON_GPU), nvcc=True),
+    Program("lamb on a GPU, narrow, elsewhere, nvcc", GPU_HEADERS, training(*LAMB_ON_GPU, elsewhere=True), nvcc=True, linked=False),
 )
 
 
@@ -91,8 +98,9 @@ def cost_of(command, folder):
 def command_for(program, include, folder, arguments):
     source = folder / ("program.cu" if program.nvcc else "program.cpp")
     source.write_text(program.source, encoding="utf-8")
-    if program.nvcc:  # the whole build: every part of nvcc, and the link
-        return [arguments.nvcc, *shlex.split(arguments.nvcc_flags), f"-I{include}", str(source), "-o", str(folder / "program")]
+    if program.nvcc:
+        return [arguments.nvcc, *shlex.split(arguments.nvcc_flags), f"-I{include}", *([] if program.linked else ["-c"]),
+                str(source), "-o", str(folder / "program")]
     return [arguments.compiler, *shlex.split(arguments.flags), "-pthread", f"-I{include}", "-c", str(source), "-o",
             str(folder / "program.o")]
 

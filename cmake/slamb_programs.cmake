@@ -77,12 +77,12 @@ function(slamb_program name)
   endif()
 endfunction()
 
-# slamb_compile_quickly([LEVEL <level>] [TARGETS <target>…] [SOURCES <file>…]): with -O1, or this level, in place of -O3, in half the
-# time. That bits do not depend on it is what tests/isa is for.
+# slamb_compile_quickly([LEVEL <level>] [TARGETS <target>…] [SOURCES <file>…]): with -Og, or this level, in place of -O3, in a third
+# of the time. That bits do not depend on it is what tests/isa is for.
 function(slamb_compile_quickly)
   cmake_parse_arguments(PARSE_ARGV 0 quick "" "LEVEL" "TARGETS;SOURCES")
   if(NOT DEFINED quick_LEVEL)
-    set(quick_LEVEL 1)
+    set(quick_LEVEL g)
   endif()
   foreach(target IN LISTS quick_TARGETS)
     target_compile_options(${target} PRIVATE "$<$<CONFIG:Release>:-O${quick_LEVEL}>")

@@ -227,7 +227,10 @@ format_check() {
   find include tests bench examples \( -name "*.hpp" -o -name "*.cpp" -o -name "*.cuh" -o -name "*.cu" \) -print0 |
     xargs -0 "$(tool clang-format)" --dry-run -Werror
 }
-tidy_check() { "$(tool clang-tidy)" --quiet tests/compile/consumer_*/main.cpp -- -std=c++20 -Iinclude; }
+tidy_check() {
+  printf '%s\0' tests/compile/consumer_*/main.cpp |
+    xargs -0 -n 1 -P "$jobs" sh -c 'exec "$0" --quiet "$1" -- -std=c++20 -Iinclude' "$(tool clang-tidy)"
+}
 
 # The CUDA Toolkit's compiler, wherever it is; empty if nowhere.
 nvcc="$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc || true)"
