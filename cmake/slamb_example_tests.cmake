@@ -1,4 +1,4 @@
-# The tests of an example: a program of their own, which has the packages and the flags of the example and not those of
+# The tests of an example: a program of their own, which has the packages and the warnings of the example and not those of
 # slamb_tests.
 include_guard(GLOBAL)
 include(slamb_packages)

@@ -78,11 +78,9 @@ int run(const settings& chosen, place& here) {
 
 int run_program(int argc, char** argv, place& here) {
   try {
-    try {
-      return run(parse_command_line(argc, argv, optimizer_names()), here);
-    } catch (const CLI::Success&) {  // help or the version was asked for
-      require_written();
-    }
+    return run(parse_command_line(argc, argv, optimizer_names()), here);
+  } catch (const CLI::Success&) {
+    require_written();  // help or the version, after which ranks do not meet: what goes wrong with it is for main()
     return 0;
   } catch (const usage_error& error) {
     if (here.speaks())

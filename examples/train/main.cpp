@@ -106,7 +106,6 @@ int run_program(int argc, char** argv, train::processes* ranks) {
     const int size = ranks == nullptr ? 0 : ranks->size();
     const std::optional<settings> chosen = train::parse_command_line(argc, argv, {optimizers, compressors}, size);
     if (chosen) return run(*chosen, ranks);
-    require_written();
   } catch (const train::usage_error& error) {
     if (ranks == nullptr || ranks->rank() == 0)
       std::cerr << "slamb_train: " << error.what() << "\nslamb_train --help says the options\n";
@@ -115,6 +114,7 @@ int run_program(int argc, char** argv, train::processes* ranks) {
     std::cerr << "slamb_train: " << error.what() << '\n';
     return 1;
   }
+  require_written();  // help or the version, after which processes do not meet: what goes wrong with it is for main()
   return 0;
 }
 

@@ -142,9 +142,10 @@ class thread_meeting {
   [[noreturn]] void stall(int rank, const collective_call& call) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, 2 * timeout_, [&] { return failed_.load(); })) {
-      // If all of the machine stood still, peers wait whose own timeout is over too.
-      if (arrived_ != 0) fail_for_timeout();
-      fail_locked(ranks_to_text(bit(rank)) + " stalled in " + to_text(call) + ", and no peer waited for it", bit(rank));
+      if (arrived_ == 0)
+        fail_locked(ranks_to_text(bit(rank)) + " stalled in " + to_text(call) + ", and no peer waited for it",
+                    bit(rank));
+      changed_.wait(lock, [&] { return failed_.load(); });  // peers came late, and wait up to their own timeout
     }
     throw communicator_error(reason_);
   }
