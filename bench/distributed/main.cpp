@@ -78,10 +78,12 @@ int run(const settings& chosen, place& here) {
 
 int run_program(int argc, char** argv, place& here) {
   try {
-    return run(parse_command_line(argc, argv, optimizer_names()), here);
-  } catch (const CLI::Success&) {
-    require_written();  // help or the version, after which ranks do not meet: what goes wrong with it is for main()
-    return 0;
+    try {
+      return run(parse_command_line(argc, argv, optimizer_names()), here);
+    } catch (const CLI::Success&) {  // help or the version was asked for
+      require_written();
+      return here.start(0);
+    }
   } catch (const usage_error& error) {
     if (here.speaks())
       std::cerr << "slamb_bench_mpi: " << error.what() << "\nslamb_bench_mpi --help says the options\n";

@@ -106,6 +106,8 @@ int run_program(int argc, char** argv, train::processes* ranks) {
     const int size = ranks == nullptr ? 0 : ranks->size();
     const std::optional<settings> chosen = train::parse_command_line(argc, argv, {optimizers, compressors}, size);
     if (chosen) return run(*chosen, ranks);
+    require_written();  // help or the version
+    return ranks == nullptr ? 0 : ranks->meet(0);
   } catch (const train::usage_error& error) {
     if (ranks == nullptr || ranks->rank() == 0)
       std::cerr << "slamb_train: " << error.what() << "\nslamb_train --help says the options\n";
@@ -114,8 +116,6 @@ int run_program(int argc, char** argv, train::processes* ranks) {
     std::cerr << "slamb_train: " << error.what() << '\n';
     return 1;
   }
-  require_written();  // help or the version, after which processes do not meet: what goes wrong with it is for main()
-  return 0;
 }
 
 // What goes wrong before the training is known to all processes, and they end as usual. Later it may be of one alone: that ends
