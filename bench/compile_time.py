@@ -5,9 +5,9 @@
                                   [--include FOLDER] [--compare FOLDER]
 
 Each row is a program that includes slamb.hpp, or the narrowest header for what it uses. A row "elsewhere" is a source that leaves
-its optimizer to another source of the program, by `extern template`. Sources are compiled and not linked, but the programs of nvcc,
-which is left out where it is not found, are linked too, up to "elsewhere". The time is the median over the repetitions, with the
-minimum behind it; memory is the largest of all processes of a compilation. --compare runs each row on two folders of headers in
+its optimizer to another source of the program, by `extern template`. Sources are compiled and not linked, and those for nvcc are
+linked too, except "elsewhere"; without nvcc they are left out. The time is the median over the repetitions, with the minimum
+behind it; memory is the largest of all processes of a compilation. --compare runs each row on two folders of headers in
 turns, so that both have the same machine.
 Exits with 1 if a compiler fails, and says why.
 """

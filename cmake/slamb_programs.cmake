@@ -77,8 +77,8 @@ function(slamb_program name)
   endif()
 endfunction()
 
-# slamb_compile_quickly([LEVEL <level>] [TARGETS <target>…] [SOURCES <file>…]): with -Og, or this level, in place of -O3, in a third
-# of the time. That bits do not depend on it is what tests/isa is for.
+# slamb_compile_quickly([LEVEL <level>] [TARGETS <target>…] [SOURCES <file>…]): with -Og, or this level, in place of -O3, which takes
+# less time to compile. That bits do not depend on it is what tests/isa is for.
 function(slamb_compile_quickly)
   cmake_parse_arguments(PARSE_ARGV 0 quick "" "LEVEL" "TARGETS;SOURCES")
   if(NOT DEFINED quick_LEVEL)
