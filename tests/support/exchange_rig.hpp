@@ -223,7 +223,7 @@ class exchanging_rank {
   exchanging_rank(const exchange_setup& setup, std::unique_ptr<any_exchange> exchange,
                   slamb::thread_communicator communicator)
       : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
-        base_(mine_.parameters(), 0.0,
+        base_(mine_.parameters(), 0.0, 0,
               slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup)),
         exchange_(std::move(exchange)) {
     plan_guard();

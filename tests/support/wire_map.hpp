@@ -72,9 +72,9 @@ struct wire_map {
   std::size_t message_codes() const { return rounded_up(*std::max_element(codes.begin(), codes.end()), 16); }
   /// Where the codes of a message begin: behind its scales, at a multiple of 16 bytes.
   std::size_t first_code_byte() const { return rounded_up(4 * message_scales(), 16); }
-  /// Of a message; a multiple of 128.
+  /// Of a message, which ends with a fingerprint of 8; a multiple of 128.
   std::size_t message_bytes(int bits) const {
-    return rounded_up(first_code_byte() + message_codes() * static_cast<std::size_t>(bits) / 8, 128);
+    return rounded_up(first_code_byte() + message_codes() * static_cast<std::size_t>(bits) / 8 + 8, 128);
   }
 
   /// The least multiple of 128 of which `ranks` hold all elements.

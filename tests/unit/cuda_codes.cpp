@@ -223,7 +223,7 @@ TEST_CASE(
     invoke(slamb::tell_by_scales{&record, bytes, message, count});
     REQUIRE(messages == before);
     CHECK_FALSE(refuses());
-    invoke(slamb::start_messages{bytes, message, count});
+    invoke(slamb::start_messages{nullptr, bytes, message, count});
     for (std::uint64_t i = 0; i < count * 3; ++i) REQUIRE(messages[i] == (i % 3 == 0 ? 0.0F : 5.0F));
     messages[1] = messages[count * 3 - 1] = std::numeric_limits<float>::quiet_NaN();
     CHECK_FALSE(refuses());
@@ -240,6 +240,40 @@ TEST_CASE(
     invoke(slamb::tell_by_scales{&record, bytes, message, count});
     for (std::uint64_t i = 0; i < count; ++i) CHECK(std::isnan(messages[3 * i]));
     CHECK(refuses());
+  }
+}
+
+TEST_CASE(
+    "marks: a message ends with the fingerprint of its rank, and another than one's own refuses the step for good") {
+  for (const std::uint64_t count : {1U, 2U, 129U}) {
+    constexpr std::uint64_t words = 16, message = 8 * words;  // bytes
+    std::vector<std::uint64_t> messages(count * words, 5U);
+    auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
+    slamb::step_record record;
+    record.history = 0x0123456789ABCDEFU;
+    const std::uint64_t own = slamb::fingerprint_of(record);
+    const interpreter on(3);
+    const auto invoke = [&](const auto& function) {
+      const slamb::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
+      on.launch(kernel, kernel.work());
+    };
+    invoke(slamb::start_messages{&record, bytes, message, count});
+    for (std::uint64_t i = 0; i < count * words; ++i)
+      REQUIRE(messages[i] == (i % words == words - 1 ? own : i % words == 0 ? 0U : 5U));
+    const slamb::compare_fingerprints compare{&record, bytes, message, count};
+    invoke(compare);
+    CHECK(record.refused == 0);
+    CHECK(record.parted == 0);
+    for (std::uint64_t place = 0; place < count; ++place) {
+      const std::uint64_t kept = std::exchange(messages[words * place + words - 1], own ^ (1U << 31U));
+      invoke(compare);
+      CHECK(record.refused == 1);
+      CHECK(record.parted == 1);
+      CHECK(record.told == own);
+      messages[words * place + words - 1] = kept;
+      record.refused = record.parted = 0;
+      record.told = 0;
+    }
   }
 }
 

@@ -222,6 +222,7 @@ TEST_CASE("CUDA passes: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam 
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::scatter_parameters{{}, 0.3F}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::sum_of_variance{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::norms_of_model{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::fingerprint_of_parameters{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::start_fresh_variance{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::start_common{}; });
 

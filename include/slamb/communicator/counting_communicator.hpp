@@ -38,6 +38,17 @@ class counting_communicator {
     record(collective::all_reduce, values.size(), sizeof(T));
   }
 
+  /// The same of values of which the first `header` are no payload but what ranks compare: they are counted apart.
+  template <class T, class Stream>
+  requires has_all_reduce_sum<Base, T, Stream>
+  void all_reduce_sum_with_header(std::span<T> values, std::size_t header, Stream stream) {
+    base_.all_reduce_sum(values, stream);
+    if (values.size() > header) record(collective::all_reduce, values.size() - header, sizeof(T));
+    const std::uint64_t bytes = header * sizeof(T);
+    comparisons_ = comparisons_ + traffic{values.size() > header ? 0U : 1U, header, bytes,
+                                          bytes_sent_by(collective::all_reduce, bytes, size())};
+  }
+
   /// `values` [n] become those of rank `root`.
   template <class T, class Stream>
   requires has_broadcast<Base, T, Stream>
@@ -88,8 +99,13 @@ class counting_communicator {
 
   /// Traffic of this rank since construction or the last `reset()`.
   const traffic_counts& counts() const noexcept { return counts_; }
+  /// Of headers alone; `rounds` are the collectives that had nothing else.
+  const traffic& comparisons() const noexcept { return comparisons_; }
   /// Sets all counts to zero.
-  void reset() noexcept { counts_ = {}; }
+  void reset() noexcept {
+    counts_ = {};
+    comparisons_ = {};
+  }
   /// The communicator that does the work; what is called on it directly is not counted.
   Base& base() noexcept { return base_; }
   const Base& base() const noexcept { return base_; }
@@ -101,6 +117,7 @@ class counting_communicator {
 
   Base base_{};
   traffic_counts counts_{};
+  traffic comparisons_{};
 };
 
 static_assert(has_all_reduce_sum<counting_communicator<>, float>);

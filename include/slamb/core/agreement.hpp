@@ -1,4 +1,4 @@
-// Ranks that were built differently must not train together: what each was given is compared at construction.
+// Ranks that were built differently, or have parted since, must not train together: what each has is compared, and named.
 #pragma once
 
 #include <array>
@@ -13,15 +13,9 @@
 #include <vector>
 
 #include "slamb/core/error.hpp"
+#include "slamb/core/hash.hpp"
 
 namespace slamb {
-
-/// 64-bit FNV-1a.
-constexpr std::uint64_t hash_of(std::string_view text) noexcept {
-  std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  return hash;
-}
 
 /// Ranks that can add what they have in host memory.
 struct summing_ranks {
@@ -33,13 +27,22 @@ struct summing_ranks {
 /// A list of named facts that must be the same on all ranks.
 class agreement {
  public:
+  static constexpr const char* alike = "all ranks must be constructed alike";
+
   /// @param kind  names the optimizer and its policies
   agreement(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
 
-  void add(std::string name, double value) {
-    facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), fact::number});
+  /// @param remedy  says what would be right
+  void add(std::string name, double value, const char* remedy = alike) {
+    facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), fact::number, remedy});
   }
-  void add_word(std::string name, std::uint64_t word) { facts_.push_back({std::move(name), word, fact::word}); }
+  void add_word(std::string name, std::uint64_t word, const char* remedy = alike) {
+    facts_.push_back({std::move(name), word, fact::word, remedy});
+  }
+  /// A word that says nothing to a reader, as a hash.
+  void add_hash(std::string name, std::uint64_t word, const char* remedy = alike) {
+    facts_.push_back({std::move(name), word, fact::secret, remedy});
+  }
 
   /// Compares with the other ranks, by all_reduce_sum of floats: each rank fills its own place, 16 bits a float.
   ///
@@ -48,13 +51,13 @@ class agreement {
     if (ranks.size == 1) return;
     std::string names;
     for (const fact& f : facts_) names += f.name + '\n';
-    std::uint64_t all = 0;
-    for (const fact& f : facts_) all = (all ^ f.bits) * 0x9E3779B97F4A7C15U + (all >> 29U);
     const std::array<fact, 3> head{
         {{"the optimizer or its policies", kind_, fact::secret},
          {"the number of tensors", tensors_, fact::word},
          {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
     compare(ranks, head);
+    std::uint64_t all = 0;
+    for (const fact& f : facts_) all = (all ^ f.bits) * 0x9E3779B97F4A7C15U + (all >> 29U);
     const fact together{"what their facts hash to", all, fact::secret};
     if (!agree(ranks, {&together, 1})) compare(ranks, facts_);  // says which one it is
   }
@@ -66,6 +69,7 @@ class agreement {
     std::string name;
     std::uint64_t bits = 0;
     kind shown_as = word;
+    const char* remedy = alike;
   };
 
   static constexpr std::size_t pieces = 4;  // of 16 bits, which a float holds exactly
@@ -102,7 +106,21 @@ class agreement {
     const table said(ranks, facts);
     for (std::size_t i = 0; i < facts.size(); ++i)
       for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
-        if (said.bits(r, i) != said.bits(0, i)) refuse(facts[i], said.bits(0, i), r, said.bits(r, i));
+        if (said.bits(r, i) != said.bits(0, i)) {
+          part(ranks);
+          refuse(facts[i], said.bits(0, i), r, said.bits(r, i));
+        }
+  }
+
+  // A rank that throws may leave, and take with it what others still wait for. So all meet once more: who has come has seen
+  // what all have said.
+  static void part(const summing_ranks& ranks) {
+    float nothing = 0.0F;
+    try {
+      ranks.all_reduce_sum({&nothing, 1});
+    } catch (...) {
+      // Somebody has left without. What all have seen is thrown in place of this.
+    }
   }
 
   static bool agree(const summing_ranks& ranks, std::span<const fact> facts) {
@@ -119,7 +137,7 @@ class agreement {
     const std::string where = f.shown_as == fact::secret
                                   ? " (rank 0 and rank " + std::to_string(r) + ")"
                                   : ": " + text(at_0) + " on rank 0, " + text(at_r) + " on rank " + std::to_string(r);
-    throw disagreement_error("slamb: ranks differ in " + f.name + where + "; all ranks must be constructed alike");
+    throw disagreement_error("slamb: ranks differ in " + f.name + where + "; " + f.remedy);
   }
 
   std::uint64_t kind_;

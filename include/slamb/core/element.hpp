@@ -22,6 +22,7 @@ struct element {
   Real accumulated;     ///< 0/1 Adam's b: updates since the last exchange
   Real common;          ///< 0/1 Adam's last common parameters
   Real residual;        ///< what earlier exchanges of selected elements have left out
+  Real position;        ///< the element's number in its tensor, modulo 2^24
 };
 
 /// The scalars of Adam's update that change from step to step; the same for all tensors.

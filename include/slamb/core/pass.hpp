@@ -33,12 +33,13 @@ inline constexpr unsigned fresh_variance = 1U << 5U;
 inline constexpr unsigned accumulated = 1U << 6U;
 inline constexpr unsigned common = 1U << 7U;
 inline constexpr unsigned residual = 1U << 8U;
+inline constexpr unsigned position = 1U << 9U;  // which lies in no memory, and can only be read
 }  // namespace stream
 
 /// Bytes of memory traffic an element of pass P.
 template <class P>
 constexpr double bytes_per_element() noexcept {
-  return static_cast<double>(sizeof(float)) * (std::popcount(P::reads) + std::popcount(P::writes));
+  return static_cast<double>(sizeof(float)) * (std::popcount(P::reads & ~stream::position) + std::popcount(P::writes));
 }
 
 /// How many largest values pass P takes of each tensor.
@@ -84,6 +85,7 @@ struct tile_pointers {
   float* accumulated = nullptr;
   float* common = nullptr;
   float* residual = nullptr;
+  std::uint32_t position = 0;  ///< of the first element: see `element::position`
 
   SLAMB_HOST_DEVICE tile_pointers(float* p, float* m, float* v) : parameter(p), momentum(m), variance(v) {}
 
@@ -96,7 +98,8 @@ struct tile_pointers {
         fresh_variance(at(view.fresh_variance, s.state + t.first)),
         accumulated(at(view.accumulated, s.state + t.first)),
         common(at(view.common, s.state + t.first)),
-        residual(at(view.residual, s.state + t.first)) {
+        residual(at(view.residual, s.state + t.first)),
+        position(static_cast<std::uint32_t>(t.first) & 0xFFFFFFU) {
     if (view.gradient_is_exchanged) gradient = exchanged;
   }
 

@@ -14,7 +14,7 @@
 #include <typeinfo>
 #include <vector>
 
-#include "slamb/core/agreement.hpp"
+#include "slamb/core/hash.hpp"
 
 namespace slamb {
 
@@ -90,14 +90,6 @@ struct part_header {
 };
 
 constexpr std::size_t padded(std::size_t bytes) noexcept { return (bytes + 7) / 8 * 8; }
-
-inline constexpr std::uint64_t hash_of_nothing = 0x9E3779B97F4A7C15U;
-
-/// The hash of what has been hashed, and a word after it: another for each other word.
-constexpr std::uint64_t hash_with(std::uint64_t hash, std::uint64_t word) noexcept {
-  hash = (hash ^ word) * 0xD6E8FEB86659FD93U;
-  return hash ^ (hash >> 32U);
-}
 
 /// The same with whole words.
 inline std::uint64_t hash_with_words(std::uint64_t hash, std::span<const std::byte> bytes) noexcept {

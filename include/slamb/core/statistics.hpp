@@ -102,11 +102,16 @@ struct choice {
 
 /// What `statistics()` returns.
 struct statistics {
-  std::uint64_t step = 0;                  ///< t: steps taken, without those skipped
-  std::uint64_t skipped_steps = 0;         ///< steps that all ranks skipped because a gradient was not finite
-  std::uint64_t local_skips = 0;           ///< gradients that this rank alone left out, in steps without an exchange
-  std::string phase{};                     ///< of the algorithm: "dense", "sparse", …
-  traffic_counts traffic{};                ///< what this rank's steps have sent
+  std::uint64_t step = 0;           ///< t: steps taken, without those skipped
+  std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
+  std::uint64_t local_skips = 0;    ///< gradients that this rank alone left out, in steps without an exchange
+  /// Ranks have been seen to differ: no step is taken until `step` has said in what. On the host it says so in the same step.
+  bool has_parted = false;
+  std::string phase{};       ///< of the algorithm: "dense", "sparse", …
+  traffic_counts traffic{};  ///< what this rank's steps have sent
+  /// What has been added to these payloads for ranks to compare, not counted in `traffic`: a header of 64 bytes in front of each sum
+  /// of a step. `rounds` are the sums of headers alone, in first steps.
+  slamb::traffic comparisons{};
   std::vector<phase_statistics> phases{};  ///< the same by phase, in the order of time
   warm_up_decision warm_up{};              ///< of algorithms that have one
   choice chosen{};                         ///< of optimizers that `choose` has made

@@ -10,6 +10,7 @@
 
 #include "slamb/core/config.hpp"
 #include "slamb/core/element.hpp"
+#include "slamb/core/hash.hpp"
 #include "slamb/core/real.hpp"
 
 namespace slamb {
@@ -23,6 +24,14 @@ struct step_record {
   std::uint32_t not_finite = 0;   ///< set by passes: this rank has seen a value in this step that is not usable
   std::uint32_t refused = 0;      ///< this or another rank has: the step does not happen
   std::uint32_t was_refused = 0;  ///< the last step that ended did not happen
+  std::uint32_t parted = 0;       ///< ranks have been seen to differ: no step happens until they have been compared
+  std::uint32_t node_parted = 0;  ///< the ranks of this node have: it tells the others in its next exchange
+  std::uint64_t lineage = 0;      ///< a hash of all steps so far: their rates, and what was received in them
+  std::uint64_t history = 0;      ///< the same with the rates of this step
+  std::uint64_t parameters = 0;   ///< a hash of the parameters before step `parameters_before`
+  std::uint64_t parameters_before = 0;  ///< 0: of none
+  std::uint64_t told = 0;               ///< the fingerprint of the step in which ranks were seen to differ
+  std::uint32_t received = 0;           ///< a word of what this step has received, which all ranks receive alike
 };
 
 // Functions that an executor invokes: trivially copyable, called once, by one thread. One that can be called with (thread,
@@ -59,26 +68,55 @@ auto all_in_order(const First& first, const Rest&... rest) {
   return in_order<First, Rest...>{first, all_in_order(rest...)};
 }
 
-/// Begins a step.
+/// Begins a step, and what all ranks must have alike in it: the steps before, and their number; `store_rates` adds the rates.
 struct begin_step {
   step_record* record;
   double gradient_scale;
 
   SLAMB_HOST_DEVICE void operator()() const {
     record->gradient_scale = gradient_scale;
-    record->not_finite = record->refused = 0;
+    record->not_finite = 0;
+    record->refused = record->parted;
+    record->received = 0;
+    record->history = detail::hash_with(record->lineage, record->taken);
   }
 };
+
+/// Notes a sum over all parameters, for the fingerprint of the step that follows.
+struct note_parameters {
+  step_record* record;
+  const double* sum;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    record->parameters = detail::bits_of(*sum);
+    record->parameters_before = record->taken + 1;
+  }
+};
+
+/// Of all that ranks must have alike in the step that has begun. That of a node whose ranks have parted is another than those of
+/// other nodes.
+SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record) {
+  const bool has_parameters = record.parameters_before == record.taken + 1;
+  return detail::hash_with(record.history, has_parameters ? record.parameters : 0) ^ record.node_parted;
+}
+
+/// Ranks have been seen to differ: the step does not happen, nor do those after it.
+SLAMB_HOST_DEVICE inline void note_difference(step_record& record) {
+  if (record.parted == 0) record.told = fingerprint_of(record);
+  record.refused = record.parted = 1;
+}
 
 /// Ends a step, and opens the way for passes between steps.
 struct end_step {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->refused != 0)
-      ++record->skipped;
-    else
+    if (record->refused == 0) {
       ++record->taken;
+      record->lineage = detail::hash_with(record->history, record->received);
+    } else if (record->parted == 0) {
+      ++record->skipped;
+    }
     record->was_refused = record->refused;
     record->not_finite = record->refused = 0;
   }
@@ -100,26 +138,6 @@ struct refuse_alone {
 
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->not_finite != 0) record->refused = 1;
-  }
-};
-
-/// Tells all ranks that this one has seen what is not finite: by NaN in a sum over ranks.
-struct tell_by_nan {
-  const step_record* record;
-  float* first;  ///< of what is summed
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    if (record->not_finite != 0) *first = as_real(std::uint32_t{0x7FC00000U});
-  }
-};
-
-/// Sees in the sum whether some rank has told so.
-struct refuse_by_nan {
-  step_record* record;
-  const float* first;
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    if (!(*first == *first)) record->refused = 1;
   }
 };
 

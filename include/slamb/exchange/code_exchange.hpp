@@ -77,15 +77,16 @@ class code_exchange {
     return wire;
   }
 
-  /// What makes the messages ready to be encoded, if there are any; for an executor to invoke before `send`.
-  auto starts(const wire_view& wire) const {
+  /// What makes the messages ready to be encoded, if there are any; for an executor to invoke before `send`. That of the mean
+  /// gets the fingerprint of the step that has begun.
+  auto starts(const wire_view& wire, const step_record* record) const {
     return all_in_order(
-        start_messages{wire.sent, wire_.message_bytes(), wire.sent == nullptr ? 0U : std::uint64_t{wire_.ranks()}},
-        start_messages{wire.averaged, wire_.message_bytes(), wire.averaged == nullptr ? 0U : 1U});
+        start_messages{nullptr, wire.sent, wire_.message_bytes(), wire.sent == nullptr ? 0U : wire_.ranks()},
+        start_messages{record, wire.averaged, wire_.message_bytes(), wire.averaged == nullptr ? 0U : 1U});
   }
 
-  /// Both phases. Nothing that lasts is changed; the step is refused, on all ranks, if the signal of any is not finite, or if
-  /// any has seen earlier in the step what is not.
+  /// Both phases. Nothing that lasts is changed; the step is refused, on all ranks, if the signal of any is not finite, if any
+  /// has seen earlier in the step what is not, or if ranks have parted, which the second phase tells.
   ///
   /// @param counts  [tiles] elements that take part; @param statistic  [tiles], for the backend's use
   template <class Pass, class Base>
@@ -99,7 +100,10 @@ class code_exchange {
     if (base.is_known_to_be_refused()) return;
     base.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
                           base.executor.stream());
-    base.executor.invoke(refuse_alone{base.record()}, refuse);  // also for what a device has noted of the first phase
+    // Also for what a device has noted of the first phase.
+    base.executor.invoke(refuse_alone{base.record()}, refuse,
+                         compare_fingerprints{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
+                         note_received{base.record(), wire.received, wire_.scale_bytes()});
     if (base.is_known_to_be_refused()) return;
     if (wire_.whole_elements() > 0)
       base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());

@@ -1,5 +1,6 @@
-// How messages of codes carry the news of an overflow: their first scale is NaN. For an executor to invoke, by one thread or,
-// since there are as many messages as ranks, by several at once.
+// What messages of codes carry beside codes and scales: the news of an overflow, which is a first scale of NaN, and at their end
+// the fingerprint of what all ranks must have alike. For an executor to invoke, by one thread or, since there are as many
+// messages as ranks, by several at once.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +17,29 @@ SLAMB_HOST_DEVICE inline float* scale_in(std::byte* message, std::uint64_t index
   return reinterpret_cast<float*>(message) + index;
 }
 
-/// Sets the first scale of each message to 0, for messages in which no other is written.
+/// The fingerprint in a message, which ends with it.
+SLAMB_HOST_DEVICE inline std::uint64_t* fingerprint_in(std::byte* message, std::uint64_t message_bytes) noexcept {
+  return reinterpret_cast<std::uint64_t*>(message + message_bytes) - 1;
+}
+
+/// Sets the first scale of each message to 0, for messages in which no other is written, and the fingerprint to that of the
+/// step that has begun.
 struct start_messages {
-  std::byte* messages;
-  std::uint64_t message_bytes;
-  std::uint64_t count;
+  const step_record* record = nullptr;  ///< null: messages have no fingerprint
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
 
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
-    for (std::uint64_t i = thread; i < count; i += threads) *scale_in(messages + i * message_bytes, 0) = 0.0F;
+    for (std::uint64_t i = thread; i < count; i += threads) {
+      std::byte* const message = messages + i * message_bytes;
+      *scale_in(message, 0) = 0.0F;
+      if (record != nullptr) *fingerprint_in(message, message_bytes) = fingerprint_of(*record);
+    }
   }
 };
 
-/// Sets it to NaN if this rank has seen what is not finite.
+/// Sets the first scale to NaN if this rank has seen what is not finite.
 struct tell_by_scales {
   const step_record* record = nullptr;  ///< null: nothing is told
   std::byte* messages = nullptr;
@@ -42,7 +54,7 @@ struct tell_by_scales {
   }
 };
 
-/// Refuses the step if it is not finite in a message of any rank.
+/// Refuses the step if the first scale is not finite in a message of any rank.
 struct refuse_by_scales {
   step_record* record = nullptr;
   std::byte* messages = nullptr;
@@ -60,6 +72,34 @@ struct refuse_by_scales {
   }
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
     if (has_to_refuse(thread, threads)) record->refused = 1;
+  }
+};
+
+/// Refuses the step if the fingerprint in a message of any rank is not that of this one.
+struct compare_fingerprints {
+  step_record* record = nullptr;
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
+
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    const std::uint64_t own = fingerprint_of(*record);
+    bool differs = false;
+    for (std::uint64_t i = thread; i < count; i += threads)
+      differs |= *fingerprint_in(messages + i * message_bytes, message_bytes) != own;
+    if (differs) note_difference(*record);
+  }
+};
+
+/// Notes a word of what all ranks have received alike: of the first scale and the first codes of a message.
+struct note_received {
+  step_record* record = nullptr;
+  std::byte* message = nullptr;
+  std::uint64_t scale_bytes = 0;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const std::uint32_t codes = as_word(*scale_in(message + scale_bytes, 0));
+    record->received = as_word(*scale_in(message, 0)) * 0x9E3779B9U + codes;
   }
 };
 

@@ -138,7 +138,7 @@ class payload_exchange<Compressor, Base> {
   void exchange_as(const Pass& pass, const model_view& model, Base& base) {
     const wire_view wire = codes_.view(base, base.memory.view(buffer_));
     double* const statistic = base.memory.view(statistic_).data();
-    base.executor.invoke(codes_.starts(wire));
+    base.executor.invoke(codes_.starts(wire, base.record()));
     codes_.send(pass, base, model, wire, base.memory.view(count_table_).data(), statistic);
     if (!base.is_known_to_be_refused())
       codes_.receive(pass, base.executor, model, wire, {0, payload_tiles_.size()}, nullptr);

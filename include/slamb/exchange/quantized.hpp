@@ -93,7 +93,7 @@ class quantized_exchange {
 
   /// What makes the buffer ready; for an executor to invoke before `send`.
   auto starts(const Base& base, std::span<std::byte> buffer) const {
-    return codes_.starts(is_active(base) ? wire_at(base, buffer) : wire_view{});
+    return codes_.starts(is_active(base) ? wire_at(base, buffer) : wire_view{}, base.record());
   }
 
   /// Encodes what `pass` forms of this rank's state, and exchanges it. Nothing that lasts is changed; the step is refused, on

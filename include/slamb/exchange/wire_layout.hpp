@@ -52,14 +52,16 @@ struct wire_piece : tile_cut {
 /// The layout for `ranks` ranks. A chunk of ⌈n/(128 N)⌉·128 elements belongs to each: of the tensors laid end to end, or,
 /// with a scale for each tensor, of every tensor by itself. The last chunks may be short or empty.
 ///
-/// A message is [scales: float, at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16], padded to
-/// 128 bytes. All have the same size, so where the first is aligned, all are, and are copied in wide accesses.
+/// A message is [scales: float, at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
+/// that all of it is a multiple of 128 bytes][fingerprint: 8 bytes]. All have the same size, so where the first is aligned, all
+/// are, and are copied in wide accesses.
 class wire_layout {
  public:
   static constexpr std::uint64_t chunk_unit = 128;    ///< elements
   static constexpr std::uint64_t code_unit = 16;      ///< codes
   static constexpr std::uint64_t scale_unit = 16;     ///< bytes
   static constexpr std::uint64_t message_unit = 128;  ///< bytes
+  static constexpr std::uint64_t fingerprint_bytes = 8;
 
   wire_layout() = default;
 
@@ -95,7 +97,8 @@ class wire_layout {
       scale_count = std::max(scale_count, e.scales);
     }
     scale_bytes_ = padded(scale_count * sizeof(float), scale_unit);
-    message_bytes_ = padded(scale_bytes_ + codes_ * static_cast<std::uint64_t>(bits) / 8, message_unit);
+    message_bytes_ =
+        padded(scale_bytes_ + codes_ * static_cast<std::uint64_t>(bits) / 8 + fingerprint_bytes, message_unit);
   }
 
   std::span<const wire_piece> pieces() const noexcept { return pieces_; }  ///< in the order of the elements

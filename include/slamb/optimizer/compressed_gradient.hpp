@@ -158,7 +158,7 @@ requires(!requires { requires Compressor::selects_all; } &&
     residual_ = base.memory.template plan<float>("worker error", base.tensors.state_elements());
     buffer_ = base.memory.template plan<float>("exchange", base.tensors.elements());
     tile_first_ = base.memory.template plan<std::uint64_t>("payload", base.tensors.tiles().size() + 1);
-    planes_ = base.memory.template plan<float>("payload", (is_encoded ? 2 : 1) * largest_);
+    planes_ = plan_summable(base.memory, "payload", (is_encoded ? 2 : 1) * largest_);
     selector_.plan(base);
     payload_.plan(base, largest_);
   }
@@ -173,7 +173,7 @@ requires(!requires { requires Compressor::selects_all; } &&
     g.residual = base.memory.view(residual_).data();
     base.executor.invoke(selector_.finds(sparsifier_of(compressor_), base));
     const auto selection = selector_.select(sparsifier_of(compressor_), base, g, form_selected_gradient{});
-    float* const planes = base.memory.view(planes_).data();
+    float* const planes = payload_in(base.memory.view(planes_)).data();
     const std::span<float> sent =
         place_payload<sparsifier_type>(base, selection, base.memory.view(tile_first_), std::span(planes, largest_));
     const payload_view payload{.tile_first = base.memory.view(tile_first_).data(),

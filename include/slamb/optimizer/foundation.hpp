@@ -17,18 +17,23 @@
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/arena.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/hash.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
 #include "slamb/core/saved_state.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/core/step_record.hpp"
 #include "slamb/exchange/agreement_of_ranks.hpp"
+#include "slamb/exchange/sum_header.hpp"
 #include "slamb/optimizer/adam_passes.hpp"
 #include "slamb/optimizer/common_passes.hpp"
+#include "slamb/optimizer/comparison.hpp"
 #include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/local_reduction.hpp"
 #include "slamb/optimizer/model_norms.hpp"
 #include "slamb/optimizer/open_step.hpp"
+#include "slamb/optimizer/parameter_average.hpp"
 #include "slamb/optimizer/phase_log.hpp"
 #include "slamb/optimizer/settings.hpp"
 #include "slamb/optimizer/step_count.hpp"
@@ -50,17 +55,20 @@ class foundation {
                 "are for the device too");
 #endif
 
-  foundation(std::span<const parameter> parameters, double weight_decay, any_communicator<stream_type> communicator,
-             Backend backend)
+  /// @param compare_every  steps; 0: parameters are not compared
+  foundation(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
+             any_communicator<stream_type> communicator, Backend backend)
       : tensors((backend.validate(), parameters), weight_decay),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
         rates(tensors),
-        backend_(std::move(backend)) {
+        backend_(std::move(backend)),
+        comparison_(compare_every) {
     require_rank(ranks.rank(), ranks.size());
     rates.plan(memory);
     scalars_ = memory.plan<adam_scalars>("scalars", 1);
     record_ = memory.plan<step_record>("scalars", 1);
+    header_ = memory.plan<float>("scalars", has_peers() ? sum_header::floats : 0);
     momentum_ = memory.plan<float>("momentum", tensors.state_elements());
     variance_ = memory.plan<float>("variance", tensors.state_elements());
   }
@@ -77,13 +85,14 @@ class foundation {
 
   /// A buffer that is free between steps: whole gradients, with more than one rank, or at least `bytes`.
   region<std::byte> plan_buffer(std::uint64_t bytes) {
-    const std::uint64_t whole = ranks.size() > 1 ? tensors.elements() * sizeof(float) : 0;
+    const std::uint64_t whole = ranks.size() > 1 ? (sum_header::floats + tensors.elements()) * sizeof(float) : 0;
     return memory.plan<std::byte>("exchange", std::max(whole, bytes));
   }
 
-  /// The same memory, as gradients.
+  /// The same memory, as gradients with a `sum_header` in front.
   std::span<float> floats_of(region<std::byte> buffer) const noexcept {
-    return {reinterpret_cast<float*>(memory.view(buffer).data()), ranks.size() > 1 ? tensors.elements() : 0};
+    if (ranks.size() == 1) return {};
+    return {reinterpret_cast<float*>(memory.view(buffer).data()) + sum_header::floats, tensors.elements()};
   }
 
   /// Compares `facts` and the tensors with the other ranks, then allocates everything that has been planned.
@@ -103,16 +112,51 @@ class foundation {
     rates.start(memory, executor);
   }
 
+  /// Before a step begins. In the first, and in the first after the state or the parameters have been replaced, ranks compare
+  /// what they must have alike, by one small collective: they may be at different steps, and call different collectives in them.
+  /// Later it rides with what they exchange; the parameters become part of that in every step for which `comparison_` says so.
+  ///
+  /// @param are_equal  are_equal(): whether ranks must have equal parameters before this step
+  /// @throws disagreement_error, on every rank
+  template <class AreEqual>
+  void compare_before_step(const AreEqual& are_equal) {
+    if (!has_peers() || is_captured()) return;
+    if constexpr (!executor_type::is_synchronous)
+      if (comparison_.has_parted(*this)) throw_difference(are_equal());
+    if (comparison_.is_first()) return require_alike(are_equal());
+    if (!holds_at_this_step([this](std::uint64_t t) { return comparison_.is_due_at(t); }, "") || !are_equal()) return;
+    note_sum_of_parameters();
+  }
+
+  /// After what a step has exchanged.
+  /// @throws disagreement_error, on every rank, if ranks have been seen to differ, as far as that is known without waiting
+  template <class AreEqual>
+  void require_unparted(const AreEqual& are_equal) {
+    if constexpr (executor_type::is_synchronous)
+      if (record()->parted != 0) throw_difference(are_equal());
+  }
+
+  /// Calls replace(buffer), with a buffer that is there for as long, to replace the parameters on all ranks by the same; they are
+  /// compared in the next step.
+  template <class Replace>
+  void replace_parameters(const Replace& replace) {
+    if (!has_peers()) return;
+    constexpr std::uint64_t largest = 1U << 20U;
+    arena room;
+    const region<float> buffer = room.plan<float>(
+        "parameters", std::max(std::min(tensors.elements(), largest), least_averaging_buffer(tensors)));
+    room.allocate(allocator_of(backend_));
+    executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
+    replace(room.view(buffer));
+    executor.wait(ranks.base());
+    comparison_.compare_next();
+  }
+
   /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
   /// scalars are set; then invokes `more`.
   template <trust_ratio TrustRatio, class Options, class... More>
   void begin_step(const Options& options, double gradient_scale, const More&... more) {
-    bool has_begun = false;
-    rates.store(memory, executor, record(), [&](const store_rates& some) {
-      if (std::exchange(has_begun, true)) return executor.invoke(some);
-      executor.invoke(::slamb::begin_step{record(), gradient_scale}, some,
-                      adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
-    });
+    begin_fingerprint(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
   }
 
   /// Ends the step: it has been taken, or it has been refused and is skipped.
@@ -259,14 +303,17 @@ class foundation {
     part("step", bytes_of(record()->taken), state_part::common);
     part("skipped steps", bytes_of(record()->skipped), state_part::common);
     part("local skips", bytes_of(record()->left_out), state_part::common);
+    part("lineage", bytes_of(record()->lineage), state_part::common);
     part("momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
     part("variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);
   }
 
   /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
   void start_from_saved() {
+    forget_difference();
     executor.invoke(::slamb::begin_step{record(), 1.0});
     count_.know(steps());
+    comparison_.compare_next();
   }
 
   /// The same in place of all phases so far, once a state has been restored.
@@ -282,7 +329,9 @@ class foundation {
     statistics all{.step = steps(),
                    .skipped_steps = read(&record()->skipped),
                    .local_skips = read(&record()->left_out),
-                   .traffic = ranks.counts()};
+                   .has_parted = read(&record()->parted) != 0,
+                   .traffic = ranks.counts(),
+                   .comparisons = ranks.comparisons()};
     phases_.report(all);
     if (!with_norms) return all;
     all.norm = norms_of(*this);
@@ -299,17 +348,127 @@ class foundation {
   local_reduction local;
 
  private:
+  static constexpr const char* of_one_run =
+      "load states that were saved after the same step of the same run, on all ranks or on none";
+
+  bool has_peers() const { return ranks.size() > 1 || ranks.local_size() > 1; }
+
+  // Σ h² of the parameters' fingerprints: `sums` [tiles].
+  void sum_parameters() const {
+    model_view model = view();
+    model.refused = nullptr;  // a step that failed may have been refused before
+    executor.run(fingerprint_of_parameters{}, model, all_tiles(), sums());
+  }
+
+  void forget_difference() {
+    executor.write(&record()->parted, std::uint32_t{0});
+    executor.write(&record()->node_parted, std::uint32_t{0});
+  }
+
+  // What ranks must have alike before a step, each as a function that describes it, in an order in which each comparison makes
+  // sense after those before it.
+  void describe_step(agreement& facts) const {
+    facts.add_word("the number of the step that they take", steps() + 1, of_one_run);
+  }
+  void describe_rates(agreement& facts) const {
+    const std::vector<double> of_group = rates.read(executor, ranks.base());
+    for (std::size_t i = 0; i < of_group.size(); ++i)
+      facts.add("the learning rate of group " + std::to_string(i), of_group[i],
+                "step() must be given the same learning rates on all ranks");
+  }
+  void describe_parameters(agreement& facts) const {
+    sum_parameters();
+    executor.template visit_segments<fingerprint_of_parameters::sums>(
+        tensors.first_tiles(), 0, tensors.segments().size(), sums(), ranks.base(),
+        [&facts](std::size_t i, const double* sum) {
+          facts.add_hash("the parameters of tensor " + std::to_string(i), detail::bits_of(*sum),
+                         "start all ranks with the same: broadcast_parameters() gives them those of one");
+        });
+  }
+  void describe_lineage(agreement& facts) const {
+    facts.add_hash(
+        "what they have done and received in the steps before", read(&record()->lineage),
+        "load states that were saved after the same step of the same run; if none was loaded, a collective of the "
+        "Communicator has left other bits on one rank than on another");
+  }
+
+  // Of a step that a device has refused some steps ago.
+  void describe_told(agreement& facts) const {
+    facts.add_hash(
+        "the learning rates or the parameters of step " + std::to_string(steps() + 1) + ", which has not been taken",
+        read(&record()->told), "step() must be given the same learning rates on all ranks");
+  }
+
+  // By sums of fingerprints alone, with nothing behind their headers. Waits.
+  // @throws disagreement_error, on every rank
+  void require_alike(bool has_equal_parameters) {
+    if (has_equal_parameters && comparison_.compares_parameters()) note_sum_of_parameters();
+    begin_fingerprint();
+    const std::span<float> header = memory.view(header_);
+    const auto stream = executor.stream();
+    if (ranks.local_size() > 1) {
+      executor.invoke(write_sum_header{record(), header.data(), true});
+      ranks.reduce_locally(header, stream);
+      executor.invoke(read_local_sum_header{record(), header.data(), ranks.local_size(), ranks.size() == 1});
+    }
+    if (ranks.size() > 1) {
+      executor.invoke(write_sum_header{record(), header.data(), true});
+      ranks.all_reduce_sum_with_header(header, header.size(), stream);
+      executor.invoke(read_sum_header{record(), header.data(), ranks.size(), false});
+    }
+    if (read(&record()->parted) != 0) throw_difference(has_equal_parameters);
+    if (read(&record()->refused) == 0)
+      comparison_.end_first();  // else a rank has no usable rate, and the step will not happen
+  }
+
+  void note_sum_of_parameters() const {
+    sum_parameters();
+    executor.add_up({sums(), tensors.tiles().size()}, sums());
+    executor.invoke(note_parameters{record(), sums()});
+  }
+
+  // As a step does that begins with the rates that have been set.
+  template <class... More>
+  void begin_fingerprint(double gradient_scale = 1.0, const More&... more) const {
+    bool has_begun = false;
+    rates.store(memory, executor, record(), [&](const store_rates& some) {
+      if (std::exchange(has_begun, true)) return executor.invoke(some);
+      executor.invoke(::slamb::begin_step{record(), gradient_scale}, some, more...);
+    });
+  }
+
+  // Ranks have seen that they differ, and find in what.
+  [[noreturn]] void throw_difference(bool has_equal_parameters) {
+    forget_difference();
+    const auto require_same = [this](auto describe) {
+      agreement facts("", 0);
+      (this->*describe)(facts);
+      require_agreement(facts, ranks.base(), executor, allocator_of(backend_), true);
+    };
+    require_same(&foundation::describe_step);
+    require_same(&foundation::describe_rates);
+    if (has_equal_parameters && comparison_.compares_parameters()) require_same(&foundation::describe_parameters);
+    require_same(&foundation::describe_lineage);
+    require_same(&foundation::describe_told);
+    throw communicator_error(
+        "slamb: ranks agree on all that they have, but not on the fingerprints of it that the Communicator has brought "
+        "them: "
+        "its collectives change what they carry");
+  }
+
   Backend backend_;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;
   region<adam_scalars> scalars_;
   region<step_record> record_;
+  region<float> header_;  // of a sum of nothing
   region<float> momentum_;
   region<float> variance_;
   region<double> sums_;
   phase_log phases_;
   step_count count_;
+  comparison<stream_type> comparison_;
 };
 
 }  // namespace slamb

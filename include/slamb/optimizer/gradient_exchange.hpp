@@ -7,6 +7,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/saved_state.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/exchange/summable.hpp"
 #include "slamb/optimizer/batches.hpp"
 #include "slamb/optimizer/mean_gradient.hpp"
 
@@ -38,7 +39,7 @@ class gradient_exchange {
   gradient_exchange(const Compressor& /*compressor*/, const gradient_settings& settings) : settings_(settings) {}
 
   void plan(Base& base) {
-    if (base.ranks.size() > 1) buffer_ = base.memory.template plan<float>("exchange", base.tensors.elements());
+    if (base.ranks.size() > 1) buffer_ = plan_summable(base.memory, "exchange", base.tensors.elements());
   }
   void start(Base& /*base*/) {}
 
@@ -46,10 +47,11 @@ class gradient_exchange {
   static double scale(const Base& base) noexcept { return 1.0 / base.ranks.size(); }
   /// Begins to exchange a bucket, if that can be done before the rest.
   bool send_early(const tensor_batch& bucket, Base& base) {
-    return send_whole_gradient(base, base.memory.view(buffer_), settings_.skip_non_finite, bucket);
+    return send_whole_gradient(base, payload_in(base.memory.view(buffer_)), settings_.skip_non_finite, bucket);
   }
   model_view exchange(Base& base) {
-    return exchange_whole_gradient(base, base.memory.view(buffer_), settings_.skip_non_finite, settings_.max_norm);
+    return exchange_whole_gradient(base, payload_in(base.memory.view(buffer_)), settings_.skip_non_finite,
+                                   settings_.max_norm);
   }
 
   void report(const Base& /*base*/, bool /*with_norms*/, statistics& /*all*/) const {}

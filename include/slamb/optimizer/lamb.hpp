@@ -40,6 +40,7 @@ struct lamb_options {
   bool skip_non_finite = true;     ///< skip a step, on all ranks, when a gradient of any is not finite
   bool compress_alone = false;     ///< encodes and decodes with one rank too, if the compressor is a quantizer
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -11,6 +12,7 @@
 #include "slamb/core/arena.hpp"
 #include "slamb/core/config.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/core/hash.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/step_record.hpp"
 
@@ -22,8 +24,8 @@ struct learning_rates_at {
   const double* by_group = nullptr;  ///< [groups], which the optimizer reads until the step is done
 };
 
-/// Puts learning rates where passes read them; for an executor to invoke. One found in memory that is negative or not finite,
-/// also times the factor of a tensor, is dealt with as a gradient that is not finite.
+/// Puts learning rates where passes read them, and adds them to the history of steps; for an executor to invoke. One found
+/// in memory that is negative or not finite, also times the factor of a tensor, is dealt with as a gradient that is not finite.
 struct store_rates {
   static constexpr std::size_t most_values = 16;
 
@@ -32,6 +34,7 @@ struct store_rates {
   const double* from = nullptr;            ///< [count]; null: `value`, which has been looked at
   const double* largest_factor = nullptr;  ///< [count] of the group's tensors; negative where it has none
   std::size_t count = 0;
+  std::uint64_t hash = 0;  ///< of rates that are not found in memory
   double value[most_values] = {};
 
   SLAMB_HOST_DEVICE static bool is_usable(double rate) { return rate >= 0.0 && rate <= 3.4028234663852886e38; }
@@ -39,8 +42,10 @@ struct store_rates {
     for (std::size_t i = 0; i < count; ++i) {
       const double rate = from == nullptr ? value[i] : from[i];
       if (from != nullptr && largest_factor[i] >= 0.0 && !is_usable(rate * largest_factor[i])) record->not_finite = 1;
+      if (from != nullptr) record->history = detail::hash_with(record->history, detail::bits_of(rate));
       to[i] = rate;
     }
+    if (from == nullptr) record->history = detail::hash_with(record->history, hash);
   }
 };
 
@@ -95,6 +100,15 @@ class learning_rates {
 
   const double* stored(const arena& memory) const noexcept { return memory.view(stored_).data(); }
 
+  /// [groups] those of the step that follows, wherever they are. Waits if they are in the backend's memory.
+  template <class Executor>
+  std::vector<double> read(const Executor& executor, const typename Executor::ranks_type& ranks) const {
+    if (elsewhere_ == nullptr) return on_host_;
+    std::vector<double> all(largest_factor_.size());
+    executor.download(std::as_bytes(std::span(elsewhere_, all.size())), std::as_writable_bytes(std::span(all)), ranks);
+    return all;
+  }
+
   /// Calls invoke(store_rates), which is to be invoked in the step, for each part of them; at least once.
   template <class Executor, class Invoke>
   void store(const arena& memory, const Executor& executor, step_record* record, const Invoke& invoke) const {
@@ -104,19 +118,26 @@ class learning_rates {
       return invoke(store_rates{record, to, elsewhere_, memory.view(factors_).data(), largest_factor_.size()});
     if (on_host_.size() > most_groups) {
       executor.upload(std::span<const double>(on_host_), memory.view(stored_));
-      return invoke(store_rates{});
+      return invoke(store_rates{record, to, nullptr, nullptr, 0, hash_of(on_host_)});
     }
     std::size_t first = 0;
     do {
       store_rates part{record, to + first, nullptr, nullptr,
                        std::min(store_rates::most_values, on_host_.size() - first)};
       std::copy_n(on_host_.data() + first, part.count, part.value);
+      part.hash = hash_of({part.value, part.count});
       invoke(part);
       first += part.count;
     } while (first < on_host_.size());
   }
 
  private:
+  static std::uint64_t hash_of(std::span<const double> rates) noexcept {
+    std::uint64_t hash = detail::hash_of_nothing;
+    for (const double rate : rates) hash = detail::hash_with(hash, detail::bits_of(rate));
+    return hash;
+  }
+
   std::vector<double> largest_factor_;  // [groups]; -1: no tensors
   std::vector<double> on_host_;         // [groups]
   const double* elsewhere_ = nullptr;

@@ -10,6 +10,7 @@
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
 #include "slamb/core/step_record.hpp"
+#include "slamb/exchange/summable.hpp"
 
 namespace slamb {
 
@@ -36,7 +37,7 @@ class local_reduction {
   void plan(Base& base) {
     if (base.ranks.local_size() == 1) return;
     given_ = base.memory.template plan<segment>("tables", std::as_const(base.tensors).segments().size());
-    gradient_ = base.memory.template plan<float>("local gradient", base.tensors.elements());
+    gradient_ = plan_summable(base.memory, "local gradient", base.tensors.elements());
   }
 
   /// Makes the tables.
@@ -46,7 +47,7 @@ class local_reduction {
     if (!is_active()) return;
     const std::span<const segment> of_user = base.tensors.segments();
     std::vector<segment> of_node(of_user.begin(), of_user.end());
-    for (segment& s : of_node) s.gradient = base.memory.view(gradient_).data() + s.first;
+    for (segment& s : of_node) s.gradient = payload_in(base.memory.view(gradient_)).data() + s.first;
     base.executor.upload(of_user, base.memory.view(given_));
     base.executor.upload(std::span<const segment>(of_node), table);
   }
@@ -60,17 +61,21 @@ class local_reduction {
   bool is_active() const noexcept { return given_.count > 0; }
 
   /// Makes the gradient of the node, in a step that has begun and of which all gradients are ready. It is not finite, on
-  /// all ranks of the node, if that of any is not, or if any has seen before what is not: passes find the same on all.
+  /// all ranks of the node, if that of any is not: passes find the same on all. All know if any has seen before what is not, and
+  /// if they have parted.
   template <class Base>
   void reduce(Base& base) const {
     if (gradient_.count == 0) return;
     model_view shares = base.view();
     shares.segments = base.memory.view(given_).data();
-    shares.exchanged = base.memory.view(gradient_).data();
+    const std::span<float> all = base.memory.view(gradient_);
+    shares.exchanged = payload_in(all).data();
     base.executor.run(gather_share_of_gradient{{}, 1.0F / static_cast<float>(base.ranks.local_size())}, shares,
                       base.all_tiles());
-    base.executor.invoke(tell_by_nan{base.record(), shares.exchanged});
-    base.ranks.reduce_locally(base.memory.view(gradient_), base.executor.stream());
+    base.executor.invoke(write_sum_header{base.record(), all.data(), true});
+    base.ranks.reduce_locally(all, base.executor.stream());
+    base.executor.invoke(
+        read_local_sum_header{base.record(), all.data(), base.ranks.local_size(), base.ranks.size() == 1});
   }
 
  private:

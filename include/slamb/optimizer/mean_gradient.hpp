@@ -62,7 +62,7 @@ bool send_whole_gradient(Base& base, std::span<float> buffer, bool skip_non_fini
 /// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N, but for what has been sent. Nothing that lasts is changed; the step is
 /// refused, on all ranks, if a gradient of any is not finite.
 ///
-/// @param buffer  [elements], with more than one rank
+/// @param buffer  [elements] with a `sum_header` in front, with more than one rank
 /// @param skip_non_finite  false: takes gradients as they are
 /// @param max_norm  c; 0 or ∞: no clipping
 /// @return where the gradient is to be read
@@ -75,11 +75,7 @@ model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool ski
     const tensor_batch sent = base.parts.sent_from(base.tensors);
     base.executor.run(gather_gradient{}, g, {0, sent.tiles.first}, nullptr, not_finite);
     base.parts.join();
-    const std::span<float> rest = buffer.first(base.tensors.first_element(sent.first));
-    if (skip_non_finite)
-      all_reduce_or_refuse(rest, base);
-    else if (!rest.empty())
-      base.ranks.all_reduce_sum(rest, base.executor.stream());
+    all_reduce_or_refuse(buffer.first(base.tensors.first_element(sent.first)), base, skip_non_finite);
     g.gradient_is_exchanged = true;
     clip_gradient(g, base, max_norm);
     return g;

@@ -36,7 +36,8 @@ struct one_bit_options {
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool compress_alone = false;  ///< encodes and decodes with one rank too: what compression does, without a network
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  WarmUp warm_up{};                         ///< when the variance is frozen and compression begins
+  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
+  WarmUp warm_up{};                   ///< when the variance is frozen and compression begins
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};

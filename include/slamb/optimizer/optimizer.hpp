@@ -37,6 +37,7 @@ class recipe {
   virtual void finish_step() = 0;
   virtual void give_up_step() noexcept = 0;
   virtual void synchronize_parameters() = 0;
+  virtual void broadcast_parameters(int root) = 0;
   virtual statistics report(bool with_norms) const = 0;
   virtual memory_report memory() const = 0;
   virtual std::vector<std::byte> save_state() const = 0;
@@ -134,6 +135,15 @@ class optimizer {
   /// Collective: every rank must call it.
   /// @throws communicator_error
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
+
+  /// Gives all ranks the parameters of rank `root`; of ranks that are nodes, those of the node's local rank 0. For before the first
+  /// step, where ranks have started from different ones, and for parameters that one rank has read from a file. The rest of the
+  /// state stays as it is; local steps of 0/1 Adam go on from these parameters as the point that all ranks have in common.
+  /// Collective: every rank must call it. Allocates up to 4 MiB of the backend's memory for the time of the call. *Wire*: one
+  /// broadcast of all parameters, or their sum over ranks where the Communicator has no broadcast, in pieces (−0 becomes 0 then).
+  /// @throws std::invalid_argument, before any work, if there is no such rank; std::logic_error between begin_step and finish_step
+  ///         and while steps are captured; communicator_error: parameters may have been replaced in part
+  void broadcast_parameters(int root = 0) { called("broadcast_parameters()")->broadcast_parameters(root); }
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
   ///                    time

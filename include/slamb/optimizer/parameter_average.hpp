@@ -1,4 +1,4 @@
-// Parameters that differ from rank to rank → their mean.
+// Parameters that differ from rank to rank → their mean, or those of one rank.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
+#include "slamb/core/statistics.hpp"
 #include "slamb/exchange/payload_size.hpp"
 #include "slamb/optimizer/common_passes.hpp"
 
@@ -18,6 +19,20 @@ inline std::uint64_t least_averaging_buffer(const layout& tensors) noexcept {
   return std::min<std::uint64_t>(layout::tile_size, tensors.elements());
 }
 
+/// Calls visit(pieces, tiles, values) for the parameters piece by piece: `values` are those of the piece's elements in `buffer`.
+template <class Base, class Visit>
+void for_each_piece_of_parameters(Base& base, std::span<float> buffer, const Visit& visit) {
+  model_view pieces = base.view();
+  pieces.refused = nullptr;
+  pieces.exchanged = buffer.data();
+  for_each_piece(
+      base.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return base.tensors.tiles()[i].count; },
+      [&](const tile_range& tiles, std::uint64_t elements) {
+        pieces.exchanged_first = base.tensors.first_element(base.tensors.tiles()[tiles.first]);
+        visit(pieces, tiles, buffer.first(elements));
+      });
+}
+
 /// The mean of the parameters over ranks, piece by piece through `buffer`, in a number of collectives that depends on sizes
 /// alone.
 ///
@@ -25,18 +40,35 @@ inline std::uint64_t least_averaging_buffer(const layout& tensors) noexcept {
 template <class Base>
 void average_parameters(Base& base, std::span<float> buffer, const std::uint32_t* refused = nullptr) {
   if (base.ranks.size() == 1) return;
-  model_view pieces = base.view();
-  pieces.refused = refused;
-  pieces.exchanged = buffer.data();
-  const auto average = [&](const tile_range& piece, std::uint64_t elements) {
-    pieces.exchanged_first = base.tensors.first_element(base.tensors.tiles()[piece.first]);
-    base.executor.run(gather_parameters{}, pieces, piece);
-    base.ranks.all_reduce_sum(buffer.first(elements), base.executor.stream());
-    base.executor.run(scatter_parameters{{}, 1.0F / static_cast<float>(base.ranks.size())}, pieces, piece);
-  };
-  for_each_piece(
-      base.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return base.tensors.tiles()[i].count; },
-      average);
+  const scatter_parameters scatter_mean{{}, 1.0F / static_cast<float>(base.ranks.size())};
+  for_each_piece_of_parameters(base, buffer, [&](model_view pieces, const tile_range& tiles, std::span<float> values) {
+    pieces.refused = refused;
+    base.executor.run(gather_parameters{}, pieces, tiles);
+    base.ranks.all_reduce_sum(values, base.executor.stream());
+    base.executor.run(scatter_mean, pieces, tiles);
+  });
+}
+
+/// The parameters of rank `root` (of nodes: of its leader) on all ranks, piece by piece through `buffer`: by broadcast, or, where
+/// the Communicator has none, as a sum in which all others are 0.
+template <class Base>
+void broadcast_parameters(Base& base, int root, std::span<float> buffer) {
+  const bool is_root = base.ranks.rank() == root && base.ranks.local_rank() == 0;
+  const bool has_broadcast = base.ranks.base().has(collective::broadcast);
+  for_each_piece_of_parameters(base, buffer,
+                               [&](const model_view& pieces, const tile_range& tiles, std::span<float> values) {
+                                 if (is_root)
+                                   base.executor.run(gather_parameters{}, pieces, tiles);
+                                 else
+                                   base.executor.clear(std::as_writable_bytes(values));
+                                 if (has_broadcast && base.ranks.size() > 1) {
+                                   base.ranks.broadcast(std::as_writable_bytes(values), root, base.executor.stream());
+                                 } else {
+                                   base.ranks.reduce_locally(values, base.executor.stream());
+                                   if (base.ranks.size() > 1) base.ranks.all_reduce_sum(values, base.executor.stream());
+                                 }
+                                 base.executor.run(scatter_parameters{}, pieces, tiles);
+                               });
 }
 
 }  // namespace slamb

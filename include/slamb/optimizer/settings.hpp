@@ -64,6 +64,7 @@ agreement agreement_of(std::string_view recipe, const Options& o, std::size_t te
   all.add("epsilon", o.epsilon);
   all.add("bias_correction", corrects_bias(o) ? 1.0 : 0.0);
   all.add_word("bucket_bytes", o.bucket_bytes);
+  all.add_word("compare_every", o.compare_every);
   describe_policy(o.compressor, all);
   describe_policy(o.error_feedback, all);
   if constexpr (requires { o.trust_ratio; }) describe_policy(o.trust_ratio, all);

@@ -43,6 +43,7 @@ struct slamb_options {
   std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -98,8 +99,7 @@ class slamb_recipe final : public stepping<Backend> {
     freshness_ = base_.memory.template plan<float>("freshness by age", freshness.size());
     if constexpr (!has_age<selection_type>)
       age_ = base_.memory.template plan<age_type>("age", base_.tensors.state_elements());
-    payload_ = base_.memory.template plan<float>("payload",
-                                                 std::max({plane_ * planes, least_averaging_buffer(base_.tensors)}));
+    payload_ = plan_summable(base_.memory, "payload", std::max(plane_ * planes, least_averaging_buffer(base_.tensors)));
     selector_.plan(base_);
     exchange_.plan(base_, plane_);
     base_.allocate(facts());
@@ -110,7 +110,7 @@ class slamb_recipe final : public stepping<Backend> {
 
   void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
-    average_parameters(base_, base_.memory.view(payload_));
+    average_parameters(base_, room());
   }
 
   statistics report(bool with_norms) const override { return base_.report(with_norms); }
@@ -132,6 +132,11 @@ class slamb_recipe final : public stepping<Backend> {
     averages_ = averages_now();
     base_.template begin_step<TrustRatio>(options_, 1.0, selector_.finds(sparsifier_of(options_.compressor), base_));
     if constexpr (!chooser<sparsifier_type>) place();
+  }
+
+  // Between averagings they differ.
+  bool has_equal_parameters() override {
+    return base_.holds_at_this_step([](std::uint64_t t) { return t == 1; }, "");
   }
 
   // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload.
@@ -156,15 +161,14 @@ class slamb_recipe final : public stepping<Backend> {
     exchange_.exchange(rest == base_.tensors.tiles().size() ? sent_ : sent_.first(base_.memory.view(tile_first_)[rest]),
                        nullptr, base_);
     if (!base_.is_known_to_be_refused()) update_parameters();
-    if (base_.end_step() && averages_) average_parameters(base_, base_.memory.view(payload_), base_.was_refused());
+    if (base_.end_step() && averages_) average_parameters(base_, room(), base_.was_refused());
   }
 
   // Where what is selected goes in the payload.
   void place() {
     selection_.emplace(selector_.select(sparsifier_of(options_.compressor), base_, base_.view(),
                                         momentum_to_choose_from<TrustRatio>{update()}));
-    sent_ = place_payload<sparsifier_type>(base_, *selection_, base_.memory.view(tile_first_),
-                                           base_.memory.view(payload_).first(plane_));
+    sent_ = place_payload<sparsifier_type>(base_, *selection_, base_.memory.view(tile_first_), room().first(plane_));
   }
 
   // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
@@ -213,8 +217,11 @@ class slamb_recipe final : public stepping<Backend> {
       s.dense = goes_whole(s.size, s.one_dimensional, !s.dense, options_.dense_below);
   }
 
+  // For the planes of a payload, or parameters that are averaged.
+  std::span<float> room() const noexcept { return payload_in(base_.memory.view(payload_)); }
+
   payload_view payload() const noexcept {
-    float* const first = base_.memory.view(payload_).data();
+    float* const first = room().data();
     return {.tile_first = base_.memory.view(tile_first_).data(),
             .momentum = first,
             .variance = planes > 1 ? first + plane_ : nullptr,

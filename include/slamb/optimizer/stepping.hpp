@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "slamb/core/saved_state.hpp"
 #include "slamb/optimizer/foundation.hpp"
 #include "slamb/optimizer/optimizer.hpp"
+#include "slamb/optimizer/parameter_average.hpp"
 
 namespace slamb::detail {
 
@@ -21,6 +24,7 @@ namespace slamb::detail {
 ///     send_early(bucket)     exchanges the part of the step that needs no other gradients than those of a tensor_batch;
 ///                            false: it sends nothing early, now and in the rest of the step
 ///     finish()               takes the step, but for what has been sent
+///     has_equal_parameters()  whether ranks must have the same parameters before this step; else true
 template <class Backend>
 class stepping : public recipe {
  public:
@@ -29,7 +33,7 @@ class stepping : public recipe {
 
   template <class Options>
   stepping(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend)
-      : base_(parameters, options.weight_decay, std::move(ranks), std::move(backend)),
+      : base_(parameters, options.weight_decay, options.compare_every, std::move(ranks), std::move(backend)),
         bucket_bytes_(options.bucket_bytes) {}
 
   call_scope enter() const noexcept final {
@@ -60,6 +64,17 @@ class stepping : public recipe {
     base_.parts.close();
   }
 
+  void broadcast_parameters(int root) final {
+    base_.parts.require_closed("broadcast_parameters()");
+    base_.require_no_capture("broadcast_parameters() allocates memory");
+    if (root < 0 || root >= base_.ranks.size())
+      throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
+                                  ", but the ranks are 0 … " + std::to_string(base_.ranks.size() - 1));
+    base_.replace_parameters(
+        [this, root](std::span<float> buffer) { ::slamb::broadcast_parameters(base_, root, buffer); });
+    go_on_from_replaced();
+  }
+
   void give_up_step() noexcept final { base_.parts.close(); }
 
   memory_report memory() const final { return base_.memory.report(base_.tensors.elements()); }
@@ -88,10 +103,13 @@ class stepping : public recipe {
   virtual void begin() = 0;
   virtual bool send_early(const tensor_batch& bucket) = 0;
   virtual void finish() = 0;
+  virtual bool has_equal_parameters() { return true; }
   /// Whose states it saves and loads.
   virtual state_kind kind() const noexcept = 0;
   /// What lasts: calls part(name, bytes, state_part) for each part of the state, the foundation's first.
   virtual void visit_state(const state_visitor& part) = 0;
+  /// The parameters have been replaced, on all ranks by the same.
+  virtual void go_on_from_replaced() {}
   /// A state has been restored.
   virtual void go_on_from_saved(const restore_options& options) = 0;
 
@@ -101,6 +119,11 @@ class stepping : public recipe {
   void reduce_and_finish() {
     base_.local.reduce(base_);
     finish();
+    base_.require_unparted([this] { return has_equal_parameters(); });
+  }
+
+  void compare_before_step() {
+    base_.compare_before_step([this] { return has_equal_parameters(); });
   }
 
   void send_ready() {
@@ -122,6 +145,7 @@ class stepping : public recipe {
   void step_with(const Rates& rates) {
     base_.parts.require_closed("step()");
     base_.rates.set(rates);
+    compare_before_step();
     begin();
     reduce_and_finish();
   }
@@ -131,7 +155,10 @@ class stepping : public recipe {
     base_.parts.require_closed("begin_step()");
     base_.rates.set(rates);
     base_.parts.open(base_.tensors, bucket_bytes_, base_.executor.stream());
-    close_if_it_throws([this] { begin(); });
+    close_if_it_throws([this] {
+      compare_before_step();
+      begin();
+    });
   }
 
   std::uint64_t bucket_bytes_;

@@ -37,8 +37,9 @@ struct zero_one_adam_options {
   double weight_decay = 0.01;               ///< λ ≥ 0
   bool compress_alone = false;              ///< encodes and decodes with one rank too
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  VarianceSchedule variance_schedule{};     ///< when the variance is refreshed, and when it is frozen
-  LocalSchedule local_schedule{};           ///< when what local steps have moved is exchanged
+  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
+  VarianceSchedule variance_schedule{};  ///< when the variance is refreshed, and when it is frozen
+  LocalSchedule local_schedule{};        ///< when what local steps have moved is exchanged
   Compressor compressor{};
   ErrorFeedback error_feedback{};
 };
@@ -136,6 +137,12 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
     base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
                                                 exchange_.starts(base_, buffer()));
+  }
+
+  // Between the exchanges of local steps they differ.
+  bool has_equal_parameters() override {
+    settle();
+    return !differs_;
   }
 
   bool send_early(const tensor_batch& bucket) override {
@@ -266,6 +273,15 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     all.accumulated = base_.memory.view(accumulated_).data();
     all.common = base_.memory.view(common_).data();
     return all;
+  }
+
+  // From the point that all ranks now have in common.
+  void go_on_from_replaced() override {
+    settle();
+    if (!is_local_) return;
+    start_from_common();
+    std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
+    differs_ = false;
   }
 
   state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }

@@ -112,12 +112,15 @@ struct tile_arrays : tile_pointers {
     if constexpr ((Streams & stream::accumulated) != 0) load_member<&one::accumulated>(accumulated, i, e);
     if constexpr ((Streams & stream::common) != 0) load_member<&one::common>(common, i, e);
     if constexpr ((Streams & stream::residual) != 0) load_member<&one::residual>(residual, i, e);
+    if constexpr ((Streams & stream::position) != 0)
+      for (unsigned j = 0; j < Width; ++j) e[j].position = scalar(static_cast<float>(position + i + j));
   }
 
   /// Writes them.
   template <unsigned Streams, unsigned Width>
   SLAMB_ELEMENT void store(const element<scalar> (&e)[Width], std::size_t i) const {
     static_assert((Streams & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
+    static_assert((Streams & stream::position) == 0, "slamb: a pass cannot write positions: they lie in no memory");
     using one = element<scalar>;
     if constexpr ((Streams & stream::parameter) != 0) store_member<&one::parameter>(e, parameter, i);
     if constexpr ((Streams & stream::momentum) != 0) store_member<&one::momentum>(e, momentum, i);

@@ -72,6 +72,8 @@ using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 struct tile_arrays : tile_pointers {
   using tile_pointers::tile_pointers;
 
+  static constexpr float numbers_of_lanes[lanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
   // Where[…] is nothing, or the number of lanes in use.
   template <unsigned Streams, class... Where>
   SLAMB_ALWAYS_INLINE void load(element<floats>& e, std::size_t i, Where... where) const {
@@ -85,6 +87,8 @@ struct tile_arrays : tile_pointers {
     if constexpr ((Streams & stream::accumulated) != 0) e.accumulated = floats::load(accumulated + i, where...);
     if constexpr ((Streams & stream::common) != 0) e.common = floats::load(common + i, where...);
     if constexpr ((Streams & stream::residual) != 0) e.residual = floats::load(residual + i, where...);
+    if constexpr ((Streams & stream::position) != 0)
+      e.position = floats(static_cast<float>(position + i)) + floats::load(numbers_of_lanes);
   }
 
   template <unsigned Streams, class... Where>
@@ -105,6 +109,7 @@ template <class Pass, class Constants>
 SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, const tile_arrays& at, std::size_t count,
                                 sums_of<Pass>& sums) {
   static_assert((Pass::writes & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
+  static_assert((Pass::writes & stream::position) == 0, "slamb: a pass cannot write positions: they lie in no memory");
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     element<floats> e;

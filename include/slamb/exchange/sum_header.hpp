@@ -1,0 +1,95 @@
+// What stands in front of a payload that ranks add: whether a rank has seen what is not finite, and the fingerprint of what all
+// ranks must have alike. So both reach all ranks without a collective of their own. For an executor to invoke, by one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/core/config.hpp"
+#include "slamb/core/real.hpp"
+#include "slamb/core/step_record.hpp"
+
+namespace slamb {
+
+/// The floats in front of a payload. Their number keeps the payload aligned as its memory is, to 64 bytes.
+///
+///     [0]        0; NaN: this rank has seen in this step what is not finite
+///     [1 … 8]    the fingerprint, a byte in each; NaN in [1]: ranks of this node have parted
+///     [9 … 15]   0
+///
+/// A sum of bytes is exact, in whatever order ranks are added, for up to 2^16 ranks. If all ranks have the same fingerprint, each
+/// sum is N times its own byte. If they have not, a rank overlooks it with a probability of about 2^-64: where its own bytes all
+/// are the means.
+struct sum_header {
+  static constexpr std::size_t floats = 16;
+  static constexpr std::size_t news = 0;
+  static constexpr std::size_t first_byte = 1;
+  static constexpr std::size_t bytes = 8;
+  static constexpr int most_ranks = 1 << 16;  ///< among more, fingerprints are not compared
+
+  SLAMB_HOST_DEVICE static float byte_of(std::uint64_t word, std::size_t i) {
+    return static_cast<float>(static_cast<std::uint32_t>(word >> (8 * i)) & 0xFFU);
+  }
+};
+
+/// Writes the header of this rank.
+struct write_sum_header {
+  const step_record* record;
+  float* header;  ///< [sum_header::floats]
+  bool tells;     ///< of what is not finite
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const float nan = as_real(std::uint32_t{0x7FC00000U});
+    for (std::size_t i = 0; i < sum_header::floats; ++i) header[i] = 0.0F;
+    const std::uint64_t fingerprint = fingerprint_of(*record);
+    for (std::size_t i = 0; i < sum_header::bytes; ++i)
+      header[sum_header::first_byte + i] = sum_header::byte_of(fingerprint, i);
+    if (tells && record->not_finite != 0) header[sum_header::news] = nan;
+    if (record->node_parted != 0) header[sum_header::first_byte] = nan;
+  }
+};
+
+/// Whether the sum of the headers of `ranks` ranks says that they have other fingerprints than this one.
+SLAMB_HOST_DEVICE inline bool differs_from(std::uint64_t fingerprint, const float* header, int ranks) {
+  if (ranks > sum_header::most_ranks) return false;
+  bool differs = false;
+  for (std::size_t i = 0; i < sum_header::bytes; ++i)
+    differs |= !(header[sum_header::first_byte + i] == static_cast<float>(ranks) * sum_header::byte_of(fingerprint, i));
+  return differs;
+}
+
+/// Reads the sum of all ranks' headers: refuses the step if any rank has seen what is not finite, or else if ranks have parted.
+struct read_sum_header {
+  step_record* record;
+  const float* header;  ///< [sum_header::floats], and the payload behind it
+  int ranks;
+  bool has_payload;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (!(header[sum_header::news] == header[sum_header::news]))
+      record->refused = 1;
+    else if (differs_from(fingerprint_of(*record), header, ranks))
+      note_difference(*record);
+    if (has_payload) record->received = as_word(header[sum_header::floats]);
+  }
+};
+
+/// The same of a sum within a node, of which other nodes know nothing yet.
+struct read_local_sum_header {
+  step_record* record;
+  const float* header;
+  int ranks;          ///< of the node
+  bool is_only_node;  ///< nobody else has to be told
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const bool has_overflowed = !(header[sum_header::news] == header[sum_header::news]);
+    if (has_overflowed) record->not_finite = 1;
+    if (has_overflowed || !differs_from(fingerprint_of(*record), header, ranks)) return;
+    if (is_only_node)
+      note_difference(*record);
+    else
+      record->not_finite = record->node_parted = 1;
+  }
+};
+
+}  // namespace slamb

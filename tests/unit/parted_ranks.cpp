@@ -1,0 +1,559 @@
+// Ranks that would part: at other steps, at other learning rates, with other parameters, of other runs. Every rank is told in what
+// they differ, by name, and nothing has moved.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "instances/interpreted.hpp"
+#include "slamb/slamb.hpp"
+#include "support/cluster.hpp"
+#include "support/every_recipe.hpp"
+#include "support/faulty_training.hpp"
+#include "support/saved_training.hpp"
+#include "support/thread_nodes.hpp"
+
+namespace parted_ranks_tests {
+namespace {
+
+using test_support::every_recipe;
+using test_support::experiment;
+using test_support::made_optimizer;
+using test_support::make_experiment;
+using test_support::nodes_of_threads;
+using test_support::replica;
+using test_support::same_bits;
+using test_support::thread_nodes;
+using test_support::trajectory;
+
+const std::string of_one_run =
+    "load states that were saved after the same step of the same run, on all ranks or on none";
+
+/// What a call says on this rank: nothing, or what it throws, with its type if that is no disagreement_error.
+std::string said_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const slamb::disagreement_error& error) {
+    return error.what();
+  } catch (const slamb::communicator_error& error) {
+    return std::string("communicator_error: ") + error.what();
+  } catch (const std::exception& error) {
+    return std::string("exception: ") + error.what();
+  }
+  return {};
+}
+
+/// Says whether a step that throws leaves the rank as it was, and what it throws.
+std::string said_by_step(made_optimizer& run, replica& mine, std::span<const double> rates) {
+  const std::vector<std::byte> state = run.save_state();
+  const std::vector<float> values = mine.values();
+  const std::string said = said_by([&] { run.step(rates); });
+  if (!said.empty() && (run.save_state() != state || !same_bits(mine.values(), values))) return said + " AND MOVED";
+  return said;
+}
+
+struct ranks_said {
+  std::vector<std::string> of_rank;
+
+  explicit ranks_said(int world) : of_rank(static_cast<std::size_t>(world)) {}
+  bool all_say(const std::string& expected) const {
+    for (const std::string& said : of_rank)
+      if (said != expected) return false;
+    return true;
+  }
+};
+std::ostream& operator<<(std::ostream& to, const ranks_said& all) {
+  for (const std::string& said : all.of_rank) to << "\n  " << said;
+  return to;
+}
+
+constexpr int world = 3;
+experiment small_experiment(std::uint64_t seed, std::size_t steps = test_support::steps_of_recipes) {
+  experiment e = make_experiment({{17}, {9000}, {0}, {33, 1}, {300}}, seed, world, steps);
+  test_support::use_one_rate(e, 0.01);
+  return e;
+}
+
+void take(made_optimizer& run, replica& mine, const experiment& e, std::size_t rank, std::size_t first,
+          std::size_t last) {
+  for (std::size_t t = first; t < last; ++t) {
+    mine.set_gradient(e.gradients[t][rank]);
+    run.set_mask(e.masks[t]);
+    run.step(e.rates[t]);
+  }
+}
+
+/// On each rank: an optimizer after `steps` steps, and what `then` says of it.
+template <class Then>
+ranks_said said_after(const experiment& e, const test_support::optimizer_maker& make, std::size_t steps,
+                      const Then& then) {
+  ranks_said all(world);
+  slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    made_optimizer run = make_one(make, mine.parameters(), std::move(communicator));
+    take(run, mine, e, rank, 0, steps);
+    mine.set_gradient(e.gradients[steps][rank]);
+    run.set_mask(e.masks[steps]);
+    all.of_rank[rank] = then(run, mine, rank);
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parted ranks: states of different steps are refused at the first step, and the right ones then go on") {
+  const experiment e = small_experiment(1);
+  for (const test_support::recipe& r : every_recipe()) {
+    CAPTURE(r.name);
+    const test_support::course whole = test_support::train_saving(e, r.make);
+    std::vector<std::string> then(world);
+    const ranks_said all = said_after(e, r.make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+      const auto go_back_to = [&](std::size_t step) {
+        run.load_state(whole.at[step][rank].state);
+        mine.set_values(whole.at[step][rank].values);
+        mine.set_gradient(e.gradients[step][rank]);
+        run.set_mask(e.masks[step]);
+      };
+      go_back_to(rank == 2 ? 8 : 9);
+      std::string said = said_by_step(run, mine, e.rates[9]);
+      if (said_by_step(run, mine, e.rates[9]) != said) said += " AND NOT AGAIN";
+      if (rank == 2) go_back_to(9);
+      then[rank] = said_by([&] { take(run, mine, e, rank, 9, 12); });
+      if (test_support::checkpoint{run.save_state(), mine.values()} != whole.at[12][rank]) then[rank] += " elsewhere";
+      return said;
+    });
+    CAPTURE(all);
+    CHECK(all.all_say("slamb: ranks differ in the number of the step that they take: 10 on rank 0, 9 on rank 2; " +
+                      of_one_run));
+    CHECK(then == std::vector<std::string>(world));
+  }
+}
+
+TEST_CASE("parted ranks: a state that only one rank has loaded is refused") {
+  const experiment e = small_experiment(2);
+  for (const test_support::recipe& r : every_recipe()) {
+    CAPTURE(r.name);
+    const test_support::course whole = test_support::train_saving(e, r.make);
+    const ranks_said all = said_after(e, r.make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+      if (rank == 1) run.load_state(whole.at[6][rank].state);
+      return said_by_step(run, mine, e.rates[0]);
+    });
+    CAPTURE(all);
+    CHECK(all.all_say("slamb: ranks differ in the number of the step that they take: 1 on rank 0, 7 on rank 1; " +
+                      of_one_run));
+  }
+}
+
+TEST_CASE("parted ranks: states of the same step of two runs are refused") {
+  const experiment e = small_experiment(3), other = small_experiment(4);
+  for (const test_support::recipe& r : every_recipe()) {
+    CAPTURE(r.name);
+    const test_support::course one = test_support::train_saving(e, r.make);
+    const test_support::course two = test_support::train_saving(other, r.make);
+    const ranks_said all = said_after(e, r.make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+      const test_support::checkpoint& from = (rank == 0 ? one : two).at[9][rank];
+      run.load_state(from.state);
+      mine.set_values(one.at[9][0].values);  // equal, so that only the states are not
+      return said_by_step(run, mine, e.rates[9]);
+    });
+    CAPTURE(all);
+    CHECK(
+        all.all_say("slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); "
+                    "load states that were saved after the same step of the same run; if none was loaded, a collective "
+                    "of the Communicator has left other bits on one rank than on another"));
+  }
+}
+
+TEST_CASE(
+    "parted ranks: other learning rates are refused in the very step, or before what local steps have moved is sent") {
+  const experiment e = small_experiment(5);
+  for (const test_support::recipe& r : every_recipe())
+    for (const std::size_t t : {std::size_t{0}, std::size_t{3}, std::size_t{7}, std::size_t{11}}) {
+      CAPTURE(r.name);
+      CAPTURE(t);
+      const bool is_local = t > 0 && r.rounds[t] == 0;
+      const ranks_said all = said_after(e, r.make, t, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+        const std::vector<double> rates{rank == 1 ? 0.02 : 0.01};
+        if (!is_local) return said_by_step(run, mine, rates);
+        run.step(rates);
+        for (std::size_t next = t + 1; next < e.steps(); ++next)
+          if (const std::string said = said_by_step(run, mine, e.rates[next]); !said.empty()) return said;
+        return std::string();
+      });
+      CAPTURE(all);
+      CHECK(all.all_say(
+          is_local
+              ? "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); "
+                "load states that were saved after the same step of the same run; if none was loaded, a collective "
+                "of the Communicator has left other bits on one rank than on another"
+              : "slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 1; step() must "
+                "be given the same learning rates on all ranks"));
+    }
+}
+
+TEST_CASE("parted ranks: other parameters are refused at the first step, until they are broadcast") {
+  experiment e = small_experiment(6);
+  std::vector<float> others = e.start;
+  others[17 + 4321] = std::nextafter(others[17 + 4321], 10.0F);  // of tensor 1
+  for (const test_support::recipe& r : every_recipe()) {
+    CAPTURE(r.name);
+    std::vector<std::string> then(world);
+    trajectory reached(e.steps(), std::vector<std::vector<float>>(world));
+    const ranks_said all = said_after(e, r.make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+      if (rank == 2) mine.set_values(others);
+      std::string said = said_by_step(run, mine, e.rates[0]);
+      run.broadcast_parameters(2);
+      if (!same_bits(mine.values(), others)) said += " AND NOT BROADCAST";
+      then[rank] = said_by([&] {
+        for (std::size_t t = 0; t < e.steps(); ++t) {
+          take(run, mine, e, rank, t, t + 1);
+          reached[t][rank] = mine.values();
+        }
+      });
+      return said;
+    });
+    CAPTURE(all);
+    CHECK(
+        all.all_say("slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 2); start all ranks with the "
+                    "same: broadcast_parameters() gives them those of one"));
+    CHECK(then == std::vector<std::string>(world));
+    experiment from_others = e;
+    from_others.start = others;
+    CHECK(same_bits(reached, test_support::train(from_others, r.make)));
+  }
+}
+
+namespace {
+
+/// Trains with one parameter of rank 1 altered after step `when`; the step at which all ranks are told, or 0.
+template <class Optimizer>
+std::vector<std::size_t> told_at(const typename Optimizer::options_type& options, std::size_t when,
+                                 const std::string& expected) {
+  const experiment e = small_experiment(7);
+  std::vector<std::size_t> step(world, 0);
+  const ranks_said all = said_after(e, test_support::maker_of<Optimizer>(options), when,
+                                    [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                      std::vector<float> values = mine.values();
+                                      if (rank == 1) values[5] = -values[5];
+                                      mine.set_values(values);
+                                      for (std::size_t t = when; t < e.steps(); ++t)
+                                        if (std::string said = said_by_step(run, mine, e.rates[t]); !said.empty()) {
+                                          step[rank] = t + 1;
+                                          return said;
+                                        }
+                                      return std::string();
+                                    });
+  CAPTURE(all);
+  CHECK(all.all_say(expected));
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("parted ranks: parameters that have been altered on one rank are found by the next comparison") {
+  using communicator = slamb::thread_communicator;
+  const std::string of_tensor_0 =
+      "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same: "
+      "broadcast_parameters() gives them those of one";
+  const auto all_at = [](std::size_t t) { return std::vector<std::size_t>(world, t); };
+  CHECK(told_at<slamb::lamb<communicator>>({.compare_every = 3}, 4, of_tensor_0) == all_at(6));
+  CHECK(told_at<slamb::adamw<communicator>>({.compare_every = 7}, 4, of_tensor_0) == all_at(7));
+  CHECK(told_at<slamb::one_bit_lamb<communicator>>({.compare_every = 3, .warm_up = {2}}, 4, of_tensor_0) == all_at(6));
+  CHECK(told_at<slamb::zero_one_adam<communicator>>({.compare_every = 3, .variance_schedule = {.freeze_step = 100}}, 4,
+                                                    of_tensor_0) == all_at(6));
+  CHECK(told_at<slamb::lamb<communicator>>({.compare_every = 0}, 4, "") == all_at(0));
+  CHECK(told_at<slamb::lamb<communicator>>({}, 4, "") == all_at(0));  // not among the first hundred steps
+  // They differ anyway, and become their mean.
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 5, .compare_every = 3}, 4, "") == all_at(0));
+}
+
+TEST_CASE("parted ranks: without comparisons of parameters ranks may start from different ones, and nothing else") {
+  using communicator = slamb::thread_communicator;
+  const experiment e = small_experiment(8);
+  const auto make = test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0});
+  const ranks_said all = said_after(e, make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+    if (rank == 2) mine.set_values(std::vector<float>(e.start.size(), 0.5F));
+    const std::string said = said_by_step(run, mine, e.rates[0]);
+    return said + said_by_step(run, mine, std::vector<double>{rank == 2 ? 0.02 : 0.01});
+  });
+  CAPTURE(all);
+  CHECK(
+      all.all_say("slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 2; step() must be "
+                  "given the same learning rates on all ranks"));
+}
+
+namespace {
+
+/// Threads' ranks whose sums, at one call of rank 1, end with another bit in one place; they have no other collectives.
+class altering_communicator {
+ public:
+  altering_communicator(slamb::thread_communicator base, std::uint64_t call, std::size_t place)
+      : base_(std::move(base)), call_(call), place_(place) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    base_.all_reduce_sum(values, stream);
+    if (values.size() > least && calls_++ == call_ && rank() == 1)
+      values[place_] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(values[place_]) ^ 1U);
+  }
+
+ private:
+  static constexpr std::size_t least = 1000;  // of a payload; what ranks compare is shorter
+
+  slamb::thread_communicator base_;
+  std::uint64_t call_;
+  std::size_t place_;
+  std::uint64_t calls_ = 0;
+};
+
+using altered_lamb = slamb::lamb<altering_communicator>;
+
+/// What ranks say at each step if rank 1 alone sees another bit in `place` of what step 2 has summed.
+ranks_said said_of_altered(std::size_t place) {
+  const experiment e = small_experiment(9);
+  ranks_said all(world);
+  slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    altered_lamb run(mine.parameters(), {}, altering_communicator(std::move(communicator), 2, place),
+                     test_support::one_thread());
+    for (std::size_t t = 0; t < 5; ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      const std::string said = said_by([&] { run.step(e.rates[t]); });
+      if (said.empty()) continue;
+      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
+      return;
+    }
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parted ranks: a sum that one rank has received otherwise is found in the step after it") {
+  const ranks_said all = said_of_altered(slamb::sum_header::floats);  // the first of the payload
+  CAPTURE(all);
+  CHECK(all.all_say(
+      "step 4: slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank "
+      "1); load states that were saved after the same step of the same run; if none was loaded, a "
+      "collective of the Communicator has left other bits on one rank than on another"));
+}
+
+TEST_CASE("parted ranks: parameters are broadcast as a sum where the Communicator has no broadcast") {
+  const experiment e = small_experiment(10);
+  std::vector<std::vector<float>> reached(world);
+  std::vector<float> others = e.start;
+  others[0] = -0.0F;
+  others[1] = std::numeric_limits<float>::denorm_min();
+  slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, rank == 1 ? others : e.start);
+    altered_lamb run(mine.parameters(), {}, altering_communicator(std::move(communicator), 1000, 0),
+                     test_support::one_thread());
+    run.broadcast_parameters(1);
+    reached[rank] = mine.values();
+    run.step(0.01);
+  });
+  others[0] = 0.0F;  // which −0 + 0 is
+  for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(others)));
+}
+
+TEST_CASE("parted ranks: parameters of a rank that there is not cannot be broadcast") {
+  std::vector<float> values(4, 1.0F);
+  const std::vector<slamb::parameter> parameters{{values.data(), values.data(), 0}};
+  for (const int root : {-1, 1, 1000}) {
+    slamb::lamb<> run(parameters);
+    CHECK_THROWS_WITH_AS(
+        run.broadcast_parameters(root),
+        ("slamb: broadcast_parameters() was given rank " + std::to_string(root) + ", but the ranks are 0 … 0").c_str(),
+        std::invalid_argument);
+  }
+}
+
+TEST_CASE("parted ranks: parameters that are broadcast between local steps are the point that all go on from") {
+  using optimizer = slamb::zero_one_adam<slamb::thread_communicator>;
+  const optimizer::options_type options{.variance_schedule = {.freeze_step = 3, .update_scaler = 2},
+                                        .local_schedule = {.scaler = 2, .clipper = 8}};
+  const experiment e = small_experiment(11);
+  std::vector<std::vector<float>> broadcast(world), reached(world);
+  const ranks_said all = said_after(e, test_support::maker_of<optimizer>(options), 9,
+                                    [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                      run.broadcast_parameters(1);
+                                      broadcast[rank] = mine.values();
+                                      const std::string said = said_by([&] { take(run, mine, e, rank, 9, 15); });
+                                      run.synchronize_parameters();
+                                      reached[rank] = mine.values();
+                                      return said;
+                                    });
+  CAPTURE(all);
+  CHECK(all.all_say(""));
+  for (int r = 1; r < world; ++r) {
+    CHECK(same_bits(std::span(broadcast[0]), std::span(broadcast[static_cast<std::size_t>(r)])));
+    CHECK(same_bits(std::span(reached[0]), std::span(reached[static_cast<std::size_t>(r)])));
+  }
+}
+
+namespace {
+
+/// Four ranks in nodes; rank 3 is given another rate at step `when`. What each says, and at which step.
+template <class Optimizer>
+ranks_said said_in_nodes(std::vector<int> sizes, const typename Optimizer::options_type& options, std::size_t when) {
+  experiment e = make_experiment({{17}, {9000}, {300}}, 12, 4, 16);
+  test_support::use_one_rate(e, 0.01);
+  ranks_said all(4);
+  thread_nodes(std::move(sizes)).run([&](nodes_of_threads communicator, std::size_t rank) {
+    replica mine(e.tensors, e.start);
+    made_optimizer run(Optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread()));
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      const std::vector<double> rates{rank == 3 && t == when ? 0.02 : 0.01};
+      const std::string said = said_by_step(run, mine, rates);
+      if (said.empty()) continue;
+      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
+      return;
+    }
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parted ranks: ranks of one node are found too, and all ranks of all nodes are told") {
+  const std::string of_rates =
+      "slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 3; step() must be given the "
+      "same "
+      "learning rates on all ranks";
+  const auto check = []<class Optimizer>(std::type_identity<Optimizer>, const typename Optimizer::options_type& options,
+                                         std::size_t when, const std::string& expected) {
+    for (const std::vector<int>& sizes : {std::vector<int>{2, 2}, std::vector<int>{4}}) {
+      const ranks_said all = said_in_nodes<Optimizer>(sizes, options, when);
+      CAPTURE(sizes.size());
+      CAPTURE(all);
+      CHECK(all.all_say(expected));
+    }
+  };
+  check(std::type_identity<slamb::lamb<nodes_of_threads>>{}, {}, 0, "step 1: " + of_rates);
+  check(std::type_identity<slamb::lamb<nodes_of_threads>>{}, {}, 4, "step 5: " + of_rates);
+  check(std::type_identity<slamb::slamb<nodes_of_threads>>{}, {.dense_below = 100}, 4, "step 5: " + of_rates);
+}
+
+TEST_CASE("parted ranks: a device that runs behind refuses all steps until the host says why") {
+  using optimizer = slamb::lamb<slamb::thread_communicator, slamb::interpreted_backend>;
+  const experiment e = small_experiment(13);
+  std::vector<std::string> wrong(world);
+  const ranks_said all = [&] {
+    ranks_said said(world);
+    slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+      const auto rank = static_cast<std::size_t>(communicator.rank());
+      replica mine(e.tensors, e.start);
+      optimizer run(mine.parameters(), {}, std::move(communicator));
+      std::vector<float> before;
+      for (std::size_t t = 0; t < e.steps(); ++t) {
+        mine.set_gradient(e.gradients[t][rank]);
+        if (t == 2) before = mine.values();
+        said.of_rank[rank] = said_by([&] { run.step(rank == 1 && t == 2 ? 0.02 : 0.01); });
+        const slamb::statistics now = run.statistics();
+        if (t >= 2 && !same_bits(mine.values(), before)) wrong[rank] += "moved ";
+        if (now.has_parted != (t >= 2 && said.of_rank[rank].empty())) wrong[rank] += "has_parted ";
+        if (now.step != std::min<std::size_t>(t + 1, 2) || now.skipped_steps != 0) wrong[rank] += "counted ";
+        if (said.of_rank[rank].empty()) continue;
+        said.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said.of_rank[rank];
+        run.step(0.01);  // as all do, again
+        if (run.statistics().step != 3 || run.statistics().has_parted) wrong[rank] += "does not go on ";
+        return;
+      }
+    });
+    return said;
+  }();
+  CAPTURE(all);
+  CHECK(all.all_say(
+      "step 8: slamb: ranks differ in the learning rates or the parameters of step 3, which has not been taken "
+      "(rank 0 and rank 1); step() must be given the same learning rates on all ranks"));
+  CHECK(wrong == std::vector<std::string>(world));
+}
+
+namespace {
+
+/// Σ h² as common_passes.hpp says, element by element, with no code of the library.
+double fingerprint_of(std::span<const float> values, std::uint32_t tensor, std::uint64_t first) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto position = static_cast<float>((first + i) % (1U << 24U));
+    const std::uint32_t place = std::bit_cast<std::uint32_t>(position) ^ ((tensor + 1) * 0x9E3779B9U);
+    std::uint32_t h = std::bit_cast<std::uint32_t>(values[i]) ^ (place + (place << 7U) + (place >> 9U));
+    h += h << 11U;
+    h ^= h >> 15U;
+    h += h << 5U;
+    h ^= h >> 13U;
+    h += h << 17U;
+    h ^= h >> 16U;
+    sum += static_cast<double>(h >> 8U) * static_cast<double>(h >> 8U);
+  }
+  return sum;
+}
+
+/// The library's, of tensor 0 alone.
+double fingerprint_by_library(std::span<float> values) {
+  const std::vector<float> gradient(values.size());
+  const std::array<slamb::parameter, 1> parameters{{{values.data(), gradient.data(), values.size()}}};
+  const slamb::layout tensors(parameters, 0.0);
+  std::vector<float> state(tensors.state_elements());
+  const slamb::model_view view{.segments = tensors.segments().data(),
+                               .tiles = tensors.tiles().data(),
+                               .momentum = state.data(),
+                               .variance = state.data()};
+  std::vector<double> sums(tensors.tiles().size());
+  slamb::host::executor(1, 1).run(slamb::fingerprint_of_parameters{}, view, {0, sums.size()}, sums.data());
+  double all = 0.0;
+  for (const double sum : sums) all += sum;
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("fingerprint_of_parameters: is its definition, for all sizes and bits") {
+  for (const std::size_t size : {1U, 15U, 16U, 17U, 8192U, 8209U, 20000U}) {
+    std::vector<float> values = test_support::random_parameters(14, size);
+    values[size / 2] = std::numeric_limits<float>::quiet_NaN();
+    values[size / 3] = -0.0F;
+    const double expected = fingerprint_of(values, 0, 0);
+    CHECK(std::abs(fingerprint_by_library(values) - expected) <= 1e-12 * expected);
+  }
+}
+
+TEST_CASE("fingerprint_of_parameters: every bit of every element matters, and so does its place") {
+  std::vector<float> values = test_support::random_parameters(15, 48);
+  const double before = fingerprint_by_library(values);
+  for (float& value : values)
+    for (unsigned bit = 0; bit < 32; ++bit) {
+      const float kept = value;
+      value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ (1U << bit));
+      CHECK(fingerprint_by_library(values) != before);
+      value = kept;
+    }
+  CHECK(fingerprint_by_library(values) == before);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      std::swap(values[i], values[j]);
+      CHECK(fingerprint_by_library(values) != before);
+      std::swap(values[i], values[j]);
+    }
+  std::vector<float> zeros(9000);
+  std::set<double> seen;
+  for (std::size_t size = 8000; size < 9000; ++size) seen.insert(fingerprint_by_library(std::span(zeros).first(size)));
+  CHECK(seen.size() == 1000);
+}
+
+}  // namespace parted_ranks_tests
