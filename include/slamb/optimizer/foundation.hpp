@@ -35,6 +35,19 @@
 
 namespace slamb {
 
+/// Refuses a model whose state the backend's memory cannot hold, before tables of its size are made on the host: they alone
+/// could fill the machine. Models that are not so large learn it when all that they need is allocated.
+/// @throws out_of_memory
+template <class Backend>
+void require_room_for_state(const layout& tensors, const Backend& backend) {
+  constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
+  if (tensors.state_elements() <= of_small_tables) return;
+  arena state;
+  static_cast<void>(state.plan<float>("momentum", tensors.state_elements()));
+  static_cast<void>(state.plan<float>("variance", tensors.state_elements()));
+  state.allocate(allocator_of(backend));
+}
+
 /// The tensors, memory, ranks and counters of one optimizer, whatever its Communicator.
 template <class Backend>
 class foundation {
@@ -52,7 +65,8 @@ class foundation {
 
   foundation(std::span<const parameter> parameters, double weight_decay, any_communicator<stream_type> communicator,
              Backend backend)
-      : tensors((backend.validate(), parameters), weight_decay),
+      : tensors((backend.validate(), parameters), weight_decay,
+                [&backend](const layout& all) { require_room_for_state(all, backend); }),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
         rates(tensors),

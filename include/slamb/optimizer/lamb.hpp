@@ -148,6 +148,7 @@ class basic_lamb
 
   /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
   void measure_next_step() requires quantizer<Compressor> {
+    const detail::recipe_call call = this->called("measure_next_step()");
     this->typed("measure_next_step()").exchange().measure_next();
   }
 
