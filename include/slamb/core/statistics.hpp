@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -102,9 +103,13 @@ struct choice {
 
 /// What `statistics()` returns.
 struct statistics {
-  std::uint64_t step = 0;                  ///< t: steps taken, without those skipped
-  std::uint64_t skipped_steps = 0;         ///< steps that all ranks skipped because a gradient was not finite
-  std::uint64_t local_skips = 0;           ///< gradients that this rank alone left out, in steps without an exchange
+  std::uint64_t step = 0;           ///< t: steps taken, without those skipped
+  std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
+  std::uint64_t local_skips = 0;    ///< gradients that this rank alone left out, in steps without an exchange
+  /// ‖g‖ over all tensors of the mean gradient of the last step that was taken, before it was clipped: the same on all ranks.
+  /// Where gradients are clipped, by max_gradient_norm of `basic_lamb`, which needs it; else, and before a first step since
+  /// construction or load_state, there is none.
+  std::optional<double> gradient_norm{};
   std::string phase{};                     ///< of the algorithm: "dense", "sparse", …
   traffic_counts traffic{};                ///< what this rank's steps have sent
   std::vector<phase_statistics> phases{};  ///< the same by phase, in the order of time

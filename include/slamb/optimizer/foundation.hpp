@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -280,6 +281,7 @@ class foundation {
   /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
   void start_from_saved() {
     executor.invoke(::slamb::begin_step{record(), 1.0});
+    executor.write(&record()->has_norm, std::uint32_t{0});
     count_.know(steps());
   }
 
@@ -293,9 +295,11 @@ class foundation {
 
   statistics report(bool with_norms) const {
     parts.require_closed("statistics()");
-    statistics all{.step = steps(),
-                   .skipped_steps = read(&record()->skipped),
-                   .local_skips = read(&record()->left_out),
+    const step_record now = read(record());
+    statistics all{.step = now.taken,
+                   .skipped_steps = now.skipped,
+                   .local_skips = now.left_out,
+                   .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,
                    .traffic = ranks.counts()};
     phases_.report(all);
     if (!with_norms) return all;
