@@ -1,6 +1,8 @@
 // LAMB and AdamW with every Compressor of the library.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"
 #include "slamb/compressor/floating.hpp"

@@ -2,6 +2,8 @@
 // slamb::mpi.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include "slamb/backend/cuda/mpi_communicator.hpp"
 #include "slamb/communicator/mpi_device_options.hpp"
 #include "slamb/mpi.hpp"

@@ -1,6 +1,8 @@
 // The Communicator over NCCL, for buffers on GPUs. Opt-in: needs the headers of CUDA and NCCL, and the target slamb::nccl.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include "slamb/communicator/nccl_communicator.hpp"
 #include "slamb/communicator/nccl_error.hpp"
 #include "slamb/communicator/nccl_types.hpp"

@@ -1,6 +1,8 @@
 // 1-bit Adam, 1-bit LAMB and 0/1 Adam alone: what compiles in less time than slamb.hpp.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include "slamb/compressor/floating.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"

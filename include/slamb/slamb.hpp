@@ -2,6 +2,8 @@
 // CUDA backend.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/hierarchical_communicator.hpp"

@@ -1,6 +1,8 @@
 // SLAMB alone, with the library's sparsifiers and chains: what compiles in less time than slamb.hpp.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"
 #include "slamb/compressor/floating.hpp"

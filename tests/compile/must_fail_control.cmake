@@ -5,6 +5,8 @@ cmake_path(GET SOURCE STEM name)
 set(compiles "compiles, and must not")
 set(other_message "fails with another message than")
 set(no_expectation "the first line is no")
+set(other_error_first "the first error is another than")
+set(too_many_lines "lines, more than 1:")
 execute_process(
   COMMAND "${CMAKE_COMMAND}" "-DCOMPILER=${COMPILER}" "-DROOT=${ROOT}" "-DSOURCE=${SOURCE}" -P
           "${CMAKE_CURRENT_LIST_DIR}/must_fail.cmake"

@@ -54,6 +54,13 @@ std::vector<float> train_typed(const typename Recipe::options_type& options) {
   return mine.values();
 }
 
+/// After one step of LAMB, with gradients of 0.
+std::vector<float> train_typed_once(const slamb::lamb<>::options_type& options) {
+  replica mine(tensors, start());
+  slamb::lamb<>(mine.parameters(), options).step(0.1);
+  return mine.values();
+}
+
 template <class Recipe>
 void check_any(const typename Recipe::options_type& options = {}) {
   const std::vector<float> typed = train_typed<Recipe>(options);
@@ -104,14 +111,75 @@ TEST_CASE("optimizer: one that was moved from says which call it cannot do, and 
   CHECK(first.statistics().step == 2);
 }
 
-TEST_CASE("optimizer: moved to itself it is what it was") {
+TEST_CASE("optimizer: what only some recipes can do says that it was moved from, too") {
+  replica mine(tensors, start());
+  const auto check = [](auto& run, const std::string& call, const auto& make) {
+    const auto held = std::move(run);
+    CHECK_THROWS_WITH_AS(
+        make(), (call + " was called on an optimizer that was moved from; call the one that it was moved to").c_str(),
+        std::logic_error);
+  };
+  slamb::one_bit_adam<> one_bit(mine.parameters());
+  check(one_bit, "slamb: measure_next_step()", [&] { one_bit.measure_next_step(); });
+  slamb::zero_one_adam<> zero_one(mine.parameters());
+  check(zero_one, "slamb: measure_next_step()", [&] { zero_one.measure_next_step(); });
+  slamb::basic_lamb<slamb::sign, slamb::two_sided<>, slamb::layerwise_trust_ratio, slamb::self_communicator,
+                    slamb::host_backend>
+      measured(mine.parameters());
+  check(measured, "slamb: measure_next_step()", [&] { measured.measure_next_step(); });
+  slamb::slamb<slamb::self_communicator, slamb::explicit_mask> masked(mine.parameters());
+  check(masked, "slamb: compressor()", [&] { static_cast<void>(masked.compressor()); });
+  slamb::slamb<> sparse(mine.parameters());
+  check(sparse, "slamb: options()", [&] { static_cast<void>(sparse.compressor()); });
+  slamb::adamw<> whole(mine.parameters());
+  check(static_cast<optimizer&>(whole), "slamb: step()", [&] { whole.step(0.1); });
+}
+
+TEST_CASE("optimizer: moved to itself, as an optimizer or as what it is, it is what it was") {
   replica mine(tensors, start());
   slamb::slamb<> run(mine.parameters());
   run.step(0.1);
   slamb::slamb<>& itself = run;
   run = std::move(itself);
   CHECK_NOTHROW(run.step(0.1));
-  CHECK(run.statistics().step == 2);
+  optimizer& any = run;
+  any = std::move(run);
+  CHECK_NOTHROW(run.step(0.1));
+  CHECK(any.statistics().step == 3);
+  CHECK(run.options().beta3 == 0.93);
+
+  const slamb::slamb<> other(std::move(run));
+  any = std::move(run);  // of nothing
+  CHECK_THROWS_AS(any.step(0.1), std::logic_error);
+}
+
+TEST_CASE("optimizer: two that are swapped go on in each other's place") {
+  replica mine(tensors, start()), others(tensors, start());
+  slamb::lamb<> first(mine.parameters(), {.beta1 = 0.8}), second(others.parameters(), {.beta1 = 0.7});
+  first.step(0.1);
+  std::swap(first, second);
+  CHECK(first.options().beta1 == 0.7);
+  CHECK(second.statistics().step == 1);
+  std::swap(first, first);
+  first.begin_step(0.1);
+  std::swap<optimizer>(first, second);  // gives the step up
+  CHECK(first.options().beta1 == 0.8);
+  first.step(0.1);
+  second.step(0.1);
+  CHECK(first.statistics().step == 2);
+  CHECK(second.statistics().step == 1);
+  CHECK(test_support::same_bits(others.values(), train_typed_once({.beta1 = 0.7})));
+}
+
+TEST_CASE("optimizer: one that was chosen and moved from says so") {
+  using chosen = slamb::chosen_optimizer<slamb::adamw<>, slamb::slamb<>>;
+  replica mine(tensors, start());
+  chosen run = slamb::choose<slamb::adamw<>, slamb::slamb<>>(mine.parameters(), {}, {}, {});
+  chosen other(std::move(run));
+  CHECK_THROWS_AS(run.step(0.1), std::logic_error);
+  CHECK_THROWS_AS(static_cast<void>(run.statistics()), std::logic_error);
+  CHECK_THROWS_AS(run.load_state({}), std::logic_error);
+  CHECK_NOTHROW(other.step(0.1));
 }
 
 TEST_CASE("optimizer: 0/1 Adam refuses rates in memory where its type does not tell") {

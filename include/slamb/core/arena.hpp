@@ -1,9 +1,11 @@
 // One allocation for everything an optimizer holds, planned by purpose and reported by purpose.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <new>
@@ -20,7 +22,9 @@ namespace slamb {
 
 /// Where a backend's memory comes from; replace both functions to use a framework's caching allocator.
 struct allocator {
-  std::function<void*(std::size_t bytes)> allocate{};  ///< returns memory aligned to 256 bytes, or throws
+  /// Returns memory aligned to 256 bytes. Where there is none it throws, or returns null; a std::bad_alloc becomes an
+  /// out_of_memory that says what for, and other exceptions are passed on as they are.
+  std::function<void*(std::size_t bytes)> allocate{};
   std::function<void(void* memory, std::size_t bytes)> deallocate{};
 };
 
@@ -48,22 +52,23 @@ class arena {
     if (memory_ != nullptr) allocator_.deallocate(memory_, bytes_);
   }
 
-  /// @throws std::length_error if the bytes do not fit the address space.
+  /// @throws out_of_memory if the bytes do not fit the address space.
   template <class T>
   region<T> plan(const char* purpose, std::uint64_t count) {
     return {plan_elements(purpose, count, sizeof(T)), static_cast<std::size_t>(count)};
   }
 
-  /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; whatever `from` throws.
+  /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; out_of_memory if it has none; what else
+  ///         it throws.
   void allocate(allocator from) {
     if (!from.allocate || !from.deallocate)
       throw std::invalid_argument("slamb: an allocator needs both allocate and deallocate; one of them is empty");
     allocator_ = std::move(from);
     if (bytes_ == 0) return;
-    void* memory = allocator_.allocate(bytes_);
-    if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0 || memory == nullptr) {
-      if (memory != nullptr) allocator_.deallocate(memory, bytes_);
-      throw std::invalid_argument("slamb: the allocator returned memory that is null or not aligned to 256 bytes");
+    void* const memory = memory_of_allocator();
+    if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0) {
+      allocator_.deallocate(memory, bytes_);
+      throw std::invalid_argument("slamb: the allocator returned memory that is not aligned to 256 bytes");
     }
     memory_ = static_cast<std::byte*>(memory);
   }
@@ -77,10 +82,7 @@ class arena {
 
   memory_report report(std::uint64_t parameters) const {
     const double per = parameters == 0 ? 0.0 : 1.0 / static_cast<double>(parameters);
-    memory_report all{uses_, bytes_, static_cast<double>(bytes_) * per};
-    memory_use padding{"padding", bytes_, 0.0};
-    for (const memory_use& use : uses_) padding.bytes -= use.bytes;
-    all.uses.push_back(std::move(padding));
+    memory_report all{all_uses(), bytes_, static_cast<double>(bytes_) * per};
     for (memory_use& use : all.uses) use.bytes_per_parameter = static_cast<double>(use.bytes) * per;
     return all;
   }
@@ -90,8 +92,9 @@ class arena {
   std::size_t plan_elements(const char* purpose, std::uint64_t count, std::size_t element_bytes) {
     constexpr std::size_t most = std::numeric_limits<std::ptrdiff_t>::max();
     if (count > (most - bytes_ - alignment) / element_bytes)
-      throw std::length_error("slamb: " + std::to_string(count) + " elements for the " + purpose +
-                              " do not fit the address space");
+      throw out_of_memory("slamb: " + std::to_string(count) + " elements of " + std::to_string(element_bytes) +
+                          " bytes were asked for as " + purpose + ": more than an address space holds beside what " +
+                          "was asked for before: " + text_of_uses());
     const std::size_t first = bytes_, bytes = static_cast<std::size_t>(count) * element_bytes;
     bytes_ += (bytes + alignment - 1) / alignment * alignment;
     for (memory_use& use : uses_) {
@@ -101,6 +104,40 @@ class arena {
     }
     uses_.push_back({purpose, bytes, 0.0});
     return first;
+  }
+
+  void* memory_of_allocator() const {
+    const auto refusal = [this] {
+      return out_of_memory("slamb: " + std::to_string(bytes_) +
+                           " bytes were asked for and could not be had: " + text_of_uses());
+    };
+    void* memory = nullptr;
+    try {
+      memory = allocator_.allocate(bytes_);
+    } catch (const std::bad_alloc&) {
+      std::throw_with_nested(refusal());
+    }
+    if (memory == nullptr) throw refusal();
+    return memory;
+  }
+
+  std::vector<memory_use> all_uses() const {
+    std::vector<memory_use> all = uses_;
+    memory_use padding{"padding", bytes_, 0.0};
+    for (const memory_use& use : uses_) padding.bytes -= use.bytes;
+    all.push_back(std::move(padding));
+    return all;
+  }
+
+  // As "momentum 400, variance 400, padding 224": the largest first, padding last, without those of no bytes.
+  std::string text_of_uses() const {
+    std::vector<memory_use> all = all_uses();
+    std::stable_sort(all.begin(), all.end() - 1,
+                     [](const memory_use& a, const memory_use& b) { return a.bytes > b.bytes; });
+    std::string text;
+    for (const memory_use& use : all)
+      if (use.bytes > 0) text += (text.empty() ? "" : ", ") + use.purpose + " " + std::to_string(use.bytes);
+    return text.empty() ? "nothing" : text;
   }
 
   void swap(arena& other) noexcept {

@@ -4,7 +4,7 @@
 //
 //     static constexpr unsigned signal_reads;       // streams the signal is formed from
 //     template <class Real, class Sums>
-//     Real signal(const element<Real>& e, const auto& constants, Sums& sums) const;  // sums.check_finite(…)
+//     Real signal(const element<Real>& e, const auto& constants, Sums& results) const;  // results.check_finite(…)
 //
 // operator() finds the mean of the ranks' signals, as the exchange has it, in e.exchanged. The signal is formed twice, to
 // be sent and, once everything has arrived, to find this rank's error: nothing is written in between, so a step that fails
@@ -75,9 +75,9 @@ struct pass_with_own_signal : Pass {
   static constexpr unsigned reads = Pass::reads | Pass::signal_reads;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& sums) const {
-    e.exchanged = Pass::signal(e, constants, sums);
-    Pass::operator()(e, constants, sums);
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& results) const {
+    e.exchanged = Pass::signal(e, constants, results);
+    Pass::operator()(e, constants, results);
   }
 };
 
@@ -90,8 +90,8 @@ struct check_signal : Pass {
   static constexpr int maxima = 0;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& sums) const {
-    Pass::signal(e, constants, sums);
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& results) const {
+    Pass::signal(e, constants, results);
   }
 };
 

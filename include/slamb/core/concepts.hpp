@@ -1,4 +1,4 @@
-// The four roles as concepts. A type of yours that models one plugs into every recipe: nothing to derive from,
+// The roles as concepts. A type of yours that models one plugs into every recipe: nothing to derive from,
 // nothing to register. docs/policies.md shows how to write each.
 #pragma once
 
@@ -99,6 +99,20 @@ bool says_it_has(const C& c, Kind kind) {
 }
 
 }  // namespace detail
+
+// --------------------------------------------------------------------------------------------------- Backend
+
+/// What runs the passes of a recipe: settings that are checked, and the executor that is made of them for so many elements.
+/// `cache_bytes` is how much of a batch of tensors its cache holds. Beside these it has `memory`, an allocator, or
+/// make_allocator(), which returns one.
+template <class B>
+concept backend = detail::copyable<B> && requires(const B& b, std::uint64_t elements) {
+  typename B::stream_type;
+  typename B::executor_type;
+  b.validate();
+  { b.make_executor(elements) } -> std::same_as<typename B::executor_type>;
+  { b.cache_bytes } -> detail::converts_to<std::size_t>;
+};
 
 // ------------------------------------------------------------------------------------------------ Compressor
 

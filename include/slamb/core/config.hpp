@@ -1,5 +1,20 @@
-// Version and the few macros that let one function body serve the host and the device.
+// Version, what the compiler must be told, and the few macros that let one function body serve the host and the device.
 #pragma once
+
+// Headers that users name include this one first. After an #error compilers go on, and would report thousands of lines that they
+// cannot read; at an #include of what is not there they stop.
+#if __cplusplus <= 201703L
+#error "slamb: this library is C++20, but an older standard is asked for; compile with -std=c++20"
+#include "slamb: the compiler stops here, for the reason above"
+#endif
+#if defined(__GNUC__) && !defined(__GXX_RTTI)
+#error "slamb: this library needs run-time type information (typeid and dynamic_cast); compile without -fno-rtti"
+#include "slamb: the compiler stops here, for the reason above"
+#endif
+#if defined(__GNUC__) && !defined(__EXCEPTIONS)
+#error "slamb: this library reports errors by exceptions; compile without -fno-exceptions"
+#include "slamb: the compiler stops here, for the reason above"
+#endif
 
 #define SLAMB_VERSION_MAJOR 0
 #define SLAMB_VERSION_MINOR 1

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <iterator>
 #include <limits>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -27,6 +28,17 @@ class communicator_error : public error {
 class disagreement_error : public error {
  public:
   using error::error;
+};
+
+/// Memory could not be had. Says how many bytes were asked for, and for what; what the allocator has thrown is nested in it
+/// (`std::rethrow_if_nested`).
+class out_of_memory : public std::bad_alloc {
+ public:
+  explicit out_of_memory(const std::string& what) : what_(what) {}
+  const char* what() const noexcept override { return what_.what(); }
+
+ private:
+  std::runtime_error what_;  // a text of which copies cannot throw
 };
 
 namespace detail {

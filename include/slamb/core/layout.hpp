@@ -9,6 +9,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slamb/core/error.hpp"
@@ -61,13 +62,19 @@ class layout {
   layout() = default;
 
   /// @throws std::invalid_argument for null spans, sizes that overflow, options out of range, overlapping spans.
-  layout(std::span<const basic_parameter<float>> parameters, double weight_decay) {
+  layout(std::span<const basic_parameter<float>> parameters, double weight_decay)
+      : layout(parameters, weight_decay, [](const layout&) {}) {}
+
+  /// @param before_tiles  called with this when all is there but the tiles, which take 16 bytes for 8192 elements; may throw
+  template <class BeforeTiles>
+  layout(std::span<const basic_parameter<float>> parameters, double weight_decay, const BeforeTiles& before_tiles) {
     segments_.reserve(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) append(parameters[i], i, weight_decay);
     require_disjoint(parameters);
     for (std::size_t i = 0; i < segments_.size(); ++i)
       if (segments_[i].size > 0) by_address_.push_back(i);
     std::ranges::sort(by_address_, std::less<const float*>(), [this](std::size_t i) { return segments_[i].parameter; });
+    before_tiles(std::as_const(*this));
     std::vector<tile_cut> whole;
     for (std::size_t i = 0; i < segments_.size(); ++i)
       whole.push_back({static_cast<std::uint32_t>(i), 0, segments_[i].size});

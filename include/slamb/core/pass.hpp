@@ -8,7 +8,7 @@
 //     static constexpr int maxima;                    // largest values a tensor; may be left out for none
 //     auto constants(std::uint32_t segment) const;    // what is constant within a tensor
 //     template <class Real, class Sums>
-//     void operator()(element<Real>& e, const auto& constants, Sums& sums) const;
+//     void operator()(element<Real>& e, const auto& constants, Sums& results) const;
 //
 // From the declaration follow the bytes of memory traffic an element, which the benchmarks divide by the time.
 #pragma once

@@ -8,7 +8,7 @@
 //     static constexpr bool receives_lost;  // may be left out; e.lost of them from the second, 0 without one
 //     static constexpr bool needs_freshness;
 //     template <class Real, class Mask, class Sums>
-//     void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const auto& constants, Sums& sums) const;
+//     void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const auto& constants, Sums& results) const;
 //
 // A pass that packs takes its sums over the elements that are not selected: the others are summed once they have been
 // exchanged, by a pass over the payload planes.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,10 @@ struct statistics {
   std::uint64_t local_skips = 0;    ///< gradients that this rank alone left out, in steps without an exchange
   /// Ranks have been seen to differ: no step is taken until `step` has said in what. On the host it says so in the same step.
   bool has_parted = false;
+  /// ‖g‖ over all tensors of the mean gradient of the last step that was taken, before it was clipped: the same on all ranks.
+  /// Where gradients are clipped, by max_gradient_norm of `basic_lamb`, which needs it; else, and before a first step since
+  /// construction or load_state, there is none.
+  std::optional<double> gradient_norm{};
   std::string phase{};       ///< of the algorithm: "dense", "sparse", …
   traffic_counts traffic{};  ///< what this rank's steps have sent
   /// What has been added to these payloads for ranks to compare, not counted in `traffic`: a header of 64 bytes in front of each sum

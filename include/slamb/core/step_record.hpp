@@ -21,6 +21,8 @@ struct step_record {
   std::uint64_t skipped = 0;      ///< steps that did not happen, for a gradient of some rank was not finite
   std::uint64_t left_out = 0;     ///< steps taken without the gradient of this rank, which alone was not finite
   double gradient_scale = 1.0;    ///< what this step reads as the gradient, times this, is g
+  double norm = -1.0;             ///< of g in this step, before it was clipped; negative where no pass has found it
+  double last_norm = 0.0;         ///< the same of the last step that was taken
   std::uint32_t not_finite = 0;   ///< set by passes: this rank has seen a value in this step that is not usable
   std::uint32_t refused = 0;      ///< this or another rank has: the step does not happen
   std::uint32_t was_refused = 0;  ///< the last step that ended did not happen
@@ -32,6 +34,7 @@ struct step_record {
   std::uint64_t parameters_before = 0;  ///< 0: of none
   std::uint64_t told = 0;               ///< the fingerprint of the step in which ranks were seen to differ
   std::uint32_t received = 0;           ///< a word of what this step has received, which all ranks receive alike
+  std::uint32_t has_norm = 0;           ///< last_norm is one
 };
 
 // Functions that an executor invokes: trivially copyable, called once, by one thread. One that can be called with (thread,
@@ -75,6 +78,7 @@ struct begin_step {
 
   SLAMB_HOST_DEVICE void operator()() const {
     record->gradient_scale = gradient_scale;
+    record->norm = -1.0;
     record->not_finite = 0;
     record->refused = record->parted;
     record->received = 0;
@@ -114,6 +118,8 @@ struct end_step {
     if (record->refused == 0) {
       ++record->taken;
       record->lineage = detail::hash_with(record->history, record->received);
+      record->last_norm = record->norm;
+      record->has_norm = record->norm < 0.0 ? 0 : 1;
     } else if (record->parted == 0) {
       ++record->skipped;
     }

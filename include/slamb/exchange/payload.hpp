@@ -74,8 +74,8 @@ struct encoded_payload : pass_without_constants {
   static constexpr bool uses_lost = true;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.check_finite(e.exchanged);
+  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.exchanged);
     return e.exchanged;
   }
 

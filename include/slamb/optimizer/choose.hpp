@@ -24,6 +24,7 @@
 #include "slamb/core/statistics.hpp"
 #include "slamb/exchange/agreement_of_ranks.hpp"
 #include "slamb/optimizer/choose_options.hpp"
+#include "slamb/optimizer/foundation.hpp"
 #include "slamb/optimizer/learning_rates.hpp"
 #include "slamb/optimizer/scratch_model.hpp"
 #include "slamb/optimizer/trial.hpp"
@@ -223,7 +224,9 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   Dense::validate(dense_options);
   Compressed::validate(compressed_options);
   backend.validate();
-  const std::uint64_t elements = layout(parameters, dense_options.weight_decay).elements();
+  const std::uint64_t elements = layout(parameters, dense_options.weight_decay, [&backend](const layout& all) {
+                                   require_room_for_state(all, backend);
+                                 }).elements();
   const keep_rule rule = rule_of<Dense, Compressed>(how);
   const auto executor = backend.make_executor(0);  // for copies alone
   using communicator_type = typename trial_of<Dense>::communicator_type;

@@ -42,8 +42,8 @@ struct sum_of_variance : pass_without_constants {
   static constexpr int sums = 1;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.add_square(0, square_root(e.variance));
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.add_square(0, square_root(e.variance));
   }
 };
 
@@ -82,10 +82,10 @@ struct norms_of_model : pass_without_constants {
   static constexpr int sums = 3;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.add_square(0, e.parameter);
-    sums.add_square(1, e.momentum);
-    sums.add_square(2, e.variance);
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.add_square(0, e.parameter);
+    results.add_square(1, e.momentum);
+    results.add_square(2, e.variance);
   }
 };
 

@@ -30,8 +30,8 @@ struct decode_gradient : pass_without_constants {
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
     return e.gradient;
   }
   template <class Real, class Sums>
@@ -101,16 +101,16 @@ struct form_selected_gradient : pass_without_constants {
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
     const Real x = e.gradient + e.residual;
-    sums.check_finite(x);
+    results.check_finite(x);
     return x;
   }
   template <class Real, class Mask, class Sums>
   SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, no_constants constants,
-                                Sums& sums) const {
-    e.momentum = signal(e, constants, sums);
+                                Sums& results) const {
+    e.momentum = signal(e, constants, results);
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -40,6 +41,19 @@
 
 namespace slamb {
 
+/// Refuses a model whose state the backend's memory cannot hold, before tables of its size are made on the host: they alone
+/// could fill the machine. Models that are not so large learn it when all that they need is allocated.
+/// @throws out_of_memory
+template <class Backend>
+void require_room_for_state(const layout& tensors, const Backend& backend) {
+  constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
+  if (tensors.state_elements() <= of_small_tables) return;
+  arena state;
+  static_cast<void>(state.plan<float>("momentum", tensors.state_elements()));
+  static_cast<void>(state.plan<float>("variance", tensors.state_elements()));
+  state.allocate(allocator_of(backend));
+}
+
 /// The tensors, memory, ranks and counters of one optimizer, whatever its Communicator.
 template <class Backend>
 class foundation {
@@ -58,7 +72,8 @@ class foundation {
   /// @param compare_every  steps; 0: parameters are not compared
   foundation(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
              any_communicator<stream_type> communicator, Backend backend)
-      : tensors((backend.validate(), parameters), weight_decay),
+      : tensors((backend.validate(), parameters), weight_decay,
+                [&backend](const layout& all) { require_room_for_state(all, backend); }),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
         rates(tensors),
@@ -312,6 +327,7 @@ class foundation {
   void start_from_saved() {
     forget_difference();
     executor.invoke(::slamb::begin_step{record(), 1.0});
+    executor.write(&record()->has_norm, std::uint32_t{0});
     count_.know(steps());
     comparison_.compare_next();
   }
@@ -326,10 +342,12 @@ class foundation {
 
   statistics report(bool with_norms) const {
     parts.require_closed("statistics()");
-    statistics all{.step = steps(),
-                   .skipped_steps = read(&record()->skipped),
-                   .local_skips = read(&record()->left_out),
-                   .has_parted = read(&record()->parted) != 0,
+    const step_record now = read(record());
+    statistics all{.step = now.taken,
+                   .skipped_steps = now.skipped,
+                   .local_skips = now.left_out,
+                   .has_parted = now.parted != 0,
+                   .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,
                    .traffic = ranks.counts(),
                    .comparisons = ranks.comparisons()};
     phases_.report(all);

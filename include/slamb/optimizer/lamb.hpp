@@ -123,6 +123,17 @@ class lamb_recipe final : public stepping<Backend> {
   std::vector<tensor_batch> batches_;
 };
 
+/// The recipe of `basic_lamb`, if its template arguments fit.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+struct lamb_recipe_of {
+  using type = no_recipe;
+};
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
+          backend Backend>
+struct lamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend> {
+  using type = lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>;
+};
+
 }  // namespace detail
 
 /// Exchanges the gradient.
@@ -140,15 +151,21 @@ class lamb_recipe final : public stepping<Backend> {
 /// docs/algorithms/compressors.md and one_bit_exchange.md say.
 /// *Determinism*: the same bits from run to run and on all ranks, for every number of threads.
 /// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          class Backend>
+///
+/// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 class basic_lamb
-    : public detail::optimizer_over<detail::lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>, Communicator> {
+    : public detail::optimizer_over<
+          typename detail::lamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::type,
+          Communicator> {
+  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
+
  public:
   using basic_lamb::optimizer_over::optimizer_over;
 
   /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
   void measure_next_step() requires quantizer<Compressor> {
+    const detail::recipe_call call = this->called("measure_next_step()");
     this->typed("measure_next_step()").exchange().measure_next();
   }
 

@@ -19,8 +19,8 @@ struct gather_gradient : pass_without_constants {
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
     e.exchanged = e.gradient;
   }
 };
@@ -32,8 +32,8 @@ struct check_gradient : pass_without_constants {
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
   }
 };
 
@@ -44,9 +44,9 @@ struct sum_gradient : pass_without_constants {
   static constexpr int sums = 1;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& sums) const {
-    sums.check_finite(e.gradient);
-    sums.add_square(0, e.gradient);
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    results.add_square(0, e.gradient);
   }
 };
 
@@ -58,10 +58,10 @@ struct update_and_sum : adam_update<TrustRatio> {
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, sums);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
   }
 };
 

@@ -29,7 +29,8 @@ struct clip_gradient_scale {
   double c;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const double excess = record->gradient_scale * sqrt(*square) / c;
+    record->norm = record->gradient_scale * sqrt(*square);
+    const double excess = record->norm / c;
     if (excess > 1.0) record->gradient_scale /= excess;
     scalars->gradient_scale = static_cast<float>(record->gradient_scale);
   }
@@ -59,8 +60,8 @@ bool send_whole_gradient(Base& base, std::span<float> buffer, bool skip_non_fini
   return true;
 }
 
-/// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N, but for what has been sent. Nothing that lasts is changed; the step is
-/// refused, on all ranks, if a gradient of any is not finite.
+/// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N, but for what has been sent. Nothing that
+/// lasts is changed; the step is refused, on all ranks, if a gradient of any is not finite.
 ///
 /// @param buffer  [elements] with a `sum_header` in front, with more than one rank
 /// @param skip_non_finite  false: takes gradients as they are

@@ -30,10 +30,11 @@ namespace slamb {
 /// Settings of `basic_one_bit`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
 struct one_bit_options {
-  double beta1 = 0.9;           ///< in [0, 1)
-  double beta2 = 0.999;         ///< in [0, 1)
-  double epsilon = 1e-8;        ///< > 0
-  double weight_decay = 0.01;   ///< λ ≥ 0
+  double beta1 = 0.9;                                          ///< in [0, 1)
+  double beta2 = 0.999;                                        ///< in [0, 1)
+  double epsilon = 1e-8;                                       ///< > 0
+  double weight_decay = 0.01;                                  ///< λ ≥ 0
+  [[no_unique_address]] no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
   bool compress_alone = false;  ///< encodes and decodes with one rank too: what compression does, without a network
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
@@ -254,6 +255,17 @@ class one_bit_recipe final : public stepping<Backend> {
   std::uint64_t warm_up_end_ = 0;
 };
 
+/// The recipe of `basic_one_bit`, if its template arguments fit.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
+struct one_bit_recipe_of {
+  using type = no_recipe;
+};
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
+          backend Backend, warm_up_schedule WarmUp>
+struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp> {
+  using type = one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp>;
+};
+
 }  // namespace detail
 
 /// Exchanges the gradient whole in a warm-up, and then, under a variance that is frozen, the compressed momentum.
@@ -267,16 +279,29 @@ class one_bit_recipe final : public stepping<Backend> {
 /// number of tensors; see `quantized_exchange`.
 /// *Determinism*: the same bits from run to run and on all ranks after each step.
 /// *Reference*: 1-bit Adam, arXiv 2102.02888, algorithm 1; 1-bit LAMB, arXiv 2104.06069, algorithm 1.
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          class Backend, warm_up_schedule WarmUp = fixed_warm_up>
+///
+/// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
+/// @tparam WarmUp  warm_up_schedule
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
+          class WarmUp = fixed_warm_up>
 class basic_one_bit
-    : public detail::optimizer_over<detail::one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp>,
+    : public detail::optimizer_over<typename detail::one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio,
+                                                                       Communicator, Backend, WarmUp>::type,
                                     Communicator> {
+  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
+  static_assert(warm_up_schedule<WarmUp>,
+                "slamb: the WarmUp of basic_one_bit must be one, as fixed_warm_up and automatic_warm_up are. It is the "
+                "last template argument of basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, "
+                "WarmUp>");
+
  public:
   using basic_one_bit::optimizer_over::optimizer_over;
 
   /// Measures what compression loses in the next compressed step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() { this->typed("measure_next_step()").measure_next_step(); }
+  void measure_next_step() {
+    const detail::recipe_call call = this->called("measure_next_step()");
+    this->typed("measure_next_step()").measure_next_step();
+  }
 };
 
 /// 1-bit Adam: the momentum in signs and a scale, with errors kept at both ends.

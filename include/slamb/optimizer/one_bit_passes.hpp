@@ -88,8 +88,8 @@ struct exchanged_momentum : adam_update<TrustRatio> {
 
   // x = z (β1 m + (1 − β1) g): docs/algorithms/one_bit_adam.md (6), one_bit_lamb.md (11)
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& tensor, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& tensor, Sums& results) const {
+    results.check_finite(e.gradient);
     return Real(tensor.signal_scale) *
            moved_towards(e.momentum, e.gradient * Real(tensor.scalars.gradient_scale), tensor.scalars.one_minus_beta1);
   }
@@ -123,9 +123,9 @@ struct receive_and_sum : exchanged_momentum<TrustRatio> {
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
     e.momentum = this->received(e, tensor);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, sums);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
   }
 };
 
@@ -140,7 +140,7 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
   float inverse_one_minus_beta1;  ///< 1/(1 − β1)
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
     const Real before = e.momentum;
     e.momentum = this->received(e, tensor);
     // ĝ = (m − β1 m′)/(1 − β1);  v_f ← β2 v_f + (1 − β2) ĝ²: docs/algorithms/one_bit_lamb.md (13), (14)
@@ -149,7 +149,7 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
     // D/D_f: docs/algorithms/one_bit_lamb.md (15), (17)
     const Real epsilon(tensor.scalars.epsilon);
     const Real deviation_ratio = (square_root(e.variance) + epsilon) / (square_root(e.fresh_variance) + epsilon);
-    this->trust_ratio.accumulate_frozen(this->candidate_of(e, tensor), deviation_ratio, sums);
+    this->trust_ratio.accumulate_frozen(this->candidate_of(e, tensor), deviation_ratio, results);
   }
 };
 

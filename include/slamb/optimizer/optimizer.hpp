@@ -1,11 +1,13 @@
 // What every optimizer can do, whatever its recipe and policies: the one type that a framework stores.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,40 @@
 namespace slamb {
 
 namespace detail {
+
+/// The call of an optimizer that is running, if one is: a second one would find tensors and buffers half written.
+class running_call {
+ public:
+  /// @param call  a literal, of which the pointer is kept
+  /// @throws std::logic_error while another call is running; nothing has changed then
+  void begin(const char* call) {
+    const char* other = nullptr;
+    if (!name_.compare_exchange_strong(other, call, std::memory_order_acquire, std::memory_order_relaxed))
+      refuse(call, other);
+    thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  void end() noexcept {
+    thread_.store(std::thread::id(), std::memory_order_relaxed);  // first, so that only a caller's own can be its own
+    name_.store(nullptr, std::memory_order_release);
+  }
+
+ private:
+  [[noreturn]] void refuse(const char* call, const std::string& other) const {
+    const std::string its = "slamb: " + std::string(call) + " was called ";
+    if (thread_.load(std::memory_order_relaxed) == std::this_thread::get_id())
+      throw std::logic_error(its + "within " + other +
+                             " of the same optimizer, as its Communicator or another of its policies may do; call it "
+                             "when " +
+                             other + " has returned");
+    throw std::logic_error(its + "while " + other +
+                           " of the same optimizer was running in another thread; an optimizer takes one call at a "
+                           "time: wait until " +
+                           other + " has returned");
+  }
+
+  std::atomic<const char*> name_{nullptr};
+  std::atomic<std::thread::id> thread_{std::thread::id()};  // that runs it
+};
 
 /// What an `optimizer` holds: a recipe with its policies and its ranks, of which the type has been forgotten.
 class recipe {
@@ -44,15 +80,31 @@ class recipe {
   virtual void load_state(std::span<const std::byte> saved, const restore_options& options) = 0;
   virtual void set_gradient(std::size_t tensor, const float* gradient) = 0;
   virtual void set_gradients(std::span<const float* const> gradients) = 0;
+
+ private:
+  friend class recipe_call;
+  running_call running_;
 };
 
-/// One call of a recipe.
+/// One call of a recipe. *Cost*: an atomic exchange.
 class recipe_call {
+  struct turn {
+    running_call& running;
+
+    turn(running_call& its, const char* call) : running(its) { running.begin(call); }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() { running.end(); }
+  };
+
  public:
-  explicit recipe_call(recipe& called) noexcept : scope_(called.enter()), called_(&called) {}
+  /// @throws std::logic_error while another call is running; nothing has changed then
+  recipe_call(recipe& called, const char* call)
+      : turn_(called.running_, call), scope_(called.enter()), called_(&called) {}
   recipe* operator->() const noexcept { return called_; }
 
  private:
+  turn turn_;  // first, so that it ends last
   call_scope scope_;
   recipe* called_;
 };
@@ -63,25 +115,31 @@ class recipe_call {
 /// one by programs that choose a recipe at run time: `slamb::optimizer any = slamb::lamb<>(parameters);`.
 ///
 /// Moves; the state stays where it is. An optimizer that is moved from can be assigned to or destroyed, and all else throws
-/// std::logic_error. One call at a time, from any thread. On GPUs each call, the destructor too, makes the device current that
-/// was so at construction, and restores the caller's.
+/// std::logic_error.
+///
+/// One call at a time, from any thread. A call that is made while another is running, in another thread or by a Communicator
+/// within the first, throws std::logic_error that names both; nothing has changed then, and the first goes on. This is so for
+/// `statistics`, `memory` and `save_state` too, and for `measure_next_step`; `options()`, `communicator()` and `compressor()`
+/// only return references, and are not asked. Moves, assignments and the destructor throw nothing and look for nothing: whoever
+/// moves, assigns to or destroys an optimizer has to see to it that none of its calls is running, as with any object.
+///
+/// On GPUs each call, the destructor too, makes the device current that was so at construction, and restores the caller's.
+/// *Cost* of a call: an atomic exchange.
 class optimizer {
  public:
-  optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) {
-    if (held_ != nullptr) detail::recipe_call(*held_)->give_up_step();
-  }
+  optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) { give_up_step(); }
   optimizer& operator=(optimizer&& other) noexcept {
     std::unique_ptr<detail::recipe> own = std::move(other.held_);  // first, for the other may be this one
     release();
     held_ = std::move(own);
-    if (held_ != nullptr) detail::recipe_call(*held_)->give_up_step();
+    give_up_step();
     return *this;
   }
   virtual ~optimizer() { release(); }
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and
-  ///         finish_step; communicator_error: with all state as it was, or, if an averaging of parameters failed, with the
+  ///         finish_step, or while another call is running; communicator_error: with all state as it was, or, if an averaging of parameters failed, with the
   ///         step taken and the parameters averaged in part or not at all
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
@@ -145,8 +203,7 @@ class optimizer {
   ///         and while steps are captured; communicator_error: parameters may have been replaced in part
   void broadcast_parameters(int root = 0) { called("broadcast_parameters()")->broadcast_parameters(root); }
 
-  /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
-  ///                    time
+  /// @param with_norms  also computes the norms, at the cost of one pass over the model
   /// @throws on a device, what the Communicator's `wait` throws where a peer does not come; std::logic_error while steps are
   ///         captured
   ::slamb::statistics statistics(bool with_norms = false) const { return called("statistics()")->report(with_norms); }
@@ -188,8 +245,16 @@ class optimizer {
     return *held_;
   }
 
+  /// Begins a call that ends with what is returned.
+  /// @throws std::logic_error if it was moved from, or while another call is running; nothing has changed then
+  detail::recipe_call called(const char* call) const { return detail::recipe_call(held(call), call); }
+
  private:
-  detail::recipe_call called(const char* call) const { return detail::recipe_call(held(call)); }
+  void give_up_step() noexcept {
+    if (held_ == nullptr) return;
+    const detail::call_scope scope = held_->enter();
+    held_->give_up_step();
+  }
 
   void release() noexcept {
     if (held_ == nullptr) return;

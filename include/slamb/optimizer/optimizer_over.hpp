@@ -13,6 +13,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/optimizer/optimizer.hpp"
+#include "slamb/optimizer/template_arguments.hpp"
 
 namespace slamb::detail {
 
@@ -36,7 +37,7 @@ std::unique_ptr<recipe> recipe_maker<Recipe>::make(std::span<const parameter> pa
 }
 
 /// What the optimizers of all recipes are beside an `optimizer`: constructed alike, and of known types.
-template <class Recipe, communicator Communicator>
+template <class Recipe, class Communicator>
 class optimizer_over : public optimizer {
  public:
   using recipe_type = Recipe;
@@ -55,7 +56,8 @@ class optimizer_over : public optimizer {
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
   /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
-  ///         different tensors or settings; communicator_error
+  ///         different tensors or settings; communicator_error; out_of_memory, which says how many bytes were asked for, and
+  ///         for what
   explicit optimizer_over(std::span<const parameter> parameters, const options_type& options = {},
                           Communicator communicator = {}, backend_type backend = {})
       : optimizer(recipe_maker<Recipe>::make(parameters, options, typename Recipe::ranks_type(std::move(communicator)),
@@ -76,6 +78,17 @@ class optimizer_over : public optimizer {
                            " to which an optimizer of another type has been assigned; keep one whose type changes in a "
                            "slamb::optimizer");
   }
+};
+
+/// Of no recipe: what is asked of it is as good as anything, since it does not compile.
+template <class Communicator>
+class optimizer_over<no_recipe, Communicator> : public optimizer {
+ public:
+  struct options_type {};
+  using communicator_type = Communicator;
+
+  template <class... Arguments>
+  explicit optimizer_over(const Arguments&...) noexcept : optimizer(nullptr) {}
 };
 
 }  // namespace slamb::detail

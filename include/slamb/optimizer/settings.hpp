@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeinfo>
 
 #include "slamb/core/agreement.hpp"
@@ -17,6 +18,19 @@
 #include "slamb/core/step_record.hpp"
 
 namespace slamb {
+
+/// In the place of the setting max_gradient_norm where a recipe has none, so that the compiler can say so. Holds nothing.
+struct no_gradient_norm {
+  constexpr no_gradient_norm() = default;
+  template <class Norm>
+  requires std::is_arithmetic_v<Norm>
+  constexpr no_gradient_norm(Norm /*c*/) {
+    static_assert(!std::is_arithmetic_v<Norm>,
+                  "slamb: max_gradient_norm is a setting of basic_lamb (lamb, adamw) alone: basic_slamb (slamb), "
+                  "basic_one_bit (one_bit_adam, one_bit_lamb) and basic_zero_one_adam (zero_one_adam) do not clip "
+                  "gradients yet; clip the gradients of each rank before the step");
+  }
+};
 
 /// Lets a policy check its hyper-parameters, if it has any: `validate()` throws std::invalid_argument.
 template <class Policy>

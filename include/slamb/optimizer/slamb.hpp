@@ -34,12 +34,13 @@ namespace slamb {
 /// Settings of `basic_slamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 struct slamb_options {
-  double beta1 = 0.9;                ///< in [0, 1)
-  double beta2 = 0.999;              ///< in [0, 1)
-  double beta3 = 0.93;               ///< in [0, 1]: an element that was exchanged a steps ago has freshness β3^a
-  double epsilon = 1e-6;             ///< > 0
-  double weight_decay = 0.01;        ///< λ ≥ 0
-  bool bias_correction = true;       ///< false: m̂ = m, v̂ = v
+  double beta1 = 0.9;           ///< in [0, 1)
+  double beta2 = 0.999;         ///< in [0, 1)
+  double beta3 = 0.93;          ///< in [0, 1]: an element that was exchanged a steps ago has freshness β3^a
+  double epsilon = 1e-6;        ///< > 0
+  double weight_decay = 0.01;   ///< λ ≥ 0
+  bool bias_correction = true;  ///< false: m̂ = m, v̂ = v
+  [[no_unique_address]] no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
   std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
@@ -253,6 +254,17 @@ class slamb_recipe final : public stepping<Backend> {
   bool averages_ = false;
 };
 
+/// The recipe of `basic_slamb`, if its template arguments fit.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+struct slamb_recipe_of {
+  using type = no_recipe;
+};
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
+          backend Backend>
+struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend> {
+  using type = slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>;
+};
+
 }  // namespace detail
 
 /// Exchanges the selected part M of the momentum. Gradients and variances stay local, and so does the momentum that is
@@ -270,10 +282,15 @@ class slamb_recipe final : public stepping<Backend> {
 /// what encoding lost of each rank's own) and the parameters after each averaging.
 /// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t);
 /// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          class Backend>
-class basic_slamb : public detail::optimizer_over<detail::slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>,
-                                                  Communicator> {
+///
+/// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+class basic_slamb
+    : public detail::optimizer_over<
+          typename detail::slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::type,
+          Communicator> {
+  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
+
  public:
   using basic_slamb::optimizer_over::optimizer_over;
 

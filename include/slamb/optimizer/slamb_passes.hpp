@@ -26,8 +26,8 @@ struct momentum_to_choose_from : adam_update<TrustRatio> {
   static constexpr unsigned signal_reads = stream::gradient | stream::momentum;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& results) const {
+    results.check_finite(e.gradient);
     update_momentum(e, tensor.scalars);
     return e.momentum;
   }
@@ -47,12 +47,12 @@ struct form_payload : adam_update<TrustRatio> {
 
   template <class Real, class Mask, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const Constants& tensor,
-                                Sums& sums) const {
-    sums.check_finite(e.gradient);
+                                Sums& results) const {
+    results.check_finite(e.gradient);
     update_momentum(e, tensor.scalars);
     if constexpr (sums_norms) {
       update_variance(e, tensor.scalars);
-      this->trust_ratio.accumulate(this->candidate_of(e, tensor), false, sums);
+      this->trust_ratio.accumulate(this->candidate_of(e, tensor), false, results);
     }
   }
 };
@@ -67,9 +67,9 @@ struct sum_received : adam_update<TrustRatio> {
   float per_rank;  ///< 1/N
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
     e.momentum = e.momentum * Real(per_rank);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, sums);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
   }
 };
 

@@ -31,11 +31,12 @@ namespace slamb {
 /// Settings of `basic_zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
 struct zero_one_adam_options {
-  double beta1 = 0.9;                       ///< in [0, 1)
-  double beta2 = 0.999;                     ///< in [0, 1)
-  double epsilon = 1e-8;                    ///< > 0
-  double weight_decay = 0.01;               ///< λ ≥ 0
-  bool compress_alone = false;              ///< encodes and decodes with one rank too
+  double beta1 = 0.9;                                          ///< in [0, 1)
+  double beta2 = 0.999;                                        ///< in [0, 1)
+  double epsilon = 1e-8;                                       ///< > 0
+  double weight_decay = 0.01;                                  ///< λ ≥ 0
+  [[no_unique_address]] no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
+  bool compress_alone = false;                                 ///< encodes and decodes with one rank too
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
   VarianceSchedule variance_schedule{};  ///< when the variance is refreshed, and when it is frozen
@@ -324,6 +325,18 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   bool differs_ = false;       // parameters differ between ranks
 };
 
+/// The recipe of `basic_zero_one_adam`, if its template arguments fit.
+template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
+          class LocalSchedule>
+struct zero_one_adam_recipe_of {
+  using type = no_recipe;
+};
+template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, backend Backend,
+          variance_schedule VarianceSchedule, local_schedule LocalSchedule>
+struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule> {
+  using type = zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule, LocalSchedule>;
+};
+
 }  // namespace detail
 
 /// Phase A: the gradient whole, at steps that become rarer, or compressed. Phase B: local steps under a frozen variance,
@@ -340,13 +353,24 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 /// since; not even for that, if the step before was a local one without an exchange. It cannot be captured into a graph.
 /// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
 /// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
-template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, class Backend,
-          variance_schedule VarianceSchedule = exponential_variance_interval,
-          local_schedule LocalSchedule = doubling_local_interval>
+///
+/// @tparam Compressor, ErrorFeedback, Communicator, Backend  policies: the concepts of these names
+/// @tparam VarianceSchedule, LocalSchedule  variance_schedule, local_schedule
+template <class Compressor, class ErrorFeedback, class Communicator, class Backend,
+          class VarianceSchedule = exponential_variance_interval, class LocalSchedule = doubling_local_interval>
 class basic_zero_one_adam
     : public detail::optimizer_over<
-          detail::zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule, LocalSchedule>,
+          typename detail::zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule,
+                                                   LocalSchedule>::type,
           Communicator> {
+  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, unit_trust_ratio, Communicator, Backend>::value);
+  static_assert(
+      variance_schedule<VarianceSchedule> && local_schedule<LocalSchedule>,
+      "slamb: the VarianceSchedule and the LocalSchedule of basic_zero_one_adam must be such, as "
+      "exponential_variance_interval and doubling_local_interval are. They are the last template arguments of "
+      "basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, "
+      "LocalSchedule>");
+
  public:
   using basic_zero_one_adam::optimizer_over::optimizer_over;
 
@@ -356,7 +380,10 @@ class basic_zero_one_adam
   void begin_step(const learning_rates_at& rates) = delete;
 
   /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
-  void measure_next_step() { this->typed("measure_next_step()").measure_next_step(); }
+  void measure_next_step() {
+    const detail::recipe_call call = this->called("measure_next_step()");
+    this->typed("measure_next_step()").measure_next_step();
+  }
 };
 
 /// 0/1 Adam in signs and a scale, with errors kept at both ends.

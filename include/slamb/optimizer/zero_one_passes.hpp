@@ -18,8 +18,8 @@ struct receive_gradient : adam_update<unit_trust_ratio> {
   static constexpr int sums = 0;
 
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& /*tensor*/, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& /*tensor*/, Sums& results) const {
+    results.check_finite(e.gradient);
     return e.gradient;
   }
 
@@ -81,8 +81,8 @@ struct exchange_update : local_update {
 
   // b D: docs/algorithms/zero_one_adam.md (13)
   template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& sums) const {
-    sums.check_finite(e.gradient);
+  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& results) const {
+    results.check_finite(e.gradient);
     this->move(e, tensor);
     return e.accumulated * deviation(e, tensor);
   }

@@ -16,12 +16,17 @@ namespace slamb {
 
 namespace cuda {
 
-/// Memory of the current device's pool, in the order of a stream.
+/// Memory of the current device's pool, in the order of a stream. Throws out_of_memory where that has no more.
 inline allocator stream_allocator(cudaStream_t stream) {
   return {.allocate =
               [stream](std::size_t bytes) {
                 void* memory = nullptr;
-                check_cuda(cudaMallocAsync(&memory, bytes, stream), "cudaMallocAsync");
+                const cudaError_t code = cudaMallocAsync(&memory, bytes, stream);
+                if (code == cudaErrorMemoryAllocation) {
+                  static_cast<void>(cudaGetLastError());
+                  throw out_of_memory(cuda_error(code, "cudaMallocAsync").what());
+                }
+                check_cuda(code, "cudaMallocAsync");
                 return memory;
               },
           .deallocate = [stream](void* memory, std::size_t /*bytes*/) { cudaFreeAsync(memory, stream); }};

@@ -28,30 +28,31 @@ SLAMB_ALWAYS_INLINE __m128i load_bytes(const std::byte* from) {
 #if defined(__AVX512F__)
 
 SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)x.part[0]));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_maskz_cvtepi32_epi16(0xFFFF, reinterpret_cast<__m512i>(x.part[0])));
 }
 SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::words& x) {
-  return _mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)x.part[0]);
+  return _mm512_maskz_cvtepi32_epi8(0xFFFF, reinterpret_cast<__m512i>(x.part[0]));
 }
 SLAMB_ALWAYS_INLINE host::words words_of_halves(const std::byte* from) {
   host::words x;
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  x.part[0] = (words)_mm512_maskz_cvtepu16_epi32(0xFFFF, halves);
+  x.part[0] = reinterpret_cast<words>(_mm512_maskz_cvtepu16_epi32(0xFFFF, halves));
   return x;
 }
 SLAMB_ALWAYS_INLINE host::words words_of_bytes(__m128i bytes) {
   host::words x;
-  x.part[0] = (words)_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes);
+  x.part[0] = reinterpret_cast<words>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
   return x;
 }
 SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
-  return _mm512_test_epi32_mask((__m512i)x.part[0], _mm512_set1_epi32(1));
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(x.part[0]), _mm512_set1_epi32(1));
 }
 
 #elif defined(__AVX2__)
 
 SLAMB_ALWAYS_INLINE __m256i halves_of(const host::words& x) {
-  const __m256i mixed = _mm256_packus_epi32((__m256i)x.part[0], (__m256i)x.part[1]);
+  const __m256i mixed = _mm256_packus_epi32(reinterpret_cast<__m256i>(x.part[0]), reinterpret_cast<__m256i>(x.part[1]));
   return _mm256_permute4x64_epi64(mixed, 0xD8);  // 0, 2, 1, 3: the order of the lanes again
 }
 SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
@@ -63,20 +64,20 @@ SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::words& x) {
 }
 SLAMB_ALWAYS_INLINE host::words words_of_halves(const std::byte* from) {
   host::words x;
-  x.part[0] = (words)_mm256_cvtepu16_epi32(load_bytes(from));
-  x.part[1] = (words)_mm256_cvtepu16_epi32(load_bytes(from + 16));
+  x.part[0] = reinterpret_cast<words>(_mm256_cvtepu16_epi32(load_bytes(from)));
+  x.part[1] = reinterpret_cast<words>(_mm256_cvtepu16_epi32(load_bytes(from + 16)));
   return x;
 }
 SLAMB_ALWAYS_INLINE host::words words_of_bytes(__m128i bytes) {
   host::words x;
-  x.part[0] = (words)_mm256_cvtepu8_epi32(bytes);
-  x.part[1] = (words)_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8));
+  x.part[0] = reinterpret_cast<words>(_mm256_cvtepu8_epi32(bytes));
+  x.part[1] = reinterpret_cast<words>(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
   return x;
 }
 SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
   const host::words sign = x << 31;
-  const int low = _mm256_movemask_ps((__m256)sign.part[0]);
-  const int high = _mm256_movemask_ps((__m256)sign.part[1]);
+  const int low = _mm256_movemask_ps(reinterpret_cast<__m256>(sign.part[0]));
+  const int high = _mm256_movemask_ps(reinterpret_cast<__m256>(sign.part[1]));
   return static_cast<std::uint32_t>(low | high << 8);
 }
 
@@ -84,8 +85,8 @@ SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
 
 // Of integers below 2^16; the processor packs signed ones only.
 SLAMB_ALWAYS_INLINE __m128i halves_of(words low, words high) {
-  const __m128i a = _mm_srai_epi32(_mm_slli_epi32((__m128i)low, 16), 16);
-  const __m128i b = _mm_srai_epi32(_mm_slli_epi32((__m128i)high, 16), 16);
+  const __m128i a = _mm_srai_epi32(_mm_slli_epi32(reinterpret_cast<__m128i>(low), 16), 16);
+  const __m128i b = _mm_srai_epi32(_mm_slli_epi32(reinterpret_cast<__m128i>(high), 16), 16);
   return _mm_packs_epi32(a, b);
 }
 SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
@@ -93,16 +94,16 @@ SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), halves_of(x.part[2], x.part[3]));
 }
 SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::words& x) {
-  return _mm_packus_epi16(_mm_packs_epi32((__m128i)x.part[0], (__m128i)x.part[1]),
-                          _mm_packs_epi32((__m128i)x.part[2], (__m128i)x.part[3]));
+  return _mm_packus_epi16(_mm_packs_epi32(reinterpret_cast<__m128i>(x.part[0]), reinterpret_cast<__m128i>(x.part[1])),
+                          _mm_packs_epi32(reinterpret_cast<__m128i>(x.part[2]), reinterpret_cast<__m128i>(x.part[3])));
 }
 SLAMB_ALWAYS_INLINE host::words words_of_halves(__m128i low, __m128i high) {
   const __m128i zero = _mm_setzero_si128();
   host::words x;
-  x.part[0] = (words)_mm_unpacklo_epi16(low, zero);
-  x.part[1] = (words)_mm_unpackhi_epi16(low, zero);
-  x.part[2] = (words)_mm_unpacklo_epi16(high, zero);
-  x.part[3] = (words)_mm_unpackhi_epi16(high, zero);
+  x.part[0] = reinterpret_cast<words>(_mm_unpacklo_epi16(low, zero));
+  x.part[1] = reinterpret_cast<words>(_mm_unpackhi_epi16(low, zero));
+  x.part[2] = reinterpret_cast<words>(_mm_unpacklo_epi16(high, zero));
+  x.part[3] = reinterpret_cast<words>(_mm_unpackhi_epi16(high, zero));
   return x;
 }
 SLAMB_ALWAYS_INLINE host::words words_of_halves(const std::byte* from) {

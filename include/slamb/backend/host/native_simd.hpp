@@ -71,11 +71,11 @@ SLAMB_ALWAYS_INLINE void store_parts(const Register (&part)[parts], T* to) {
 // program.
 SLAMB_ALWAYS_INLINE floats square_root(floats x) {
 #if defined(__AVX512F__)
-  return (floats)_mm512_maskz_sqrt_ps(0xFFFF, (__m512)x);
+  return reinterpret_cast<floats>(_mm512_maskz_sqrt_ps(0xFFFF, reinterpret_cast<__m512>(x)));
 #elif defined(__AVX2__)
-  return (floats)_mm256_sqrt_ps((__m256)x);
+  return reinterpret_cast<floats>(_mm256_sqrt_ps(reinterpret_cast<__m256>(x)));
 #elif defined(__SSE2__)
-  return (floats)_mm_sqrt_ps((__m128)x);
+  return reinterpret_cast<floats>(_mm_sqrt_ps(reinterpret_cast<__m128>(x)));
 #else
   for (int i = 0; i < width; ++i) x[i] = std::sqrt(x[i]);
   return x;
@@ -83,17 +83,17 @@ SLAMB_ALWAYS_INLINE floats square_root(floats x) {
 }
 
 SLAMB_ALWAYS_INLINE floats select(ints mask, floats yes, floats no) {
-  return (floats)((mask & (ints)yes) | (~mask & (ints)no));
+  return reinterpret_cast<floats>((mask & reinterpret_cast<ints>(yes)) | (~mask & reinterpret_cast<ints>(no)));
 }
 
 SLAMB_ALWAYS_INLINE doubles widen_low(floats x) {
 #if defined(__AVX512F__)
-  const __m256d low = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd((__m512)x), 0);
-  return (doubles)_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(low));
+  const __m256d low = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd(reinterpret_cast<__m512>(x)), 0);
+  return reinterpret_cast<doubles>(_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(low)));
 #elif defined(__AVX2__)
-  return (doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+  return reinterpret_cast<doubles>(_mm256_cvtps_pd(_mm256_castps256_ps128(reinterpret_cast<__m256>(x))));
 #elif defined(__SSE2__)
-  return (doubles)_mm_cvtps_pd((__m128)x);
+  return reinterpret_cast<doubles>(_mm_cvtps_pd(reinterpret_cast<__m128>(x)));
 #else
   return doubles{x[0], x[1]};
 #endif
@@ -101,12 +101,13 @@ SLAMB_ALWAYS_INLINE doubles widen_low(floats x) {
 
 SLAMB_ALWAYS_INLINE doubles widen_high(floats x) {
 #if defined(__AVX512F__)
-  const __m256d high = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd((__m512)x), 1);
-  return (doubles)_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(high));
+  const __m256d high = _mm512_maskz_extractf64x4_pd(0xF, _mm512_castps_pd(reinterpret_cast<__m512>(x)), 1);
+  return reinterpret_cast<doubles>(_mm512_maskz_cvtps_pd(0xFF, _mm256_castpd_ps(high)));
 #elif defined(__AVX2__)
-  return (doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+  return reinterpret_cast<doubles>(_mm256_cvtps_pd(_mm256_extractf128_ps(reinterpret_cast<__m256>(x), 1)));
 #elif defined(__SSE2__)
-  return (doubles)_mm_cvtps_pd(_mm_movehl_ps((__m128)x, (__m128)x));
+  return reinterpret_cast<doubles>(
+      _mm_cvtps_pd(_mm_movehl_ps(reinterpret_cast<__m128>(x), reinterpret_cast<__m128>(x))));
 #else
   return doubles{x[2], x[3]};
 #endif

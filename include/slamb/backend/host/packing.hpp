@@ -31,7 +31,7 @@ SLAMB_ALWAYS_INLINE void pack(std::uint32_t bits, const floats& x, float* to) {
     return;
   }
 #if defined(__AVX512F__)
-  const auto packed = _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), (__m512)x.part[0]);
+  const auto packed = _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), reinterpret_cast<__m512>(x.part[0]));
   _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1U << count_of(bits)) - 1U), packed);
 #else
   if (bits == 0) return;
@@ -48,7 +48,7 @@ SLAMB_ALWAYS_INLINE floats unpack(std::uint32_t bits, const float* from) {
   const auto count = static_cast<__mmask16>((1U << count_of(bits)) - 1U);
   const auto packed = _mm512_maskz_loadu_ps(count, from);
   floats x;
-  x.part[0] = (native::floats)_mm512_maskz_expand_ps(static_cast<__mmask16>(bits), packed);
+  x.part[0] = reinterpret_cast<native::floats>(_mm512_maskz_expand_ps(static_cast<__mmask16>(bits), packed));
   return x;
 #else
   if (bits == 0) return floats(0.0F);

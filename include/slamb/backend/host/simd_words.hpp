@@ -16,7 +16,7 @@ typedef std::uint32_t words __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 // SSE2 shifts all lanes by one count only; elsewhere the compiler finds the instruction.
 SLAMB_ALWAYS_INLINE words shifted_left(words x, int count) {
 #if defined(__SSE2__) && !defined(__AVX2__)
-  return (words)_mm_slli_epi32((__m128i)x, count);
+  return reinterpret_cast<words>(_mm_slli_epi32(reinterpret_cast<__m128i>(x), count));
 #else
   return x << (words{} + static_cast<std::uint32_t>(count));
 #endif
@@ -24,7 +24,7 @@ SLAMB_ALWAYS_INLINE words shifted_left(words x, int count) {
 
 SLAMB_ALWAYS_INLINE words shifted_right(words x, int count) {
 #if defined(__SSE2__) && !defined(__AVX2__)
-  return (words)_mm_srli_epi32((__m128i)x, count);
+  return reinterpret_cast<words>(_mm_srli_epi32(reinterpret_cast<__m128i>(x), count));
 #else
   return x >> (words{} + static_cast<std::uint32_t>(count));
 #endif
@@ -32,11 +32,11 @@ SLAMB_ALWAYS_INLINE words shifted_right(words x, int count) {
 
 SLAMB_ALWAYS_INLINE words truncated(floats x) {
 #if defined(__AVX512F__)
-  return (words)_mm512_maskz_cvttps_epi32(0xFFFF, (__m512)x);
+  return reinterpret_cast<words>(_mm512_maskz_cvttps_epi32(0xFFFF, reinterpret_cast<__m512>(x)));
 #elif defined(__AVX2__)
-  return (words)_mm256_cvttps_epi32((__m256)x);
+  return reinterpret_cast<words>(_mm256_cvttps_epi32(reinterpret_cast<__m256>(x)));
 #elif defined(__SSE2__)
-  return (words)_mm_cvttps_epi32((__m128)x);
+  return reinterpret_cast<words>(_mm_cvttps_epi32(reinterpret_cast<__m128>(x)));
 #else
   words result{};
   for (int i = 0; i < width; ++i) result[i] = static_cast<std::uint32_t>(static_cast<std::int32_t>(x[i]));
@@ -46,11 +46,11 @@ SLAMB_ALWAYS_INLINE words truncated(floats x) {
 
 SLAMB_ALWAYS_INLINE floats converted(words x) {
 #if defined(__AVX512F__)
-  return (floats)_mm512_maskz_cvtepi32_ps(0xFFFF, (__m512i)x);
+  return reinterpret_cast<floats>(_mm512_maskz_cvtepi32_ps(0xFFFF, reinterpret_cast<__m512i>(x)));
 #elif defined(__AVX2__)
-  return (floats)_mm256_cvtepi32_ps((__m256i)x);
+  return reinterpret_cast<floats>(_mm256_cvtepi32_ps(reinterpret_cast<__m256i>(x)));
 #elif defined(__SSE2__)
-  return (floats)_mm_cvtepi32_ps((__m128i)x);
+  return reinterpret_cast<floats>(_mm_cvtepi32_ps(reinterpret_cast<__m128i>(x)));
 #else
   floats result{};
   for (int i = 0; i < width; ++i) result[i] = static_cast<float>(static_cast<std::int32_t>(x[i]));
@@ -90,10 +90,14 @@ struct differing {
   SLAMB_ALWAYS_INLINE native::words operator()(native::words a, native::words b) const { return a ^ b; }
 };
 struct word_less {
-  SLAMB_ALWAYS_INLINE native::ints operator()(native::words a, native::words b) const { return (native::ints)(a < b); }
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::words a, native::words b) const {
+    return reinterpret_cast<native::ints>(a < b);
+  }
 };
 struct word_equal {
-  SLAMB_ALWAYS_INLINE native::ints operator()(native::words a, native::words b) const { return (native::ints)(a == b); }
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::words a, native::words b) const {
+    return reinterpret_cast<native::ints>(a == b);
+  }
 };
 struct left_by {
   int count;
@@ -105,12 +109,12 @@ struct right_by {
 };
 struct chosen_word {
   SLAMB_ALWAYS_INLINE native::words operator()(native::ints mask, native::words yes, native::words no) const {
-    return ((native::words)mask & yes) | (~(native::words)mask & no);
+    return (reinterpret_cast<native::words>(mask) & yes) | (~reinterpret_cast<native::words>(mask) & no);
   }
 };
 struct reinterpreted {
-  SLAMB_ALWAYS_INLINE native::words operator()(native::floats x) const { return (native::words)x; }
-  SLAMB_ALWAYS_INLINE native::floats operator()(native::words x) const { return (native::floats)x; }
+  SLAMB_ALWAYS_INLINE native::words operator()(native::floats x) const { return reinterpret_cast<native::words>(x); }
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::words x) const { return reinterpret_cast<native::floats>(x); }
 };
 struct converting {
   SLAMB_ALWAYS_INLINE native::words operator()(native::floats x) const { return native::truncated(x); }

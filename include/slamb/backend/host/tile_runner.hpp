@@ -21,8 +21,8 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 /// The sums and largest values of one tile, and whether all values that were checked are usable.
 template <int Count, int Maxima = 0>
 struct tile_sums {
-  double_sum sum[Count == 0 ? 1 : Count];
-  floats highest[Maxima == 0 ? 1 : Maxima] = {};
+  double_sum sum[static_cast<std::size_t>(Count == 0 ? 1 : Count)];
+  floats highest[static_cast<std::size_t>(Maxima == 0 ? 1 : Maxima)] = {};
   lane_mask usable = all_of_lanes();  // where the square of every value so far was below the largest float
 
   SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) { sum[index].add_square(x); }

@@ -23,25 +23,28 @@ typedef std::uint64_t quads __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 // The products of the lower halves of 64 bits; of other forms compilers make products of 64 bits by 64.
 SLAMB_ALWAYS_INLINE quads products(quads a, quads b) {
 #if defined(__AVX512F__)
-  return (quads)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, (__m512i)b);
+  return reinterpret_cast<quads>(
+      _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
-  return (quads)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+  return reinterpret_cast<quads>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 #else
-  return (quads)_mm_mul_epu32((__m128i)a, (__m128i)b);
+  return reinterpret_cast<quads>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
 #endif
 }
 
 // The upper and the lower halves of the products of 32 bits by 32.
 struct upper_product {
   SLAMB_ALWAYS_INLINE native::words operator()(native::words x, native::words y) const {
-    const quads even = products((quads)x, (quads)y), odd = products((quads)x >> 32, (quads)y);
-    return (native::words)(even >> 32 | (odd & 0xFFFFFFFF00000000U));
+    const quads even = products(reinterpret_cast<quads>(x), reinterpret_cast<quads>(y)),
+                odd = products(reinterpret_cast<quads>(x) >> 32, reinterpret_cast<quads>(y));
+    return reinterpret_cast<native::words>(even >> 32 | (odd & 0xFFFFFFFF00000000U));
   }
 };
 struct lower_product {
   SLAMB_ALWAYS_INLINE native::words operator()(native::words x, native::words y) const {
-    const quads even = products((quads)x, (quads)y), odd = products((quads)x >> 32, (quads)y);
-    return (native::words)((even & 0xFFFFFFFFU) | odd << 32);
+    const quads even = products(reinterpret_cast<quads>(x), reinterpret_cast<quads>(y)),
+                odd = products(reinterpret_cast<quads>(x) >> 32, reinterpret_cast<quads>(y));
+    return reinterpret_cast<native::words>((even & 0xFFFFFFFFU) | odd << 32);
   }
 };
 

@@ -1,0 +1,4 @@
+// Refuses for another reason than is expected.
+#pragma once
+
+#error "another reason"
