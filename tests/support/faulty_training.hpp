@@ -3,12 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,15 +20,58 @@
 
 namespace test_support {
 
-/// Collectives in which the ranks compare their arguments.
-inline constexpr std::uint64_t rounds_at_construction = 2;
-
 inline model fault_model() { return {{17}, {9000}, {0}, {33, 1}, {300}}; }
 
 /// Makes an optimizer for one rank, on one thread.
 template <class Communicator>
 made_optimizer make_one(const optimizer_maker& make, replica& mine, Communicator communicator) {
   return make(mine.parameters(), slamb::any_communicator<>(std::move(communicator)), one_thread());
+}
+
+/// Counts its collectives.
+class call_counting_communicator {
+ public:
+  call_counting_communicator(slamb::thread_communicator base, std::uint64_t& calls)
+      : base_(std::move(base)), calls_(&calls) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    ++*calls_;
+    base_.all_reduce_sum(values, stream);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    ++*calls_;
+    base_.all_gather(mine, all, stream);
+  }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
+    ++*calls_;
+    base_.all_to_all(send, receive, stream);
+  }
+  void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
+    ++*calls_;
+    base_.broadcast(values, root, stream);
+  }
+
+ private:
+  slamb::thread_communicator base_;
+  std::uint64_t* calls_;
+};
+
+/// Collectives in which several ranks try the communicator and compare their arguments.
+inline std::uint64_t rounds_at_construction(const optimizer_maker& make) {
+  std::array<std::uint64_t, 2> calls{};
+  slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+    std::uint64_t& mine = calls[static_cast<std::size_t>(communicator.rank())];
+    replica some(fault_model(), std::vector<float>(total_size(fault_model()), 1.0F));
+    const made_optimizer run = make_one(make, some, call_counting_communicator(std::move(communicator), mine));
+  });
+  CHECK(calls[0] == calls[1]);
+  return calls[0];
+}
+template <class Optimizer>
+std::uint64_t rounds_at_construction(const typename Optimizer::options_type& options = {}) {
+  return rounds_at_construction(maker_of<Optimizer>(options));
 }
 
 /// Trains with `value` at one place of one rank's gradient in an extra step before step `when`, which must be as if it
@@ -162,12 +207,13 @@ inline bool have_mean(const std::vector<failed_step>& ranks, const std::vector<f
 ///
 /// @param exchanges  collectives of all steps, those that average parameters not counted
 inline void check_failure_at_each_round(const optimizer_maker& make, int exchanges = 3) {
+  const std::uint64_t first_round = rounds_at_construction(make);
   for (const int world : {2, 3, 4}) {
     const experiment e = make_experiment(fault_model(), static_cast<std::uint64_t>(110 + world), world, 3);
     const trajectory expected = train(e, make);
     std::vector<failed_step> own;  // what ranks had before the averaging of a step
     int failed_exchanges = 0;
-    for (std::uint64_t round = rounds_at_construction;; ++round) {
+    for (std::uint64_t round = first_round;; ++round) {
       slamb::thread_group group(world);
       const int culprit = static_cast<int>(round) % world;
       group.inject({.rank = culprit, .round = round, .kind = slamb::fault_kind::throws});

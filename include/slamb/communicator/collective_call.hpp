@@ -33,6 +33,15 @@ constexpr const char* to_text(collective kind) noexcept {
   return names[static_cast<std::size_t>(kind)];
 }
 
+/// What a collective must do, for error messages.
+constexpr const char* rule_of(collective kind) noexcept {
+  constexpr std::array rules{"every rank's `values` must become their sum over ranks",
+                             "`all` must be every rank's `mine`, in rank order",
+                             "chunk j of `receive` must be this rank's chunk of rank j's `send`",
+                             "every rank's `values` must become those of `root`"};
+  return rules[static_cast<std::size_t>(kind)];
+}
+
 /// "all_reduce_sum of 100 float32", "broadcast of 7 uint8 from root 1".
 inline std::string to_text(const collective_call& call) {
   const std::string bits = std::to_string(8 * call.element_size);

@@ -15,6 +15,7 @@
 #include "slamb/backend/host/late_read.hpp"
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
+#include "slamb/communicator/requirements.hpp"
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/arena.hpp"
 #include "slamb/core/layout.hpp"
@@ -86,14 +87,15 @@ class foundation {
     return {reinterpret_cast<float*>(memory.view(buffer).data()), ranks.size() > 1 ? tensors.elements() : 0};
   }
 
-  /// Compares `facts` and the tensors with the other ranks, then allocates everything that has been planned.
-  void allocate(agreement facts) {
+  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, then allocates
+  /// everything that has been planned.
+  void allocate(agreement facts, detail::byte_collectives called = {}) {
     describe_tensors(tensors, facts);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
     local.plan(*this);
-    require_agreement(facts, ranks.base(), executor, allocator_of(backend_));
+    require_agreement(facts, ranks.base(), executor, allocator_of(backend_), called);
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
