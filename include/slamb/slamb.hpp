@@ -3,6 +3,7 @@
 #pragma once
 
 #include "slamb/communicator/any_communicator.hpp"
+#include "slamb/communicator/check_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"

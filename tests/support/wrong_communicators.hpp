@@ -34,10 +34,12 @@ enum class mistake {
   gather_lacks_last_byte_if_odd,
   gather_writes_its_source,
   gather_keeps_its_own_alone,
+  gather_is_stale,         ///< a second one of a size is the first
   exchange_keeps_its_own,  ///< `receive` becomes `send`
   exchange_swaps_ranks,    ///< the first two
   exchange_writes_before_start,
-  exchange_of_other_threads,  ///< returns without work on threads other than that of its construction
+  exchange_writes_late,    ///< to what an earlier call of 384 bytes was given
+  exchange_of_one_thread,  ///< does nothing on threads other than that of its construction
   broadcast_from_rank_0,
   broadcast_not_to_last_rank,
 };
@@ -68,7 +70,7 @@ class wrong_communicator {
         x = std::nextafter(x, 0.0F);
     }
     // Callers of the tests leave room behind what they hand over.
-    if (what_ == mistake::sum_writes_past_end && n > many) *(values.data() + n) = 0.0F;
+    if (what_ == mistake::sum_writes_past_end && n == 1000) *(values.data() + n) = 0.0F;
     if (what_ == mistake::sum_is_stale) {
       if (first_sum_.size() != n) first_sum_.assign(values.begin(), values.end());
       std::ranges::copy(first_sum_, values.begin());
@@ -87,6 +89,10 @@ class wrong_communicator {
     if (what_ == mistake::gather_keeps_its_own_alone)
       for (std::size_t r = 0; r < ranks; ++r)
         if (static_cast<int>(r) != rank()) std::ranges::fill(all.subspan(r * n, n), std::byte{0});
+    if (what_ == mistake::gather_is_stale) {
+      if (first_gather_.size() != all.size()) first_gather_.assign(all.begin(), all.end());
+      std::ranges::copy(first_gather_, all.begin());
+    }
   }
 
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
@@ -97,7 +103,11 @@ class wrong_communicator {
     if (what_ == mistake::exchange_swaps_ranks && size() > 1)
       std::ranges::swap_ranges(receive.first(n), receive.subspan(n, n));
     if (what_ == mistake::exchange_writes_before_start && n > 0) *(receive.data() - 1) = std::byte{0};
-    if (what_ == mistake::exchange_of_other_threads && std::this_thread::get_id() != home_)
+    if (what_ == mistake::exchange_writes_late && n == 384) {  // of which there are three in a row
+      if (exchanges_++ % 3 != 0) last_received_[0] = std::byte{0};
+      last_received_ = receive;
+    }
+    if (what_ == mistake::exchange_of_one_thread && std::this_thread::get_id() != home_)
       std::ranges::copy(before, receive.begin());
   }
 
@@ -125,6 +135,9 @@ class wrong_communicator {
   mistake what_;
   std::thread::id home_ = std::this_thread::get_id();
   std::vector<float> first_sum_;
+  std::vector<std::byte> first_gather_;
+  std::span<std::byte> last_received_;
+  int exchanges_ = 0;
 };
 
 static_assert(slamb::has_all_reduce_sum<wrong_communicator, float>);

@@ -17,6 +17,7 @@
 
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
+#include "support/watching_communicators.hpp"
 
 namespace bad_input_tests {
 namespace {

@@ -61,7 +61,7 @@ std::string wrong_sum(const std::string& found, int rank, int size, const std::s
          "; every rank's `values` must become their sum over ranks";
 }
 
-std::string text(float x) { return slamb::detail::to_text(static_cast<double>(x)); }
+std::string text(float x) { return slamb::detail::float_to_text(x); }
 
 float tried_sum(int size) {
   float sum = 0.0F;

@@ -237,7 +237,7 @@ inline std::string to_text(const collective_fault& fault) {
   const std::string rule = is_local ? "every rank's `values` must become their sum over the ranks of its node"
                                     : rule_of(collective::all_reduce);
   if (fault.place == collective_fault::unknown) return start + name + " returned wrong sums" + where + "; " + rule;
-  const std::string found = to_text(static_cast<double>(fault.found));
+  const std::string found = float_to_text(fault.found);
   const std::string returned =
       start + name + " returned " + found + " as element " + std::to_string(fault.place) + where;
   if (is_nan(fault.wanted))
@@ -245,7 +245,7 @@ inline std::string to_text(const collective_fault& fault) {
            ", where one rank's value is NaN; the sum must then be NaN on all ranks: by that they tell each "
            "other to skip a step that has overflowed";
   const bool is_mean = fault.found * static_cast<float>(fault.size) == fault.wanted;
-  return returned + ", where the ranks' values add up to " + to_text(static_cast<double>(fault.wanted)) +
+  return returned + ", where the ranks' values add up to " + float_to_text(fault.wanted) +
          (is_mean ? " (" + found + " is their mean)" : "") + "; " + rule;
 }
 
