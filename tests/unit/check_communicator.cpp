@@ -103,8 +103,11 @@ TEST_CASE("check_communicator: communicators that do what they should pass, with
                                          slamb::collective::all_to_all, slamb::collective::broadcast})
       CHECK(counted.counts()[kind].rounds >= 15);
   });
-  test_support::run_postal_ranks(
-      3, [](test_support::postal_communicator communicator) { CHECK(complaint_of(communicator) == ""); });
+  test_support::run_postal_ranks(3, [](test_support::postal_communicator communicator) {
+    CHECK(complaint_of(communicator) == "");
+    slamb::any_communicator<> holding(std::move(communicator));  // which has no collective of bytes
+    CHECK(complaint_of(holding) == "");
+  });
 }
 
 TEST_CASE("check_communicator: ranks that are nodes pass, and a wrong part of them does not") {

@@ -29,11 +29,13 @@ namespace slamb {
 
 /// How `check_communicator` checks; the same on all ranks.
 struct communicator_check {
-  std::size_t large = 100'003;  ///< elements that a rank hands over for each rank, in the largest collectives
-  double wire_error =
-      0.0;  ///< in [0, 0.1]: how far sums may be off, relative to the sum of magnitudes, beside rounding to
-            ///< the element type; for wire formats of fewer bits
-  bool from_second_thread = true;  ///< also calls from a thread that has not constructed the Communicator
+  /// Elements that a rank hands over for each rank, in the largest collectives.
+  std::size_t large = 100'003;
+  /// In [0, 0.1]: how far sums may be off, relative to the sum of magnitudes, beside rounding to the element type; for wire formats
+  /// of fewer bits.
+  double wire_error = 0.0;
+  /// Also calls from a thread that has not constructed the Communicator, as steps in parts do on the host.
+  bool from_second_thread = true;
 };
 
 namespace detail {
