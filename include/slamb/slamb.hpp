@@ -5,6 +5,7 @@
 #include "slamb/core/config.hpp"  // first: it says what the compiler must be told
 
 #include "slamb/communicator/any_communicator.hpp"
+#include "slamb/communicator/check_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"

@@ -18,15 +18,37 @@
 
 namespace test_support {
 
-/// Collectives in which the ranks compare their arguments.
-inline constexpr std::uint64_t rounds_at_construction = 2;
-
 inline model fault_model() { return {{17}, {9000}, {0}, {33, 1}, {300}}; }
 
 /// Makes an optimizer for one rank, on one thread.
 template <class Communicator>
 made_optimizer make_one(const optimizer_maker& make, replica& mine, Communicator communicator) {
   return make(mine.parameters(), slamb::any_communicator<>(std::move(communicator)), one_thread());
+}
+
+/// Collectives in which several ranks try the communicator and compare their arguments: those whose failure ends a
+/// construction.
+inline std::uint64_t rounds_at_construction(const optimizer_maker& make) {
+  for (std::uint64_t round = 0;; ++round) {
+    slamb::thread_group group(2);
+    group.inject({.rank = 0, .round = round, .kind = slamb::fault_kind::throws});
+    std::atomic<int> made{0};
+    try {
+      slamb::run_ranks(group, [&](slamb::thread_communicator communicator) {
+        replica mine(fault_model(), std::vector<float>(total_size(fault_model()), 1.0F));
+        const made_optimizer run = make_one(make, mine, std::move(communicator));
+        ++made;
+      });
+    } catch (const slamb::communicator_error&) {
+      CHECK(made == 0);
+      continue;
+    }
+    return round;
+  }
+}
+template <class Optimizer>
+std::uint64_t rounds_at_construction(const typename Optimizer::options_type& options = {}) {
+  return rounds_at_construction(maker_of<Optimizer>(options));
 }
 
 /// Trains with `value` at one place of one rank's gradient in an extra step before step `when`, which must be as if it
@@ -162,12 +184,13 @@ inline bool have_mean(const std::vector<failed_step>& ranks, const std::vector<f
 ///
 /// @param exchanges  collectives of all steps, those that average parameters not counted
 inline void check_failure_at_each_round(const optimizer_maker& make, int exchanges = 3) {
+  const std::uint64_t first_round = rounds_at_construction(make);
   for (const int world : {2, 3, 4}) {
     const experiment e = make_experiment(fault_model(), static_cast<std::uint64_t>(110 + world), world, 3);
     const trajectory expected = train(e, make);
     std::vector<failed_step> own;  // what ranks had before the averaging of a step
     int failed_exchanges = 0;
-    for (std::uint64_t round = rounds_at_construction;; ++round) {
+    for (std::uint64_t round = first_round;; ++round) {
       slamb::thread_group group(world);
       const int culprit = static_cast<int>(round) % world;
       group.inject({.rank = culprit, .round = round, .kind = slamb::fault_kind::throws});

@@ -13,6 +13,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/exchange/tried_collectives.hpp"
 
 namespace test_support {
 
@@ -112,8 +113,8 @@ class scale_watching_communicator {
   std::shared_ptr<std::vector<float>> scales_;
 };
 
-/// Rank 0 among peers that do not exist. At construction they say what this rank says; after that each sends either
-/// zeros or the same as this rank. The sum of N equal terms is exact where N is a power of two.
+/// Rank 0 among peers that do not exist. At construction they try collectives with this rank, and say what it says; after
+/// that each sends either zeros or the same as this rank. The sum of N equal terms is exact where N is a power of two.
 class imagined_peers {
  public:
   enum class habit { send_zeros, send_the_same };
@@ -124,8 +125,13 @@ class imagined_peers {
   int size() const { return size_; }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream /*stream*/) {
-    const bool agreeing = calls_++ < calls_at_construction;
-    if (agreeing) {
+    const int call = calls_++;
+    if (call == 0) {
+      for (std::size_t i = 0; i < values.size(); ++i)
+        for (int peer = 1; peer < size_; ++peer) values[i] += slamb::detail::tried_value(peer, size_, i);
+    } else if (call == 1) {
+      return;  // they have found nothing wrong with that
+    } else if (call < calls_at_construction) {
       const std::size_t share = values.size() / static_cast<std::size_t>(size_);
       for (std::size_t i = share; i < values.size(); ++i) values[i] = values[i - share];
     } else if (how_ == habit::send_the_same) {
@@ -134,22 +140,36 @@ class imagined_peers {
   }
 
   /// What each peer sends is what this rank sends itself, or zeros.
-  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    all_gather(send.first(send.size() / static_cast<std::size_t>(size_)), receive, stream);
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream /*stream*/) {
+    const std::span<const std::byte> own = send.first(send.size() / static_cast<std::size_t>(size_));
+    if (std::exchange(has_exchanged_, true)) return receive_from_all(own, receive);
+    try_with_peers(tried::all_to_all, own, receive);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream /*stream*/) {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const bool is_given = i < mine.size() || how_ == habit::send_the_same;
-      all[i] = is_given ? mine[i % mine.size()] : std::byte{0};
-    }
+    if (std::exchange(has_gathered_, true)) return receive_from_all(mine, all);
+    try_with_peers(tried::all_gather, mine, all);
   }
 
  private:
-  static constexpr int calls_at_construction = 2;
+  using tried = slamb::detail::collective_fault;
+  static constexpr int calls_at_construction = 4;
+
+  void receive_from_all(std::span<const std::byte> own, std::span<std::byte> all) const {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const bool is_given = i < own.size() || how_ == habit::send_the_same;
+      all[i] = is_given ? own[i % own.size()] : std::byte{0};
+    }
+  }
+  void try_with_peers(tried::collective_name use, std::span<const std::byte> own, std::span<std::byte> all) const {
+    std::ranges::copy(own, all.begin());
+    for (int peer = 1; peer < size_; ++peer)
+      slamb::detail::fill(all.subspan(static_cast<std::size_t>(peer) * own.size(), own.size()), use, peer, 0);
+  }
 
   int size_;
   habit how_;
   int calls_ = 0;
+  bool has_exchanged_ = false, has_gathered_ = false;
 };
 
 }  // namespace test_support

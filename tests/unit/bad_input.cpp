@@ -17,6 +17,7 @@
 
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
+#include "support/watching_communicators.hpp"
 
 namespace bad_input_tests {
 namespace {
@@ -213,6 +214,20 @@ struct misplaced_communicator {
     for (float& x : values) x = sum_of_all;
   }
   float sum_of_all = std::numeric_limits<float>::quiet_NaN();
+};
+
+/// Lies only once it has been tried.
+struct spoiled_communicator {
+  test_support::imagined_peers peers{2, test_support::imagined_peers::habit::send_zeros};
+  int calls = 0;
+  float sum_of_all = 0.0F;
+
+  static int rank() { return 0; }
+  static int size() { return 2; }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    if (calls++ < 2) return peers.all_reduce_sum(values, stream);
+    for (float& x : values) x = sum_of_all;
+  }
 };
 
 }  // namespace
@@ -557,11 +572,16 @@ TEST_CASE("bad input: a communicator that is no rank of its size is refused") {
 
 TEST_CASE("bad input: a communicator whose sums are no sums is refused") {
   const std::vector<float> start = small_start();
-  for (const float sum : {std::numeric_limits<float>::quiet_NaN(), -1.0F, 65536.0F}) {
+  for (const auto& [sum, text] : std::vector<std::pair<float, std::string>>{
+           {std::numeric_limits<float>::quiet_NaN(), "nan"}, {-1.0F, "-1"}, {65536.0F, "65536"}}) {
     replica mine(small_model(), start);
     const misplaced_communicator wrong{0, 2, sum};
-    CHECK(refusal_of([&] { slamb::lamb<misplaced_communicator>(mine.parameters(), {}, wrong); }) ==
-          "communicator: slamb: the communicator's all_reduce_sum returned sums that no rank can have sent");
+    CHECK(refusal_of([&] { slamb::lamb<misplaced_communicator>(mine.parameters(), {}, wrong); })
+              .find("communicator: slamb: the Communicator's all_reduce_sum returned " + text +
+                    " as element 0 on rank 0 of 2, where the ranks' values add up to ") == 0);
+    CHECK(refusal_of([&] {
+            slamb::lamb<spoiled_communicator>(mine.parameters(), {}, spoiled_communicator{.sum_of_all = sum});
+          }) == "communicator: slamb: the communicator's all_reduce_sum returned sums that no rank can have sent");
   }
 }
 

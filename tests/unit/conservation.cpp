@@ -147,6 +147,7 @@ deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedbac
     optimizer run(mine.parameters(),
                   {.beta1 = 0.0, .epsilon = 1.0, .weight_decay = 0.0, .compress_alone = true, .compressor = {plain}},
                   listening_communicator(std::move(communicator), record), test_support::one_thread());
+    *record = {};  // without what the construction has sent
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
       run.step(1.0);

@@ -259,7 +259,7 @@ TEST_CASE("hierarchical_communicator: when a rank leaves, leader or not, all oth
 
 TEST_CASE("hierarchical_communicator: when an exchange between nodes fails, all ranks throw") {
   const auto leader = [](slamb::fault_kind kind) {
-    return [kind](thread_nodes& nodes) { nodes.between(0).inject({.rank = 1, .round = 5, .kind = kind}); };
+    return [kind](thread_nodes& nodes) { nodes.between(0).inject({.rank = 1, .round = 7, .kind = kind}); };
   };
   const std::vector<std::string> thrown = thrown_by_ranks(nobody, leader(slamb::fault_kind::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in all_reduce_sum"));
@@ -271,7 +271,7 @@ TEST_CASE("hierarchical_communicator: when an exchange between nodes fails, all 
 
 TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks of all nodes throw") {
   const auto other = [](slamb::fault_kind kind) {
-    return [kind](thread_nodes& nodes) { nodes.node(1).inject({.rank = 1, .round = 11, .kind = kind}); };
+    return [kind](thread_nodes& nodes) { nodes.node(1).inject({.rank = 1, .round = 15, .kind = kind}); };
   };
   const std::vector<std::string> thrown = thrown_by_ranks(nobody, other(slamb::fault_kind::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in "));

@@ -136,13 +136,14 @@ TEST_CASE("failure: after a step that failed on all ranks, 1-bit training goes o
   const auto check = [](const model& tensors, const test_support::optimizer_maker& make) {
     const experiment e = make_experiment(tensors, 143, 2, 7);
     const trajectory expected = test_support::train(e, make);
-    for (std::uint64_t first = rounds_at_construction; first < 18; ++first) {
+    const std::uint64_t construction = rounds_at_construction(make);
+    for (std::uint64_t first = construction; first < construction + 16; ++first) {
       int failures = 0;
       // Once, twice in a row, and once more later.
       const trajectory reached = test_support::train_through_failures(e, make, {first, first + 1, first + 4}, failures);
       CAPTURE(first);
       CHECK(test_support::same_bits(reached, expected));
-      if (first < rounds_at_construction + 4) CHECK(failures >= 2);
+      if (first < construction + 4) CHECK(failures >= 2);
     }
   };
   using ranks = slamb::any_communicator<>;
@@ -165,7 +166,7 @@ TEST_CASE("failure: a rank that stalls in an exchange ends in an exception on al
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/, const typename Optimizer::options_type& options,
                                            std::uint64_t round) {
     thread_group group(3, {.timeout = 3s});
-    group.inject({.rank = 2, .round = rounds_at_construction + round, .kind = fault_kind::stalls});
+    group.inject({.rank = 2, .round = rounds_at_construction<Optimizer>(options) + round, .kind = fault_kind::stalls});
     const auto begin = std::chrono::steady_clock::now();
     const auto seen = test_support::train_until_failure<Optimizer>(e, options, group);
     CHECK(std::chrono::steady_clock::now() - begin < 60s);

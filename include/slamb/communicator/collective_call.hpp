@@ -2,8 +2,11 @@
 #pragma once
 
 #include <array>
+#include <charconv>
 #include <cstddef>
+#include <iterator>
 #include <string>
+#include <system_error>
 #include <type_traits>
 
 #include "slamb/core/statistics.hpp"
@@ -31,6 +34,22 @@ constexpr char element_family() noexcept {
 constexpr const char* to_text(collective kind) noexcept {
   constexpr std::array names{"all_reduce_sum", "all_gather", "all_to_all", "broadcast"};
   return names[static_cast<std::size_t>(kind)];
+}
+
+/// The shortest decimal text that reads back as this float.
+inline std::string float_to_text(float value) {
+  char text[32];
+  const auto [end, failure] = std::to_chars(std::begin(text), std::end(text), value);
+  return failure == std::errc{} ? std::string(text, end) : std::string("?");
+}
+
+/// What a collective must do, for error messages.
+constexpr const char* rule_of(collective kind) noexcept {
+  constexpr std::array rules{"every rank's `values` must become their sum over ranks",
+                             "`all` must be every rank's `mine`, in rank order",
+                             "chunk j of `receive` must be this rank's chunk of rank j's `send`",
+                             "every rank's `values` must become those of `root`"};
+  return rules[static_cast<std::size_t>(kind)];
 }
 
 /// "all_reduce_sum of 100 float32", "broadcast of 7 uint8 from root 1".

@@ -28,6 +28,16 @@ inline constexpr bool sends_codes = quantizer<Compressor> || chained<Compressor>
 template <class Compressor>
 inline constexpr bool sends_choices = chooser<typename sparsifier_in<Compressor>::type>;
 
+/// The collectives of bytes that an optimizer calls beside all_reduce_sum.
+struct byte_collectives {
+  bool of_codes = false;    ///< all_gather and all_to_all
+  bool of_choices = false;  ///< broadcast
+};
+/// Those of recipes with this Compressor.
+template <class Compressor>
+inline constexpr byte_collectives byte_collectives_of{.of_codes = sends_codes<Compressor>,
+                                                      .of_choices = sends_choices<Compressor>};
+
 /// Does not compile unless a Communicator has what recipes with this Compressor call; else `value` is true.
 template <class Communicator, class Stream, class Compressor>
 struct suitable_communicator {

@@ -23,8 +23,8 @@ namespace slamb {
 
 /// One rank of a thread_group: a handle to be moved to the rank's thread, or into its optimizer.
 ///
-/// All ranks make the same collectives in the same order, each from one thread; a call returns when all ranks are done
-/// with the buffers. Buffers are host memory of any alignment; those of different ranks do not overlap. A rank whose
+/// All ranks make the same collectives in the same order, each from one thread at a time; a call returns when all ranks are
+/// done with the buffers. Buffers are host memory of any alignment; those of different ranks do not overlap. A rank whose
 /// handle is destroyed has left, and a peer that waits for it fails. A handle that was moved from has not.
 ///
 /// Every collective

@@ -18,7 +18,8 @@ class error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A collective failed: a peer threw, left, timed out, or called another collective.
+/// A collective failed: a peer threw, left, timed out, or called another collective. Or it gave other values than it should, as
+/// far as a construction or `check_communicator` has tried it.
 class communicator_error : public error {
  public:
   using error::error;

@@ -41,7 +41,9 @@ inline void require_alike_nodes(const summing_ranks& in_node, const summing_rank
       "slamb: nodes differ in their number of ranks, or ranks of a node in what they say of it: this is rank " +
       std::to_string(in_node.rank) + " of " + std::to_string(in_node.size) + " in node " + std::to_string(node) +
       " of " + std::to_string(nodes) +
-      "; all nodes must have equally many, each joined with those of the same rank in other nodes");
+      "; all nodes must have equally many, each joined with those of the same rank in other nodes, and sums within a "
+      "node "
+      "and between nodes must be sums over ranks");
 }
 
 }  // namespace slamb

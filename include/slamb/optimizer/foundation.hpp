@@ -16,6 +16,7 @@
 #include "slamb/backend/host/late_read.hpp"
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
+#include "slamb/communicator/requirements.hpp"
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/arena.hpp"
 #include "slamb/core/error.hpp"
@@ -110,14 +111,15 @@ class foundation {
     return {reinterpret_cast<float*>(memory.view(buffer).data()) + sum_header::floats, tensors.elements()};
   }
 
-  /// Compares `facts` and the tensors with the other ranks, then allocates everything that has been planned.
-  void allocate(agreement facts) {
+  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, then allocates
+  /// everything that has been planned.
+  void allocate(agreement facts, detail::byte_collectives called = {}) {
     describe_tensors(tensors, facts);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
     local.plan(*this);
-    require_agreement(facts, ranks.base(), executor, allocator_of(backend_));
+    require_agreement(facts, ranks.base(), executor, allocator_of(backend_), called);
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
@@ -458,10 +460,12 @@ class foundation {
   // Ranks have seen that they differ, and find in what.
   [[noreturn]] void throw_difference(bool has_equal_parameters) {
     forget_difference();
-    const auto require_same = [this](auto describe) {
+    const allocator room = allocator_of(backend_);
+    const host_ranks all(ranks.base(), executor, room);
+    const auto require_same = [this, &all](auto describe) {
       agreement facts("", 0);
       (this->*describe)(facts);
-      require_agreement(facts, ranks.base(), executor, allocator_of(backend_), true);
+      facts.require(all.all());
     };
     require_same(&foundation::describe_step);
     require_same(&foundation::describe_rates);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slamb/backend/host/host_backend.hpp"
+#include "slamb/communicator/requirements.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/no_compressor.hpp"
 #include "slamb/core/concepts.hpp"
@@ -68,7 +69,7 @@ class lamb_recipe final : public stepping<Backend> {
     exchange_.plan(base_);
     base_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
-    base_.allocate(facts());
+    base_.allocate(facts(), byte_collectives_of<Compressor>);
     exchange_.start(base_);
     base_.find_constant_factors(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(base_, 4 * sizeof(float));

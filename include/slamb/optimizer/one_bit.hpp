@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slamb/backend/host/host_backend.hpp"
+#include "slamb/communicator/requirements.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
@@ -79,7 +80,7 @@ class one_bit_recipe final : public stepping<Backend> {
       fresh_variance_ = base_.memory.template plan<float>("fresh variance", base_.tensors.state_elements());
     }
     buffer_ = base_.plan_buffer(exchange_.buffer_bytes());
-    base_.allocate(facts());
+    base_.allocate(facts(), byte_collectives_of<Compressor>);
     exchange_.start(base_);
     base_.find_constant_factors(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(base_, 5 * sizeof(float));

@@ -56,8 +56,8 @@ class optimizer_over : public optimizer {
 
   /// @param parameters  the tensors; the spans must outlive the optimizer
   /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
-  ///         different tensors or settings; communicator_error; out_of_memory, which says how many bytes were asked for, and
-  ///         for what
+  ///         different tensors or settings; communicator_error, on every rank, if a collective gives other values than it
+  ///         should, or fails; out_of_memory, which says how many bytes were asked for, and for what
   explicit optimizer_over(std::span<const parameter> parameters, const options_type& options = {},
                           Communicator communicator = {}, backend_type backend = {})
       : optimizer(recipe_maker<Recipe>::make(parameters, options, typename Recipe::ranks_type(std::move(communicator)),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "slamb/backend/host/host_backend.hpp"
+#include "slamb/communicator/requirements.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/random_k.hpp"
@@ -103,7 +104,7 @@ class slamb_recipe final : public stepping<Backend> {
     payload_ = plan_summable(base_.memory, "payload", std::max(plane_ * planes, least_averaging_buffer(base_.tensors)));
     selector_.plan(base_);
     exchange_.plan(base_, plane_);
-    base_.allocate(facts());
+    base_.allocate(facts(), byte_collectives_of<Compressor>);
     base_.find_constant_factors(options_.trust_ratio, factors_);
     base_.enter_phase("sparse");
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));

@@ -211,7 +211,7 @@ class trial {
   typical_time time(Ranks& ranks, const Executor& executor, const allocator& memory) {
     typical_time all;
     for (std::size_t kind = 0; kind < how::kinds; ++kind) {
-      sum_host_values(std::span<float>(seconds_[kind]), executor, memory, ranks,
+      call_in_backend(std::span<float>(seconds_[kind]), executor, memory, ranks,
                       [&ranks](std::span<float> values, auto stream) { ranks.all_reduce_sum(values, stream); });
       std::vector<double> means(seconds_[kind].begin(), seconds_[kind].end());
       for (double& sum : means) sum /= ranks.size();

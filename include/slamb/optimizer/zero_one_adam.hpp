@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slamb/backend/host/host_backend.hpp"
+#include "slamb/communicator/requirements.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
@@ -83,7 +84,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     }
     buffer_ =
         base_.plan_buffer(std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(base_.tensors) * 4));
-    base_.allocate(facts());
+    base_.allocate(facts(), byte_collectives_of<Compressor>);
     exchange_.start(base_);
     base_.find_constant_factors(unit_trust_ratio{}, factors_);
     batches_ = one_batch_of(base_.tensors);

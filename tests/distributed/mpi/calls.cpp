@@ -143,6 +143,13 @@ TEST_CASE("mpi_communicator: sums have the bits of sums by threads") {
   CHECK(by_processes == by_threads);
 }
 
+TEST_CASE("mpi_communicator: passes check_communicator") {
+  mpi_communicator communicator;
+  CHECK_NOTHROW(slamb::check_communicator<double>(communicator, {.large = 20'001}));
+  mpi_communicator in_pieces(MPI_COMM_WORLD, {.piece_bytes = 1000, .message_bytes = 65});
+  CHECK_NOTHROW(slamb::check_communicator(in_pieces, {.large = 2001}));
+}
+
 TEST_CASE("mpi_communicator: check finds nothing wrong with one that works") {
   mpi_communicator communicator;
   CHECK_NOTHROW(communicator.check());

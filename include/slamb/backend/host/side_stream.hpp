@@ -26,7 +26,8 @@ class side_stream {
   Stream stream_;
 };
 
-/// On a thread of its own.
+/// On a thread of its own: what it runs, collectives among it, comes from a thread that the caller has not seen, one task at a
+/// time, and happens before `join` returns.
 template <class Task>
 class side_stream<host_stream, Task> {
  public:
