@@ -29,6 +29,12 @@ class disagreement_error : public error {
   using error::error;
 };
 
+/// A file cannot be written or read; the message names it and says why.
+class file_error : public error {
+ public:
+  using error::error;
+};
+
 namespace detail {
 
 /// The shortest decimal text that reads back as `value`.

@@ -107,19 +107,24 @@ class chosen_optimizer {
 
   /// The state of the optimizer that was chosen, which that optimizer by itself can load too.
   std::vector<std::byte> save_state() const { return chosen().save_state(); }
+  void save_state(const byte_sink& to, const save_options& options = {}) const { chosen().save_state(to, options); }
 
   /// Goes on from a saved state, with the parameters that belong to it.
   /// @throws std::invalid_argument that says what does not fit, as a state of the other optimizer; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    load_state(source_in(saved), options);
+  }
+  /// The same in pieces: see `optimizer`.
+  void load_state(const byte_source& from, const restore_options& options = {}) {
     const state_kind other = is_compressed() ? kind_of<Dense>() : kind_of<Compressed>();
     const state_kind own = is_compressed() ? kind_of<Compressed>() : kind_of<Dense>();
-    if (own.hash() != other.hash() && is_state_of(other, saved))
+    if (own.hash() != other.hash() && is_state_of(other, from))
       throw std::invalid_argument(
-          "slamb: load_state() was given the state of the " + std::string(is_compressed() ? "dense" : "compressed") +
+          "slamb: " + from.given_as + " the state of the " + std::string(is_compressed() ? "dense" : "compressed") +
           " optimizer, " + std::string(other.recipe) + ", but the " + (is_compressed() ? "compressed" : "dense") +
           " one was chosen; give it to choose as choose_options{.saved = …}, which keeps the "
           "optimizer that it belongs to");
-    chosen().load_state(saved, options);
+    chosen().load_state(from, options);
   }
 
   /// Points tensor number `tensor` at another gradient of the same size.

@@ -39,8 +39,8 @@ class recipe {
   virtual void synchronize_parameters() = 0;
   virtual statistics report(bool with_norms) const = 0;
   virtual memory_report memory() const = 0;
-  virtual std::vector<std::byte> save_state() const = 0;
-  virtual void load_state(std::span<const std::byte> saved, const restore_options& options) = 0;
+  virtual void save_state(const byte_sink& to, const save_options& options) const = 0;
+  virtual void load_state(const byte_source& from, const restore_options& options) = 0;
   virtual void set_gradient(std::size_t tensor, const float* gradient) = 0;
   virtual void set_gradients(std::span<const float* const> gradients) = 0;
 };
@@ -144,12 +144,31 @@ class optimizer {
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
   /// @throws as `statistics`
-  std::vector<std::byte> save_state() const { return called("save_state()")->save_state(); }
+  std::vector<std::byte> save_state() const {
+    std::vector<std::byte> all;
+    save_state(detail::appending_to(all));
+    return all;
+  }
+
+  /// The same bytes in pieces of at most 4 MiB, one after another: no copy of all of them is made. With `save_options` also the
+  /// parameters. `save_checkpoint` (slamb/checkpoint.hpp) writes a file.
+  /// @throws what `to` throws, and as `statistics`
+  void save_state(const byte_sink& to, const save_options& options = {}) const {
+    called("save_state()")->save_state(to, options);
+  }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
+  /// Parameters that were saved with it are restored.
   /// @throws std::invalid_argument that says what does not fit, and as `statistics`; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    called("load_state()")->load_state(saved, options);
+    load_state(source_in(saved), options);
+  }
+
+  /// The same in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
+  /// @throws also what `from` throws; where that happens in the second reading, or bytes have changed since the first (error),
+  ///         all calls that use the state throw std::logic_error until a state has been loaded
+  void load_state(const byte_source& from, const restore_options& options = {}) {
+    called("load_state()")->load_state(from, options);
   }
 
   /// Points tensor number `tensor` at another gradient, in the backend's memory space and of the tensor's size.

@@ -4,8 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/parameter.hpp"
@@ -64,17 +65,21 @@ class stepping : public recipe {
 
   memory_report memory() const final { return base_.memory.report(base_.tensors.elements()); }
 
-  std::vector<std::byte> save_state() const final {
+  void save_state(const byte_sink& to, const save_options& options) const final {
     base_.parts.require_closed("save_state()");
-    return save_parts(base_.executor, kind(), base_.ranks.base(), [this](const state_visitor& part) {
-      const_cast<stepping*>(this)->visit_state(part);  // which save_parts only reads
-    });
+    require_whole("save_state()");
+    const state_facts facts{base_.steps(), base_.tensors.segments().size(), base_.tensors.elements()};
+    save_parts(
+        base_.executor, kind(), base_.ranks.base(),
+        [this](const state_visitor& part) { const_cast<stepping*>(this)->visit_all(part); },  // which it only reads
+        to, options, facts);
   }
 
-  void load_state(std::span<const std::byte> saved, const restore_options& options) final {
+  void load_state(const byte_source& from, const restore_options& options) final {
     base_.parts.require_closed("load_state()");
-    restore_parts(base_.executor, kind(), base_.ranks.base(), saved, options,
-                  [this](const state_visitor& part) { visit_state(part); });
+    restore_parts(
+        base_.executor, kind(), base_.ranks.base(), from, options,
+        [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
     base_.start_from_saved();
     go_on_from_saved(options);
   }
@@ -98,6 +103,21 @@ class stepping : public recipe {
   foundation<Backend> base_;
 
  private:
+  // The state, and the parameters behind it.
+  void visit_all(const state_visitor& part) {
+    visit_state(part);
+    for (const segment& s : std::as_const(base_.tensors).segments())
+      part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
+  }
+
+  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore
+  void require_whole(const char* call) const {
+    if (is_half_restored_)
+      throw std::logic_error("slamb: " + std::string(call) +
+                             " was called after a load_state() that failed halfway, so that a part of the state is of "
+                             "another step; load a state first");
+  }
+
   void reduce_and_finish() {
     base_.local.reduce(base_);
     finish();
@@ -121,6 +141,7 @@ class stepping : public recipe {
   template <class Rates>
   void step_with(const Rates& rates) {
     base_.parts.require_closed("step()");
+    require_whole("step()");
     base_.rates.set(rates);
     begin();
     reduce_and_finish();
@@ -129,12 +150,14 @@ class stepping : public recipe {
   template <class Rates>
   void begin_with(const Rates& rates) {
     base_.parts.require_closed("begin_step()");
+    require_whole("begin_step()");
     base_.rates.set(rates);
     base_.parts.open(base_.tensors, bucket_bytes_, base_.executor.stream());
     close_if_it_throws([this] { begin(); });
   }
 
   std::uint64_t bucket_bytes_;
+  bool is_half_restored_ = false;
 };
 
 }  // namespace slamb::detail
