@@ -27,9 +27,10 @@ namespace detail {
 /// A file that is open, until this is destroyed.
 class open_file {
  public:
+  /// @param shown  the name of it, or of what it is for, as messages say it
   /// @throws file_error
-  open_file(const char* call, std::string path, int flags)
-      : call_(call), path_(std::move(path)), handle_(::open(path_.c_str(), flags | O_CLOEXEC, 0666)) {
+  open_file(const char* call, std::string shown, const std::string& path, int flags)
+      : call_(call), shown_(std::move(shown)), handle_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
     if (handle_ < 0) fail();
   }
   open_file(const open_file&) = delete;
@@ -85,11 +86,11 @@ class open_file {
  private:
   [[noreturn]] void fail() const { fail(std::generic_category().message(errno)); }
   [[noreturn]] void fail(const std::string& why) const {
-    throw file_error("slamb: " + std::string(call_) + " " + path_ + ": " + why);
+    throw file_error("slamb: " + std::string(call_) + " " + shown_ + ": " + why);
   }
 
   const char* call_;
-  std::string path_;
+  std::string shown_;
   int handle_;
 };
 
@@ -120,7 +121,7 @@ class temporary_file {
 
   /// @throws file_error
   open_file& make() {
-    file_.emplace(call, name_, O_WRONLY | O_CREAT | O_EXCL);
+    file_.emplace(call, shown_, name_, O_WRONLY | O_CREAT | O_EXCL);
     is_made_ = true;
     return *file_;
   }
@@ -134,7 +135,7 @@ class temporary_file {
     is_made_ = false;
     const std::size_t slash = target_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : target_.substr(0, slash + 1);
-    open_file(call, folder, O_RDONLY | O_DIRECTORY).flush();
+    open_file(call, shown_, folder, O_RDONLY | O_DIRECTORY).flush();
   }
 
  private:
@@ -182,7 +183,7 @@ void save_checkpoint(const Optimizer& from, const std::string& path,
 /// *Memory*: 4 MiB for the time of the call.
 template <class Optimizer>
 void load_checkpoint(Optimizer& to, const std::string& path, const restore_options& options = {}) {
-  const detail::open_file file("load_checkpoint() cannot read", path, O_RDONLY);
+  const detail::open_file file("load_checkpoint() cannot read", path, path, O_RDONLY);
   const byte_source from{.bytes = file.bytes(),
                          .read = [&file](std::uint64_t first, std::span<std::byte> some) { file.read(first, some); },
                          .given_as = "load_checkpoint() was given " + path + ", which holds"};
