@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -86,6 +87,8 @@ class chosen_optimizer {
 
   /// Makes parameters that differ between ranks their mean. Collective.
   void synchronize_parameters() { chosen().synchronize_parameters(); }
+  /// Calls `evaluate` with their mean, and changes nothing. Collective: see `optimizer`.
+  void with_averaged_parameters(const std::function<void()>& evaluate) { chosen().with_averaged_parameters(evaluate); }
 
   /// Measures what compression loses in the next step, if something is compressed.
   void measure_next_step() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -37,6 +38,7 @@ class recipe {
   virtual void finish_step() = 0;
   virtual void give_up_step() noexcept = 0;
   virtual void synchronize_parameters() = 0;
+  virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
   virtual statistics report(bool with_norms) const = 0;
   virtual memory_report memory() const = 0;
   virtual void save_state(const byte_sink& to, const save_options& options) const = 0;
@@ -129,11 +131,27 @@ class optimizer {
   /// @throws std::logic_error without begin_step; else as `step`: the step is over then
   void finish_step() { called("finish_step()")->finish_step(); }
 
-  /// Makes parameters that differ between ranks their mean, for before an evaluation or a save. Between averagings of SLAMB, and
-  /// in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
+  /// Makes parameters that differ between ranks their mean. Between averagings of SLAMB, whose training goes on from the mean,
+  /// and in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
+  /// For an evaluation in the middle of a training there is with_averaged_parameters(), which changes nothing.
   /// Collective: every rank must call it.
   /// @throws communicator_error
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
+
+  /// Calls `evaluate` with the parameters that synchronize_parameters() would leave, and afterwards restores this rank's own, to the
+  /// bit: an evaluation in the middle of a training does not change it. Where parameters are the same on all ranks it just
+  /// calls. Collective: every rank must call it. `evaluate` may read parameters; what it writes to them is lost where they differ.
+  /// It may not call this optimizer (std::logic_error).
+  ///
+  /// @throws communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; std::logic_error
+  ///         between begin_step and finish_step, and while steps are captured
+  /// *Memory*: where parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
+  /// *Cost*: the traffic of synchronize_parameters(), which is counted.
+  /// *Stream*: on a device `evaluate` is called before the mean is there; it enqueues behind it, on the optimizer's stream. What it
+  /// enqueues elsewhere must be done when it returns.
+  void with_averaged_parameters(const std::function<void()>& evaluate) {
+    called("with_averaged_parameters()")->with_averaged_parameters(evaluate);
+  }
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model; like `step`, by one thread at a
   ///                    time

@@ -113,6 +113,8 @@ class slamb_recipe final : public stepping<Backend> {
     average_parameters(base_, base_.memory.view(payload_));
   }
 
+  bool parameters_differ() override { return base_.ranks.size() > 1; }
+
   statistics report(bool with_norms) const override { return base_.report(with_norms); }
 
   const options_type& options() const noexcept { return options_; }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 #include "slamb/core/saved_state.hpp"
 #include "slamb/optimizer/foundation.hpp"
 #include "slamb/optimizer/optimizer.hpp"
+#include "slamb/optimizer/parameter_average.hpp"
 
 namespace slamb::detail {
 
@@ -61,13 +63,30 @@ class stepping : public recipe {
     base_.parts.close();
   }
 
+  void with_averaged_parameters(const std::function<void()>& evaluate) final {
+    base_.parts.require_closed("with_averaged_parameters()");
+    require_usable("with_averaged_parameters()");
+    if (base_.is_captured())
+      throw std::logic_error(
+          "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the "
+          "capture "
+          "has ended");
+    const auto call = [this, &evaluate] {
+      const evaluation under_way(is_evaluating_);
+      evaluate();
+    };
+    if (!parameters_differ()) return call();
+    evaluate_on_average(
+        base_, base_.memory_source(), [this] { synchronize_parameters(); }, call);
+  }
+
   void give_up_step() noexcept final { base_.parts.close(); }
 
   memory_report memory() const final { return base_.memory.report(base_.tensors.elements()); }
 
   void save_state(const byte_sink& to, const save_options& options) const final {
     base_.parts.require_closed("save_state()");
-    require_whole("save_state()");
+    require_usable("save_state()");
     const state_facts facts{base_.steps(), base_.tensors.segments().size(), base_.tensors.elements()};
     save_parts(
         base_.executor, kind(), base_.ranks.base(),
@@ -77,6 +96,7 @@ class stepping : public recipe {
 
   void load_state(const byte_source& from, const restore_options& options) final {
     base_.parts.require_closed("load_state()");
+    if (!is_half_restored_) require_usable("load_state()");  // it is what mends the state
     restore_parts(
         base_.executor, kind(), base_.ranks.base(), from, options,
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
@@ -93,6 +113,8 @@ class stepping : public recipe {
   virtual void begin() = 0;
   virtual bool send_early(const tensor_batch& bucket) = 0;
   virtual void finish() = 0;
+  /// Whether parameters may differ between ranks, so that synchronize_parameters() has something to do: the same on all ranks.
+  virtual bool parameters_differ() { return false; }
   /// Whose states it saves and loads.
   virtual state_kind kind() const noexcept = 0;
   /// What lasts: calls part(name, bytes, state_part) for each part of the state, the foundation's first.
@@ -110,8 +132,24 @@ class stepping : public recipe {
       part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
   }
 
-  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore
-  void require_whole(const char* call) const {
+  /// For the time of a call of the user's function.
+  class evaluation {
+   public:
+    explicit evaluation(bool& is_under_way) : is_under_way_(is_under_way) { is_under_way_ = true; }
+    evaluation(const evaluation&) = delete;
+    evaluation& operator=(const evaluation&) = delete;
+    ~evaluation() { is_under_way_ = false; }
+
+   private:
+    bool& is_under_way_;
+  };
+
+  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore, and in the function that
+  ///         with_averaged_parameters() calls
+  void require_usable(const char* call) const {
+    if (is_evaluating_)
+      throw std::logic_error("slamb: " + std::string(call) +
+                             " was called by the function that with_averaged_parameters() calls; call it afterwards");
     if (is_half_restored_)
       throw std::logic_error("slamb: " + std::string(call) +
                              " was called after a load_state() that failed halfway, so that a part of the state is of "
@@ -141,7 +179,7 @@ class stepping : public recipe {
   template <class Rates>
   void step_with(const Rates& rates) {
     base_.parts.require_closed("step()");
-    require_whole("step()");
+    require_usable("step()");
     base_.rates.set(rates);
     begin();
     reduce_and_finish();
@@ -150,7 +188,7 @@ class stepping : public recipe {
   template <class Rates>
   void begin_with(const Rates& rates) {
     base_.parts.require_closed("begin_step()");
-    require_whole("begin_step()");
+    require_usable("begin_step()");
     base_.rates.set(rates);
     base_.parts.open(base_.tensors, bucket_bytes_, base_.executor.stream());
     close_if_it_throws([this] { begin(); });
@@ -158,6 +196,7 @@ class stepping : public recipe {
 
   std::uint64_t bucket_bytes_;
   bool is_half_restored_ = false;
+  bool is_evaluating_ = false;
 };
 
 }  // namespace slamb::detail

@@ -95,8 +95,11 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
+    if (parameters_differ()) average_parameters(base_, base_.floats_of(buffer_));
+  }
+  bool parameters_differ() override {
     settle();
-    if (differs_) average_parameters(base_, base_.floats_of(buffer_));
+    return differs_;
   }
 
   statistics report(bool with_norms) const override {
