@@ -184,9 +184,9 @@ void save_checkpoint(const Optimizer& from, const std::string& path,
 template <class Optimizer>
 void load_checkpoint(Optimizer& to, const std::string& path, const restore_options& options = {}) {
   const detail::open_file file("load_checkpoint() cannot read", path, path, O_RDONLY);
-  const byte_source from{.bytes = file.bytes(),
-                         .read = [&file](std::uint64_t first, std::span<std::byte> some) { file.read(first, some); },
-                         .given_as = "load_checkpoint() was given " + path + ", which holds"};
+  const byte_source from(
+      file.bytes(), [&file](std::uint64_t first, std::span<std::byte> some) { file.read(first, some); },
+      "load_checkpoint() was given " + path + ", which holds");
   if (options.parameters && detail::has_no_parameters(from))
     throw std::invalid_argument(
         "slamb: " + from.given_as +

@@ -53,7 +53,7 @@ std::vector<named_maker> makers() {
 
 /// Tensors that the averaging takes several pieces for.
 experiment experiment_of(int world) {
-  return test_support::make_experiment({{17}, {30'000}, {0}, {300}}, static_cast<std::uint64_t>(70 + world), world, 12);
+  return test_support::make_experiment({{17}, {30'000}, {0}, {300}}, 70 + static_cast<std::uint64_t>(world), world, 12);
 }
 
 /// One rank of an experiment.

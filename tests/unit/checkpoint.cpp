@@ -3,12 +3,12 @@
 #include "slamb/checkpoint.hpp"
 
 #include <doctest/doctest.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -134,8 +134,7 @@ lonely_rank large_rank(std::uint64_t steps) {
 
 /// Bytes in memory that change, or are no longer there, when they are read for the second time.
 byte_source unreliable(bytes& saved, std::uint64_t spoiled, const std::function<void()>& spoil) {
-  return {.bytes = saved.size(),
-          .read = [&saved, spoiled, spoil, readings = 0](std::uint64_t first, std::span<std::byte> to) mutable {
+  return {saved.size(), [&saved, spoiled, spoil, readings = 0](std::uint64_t first, std::span<std::byte> to) mutable {
             if (first == 0) ++readings;
             if (readings == 2 && first <= spoiled && spoiled < first + to.size()) spoil();
             std::copy_n(saved.begin() + static_cast<std::ptrdiff_t>(first), to.size(), to.begin());

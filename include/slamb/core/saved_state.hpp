@@ -46,10 +46,15 @@ using byte_sink = std::function<void(std::span<const std::byte> piece)>;
 /// The bytes of a state in memory, in a file or elsewhere. They are read twice, once to check all of them and once to restore
 /// them: a pipe, which can be read once, must be kept in a file or in memory first.
 struct byte_source {
-  std::uint64_t bytes = 0;  ///< how many there are
   /// Copies bytes first … first + to.size() − 1, at most `state_piece_bytes`, all of which there are; or throws.
-  std::function<void(std::uint64_t first, std::span<std::byte> to)> read{};
-  std::string given_as = "load_state() was given";  ///< how messages begin
+  using read_function = std::function<void(std::uint64_t first, std::span<std::byte> to)>;
+
+  byte_source(std::uint64_t how_many, read_function from, std::string as = "load_state() was given")
+      : bytes(how_many), read(std::move(from)), given_as(std::move(as)) {}
+
+  std::uint64_t bytes;  ///< how many there are
+  read_function read;
+  std::string given_as;  ///< how messages begin
 };
 
 /// Bytes that are saved or restored at a time.
@@ -314,7 +319,7 @@ inline byte_sink appending_to(std::vector<std::byte>& all) {
 
 /// Bytes in memory, which must stay there as long as they are read.
 inline byte_source source_in(std::span<const std::byte> saved) {
-  return {.bytes = saved.size(), .read = [saved](std::uint64_t first, std::span<std::byte> to) {
+  return {saved.size(), [saved](std::uint64_t first, std::span<std::byte> to) {
             std::ranges::copy(saved.subspan(static_cast<std::size_t>(first), to.size()), to.begin());
           }};
 }

@@ -184,7 +184,8 @@ class optimizer {
 
   /// The same in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
   /// @throws also what `from` throws; where that happens in the second reading, or bytes have changed since the first (error),
-  ///         all calls that use the state throw std::logic_error until a state has been loaded
+  ///         a part has been restored: steps, save_state() and with_averaged_parameters() then throw std::logic_error until a
+  ///         state has been loaded
   void load_state(const byte_source& from, const restore_options& options = {}) {
     called("load_state()")->load_state(from, options);
   }
