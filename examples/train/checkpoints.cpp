@@ -69,6 +69,10 @@ std::vector<std::pair<std::string, std::string>> decisive_settings(const setting
   throw std::runtime_error("--resume: " + file.string() + " cannot be read: " + why);
 }
 
+[[noreturn]] void refuse_settings(const std::string& folder, const std::string& then, const std::string& here) {
+  throw usage_error("--resume: " + folder + " was written with " + then + ", but this run has " + here);
+}
+
 void write_traffic(std::ostream& out, const slamb::traffic_counts& traffic) {
   for (const slamb::collective kind : kinds) {
     const slamb::traffic& of = traffic[kind];
@@ -196,11 +200,10 @@ void prepare_checkpoints(const settings& chosen, const split_digits& data) {
                       " has no checkpoints; without --resume a run begins that leaves them there");
   }
   for (const auto& [option, value] : now) {
-    std::string then;
+    std::string then, here = option;
+    here.append(" ").append(value);
     std::getline(before, then);
-    if (then == option + ' ' + value) continue;
-    throw usage_error("--resume: " + chosen.checkpoint + " was written with " + then + ", but this run has " + option +
-                      ' ' + value);
+    if (then != here) refuse_settings(chosen.checkpoint, then, here);
   }
 }
 
