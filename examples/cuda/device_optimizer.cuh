@@ -3,6 +3,7 @@
 // its own buffers.
 #pragma once
 
+#include <functional>
 #include <slamb/slamb.hpp>
 #include <span>
 #include <utility>
@@ -32,8 +33,11 @@ class device_optimizer final : public train::rank_optimizer {
     download_parameters();
   }
 
-  void synchronize_parameters() override {
-    optimizer_.synchronize_parameters();
+  void with_averaged_parameters(const std::function<void()>& evaluate) override {
+    optimizer_.with_averaged_parameters([&] {
+      download_parameters();
+      evaluate();
+    });
     download_parameters();
   }
 

@@ -104,6 +104,15 @@ void add_file_options(CLI::App& app, settings& into) {
   file("--json", into.json, "Write settings and results");
   file("--csv", into.csv, "Write loss, bytes sent, collectives and phase by step");
   file("--plot", into.plot, "Draw the loss against the bytes sent, as SVG (by gnuplot)");
+  app.add_option("--checkpoint", into.checkpoint,
+                 "Keep what is needed to go on in this folder: of each run and rank the optimizer and the parameters")
+      ->type_name("DIR")
+      ->check(option_checks::file_name());
+  app.add_option("--checkpoint-every", into.checkpoint_every,
+                 "Steps from one checkpoint to the next; the last step has one too [a tenth of the steps]")
+      ->type_name("N")
+      ->check(option_checks::integer_in(1, most_steps));
+  app.add_flag("--resume", into.resume, "Go on from the checkpoints in the folder of --checkpoint");
   app.add_flag("--hash", into.hash, "Print a hash of the final parameters of each run");
 }
 
@@ -123,6 +132,10 @@ void check_together(const settings& chosen) {
   if (chosen.batch < static_cast<std::uint64_t>(chosen.ranks)) {
     throw usage_error("--batch: " + std::to_string(chosen.batch) + " is not >= --ranks, which is " +
                       std::to_string(chosen.ranks));
+  }
+  if (chosen.checkpoint.empty() && (chosen.resume || chosen.checkpoint_every)) {
+    throw usage_error(std::string(chosen.resume ? "--resume" : "--checkpoint-every") +
+                      ": no folder is named; say --checkpoint DIR");
   }
   if (!chosen.plot.empty() && chosen.ranks == 1) {
     throw usage_error("--plot: a single rank sends nothing to plot against; --ranks must be in [2, 64]");

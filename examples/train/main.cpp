@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoints.hpp"
 #include "command_line.hpp"
 #include "digits.hpp"
 #include "optimizers.hpp"
@@ -61,7 +62,11 @@ std::vector<train::outcome> train_all(const settings& chosen, const std::vector<
     for (std::uint64_t seed = chosen.seed; seed < chosen.seed + chosen.seeds; ++seed) {
       bar.begin(entry.name + ", seed " + std::to_string(seed));
       const double learning_rate = chosen.learning_rate.value_or(entry.learning_rate);
-      const train::task work{chosen, data, seed, learning_rate, [&bar](std::uint64_t) { bar.advance(); }};
+      const std::filesystem::path folder =
+          chosen.checkpoint.empty()
+              ? std::filesystem::path()
+              : std::filesystem::path(chosen.checkpoint) / (entry.name + "-seed" + std::to_string(seed));
+      const train::task work{chosen, data, seed, learning_rate, [&bar](std::uint64_t) { bar.advance(); }, folder};
       outcomes.push_back(train::train(work, entry.maker(chosen, seed), run_ranks));
       outcomes.back().optimizer = entry.name;
     }
@@ -82,6 +87,7 @@ int run(const settings& chosen, train::processes* ranks) {
   train::check_against_data(chosen, data);
   const bool writes = ranks == nullptr || ranks->rank() == 0;
   const outputs files = writes ? prepare_outputs(chosen) : outputs{};
+  if (writes) train::prepare_checkpoints(chosen, data);
   if (const int status = ranks == nullptr ? 0 : ranks->meet(0); status != 0) return status;
 
   train::print_settings(std::cout, chosen, entries, data);

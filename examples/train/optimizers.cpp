@@ -110,6 +110,11 @@ std::vector<optimizer_entry> choose_optimizers(const settings& chosen) {
     const auto row = std::ranges::find(table, name, &table_row::name);
     if (row == table.end())
       throw usage_error("--optimizer: '" + name + "' is not one of " + option_checks::joined(optimizer_names()));
+    if (row->name == "auto" && !chosen.checkpoint.empty())
+      throw usage_error(
+          "--checkpoint: auto chooses by the time that steps take, and may choose otherwise when it goes on; name lamb "
+          "or "
+          "slamb");
     add_entries(*row, chosen, true, entries);
   }
   return entries;

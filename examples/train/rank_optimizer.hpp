@@ -8,6 +8,8 @@
 #include <slamb/core/parameter.hpp>
 #include <slamb/core/statistics.hpp>
 #include <span>
+#include <stdexcept>
+#include <string>
 
 namespace train {
 
@@ -23,8 +25,18 @@ class rank_optimizer {
   virtual ~rank_optimizer() = default;
 
   virtual void step(double learning_rate) = 0;
-  virtual void synchronize_parameters() = 0;
+  /// Calls `evaluate` with the mean of the ranks' parameters; this rank's own are restored afterwards.
+  virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
   virtual slamb::statistics statistics() const = 0;
+
+  /// What checkpoints need, which not every optimizer of the examples has: the state and the parameters, to a file and from it,
+  /// and a sum over ranks that is not counted.
+  virtual void save(const std::string& /*path*/) const { refuse_checkpoints(); }
+  virtual void load(const std::string& /*path*/) { refuse_checkpoints(); }
+  virtual void sum_over_ranks(std::span<float> /*values*/) { refuse_checkpoints(); }
+
+ private:
+  [[noreturn]] static void refuse_checkpoints() { throw std::logic_error("this optimizer keeps no checkpoints"); }
 };
 
 /// Makes the optimizer of one rank, over that rank's tensors. Every rank calls it.

@@ -50,11 +50,17 @@ struct settings {
   std::string json;
   std::string csv;
   std::string plot;
+  std::string checkpoint;                         ///< a folder
+  std::optional<std::uint64_t> checkpoint_every;  ///< steps; unset: a tenth of `steps`
+  bool resume = false;
   bool hash = false;  ///< print those of the final parameters
 
   std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
   std::uint64_t one_bit_warmup_steps() const { return one_bit_warmup.value_or(fifth_of_steps()); }
   std::uint64_t variance_freeze_step() const { return freeze_step.value_or(fifth_of_steps()); }
+  std::uint64_t checkpoint_interval() const {
+    return checkpoint_every.value_or(std::max<std::uint64_t>(1, steps / 10));
+  }
   std::uint64_t local_interval_scaler() const { return local_step_scaler.value_or(fifth_of_steps()); }
 
  private:

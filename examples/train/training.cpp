@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <slamb/communicator/run_ranks.hpp>
 #include <span>
 #include <stdexcept>
 #include <utility>
 
+#include "checkpoints.hpp"
 #include "network.hpp"
 
 namespace train {
@@ -82,28 +84,42 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
 
   outcome result;
   if (rank == 0) result.untrained_loss = evaluate(model, work.data.training).loss;
-  std::size_t phase = optimizer->statistics().phases.size() - 1;
+  std::optional<rank_checkpoints> kept;
+  if (!work.checkpoints.empty()) kept.emplace(work.checkpoints, static_cast<int>(rank), work.chosen.ranks);
+  const std::uint64_t steps_before = kept && work.chosen.resume ? kept->go_on(*optimizer, result) : 0;
+  const slamb::statistics before = result.statistics;
+  for (std::uint64_t step = 1; step <= steps_before; ++step) {
+    own.next();  // as then
+    if (rank == 0) work.progress(step);
+  }
+  std::size_t phase = joined(before, optimizer->statistics()).phases.size() - 1;
+  const double seconds_before = result.seconds;
   const auto start = clock::now();
-  for (std::uint64_t step = 1; step <= work.chosen.steps; ++step) {
+  const auto seconds = [&] { return seconds_before + std::chrono::duration<double>(clock::now() - start).count(); };
+  for (std::uint64_t step = steps_before + 1; step <= work.chosen.steps; ++step) {
     own.next();
     const double loss = model.compute_gradients(own.images(), own.labels(), divisor);
     optimizer->step(learning_rate(step));
-    const slamb::statistics now = optimizer->statistics();
-    result.curve.push_back(
-        {loss / work.chosen.ranks, now.traffic.total().sent_bytes, now.traffic.total().rounds, phase});
-    phase = now.phases.size() - 1;  // of the next step
+    result.statistics = joined(before, optimizer->statistics());
+    const slamb::traffic sent = result.statistics.traffic.total();
+    result.curve.push_back({loss / work.chosen.ranks, sent.sent_bytes, sent.rounds, phase});
+    phase = result.statistics.phases.size() - 1;  // of the next step
+    if (kept && (step % work.chosen.checkpoint_interval() == 0 || step == work.chosen.steps)) {
+      result.seconds = seconds();
+      kept->keep(step, *optimizer, result);
+    }
     if (rank == 0) work.progress(step);
   }
-  optimizer->synchronize_parameters();
-  result.seconds = std::chrono::duration<double>(clock::now() - start).count();
-  result.statistics = optimizer->statistics();
-  result.curve.back().sent_bytes = result.statistics.traffic.total().sent_bytes;
-  result.curve.back().rounds = result.statistics.traffic.total().rounds;
-  result.parameter_hash = hash_of(parameters);
-  if (rank == 0) {
+  optimizer->with_averaged_parameters([&] {
+    result.seconds = seconds();
+    result.parameter_hash = hash_of(parameters);
+    if (rank != 0) return;
     result.final_loss = evaluate(model, work.data.training).loss;
     result.test_accuracy = evaluate(model, work.data.test).accuracy;
-  }
+  });
+  result.statistics = joined(before, optimizer->statistics());
+  result.curve.back().sent_bytes = result.statistics.traffic.total().sent_bytes;
+  result.curve.back().rounds = result.statistics.traffic.total().rounds;
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <slamb/core/statistics.hpp>
 #include <string>
@@ -31,7 +32,8 @@ struct task {
   const split_digits& data;
   std::uint64_t seed = 1;
   double learning_rate = 0.0;
-  std::function<void(std::uint64_t step)> progress;  ///< called by one thread, after each step
+  std::function<void(std::uint64_t step)> progress;  ///< called by one thread, after each step, also those gone on from
+  std::filesystem::path checkpoints{};               ///< the folder that it keeps them in; empty: none
 };
 
 /// The state of a run after one step.

@@ -185,11 +185,8 @@ inline outcome run_all(const experiment& e, const run_maker& make, complaints& w
 
 /// A saved state without the number of steps that were skipped.
 inline std::vector<std::byte> without_skips(std::vector<std::byte> state) {
-  slamb::detail::state_header header;
-  std::memcpy(&header, state.data(), sizeof(header));
-  header.hash = 0;
-  std::memcpy(state.data(), &header, sizeof(header));
-  for (std::size_t at = sizeof(header); at < state.size();) {
+  state.resize(state.size() - slamb::detail::state_hash_bytes);
+  for (std::size_t at = slamb::state_text_bytes + sizeof(slamb::detail::state_header); at < state.size();) {
     slamb::detail::part_header part;
     std::memcpy(&part, state.data() + at, sizeof(part));
     at += sizeof(part);

@@ -225,6 +225,40 @@ TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
   CHECK(parameters[1][0] == parameters[1][1]);
 }
 
+TEST_CASE("graphs: an evaluation on averaged parameters is refused in a capture, and beside it changes no bits") {
+  std::vector<std::vector<float>> parameters[2][2];
+  for (const bool evaluates : {false, true})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}),
+                           std::move(communicator));
+      for (std::uint64_t t = 1; t <= 6; ++t) {
+        model.prepare(t);
+        model.step();
+        if (!evaluates) continue;
+        const std::vector<std::vector<float>> own = model.data();
+        std::vector<std::vector<float>> seen;
+        model.optimizer().with_averaged_parameters([&] { seen = model.data(); });
+        CHECK(seen != own);
+        CHECK(model.data() == own);
+        std::string said;
+        model.graph().begin();
+        try {
+          model.optimizer().with_averaged_parameters([] {});
+        } catch (const std::logic_error& error) {
+          said = error.what();
+        }
+        model.graph().end();
+        CHECK(says(said, "with_averaged_parameters() was called while steps are captured into a graph"));
+        CHECK(model.graph().size() == 0);
+        CHECK(model.data() == own);
+      }
+      parameters[evaluates][rank] = model.data();
+    });
+  CHECK(parameters[0][0] == parameters[1][0]);
+  CHECK(parameters[0][1] == parameters[1][1]);
+}
+
 TEST_CASE("graphs: what cannot be captured says why, and the optimizer goes on") {
   const std::string averages = refusal_of_capture<sparse<slamb::random_k<>>>({.local_steps = 4}, 2);
   CHECK(says(averages, "cannot be captured into a graph"));

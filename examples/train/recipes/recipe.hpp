@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <slamb/backend/host/host_backend.hpp>
+#include <slamb/checkpoint.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/core/statistics.hpp>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -42,8 +45,15 @@ class driven final : public rank_optimizer {
   explicit driven(const Make& make) : optimizer_(make()) {}
 
   void step(double learning_rate) override { optimizer_.step(learning_rate); }
-  void synchronize_parameters() override { optimizer_.synchronize_parameters(); }
+  void with_averaged_parameters(const std::function<void()>& evaluate) override {
+    optimizer_.with_averaged_parameters(evaluate);
+  }
   slamb::statistics statistics() const override { return optimizer_.statistics(); }
+  void save(const std::string& path) const override { slamb::save_checkpoint(optimizer_, path); }
+  void load(const std::string& path) override { slamb::load_checkpoint(optimizer_, path); }
+  void sum_over_ranks(std::span<float> values) override {
+    optimizer_.communicator().all_reduce_sum(values, slamb::host_stream{});
+  }
 
  private:
   Optimizer optimizer_;

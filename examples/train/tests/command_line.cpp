@@ -78,6 +78,13 @@ TEST_CASE("command line: sets what it is told") {
   CHECK(chosen.json == "j");
   CHECK(chosen.csv == "c");
   CHECK(chosen.plot == "p");
+  CHECK(chosen.checkpoint.empty());
+  CHECK_FALSE(chosen.resume);
+  CHECK(chosen.checkpoint_interval() == 5);
+  const train::settings kept = parse({"--checkpoint", "d", "--checkpoint-every", "3", "--resume"});
+  CHECK(kept.checkpoint == "d");
+  CHECK(kept.checkpoint_interval() == 3);
+  CHECK(kept.resume);
 }
 
 TEST_CASE("command line: sets the schedules of the 1-bit optimizers") {
@@ -119,6 +126,9 @@ TEST_CASE("command line: names option, value and range of what is wrong") {
   check_refused({"--one-bit-epsilon", "0"}, "--one-bit-epsilon: '0' is not a number in [1e-30, 1]");
   check_refused({"--local-step-clipper", "0"}, "--local-step-clipper: '0' is not an integer in [1, 1000000]");
   check_refused({"--json", ""}, "--json");
+  check_refused({"--checkpoint", ""}, "--checkpoint");
+  check_refused({"--checkpoint", "d", "--checkpoint-every", "0"},
+                "--checkpoint-every: '0' is not an integer in [1, 1000000]");
   check_refused({"--speed", "9"}, "--speed");
   check_refused({"more"}, "more");
 }
@@ -129,6 +139,9 @@ TEST_CASE("command line: refuses what does not go together") {
   check_refused({"--steps", "10", "--warmup", "10"}, "--warmup: 10 is not in [0, 9]");
   check_refused({"--ranks", "8", "--batch", "7"}, "--batch: 7 is not >= --ranks, which is 8");
   check_refused({"--ranks", "1", "--plot", "p.svg"}, "--plot: a single rank sends nothing");
+  check_refused({"--resume"}, "--resume: no folder is named; say --checkpoint DIR");
+  check_refused({"--checkpoint-every", "9"}, "--checkpoint-every: no folder is named; say --checkpoint DIR");
+  check_refused({"--checkpoint", "d", "--resume", "--checkpoint-every", "9"}, "nothing was thrown");
   check_refused({"--steps", "10", "--warmup", "9"}, "nothing was thrown");
 }
 

@@ -42,6 +42,12 @@ class out_of_memory : public std::bad_alloc {
   std::runtime_error what_;  // a text of which copies cannot throw
 };
 
+/// A file cannot be written or read; the message names it and says why.
+class file_error : public error {
+ public:
+  using error::error;
+};
+
 namespace detail {
 
 /// The shortest decimal text that reads back as `value`.

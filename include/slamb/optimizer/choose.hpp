@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -87,6 +88,8 @@ class chosen_optimizer {
 
   /// Makes parameters that differ between ranks their mean. Collective.
   void synchronize_parameters() { chosen().synchronize_parameters(); }
+  /// Calls `evaluate` with their mean, and changes nothing. Collective: see `optimizer`.
+  void with_averaged_parameters(const std::function<void()>& evaluate) { chosen().with_averaged_parameters(evaluate); }
 
   /// Measures what compression loses in the next step, if something is compressed.
   void measure_next_step() {
@@ -108,19 +111,24 @@ class chosen_optimizer {
 
   /// The state of the optimizer that was chosen, which that optimizer by itself can load too.
   std::vector<std::byte> save_state() const { return chosen().save_state(); }
+  void save_state(const byte_sink& to, const save_options& options = {}) const { chosen().save_state(to, options); }
 
   /// Goes on from a saved state, with the parameters that belong to it.
   /// @throws std::invalid_argument that says what does not fit, as a state of the other optimizer; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
+    load_state(source_in(saved), options);
+  }
+  /// The same in pieces: see `optimizer`.
+  void load_state(const byte_source& from, const restore_options& options = {}) {
     const state_kind other = is_compressed() ? kind_of<Dense>() : kind_of<Compressed>();
     const state_kind own = is_compressed() ? kind_of<Compressed>() : kind_of<Dense>();
-    if (own.hash() != other.hash() && is_state_of(other, saved))
+    if (own.hash() != other.hash() && is_state_of(other, from))
       throw std::invalid_argument(
-          "slamb: load_state() was given the state of the " + std::string(is_compressed() ? "dense" : "compressed") +
+          "slamb: " + from.given_as + " the state of the " + std::string(is_compressed() ? "dense" : "compressed") +
           " optimizer, " + std::string(other.recipe) + ", but the " + (is_compressed() ? "compressed" : "dense") +
           " one was chosen; give it to choose as choose_options{.saved = …}, which keeps the "
           "optimizer that it belongs to");
-    chosen().load_state(saved, options);
+    chosen().load_state(from, options);
   }
 
   /// Points tensor number `tensor` at another gradient of the same size.

@@ -311,6 +311,8 @@ class foundation {
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
   double* sums() const noexcept { return memory.view(sums_).data(); }
   std::size_t cache_bytes() const noexcept { return backend_.cache_bytes; }
+  /// Where memory for the time of a call comes from.
+  allocator memory_source() const { return allocator_of(backend_); }
 
   /// What lasts: calls part(name, bytes, state_part) for each.
   void visit_state(const state_visitor& part) const {

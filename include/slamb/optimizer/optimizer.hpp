@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -74,10 +75,11 @@ class recipe {
   virtual void give_up_step() noexcept = 0;
   virtual void synchronize_parameters() = 0;
   virtual void broadcast_parameters(int root) = 0;
+  virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
   virtual statistics report(bool with_norms) const = 0;
   virtual memory_report memory() const = 0;
-  virtual std::vector<std::byte> save_state() const = 0;
-  virtual void load_state(std::span<const std::byte> saved, const restore_options& options) = 0;
+  virtual void save_state(const byte_sink& to, const save_options& options) const = 0;
+  virtual void load_state(const byte_source& from, const restore_options& options) = 0;
   virtual void set_gradient(std::size_t tensor, const float* gradient) = 0;
   virtual void set_gradients(std::span<const float* const> gradients) = 0;
 
@@ -188,11 +190,27 @@ class optimizer {
   /// @throws std::logic_error without begin_step; else as `step`: the step is over then
   void finish_step() { called("finish_step()")->finish_step(); }
 
-  /// Makes parameters that differ between ranks their mean, for before an evaluation or a save. Between averagings of SLAMB, and
-  /// in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
+  /// Makes parameters that differ between ranks their mean. Between averagings of SLAMB, whose training goes on from the mean,
+  /// and in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
+  /// For an evaluation in the middle of a training there is with_averaged_parameters(), which changes nothing.
   /// Collective: every rank must call it.
   /// @throws communicator_error
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
+
+  /// Calls `evaluate` with the parameters that synchronize_parameters() would leave, and afterwards restores this rank's own, to the
+  /// bit: an evaluation in the middle of a training does not change it. Where parameters are the same on all ranks it just
+  /// calls. Collective: every rank must call it. `evaluate` may read parameters; what it writes to them is lost where they differ.
+  /// It may not call this optimizer (std::logic_error).
+  ///
+  /// @throws communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; std::logic_error
+  ///         between begin_step and finish_step, and while steps are captured
+  /// *Memory*: where parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
+  /// *Cost*: the traffic of synchronize_parameters(), which is counted.
+  /// *Stream*: on a device `evaluate` is called before the mean is there; it enqueues behind it, on the optimizer's stream. What it
+  /// enqueues elsewhere must be done when it returns.
+  void with_averaged_parameters(const std::function<void()>& evaluate) {
+    called("with_averaged_parameters()")->with_averaged_parameters(evaluate);
+  }
 
   /// Gives all ranks the parameters of rank `root`; of ranks that are nodes, those of the node's local rank 0. For before the first
   /// step, where ranks have started from different ones, and for parameters that one rank has read from a file. The rest of the
@@ -211,12 +229,32 @@ class optimizer {
 
   /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
   /// @throws as `statistics`
-  std::vector<std::byte> save_state() const { return called("save_state()")->save_state(); }
+  std::vector<std::byte> save_state() const {
+    std::vector<std::byte> all;
+    save_state(detail::appending_to(all));
+    return all;
+  }
+
+  /// The same bytes in pieces of at most 4 MiB, one after another: no copy of all of them is made. With `save_options` also the
+  /// parameters. `save_checkpoint` (slamb/checkpoint.hpp) writes a file.
+  /// @throws what `to` throws, and as `statistics`
+  void save_state(const byte_sink& to, const save_options& options = {}) const {
+    called("save_state()")->save_state(to, options);
+  }
 
   /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
+  /// Parameters that were saved with it are restored.
   /// @throws std::invalid_argument that says what does not fit, and as `statistics`; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    called("load_state()")->load_state(saved, options);
+    load_state(source_in(saved), options);
+  }
+
+  /// The same in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
+  /// @throws also what `from` throws; where that happens in the second reading, or bytes have changed since the first (error),
+  ///         a part has been restored: steps, save_state() and with_averaged_parameters() then throw std::logic_error until a
+  ///         state has been loaded
+  void load_state(const byte_source& from, const restore_options& options = {}) {
+    called("load_state()")->load_state(from, options);
   }
 
   /// Points tensor number `tensor` at another gradient, in the backend's memory space and of the tensor's size.

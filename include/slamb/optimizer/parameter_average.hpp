@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
+#include "slamb/core/arena.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
 #include "slamb/core/statistics.hpp"
@@ -69,6 +71,66 @@ void broadcast_parameters(Base& base, int root, std::span<float> buffer) {
                                  }
                                  base.executor.run(scatter_parameters{}, pieces, tiles);
                                });
+}
+
+/// Exchange buffer → parameters, to the bit.
+struct restore_parameters : pass_without_constants {
+  static constexpr unsigned reads = stream::exchanged;
+  static constexpr unsigned writes = stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.parameter = e.exchanged;
+  }
+};
+
+/// This rank's parameters as they are now, in memory of their own; they are so again at the end.
+template <class Base>
+class kept_parameters {
+ public:
+  /// @param from  where 4 bytes a parameter come from
+  kept_parameters(Base& base, const allocator& from) : base_(&base) {
+    const region<float> all = memory_.plan<float>("own parameters", base.tensors.elements());
+    memory_.allocate(from);
+    view_ = base.view();
+    view_.refused = nullptr;
+    view_.exchanged = memory_.view(all).data();
+    base.executor.run(gather_parameters{}, view_, base.all_tiles());
+  }
+  kept_parameters(const kept_parameters&) = delete;
+  kept_parameters& operator=(const kept_parameters&) = delete;
+  ~kept_parameters() = default;
+
+  /// @throws where it is the first error, what the communicator's wait throws: the memory is freed when nothing reads it
+  void restore() {
+    base_->executor.run(restore_parameters{}, view_, base_->all_tiles());
+    base_->executor.wait(base_->ranks.base());
+  }
+
+ private:
+  Base* base_;
+  arena memory_;
+  model_view view_;
+};
+
+/// Calls `average`, which makes the parameters their mean over ranks, then `evaluate`; this rank's own are restored, also if one
+/// of these throws.
+template <class Base, class Average, class Evaluate>
+void evaluate_on_average(Base& base, const allocator& from, const Average& average, const Evaluate& evaluate) {
+  kept_parameters<Base> own(base, from);
+  try {
+    average();
+    evaluate();
+  } catch (...) {
+    try {
+      own.restore();
+    } catch (...) {
+      // It has been enqueued. The first error says more than that of waiting for it.
+    }
+    throw;
+  }
+  own.restore();
 }
 
 }  // namespace slamb

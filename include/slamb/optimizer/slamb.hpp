@@ -115,6 +115,11 @@ class slamb_recipe final : public stepping<Backend> {
     average_parameters(base_, room());
   }
 
+  // From the first step on, but for averagings.
+  bool parameters_differ() override {
+    return base_.ranks.size() > 1 && base_.holds_at_this_step([](std::uint64_t t) { return t > 1; }, "");
+  }
+
   statistics report(bool with_norms) const override { return base_.report(with_norms); }
 
   const options_type& options() const noexcept { return options_; }
@@ -134,11 +139,6 @@ class slamb_recipe final : public stepping<Backend> {
     averages_ = averages_now();
     base_.template begin_step<TrustRatio>(options_, 1.0, selector_.finds(sparsifier_of(options_.compressor), base_));
     if constexpr (!chooser<sparsifier_type>) place();
-  }
-
-  // Between averagings they differ.
-  bool has_equal_parameters() override {
-    return base_.holds_at_this_step([](std::uint64_t t) { return t == 1; }, "");
   }
 
   // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload.

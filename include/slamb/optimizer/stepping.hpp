@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/parameter.hpp"
@@ -24,7 +24,7 @@ namespace slamb::detail {
 ///     send_early(bucket)     exchanges the part of the step that needs no other gradients than those of a tensor_batch;
 ///                            false: it sends nothing early, now and in the rest of the step
 ///     finish()               takes the step, but for what has been sent
-///     has_equal_parameters()  whether ranks must have the same parameters before this step; else true
+///     parameters_differ()    whether parameters may differ between ranks, the same on all; else false
 template <class Backend>
 class stepping : public recipe {
  public:
@@ -66,6 +66,7 @@ class stepping : public recipe {
 
   void broadcast_parameters(int root) final {
     base_.parts.require_closed("broadcast_parameters()");
+    require_usable("broadcast_parameters()");
     base_.require_no_capture("broadcast_parameters() allocates memory");
     if (root < 0 || root >= base_.ranks.size())
       throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
@@ -75,21 +76,43 @@ class stepping : public recipe {
     go_on_from_replaced();
   }
 
+  void with_averaged_parameters(const std::function<void()>& evaluate) final {
+    base_.parts.require_closed("with_averaged_parameters()");
+    require_usable("with_averaged_parameters()");
+    if (base_.is_captured())
+      throw std::logic_error(
+          "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the "
+          "capture has "
+          "ended");
+    const auto call = [this, &evaluate] {
+      const evaluation under_way(is_evaluating_);
+      evaluate();
+    };
+    if (!parameters_differ()) return call();
+    evaluate_on_average(
+        base_, base_.memory_source(), [this] { synchronize_parameters(); }, call);
+  }
+
   void give_up_step() noexcept final { base_.parts.close(); }
 
   memory_report memory() const final { return base_.memory.report(base_.tensors.elements()); }
 
-  std::vector<std::byte> save_state() const final {
+  void save_state(const byte_sink& to, const save_options& options) const final {
     base_.parts.require_closed("save_state()");
-    return save_parts(base_.executor, kind(), base_.ranks.base(), [this](const state_visitor& part) {
-      const_cast<stepping*>(this)->visit_state(part);  // which save_parts only reads
-    });
+    require_usable("save_state()");
+    const state_facts facts{base_.steps(), base_.tensors.segments().size(), base_.tensors.elements()};
+    save_parts(
+        base_.executor, kind(), base_.ranks.base(),
+        [this](const state_visitor& part) { const_cast<stepping*>(this)->visit_all(part); },  // which it only reads
+        to, options, facts);
   }
 
-  void load_state(std::span<const std::byte> saved, const restore_options& options) final {
+  void load_state(const byte_source& from, const restore_options& options) final {
     base_.parts.require_closed("load_state()");
-    restore_parts(base_.executor, kind(), base_.ranks.base(), saved, options,
-                  [this](const state_visitor& part) { visit_state(part); });
+    if (!is_half_restored_) require_usable("load_state()");  // it is what mends the state
+    restore_parts(
+        base_.executor, kind(), base_.ranks.base(), from, options,
+        [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
     base_.start_from_saved();
     go_on_from_saved(options);
   }
@@ -103,7 +126,8 @@ class stepping : public recipe {
   virtual void begin() = 0;
   virtual bool send_early(const tensor_batch& bucket) = 0;
   virtual void finish() = 0;
-  virtual bool has_equal_parameters() { return true; }
+  /// Whether parameters may differ between ranks, so that synchronize_parameters() has something to do: the same on all ranks.
+  virtual bool parameters_differ() { return false; }
   /// Whose states it saves and loads.
   virtual state_kind kind() const noexcept = 0;
   /// What lasts: calls part(name, bytes, state_part) for each part of the state, the foundation's first.
@@ -116,14 +140,45 @@ class stepping : public recipe {
   foundation<Backend> base_;
 
  private:
+  // The state, and the parameters behind it.
+  void visit_all(const state_visitor& part) {
+    visit_state(part);
+    for (const segment& s : std::as_const(base_.tensors).segments())
+      part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
+  }
+
+  /// For the time of a call of the user's function.
+  class evaluation {
+   public:
+    explicit evaluation(bool& is_under_way) : is_under_way_(is_under_way) { is_under_way_ = true; }
+    evaluation(const evaluation&) = delete;
+    evaluation& operator=(const evaluation&) = delete;
+    ~evaluation() { is_under_way_ = false; }
+
+   private:
+    bool& is_under_way_;
+  };
+
+  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore, and in the function that
+  ///         with_averaged_parameters() calls
+  void require_usable(const char* call) const {
+    if (is_evaluating_)
+      throw std::logic_error("slamb: " + std::string(call) +
+                             " was called by the function that with_averaged_parameters() calls; call it afterwards");
+    if (is_half_restored_)
+      throw std::logic_error("slamb: " + std::string(call) +
+                             " was called after a load_state() that failed halfway, so that a part of the state is of "
+                             "another step; load a state first");
+  }
+
   void reduce_and_finish() {
     base_.local.reduce(base_);
     finish();
-    base_.require_unparted([this] { return has_equal_parameters(); });
+    base_.require_unparted([this] { return !parameters_differ(); });
   }
 
   void compare_before_step() {
-    base_.compare_before_step([this] { return has_equal_parameters(); });
+    base_.compare_before_step([this] { return !parameters_differ(); });
   }
 
   void send_ready() {
@@ -144,6 +199,7 @@ class stepping : public recipe {
   template <class Rates>
   void step_with(const Rates& rates) {
     base_.parts.require_closed("step()");
+    require_usable("step()");
     base_.rates.set(rates);
     compare_before_step();
     begin();
@@ -153,6 +209,7 @@ class stepping : public recipe {
   template <class Rates>
   void begin_with(const Rates& rates) {
     base_.parts.require_closed("begin_step()");
+    require_usable("begin_step()");
     base_.rates.set(rates);
     base_.parts.open(base_.tensors, bucket_bytes_, base_.executor.stream());
     close_if_it_throws([this] {
@@ -162,6 +219,8 @@ class stepping : public recipe {
   }
 
   std::uint64_t bucket_bytes_;
+  bool is_half_restored_ = false;
+  bool is_evaluating_ = false;
 };
 
 }  // namespace slamb::detail

@@ -98,8 +98,11 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
+    if (parameters_differ()) average_parameters(base_, base_.floats_of(buffer_));
+  }
+  bool parameters_differ() override {
     settle();
-    if (differs_) average_parameters(base_, base_.floats_of(buffer_));
+    return differs_;
   }
 
   statistics report(bool with_norms) const override {
@@ -139,12 +142,6 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
     base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
                                                 exchange_.starts(base_, buffer()));
-  }
-
-  // Between the exchanges of local steps they differ.
-  bool has_equal_parameters() override {
-    settle();
-    return !differs_;
   }
 
   bool send_early(const tensor_batch& bucket) override {

@@ -1,0 +1,278 @@
+#include "checkpoints.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <iomanip>
+#include <span>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "../usage_error.hpp"
+#include "output_file.hpp"
+
+namespace train {
+
+namespace {
+
+using option_checks::usage_error;
+
+constexpr std::array kinds{slamb::collective::all_reduce, slamb::collective::all_gather, slamb::collective::all_to_all,
+                           slamb::collective::broadcast};
+
+// The shortest text that reads back as the number.
+template <class Number>
+std::string text_of(Number value) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+// FNV-1a over the values of all images and labels.
+std::uint64_t hash_of(const digits& set, std::uint64_t hash) {
+  for (const float pixel : set.pixels) hash = (hash ^ std::bit_cast<std::uint32_t>(pixel)) * 0x100000001B3U;
+  for (const int label : set.labels) hash = (hash ^ static_cast<std::uint64_t>(label)) * 0x100000001B3U;
+  return hash;
+}
+
+// What decides the result of each training: option and value. Which optimizers and seeds there are does not.
+std::vector<std::pair<std::string, std::string>> decisive_settings(const settings& chosen, const split_digits& data) {
+  const auto rate = [](const std::optional<double>& value) { return value ? text_of(*value) : std::string("unset"); };
+  return {{"--ranks", text_of(chosen.ranks)},
+          {"--batch", text_of(chosen.batch)},
+          {"--steps", text_of(chosen.steps)},
+          {"--learning-rate", rate(chosen.learning_rate)},
+          {"--schedule", chosen.schedule},
+          {"--warmup", text_of(chosen.warmup_steps())},
+          {"--weight-decay", text_of(chosen.weight_decay)},
+          {"--held-out", chosen.held_out ? "set" : "unset"},
+          {"--k", text_of(chosen.k)},
+          {"--block", text_of(chosen.block)},
+          {"--beta3", text_of(chosen.beta3)},
+          {"--local-steps", text_of(chosen.local_steps)},
+          {"--one-bit-epsilon", text_of(chosen.one_bit_epsilon)},
+          {"--one-bit-warmup", text_of(chosen.one_bit_warmup_steps())},
+          {"--one-bit-threshold", rate(chosen.one_bit_threshold)},
+          {"--freeze-step", text_of(chosen.variance_freeze_step())},
+          {"--variance-update-scaler", text_of(chosen.variance_update_scaler)},
+          {"--local-step-scaler", text_of(chosen.local_interval_scaler())},
+          {"--local-step-clipper", text_of(chosen.local_step_clipper)},
+          {"--data", "of " + text_of(data.training.rows()) + " + " + text_of(data.test.rows()) + " images, hash " +
+                         text_of(hash_of(data.test, hash_of(data.training, 0xCBF29CE484222325U)))}};
+}
+
+[[noreturn]] void refuse_file(const std::filesystem::path& file, const std::string& why) {
+  throw std::runtime_error("--resume: " + file.string() + " cannot be read: " + why);
+}
+
+[[noreturn]] void refuse_settings(const std::string& folder, const std::string& then, const std::string& here) {
+  throw usage_error("--resume: " + folder + " was written with " + then + ", but this run has " + here);
+}
+
+void write_traffic(std::ostream& out, const slamb::traffic_counts& traffic) {
+  for (const slamb::collective kind : kinds) {
+    const slamb::traffic& of = traffic[kind];
+    out << of.rounds << ' ' << of.elements << ' ' << of.payload_bytes << ' ' << of.sent_bytes << ' ';
+  }
+}
+
+// Reads one file of a rank's progress.
+class progress_reader {
+ public:
+  explicit progress_reader(std::filesystem::path file) : file_(std::move(file)), stream_(file_) {
+    if (!stream_) refuse_file(file_, "it could not be opened");
+  }
+
+  void expect(const std::string& word) {
+    std::string found;
+    if (!(stream_ >> found) || found != word) refuse_file(file_, "expected '" + word + "', found '" + found + "'");
+  }
+  std::uint64_t number() {
+    std::uint64_t value = 0;
+    if (!(stream_ >> value)) refuse_file(file_, "expected a number");
+    return value;
+  }
+  double real() {  // an infinite one too, which streams do not read
+    std::string text;
+    char* end = nullptr;
+    const double value = stream_ >> text ? std::strtod(text.c_str(), &end) : 0.0;
+    if (text.empty() || *end != '\0') refuse_file(file_, "expected a number, found '" + text + "'");
+    return value;
+  }
+  slamb::traffic_counts traffic() {
+    slamb::traffic_counts all;
+    for (const slamb::collective kind : kinds) {
+      slamb::traffic& of = all[kind];
+      of.rounds = number();
+      of.elements = number();
+      of.payload_bytes = number();
+      of.sent_bytes = number();
+    }
+    return all;
+  }
+  std::string rest_of_line() {
+    std::string text;
+    std::getline(stream_ >> std::ws, text);
+    return text;
+  }
+
+ private:
+  std::filesystem::path file_;
+  std::ifstream stream_;
+};
+
+void write_progress(std::ostream& out, std::uint64_t step, const outcome& result) {
+  out << std::setprecision(17) << "step " << step << "\nseconds " << result.seconds << "\ntraffic ";
+  write_traffic(out, result.statistics.traffic);
+  out << "\nphases " << result.statistics.phases.size() << '\n';
+  for (const slamb::phase_statistics& phase : result.statistics.phases) {
+    out << phase.first_step << ' ';
+    write_traffic(out, phase.traffic);
+    out << phase.name << '\n';
+  }
+  for (const curve_point& point : result.curve)
+    out << point.loss << ' ' << point.sent_bytes << ' ' << point.rounds << ' ' << point.phase << '\n';
+  out << "end\n";
+}
+
+void read_progress(const std::filesystem::path& file, std::uint64_t step, outcome& result) {
+  progress_reader from(file);
+  from.expect("step");
+  if (from.number() != step) refuse_file(file, "it is of another step");
+  from.expect("seconds");
+  result.seconds = from.real();
+  from.expect("traffic");
+  result.statistics.traffic = from.traffic();
+  from.expect("phases");
+  for (std::uint64_t left = from.number(); left > 0; --left) {
+    slamb::phase_statistics phase;
+    phase.first_step = from.number();
+    phase.traffic = from.traffic();
+    phase.name = from.rest_of_line();
+    result.statistics.phases.push_back(std::move(phase));
+  }
+  for (std::uint64_t i = 0; i < step; ++i) {
+    curve_point point;
+    point.loss = from.real();
+    point.sent_bytes = from.number();
+    point.rounds = from.number();
+    point.phase = static_cast<std::size_t>(from.number());
+    if (point.phase >= result.statistics.phases.size()) refuse_file(file, "a step is of a phase that is not there");
+    result.curve.push_back(point);
+  }
+  from.expect("end");
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw output_error("--checkpoint: " + folder.string() + " cannot be made: " + error.message());
+}
+
+slamb::traffic_counts sum_of(slamb::traffic_counts a, const slamb::traffic_counts& b) {
+  for (const slamb::collective kind : kinds) a[kind] = a[kind] + b[kind];
+  return a;
+}
+
+}  // namespace
+
+void prepare_checkpoints(const settings& chosen, const split_digits& data) {
+  if (chosen.checkpoint.empty()) return;
+  const std::filesystem::path file = std::filesystem::path(chosen.checkpoint) / "settings.txt";
+  const auto now = decisive_settings(chosen, data);
+  std::ifstream before(file);
+  if (!chosen.resume) {
+    if (before)
+      throw usage_error("--checkpoint: " + chosen.checkpoint +
+                        " has the checkpoints of another run; --resume goes on from them, or name another folder");
+    make_folder(chosen.checkpoint);
+    output_file("--checkpoint", file).write([&now](std::ostream& out) {
+      for (const auto& [option, value] : now) out << option << ' ' << value << '\n';
+    });
+    return;
+  }
+  if (!before) {
+    throw usage_error("--resume: " + chosen.checkpoint +
+                      " has no checkpoints; without --resume a run begins that leaves them there");
+  }
+  for (const auto& [option, value] : now) {
+    std::string then, here = option;
+    here.append(" ").append(value);
+    std::getline(before, then);
+    if (then != here) refuse_settings(chosen.checkpoint, then, here);
+  }
+}
+
+rank_checkpoints::rank_checkpoints(const std::filesystem::path& folder, int rank, int ranks)
+    : folder_(folder), rank_(rank), ranks_(ranks) {
+  make_folder(folder_);
+}
+
+std::filesystem::path rank_checkpoints::file(std::uint64_t step, const char* ending) const {
+  return folder_ / ("rank" + std::to_string(rank_) + "-step" + std::to_string(step) + ending);
+}
+
+// The state is written last: with it, the progress is there.
+std::uint64_t rank_checkpoints::newest() const {
+  const std::string begin = "rank" + std::to_string(rank_) + "-step";
+  std::uint64_t step = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(begin) || !name.ends_with(".slamb")) continue;
+    step = std::max<std::uint64_t>(step, std::strtoull(name.c_str() + begin.size(), nullptr, 10));
+  }
+  return step;
+}
+
+std::uint64_t rank_checkpoints::go_on(rank_optimizer& optimizer, outcome& result) const {
+  std::vector<float> steps(static_cast<std::size_t>(ranks_));  // at most a million, which floats hold exactly
+  steps[static_cast<std::size_t>(rank_)] = static_cast<float>(newest());
+  optimizer.sum_over_ranks(steps);
+  const auto step = static_cast<std::uint64_t>(*std::ranges::min_element(steps));
+  if (step == 0) return 0;
+  read_progress(file(step, ".progress"), step, result);
+  optimizer.load(file(step, ".slamb").string());
+  return step;
+}
+
+void rank_checkpoints::keep(std::uint64_t step, rank_optimizer& optimizer, const outcome& result) const {
+  output_file("--checkpoint", file(step, ".progress")).write([&](std::ostream& out) {
+    write_progress(out, step, result);
+  });
+  optimizer.save(file(step, ".slamb").string());
+  float written = 1.0F;  // all ranks have
+  optimizer.sum_over_ranks(std::span(&written, 1));
+  remove_others(step);
+}
+
+void rank_checkpoints::remove_others(std::uint64_t step) const {
+  const std::string begin = "rank" + std::to_string(rank_) + "-step";
+  std::vector<std::filesystem::path> others;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(begin) && !name.starts_with(begin + std::to_string(step) + '.'))
+      others.push_back(entry.path());
+  }
+  std::error_code ignored;
+  for (const std::filesystem::path& other : others) std::filesystem::remove(other, ignored);
+}
+
+slamb::statistics joined(const slamb::statistics& before, const slamb::statistics& since) {
+  if (before.phases.empty()) return since;
+  slamb::statistics all = since;
+  all.traffic = sum_of(before.traffic, since.traffic);
+  all.phases = before.phases;
+  for (const slamb::phase_statistics& phase : since.phases) {
+    if (&phase == &since.phases.front() && phase.name == all.phases.back().name)
+      all.phases.back().traffic = sum_of(all.phases.back().traffic, phase.traffic);
+    else
+      all.phases.push_back(phase);
+  }
+  return all;
+}
+
+}  // namespace train

@@ -1,0 +1,276 @@
+// Runs of slamb_train that are stopped and go on: they end as runs that were not, bits, curve and traffic.
+#include "../checkpoints.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../command_line.hpp"
+#include "../optimizers.hpp"
+#include "../output_file.hpp"
+#include "../report.hpp"
+#include "../training.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const train::split_digits& data() {
+  static const train::split_digits parts = train::split(train::read_digits(SLAMB_TRAIN_DATA));
+  return parts;
+}
+
+// A folder of its own under the system's temporary one; gone with the object.
+class temporary_folder {
+ public:
+  temporary_folder() {
+    std::string name = (fs::temp_directory_path() / "slamb-train-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder " + name);
+    path_ = name;
+  }
+  temporary_folder(const temporary_folder&) = delete;
+  temporary_folder& operator=(const temporary_folder&) = delete;
+  ~temporary_folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+train::optimizer_entry find_entry(const std::string& name) {
+  train::settings chosen;
+  chosen.optimizers = {name};
+  return train::choose_optimizers(chosen).front();
+}
+
+train::settings short_run(const fs::path& folder) {
+  train::settings chosen;
+  chosen.ranks = 3;
+  chosen.batch = 30;
+  chosen.steps = 40;
+  chosen.seeds = 1;
+  chosen.local_steps = 15;
+  chosen.checkpoint = folder.string();
+  chosen.checkpoint_every = 7;
+  return chosen;
+}
+
+train::outcome run(
+    const train::settings& chosen, const train::optimizer_entry& entry, const fs::path& folder,
+    const std::function<void(std::uint64_t)>& progress = [](std::uint64_t) {}) {
+  const train::task work{chosen, data(), 1, entry.learning_rate, progress, folder};
+  train::outcome result = train::train(work, entry.maker(chosen, 1));
+  result.optimizer = entry.name;
+  return result;
+}
+
+// The table without the seconds, and all of the files.
+std::string report_of(const train::settings& chosen, const train::optimizer_entry& entry, train::outcome result) {
+  result.seconds = 0.0;
+  std::ostringstream all;
+  train::print_table(all, chosen, {entry}, {result});
+  train::write_csv(all, {result});
+  train::write_json(all, chosen, {entry}, data(), {result});
+  return all.str();
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<std::string> files_of_step(int step) {
+  std::vector<std::string> names;
+  for (const char* rank : {"rank0", "rank1", "rank2"}) {
+    names.push_back(rank + ("-step" + std::to_string(step)) + ".progress");
+    names.push_back(rank + ("-step" + std::to_string(step)) + ".slamb");
+  }
+  return names;
+}
+
+struct stopped : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Trains up to that step, at which rank 0 throws.
+void run_until(std::uint64_t last, const train::settings& chosen, const train::optimizer_entry& entry,
+               const fs::path& folder) {
+  CHECK_THROWS_AS(run(chosen, entry, folder,
+                      [last](std::uint64_t step) {
+                        if (step == last) throw stopped("stopped");
+                      }),
+                  stopped);
+}
+
+template <class Exception, class Call>
+std::string said_by(const Call& call) {
+  try {
+    call();
+  } catch (const Exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("slamb_train: a run that was stopped goes on, and its report is that of one that was not") {
+  for (const train::optimizer_entry& entry : train::choose_optimizers({})) {
+    CAPTURE(entry.name);
+    const temporary_folder root;
+    const fs::path folder = root.path() / "run";
+    train::settings chosen = short_run(root.path());
+    const std::string expected = report_of(chosen, entry, run(chosen, entry, {}));
+    run_until(17, chosen, entry, folder);
+    CHECK(names_in(folder) == files_of_step(14));
+    chosen.resume = true;
+    run_until(25, chosen, entry, folder);  // and once more, from the 14th step on
+    CHECK(names_in(folder) == files_of_step(21));
+    std::uint64_t steps = 0;
+    CHECK(report_of(chosen, entry, run(chosen, entry, folder, [&steps](std::uint64_t) { ++steps; })) == expected);
+    CHECK(steps == 40);
+    CHECK(names_in(folder) == files_of_step(40));
+    CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);  // from the end
+  }
+}
+
+TEST_CASE("slamb_train: checkpoints change nothing of a run that is not stopped") {
+  const temporary_folder root;
+  const train::settings chosen = short_run(root.path());
+  const train::optimizer_entry entry = find_entry("slamb");
+  CHECK(report_of(chosen, entry, run(chosen, entry, root.path() / "run")) ==
+        report_of(chosen, entry, run(chosen, entry, {})));
+}
+
+TEST_CASE("slamb_train: goes on from the last step of which all ranks have files, and from the start without one") {
+  const temporary_folder root;
+  const fs::path folder = root.path() / "run";
+  const train::optimizer_entry entry = find_entry("slamb");
+  train::settings chosen = short_run(root.path());
+  const std::string expected = report_of(chosen, entry, run(chosen, entry, {}));
+  run_until(13, chosen, entry, folder);
+  const fs::path seventh = root.path() / "seventh";
+  fs::copy(folder, seventh);
+  chosen.resume = true;
+  run_until(20, chosen, entry, folder);
+  // As if ranks 0 and 1 had written step 14 and rank 2 had not, when all were killed.
+  for (const char* rank : {"rank0", "rank1", "rank2"})
+    for (const char* ending : {".slamb", ".progress"})
+      fs::copy_file(seventh / (std::string(rank) + "-step7" + ending),
+                    folder / (std::string(rank) + "-step7" + ending));
+  fs::remove(folder / "rank2-step14.slamb");
+  std::ofstream(folder / "rank2-step14.slamb.partial-1-0") << "half";
+  CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);
+  CHECK(names_in(folder) == files_of_step(40));
+
+  for (const std::string& name : files_of_step(40))
+    if (name.starts_with("rank1")) fs::remove(folder / name);
+  CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);  // from the start
+}
+
+TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
+  const temporary_folder root;
+  const fs::path folder = root.path() / "run";
+  const train::optimizer_entry entry = find_entry("lamb");
+  train::settings chosen = short_run(root.path());
+  chosen.ranks = 1;
+  run(chosen, entry, folder);
+  chosen.resume = true;
+  const fs::path state = folder / "rank0-step40.slamb", progress = folder / "rank0-step40.progress";
+  const auto said = [&] { return said_by<std::exception>([&] { run(chosen, entry, folder); }); };
+  CHECK(said() == "nothing was thrown");
+
+  std::ifstream file(progress);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (std::size_t size = 0; size + 4 < text.size(); size += 61) {
+    std::ofstream(progress) << text.substr(0, size);
+    if (!said().starts_with("--resume: " + progress.string() + " cannot be read: ")) FAIL_CHECK("size " << size);
+  }
+  std::ofstream(progress) << "step 39\n" << text.substr(text.find('\n') + 1);
+  CHECK(said() == "--resume: " + progress.string() + " cannot be read: it is of another step");
+  std::ofstream(progress) << text;
+  CHECK(said() == "nothing was thrown");
+
+  std::fstream bytes(state, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekg(5000);
+  const int byte = bytes.get();
+  bytes.seekp(5000);
+  bytes.put(static_cast<char>(byte ^ 1));
+  bytes.close();
+  CHECK(said() == "slamb: load_checkpoint() was given " + state.string() +
+                      ", which holds a state whose bytes have changed since it was saved");
+}
+
+TEST_CASE("slamb_train: a folder of checkpoints is that of one run, whose settings must be the same") {
+  const temporary_folder root;
+  const fs::path folder = root.path() / "new" / "one";
+  train::settings chosen = short_run(folder);
+  const auto said = [&chosen] {
+    return said_by<train::usage_error>([&] { train::prepare_checkpoints(chosen, data()); });
+  };
+  chosen.resume = true;
+  CHECK(said() ==
+        "--resume: " + folder.string() + " has no checkpoints; without --resume a run begins that leaves them there");
+  chosen.resume = false;
+  CHECK(said() == "nothing was thrown");
+  CHECK(said() == "--checkpoint: " + folder.string() +
+                      " has the checkpoints of another run; --resume goes on from them, or name another folder");
+  chosen.resume = true;
+  CHECK(said() == "nothing was thrown");
+
+  const std::string begin = "--resume: " + folder.string() + " was written with ";
+  train::settings other = chosen;
+  const auto differs = [&](const auto& change) {
+    chosen = other;
+    change(chosen);
+    return said();
+  };
+  CHECK(differs([](train::settings& s) { s.batch = 31; }) == begin + "--batch 30, but this run has --batch 31");
+  CHECK(differs([](train::settings& s) { s.steps = 50; }) == begin + "--steps 40, but this run has --steps 50");
+  CHECK(differs([](train::settings& s) { s.ranks = 2; }) == begin + "--ranks 3, but this run has --ranks 2");
+  CHECK(differs([](train::settings& s) { s.learning_rate = 0.5; }) ==
+        begin + "--learning-rate unset, but this run has --learning-rate 0.5");
+  CHECK(differs([](train::settings& s) { s.k = 0.2; }).starts_with(begin + "--k 0.1"));
+  CHECK(differs([](train::settings& s) { s.seeds = 9; }) == "nothing was thrown");
+  CHECK(differs([](train::settings& s) { s.optimizers = {"lamb"}; }) == "nothing was thrown");
+  CHECK(differs([](train::settings& s) { s.checkpoint_every = 1; }) == "nothing was thrown");
+  chosen = other;
+  train::split_digits changed = data();
+  changed.training.pixels[5] += 1.0F;
+  CHECK(said_by<train::usage_error>([&] {
+          train::prepare_checkpoints(chosen, changed);
+        }).starts_with(begin + "--data of "));
+
+  std::ofstream(root.path() / "file") << "no folder";
+  chosen.resume = false;
+  chosen.checkpoint = (root.path() / "file" / "sub").string();
+  CHECK(said_by<train::output_error>([&] {
+          train::prepare_checkpoints(chosen, data());
+        }).starts_with("--checkpoint: " + chosen.checkpoint + " cannot be made: "));
+}
+
+TEST_CASE("slamb_train: auto keeps no checkpoints, for it may choose otherwise when it goes on") {
+  train::settings chosen;
+  chosen.optimizers = {"auto"};
+  CHECK(said_by<train::usage_error>([&] { train::choose_optimizers(chosen); }) == "nothing was thrown");
+  chosen.checkpoint = "d";
+  CHECK(
+      said_by<train::usage_error>([&] { train::choose_optimizers(chosen); }) ==
+      "--checkpoint: auto chooses by the time that steps take, and may choose otherwise when it goes on; name lamb or "
+      "slamb");
+}

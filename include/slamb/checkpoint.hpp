@@ -1,0 +1,198 @@
+// An optimizer's state in a file, with the parameters: written whole or not at all, checked whole before anything is restored.
+// For systems with POSIX files; slamb.hpp does not include it.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "slamb/core/error.hpp"
+#include "slamb/core/saved_state.hpp"
+
+namespace slamb {
+
+namespace detail {
+
+/// A file that is open, until this is destroyed.
+class open_file {
+ public:
+  /// @param shown  the name of it, or of what it is for, as messages say it
+  /// @throws file_error
+  open_file(const char* call, std::string shown, const std::string& path, int flags)
+      : call_(call), shown_(std::move(shown)), handle_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+    if (handle_ < 0) fail();
+  }
+  open_file(const open_file&) = delete;
+  open_file& operator=(const open_file&) = delete;
+  ~open_file() {
+    if (handle_ >= 0) ::close(handle_);
+  }
+
+  /// @throws file_error
+  void write(std::span<const std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ::ssize_t written = ::write(handle_, bytes.data(), bytes.size());
+      if (written < 0 && errno != EINTR) fail();
+      if (written > 0) bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  /// @throws file_error, also where the file ends before
+  void read(std::uint64_t first, std::span<std::byte> to) const {
+    while (!to.empty()) {
+      const ::ssize_t got = ::pread(handle_, to.data(), to.size(), static_cast<::off_t>(first));
+      if (got < 0 && errno != EINTR) fail();
+      if (got == 0) fail("it has become shorter while it was read");
+      if (got < 0) continue;
+      first += static_cast<std::uint64_t>(got);
+      to = to.subspan(static_cast<std::size_t>(got));
+    }
+  }
+
+  /// Waits until what was written is on the disk.
+  /// @throws file_error
+  void flush() const {
+    while (::fsync(handle_) != 0) {
+      if (errno == EINVAL || errno == ENOTSUP) return;  // a file system that has nothing to wait for
+      if (errno != EINTR) fail();
+    }
+  }
+
+  /// Some file systems say only now that a write has failed.
+  /// @throws file_error
+  void close() {
+    if (::close(std::exchange(handle_, -1)) != 0 && errno != EINTR) fail();
+  }
+
+  /// @throws file_error; where it is no plain file, too
+  std::uint64_t bytes() const {
+    struct ::stat about {};
+    if (::fstat(handle_, &about) != 0) fail();
+    if (!S_ISREG(about.st_mode)) fail("it is not a regular file");
+    return static_cast<std::uint64_t>(about.st_size);
+  }
+
+ private:
+  [[noreturn]] void fail() const { fail(std::generic_category().message(errno)); }
+  [[noreturn]] void fail(const std::string& why) const {
+    throw file_error("slamb: " + std::string(call_) + " " + shown_ + ": " + why);
+  }
+
+  const char* call_;
+  std::string shown_;
+  int handle_;
+};
+
+/// A name beside the file that is to be written; what has it is removed, unless it has been renamed.
+class temporary_file {
+ public:
+  static constexpr const char* call = "save_checkpoint() cannot write";
+
+  /// @throws file_error
+  explicit temporary_file(const std::string& path) : shown_(path), target_(path) {
+    if (char* const real = ::realpath(path.c_str(), nullptr); real != nullptr) {  // a link stays one
+      target_ = real;
+      std::free(real);
+    }
+    struct ::stat about {};
+    if (::stat(target_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) fail("it is not a regular file");
+    const std::string stem = target_ + ".partial-" + std::to_string(::getpid()) + "-";
+    for (int i = 0; name_.empty(); ++i) {  // what a process of this number has left is not touched
+      struct ::stat other {};
+      if (::lstat((stem + std::to_string(i)).c_str(), &other) != 0) name_ = stem + std::to_string(i);
+    }
+  }
+  temporary_file(const temporary_file&) = delete;
+  temporary_file& operator=(const temporary_file&) = delete;
+  ~temporary_file() {
+    if (is_made_) ::unlink(name_.c_str());
+  }
+
+  /// @throws file_error
+  open_file& make() {
+    file_.emplace(call, shown_, name_, O_WRONLY | O_CREAT | O_EXCL);
+    is_made_ = true;
+    return *file_;
+  }
+
+  /// Takes the place of the file, once all of it is on the disk.
+  /// @throws file_error
+  void replace_target() {
+    file_->flush();
+    file_->close();
+    if (::rename(name_.c_str(), target_.c_str()) != 0) fail(std::generic_category().message(errno));
+    is_made_ = false;
+    const std::size_t slash = target_.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : target_.substr(0, slash + 1);
+    open_file(call, shown_, folder, O_RDONLY | O_DIRECTORY).flush();
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& why) const {
+    throw file_error("slamb: " + std::string(call) + " " + shown_ + ": " + why);
+  }
+
+  std::string shown_;
+  std::string target_;
+  std::string name_{};
+  std::optional<open_file> file_{};
+  bool is_made_ = false;
+};
+
+}  // namespace detail
+
+/// Writes all that this rank needs to go on in a new process: the state, and the parameters. Each rank has a file of its own; its
+/// first 512 bytes are text (`head -c 512 file`).
+///
+/// The file is written under another name beside `path`, flushed to the disk, and renamed: whatever happens, there is the old file
+/// or the new one at `path`. A process that is killed in between leaves `path.partial-…`, which can be deleted.
+///
+/// @param from     an `optimizer` or a `chosen_optimizer`
+/// @param options  `{.with_parameters = false}` leaves the parameters out: then save and restore them yourself
+/// @throws file_error naming the path and the reason; what `save_state` throws. What was at `path` is still there then
+/// *Memory*: 4 MiB for the time of the call.
+template <class Optimizer>
+void save_checkpoint(const Optimizer& from, const std::string& path,
+                     const save_options& options = {.with_parameters = true}) {
+  detail::temporary_file temporary(path);
+  detail::open_file& file = temporary.make();
+  from.save_state([&file](std::span<const std::byte> piece) { file.write(piece); }, options);
+  temporary.replace_target();
+}
+
+/// Goes on from a file of `save_checkpoint`, parameters and all.
+///
+/// The file is read twice, to check all of it before anything changes, and stays open in between: one that is replaced meanwhile
+/// does no harm.
+///
+/// @param to       an `optimizer` or a `chosen_optimizer`
+/// @param options  `{.parameters = false}` leaves the parameters as they are, as it must where the file has none
+/// @throws std::invalid_argument that says what does not fit, and file_error if the file cannot be read, both naming the path;
+///         nothing has changed then. Else what `load_state` throws
+/// *Memory*: 4 MiB for the time of the call.
+template <class Optimizer>
+void load_checkpoint(Optimizer& to, const std::string& path, const restore_options& options = {}) {
+  const detail::open_file file("load_checkpoint() cannot read", path, path, O_RDONLY);
+  const byte_source from(
+      file.bytes(), [&file](std::uint64_t first, std::span<std::byte> some) { file.read(first, some); },
+      "load_checkpoint() was given " + path + ", which holds");
+  if (options.parameters && detail::has_no_parameters(from))
+    throw std::invalid_argument(
+        "slamb: " + from.given_as +
+        " a state without the parameters; restore them yourself, and say restore_options{.parameters "
+        "= false}");
+  to.load_state(from, options);
+}
+
+}  // namespace slamb
