@@ -35,7 +35,8 @@ struct coded_case {
 
 /// Makes messages ready.
 inline void mark(const coded_memory& r, std::byte* messages, std::uint64_t count) {
-  if (r.view.refused == nullptr || *r.view.refused == 0) slamb::start_messages{nullptr, messages, r.wire.message_bytes, count}();
+  if (r.view.refused == nullptr || *r.view.refused == 0)
+    slamb::start_messages{nullptr, messages, r.wire.message_bytes, count}();
 }
 
 /// Finds the elements that take part, by both.

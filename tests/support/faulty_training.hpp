@@ -51,6 +51,13 @@ std::uint64_t rounds_at_construction(const typename Optimizer::options_type& opt
   return rounds_at_construction(maker_of<Optimizer>(options));
 }
 
+/// The same with the comparison before the first step.
+inline std::uint64_t rounds_before_first_step(const optimizer_maker& make) { return rounds_at_construction(make) + 1; }
+template <class Optimizer>
+std::uint64_t rounds_before_first_step(const typename Optimizer::options_type& options = {}) {
+  return rounds_before_first_step(maker_of<Optimizer>(options));
+}
+
 /// Trains with `value` at one place of one rank's gradient in an extra step before step `when`, which must be as if it
 /// had never been.
 inline void check_skipped(const experiment& e, const optimizer_maker& make, float value, std::size_t place,
@@ -222,7 +229,7 @@ inline void check_failure_at_each_round(const optimizer_maker& make, int exchang
         }
       }
     }
-    CHECK(failed_exchanges == exchanges);
+    CHECK(failed_exchanges == exchanges + 1);  // and the comparison before the first step
   }
 }
 template <class Optimizer>

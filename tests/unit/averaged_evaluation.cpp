@@ -221,17 +221,16 @@ TEST_CASE("averaged evaluation: after synchronize_parameters() the mean stays, a
 
 TEST_CASE("averaged evaluation: an averaging that fails leaves each rank's own parameters") {
   const experiment e = experiment_of(3);
-  constexpr std::uint64_t rounds_at_construction = 2;
   for (const named_maker& m : makers()) {
     if (!m.differs) continue;
     CAPTURE(m.name);
+    const std::uint64_t before_steps = test_support::rounds_before_first_step(m.make);
     std::uint64_t before = 0, of_averaging = 0;
     for (std::uint64_t failing = 0; failing == 0 || failing <= of_averaging; ++failing) {  // 0: none
       CAPTURE(failing);
       slamb::thread_group group(3);
       if (failing > 0)
-        group.inject(
-            {.rank = 1, .round = rounds_at_construction + before + failing - 1, .kind = slamb::fault_kind::throws});
+        group.inject({.rank = 1, .round = before_steps + before + failing - 1, .kind = slamb::fault_kind::throws});
       slamb::run_ranks(group, [&](thread_communicator communicator) {
         rank_of_run r(e, m.make, std::move(communicator));
         for (std::size_t t = 0; t < 9; ++t) r.step(e, t);

@@ -39,6 +39,7 @@ using test_support::make_experiment;
 using test_support::model;
 using test_support::replica;
 using test_support::rounds_at_construction;
+using test_support::rounds_before_first_step;
 using test_support::same_bits;
 using test_support::train_through_failures;
 using test_support::train_until_failure;
@@ -143,7 +144,7 @@ TEST_CASE("failure: after a step that failed on all ranks, training goes on as i
 TEST_CASE("failure: a fresh group goes on from the parameters that a failed one has left") {
   const experiment e = make_experiment(fault_model(), 124, 3, 3);
   thread_group broken(3);
-  broken.inject({.rank = 1, .round = rounds_at_construction<adamw>() + 1, .kind = fault_kind::throws});
+  broken.inject({.rank = 1, .round = rounds_before_first_step<adamw>() + 1, .kind = fault_kind::throws});
   const auto seen = train_until_failure<adamw>(e, {.beta1 = 0.0, .beta2 = 0.0, .bias_correction = false}, broken);
   // With no memory of earlier steps, a new optimizer is the old one.
   experiment rest = e;
@@ -161,7 +162,7 @@ TEST_CASE("failure: a rank that stalls in a step ends in an exception on all ran
   const experiment e = make_experiment(fault_model(), 125, 3, 2);
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/) {
     thread_group group(3, {.timeout = 3s});
-    group.inject({.rank = 2, .round = rounds_at_construction<Optimizer>(), .kind = fault_kind::stalls});
+    group.inject({.rank = 2, .round = rounds_before_first_step<Optimizer>(), .kind = fault_kind::stalls});
     const auto begin = std::chrono::steady_clock::now();
     const auto seen = train_until_failure<Optimizer>(e, {}, group);
     CHECK(std::chrono::steady_clock::now() - begin < 60s);
@@ -210,7 +211,7 @@ TEST_CASE("failure: a rank that throws between steps, or stops coming, ends the 
 TEST_CASE("failure: a sum that comes back spoiled is skipped by all ranks") {
   const experiment e = make_experiment(fault_model(), 127, 2, 3);
   thread_group group(2);
-  group.inject({.rank = 1, .round = rounds_at_construction<lamb>() + 1, .kind = fault_kind::corrupts});
+  group.inject({.rank = 1, .round = rounds_before_first_step<lamb>() + 1, .kind = fault_kind::corrupts});
   slamb::run_ranks(group, [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);

@@ -144,7 +144,7 @@ TEST_CASE("hierarchical_communicator: memory and traffic are those of nodes, and
         CHECK(local == memory.uses.end());
       } else {
         REQUIRE(local != memory.uses.end());
-        CHECK(local->bytes == 1024 * sizeof(float));
+        CHECK(local->bytes == (16 + 1024) * sizeof(float));
       }
     }
   }

@@ -29,6 +29,7 @@ using test_support::make_experiment;
 using test_support::model;
 using test_support::replica;
 using test_support::rounds_at_construction;
+using test_support::rounds_before_first_step;
 using test_support::trajectory;
 
 using adam = slamb::one_bit_adam<thread_communicator>;
@@ -166,7 +167,8 @@ TEST_CASE("failure: a rank that stalls in an exchange ends in an exception on al
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/, const typename Optimizer::options_type& options,
                                            std::uint64_t round) {
     thread_group group(3, {.timeout = 3s});
-    group.inject({.rank = 2, .round = rounds_at_construction<Optimizer>(options) + round, .kind = fault_kind::stalls});
+    group.inject(
+        {.rank = 2, .round = rounds_before_first_step<Optimizer>(options) + round, .kind = fault_kind::stalls});
     const auto begin = std::chrono::steady_clock::now();
     const auto seen = test_support::train_until_failure<Optimizer>(e, options, group);
     CHECK(std::chrono::steady_clock::now() - begin < 60s);

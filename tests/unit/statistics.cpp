@@ -111,6 +111,22 @@ TEST_CASE("statistics: the traffic of SLAMB follows the formulas over a run") {
   });
 }
 
+TEST_CASE("statistics: what ranks compare is counted apart from what steps send") {
+  const experiment e = make_experiment({{2000}, {33, 1}}, 86, 4, 3);
+  slamb::run_ranks(4, [&](thread_communicator communicator) {
+    replica mine(e.tensors, e.start);
+    slamb::lamb<thread_communicator> run(mine.parameters(), {}, std::move(communicator), test_support::one_thread());
+    CHECK(run.statistics().comparisons == slamb::traffic{});
+    for (std::uint64_t t = 1; t <= e.steps(); ++t) {
+      run.step(0.01);
+      const slamb::statistics now = run.statistics();
+      CHECK(now.traffic.total() == slamb::traffic{t, t * 2033, t * 8132, t * 12198});
+      const std::uint64_t headers = 1 + t;  // one alone, before the first step
+      CHECK(now.comparisons == slamb::traffic{1, 16 * headers, 64 * headers, 96 * headers});
+    }
+  });
+}
+
 TEST_CASE("statistics: norms are those of the oracle's state") {
   const experiment e = make_experiment(test_support::random_model(81, 8), 81, 2, 5);
   oracle::adam_family dense(test_support::oracle_tensors(e.tensors, 0.01), test_support::widened(e.start),
@@ -230,7 +246,7 @@ TEST_CASE("memory: 8 bytes of state a parameter, and what the exchange needs") {
   });
   CHECK(bytes_for(lamb, "momentum") == 4 * 300'000);
   CHECK(bytes_for(lamb, "variance") == 4 * 300'000);
-  CHECK(bytes_for(lamb, "exchange") == 4 * 300'000);
+  CHECK(bytes_for(lamb, "exchange") == 4 * (16 + 300'000));
   CHECK(lamb.bytes_per_parameter < 12.1);
 
   const auto slamb_sparse = of([](const parameters& p, thread_communicator c) {

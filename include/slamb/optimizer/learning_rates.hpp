@@ -34,18 +34,21 @@ struct store_rates {
   const double* from = nullptr;            ///< [count]; null: `value`, which has been looked at
   const double* largest_factor = nullptr;  ///< [count] of the group's tensors; negative where it has none
   std::size_t count = 0;
-  std::uint64_t hash = 0;  ///< of rates that are not found in memory
+  std::uint64_t hash = 0;  ///< of all rates that are not found in memory
+  bool adds_hash = false;  ///< it is not added by another part of them
   double value[most_values] = {};
 
   SLAMB_HOST_DEVICE static bool is_usable(double rate) { return rate >= 0.0 && rate <= 3.4028234663852886e38; }
   SLAMB_HOST_DEVICE void operator()() const {
+    std::uint64_t found = detail::hash_of_nothing;
     for (std::size_t i = 0; i < count; ++i) {
       const double rate = from == nullptr ? value[i] : from[i];
       if (from != nullptr && largest_factor[i] >= 0.0 && !is_usable(rate * largest_factor[i])) record->not_finite = 1;
-      if (from != nullptr) record->history = detail::hash_with(record->history, detail::bits_of(rate));
+      found = detail::hash_with(found, detail::bits_of(rate));
       to[i] = rate;
     }
-    if (from == nullptr) record->history = detail::hash_with(record->history, hash);
+    if (from != nullptr || adds_hash)
+      record->history = detail::hash_with(record->history, from == nullptr ? hash : found);
   }
 };
 
@@ -118,14 +121,15 @@ class learning_rates {
       return invoke(store_rates{record, to, elsewhere_, memory.view(factors_).data(), largest_factor_.size()});
     if (on_host_.size() > most_groups) {
       executor.upload(std::span<const double>(on_host_), memory.view(stored_));
-      return invoke(store_rates{record, to, nullptr, nullptr, 0, hash_of(on_host_)});
+      return invoke(store_rates{record, to, nullptr, nullptr, 0, hash_of(on_host_), true});
     }
     std::size_t first = 0;
     do {
       store_rates part{record, to + first, nullptr, nullptr,
                        std::min(store_rates::most_values, on_host_.size() - first)};
       std::copy_n(on_host_.data() + first, part.count, part.value);
-      part.hash = hash_of({part.value, part.count});
+      part.hash = hash_of(on_host_);
+      part.adds_hash = first == 0;
       invoke(part);
       first += part.count;
     } while (first < on_host_.size());
