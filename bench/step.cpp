@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "measurement.hpp"
@@ -51,6 +52,10 @@ void register_steps_of_two_ranks(const shape_set& shapes) {
   using communicator = slamb::thread_communicator;
   register_two_ranks<slamb::adamw<communicator>>("adamw", shapes, {});
   register_two_ranks<slamb::lamb<communicator>>("lamb", shapes, {});
+  // What comparing parameters costs: in every step, and never; by default it is done in every hundredth.
+  for (const std::uint64_t every : {1U, 0U})
+    register_two_ranks<slamb::lamb<communicator>>("lamb/compare_every:" + std::to_string(every), shapes,
+                                                  {.compare_every = every});
   for (const std::size_t block : {1U, 16U, 64U})
     register_two_ranks<slamb::slamb<communicator>>(with_block("slamb", block), shapes,
                                                    {.compressor = {.block = block}});
