@@ -144,12 +144,12 @@ part_of_asan=(
   -DSLAMB_INSTANCES_INTERPRETED=OFF
   # Without checks of null pointers, which crash anyway, and of alignment: a third of the time of compiling.
   "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer"
-  "-DSLAMB_TESTS_ONLY=checkpoint|codes|communicator|counting_communicator|cuda_(codes|passes)|error_feedback|hierarchical_communicator|lamb|layout|packing|quantizers?|random_k|saved_state|simd|simd_words|slamb_optimizer|thread_(communicator|pool)|top_k|trace|uniform|wire_layout|zero_one_adam"
+  "-DSLAMB_TESTS_ONLY=check_communicator|checkpoint|codes|communicator|counting_communicator|cuda_(codes|passes)|error_feedback|hierarchical_communicator|lamb|layout|packing|quantizers?|random_k|saved_state|simd|simd_words|slamb_optimizer|thread_(communicator|pool)|top_k|trace|uniform|wire_layout|zero_one_adam"
 )
 part_of_tsan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
-  "-DSLAMB_TESTS_ONLY=allocation|calls|communicator|determinism|faults|hierarchical_(communicator|lamb)|one_bit_faults|statistics|steps_in_parts|thread_(communicator|pool)"
+  "-DSLAMB_TESTS_ONLY=allocation|calling_threads|calls|check_communicator|communicator|determinism|faults|hierarchical_(communicator|lamb)|one_bit_faults|parted_ranks|socket_communicator|statistics|steps_in_parts|thread_(communicator|pool)"
 )
 
 # suite PRESET [PART [WRAPPER…]]: builds a preset, unless all is asked for only the part by this name, and adds up the cases of
