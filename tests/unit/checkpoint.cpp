@@ -97,6 +97,16 @@ std::string text_of(std::span<const std::byte> state) {
   return {reinterpret_cast<const char*>(text.data()), text.size()};
 }
 
+/// Calls it in a process of its own. The number that it returns, or 100 and the signal that has killed it.
+template <class Call>
+int in_a_child(const Call& call) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(call());
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFSIGNALED(status) ? 100 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
 /// The names in a folder.
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
@@ -363,12 +373,13 @@ TEST_CASE("checkpoint: a file that cannot be written is named with the reason, a
   CHECK(said("") != "nothing was thrown");
   CHECK(names_in(folder.path()).empty());
   CHECK(said(path) == "nothing was thrown");
-  if (::geteuid() != 0) {  // who may write everywhere
-    std::filesystem::permissions(folder.path(),
-                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    CHECK(said(path) == "slamb: save_checkpoint() cannot write " + path + ": Permission denied");
-    std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_all);
-  }
+
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  CHECK(in_a_child([&] {
+          if (::geteuid() == 0 && ::seteuid(65534) != 0) return 2;  // who may write everywhere
+          return said(path) == "slamb: save_checkpoint() cannot write " + path + ": Permission denied" ? 0 : 1;
+        }) == 0);
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_all);
 }
 
 // A limit of the process on the size of files stands for a disk that is full, and its signal for a process that is killed.
@@ -381,21 +392,17 @@ TEST_CASE("checkpoint: a disk that is full and a process that is killed while it
   save_checkpoint(run.optimizer(), path);
   const bytes old = read_file(path);
   run.step(1);
-  // Writes in a process of its own, which may write that many bytes of a file. Its exit status, or 100 and its signal.
+  // Writes in a process which may write that many bytes of a file.
   const auto write_at_most = [&](std::uint64_t most, bool is_killed) {
-    const pid_t child = ::fork();
-    if (child == 0) {
+    return in_a_child([&] {
       const rlimit limit{most, most}, no_core{0, 0};
       ::setrlimit(RLIMIT_CORE, &no_core);
       ::setrlimit(RLIMIT_FSIZE, &limit);
       ::signal(SIGXFSZ, is_killed ? SIG_DFL : SIG_IGN);
       const std::string said = said_by<slamb::file_error>([&] { save_checkpoint(run.optimizer(), path); });
-      const bool is_right = said == "slamb: save_checkpoint() cannot write " + path + ": File too large";
-      ::_exit(said == "nothing was thrown" ? 0 : is_right ? 1 : 2);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    return WIFSIGNALED(status) ? 100 + WTERMSIG(status) : WEXITSTATUS(status);
+      if (said == "nothing was thrown") return 0;
+      return said == "slamb: save_checkpoint() cannot write " + path + ": File too large" ? 1 : 2;
+    });
   };
   for (const std::uint64_t most :
        {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{512}, std::uint64_t{40'000}, std::uint64_t{old.size() - 1}}) {
