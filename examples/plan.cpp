@@ -7,6 +7,7 @@
 #include <iostream>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "plan/command_line.hpp"
@@ -16,6 +17,7 @@
 #include "plan/report.hpp"
 #include "plan/shape_file.hpp"
 #include "train/output_file.hpp"
+#include "warm_up_note.hpp"
 
 namespace {
 
@@ -36,6 +38,10 @@ void run(const plan::settings& chosen) {
   const std::vector<plan::forecast> forecasts = plan::forecast_all(tensors, chosen);
   plan::print_settings(std::cout, chosen, tensors);
   plan::print_table(std::cout, chosen, forecasts);
+  std::vector<std::string> names;
+  for (const plan::forecast& f : forecasts) names.push_back(f.optimizer);
+  const std::string note = warm_up_note(names, chosen.warmup(), "--warmup-steps", chosen.steps);
+  if (!note.empty()) std::cerr << "slamb_plan: " << note << '\n';
   if (json) json->write([&](std::ostream& out) { plan::write_json(out, chosen, tensors, forecasts); });
   require_written();
 }

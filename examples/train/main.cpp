@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../warm_up_note.hpp"
 #include "checkpoints.hpp"
 #include "command_line.hpp"
 #include "digits.hpp"
@@ -74,6 +75,15 @@ std::vector<train::outcome> train_all(const settings& chosen, const std::vector<
   return outcomes;
 }
 
+// With a threshold the warm-up may end sooner.
+void say_what_is_not_compressed(const settings& chosen, const std::vector<train::optimizer_entry>& entries) {
+  if (chosen.one_bit_threshold) return;
+  std::vector<std::string> names;
+  for (const train::optimizer_entry& entry : entries) names.push_back(entry.name);
+  const std::string note = warm_up_note(names, chosen.one_bit_warmup_steps(), "--one-bit-warmup", chosen.steps);
+  if (!note.empty()) std::cerr << "slamb_train: " << note << '\n';
+}
+
 void require_written() {
   if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
 }
@@ -90,6 +100,7 @@ int run(const settings& chosen, train::processes* ranks) {
   if (writes) train::prepare_checkpoints(chosen, data);
   if (const int status = ranks == nullptr ? 0 : ranks->meet(0); status != 0) return status;
 
+  if (writes) say_what_is_not_compressed(chosen, entries);
   train::print_settings(std::cout, chosen, entries, data);
   const std::vector<train::outcome> outcomes =
       train_all(chosen, entries, data, ranks != nullptr ? ranks->runner() : train::run_threads);

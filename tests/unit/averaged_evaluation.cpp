@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "slamb/slamb.hpp"
+#include "support/faulty_training.hpp"
 #include "support/saved_training.hpp"
 
 namespace averaged_evaluation_tests {

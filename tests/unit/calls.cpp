@@ -234,6 +234,7 @@ TEST_CASE("calls: of many threads at once each is made or refused, and the steps
   std::atomic<std::uint64_t> taken{0}, looked{0}, refused{0};
   {
     std::vector<std::jthread> callers;
+    callers.reserve(threads);
     for (int i = 0; i < threads; ++i)
       callers.emplace_back([&, i] {
         all.arrive_and_wait();

@@ -1,6 +1,7 @@
 // Memory that cannot be had: the error says how many bytes were asked for, and for what, before anything large is made.
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -48,8 +49,8 @@ slamb::allocator empty_allocator(std::vector<std::size_t>& asked) {
 
 /// A tensor that lies where there is no memory: nothing may read it.
 slamb::parameter unreal(std::uint64_t first_byte, std::uint64_t size) {
-  return {.data = reinterpret_cast<float*>(first_byte),
-          .gradient = reinterpret_cast<const float*>((std::uint64_t{1} << 63U) + first_byte),
+  return {.data = std::bit_cast<float*>(first_byte),
+          .gradient = std::bit_cast<const float*>((std::uint64_t{1} << 63U) + first_byte),
           .size = size};
 }
 

@@ -4,11 +4,13 @@
 #include <charconv>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace slamb {
 
@@ -35,11 +37,11 @@ class disagreement_error : public error {
 /// (`std::rethrow_if_nested`).
 class out_of_memory : public std::bad_alloc {
  public:
-  explicit out_of_memory(const std::string& what) : what_(what) {}
-  const char* what() const noexcept override { return what_.what(); }
+  explicit out_of_memory(std::string what) : what_(std::make_shared<const std::string>(std::move(what))) {}
+  const char* what() const noexcept override { return what_->c_str(); }
 
  private:
-  std::runtime_error what_;  // a text of which copies cannot throw
+  std::shared_ptr<const std::string> what_;  // of which copies cannot throw
 };
 
 /// A file cannot be written or read; the message names it and says why.

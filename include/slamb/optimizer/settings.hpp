@@ -24,7 +24,7 @@ struct no_gradient_norm {
   constexpr no_gradient_norm() = default;
   template <class Norm>
   requires std::is_arithmetic_v<Norm>
-  constexpr no_gradient_norm(Norm /*c*/) {
+  constexpr no_gradient_norm(Norm /*c*/) {  // NOLINT(google-explicit-constructor): stands where a number does
     static_assert(!std::is_arithmetic_v<Norm>,
                   "slamb: max_gradient_norm is a setting of basic_lamb (lamb, adamw) alone: basic_slamb (slamb), "
                   "basic_one_bit (one_bit_adam, one_bit_lamb) and basic_zero_one_adam (zero_one_adam) do not clip "

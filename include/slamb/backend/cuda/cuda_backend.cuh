@@ -11,6 +11,7 @@
 #include "slamb/backend/cuda/executor.hpp"
 #include "slamb/backend/cuda/launcher.cuh"
 #include "slamb/core/arena.hpp"
+#include "slamb/core/concepts.hpp"
 
 namespace slamb {
 
@@ -55,5 +56,7 @@ struct cuda_backend {
     return memory.allocate || memory.deallocate ? memory : cuda::stream_allocator(stream);
   }
 };
+
+static_assert(backend<cuda_backend>);
 
 }  // namespace slamb

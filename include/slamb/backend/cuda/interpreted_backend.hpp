@@ -35,4 +35,6 @@ struct interpreted_backend {
   }
 };
 
+static_assert(backend<interpreted_backend>);
+
 }  // namespace slamb

@@ -8,6 +8,7 @@
 
 #include "slamb/backend/host/allocator.hpp"
 #include "slamb/backend/host/executor.hpp"
+#include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {
@@ -31,6 +32,8 @@ struct host_backend {
     return {threads == 0 ? std::max(1U, std::thread::hardware_concurrency()) : threads, elements};
   }
 };
+
+static_assert(backend<host_backend>);
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb
