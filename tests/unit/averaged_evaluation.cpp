@@ -265,10 +265,13 @@ TEST_CASE("averaged evaluation: the function may not step, save or load, and the
                  {"begin_step()", [&] { r.run.begin_step(e.rates[t]); }},
                  {"save_state()", [&] { static_cast<void>(r.run.save_state()); }},
                  {"load_state()", [&] { r.run.load_state(state); }},
+                 {"statistics()", [&] { static_cast<void>(r.run.statistics()); }},
                  {"with_averaged_parameters()", [&] { r.run.with_averaged_parameters([] {}); }}})
           CHECK(said_by<std::logic_error>(call) ==
                 "slamb: " + name +
-                    " was called by the function that with_averaged_parameters() calls; call it afterwards");
+                    " was called within with_averaged_parameters() of the same optimizer, by a function that it calls, "
+                    "as "
+                    "those of its Communicator; call it when with_averaged_parameters() has returned");
       });
     });
     CHECK(reached == train_with(e, m.make, nothing_between));

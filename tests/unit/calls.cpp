@@ -99,7 +99,7 @@ std::string from_another_thread(const std::string& call, const std::string& runn
 }
 std::string from_within(const std::string& call, const std::string& running) {
   return "slamb: " + call + " was called within " + running +
-         " of the same optimizer, as its Communicator or another of its policies may do; call it when " + running +
+         " of the same optimizer, by a function that it calls, as those of its Communicator; call it when " + running +
          " has returned";
 }
 

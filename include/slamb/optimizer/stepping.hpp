@@ -84,13 +84,9 @@ class stepping : public recipe {
           "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the "
           "capture has "
           "ended");
-    const auto call = [this, &evaluate] {
-      const evaluation under_way(is_evaluating_);
-      evaluate();
-    };
-    if (!parameters_differ()) return call();
+    if (!parameters_differ()) return evaluate();
     evaluate_on_average(
-        base_, base_.memory_source(), [this] { synchronize_parameters(); }, call);
+        base_, base_.memory_source(), [this] { synchronize_parameters(); }, evaluate);
   }
 
   void give_up_step() noexcept final { base_.parts.close(); }
@@ -109,7 +105,6 @@ class stepping : public recipe {
 
   void load_state(const byte_source& from, const restore_options& options) final {
     base_.parts.require_closed("load_state()");
-    if (!is_half_restored_) require_usable("load_state()");  // it is what mends the state
     restore_parts(
         base_.executor, kind(), base_.ranks.base(), from, options,
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
@@ -147,24 +142,8 @@ class stepping : public recipe {
       part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
   }
 
-  /// For the time of a call of the user's function.
-  class evaluation {
-   public:
-    explicit evaluation(bool& is_under_way) : is_under_way_(is_under_way) { is_under_way_ = true; }
-    evaluation(const evaluation&) = delete;
-    evaluation& operator=(const evaluation&) = delete;
-    ~evaluation() { is_under_way_ = false; }
-
-   private:
-    bool& is_under_way_;
-  };
-
-  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore, and in the function that
-  ///         with_averaged_parameters() calls
+  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore
   void require_usable(const char* call) const {
-    if (is_evaluating_)
-      throw std::logic_error("slamb: " + std::string(call) +
-                             " was called by the function that with_averaged_parameters() calls; call it afterwards");
     if (is_half_restored_)
       throw std::logic_error("slamb: " + std::string(call) +
                              " was called after a load_state() that failed halfway, so that a part of the state is of "
@@ -220,7 +199,6 @@ class stepping : public recipe {
 
   std::uint64_t bucket_bytes_;
   bool is_half_restored_ = false;
-  bool is_evaluating_ = false;
 };
 
 }  // namespace slamb::detail
