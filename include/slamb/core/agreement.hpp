@@ -24,6 +24,17 @@ struct summing_ranks {
   std::function<void(std::span<float> values)> all_reduce_sum;  ///< `values` [n] become their sum over ranks
 };
 
+/// A rank that throws may leave, and take with it what others still wait for. So all that will throw meet once more before they do:
+/// who has come has seen what all have said.
+inline void meet_before_throwing(const summing_ranks& ranks) noexcept {
+  float nothing = 0.0F;
+  try {
+    ranks.all_reduce_sum({&nothing, 1});
+  } catch (...) {
+    // Somebody has left without. What all have seen is thrown in place of this.
+  }
+}
+
 /// A list of named facts that must be the same on all ranks.
 class agreement {
  public:
@@ -35,6 +46,9 @@ class agreement {
   /// @param remedy  says what would be right
   void add(std::string name, double value, const char* remedy = alike) {
     facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), fact::number, remedy});
+  }
+  void add_float(std::string name, float value, const char* remedy = alike) {
+    facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(static_cast<double>(value)), fact::real, remedy});
   }
   void add_word(std::string name, std::uint64_t word, const char* remedy = alike) {
     facts_.push_back({std::move(name), word, fact::word, remedy});
@@ -64,7 +78,7 @@ class agreement {
 
  private:
   struct fact {
-    enum kind { number, word, secret };  // printed as a double, as an integer, not at all
+    enum kind { number, real, word, secret };  // printed as a double, as a float, as an integer, not at all
 
     std::string name;
     std::uint64_t bits = 0;
@@ -107,20 +121,9 @@ class agreement {
     for (std::size_t i = 0; i < facts.size(); ++i)
       for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
         if (said.bits(r, i) != said.bits(0, i)) {
-          part(ranks);
+          meet_before_throwing(ranks);
           refuse(facts[i], said.bits(0, i), r, said.bits(r, i));
         }
-  }
-
-  // A rank that throws may leave, and take with it what others still wait for. So all meet once more: who has come has seen
-  // what all have said.
-  static void part(const summing_ranks& ranks) {
-    float nothing = 0.0F;
-    try {
-      ranks.all_reduce_sum({&nothing, 1});
-    } catch (...) {
-      // Somebody has left without. What all have seen is thrown in place of this.
-    }
   }
 
   static bool agree(const summing_ranks& ranks, std::span<const fact> facts) {
@@ -132,7 +135,9 @@ class agreement {
 
   [[noreturn]] static void refuse(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
     const auto text = [&f](std::uint64_t bits) {
-      return f.shown_as == fact::number ? detail::to_text(std::bit_cast<double>(bits)) : std::to_string(bits);
+      if (f.shown_as == fact::number) return detail::to_text(std::bit_cast<double>(bits));
+      if (f.shown_as == fact::real) return detail::to_text(static_cast<float>(std::bit_cast<double>(bits)));
+      return std::to_string(bits);
     };
     const std::string where = f.shown_as == fact::secret
                                   ? " (rank 0 and rank " + std::to_string(r) + ")"

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 namespace slamb {
@@ -53,7 +54,8 @@ class file_error : public error {
 namespace detail {
 
 /// The shortest decimal text that reads back as `value`.
-inline std::string to_text(double value) {
+template <class T>
+requires std::is_floating_point_v<T> std::string to_text(T value) {
   char text[32];
   const auto [end, failure] = std::to_chars(std::begin(text), std::end(text), value);
   return failure == std::errc{} ? std::string(text, end) : std::string("?");

@@ -27,14 +27,16 @@ struct step_record {
   std::uint32_t refused = 0;      ///< this or another rank has: the step does not happen
   std::uint32_t was_refused = 0;  ///< the last step that ended did not happen
   std::uint32_t parted = 0;       ///< ranks have been seen to differ: no step happens until they have been compared
-  std::uint32_t node_parted = 0;  ///< the ranks of this node have: it tells the others in its next exchange
-  std::uint64_t lineage = 0;      ///< a hash of all steps so far: their rates, and what was received in them
-  std::uint64_t history = 0;      ///< the same with the rates of this step
-  std::uint64_t parameters = 0;   ///< a hash of the parameters before step `parameters_before`
+  std::uint32_t parted_kept = 0;  ///< `parted` as it was when `keep_parted` was there
+  std::uint32_t node_parted =
+      0;                      ///< not 0: the ranks of this node have, which it tells the others; its number, from 1 on
+  std::uint64_t lineage = 0;  ///< a hash of all steps so far: their rates, and what was received in them
+  std::uint64_t history = 0;  ///< the same with the rates of this step
+  std::uint64_t parameters = 0;         ///< a hash of the parameters before step `parameters_before`
   std::uint64_t parameters_before = 0;  ///< 0: of none
   std::uint64_t told = 0;               ///< the fingerprint of the step in which ranks were seen to differ
-  std::uint32_t received = 0;           ///< a word of what this step has received, which all ranks receive alike
-  std::uint32_t has_norm = 0;           ///< last_norm is one
+  std::uint64_t received = 0;  ///< a hash of some of what this step has received, which all ranks receive alike
+  std::uint32_t has_norm = 0;  ///< last_norm is one
 };
 
 // Functions that an executor invokes: trivially copyable, called once, by one thread. One that can be called with (thread,
@@ -101,8 +103,27 @@ struct note_parameters {
 /// other nodes.
 SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record) {
   const bool has_parameters = record.parameters_before == record.taken + 1;
-  return detail::hash_with(record.history, has_parameters ? record.parameters : 0) ^ record.node_parted;
+  const std::uint64_t all = detail::hash_with(record.history, has_parameters ? record.parameters : 0);
+  return record.node_parted == 0 ? all : detail::hash_with(all, record.node_parted);
 }
+
+/// Notes a word for the fingerprint of the step that follows, in place of the parameters.
+struct note_word {
+  step_record* record;
+  std::uint64_t word;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    record->parameters = word;
+    record->parameters_before = record->taken + 1;
+  }
+};
+
+/// Puts aside whether ranks have been seen to differ so far, where nothing else writes.
+struct keep_parted {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const { record->parted_kept = record->parted; }
+};
 
 /// Ranks have been seen to differ: the step does not happen, nor do those after it.
 SLAMB_HOST_DEVICE inline void note_difference(step_record& record) {
@@ -133,6 +154,7 @@ struct leave_out_alone {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const {
+    if (record->parted != 0) return;
     if (record->refused != 0) ++record->left_out;
     record->refused = 0;
   }

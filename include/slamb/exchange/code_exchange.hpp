@@ -92,6 +92,8 @@ class code_exchange {
   template <class Pass, class Base>
   void send(const Pass& pass, Base& base, const model_view& model, const wire_view& wire, const std::uint64_t* counts,
             double* statistic) const {
+    if (base.ranks.local_size() > 1)  // which of the messages could not know that ranks of this node have parted
+      base.executor.invoke(start_messages{base.record(), wire.averaged, wire_.message_bytes(), 1});
     encode_signal(pass, base, model, wire, counts, statistic);
     base.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
                           base.executor.stream());
@@ -103,7 +105,8 @@ class code_exchange {
     // Also for what a device has noted of the first phase.
     base.executor.invoke(refuse_alone{base.record()}, refuse,
                          compare_fingerprints{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
-                         note_received{base.record(), wire.received, wire_.scale_bytes()});
+                         note_received{base.record(), wire.received, wire_.message_bytes(), wire_.ranks(),
+                                       wire_.scale_bytes(), has_word_of_codes()});
     if (base.is_known_to_be_refused()) return;
     if (wire_.whole_elements() > 0)
       base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());
@@ -128,6 +131,10 @@ class code_exchange {
   static constexpr bool needs_scale_first = shared_scales<Quantizer>::are_known_first;
 
   tile_range all_tiles() const noexcept { return {0, tables_.tiles()}; }
+  bool has_word_of_codes() const noexcept {
+    const std::span<const wire_piece> pieces = wire_.pieces();
+    return !pieces.empty() && pieces[0].owner == 0 && pieces[0].count * Quantizer::bits_per_element >= 32;
+  }
   std::span<std::byte> received(const wire_view& wire) const noexcept {
     return {wire.received, wire_.all_message_bytes()};
   }

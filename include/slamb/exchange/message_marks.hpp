@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "slamb/core/config.hpp"
+#include "slamb/core/hash.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/core/step_record.hpp"
 
@@ -75,7 +76,7 @@ struct refuse_by_scales {
   }
 };
 
-/// Refuses the step if the fingerprint in a message of any rank is not that of this one.
+/// Refuses the step if the fingerprint in a message of any rank is not that of this one, or if this one's node has parted.
 struct compare_fingerprints {
   step_record* record = nullptr;
   std::byte* messages = nullptr;
@@ -87,19 +88,24 @@ struct compare_fingerprints {
     bool differs = false;
     for (std::uint64_t i = thread; i < count; i += threads)
       differs |= *fingerprint_in(messages + i * message_bytes, message_bytes) != own;
-    if (differs) note_difference(*record);
+    if (differs || record->node_parted != 0) note_difference(*record);
   }
 };
 
-/// Notes a word of what all ranks have received alike: of the first scale and the first codes of a message.
+/// Notes some of what all ranks have received alike: the first scales of up to four messages, and the first codes of the first.
 struct note_received {
   step_record* record = nullptr;
-  std::byte* message = nullptr;
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
   std::uint64_t scale_bytes = 0;
+  bool has_word_of_codes = false;  ///< the first message has 32 bits of codes, and not of padding
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const std::uint32_t codes = as_word(*scale_in(message + scale_bytes, 0));
-    record->received = as_word(*scale_in(message, 0)) * 0x9E3779B9U + codes;
+    std::uint64_t received = has_word_of_codes ? as_word(*scale_in(messages + scale_bytes, 0)) : 0;
+    for (std::uint64_t i = 0; i < 4 && i < count; ++i)
+      received = detail::hash_with(received, as_word(*scale_in(messages + i * (count - 1) / 3 * message_bytes, 0)));
+    record->received = received;
   }
 };
 

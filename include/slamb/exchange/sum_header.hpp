@@ -40,8 +40,8 @@ struct write_sum_header {
 
   SLAMB_HOST_DEVICE void operator()() const {
     const float nan = as_real(std::uint32_t{0x7FC00000U});
-    for (std::size_t i = 0; i < sum_header::floats; ++i) header[i] = 0.0F;
     const std::uint64_t fingerprint = fingerprint_of(*record);
+    for (std::size_t i = 0; i < sum_header::floats; ++i) header[i] = 0.0F;
     for (std::size_t i = 0; i < sum_header::bytes; ++i)
       header[sum_header::first_byte + i] = sum_header::byte_of(fingerprint, i);
     if (tells && record->not_finite != 0) header[sum_header::news] = nan;
@@ -49,46 +49,63 @@ struct write_sum_header {
   }
 };
 
-/// Whether the sum of the headers of `ranks` ranks says that they have other fingerprints than this one.
-SLAMB_HOST_DEVICE inline bool differs_from(std::uint64_t fingerprint, const float* header, int ranks) {
-  if (ranks > sum_header::most_ranks) return false;
-  bool differs = false;
-  for (std::size_t i = 0; i < sum_header::bytes; ++i)
-    differs |= !(header[sum_header::first_byte + i] == static_cast<float>(ranks) * sum_header::byte_of(fingerprint, i));
-  return differs;
-}
+/// What the sum of the headers of `ranks` ranks says to one of them.
+struct told_by_header {
+  bool overflowed = false;   ///< a rank has seen what is not finite
+  bool node_parted = false;  ///< the ranks of a node have parted
+  bool differs = false;      ///< ranks have other fingerprints
 
-/// Reads the sum of all ranks' headers: refuses the step if any rank has seen what is not finite, or else if ranks have parted.
+  SLAMB_HOST_DEVICE told_by_header(std::uint64_t fingerprint, const float* header, int ranks) {
+    const float first = header[sum_header::first_byte];
+    overflowed = !(header[sum_header::news] == header[sum_header::news]);
+    node_parted = !(first == first);
+    if (ranks > sum_header::most_ranks) return;
+    for (std::size_t i = 0; i < sum_header::bytes; ++i)
+      differs |=
+          !(header[sum_header::first_byte + i] == static_cast<float>(ranks) * sum_header::byte_of(fingerprint, i));
+  }
+};
+
+/// Reads the sum of all ranks' headers: refuses the step if any rank has seen what is not finite, or else if ranks have parted. A
+/// node that has parted is told before an overflow, for its ranks do not know the same.
 struct read_sum_header {
   step_record* record;
   const float* header;  ///< [sum_header::floats], and the payload behind it
   int ranks;
-  bool has_payload;
+  std::uint64_t payload;  ///< floats
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (!(header[sum_header::news] == header[sum_header::news]))
-      record->refused = 1;
-    else if (differs_from(fingerprint_of(*record), header, ranks))
+    const told_by_header told(fingerprint_of(*record), header, ranks);
+    if (told.node_parted || (told.differs && !told.overflowed))
       note_difference(*record);
-    if (has_payload) record->received = as_word(header[sum_header::floats]);
+    else if (told.overflowed)
+      record->refused = 1;
+    std::uint64_t received = 0;
+    for (std::uint64_t i = 0; i < 4 && payload > 0; ++i)
+      received = detail::hash_with(received, finite_word(header[sum_header::floats + i * (payload - 1) / 3]));
+    record->received = received;
   }
+
+  // Ranks may receive different bits of NaN.
+  SLAMB_HOST_DEVICE static std::uint32_t finite_word(float x) { return x == x ? as_word(x) : 0x7FC00000U; }
 };
 
 /// The same of a sum within a node, of which other nodes know nothing yet.
 struct read_local_sum_header {
   step_record* record;
   const float* header;
-  int ranks;          ///< of the node
+  int ranks;  ///< of the node
+  int node;
   bool is_only_node;  ///< nobody else has to be told
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const bool has_overflowed = !(header[sum_header::news] == header[sum_header::news]);
-    if (has_overflowed) record->not_finite = 1;
-    if (has_overflowed || !differs_from(fingerprint_of(*record), header, ranks)) return;
+    const told_by_header told(fingerprint_of(*record), header, ranks);
+    if (told.overflowed) record->not_finite = 1;
+    if (told.overflowed || told.node_parted || !told.differs) return;
     if (is_only_node)
       note_difference(*record);
     else
-      record->not_finite = record->node_parted = 1;
+      record->node_parted = static_cast<std::uint32_t>(node) + 1;
   }
 };
 

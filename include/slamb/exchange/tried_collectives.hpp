@@ -271,8 +271,10 @@ inline void require_no_fault(const collective_fault& own, const summing_ranks& r
     throw communicator_error(to_text(own));
   }
   for (int rank = 0; rank < ranks.size; ++rank)
-    if (row_in(table, rank)[0] != 0.0F)
+    if (row_in(table, rank)[0] != 0.0F) {
+      meet_before_throwing(ranks);
       throw communicator_error(to_text(collective_fault::of_numbers(row_in(table, rank), rank, ranks.size)));
+    }
   if (own.of != collective_fault::none) throw communicator_error(to_text(own));
 }
 

@@ -88,6 +88,8 @@ class chosen_optimizer {
 
   /// Makes parameters that differ between ranks their mean. Collective.
   void synchronize_parameters() { chosen().synchronize_parameters(); }
+  /// Gives all ranks the parameters of rank `root`. Collective.
+  void broadcast_parameters(int root = 0) { chosen().broadcast_parameters(root); }
   /// Calls `evaluate` with their mean, and changes nothing. Collective: see `optimizer`.
   void with_averaged_parameters(const std::function<void()>& evaluate) { chosen().with_averaged_parameters(evaluate); }
 

@@ -96,7 +96,7 @@ class foundation {
   /// Room for `sums` double-precision sums a tile; norms need `norms_of_model::sums`.
   void plan_sums(int sums) {
     const auto most = static_cast<std::uint64_t>(std::max(sums, norms_of_model::sums));
-    sums_ = memory.plan<double>("sums", tensors.tiles().size() * most);
+    sums_ = memory.plan<double>("sums", std::max<std::uint64_t>(tensors.tiles().size() * most, 1));
   }
 
   /// A buffer that is free between steps: whole gradients, with more than one rank, or at least `bytes`.
@@ -141,8 +141,18 @@ class foundation {
     if constexpr (!executor_type::is_synchronous)
       if (comparison_.has_parted(*this)) throw_difference(are_equal());
     if (comparison_.is_first()) return require_alike(are_equal());
-    if (!holds_at_this_step([this](std::uint64_t t) { return comparison_.is_due_at(t); }, "") || !are_equal()) return;
-    note_sum_of_parameters();
+    if (comparison_.is_due() && are_equal()) note_sum_of_parameters();
+  }
+
+  /// A state is about to be loaded: ranks compare what they have before the next step, also if loading fails on some.
+  void compare_next() noexcept { comparison_.compare_next(); }
+
+  /// What ranks have on a device, where all of them call and wait.
+  /// @throws disagreement_error, on every rank, if ranks have been seen to differ
+  template <class AreEqual>
+  void require_unparted_behind(const AreEqual& are_equal) {
+    if constexpr (!executor_type::is_synchronous)
+      if (has_peers() && !is_captured() && read(&record()->parted) != 0) throw_difference(are_equal());
   }
 
   /// After what a step has exchanged.
@@ -158,6 +168,8 @@ class foundation {
   template <class Replace>
   void replace_parameters(const Replace& replace) {
     if (!has_peers()) return;
+    forget_difference();
+    comparison_.compare_next();  // also if it fails on some ranks
     constexpr std::uint64_t largest = 1U << 20U;
     arena room;
     const region<float> buffer = room.plan<float>(
@@ -166,7 +178,6 @@ class foundation {
     executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
     replace(room.view(buffer));
     executor.wait(ranks.base());
-    comparison_.compare_next();
   }
 
   /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
@@ -181,6 +192,7 @@ class foundation {
   bool end_step() {
     const bool taken = !is_known_to_be_refused();
     executor.invoke(::slamb::end_step{record()});
+    if (!is_captured()) comparison_.end_step();
     is_captured() ? count_.lose() : count_.add_unknown();
     if constexpr (executor_type::is_synchronous) count_.know(steps());
     return taken;
@@ -188,6 +200,7 @@ class foundation {
   /// Ends a step that is taken, whatever has been seen in it: nothing has to be found out.
   void end_taken_step() {
     executor.invoke(::slamb::end_step{record()});
+    if (!is_captured()) comparison_.end_step();
     is_captured() ? count_.lose() : count_.add_taken();
   }
   /// Whether the last step was taken. Waits.
@@ -385,18 +398,22 @@ class foundation {
   void forget_difference() {
     executor.write(&record()->parted, std::uint32_t{0});
     executor.write(&record()->node_parted, std::uint32_t{0});
+    executor.write(&record()->parameters_before, std::uint64_t{0});
+    comparison_.forget();
   }
 
   // What ranks must have alike before a step, each as a function that describes it, in an order in which each comparison makes
   // sense after those before it.
   void describe_step(agreement& facts) const {
     facts.add_word("the number of the step that they take", steps() + 1, of_one_run);
+    facts.add_word("whether their parameters are equal before this step", has_equal_parameters_ ? 1 : 0, of_one_run);
   }
   void describe_rates(agreement& facts) const {
     const std::vector<double> of_group = rates.read(executor, ranks.base());
     for (std::size_t i = 0; i < of_group.size(); ++i)
-      facts.add("the learning rate of group " + std::to_string(i), of_group[i],
-                "step() must be given the same learning rates on all ranks");
+      if (rates.has_tensors(i))
+        facts.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
+                        "step() must be given the same learning rates on all ranks");
   }
   void describe_parameters(agreement& facts) const {
     sum_parameters();
@@ -424,19 +441,23 @@ class foundation {
   // By sums of fingerprints alone, with nothing behind their headers. Waits.
   // @throws disagreement_error, on every rank
   void require_alike(bool has_equal_parameters) {
-    if (has_equal_parameters && comparison_.compares_parameters()) note_sum_of_parameters();
+    if (has_equal_parameters && comparison_.compares_parameters())
+      note_sum_of_parameters();
+    else
+      executor.invoke(note_word{record(), has_equal_parameters ? 1U : 2U});
     begin_fingerprint();
     const std::span<float> header = memory.view(header_);
     const auto stream = executor.stream();
     if (ranks.local_size() > 1) {
       executor.invoke(write_sum_header{record(), header.data(), true});
       ranks.reduce_locally(header, stream);
-      executor.invoke(read_local_sum_header{record(), header.data(), ranks.local_size(), ranks.size() == 1});
+      executor.invoke(
+          read_local_sum_header{record(), header.data(), ranks.local_size(), ranks.rank(), ranks.size() == 1});
     }
     if (ranks.size() > 1) {
       executor.invoke(write_sum_header{record(), header.data(), true});
       ranks.all_reduce_sum_with_header(header, header.size(), stream);
-      executor.invoke(read_sum_header{record(), header.data(), ranks.size(), false});
+      executor.invoke(read_sum_header{record(), header.data(), ranks.size(), 0});
     }
     if (read(&record()->parted) != 0) throw_difference(has_equal_parameters);
     if (read(&record()->refused) == 0)
@@ -461,6 +482,7 @@ class foundation {
 
   // Ranks have seen that they differ, and find in what.
   [[noreturn]] void throw_difference(bool has_equal_parameters) {
+    has_equal_parameters_ = has_equal_parameters;
     forget_difference();
     const allocator room = allocator_of(backend_);
     const host_ranks all(ranks.base(), executor, room);
@@ -493,6 +515,7 @@ class foundation {
   phase_log phases_;
   step_count count_;
   comparison<stream_type> comparison_;
+  bool has_equal_parameters_ = true;  // where ranks find in what they differ
 };
 
 }  // namespace slamb

@@ -14,6 +14,7 @@
 #include "slamb/core/error.hpp"
 #include "slamb/core/hash.hpp"
 #include "slamb/core/layout.hpp"
+#include "slamb/core/real.hpp"
 #include "slamb/core/step_record.hpp"
 
 namespace slamb {
@@ -39,12 +40,14 @@ struct store_rates {
   double value[most_values] = {};
 
   SLAMB_HOST_DEVICE static bool is_usable(double rate) { return rate >= 0.0 && rate <= 3.4028234663852886e38; }
+  /// A rate as it is compared: as the float that tensors are moved by.
+  SLAMB_HOST_DEVICE static std::uint64_t word_of(double rate) { return as_word(static_cast<float>(rate) + 0.0F); }
   SLAMB_HOST_DEVICE void operator()() const {
     std::uint64_t found = detail::hash_of_nothing;
     for (std::size_t i = 0; i < count; ++i) {
       const double rate = from == nullptr ? value[i] : from[i];
       if (from != nullptr && largest_factor[i] >= 0.0 && !is_usable(rate * largest_factor[i])) record->not_finite = 1;
-      found = detail::hash_with(found, detail::bits_of(rate));
+      if (from != nullptr && largest_factor[i] >= 0.0) found = detail::hash_with(found, word_of(rate));
       to[i] = rate;
     }
     if (from != nullptr || adds_hash)
@@ -103,6 +106,9 @@ class learning_rates {
 
   const double* stored(const arena& memory) const noexcept { return memory.view(stored_).data(); }
 
+  /// Whether a group has tensors.
+  bool has_tensors(std::size_t group) const noexcept { return largest_factor_[group] >= 0.0; }
+
   /// [groups] those of the step that follows, wherever they are. Waits if they are in the backend's memory.
   template <class Executor>
   std::vector<double> read(const Executor& executor, const typename Executor::ranks_type& ranks) const {
@@ -121,14 +127,14 @@ class learning_rates {
       return invoke(store_rates{record, to, elsewhere_, memory.view(factors_).data(), largest_factor_.size()});
     if (on_host_.size() > most_groups) {
       executor.upload(std::span<const double>(on_host_), memory.view(stored_));
-      return invoke(store_rates{record, to, nullptr, nullptr, 0, hash_of(on_host_), true});
+      return invoke(store_rates{record, to, nullptr, nullptr, 0, hash_of_rates(), true});
     }
     std::size_t first = 0;
     do {
       store_rates part{record, to + first, nullptr, nullptr,
                        std::min(store_rates::most_values, on_host_.size() - first)};
       std::copy_n(on_host_.data() + first, part.count, part.value);
-      part.hash = hash_of(on_host_);
+      part.hash = hash_of_rates();
       part.adds_hash = first == 0;
       invoke(part);
       first += part.count;
@@ -136,9 +142,11 @@ class learning_rates {
   }
 
  private:
-  static std::uint64_t hash_of(std::span<const double> rates) noexcept {
+  // Of the groups that have tensors.
+  std::uint64_t hash_of_rates() const noexcept {
     std::uint64_t hash = detail::hash_of_nothing;
-    for (const double rate : rates) hash = detail::hash_with(hash, detail::bits_of(rate));
+    for (std::size_t i = 0; i < on_host_.size(); ++i)
+      if (largest_factor_[i] >= 0.0) hash = detail::hash_with(hash, store_rates::word_of(on_host_[i]));
     return hash;
   }
 

@@ -74,8 +74,8 @@ class local_reduction {
                       base.all_tiles());
     base.executor.invoke(write_sum_header{base.record(), all.data(), true});
     base.ranks.reduce_locally(all, base.executor.stream());
-    base.executor.invoke(
-        read_local_sum_header{base.record(), all.data(), base.ranks.local_size(), base.ranks.size() == 1});
+    base.executor.invoke(read_local_sum_header{base.record(), all.data(), base.ranks.local_size(), base.ranks.rank(),
+                                               base.ranks.size() == 1});
   }
 
  private:

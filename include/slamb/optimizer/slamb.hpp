@@ -112,6 +112,7 @@ class slamb_recipe final : public stepping<Backend> {
 
   void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
+    base_.require_unparted_behind([this] { return !parameters_differ(); });
     average_parameters(base_, room());
   }
 

@@ -105,6 +105,7 @@ class stepping : public recipe {
 
   void load_state(const byte_source& from, const restore_options& options) final {
     base_.parts.require_closed("load_state()");
+    base_.compare_next();
     restore_parts(
         base_.executor, kind(), base_.ranks.base(), from, options,
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
@@ -152,6 +153,7 @@ class stepping : public recipe {
 
   void reduce_and_finish() {
     base_.local.reduce(base_);
+    base_.require_unparted([this] { return !parameters_differ(); });  // in the only node that there is
     finish();
     base_.require_unparted([this] { return !parameters_differ(); });
   }

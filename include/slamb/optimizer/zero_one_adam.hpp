@@ -98,6 +98,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   void synchronize_parameters() override {
     base_.parts.require_closed("synchronize_parameters()");
+    base_.require_unparted_behind([this] { return !parameters_differ(); });
     if (parameters_differ()) average_parameters(base_, base_.floats_of(buffer_));
   }
   bool parameters_differ() override {
