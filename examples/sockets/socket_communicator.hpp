@@ -1,5 +1,5 @@
-// A complete Communicator to copy: processes of one machine joined by UNIX-domain sockets, each with each. For several machines,
-// `connect_to_all` needs TCP addresses in the place of paths, and nothing else changes.
+// A complete Communicator to copy: processes of one machine joined by UNIX-domain sockets, each with each. For several machines
+// it needs TCP sockets and their addresses, TCP_NODELAY, a `connect` that does not block, and numbers in one byte order.
 //
 // Sums are made by rank r for part r of the values, in the order of ranks and in double precision, and rounded once: all ranks
 // get the same bits. Every wait has an end. Whoever fails says why to all peers that it can still reach, so that their errors
@@ -49,9 +49,10 @@ class owned_socket {
 class socket_communicator {
  public:
   /// Waits for all ranks to come. `folder` is one that all of them can write to, and that is new.
-  /// @throws slamb::communicator_error if one does not come within `timeout`
+  /// @throws std::invalid_argument if there can be no such rank; slamb::communicator_error if one does not come within `timeout`
   socket_communicator(const std::string& folder, int rank, int size, std::chrono::milliseconds timeout)
-      : rank_(rank), timeout_(timeout), peers_(static_cast<std::size_t>(size)) {
+      : rank_(rank), timeout_(timeout), peers_(static_cast<std::size_t>(std::max(size, 1))) {
+    require(rank >= 0 && rank < size, "a rank is one of 0 … size - 1");
     connect_to_all(folder);
   }
 
@@ -82,6 +83,7 @@ class socket_communicator {
   }
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream /*stream*/) {
+    require(all.size() == mine.size() * peers_.size(), "all_gather: `all` has room for every rank's `mine`");
     begin("all_gather", mine.size());
     for (std::size_t r = 0; r < peers_.size(); ++r) plan(r, mine, all.subspan(r * mine.size(), mine.size()));
     transfer();
@@ -90,6 +92,8 @@ class socket_communicator {
 
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream /*stream*/) {
     const std::size_t chunk = send.size() / peers_.size();
+    require(send.size() == chunk * peers_.size() && receive.size() == send.size(),
+            "all_to_all: `send` and `receive` have a chunk for every rank");
     begin("all_to_all", chunk);
     for (std::size_t r = 0; r < peers_.size(); ++r)
       plan(r, send.subspan(r * chunk, chunk), receive.subspan(r * chunk, chunk));
@@ -99,6 +103,7 @@ class socket_communicator {
 
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream /*stream*/) {
     const std::span<std::byte> nothing;
+    require(root >= 0 && root < size(), "broadcast: `root` is a rank");
     begin("broadcast", values.size());
     for (std::size_t r = 0; r < peers_.size(); ++r)
       plan(r, rank_ == root ? values : nothing, static_cast<int>(r) == root ? values : nothing);
@@ -122,6 +127,9 @@ class socket_communicator {
   }
 
  private:
+  static void require(bool holds, const char* what) {
+    if (!holds) throw std::invalid_argument(std::string("socket_communicator: wrong arguments; ") + what);
+  }
   static constexpr std::uint32_t data_kind = 1, failure_kind = 2;
 
   /// In front of all that is sent.

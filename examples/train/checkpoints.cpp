@@ -236,6 +236,7 @@ std::uint64_t rank_checkpoints::go_on(rank_optimizer& optimizer, outcome& result
   if (step == 0) return 0;
   read_progress(file(step, ".progress"), step, result);
   optimizer.load(file(step, ".slamb").string());
+  remove_others_together(step, optimizer);  // newer ones of some ranks, too, which would be taken for the newest of all
   return step;
 }
 
@@ -244,8 +245,12 @@ void rank_checkpoints::keep(std::uint64_t step, rank_optimizer& optimizer, const
     write_progress(out, step, result);
   });
   optimizer.save(file(step, ".slamb").string());
-  float written = 1.0F;  // all ranks have
-  optimizer.sum_over_ranks(std::span(&written, 1));
+  remove_others_together(step, optimizer);
+}
+
+void rank_checkpoints::remove_others_together(std::uint64_t step, rank_optimizer& optimizer) const {
+  float ready = 1.0F;  // all ranks have theirs of this step
+  optimizer.sum_over_ranks(std::span(&ready, 1));
   remove_others(step);
 }
 

@@ -44,6 +44,7 @@ class rank_checkpoints {
  private:
   std::filesystem::path file(std::uint64_t step, const char* ending) const;
   std::uint64_t newest() const;
+  void remove_others_together(std::uint64_t step, rank_optimizer& optimizer) const;
   void remove_others(std::uint64_t step) const;
 
   std::filesystem::path folder_;
