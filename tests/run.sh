@@ -149,7 +149,7 @@ part_of_asan=(
 part_of_tsan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
-  "-DSLAMB_TESTS_ONLY=allocation|calling_threads|calls|check_communicator|communicator|determinism|faults|hierarchical_(communicator|lamb)|one_bit_faults|parted_ranks|socket_communicator|statistics|steps_in_parts|thread_(communicator|pool)"
+  "-DSLAMB_TESTS_ONLY=allocation|calling_threads|calls|check_communicator|communicator|determinism|faults|hierarchical_(communicator|lamb)|one_bit_faults|socket_communicator|statistics|steps_in_parts|thread_(communicator|pool)"
 )
 
 # suite PRESET [PART [WRAPPER…]]: builds a preset, unless all is asked for only the part by this name, and adds up the cases of

@@ -2,6 +2,8 @@
 // For systems with POSIX files; slamb.hpp does not include it.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -121,6 +123,9 @@ class temporary_file {
 
   /// @throws file_error
   open_file& make() {
+    const std::size_t slash = target_.rfind('/');
+    folder_.emplace(call, shown_, slash == std::string::npos ? "." : target_.substr(0, slash + 1),
+                    O_RDONLY | O_DIRECTORY);  // now, while all is as it was, if it cannot be opened
     file_.emplace(call, shown_, name_, O_WRONLY | O_CREAT | O_EXCL);
     is_made_ = true;
     return *file_;
@@ -133,9 +138,7 @@ class temporary_file {
     file_->close();
     if (::rename(name_.c_str(), target_.c_str()) != 0) fail(std::generic_category().message(errno));
     is_made_ = false;
-    const std::size_t slash = target_.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : target_.substr(0, slash + 1);
-    open_file(call, shown_, folder, O_RDONLY | O_DIRECTORY).flush();
+    folder_->flush();
   }
 
  private:
@@ -146,6 +149,7 @@ class temporary_file {
   std::string shown_;
   std::string target_;
   std::string name_{};
+  std::optional<open_file> folder_{};
   std::optional<open_file> file_{};
   bool is_made_ = false;
 };
@@ -160,7 +164,8 @@ class temporary_file {
 ///
 /// @param from     an `optimizer` or a `chosen_optimizer`
 /// @param options  `{.with_parameters = false}` leaves the parameters out: then save and restore them yourself
-/// @throws file_error naming the path and the reason; what `save_state` throws. What was at `path` is still there then
+/// @throws file_error naming the path and the reason; what `save_state` throws. What was at `path` is still there then, unless all
+///         has been written but the folder cannot be flushed: then the new file is there, and may be lost with the power
 /// *Memory*: 4 MiB for the time of the call.
 template <class Optimizer>
 void save_checkpoint(const Optimizer& from, const std::string& path,
@@ -183,7 +188,8 @@ void save_checkpoint(const Optimizer& from, const std::string& path,
 /// *Memory*: 4 MiB for the time of the call.
 template <class Optimizer>
 void load_checkpoint(Optimizer& to, const std::string& path, const restore_options& options = {}) {
-  const detail::open_file file("load_checkpoint() cannot read", path, path, O_RDONLY);
+  const detail::open_file file("load_checkpoint() cannot read", path, path,
+                               O_RDONLY | O_NONBLOCK);  // a pipe has nothing to wait for
   const byte_source from(
       file.bytes(), [&file](std::uint64_t first, std::span<std::byte> some) { file.read(first, some); },
       "load_checkpoint() was given " + path + ", which holds");

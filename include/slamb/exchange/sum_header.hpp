@@ -72,7 +72,7 @@ struct read_sum_header {
   step_record* record;
   const float* header;  ///< [sum_header::floats], and the payload behind it
   int ranks;
-  std::uint64_t payload;  ///< floats
+  bool has_payload;
 
   SLAMB_HOST_DEVICE void operator()() const {
     const told_by_header told(fingerprint_of(*record), header, ranks);
@@ -80,10 +80,8 @@ struct read_sum_header {
       note_difference(*record);
     else if (told.overflowed)
       record->refused = 1;
-    std::uint64_t received = 0;
-    for (std::uint64_t i = 0; i < 4 && payload > 0; ++i)
-      received = detail::hash_with(received, finite_word(header[sum_header::floats + i * (payload - 1) / 3]));
-    record->received = received;
+    // The first float is that of a whole step also where others have been summed before, in a step in parts.
+    if (has_payload) record->received = finite_word(header[sum_header::floats]);
   }
 
   // Ranks may receive different bits of NaN.

@@ -36,7 +36,7 @@ void all_reduce_or_refuse(std::span<float> payload, Base& base, bool tells = tru
   base.executor.invoke(write_sum_header{base.record(), header, tells});
   base.ranks.all_reduce_sum_with_header(std::span<float>(header, sum_header::floats + payload.size()),
                                         sum_header::floats, base.executor.stream());
-  base.executor.invoke(read_sum_header{base.record(), header, base.ranks.size(), payload.size()});
+  base.executor.invoke(read_sum_header{base.record(), header, base.ranks.size(), !payload.empty()});
 }
 
 }  // namespace slamb

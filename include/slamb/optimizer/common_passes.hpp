@@ -60,7 +60,7 @@ struct fingerprint_of_parameters {
   SLAMB_HOST_DEVICE static salt constants(std::uint32_t segment) { return {(segment + 1) * 0x9E3779B9U}; }
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& results) const {
     using word = word_of<Real>;
     const word place = as_word(e.position) ^ word(constants.of_tensor);
     word h = as_word(e.parameter) ^
@@ -71,7 +71,7 @@ struct fingerprint_of_parameters {
     h = h ^ (h >> 13);
     h = h + (h << 17);
     h = h ^ (h >> 16);
-    sums.add_square(0, to_real(h >> 8));
+    results.add_square(0, to_real(h >> 8));
   }
 };
 

@@ -457,7 +457,7 @@ class foundation {
     if (ranks.size() > 1) {
       executor.invoke(write_sum_header{record(), header.data(), true});
       ranks.all_reduce_sum_with_header(header, header.size(), stream);
-      executor.invoke(read_sum_header{record(), header.data(), ranks.size(), 0});
+      executor.invoke(read_sum_header{record(), header.data(), ranks.size(), false});
     }
     if (read(&record()->parted) != 0) throw_difference(has_equal_parameters);
     if (read(&record()->refused) == 0)

@@ -1,4 +1,5 @@
 // Every recipe, compiled with the warnings of a strict project, of which the library's headers are a part.
+#include <slamb/checkpoint.hpp>
 #include <slamb/slamb.hpp>
 
 #include <cstddef>
