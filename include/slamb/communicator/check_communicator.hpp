@@ -424,8 +424,10 @@ class communicator_checker {
       for (int rank = 0; rank < size_; ++rank)
         for (int c = 0; c < chunks; ++c)
           if (first_other(found, call, rank, c) == found.size()) {
-            const std::string what = chunks > 1 ? "chunk " + std::to_string(c) : "values";
-            add(label, place + " has rank " + std::to_string(rank) + "'s " + what);
+            std::string said = place;
+            said.append(" has rank ").append(std::to_string(rank)).append("'s ");
+            said.append(chunks > 1 ? "chunk " + std::to_string(c) : "values");
+            add(label, said);
             return false;
           }
       for (std::uint64_t before = call > 8 ? call - 8 : 1; before < call; ++before)
