@@ -57,6 +57,8 @@ class model_on_graph {
     rates_[0] = 0.01 / std::sqrt(static_cast<double>(t));
     rates_[1] = 0.5 * rates_[0];
   }
+  /// Another rate of group 1 in the step that has been prepared.
+  void change_rate() { rates_[1] *= 2.0; }
   void step() { optimizer_.step(slamb::learning_rates_at{rates_}); }
   void step_with_own_rates() { optimizer_.step(std::span<const double>(rates_)); }
   void capture() {
@@ -257,6 +259,46 @@ TEST_CASE("graphs: an evaluation on averaged parameters is refused in a capture,
     });
   CHECK(parameters[0][0] == parameters[1][0]);
   CHECK(parameters[0][1] == parameters[1][1]);
+}
+
+namespace {
+
+/// Rank 1 finds another rate in replay 5 of 8. What all ranks say then, or what was wrong before that.
+std::vector<std::string> said_after_replays(const recorded_maker& make, std::uint64_t first) {
+  std::vector<std::string> said(2);
+  slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    model_on_graph model(make, std::move(communicator));
+    std::vector<std::vector<float>> before;
+    for (std::uint64_t t = 1; t <= first + 8; ++t) {
+      model.prepare(t);
+      if (t == first + 1) model.capture();
+      if (t == first + 5) before = model.data();
+      if (t == first + 5 && rank == 1) model.change_rate();
+      t <= first ? model.step() : model.replay();
+      if (model.optimizer().statistics().has_parted != (t >= first + 5)) said[rank] += "has_parted is wrong; ";
+    }
+    if (model.data() != before) said[rank] += "moved; ";
+    model.prepare(first + 9);
+    try {
+      while (said[rank].empty() && model.optimizer().statistics().step < 100) model.step();
+    } catch (const slamb::disagreement_error& error) {
+      said[rank] += error.what();
+    }
+  });
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("graphs: replays in which ranks differ move nothing, and say so when they are asked") {
+  const std::string message =
+      "slamb: ranks differ in the learning rates or the parameters of step 7, which has not been taken (rank 0 and "
+      "rank 1); step() must be given the same learning rates on all ranks";
+  const std::vector<std::string> expected(2, message);
+  CHECK(said_after_replays(maker_of<lamb>({}), 2) == expected);
+  CHECK(said_after_replays(maker_of<one_bit_lamb>({.warm_up = {.steps = 2}}), 2) == expected);
+  CHECK(said_after_replays(maker_of<sparse<slamb::random_k<>>>({.local_steps = 0}), 2) == expected);
 }
 
 TEST_CASE("graphs: what cannot be captured says why, and the optimizer goes on") {

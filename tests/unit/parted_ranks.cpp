@@ -2,12 +2,14 @@
 // they differ, by name, and nothing has moved.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <span>
@@ -274,8 +276,113 @@ TEST_CASE("parted ranks: parameters that have been altered on one rank are found
                                                     of_tensor_0) == all_at(6));
   CHECK(told_at<slamb::lamb<communicator>>({.compare_every = 0}, 4, "") == all_at(0));
   CHECK(told_at<slamb::lamb<communicator>>({}, 4, "") == all_at(0));  // not among the first hundred steps
-  // They differ anyway, and become their mean.
+  // They differ anyway, and become their mean in step 6.
   CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 5, .compare_every = 3}, 4, "") == all_at(0));
+  // They have become their mean in step 5.
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 3}, 5, of_tensor_0) == all_at(6));
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 7}, 5, "") == all_at(0));
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 0}, 5, "") == all_at(0));
+}
+
+TEST_CASE("parted ranks: SLAMB's parameters are compared in the step after all ranks were given the same") {
+  const std::string of_tensor_0 =
+      "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same: "
+      "broadcast_parameters() gives them those of one";
+  const experiment e = small_experiment(17);
+  const auto altered_after = [&](auto make_equal, bool is_altered) {
+    return said_after(
+        e, test_support::maker_of<slamb::slamb<slamb::thread_communicator>>({.local_steps = 0, .compare_every = 2}), 3,
+        [&](made_optimizer& run, replica& mine, std::size_t rank) {
+          make_equal(run);
+          std::vector<float> values = mine.values();
+          if (is_altered && rank == 1) values[5] = -values[5];
+          mine.set_values(values);
+          std::string said = said_by_step(run, mine, e.rates[3]);
+          if (is_altered) run.broadcast_parameters(0);  // else each step says it again
+          for (std::size_t t = 3; t < e.steps(); ++t) said += said_by_step(run, mine, e.rates[t]);
+          return said;
+        });
+  };
+  const auto average = [](made_optimizer& run) { run.synchronize_parameters(); };
+  const auto broadcast = [](made_optimizer& run) { run.broadcast_parameters(1); };
+  const auto evaluate = [](made_optimizer& run) { run.with_averaged_parameters([] {}); };
+  for (const ranks_said& all : {altered_after(average, true), altered_after(broadcast, true)}) {
+    CAPTURE(all);
+    CHECK(all.all_say(of_tensor_0));
+  }
+  // Nothing is altered; or ranks have parameters of their own again.
+  for (const ranks_said& all :
+       {altered_after(average, false), altered_after(broadcast, false), altered_after(evaluate, true)}) {
+    CAPTURE(all);
+    CHECK(all.all_say(""));
+  }
+}
+
+TEST_CASE("parted ranks: a state of SLAMB with another interval between averagings is no difference") {
+  const experiment e = small_experiment(18);
+  using optimizer = slamb::slamb<slamb::thread_communicator>;
+  std::vector<std::vector<std::byte>> states(world);
+  std::vector<std::vector<float>> values(world);
+  const ranks_said saved = said_after(e, test_support::maker_of<optimizer>({.local_steps = 100}), 4,
+                                      [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                        states[rank] = run.save_state();
+                                        values[rank] = mine.values();
+                                        return std::string();
+                                      });
+  REQUIRE(!same_bits(std::span(values[0]), std::span(values[1])));
+  const ranks_said all = said_after(e, test_support::maker_of<optimizer>({.local_steps = 3, .compare_every = 1}), 0,
+                                    [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                      run.load_state(states[rank]);
+                                      mine.set_values(values[rank]);
+                                      return said_by([&] { take(run, mine, e, rank, 4, e.steps()); });
+                                    });
+  CAPTURE(all);
+  CHECK(all.all_say(""));
+}
+
+namespace {
+
+/// Rank 1 is given another mask from step `when` on: with one element fewer and one more in tensor 1, beside each other.
+template <class Optimizer>
+std::vector<std::size_t> mask_told_at(const typename Optimizer::options_type& options, std::size_t when) {
+  const experiment e = small_experiment(19);
+  std::vector<std::size_t> step(world, 0);
+  const ranks_said all = said_after(
+      e, test_support::maker_of<Optimizer>(options), 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+        for (std::size_t t = 0; t < e.steps(); ++t) {
+          std::vector<std::uint8_t> mask = e.masks[t];
+          const auto first = mask.begin() + 17;
+          const auto change = std::adjacent_find(first, first + 9000, std::not_equal_to<>());
+          REQUIRE(change != first + 9000);
+          if (rank == 1 && t >= when) std::swap(*change, *std::next(change));
+          run.set_mask(mask);
+          mine.set_gradient(e.gradients[t][rank]);
+          const std::string said = said_by_step(run, mine, e.rates[t]);
+          if (said.empty()) continue;
+          step[rank] = t + 1;
+          return said;
+        }
+        return std::string();
+      });
+  CAPTURE(all);
+  CHECK(all.all_say(step[0] == 0
+                        ? ""
+                        : "slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); "
+                          "explicit_mask must be given the same mask on all ranks, and what a sparsifier "
+                          "selects must not depend on the rank"));
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("parted ranks: masks that differ are found in the first step, and by the next comparison") {
+  using communicator = slamb::thread_communicator;
+  using optimizer = slamb::slamb<communicator, slamb::explicit_mask>;
+  const auto all_at = [](std::size_t t) { return std::vector<std::size_t>(world, t); };
+  CHECK(mask_told_at<optimizer>({.dense_below = 100}, 0) == all_at(1));
+  CHECK(mask_told_at<optimizer>({.dense_below = 100, .compare_every = 3}, 3) == all_at(6));
+  CHECK(mask_told_at<optimizer>({.dense_below = 100, .compare_every = 0}, 0) == all_at(0));
+  CHECK(mask_told_at<optimizer>({.dense_below = 9001}, 0) == all_at(0));  // the tensor is exchanged whole
 }
 
 TEST_CASE("parted ranks: without comparisons of parameters ranks may start from different ones, and nothing else") {
@@ -450,6 +557,8 @@ TEST_CASE("parted ranks: ranks of one node are found too, and all ranks of all n
   check(std::type_identity<slamb::slamb<nodes_of_threads>>{}, {.dense_below = 100}, 4, "step 5: " + of_rates);
   check(std::type_identity<slamb::one_bit_lamb<nodes_of_threads>>{}, {.warm_up = {2}}, 1, "step 2: " + of_rates);
   check(std::type_identity<slamb::one_bit_lamb<nodes_of_threads>>{}, {.warm_up = {2}}, 6, "step 7: " + of_rates);
+  check(std::type_identity<slamb::zero_one_adam<nodes_of_threads>>{}, {.variance_schedule = {.freeze_step = 100}}, 4,
+        "step 5: " + of_rates);
 }
 
 TEST_CASE("parted ranks: ranks that part in the same way in all nodes are found") {
@@ -517,6 +626,95 @@ TEST_CASE("parted ranks: a device that runs behind refuses all steps until the h
       "step 8: slamb: ranks differ in the learning rates or the parameters of step 3, which has not been taken "
       "(rank 0 and rank 1); step() must be given the same learning rates on all ranks"));
   CHECK(wrong == std::vector<std::string>(world));
+}
+
+namespace {
+
+/// What ranks on a device say, and when, if rank 1 has another mask in step `when`, or is given another rate.
+template <class Optimizer>
+ranks_said said_on_device(const typename Optimizer::options_type& options, std::size_t when, bool alters_mask) {
+  const experiment e = small_experiment(20);
+  ranks_said all(world);
+  slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    made_optimizer run(Optimizer(mine.parameters(), options, std::move(communicator)));
+    std::vector<float> before;
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      const bool is_other = rank == 1 && t == when;
+      std::vector<std::uint8_t> mask = e.masks[t];
+      if (is_other && alters_mask) std::ranges::swap(*std::ranges::find(mask, 0), *std::ranges::find(mask, 1));
+      run.set_mask(mask);
+      mine.set_gradient(e.gradients[t][rank]);
+      if (t == when) before = mine.values();
+      std::string said = said_by([&] { run.step(is_other && !alters_mask ? 0.02 : 0.01); });
+      if (t >= when && !same_bits(mine.values(), before)) said += " AND MOVED";
+      if (run.statistics().has_parted != (t >= when && said.empty())) said += " AND has_parted IS WRONG";
+      if (said.empty()) continue;
+      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
+      return;
+    }
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parted ranks: a device finds what differs in sums, in codes and in masks") {
+  using communicator = slamb::thread_communicator;
+  using backend = slamb::interpreted_backend;
+  const std::string of_rates =
+      "step 8: slamb: ranks differ in the learning rates or the parameters of step 3, which has not been taken (rank 0 "
+      "and rank 1); step() must be given the same learning rates on all ranks";
+  using one_bit = slamb::one_bit_lamb<communicator, slamb::sign, backend>;
+  using zero_one = slamb::zero_one_adam<communicator, slamb::sign, backend>;
+  using masked = slamb::slamb<communicator, slamb::explicit_mask, slamb::rescaled_trust_ratio<>, backend>;
+  const ranks_said warming_up = said_on_device<one_bit>({.warm_up = {4}}, 2, false);
+  const ranks_said compressed = said_on_device<one_bit>({.warm_up = {2}}, 2, false);
+  const ranks_said in_first_phase = said_on_device<zero_one>({.variance_schedule = {.freeze_step = 100}}, 2, false);
+  const ranks_said in_masks = said_on_device<masked>({.dense_below = 10, .compare_every = 3}, 2, true);
+  const ranks_said in_first_masks = said_on_device<masked>({.dense_below = 10}, 0, true);
+  const std::string of_masks =
+      "step 8: slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); explicit_mask must "
+      "be given the same mask on all ranks, and what a sparsifier selects must not depend on the rank";
+  CAPTURE(warming_up);
+  CHECK(warming_up.all_say(of_rates));
+  CAPTURE(compressed);
+  CHECK(compressed.all_say(of_rates));
+  CAPTURE(in_first_phase);
+  CHECK(in_first_phase.all_say(of_rates));
+  CAPTURE(in_masks);
+  CHECK(in_masks.all_say(of_masks));
+  CAPTURE(in_first_masks);
+  CHECK(in_first_masks.all_say(of_masks));
+}
+
+TEST_CASE(
+    "parted ranks: where a step overflows on one rank and another is given another rate, all skip it, and go on") {
+  using communicator = slamb::thread_communicator;
+  const experiment e = small_experiment(21);
+  const auto check = [&]<class Optimizer>(std::type_identity<Optimizer>,
+                                          const typename Optimizer::options_type& options) {
+    std::vector<std::vector<float>> reached(world);
+    const ranks_said all = said_after(e, test_support::maker_of<Optimizer>(options), 5,
+                                      [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                        std::vector<float> gradient = e.gradients[5][rank];
+                                        if (rank == 0) gradient[3] = std::numeric_limits<float>::quiet_NaN();
+                                        mine.set_gradient(gradient);
+                                        const std::vector<float> before = mine.values();
+                                        std::string said = said_by([&] { run.step(rank == 1 ? 0.02 : 0.01); });
+                                        if (run.statistics().skipped_steps != 1) said += " NOT SKIPPED";
+                                        if (!same_bits(mine.values(), before)) said += " MOVED";
+                                        said += said_by([&] { take(run, mine, e, rank, 5, e.steps()); });
+                                        reached[rank] = mine.values();
+                                        return said;
+                                      });
+    CAPTURE(all);
+    CHECK(all.all_say(""));
+    for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(reached[0])));
+  };
+  check(std::type_identity<slamb::lamb<communicator>>{}, {});
+  check(std::type_identity<slamb::one_bit_lamb<communicator>>{}, {.warm_up = {2}});
 }
 
 namespace {

@@ -35,8 +35,10 @@ struct step_record {
   std::uint64_t parameters = 0;         ///< a hash of the parameters before step `parameters_before`
   std::uint64_t parameters_before = 0;  ///< 0: of none
   std::uint64_t told = 0;               ///< the fingerprint of the step in which ranks were seen to differ
-  std::uint64_t received = 0;  ///< a hash of some of what this step has received, which all ranks receive alike
-  std::uint32_t has_norm = 0;  ///< last_norm is one
+  std::uint64_t received = 0;     ///< a hash of some of what this step has received, which all ranks receive alike
+  std::uint64_t selection = 0;    ///< a hash of what a sparsifier has selected in step `selected_in`
+  std::uint64_t selected_in = 0;  ///< 0: of none
+  std::uint32_t has_norm = 0;     ///< last_norm is one
 };
 
 // Functions that an executor invokes: trivially copyable, called once, by one thread. One that can be called with (thread,
@@ -99,11 +101,24 @@ struct note_parameters {
   }
 };
 
+/// Notes a sum over all that is not selected, for the fingerprint of the step that has begun.
+struct note_selection {
+  step_record* record;
+  const double* sum;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->parted != 0) return;  // what it was when ranks parted is still to be compared
+    record->selection = detail::bits_of(*sum);
+    record->selected_in = record->taken + 1;
+  }
+};
+
 /// Of all that ranks must have alike in the step that has begun. That of a node whose ranks have parted is another than those of
 /// other nodes.
 SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record) {
   const bool has_parameters = record.parameters_before == record.taken + 1;
-  const std::uint64_t all = detail::hash_with(record.history, has_parameters ? record.parameters : 0);
+  std::uint64_t all = detail::hash_with(record.history, has_parameters ? record.parameters : 0);
+  if (record.selected_in == record.taken + 1) all = detail::hash_with(all, record.selection);
   return record.node_parted == 0 ? all : detail::hash_with(all, record.node_parted);
 }
 

@@ -22,25 +22,27 @@ namespace slamb {
 /// The most elements that are sent at any one step, of tensors that are exchanged whole or as the sparsifier says.
 template <class Sparsifier>
 std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const segment> tensors) {
-  std::uint64_t payload = 1;  // which carries the news of an overflow
+  std::uint64_t payload = 1;  // of which some is always sent
   for (const segment& s : tensors) payload += s.dense ? s.size : largest_payload_of(sparsifier, s.size);
   return payload;
 }
 
-/// Finds where each tile's selected elements go, and returns the part of `room` that they take; at least one element, to
-/// carry the news of an overflow. Of a payload that is constant but for a few elements it is all of `room` where finding the
+/// Finds where each tile's selected elements go, and returns the part of `room` that they take, at least one element; where it is
+/// time for that, ranks compare what is selected in the exchange that follows. Of a payload that is constant but for a few elements it is all of `room` where finding the
 /// size would take waiting; then the pass that packs it sets what is left free to 0, by payload_view::room.
 template <class Sparsifier, class Base, class Selection>
 std::span<float> place_payload(Base& base, const Selection& selection, std::span<std::uint64_t> tile_first,
                                std::span<float> room) {
   if constexpr (!Base::executor_type::is_synchronous && bool(Sparsifier::payload_is_constant)) {
     base.executor.place_payload_in(base.view(), selection, tile_first, room.size(), &base.record()->refused);
+    base.compared.note_selection(base, selection, tile_first);
     return room;
   }
   const std::uint64_t size = base.executor.place_payload(base.view(), selection, tile_first, base.ranks.base());
   if (size > room.size())
     throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                 std::to_string(room.size()) + " are selected at any step");
+  base.compared.note_selection(base, selection, tile_first);
   const std::span<float> sent = room.first(std::max<std::uint64_t>(size, 1));
   if (size == 0) base.executor.write(sent.data(), 0.0F);
   return sent;

@@ -6,6 +6,7 @@
 #include "slamb/core/element.hpp"
 #include "slamb/core/pass.hpp"
 #include "slamb/core/real.hpp"
+#include "slamb/core/selected_pass.hpp"
 
 namespace slamb {
 
@@ -47,31 +48,58 @@ struct sum_of_variance : pass_without_constants {
   }
 };
 
-/// Σ h² over all elements, where h is 24 bits of a hash of an element's parameter, position and tensor: which parameters there
-/// are, and where. Another in one element gives another sum but for one case in 2^24; in many, in practice always.
-struct fingerprint_of_parameters {
-  static constexpr unsigned reads = stream::parameter | stream::position;
-  static constexpr unsigned writes = 0;
-  static constexpr int sums = 1;
+/// 24 bits of a hash of a word, one to one in the word but for the 8 that are left out.
+template <class Word>
+SLAMB_ELEMENT auto hashed_to_24_bits(Word h) {
+  h = h + (h << 11);
+  h = h ^ (h >> 15);
+  h = h + (h << 5);
+  h = h ^ (h >> 13);
+  h = h + (h << 17);
+  h = h ^ (h >> 16);
+  return h >> 8;
+}
 
+/// What tells elements of all tensors apart: their place in a tensor (modulo 2^24), and the tensor.
+struct hash_of_place {
   struct salt {
     std::uint32_t of_tensor;
   };
   SLAMB_HOST_DEVICE static salt constants(std::uint32_t segment) { return {(segment + 1) * 0x9E3779B9U}; }
 
+  template <class Real>
+  SLAMB_ELEMENT static word_of<Real> of(const element<Real>& e, const salt& constants) {
+    const word_of<Real> place = as_word(e.position) ^ word_of<Real>(constants.of_tensor);
+    return place + (place << 7) + (place >> 9);
+  }
+};
+
+/// Σ h² over all elements, where h is 24 bits of a hash of an element's parameter and place: which parameters there are, and
+/// where. Another in one element gives another sum but for one case in 2^24; in many, in practice always.
+struct fingerprint_of_parameters : hash_of_place {
+  static constexpr unsigned reads = stream::parameter | stream::position;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 1;
+
   template <class Real, class Sums>
   SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& results) const {
-    using word = word_of<Real>;
-    const word place = as_word(e.position) ^ word(constants.of_tensor);
-    word h = as_word(e.parameter) ^
-             (place + (place << 7) + (place >> 9));  // one to one in the parameter, as all that follows
-    h = h + (h << 11);
-    h = h ^ (h >> 15);
-    h = h + (h << 5);
-    h = h ^ (h >> 13);
-    h = h + (h << 17);
-    h = h ^ (h >> 16);
-    results.add_square(0, to_real(h >> 8));
+    results.add_square(0, to_real(hashed_to_24_bits(as_word(e.parameter) ^ of(e, constants))));
+  }
+};
+
+/// The same of the places alone, over what is not selected: selected passes sum nothing else.
+struct fingerprint_of_unselected : hash_of_place {
+  static constexpr unsigned reads = stream::position;
+  static constexpr unsigned writes = 0;
+  static constexpr unsigned packs = 0;
+  static constexpr bool receives = false;
+  static constexpr bool needs_freshness = false;
+  static constexpr int sums = 1;
+
+  template <class Real, class Mask, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const salt& constants,
+                                Sums& results) const {
+    results.add_square(0, to_real(hashed_to_24_bits(of(e, constants))));
   }
 };
 

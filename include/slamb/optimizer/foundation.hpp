@@ -70,7 +70,7 @@ class foundation {
                 "are for the device too");
 #endif
 
-  /// @param compare_every  steps; 0: parameters are not compared
+  /// @param compare_every  steps; 0: neither parameters nor what is selected are compared
   foundation(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
              any_communicator<stream_type> communicator, Backend backend)
       : tensors((backend.validate(), parameters), weight_decay,
@@ -78,13 +78,13 @@ class foundation {
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
         rates(tensors),
-        backend_(std::move(backend)),
-        comparison_(compare_every) {
+        compared(compare_every),
+        backend_(std::move(backend)) {
     require_rank(ranks.rank(), ranks.size());
     rates.plan(memory);
     scalars_ = memory.plan<adam_scalars>("scalars", 1);
     record_ = memory.plan<step_record>("scalars", 1);
-    header_ = memory.plan<float>("scalars", has_peers() ? sum_header::floats : 0);
+    compared.plan(*this);
     momentum_ = memory.plan<float>("momentum", tensors.state_elements());
     variance_ = memory.plan<float>("variance", tensors.state_elements());
   }
@@ -129,47 +129,13 @@ class foundation {
     rates.start(memory, executor);
   }
 
-  /// Before a step begins. In the first, and in the first after the state or the parameters have been replaced, ranks compare
-  /// what they must have alike, by one small collective: they may be at different steps, and call different collectives in them.
-  /// Later it rides with what they exchange; the parameters become part of that in every step for which `comparison_` says so.
-  ///
-  /// @param are_equal  are_equal(): whether ranks must have equal parameters before this step
-  /// @throws disagreement_error, on every rank
-  template <class AreEqual>
-  void compare_before_step(const AreEqual& are_equal) {
-    if (!has_peers() || is_captured()) return;
-    if constexpr (!executor_type::is_synchronous)
-      if (comparison_.has_parted(*this)) throw_difference(are_equal());
-    if (comparison_.is_first()) return require_alike(are_equal());
-    if (comparison_.is_due() && are_equal()) note_sum_of_parameters();
-  }
-
-  /// A state is about to be loaded: ranks compare what they have before the next step, also if loading fails on some.
-  void compare_next() noexcept { comparison_.compare_next(); }
-
-  /// What ranks have on a device, where all of them call and wait.
-  /// @throws disagreement_error, on every rank, if ranks have been seen to differ
-  template <class AreEqual>
-  void require_unparted_behind(const AreEqual& are_equal) {
-    if constexpr (!executor_type::is_synchronous)
-      if (has_peers() && !is_captured() && read(&record()->parted) != 0) throw_difference(are_equal());
-  }
-
-  /// After what a step has exchanged.
-  /// @throws disagreement_error, on every rank, if ranks have been seen to differ, as far as that is known without waiting
-  template <class AreEqual>
-  void require_unparted(const AreEqual& are_equal) {
-    if constexpr (executor_type::is_synchronous)
-      if (record()->parted != 0) throw_difference(are_equal());
-  }
-
   /// Calls replace(buffer), with a buffer that is there for as long, to replace the parameters on all ranks by the same; they are
   /// compared in the next step.
   template <class Replace>
   void replace_parameters(const Replace& replace) {
     if (!has_peers()) return;
-    forget_difference();
-    comparison_.compare_next();  // also if it fails on some ranks
+    compared.forget_difference(*this);
+    compared.compare_next();  // also if it fails on some ranks
     constexpr std::uint64_t largest = 1U << 20U;
     arena room;
     const region<float> buffer = room.plan<float>(
@@ -178,13 +144,23 @@ class foundation {
     executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
     replace(room.view(buffer));
     executor.wait(ranks.base());
+    compared.note_equal_parameters();
   }
 
   /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
   /// scalars are set; then invokes `more`.
   template <trust_ratio TrustRatio, class Options, class... More>
   void begin_step(const Options& options, double gradient_scale, const More&... more) {
-    begin_fingerprint(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
+    begin_history(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
+  }
+  /// The part of that by which ranks compare themselves: the steps before, and the rates that have been set.
+  template <class... More>
+  void begin_history(double gradient_scale = 1.0, const More&... more) const {
+    bool has_begun = false;
+    rates.store(memory, executor, record(), [&](const store_rates& some) {
+      if (std::exchange(has_begun, true)) return executor.invoke(some);
+      executor.invoke(::slamb::begin_step{record(), gradient_scale}, some, more...);
+    });
   }
 
   /// Ends the step: it has been taken, or it has been refused and is skipped.
@@ -192,7 +168,7 @@ class foundation {
   bool end_step() {
     const bool taken = !is_known_to_be_refused();
     executor.invoke(::slamb::end_step{record()});
-    if (!is_captured()) comparison_.end_step();
+    compared.end_step(is_captured());
     is_captured() ? count_.lose() : count_.add_unknown();
     if constexpr (executor_type::is_synchronous) count_.know(steps());
     return taken;
@@ -200,7 +176,7 @@ class foundation {
   /// Ends a step that is taken, whatever has been seen in it: nothing has to be found out.
   void end_taken_step() {
     executor.invoke(::slamb::end_step{record()});
-    if (!is_captured()) comparison_.end_step();
+    compared.end_step(is_captured());
     is_captured() ? count_.lose() : count_.add_taken();
   }
   /// Whether the last step was taken. Waits.
@@ -238,6 +214,9 @@ class foundation {
     return count_.holds_at_next(holds, [this] { return steps(); });
   }
 
+  /// How many steps had been taken when this optimizer was constructed, or when a state was last restored.
+  std::uint64_t first_taken() const noexcept { return first_taken_; }
+
   /// Reads how many of the steps so far have been taken, and does not wait.
   void read_steps_later(late_steps& late) const { executor.read_later(&record()->taken, late); }
   /// Knows what has been read: `this_step` then does not wait. Waits for the steps before the reading alone.
@@ -252,6 +231,9 @@ class foundation {
     if (is_captured())
       throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
   }
+
+  /// Whether there are other ranks, of this node or of others.
+  bool has_peers() const { return ranks.size() > 1 || ranks.local_size() > 1; }
 
   /// Whether what is enqueued is captured into a graph.
   bool is_captured() const {
@@ -342,11 +324,12 @@ class foundation {
 
   /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
   void start_from_saved() {
-    forget_difference();
+    compared.forget_difference(*this);
     executor.invoke(::slamb::begin_step{record(), 1.0});
     executor.write(&record()->has_norm, std::uint32_t{0});
-    count_.know(steps());
-    comparison_.compare_next();
+    first_taken_ = steps();
+    count_.know(first_taken_);
+    compared.compare_next();
   }
 
   /// The same in place of all phases so far, once a state has been restored.
@@ -381,141 +364,21 @@ class foundation {
   learning_rates rates;
   arena memory;
   local_reduction local;
+  comparison<stream_type> compared;  ///< with the other ranks
 
  private:
-  static constexpr const char* of_one_run =
-      "load states that were saved after the same step of the same run, on all ranks or on none";
-
-  bool has_peers() const { return ranks.size() > 1 || ranks.local_size() > 1; }
-
-  // Σ h² of the parameters' fingerprints: `sums` [tiles].
-  void sum_parameters() const {
-    model_view model = view();
-    model.refused = nullptr;  // a step that failed may have been refused before
-    executor.run(fingerprint_of_parameters{}, model, all_tiles(), sums());
-  }
-
-  void forget_difference() {
-    executor.write(&record()->parted, std::uint32_t{0});
-    executor.write(&record()->node_parted, std::uint32_t{0});
-    executor.write(&record()->parameters_before, std::uint64_t{0});
-    comparison_.forget();
-  }
-
-  // What ranks must have alike before a step, each as a function that describes it, in an order in which each comparison makes
-  // sense after those before it.
-  void describe_step(agreement& facts) const {
-    facts.add_word("the number of the step that they take", steps() + 1, of_one_run);
-    facts.add_word("whether their parameters are equal before this step", has_equal_parameters_ ? 1 : 0, of_one_run);
-  }
-  void describe_rates(agreement& facts) const {
-    const std::vector<double> of_group = rates.read(executor, ranks.base());
-    for (std::size_t i = 0; i < of_group.size(); ++i)
-      if (rates.has_tensors(i))
-        facts.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
-                        "step() must be given the same learning rates on all ranks");
-  }
-  void describe_parameters(agreement& facts) const {
-    sum_parameters();
-    executor.template visit_segments<fingerprint_of_parameters::sums>(
-        tensors.first_tiles(), 0, tensors.segments().size(), sums(), ranks.base(),
-        [&facts](std::size_t i, const double* sum) {
-          facts.add_hash("the parameters of tensor " + std::to_string(i), detail::bits_of(*sum),
-                         "start all ranks with the same: broadcast_parameters() gives them those of one");
-        });
-  }
-  void describe_lineage(agreement& facts) const {
-    facts.add_hash(
-        "what they have done and received in the steps before", read(&record()->lineage),
-        "load states that were saved after the same step of the same run; if none was loaded, a collective of the "
-        "Communicator has left other bits on one rank than on another");
-  }
-
-  // Of a step that a device has refused some steps ago.
-  void describe_told(agreement& facts) const {
-    facts.add_hash(
-        "the learning rates or the parameters of step " + std::to_string(steps() + 1) + ", which has not been taken",
-        read(&record()->told), "step() must be given the same learning rates on all ranks");
-  }
-
-  // By sums of fingerprints alone, with nothing behind their headers. Waits.
-  // @throws disagreement_error, on every rank
-  void require_alike(bool has_equal_parameters) {
-    if (has_equal_parameters && comparison_.compares_parameters())
-      note_sum_of_parameters();
-    else
-      executor.invoke(note_word{record(), has_equal_parameters ? 1U : 2U});
-    begin_fingerprint();
-    const std::span<float> header = memory.view(header_);
-    const auto stream = executor.stream();
-    if (ranks.local_size() > 1) {
-      executor.invoke(write_sum_header{record(), header.data(), true});
-      ranks.reduce_locally(header, stream);
-      executor.invoke(
-          read_local_sum_header{record(), header.data(), ranks.local_size(), ranks.rank(), ranks.size() == 1});
-    }
-    if (ranks.size() > 1) {
-      executor.invoke(write_sum_header{record(), header.data(), true});
-      ranks.all_reduce_sum_with_header(header, header.size(), stream);
-      executor.invoke(read_sum_header{record(), header.data(), ranks.size(), false});
-    }
-    if (read(&record()->parted) != 0) throw_difference(has_equal_parameters);
-    if (read(&record()->refused) == 0)
-      comparison_.end_first();  // else a rank has no usable rate, and the step will not happen
-  }
-
-  void note_sum_of_parameters() const {
-    sum_parameters();
-    executor.add_up({sums(), tensors.tiles().size()}, sums());
-    executor.invoke(note_parameters{record(), sums()});
-  }
-
-  // As a step does that begins with the rates that have been set.
-  template <class... More>
-  void begin_fingerprint(double gradient_scale = 1.0, const More&... more) const {
-    bool has_begun = false;
-    rates.store(memory, executor, record(), [&](const store_rates& some) {
-      if (std::exchange(has_begun, true)) return executor.invoke(some);
-      executor.invoke(::slamb::begin_step{record(), gradient_scale}, some, more...);
-    });
-  }
-
-  // Ranks have seen that they differ, and find in what.
-  [[noreturn]] void throw_difference(bool has_equal_parameters) {
-    has_equal_parameters_ = has_equal_parameters;
-    forget_difference();
-    const allocator room = allocator_of(backend_);
-    const host_ranks all(ranks.base(), executor, room);
-    const auto require_same = [this, &all](auto describe) {
-      agreement facts("", 0);
-      (this->*describe)(facts);
-      facts.require(all.all());
-    };
-    require_same(&foundation::describe_step);
-    require_same(&foundation::describe_rates);
-    if (has_equal_parameters && comparison_.compares_parameters()) require_same(&foundation::describe_parameters);
-    require_same(&foundation::describe_lineage);
-    require_same(&foundation::describe_told);
-    throw communicator_error(
-        "slamb: ranks agree on all that they have, but not on the fingerprints of it that the Communicator has brought "
-        "them: "
-        "its collectives change what they carry");
-  }
-
   Backend backend_;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;
   region<adam_scalars> scalars_;
   region<step_record> record_;
-  region<float> header_;  // of a sum of nothing
   region<float> momentum_;
   region<float> variance_;
   region<double> sums_;
   phase_log phases_;
   step_count count_;
-  comparison<stream_type> comparison_;
-  bool has_equal_parameters_ = true;  // where ranks find in what they differ
+  std::uint64_t first_taken_ = 0;
 };
 
 }  // namespace slamb

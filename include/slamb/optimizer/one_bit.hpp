@@ -88,8 +88,6 @@ class one_bit_recipe final : public stepping<Backend> {
     base_.enter_phase("warm-up");
   }
 
-  void synchronize_parameters() override {}  // they are the same on all ranks after every step
-
   statistics report(bool with_norms) const override {
     statistics all = base_.report(with_norms);
     all.warm_up = {warm_up_end_, warm_up_.variance_ratio};

@@ -45,7 +45,8 @@ struct slamb_options {
   std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
+  std::uint64_t compare_every =
+      100;  ///< ranks compare parameters and masks in the first step and every so many; 0: never
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -110,15 +111,18 @@ class slamb_recipe final : public stepping<Backend> {
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
   }
 
-  void synchronize_parameters() override {
-    base_.parts.require_closed("synchronize_parameters()");
-    base_.require_unparted_behind([this] { return !parameters_differ(); });
+  void average() override {
+    base_.compared.require_unparted_behind(base_, this->are_equal());
     average_parameters(base_, room());
   }
 
-  // From the first step on, but for averagings.
+  // From the first step on, but in the step after an averaging: not one of another run's interval, before its state was loaded.
   bool parameters_differ() override {
-    return base_.ranks.size() > 1 && base_.holds_at_this_step([](std::uint64_t t) { return t > 1; }, "");
+    const auto after_averaging = [this, first = base_.first_taken()](std::uint64_t t) {
+      return t - 1 > first && options_.local_steps > 0 && interval()(t - 1);
+    };
+    return base_.ranks.size() > 1 &&
+           base_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
   }
 
   statistics report(bool with_norms) const override { return base_.report(with_norms); }
@@ -180,10 +184,13 @@ class slamb_recipe final : public stepping<Backend> {
                        base_.not_finite());
   }
 
+  // H > 0: after which steps parameters are averaged.
+  every interval() const noexcept { return {static_cast<std::uint64_t>(options_.local_steps)}; }
+
   bool averages_now() {
     return options_.local_steps > 0 &&
            base_.holds_at_this_step(
-               every{static_cast<std::uint64_t>(options_.local_steps)},
+               interval(),
                "it averages the parameters at steps of its own choice; set local_steps = 0, and call "
                "synchronize_parameters() yourself");
   }

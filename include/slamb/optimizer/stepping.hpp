@@ -86,7 +86,13 @@ class stepping : public recipe {
           "ended");
     if (!parameters_differ()) return evaluate();
     evaluate_on_average(
-        base_, base_.memory_source(), [this] { synchronize_parameters(); }, evaluate);
+        base_, base_.memory_source(), [this] { average(); }, evaluate);
+  }
+
+  void synchronize_parameters() final {
+    base_.parts.require_closed("synchronize_parameters()");
+    average();
+    if (!base_.is_captured()) base_.compared.note_equal_parameters();
   }
 
   void give_up_step() noexcept final { base_.parts.close(); }
@@ -105,7 +111,7 @@ class stepping : public recipe {
 
   void load_state(const byte_source& from, const restore_options& options) final {
     base_.parts.require_closed("load_state()");
-    base_.compare_next();
+    base_.compared.compare_next();  // also if it fails on some ranks
     restore_parts(
         base_.executor, kind(), base_.ranks.base(), from, options,
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
@@ -124,6 +130,12 @@ class stepping : public recipe {
   virtual void finish() = 0;
   /// Whether parameters may differ between ranks, so that synchronize_parameters() has something to do: the same on all ranks.
   virtual bool parameters_differ() { return false; }
+  /// The same as a function, for those who ask only where they have to.
+  auto are_equal() {
+    return [this] { return !parameters_differ(); };
+  }
+  /// Makes the parameters their mean over ranks, where they may differ.
+  virtual void average() {}
   /// Whose states it saves and loads.
   virtual state_kind kind() const noexcept = 0;
   /// What lasts: calls part(name, bytes, state_part) for each part of the state, the foundation's first.
@@ -153,13 +165,9 @@ class stepping : public recipe {
 
   void reduce_and_finish() {
     base_.local.reduce(base_);
-    base_.require_unparted([this] { return !parameters_differ(); });  // in the only node that there is
+    base_.compared.require_unparted(base_, are_equal());  // in the only node that there is
     finish();
-    base_.require_unparted([this] { return !parameters_differ(); });
-  }
-
-  void compare_before_step() {
-    base_.compare_before_step([this] { return !parameters_differ(); });
+    base_.compared.require_unparted(base_, are_equal());
   }
 
   void send_ready() {
@@ -182,7 +190,7 @@ class stepping : public recipe {
     base_.parts.require_closed("step()");
     require_usable("step()");
     base_.rates.set(rates);
-    compare_before_step();
+    base_.compared.compare_before_step(base_, are_equal());
     begin();
     reduce_and_finish();
   }
@@ -194,7 +202,7 @@ class stepping : public recipe {
     base_.rates.set(rates);
     base_.parts.open(base_.tensors, bucket_bytes_, base_.executor.stream());
     close_if_it_throws([this] {
-      compare_before_step();
+      base_.compared.compare_before_step(base_, are_equal());
       begin();
     });
   }

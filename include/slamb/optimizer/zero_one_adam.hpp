@@ -96,9 +96,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void step(const learning_rates_at& /*rates*/) override { refuse_rates("step()"); }
   void begin_step(const learning_rates_at& /*rates*/) override { refuse_rates("begin_step()"); }
 
-  void synchronize_parameters() override {
-    base_.parts.require_closed("synchronize_parameters()");
-    base_.require_unparted_behind([this] { return !parameters_differ(); });
+  void average() override {
+    base_.compared.require_unparted_behind(base_, this->are_equal());
     if (parameters_differ()) average_parameters(base_, base_.floats_of(buffer_));
   }
   bool parameters_differ() override {

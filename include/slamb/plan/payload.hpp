@@ -48,7 +48,7 @@ class payload_plan {
       return sum_over([s = sparsifier_.at(t)](const coordinate& c) { return detail::selected_of(s, c); });
   }
 
-  /// The most that is sent at any step, with the element that carries the news of an overflow.
+  /// The most that is sent at any step, at least one element.
   std::uint64_t largest() const {
     return 1 + sum_over([this](const coordinate& c) { return largest_payload_of(sparsifier_, c.tensor_size); });
   }
