@@ -34,10 +34,14 @@ struct step_record {
   std::uint64_t history = 0;  ///< the same with the rates of this step
   std::uint64_t parameters = 0;         ///< a hash of the parameters before step `parameters_before`
   std::uint64_t parameters_before = 0;  ///< 0: of none
-  std::uint64_t told = 0;               ///< the fingerprint of the step in which ranks were seen to differ
+  std::uint64_t of_node = 0;            ///< the same, where only the ranks of this node have equal parameters
+  std::uint64_t of_node_before = 0;
+  std::uint64_t told = 0;         ///< the fingerprint of the step in which ranks were seen to differ
   std::uint64_t received = 0;     ///< a hash of some of what this step has received, which all ranks receive alike
   std::uint64_t selection = 0;    ///< a hash of what a sparsifier has selected in step `selected_in`
   std::uint64_t selected_in = 0;  ///< 0: of none
+  std::uint64_t payload = 0;      ///< a hash of all that was received in step `payload_of`
+  std::uint64_t payload_of = 0;   ///< 0: of none
   std::uint32_t has_norm = 0;     ///< last_norm is one
 };
 
@@ -94,10 +98,23 @@ struct begin_step {
 struct note_parameters {
   step_record* record;
   const double* sum;
+  bool only_in_node = false;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    record->parameters = detail::bits_of(*sum);
-    record->parameters_before = record->taken + 1;
+    (only_in_node ? record->of_node : record->parameters) = detail::bits_of(*sum);
+    (only_in_node ? record->of_node_before : record->parameters_before) = record->taken + 1;
+  }
+};
+
+/// Notes a sum over all that has been received in the step that has begun, for the fingerprint of the step after it.
+struct note_payload {
+  step_record* record;
+  const double* sum;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->refused != 0) return;
+    record->payload = detail::bits_of(*sum);
+    record->payload_of = record->taken + 1;
   }
 };
 
@@ -115,10 +132,13 @@ struct note_selection {
 
 /// Of all that ranks must have alike in the step that has begun. That of a node whose ranks have parted is another than those of
 /// other nodes.
-SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record) {
+/// @param in_node  of all that ranks of one node must have alike
+SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record, bool in_node = false) {
   const bool has_parameters = record.parameters_before == record.taken + 1;
   std::uint64_t all = detail::hash_with(record.history, has_parameters ? record.parameters : 0);
   if (record.selected_in == record.taken + 1) all = detail::hash_with(all, record.selection);
+  if (record.payload_of != 0 && record.payload_of == record.taken) all = detail::hash_with(all, record.payload);
+  if (in_node && record.of_node_before == record.taken + 1) all = detail::hash_with(all, record.of_node);
   return record.node_parted == 0 ? all : detail::hash_with(all, record.node_parted);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/error.hpp"
@@ -44,6 +45,41 @@ inline void require_alike_nodes(const summing_ranks& in_node, const summing_rank
       "; all nodes must have equally many, each joined with those of the same rank in other nodes, and sums within a "
       "node "
       "and between nodes must be sums over ranks");
+}
+
+/// Requires that a rank has the same as the first of its node, where nodes may differ.
+///
+/// @param of_tensor  [tensors] a hash of this rank's parameters
+/// @throws disagreement_error, on every rank of every node
+inline void require_alike_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,
+                                   const summing_ranks& all) {
+  constexpr std::size_t pieces = 4;  // of 16 bits, which a float holds exactly
+  const auto piece = [of_tensor](std::size_t i) {
+    return static_cast<float>((of_tensor[i / pieces] >> (16 * (i % pieces))) & 0xFFFFU);
+  };
+  std::vector<float> of_first(of_tensor.size() * pieces, 0.0F);
+  if (in_node.rank == 0)
+    for (std::size_t i = 0; i < of_first.size(); ++i) of_first[i] = piece(i);
+  in_node.all_reduce_sum(of_first);
+  std::size_t same = 0;
+  while (same < of_first.size() && of_first[same] == piece(same)) ++same;
+
+  // The tensor in which each rank differs, as two halves; 0: none.
+  const std::uint64_t number = same == of_first.size() ? 0 : same / pieces + 1;
+  std::vector<float> of_ranks(static_cast<std::size_t>(all.size) * 2, 0.0F);
+  of_ranks[static_cast<std::size_t>(all.rank) * 2] = static_cast<float>(number & 0xFFFFU);
+  of_ranks[static_cast<std::size_t>(all.rank) * 2 + 1] = static_cast<float>(number >> 16U);
+  all.all_reduce_sum(of_ranks);
+  for (std::size_t rank = 0; 2 * rank < of_ranks.size(); ++rank) {
+    const auto found = static_cast<std::uint64_t>(of_ranks[2 * rank] + 65536.0F * of_ranks[2 * rank + 1]);
+    if (found == 0) continue;
+    meet_before_throwing(all);
+    throw disagreement_error(
+        "slamb: ranks of a node differ in the parameters of tensor " + std::to_string(found - 1) + ": rank " +
+        std::to_string(rank) +
+        " has others than the first rank of its node; ranks of a node must load the same state, and "
+        "start with the same parameters");
+  }
 }
 
 }  // namespace slamb

@@ -63,7 +63,13 @@ class payload_exchange {
   /// Refuses the step, on all ranks, if any has seen what is not finite.
   ///
   /// @param lost  [payload] nothing is lost: left alone
-  void exchange(std::span<float> payload, float* /*lost*/, Base& base) const { all_reduce_or_refuse(payload, base); }
+  void exchange(std::span<float> payload, float* /*lost*/, Base& base) const {
+    exchange(payload, payload.size(), base);
+  }
+  /// @param whole  floats of the payload of which this is the first part; what is behind it has been exchanged before
+  void exchange(std::span<float> payload, std::uint64_t whole, Base& base) const {
+    all_reduce_or_refuse(payload, whole, base);
+  }
 };
 
 /// The payload as a signal; it becomes its mean, and what encoding lost of this rank's is added or put aside.
@@ -117,6 +123,8 @@ class payload_exchange<Compressor, Base> {
 
   static float scale(const Base& /*base*/) noexcept { return 1.0F; }
 
+  /// The same, with what encoding lost added to the mean. Nothing of a payload in few bits is exchanged before.
+  void exchange(std::span<float> payload, std::uint64_t /*whole*/, Base& base) { exchange(payload, nullptr, base); }
   /// @param lost  [payload] receives what encoding lost of this rank's payload; null: it is added to the mean
   void exchange(std::span<float> payload, float* lost, Base& base) {
     if (base.ranks.size() == 1) {

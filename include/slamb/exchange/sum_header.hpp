@@ -35,12 +35,13 @@ struct sum_header {
 /// Writes the header of this rank.
 struct write_sum_header {
   const step_record* record;
-  float* header;  ///< [sum_header::floats]
-  bool tells;     ///< of what is not finite
+  float* header;         ///< [sum_header::floats]
+  bool tells;            ///< of what is not finite
+  bool in_node = false;  ///< for a sum within a node
 
   SLAMB_HOST_DEVICE void operator()() const {
     const float nan = as_real(std::uint32_t{0x7FC00000U});
-    const std::uint64_t fingerprint = fingerprint_of(*record);
+    const std::uint64_t fingerprint = fingerprint_of(*record, in_node);
     for (std::size_t i = 0; i < sum_header::floats; ++i) header[i] = 0.0F;
     for (std::size_t i = 0; i < sum_header::bytes; ++i)
       header[sum_header::first_byte + i] = sum_header::byte_of(fingerprint, i);
@@ -67,12 +68,14 @@ struct told_by_header {
 };
 
 /// Reads the sum of all ranks' headers: refuses the step if any rank has seen what is not finite, or else if ranks have parted. A
-/// node that has parted is told before an overflow, for its ranks do not know the same.
+/// node that has parted is told before an overflow, for its ranks do not know the same. Notes some of the payload.
 struct read_sum_header {
   step_record* record;
   const float* header;  ///< [sum_header::floats], and the payload behind it
   int ranks;
-  bool has_payload;
+  std::uint64_t payload = 0;  ///< floats behind the header that have been summed, maybe by several sums
+
+  static constexpr std::uint64_t noted = 16;
 
   SLAMB_HOST_DEVICE void operator()() const {
     const told_by_header told(fingerprint_of(*record), header, ranks);
@@ -80,8 +83,12 @@ struct read_sum_header {
       note_difference(*record);
     else if (told.overflowed)
       record->refused = 1;
-    // The first float is that of a whole step also where others have been summed before, in a step in parts.
-    if (has_payload) record->received = finite_word(header[sum_header::floats]);
+    // Some of what all have received alike: the first, the last, and some in between.
+    const float* const received = header + sum_header::floats;
+    for (std::uint64_t i = 0; i < noted && i < payload; ++i) {
+      const std::uint64_t at = payload <= noted ? i : i * ((payload - 1) / (noted - 1));
+      record->received = detail::hash_with(record->received, finite_word(received[at]));
+    }
   }
 
   // Ranks may receive different bits of NaN.
@@ -97,7 +104,7 @@ struct read_local_sum_header {
   bool is_only_node;  ///< nobody else has to be told
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const told_by_header told(fingerprint_of(*record), header, ranks);
+    const told_by_header told(fingerprint_of(*record, true), header, ranks);
     if (told.overflowed) record->not_finite = 1;
     if (told.overflowed || told.node_parted || !told.differs) return;
     if (is_only_node)

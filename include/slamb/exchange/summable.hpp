@@ -25,9 +25,10 @@ inline std::span<float> payload_in(std::span<float> buffer) noexcept {
 /// ranks have parted.
 ///
 /// @param payload  [n] floats, maybe none, with those of a `sum_header` in front
+/// @param whole    n, and the floats behind them that have been summed before
 /// @param tells    false: what is not finite is exchanged like all else
 template <class Base>
-void all_reduce_or_refuse(std::span<float> payload, Base& base, bool tells = true) {
+void all_reduce_or_refuse(std::span<float> payload, std::uint64_t whole, Base& base, bool tells = true) {
   if (base.ranks.size() == 1) {
     if (tells) base.executor.invoke(refuse_alone{base.record()});
     return;
@@ -36,7 +37,7 @@ void all_reduce_or_refuse(std::span<float> payload, Base& base, bool tells = tru
   base.executor.invoke(write_sum_header{base.record(), header, tells});
   base.ranks.all_reduce_sum_with_header(std::span<float>(header, sum_header::floats + payload.size()),
                                         sum_header::floats, base.executor.stream());
-  base.executor.invoke(read_sum_header{base.record(), header, base.ranks.size(), !payload.empty()});
+  base.executor.invoke(read_sum_header{base.record(), header, base.ranks.size(), whole});
 }
 
 }  // namespace slamb

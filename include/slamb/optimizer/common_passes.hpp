@@ -87,6 +87,30 @@ struct fingerprint_of_parameters : hash_of_place {
   }
 };
 
+/// The same of the parameters that ranks have in common where their own differ.
+struct fingerprint_of_common : hash_of_place {
+  static constexpr unsigned reads = stream::common | stream::position;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 1;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& results) const {
+    results.add_square(0, to_real(hashed_to_24_bits(as_word(e.common) ^ of(e, constants))));
+  }
+};
+
+/// The same of what has been received, over the first payload plane.
+struct fingerprint_of_payload : hash_of_place {
+  static constexpr unsigned reads = stream::momentum | stream::position;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 1;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& results) const {
+    results.add_square(0, to_real(hashed_to_24_bits(as_word(e.momentum) ^ of(e, constants))));
+  }
+};
+
 /// The same of the places alone, over what is not selected: selected passes sum nothing else.
 struct fingerprint_of_unselected : hash_of_place {
   static constexpr unsigned reads = stream::position;

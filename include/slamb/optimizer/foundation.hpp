@@ -327,6 +327,7 @@ class foundation {
     compared.forget_difference(*this);
     executor.invoke(::slamb::begin_step{record(), 1.0});
     executor.write(&record()->has_norm, std::uint32_t{0});
+    executor.write(&record()->payload_of, std::uint64_t{0});
     first_taken_ = steps();
     count_.know(first_taken_);
     compared.compare_next();

@@ -72,7 +72,7 @@ class local_reduction {
     shares.exchanged = payload_in(all).data();
     base.executor.run(gather_share_of_gradient{{}, 1.0F / static_cast<float>(base.ranks.local_size())}, shares,
                       base.all_tiles());
-    base.executor.invoke(write_sum_header{base.record(), all.data(), true});
+    base.executor.invoke(write_sum_header{base.record(), all.data(), true, true});
     base.ranks.reduce_locally(all, base.executor.stream());
     base.executor.invoke(read_local_sum_header{base.record(), all.data(), base.ranks.local_size(), base.ranks.rank(),
                                                base.ranks.size() == 1});

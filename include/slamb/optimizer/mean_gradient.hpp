@@ -76,7 +76,7 @@ model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool ski
     const tensor_batch sent = base.parts.sent_from(base.tensors);
     base.executor.run(gather_gradient{}, g, {0, sent.tiles.first}, nullptr, not_finite);
     base.parts.join();
-    all_reduce_or_refuse(buffer.first(base.tensors.first_element(sent.first)), base, skip_non_finite);
+    all_reduce_or_refuse(buffer.first(base.tensors.first_element(sent.first)), buffer.size(), base, skip_non_finite);
     g.gradient_is_exchanged = true;
     clip_gradient(g, base, max_norm);
     return g;

@@ -71,6 +71,7 @@ class stepping : public recipe {
     if (root < 0 || root >= base_.ranks.size())
       throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
                                   ", but the ranks are 0 … " + std::to_string(base_.ranks.size() - 1));
+    base_.compared.require_same_root(base_, root);
     base_.replace_parameters(
         [this, root](std::span<float> buffer) { ::slamb::broadcast_parameters(base_, root, buffer); });
     go_on_from_replaced();
@@ -86,11 +87,17 @@ class stepping : public recipe {
           "ended");
     if (!parameters_differ()) return evaluate();
     evaluate_on_average(
-        base_, base_.memory_source(), [this] { average(); }, evaluate);
+        base_, base_.memory_source(),
+        [this] {
+          base_.compared.compare_in_call(base_, comparing_call::with_averaged_parameters, are_equal());
+          average();
+        },
+        evaluate);
   }
 
   void synchronize_parameters() final {
     base_.parts.require_closed("synchronize_parameters()");
+    base_.compared.compare_in_call(base_, comparing_call::synchronize_parameters, are_equal());
     average();
     if (!base_.is_captured()) base_.compared.note_equal_parameters();
   }

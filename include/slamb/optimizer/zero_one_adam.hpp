@@ -97,7 +97,6 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void begin_step(const learning_rates_at& /*rates*/) override { refuse_rates("begin_step()"); }
 
   void average() override {
-    base_.compared.require_unparted_behind(base_, this->are_equal());
     if (parameters_differ()) average_parameters(base_, base_.floats_of(buffer_));
   }
   bool parameters_differ() override {
@@ -140,6 +139,9 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     settle();
     tau_ = base_.this_step(needs_its_number) + 1;  // docs/algorithms/zero_one_adam.md (1)
     refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
+    if (exchange_.is_active(base_))
+      base_.compared.compare_common(base_, is_local_ ? base_.memory.view(common_).data() : nullptr,
+                                    is_local_ && options_.local_schedule.exchanges(local_state_, tau_));
     base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
                                                 exchange_.starts(base_, buffer()));
   }

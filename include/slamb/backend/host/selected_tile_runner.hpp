@@ -127,7 +127,8 @@ void run_packed_tile(const Pass& pass, const model_view& view, const payload_vie
   static_assert(Pass::writes == 0, "slamb: a pass over the payload only takes sums");
   const std::uint64_t first = payload.tile_first[tile_number];
   const std::uint64_t count = payload.tile_first[tile_number + 1] - first;
-  const tile_arrays planes(payload.parameter + first, payload.momentum + first, payload.variance + first);
+  const tile_arrays planes(tile_arrays::at(payload.parameter, first), tile_arrays::at(payload.momentum, first),
+                           tile_arrays::at(payload.variance, first));
   tile_sums<Pass::sums> tile_sum;
   run_elements(pass, pass.constants(view.tiles[tile_number].segment), planes, count, tile_sum);
   for (int i = 0; i < Pass::sums; ++i) sums[i] += tile_sum.sum[i].total();
