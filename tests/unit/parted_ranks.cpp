@@ -573,6 +573,242 @@ TEST_CASE("parted ranks: ranks that part in the same way in all nodes are found"
   }
 }
 
+namespace {
+
+/// Threads' ranks; on rank 1, alter(values) is called on what each sum of at least 1000 floats, or each all_gather, has left.
+class altered_communicator {
+ public:
+  using alteration = std::function<void(std::span<std::byte>)>;
+
+  altered_communicator(slamb::thread_communicator base, alteration of_sums, alteration of_gathers)
+      : base_(std::move(base)), of_sums_(std::move(of_sums)), of_gathers_(std::move(of_gathers)) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    base_.all_reduce_sum(values, stream);
+    if (rank() == 1 && of_sums_ && values.size() >= 1000) of_sums_(std::as_writable_bytes(values));
+  }
+  void all_to_all(std::span<const std::byte> sent, std::span<std::byte> received, slamb::host_stream stream) {
+    base_.all_to_all(sent, received, stream);
+  }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    base_.all_gather(mine, all, stream);
+    if (rank() == 1 && of_gathers_ && all.size() >= 1000) of_gathers_(all);
+  }
+
+ private:
+  slamb::thread_communicator base_;
+  alteration of_sums_, of_gathers_;
+};
+
+/// Trains by collectives that are altered on rank 1 while `is_altered(t)`, t from 1 on; what ranks say, and at which step.
+template <class Optimizer>
+ranks_said said_of_altered(const typename Optimizer::options_type& options,
+                           const std::function<bool(std::size_t t)>& is_altered,
+                           const altered_communicator::alteration& of_sums,
+                           const altered_communicator::alteration& of_gathers) {
+  const experiment e = small_experiment(22, 30);
+  ranks_said all(world);
+  slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    std::size_t t = 0;
+    const auto now = [&](const altered_communicator::alteration& alter) -> altered_communicator::alteration {
+      if (!alter) return {};
+      return [&t, &is_altered, &alter](std::span<std::byte> values) {
+        if (t > 0 && is_altered(t)) alter(values);
+      };
+    };
+    replica mine(e.tensors, e.start);
+    Optimizer run(mine.parameters(), options,
+                  altered_communicator(std::move(communicator), now(of_sums), now(of_gathers)),
+                  test_support::one_thread());
+    for (t = 1; t <= e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t - 1][rank]);
+      const std::string said = said_by([&] { run.step(e.rates[t - 1]); });
+      if (said.empty()) continue;
+      all.of_rank[rank] = "step " + std::to_string(t) + ": " + said;
+      return;
+    }
+  });
+  return all;
+}
+
+const std::string of_collectives = "a collective of the Communicator has left other bits on one rank than on another";
+
+}  // namespace
+
+TEST_CASE("parted ranks: what local steps go on from is compared in their exchanges") {
+  using optimizer = slamb::zero_one_adam<altered_communicator>;
+  const auto alter = [](std::span<std::byte> all) { all[all.size() / 2] ^= std::byte{1}; };
+  const auto in_step_11 = [](std::size_t t) { return t == 11; };
+  const auto said = [&](std::uint64_t compare_every) {
+    return said_of_altered<optimizer>({.compare_every = compare_every,
+                                       .variance_schedule = {.freeze_step = 3},
+                                       .local_schedule = {.scaler = 1, .clipper = 4}},
+                                      in_step_11, {}, alter);
+  };
+  const ranks_said compared = said(6), never = said(0);
+  CAPTURE(compared);
+  CHECK(
+      compared.all_say("step 15: slamb: ranks differ in the parameters of tensor 1 after their last exchange (rank 0 "
+                       "and rank 1); " +
+                       of_collectives));
+  CAPTURE(never);
+  CHECK(never.all_say(""));
+}
+
+TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have left, is compared in the next step") {
+  using optimizer = slamb::slamb<altered_communicator>;
+  const auto zeros = [](std::span<std::byte> values) {
+    std::ranges::fill(values.subspan((slamb::sum_header::floats + 1) * sizeof(float), 100), std::byte{0});
+  };
+  const ranks_said in_sums = said_of_altered<optimizer>({.local_steps = 0, .compare_every = 5},
+                                                        [](std::size_t t) { return t > 1; }, zeros, {});
+  CAPTURE(in_sums);
+  CHECK(in_sums.all_say("step 6: slamb: ranks differ in what they have received in step 5 (rank 0 and rank 1); " +
+                        of_collectives));
+  const auto in_averaging = [sums = 0](std::span<std::byte> values) mutable {
+    if (++sums == 2) values[values.size() / 2 + 2] ^= std::byte{1};  // behind that of the step
+  };
+  const ranks_said averaged = said_of_altered<optimizer>({.local_steps = 10, .compare_every = 5},
+                                                         [](std::size_t t) { return t == 11; }, in_averaging, {});
+  CAPTURE(averaged);
+  CHECK(
+      averaged.all_say("step 12: slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 1); start all "
+                       "ranks with the same: broadcast_parameters() gives them those of one"));
+}
+
+TEST_CASE("parted ranks: states of two runs are told apart where their first tensor never has a gradient") {
+  const auto run_of = [](std::uint64_t seed) {
+    experiment e = small_experiment(seed);
+    for (auto& of_ranks : e.gradients)
+      for (std::vector<float>& gradient : of_ranks) std::fill_n(gradient.begin(), 17, 0.0F);
+    std::fill_n(e.start.begin(), 17, 0.0F);
+    return e;
+  };
+  const experiment e = run_of(23), other = run_of(24);
+  using communicator = slamb::thread_communicator;
+  for (const auto& make : {test_support::maker_of<slamb::lamb<communicator>>({}),
+                           test_support::maker_of<slamb::slamb<communicator>>({.dense_below = 100})}) {
+    const test_support::course one = test_support::train_saving(e, make);
+    const test_support::course two = test_support::train_saving(other, make);
+    const ranks_said all = said_after(e, make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+      run.load_state((rank == 0 ? one : two).at[9][rank].state);
+      mine.set_values(one.at[9][0].values);
+      return said_by_step(run, mine, e.rates[9]);
+    });
+    CAPTURE(all);
+    CHECK(all.all_say(
+        "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); load states "
+        "that were saved after the same step of the same run; if none was loaded, a collective of the Communicator has "
+        "left other bits on one rank than on another"));
+  }
+}
+
+TEST_CASE("parted ranks: calls between steps compare the steps so far, and which call it is") {
+  using communicator = slamb::thread_communicator;
+  using zero_one = slamb::zero_one_adam<communicator>;
+  const experiment e = small_experiment(25, 30);
+  const auto local_steps = test_support::maker_of<zero_one>(
+      {.variance_schedule = {.freeze_step = 3}, .local_schedule = {.scaler = 1, .clipper = 16}});
+  const auto in_one_call = [&](made_optimizer& run, replica& mine, const std::function<void()>& call) {
+    const std::vector<std::byte> state = run.save_state();
+    const std::vector<float> values = mine.values();
+    const std::string said = said_by(call);
+    return run.save_state() == state && same_bits(mine.values(), values) ? said : said + " AND MOVED";
+  };
+  // Steps 21 … 24 are local.
+  const ranks_said steps = said_after(e, local_steps, 20, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+    take(run, mine, e, rank, 20, rank == 1 ? 23 : 22);
+    return in_one_call(run, mine, [&] { run.synchronize_parameters(); });
+  });
+  CAPTURE(steps);
+  CHECK(steps.all_say("slamb: ranks differ in the number of the step that they take: 23 on rank 0, 24 on rank 1; " +
+                      of_one_run));
+  const ranks_said rates = said_after(e, local_steps, 20, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+    for (const double rate : {rank == 1 ? 0.02 : 0.01, 0.01}) run.step(rate);
+    return in_one_call(run, mine, [&] { run.with_averaged_parameters([] {}); });
+  });
+  CAPTURE(rates);
+  CHECK(rates.all_say(
+      "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); load states "
+      "that were saved after the same step of the same run; if none was loaded, a collective of the Communicator has "
+      "left other bits on one rank than on another"));
+  const ranks_said calls = said_after(e, test_support::maker_of<slamb::slamb<communicator>>({}), 5,
+                                      [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                        return in_one_call(run, mine, [&] {
+                                          if (rank == 1)
+                                            run.with_averaged_parameters([] {});
+                                          else
+                                            run.synchronize_parameters();
+                                        });
+                                      });
+  CAPTURE(calls);
+  CHECK(
+      calls.all_say("slamb: ranks differ in the call that they make (rank 0 and rank 1); all ranks must make the same "
+                    "calls in the same order"));
+  const ranks_said roots =
+      said_after(e, test_support::maker_of<slamb::lamb<communicator>>({}), 5,
+                 [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                   return in_one_call(run, mine, [&] { run.broadcast_parameters(rank == 2 ? 1 : 0); });
+                 });
+  CAPTURE(roots);
+  CHECK(
+      roots.all_say("slamb: ranks differ in the rank whose parameters broadcast_parameters() gives to all: 0 on rank "
+                    "0, 1 on rank 2; all ranks must name the same"));
+}
+
+namespace {
+
+/// Four ranks in two nodes, of which rank `altered` has another parameter from step 5 on. What each says, and at which step.
+template <class Optimizer>
+ranks_said said_of_altered_in_nodes(const typename Optimizer::options_type& options, std::size_t altered) {
+  experiment e = make_experiment({{17}, {9000}, {300}}, 26, 4, 16);
+  test_support::use_one_rate(e, 0.01);
+  ranks_said all(4);
+  thread_nodes({2, 2}).run([&](nodes_of_threads communicator, std::size_t rank) {
+    replica mine(e.tensors, e.start);
+    made_optimizer run(Optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread()));
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      if (t == 4 && rank == altered) {
+        std::vector<float> values = mine.values();
+        values[20] = -values[20];
+        mine.set_values(values);
+      }
+      mine.set_gradient(e.gradients[t][rank]);
+      const std::string said = said_by_step(run, mine, e.rates[t]);
+      if (said.empty()) continue;
+      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
+      return;
+    }
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parted ranks: ranks of one node are compared where nodes have parameters of their own") {
+  const auto of_rank = [](const char* step, const char* rank) {
+    return std::string("step ") + step + ": slamb: ranks of a node differ in the parameters of tensor 1: rank " + rank +
+           " has others than the first rank of its node; ranks of a node must load the same state, and start with the "
+           "same parameters";
+  };
+  using sparse = slamb::slamb<nodes_of_threads>;
+  const ranks_said of_1 = said_of_altered_in_nodes<sparse>({.compare_every = 7}, 1);
+  CAPTURE(of_1);
+  CHECK(of_1.all_say(of_rank("7", "1")));
+  const ranks_said of_3 = said_of_altered_in_nodes<sparse>({.compare_every = 3}, 3);
+  CAPTURE(of_3);
+  CHECK(of_3.all_say(of_rank("6", "3")));
+  const ranks_said of_leader = said_of_altered_in_nodes<sparse>({.compare_every = 3}, 2);
+  CAPTURE(of_leader);
+  CHECK(of_leader.all_say(of_rank("6", "3")));
+  const ranks_said never = said_of_altered_in_nodes<sparse>({.compare_every = 0}, 1);
+  CAPTURE(never);
+  CHECK(never.all_say(""));
+}
+
 TEST_CASE("parted ranks: a state that one rank could not load is missed at the next step") {
   const experiment e = small_experiment(16);
   for (const test_support::recipe& r : every_recipe()) {
