@@ -250,10 +250,10 @@ class communicator_checker {
 /// Collective: every rank calls it, with the same `how`. It makes the same calls on all ranks whatever it finds, and tells by
 /// all_reduce_sum what ranks have found: one whose results are right throws as well.
 ///
-/// Ranks whose size() or `how` differ, or of which two have the same rank(), are told so before anything else, as long as an
-/// all_reduce_sum reaches them. A rank whose rank() is not in 0 … size() − 1 makes no collective: it calls `abort(reason)` if the
-/// Communicator has it, and throws. Else the others wait for it until the Communicator's own timeout. The same is true of a rank that
-/// never calls check_communicator, or whose collective throws.
+/// Ranks whose size() or `how` differ, or of which two have the same rank(), are told so before anything else, as long as
+/// all_reduce_sum reaches them. A rank that says it is not one of 0 … size() − 1 makes no collective. It calls `abort(reason)` if
+/// the Communicator has that, and throws. Without `abort` it cannot tell the others: they wait for it until the Communicator's own
+/// timeout. They also do so for a rank that does not call check_communicator.
 ///
 /// @tparam More  element types of which all collectives are checked too that the type has: check_communicator<double>(mine)
 /// @throws communicator_error, on every rank, with a list: rank, collective, size, root, place, and what was found there. Where

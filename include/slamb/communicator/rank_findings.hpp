@@ -159,8 +159,8 @@ class rank_findings {
   std::vector<summed> sums_;
 };
 
-/// Numbers that all ranks must have alike, while they may disagree on how many they are: each rank counts itself at each hexadecimal
-/// digit of each number, in a table whose size depends on nothing.
+/// Numbers that all ranks must have alike, also where they disagree on how many ranks there are: each rank counts itself at each
+/// hexadecimal digit of each number, in a table whose size depends on how many numbers there are alone.
 class counted_numbers {
  public:
   explicit counted_numbers(std::vector<std::uint64_t> numbers)
