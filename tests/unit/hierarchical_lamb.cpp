@@ -220,7 +220,7 @@ TEST_CASE("hierarchical_communicator: nodes of different sizes are refused by al
     std::size_t ranks = 0;
     for (const int size : sizes) ranks += static_cast<std::size_t>(size);
     const std::vector<std::string> thrown = disagreements(sizes, std::vector<double>(ranks, 0.9));
-    CHECK(all_contain(thrown, "nodes differ in their number of ranks"));
+    CHECK(all_contain(thrown, "nodes must have equal numbers of ranks"));
     CHECK(thrown.back().find("this is rank " + std::to_string(sizes.back() - 1) + " of " +
                              std::to_string(sizes.back())) != std::string::npos);
   }
