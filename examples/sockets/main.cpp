@@ -16,12 +16,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -73,6 +73,12 @@ class task {
   std::vector<float> parameters_, gradient_, target_;
 };
 
+/// Waits until the program ends: this rank takes no part any more, but its connections stay.
+void stop_taking_part() {
+  const pid_t program = getppid();
+  while (getppid() == program) sleep(1);
+}
+
 /// Trains, and gives the communicator back.
 template <class Optimizer>
 socket_communicator train(const char* name, const typename Optimizer::options_type& options,
@@ -82,9 +88,11 @@ socket_communicator train(const char* name, const typename Optimizer::options_ty
   const double first = mine.loss();
   Optimizer optimizer(mine.tensors(), options, std::move(communicator), {.threads = 1});
   for (int t = 0; t < steps; ++t) {
-    if (planned.rank == rank && t == steps / 2) {
-      if (planned.what == accident::lose) raise(SIGKILL);
-      if (planned.what == accident::stall) pause();
+    if (t == steps / 2 && planned.what != accident::nothing) {
+      if (planned.rank == rank && planned.what == accident::lose) raise(SIGKILL);
+      if (planned.rank == rank && planned.what == accident::stall) stop_taking_part();
+      // The others need no patience from here on: whatever they wait for, it does not come.
+      if (planned.what == accident::stall) optimizer.communicator().set_timeout(std::chrono::seconds(1));
     }
     mine.loss();
     optimizer.step(0.1 * (1.0 - static_cast<double>(t) / steps));
@@ -105,8 +113,7 @@ socket_communicator train(const char* name, const typename Optimizer::options_ty
 }
 
 void run_rank(const std::string& folder, int rank, const accident& planned) {
-  const std::chrono::seconds patience(planned.what == accident::stall ? 3 : 30);
-  socket_communicator communicator(folder, rank, ranks, patience);
+  socket_communicator communicator(folder, rank, ranks, std::chrono::minutes(5));
   slamb::check_communicator(communicator);
   if (rank == 0) std::printf("%d processes over sockets: check_communicator has found nothing wrong\n", ranks);
   // Sums of floats and exchanges of codes; and sums of what one rank chooses and broadcasts.
@@ -122,7 +129,7 @@ class processes {
  public:
   processes() {
     std::string name = (std::filesystem::temp_directory_path() / "slamb.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder " + name + ": " + std::strerror(errno));
+    if (mkdtemp(name.data()) == nullptr) throw_errno(errno, "mkdtemp");
     folder_ = name;
   }
   processes(const processes&) = delete;
@@ -136,7 +143,7 @@ class processes {
   void start(const accident& planned) {
     for (int rank = 0; rank < ranks; ++rank) {
       const pid_t child = fork();
-      if (child < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
+      if (child < 0) throw_errno(errno, "fork");
       if (child == 0) {
         try {
           run_rank(folder_, rank, planned);
@@ -149,13 +156,15 @@ class processes {
       children_[static_cast<std::size_t>(rank)] = child;
     }
   }
-  /// The exit status of a rank when it has ended; −1 if it was killed.
+  /// The exit status of a rank when it has ended; −1 if it was killed, or if that cannot be known.
   int wait_for(int rank) {
     pid_t& child = children_[static_cast<std::size_t>(rank)];
     int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    pid_t ended = 0;
+    do ended = waitpid(child, &status, 0);
+    while (ended < 0 && errno == EINTR);
     child = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return ended > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
   void end(int rank) {
     pid_t& child = children_[static_cast<std::size_t>(rank)];
@@ -165,6 +174,10 @@ class processes {
   }
 
  private:
+  [[noreturn]] static void throw_errno(int problem, const char* call) {
+    throw std::system_error(problem, std::generic_category(), call);
+  }
+
   std::string folder_;
   std::array<pid_t, ranks> children_{};  // 0: none
 };

@@ -1,26 +1,31 @@
-// A complete Communicator to copy: processes of one machine joined by UNIX-domain sockets, each with each. For several machines
-// it needs TCP sockets and their addresses, TCP_NODELAY, a `connect` that does not block, and numbers in one byte order.
+// A complete Communicator to copy: processes of one machine with Linux, joined by UNIX-domain sockets, each with each. For several
+// machines it needs TCP sockets and their addresses, TCP_NODELAY, a `connect` that goes on in the background, and numbers in one
+// byte order.
 //
 // Sums are made by rank r for part r of the values, in the order of ranks and in double precision, and rounded once: all ranks
-// get the same bits. Every wait has an end. Whoever fails says why to all peers that it can still reach, so that their errors
-// name the cause and not those who fell with it.
+// get the same bits. No call blocks but `poll`, which has a timeout. A rank that fails tells all peers why, as far as it can reach
+// them: their errors name the first cause.
 #pragma once
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <exception>
+#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -51,7 +56,9 @@ class socket_communicator {
   /// Waits for all ranks to come. `folder` is one that all of them can write to, and that is new.
   /// @throws std::invalid_argument if there can be no such rank; slamb::communicator_error if one does not come within `timeout`
   socket_communicator(const std::string& folder, int rank, int size, std::chrono::milliseconds timeout)
-      : rank_(rank), timeout_(timeout), peers_(static_cast<std::size_t>(std::max(size, 1))) {
+      : rank_(rank), peers_(static_cast<std::size_t>(std::max(size, 1))) {
+    failure_.reserve(longest_reason);
+    set_timeout(timeout);
     require(rank >= 0 && rank < size, "a rank is one of 0 … size - 1");
     connect_to_all(folder);
   }
@@ -59,70 +66,87 @@ class socket_communicator {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
+  /// How long to wait for peers of which nothing comes, > 0; at most 20 days, since `poll` counts milliseconds in an int.
+  void set_timeout(std::chrono::milliseconds timeout) {
+    require(timeout.count() > 0, "the timeout is positive");
+    timeout_ = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(20 * 24));
+  }
+
   void all_reduce_sum(std::span<float> values, slamb::host_stream /*stream*/) {
     // Each rank gets its part from all others, sums it, and sends it back.
     const auto part = [&](std::size_t r) {
       const std::size_t first = values.size() * r / peers_.size();
       return values.subspan(first, values.size() * (r + 1) / peers_.size() - first);
     };
-    const std::span<float> own = part(me());
-    std::vector<std::vector<float>> terms(peers_.size(), std::vector<float>(own.size()));
-    begin("all_reduce_sum", values.size());
-    for (std::size_t r = 0; r < peers_.size(); ++r)
-      plan(r, std::as_bytes(part(r)), std::as_writable_bytes(std::span(terms[r])));
-    transfer();
-    std::ranges::copy(own, terms[me()].begin());
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      double sum = 0.0;
-      for (const std::vector<float>& term : terms) sum += static_cast<double>(term[i]);
-      own[i] = static_cast<float>(sum);
-    }
-    begin("all_reduce_sum", values.size());
-    for (std::size_t r = 0; r < peers_.size(); ++r) plan(r, std::as_bytes(own), std::as_writable_bytes(part(r)));
-    transfer();
+    or_abort([&] {
+      const std::span<float> own = part(me());
+      std::vector<std::vector<float>> terms(peers_.size(), std::vector<float>(own.size()));
+      begin("all_reduce_sum", values.size());
+      for (std::size_t r = 0; r < peers_.size(); ++r)
+        plan(r, std::as_bytes(part(r)), std::as_writable_bytes(std::span(terms[r])));
+      transfer();
+      std::ranges::copy(own, terms[me()].begin());
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        double sum = 0.0;
+        for (const std::vector<float>& term : terms) sum += static_cast<double>(term[i]);
+        own[i] = static_cast<float>(sum);
+      }
+      begin("all_reduce_sum", values.size());
+      for (std::size_t r = 0; r < peers_.size(); ++r) plan(r, std::as_bytes(own), std::as_writable_bytes(part(r)));
+      transfer();
+    });
   }
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream /*stream*/) {
-    require(all.size() == mine.size() * peers_.size(), "all_gather: `all` has room for every rank's `mine`");
-    begin("all_gather", mine.size());
-    for (std::size_t r = 0; r < peers_.size(); ++r) plan(r, mine, all.subspan(r * mine.size(), mine.size()));
-    transfer();
-    std::ranges::copy(mine, all.subspan(me() * mine.size()).begin());
+    or_abort([&] {
+      require(all.size() == mine.size() * peers_.size(), "all_gather: `all` has room for every rank's `mine`");
+      begin("all_gather", mine.size());
+      for (std::size_t r = 0; r < peers_.size(); ++r) plan(r, mine, all.subspan(r * mine.size(), mine.size()));
+      transfer();
+      std::ranges::copy(mine, all.subspan(me() * mine.size()).begin());
+    });
   }
 
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream /*stream*/) {
-    const std::size_t chunk = send.size() / peers_.size();
-    require(send.size() == chunk * peers_.size() && receive.size() == send.size(),
-            "all_to_all: `send` and `receive` have a chunk for every rank");
-    begin("all_to_all", chunk);
-    for (std::size_t r = 0; r < peers_.size(); ++r)
-      plan(r, send.subspan(r * chunk, chunk), receive.subspan(r * chunk, chunk));
-    transfer();
-    std::ranges::copy(send.subspan(me() * chunk, chunk), receive.subspan(me() * chunk).begin());
+    or_abort([&] {
+      const std::size_t chunk = send.size() / peers_.size();
+      require(send.size() == chunk * peers_.size() && receive.size() == send.size(),
+              "all_to_all: `send` and `receive` have a chunk for every rank");
+      begin("all_to_all", chunk);
+      for (std::size_t r = 0; r < peers_.size(); ++r)
+        plan(r, send.subspan(r * chunk, chunk), receive.subspan(r * chunk, chunk));
+      transfer();
+      std::ranges::copy(send.subspan(me() * chunk, chunk), receive.subspan(me() * chunk).begin());
+    });
   }
 
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream /*stream*/) {
-    const std::span<std::byte> nothing;
-    require(root >= 0 && root < size(), "broadcast: `root` is a rank");
-    begin("broadcast", values.size());
-    for (std::size_t r = 0; r < peers_.size(); ++r)
-      plan(r, rank_ == root ? values : nothing, static_cast<int>(r) == root ? values : nothing);
-    transfer();
+    or_abort([&] {
+      const std::span<std::byte> nothing;
+      require(root >= 0 && root < size(), "broadcast: `root` is a rank");
+      begin("broadcast", values.size(), root);
+      for (std::size_t r = 0; r < peers_.size(); ++r)
+        plan(r, rank_ == root ? values : nothing, static_cast<int>(r) == root ? values : nothing);
+      transfer();
+    });
   }
 
-  /// Optional: tells peers that this rank cannot go on. Every later call of any rank throws.
+  /// Optional: tells peers that this rank cannot go on, and why, in up to 1000 letters. Every later call of any rank throws.
   void abort(const std::string& reason) noexcept {
-    if (!failure_.empty()) return;
-    failure_ = reason;
-    const header head{.kind = failure_kind, .bytes = reason.size()};
-    std::string said(reinterpret_cast<const char*>(&head), sizeof(head));
-    said += reason;
+    if (peers_.empty() || !failure_.empty()) return;  // moved from, or failed before
+    failure_.assign(reason, 0, longest_reason);       // there is room for it: nothing here allocates
+    if (failure_.empty()) failure_ = "no reason was given";
+    header head{.kind = failure_kind, .bytes = failure_.size()};
+    std::array<iovec, 2> pieces{{{&head, sizeof(head)}, {failure_.data(), failure_.size()}}};
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = pieces.size();
+    const auto whole = static_cast<ssize_t>(sizeof(head) + failure_.size());
     for (const peer& p : peers_) {
       if (p.socket.number() < 0) continue;
-      if (p.sent == 0 || p.has_sent())
-        static_cast<void>(send(p.socket.number(), said.data(), said.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
-      else
-        shutdown(p.socket.number(), SHUT_RDWR);  // a sentence in the middle of a message would be read as data
+      const bool is_between_messages = p.sent == 0 || p.has_sent();  // within one the sentence would be read as data
+      if (!is_between_messages || sendmsg(p.socket.number(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) != whole)
+        shutdown(p.socket.number(), SHUT_RDWR);
     }
   }
 
@@ -131,15 +155,32 @@ class socket_communicator {
     if (!holds) throw std::invalid_argument(std::string("socket_communicator: wrong arguments; ") + what);
   }
   static constexpr std::uint32_t data_kind = 1, failure_kind = 2;
+  static constexpr std::size_t longest_reason = 1000;
 
   /// In front of all that is sent.
   struct header {
     std::uint32_t kind = data_kind;
-    char call[20] = {};        // "all_gather"
+    char call[16] = {};        // "all_gather", and zeros
+    std::int32_t root = none;  // of a broadcast
     std::uint64_t number = 0;  // of the call
     std::uint64_t elements = 0;
     std::uint64_t bytes = 0;
+
+    static constexpr std::int32_t none = -1;
+
+    bool is_same_call(const header& other) const {
+      return std::ranges::equal(call, other.call) && root == other.root && number == other.number &&
+             elements == other.elements;
+    }
+    /// "broadcast of 10 from root 1, its call 7". A peer may have sent no zero in `call`.
+    std::string text() const {
+      std::string all(std::begin(call), std::ranges::find(call, '\0'));
+      all += " of " + std::to_string(elements);
+      if (root != none) all += " from root " + std::to_string(root);
+      return all + ", its call " + std::to_string(number);
+    }
   };
+  static_assert(sizeof(header) == 48, "no byte of it is left as it was");
 
   /// Another rank, and what is under way between it and this one.
   struct peer {
@@ -157,11 +198,24 @@ class socket_communicator {
 
   // --------------------------------------------------------------------------------------------------- one collective
 
-  void begin(const char* call, std::size_t elements) {
+  /// Peers must not wait for a rank that leaves a call early, for whatever reason.
+  template <class Call>
+  void or_abort(const Call& call) {
+    if (peers_.empty()) throw slamb::communicator_error("socket_communicator: it was moved from");
+    try {
+      call();
+    } catch (const slamb::communicator_error&) {
+      throw;  // they have been told
+    } catch (const std::exception& failure) {
+      abort(named(failure.what()));
+      throw;
+    }
+  }
+
+  void begin(std::string_view call, std::size_t elements, std::int32_t root = header::none) {
     if (!failure_.empty()) throw slamb::communicator_error(failure_);
-    ++calls_;
-    now_ = {.number = calls_, .elements = elements};
-    std::strncpy(now_.call, call, sizeof(now_.call) - 1);
+    now_ = {.root = root, .number = ++calls_, .elements = elements};
+    std::ranges::copy(call.substr(0, sizeof(now_.call)), now_.call);
   }
   void plan(std::size_t r, std::span<const std::byte> sending, std::span<std::byte> receiving) {
     if (r == me()) return;
@@ -204,8 +258,11 @@ class socket_communicator {
     while (!p.has_sent()) {
       const auto left = p.sent < head.size() ? head.subspan(p.sent) : p.sending.subspan(p.sent - head.size());
       const ssize_t count = send(p.socket.number(), left.data(), left.size(), MSG_NOSIGNAL);
-      if (count < 0 && (errno == EAGAIN || errno == EINTR)) break;
-      if (count < 0) fail_of(r);
+      if (count < 0) {
+        const int problem = errno;
+        if (problem == EAGAIN || problem == EINTR) break;
+        fail_of(r, problem);
+      }
       p.sent += static_cast<std::size_t>(count);
     }
     return p.sent > before;
@@ -218,11 +275,12 @@ class socket_communicator {
         p.received < head.size() ? head.subspan(p.received) : p.receiving.subspan(p.received - head.size());
     if (left.empty()) return false;  // it has all, and what follows is of the next call
     const ssize_t count = recv(p.socket.number(), left.data(), left.size(), 0);
-    if (count == 0 || (count < 0 && errno == ECONNRESET))
-      fail("rank " + std::to_string(r) + " has closed its connection");
-    if (count < 0 && errno != EAGAIN && errno != EINTR)
-      fail("the connection to rank " + std::to_string(r) + " is lost: " + std::strerror(errno));
-    if (count <= 0) return false;
+    if (count < 0) {
+      const int problem = errno;
+      if (problem == EAGAIN || problem == EINTR) return false;
+      fail_as_lost(r, problem);
+    }
+    if (count == 0) fail_as_lost(r, ECONNRESET);
     const std::size_t before = std::exchange(p.received, p.received + static_cast<std::size_t>(count));
     if (before < head.size() && p.received >= head.size()) require_same_call(r);
     return true;
@@ -230,34 +288,48 @@ class socket_communicator {
 
   void require_same_call(std::size_t r) {
     const header& in = peers_[r].in;
-    const auto text = [](const header& h) { return std::string(h.call) + " of " + std::to_string(h.elements); };
+    const std::size_t due = peers_[r].receiving.size();
     if (in.kind == failure_kind) fail_as_told(r);
-    if (in.number == now_.number && in.elements == now_.elements && std::strcmp(in.call, now_.call) == 0 &&
-        in.bytes == peers_[r].receiving.size())
-      return;
-    fail("rank " + std::to_string(r) + " has called " + text(in) + ", and this rank " + text(now_));
+    if (!in.is_same_call(now_))
+      fail("rank " + std::to_string(r) + " has called " + in.text() + ", and this rank " + now_.text());
+    if (in.bytes != due)
+      fail("rank " + std::to_string(r) + " sends " + std::to_string(in.bytes) + " bytes in " + now_.text() +
+           ", and this rank expects " + std::to_string(due));
   }
 
   // ------------------------------------------------------------------------------------------------------- failures
 
   /// Sending to a peer has failed: it may have said why, behind what it has sent before.
-  [[noreturn]] void fail_of(std::size_t r) {
+  [[noreturn]] void fail_of(std::size_t r, int problem) {
     while (receive(r)) continue;
     header& next = peers_[r].in;
     const int socket = peers_[r].socket.number();
     if (recv(socket, &next, sizeof(next), MSG_DONTWAIT) == sizeof(next) && next.kind == failure_kind) fail_as_told(r);
-    fail("rank " + std::to_string(r) + " has closed its connection");
+    fail_as_lost(r, problem);
+  }
+  [[noreturn]] void fail_as_lost(std::size_t r, int problem) {
+    const std::string who = "rank " + std::to_string(r);
+    if (problem == EPIPE || problem == ECONNRESET) fail(who + " has closed its connection");
+    fail("the connection to " + who + " is lost: " + text_of(problem));
   }
   [[noreturn]] void fail_as_told(std::size_t r) {
-    std::string reason(std::min<std::size_t>(peers_[r].in.bytes, 1000), ' ');
+    std::string reason(std::min<std::size_t>(peers_[r].in.bytes, longest_reason), ' ');
     const ssize_t count = recv(peers_[r].socket.number(), reason.data(), reason.size(), MSG_DONTWAIT);
     reason.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     fail("rank " + std::to_string(r) + " has failed: " + reason);
   }
+  /// @param problem  errno, before anything else is called that may change it
+  [[noreturn]] void fail_at(const char* call, const char* path, int problem) {
+    fail(std::string(call) + " " + path + ": " + text_of(problem));
+  }
   [[noreturn]] void fail(const std::string& reason) {
-    abort("socket_communicator: rank " + std::to_string(rank_) + " of " + std::to_string(size()) + ": " + reason);
+    abort(named(reason));
     throw slamb::communicator_error(failure_);
   }
+  std::string named(const std::string& reason) const {
+    return "socket_communicator: rank " + std::to_string(rank_) + " of " + std::to_string(size()) + ": " + reason;
+  }
+  static std::string text_of(int problem) { return std::generic_category().message(problem); }
 
   static std::string names(const std::vector<std::size_t>& ranks) {
     std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -272,53 +344,85 @@ class socket_communicator {
       const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
       const int count = poll(sockets.data(), sockets.size(), static_cast<int>(std::max(left, milliseconds(0)).count()));
       if (count >= 0) return count;
-      if (errno != EINTR) fail(std::string("poll: ") + std::strerror(errno));
+      const int problem = errno;
+      if (problem != EINTR) fail("poll: " + text_of(problem));
     }
   }
 
   // ------------------------------------------------------------------------------------------------------ connections
 
+  using time_point = std::chrono::steady_clock::time_point;
+
+  /// The name at which a socket listens, gone with its owner.
+  struct listening_name {
+    const char* path;
+    explicit listening_name(const char* at) : path(at) {}
+    listening_name(const listening_name&) = delete;
+    listening_name& operator=(const listening_name&) = delete;
+    ~listening_name() { unlink(path); }
+  };
+
   /// Connects to those of lower rank, which listen before they do so themselves, and is connected to by the others.
   void connect_to_all(const std::string& folder) {
-    const auto deadline = std::chrono::steady_clock::now() + timeout_;
+    const time_point deadline = std::chrono::steady_clock::now() + timeout_;
     const owned_socket listening = new_socket();
     const sockaddr_un own = address(folder, me());
-    if (bind(listening.number(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0 ||
-        listen(listening.number(), size()) != 0)
-      fail("cannot listen at " + std::string(own.sun_path) + ": " + std::strerror(errno));
-    for (std::size_t r = 0; r < me(); ++r) {
-      const sockaddr_un there = address(folder, r);
-      peers_[r].socket = new_socket();
-      while (connect(peers_[r].socket.number(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) != 0) {
-        if (std::chrono::steady_clock::now() > deadline) fail_to_connect({r});
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it does not listen yet
-      }
-      static_cast<void>(send(peers_[r].socket.number(), &rank_, sizeof(rank_), MSG_NOSIGNAL));
-    }
-    for (std::size_t left = peers_.size() - me() - 1; left > 0; --left) accept_one(listening, deadline);
-    unlink(own.sun_path);
-    for (peer& p : peers_)
-      if (p.socket.number() >= 0) fcntl(p.socket.number(), F_SETFL, O_NONBLOCK);
+    if (bind(listening.number(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0)
+      fail_at("bind to", own.sun_path, errno);
+    const listening_name name(own.sun_path);
+    if (listen(listening.number(), size()) != 0) fail_at("listen at", own.sun_path, errno);
+    for (std::size_t r = 0; r < me(); ++r) connect_to(r, address(folder, r), deadline);
+    for (std::vector<std::size_t> left = missing(); !left.empty(); left = missing())
+      accept_one(listening, left, deadline);
   }
-  void accept_one(const owned_socket& listening, std::chrono::steady_clock::time_point deadline) {
-    std::vector<pollfd> waits{{listening.number(), POLLIN, 0}};
-    std::vector<std::size_t> missing;
-    for (std::size_t r = me() + 1; r < peers_.size(); ++r)
-      if (peers_[r].socket.number() < 0) missing.push_back(r);
-    if (wait(waits, deadline) == 0) fail_to_connect(missing);
-    owned_socket from(accept(listening.number(), nullptr, nullptr));
+  void connect_to(std::size_t r, const sockaddr_un& there, time_point deadline) {
+    for (;;) {
+      owned_socket made = new_socket();  // one for each try: a socket that has failed to connect may stay as it is
+      if (connect(made.number(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0) {
+        if (send(made.number(), &rank_, sizeof(rank_), MSG_NOSIGNAL) != sizeof(rank_)) fail_as_lost(r, errno);
+        peers_[r].socket = std::move(made);
+        return;
+      }
+      const int problem = errno;
+      // It does not listen yet, or has others to accept first.
+      if (problem != ENOENT && problem != ECONNREFUSED && problem != EAGAIN && problem != EINTR)
+        fail_at("connect to", there.sun_path, problem);
+      if (std::chrono::steady_clock::now() > deadline) fail_to_connect({r});
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  /// Somebody connects, and says who. One that says anything but a rank which is missing is let go.
+  void accept_one(const owned_socket& listening, const std::vector<std::size_t>& missing, time_point deadline) {
+    wait_for_input(listening, missing, deadline);
+    owned_socket from(accept4(listening.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (from.number() < 0) {
+      const int problem = errno;
+      if (problem == EAGAIN || problem == EINTR || problem == ECONNABORTED) return;  // it has gone again
+      fail("accept: " + text_of(problem));
+    }
+    wait_for_input(from, missing, deadline);
     int r = -1;
-    waits[0].fd = from.number();
-    if (wait(waits, deadline) == 0 || recv(from.number(), &r, sizeof(r), 0) != sizeof(r) || r <= rank_ || r >= size())
-      fail_to_connect(missing);
-    peers_[static_cast<std::size_t>(r)].socket = std::move(from);
+    if (recv(from.number(), &r, sizeof(r), 0) != sizeof(r)) return;
+    if (r >= 0 && std::ranges::find(missing, static_cast<std::size_t>(r)) != missing.end())
+      peers_[static_cast<std::size_t>(r)].socket = std::move(from);
+  }
+  void wait_for_input(const owned_socket& from, const std::vector<std::size_t>& missing, time_point deadline) {
+    std::vector<pollfd> waits{{from.number(), POLLIN, 0}};
+    if (wait(waits, deadline) == 0) fail_to_connect(missing);
+  }
+  /// Ranks above this one that have not connected yet.
+  std::vector<std::size_t> missing() const {
+    std::vector<std::size_t> all;
+    for (std::size_t r = me() + 1; r < peers_.size(); ++r)
+      if (peers_[r].socket.number() < 0) all.push_back(r);
+    return all;
   }
   [[noreturn]] void fail_to_connect(const std::vector<std::size_t>& missing) {
     fail("waited " + std::to_string(timeout_.count()) + " ms for " + names(missing) + " to connect");
   }
   owned_socket new_socket() {
-    owned_socket made(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (made.number() < 0) fail(std::string("no socket: ") + std::strerror(errno));
+    owned_socket made(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (made.number() < 0) fail_at("make", "a socket", errno);
     return made;
   }
   static sockaddr_un address(const std::string& folder, std::size_t r) {
@@ -332,11 +436,11 @@ class socket_communicator {
   }
 
   int rank_;
-  std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds timeout_{};
   std::vector<peer> peers_;  // [rank]; this one's is not used
   std::uint64_t calls_ = 0;
   header now_;
-  std::string failure_;
+  std::string failure_;  // empty: none so far; has room for longest_reason
 };
 
 static_assert(slamb::has_all_reduce_sum<socket_communicator, float>);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <thread>
 #include <utility>
@@ -27,6 +28,9 @@ enum class mistake {
   sum_lacks_last_if_many,
   sum_turns_nan_to_zero,
   sum_turns_infinity_to_largest,
+  sum_in_bfloat16,          ///< rounded to 8 significant bits
+  sum_in_float16,           ///< rounded to 11, and infinite from 65520 on
+  sum_is_clamped,           ///< to ±60000
   sum_has_bits_of_its_own,  ///< on the last rank: the next float
   sum_writes_past_end,
   sum_is_stale,  ///< a second sum of a size is the first
@@ -66,6 +70,10 @@ class wrong_communicator {
     for (float& x : values) {
       if (what_ == mistake::sum_turns_nan_to_zero && std::isnan(x)) x = 0.0F;
       if (what_ == mistake::sum_turns_infinity_to_largest && std::isinf(x)) x = std::copysign(3e38F, x);
+      if (what_ == mistake::sum_in_bfloat16) x = rounded_to(8, x);
+      if (what_ == mistake::sum_in_float16)
+        x = std::fabs(x) < 65520.0F ? rounded_to(11, x) : x * std::numeric_limits<float>::infinity();
+      if (what_ == mistake::sum_is_clamped && !std::isnan(x)) x = std::clamp(x, -60000.0F, 60000.0F);
       if (what_ == mistake::sum_has_bits_of_its_own && is_last && std::isfinite(x) && x != std::floor(x))
         x = std::nextafter(x, 0.0F);
     }
@@ -120,6 +128,13 @@ class wrong_communicator {
 
  private:
   static constexpr std::size_t many = 500;
+
+  /// The nearest number of `bits` significant bits. Infinity and NaN stay.
+  static float rounded_to(int bits, float x) {
+    int exponent = 0;
+    const float fraction = std::frexp(x, &exponent);
+    return std::isfinite(x) ? std::ldexp(std::nearbyint(std::ldexp(fraction, bits)), exponent - bits) : x;
+  }
 
   /// The sum on rank 0 as it is without the last rank; the others' stays.
   void subtract_last(const std::vector<float>& own, std::span<float> values, slamb::host_stream stream) {

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <set>
 #include <span>
@@ -265,6 +267,146 @@ TEST_CASE("check_communicator: no rank of its size, and a collective that throws
   refusing throwing;
   CHECK(complaint_of(throwing) ==
         "slamb: check_communicator: rank 0 of 1: all_reduce_sum of 64 floats threw: out of luck");
+}
+
+namespace {
+
+/// Says something else of itself than what it is.
+class lying_communicator {
+ public:
+  lying_communicator(thread_communicator base, int rank, int size) : base_(std::move(base)), rank_(rank), size_(size) {}
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
+    base_.all_gather(mine, all, stream);
+  }
+  void abort(const std::string& reason) { base_.abort(reason); }
+
+ private:
+  thread_communicator base_;
+  int rank_, size_;
+};
+
+/// What ranks say of which rank 1 says that it is another.
+std::vector<std::string> said_of_rank_1(int size, int its_rank, int its_size) {
+  return complaints(size, [=](thread_communicator base) {
+    const int rank = base.rank();
+    return rank == 1 ? lying_communicator(std::move(base), its_rank, its_size)
+                     : lying_communicator(std::move(base), rank, size);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("check_communicator: ranks that disagree on how many they are, or who, are all told") {
+  const std::string start = "slamb: check_communicator: ";
+  for (const int other : {2, 4, 300}) {
+    const std::vector<std::string> said = said_of_rank_1(3, 1, other);
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string size = std::to_string(rank == 1 ? other : 3);
+      CHECK(said[static_cast<std::size_t>(rank)] ==
+            start + "rank " + std::to_string(rank) + " of " + size + ": size() is " + size +
+                " here and another on another rank; it must be the number of ranks, the same on all of them");
+    }
+  }
+  const std::vector<std::string> twice = said_of_rank_1(3, 2, 3);
+  for (const int rank : {0, 1, 2})
+    CHECK(twice[static_cast<std::size_t>(rank)] ==
+          start + "rank " + std::to_string(rank == 1 ? 2 : rank) +
+              " of 3: 2 ranks say that they are rank 2 of 3, and none that it is rank 1 of 3; rank() must be another "
+              "on every rank");
+}
+
+TEST_CASE("check_communicator: a rank that there cannot be tells the others by abort, if there is one") {
+  const std::string wrong =
+      "slamb: check_communicator: the Communicator says it is rank 7 of 2; ranks must be 0 … size − 1";
+  const std::vector<std::string> said = said_of_rank_1(2, 7, 2);
+  CHECK(said[1] == wrong);
+  CHECK(said[0] ==
+        "slamb: check_communicator: rank 0 of 2: all_reduce_sum of size() and of what the check was given threw: "
+        "slamb: the thread_group failed: rank 1 was aborted: " +
+            wrong);
+}
+
+TEST_CASE("check_communicator: ranks that are given different checks are all told") {
+  const auto said_with = [](const communicator_check& of_rank_1) {
+    std::vector<std::string> said(2);
+    slamb::run_ranks(2, [&](thread_communicator communicator) {
+      const int rank = communicator.rank();
+      try {
+        check_communicator(communicator, rank == 1 ? of_rank_1 : small);
+      } catch (const slamb::disagreement_error& failure) {
+        said[static_cast<std::size_t>(rank)] = failure.what();
+      }
+    });
+    return said;
+  };
+  const auto expected = [](const std::string& name, const std::string& at_0, const std::string& at_1) {
+    const auto sentence = [&name](int rank, const std::string& value) {
+      return "slamb: check_communicator: rank " + std::to_string(rank) + " of 2: communicator_check::" + name + " is " +
+             value + " here and another on another rank; all ranks must be given the same communicator_check";
+    };
+    return std::vector{sentence(0, at_0), sentence(1, at_1)};
+  };
+  CHECK(said_with({.large = 17}) == expected("large", "3001", "17"));
+  CHECK(said_with({.large = std::numeric_limits<std::size_t>::max()}) ==
+        expected("large", "3001", "18446744073709551615"));
+  CHECK(said_with({.large = 3001, .wire_error = 0.25}) == expected("wire_error", "0", "0.25"));
+  CHECK(said_with({.large = 3001, .from_second_thread = false}) == expected("from_second_thread", "true", "false"));
+}
+
+TEST_CASE("check_communicator: sizes of which no memory could hold the bytes are refused, with the largest") {
+  // (2^63 − 1)/4 floats, without the margins of 6; a third of them.
+  const auto refused = [](std::size_t large, std::size_t most) {
+    return "slamb: communicator_check::large = " + std::to_string(large) + ", but it must be in [0, " +
+           std::to_string(most) + "]: the elements of 3 ranks must fit in memory";
+  };
+  constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+  constexpr std::size_t floats = ((all >> 1U) / 4 - 6) / 3, doubles = ((all >> 1U) / 8 - 6) / 3;
+  slamb::run_ranks(3, [&](thread_communicator communicator) {
+    for (const std::size_t large : {all, all / 3 + 1, floats + 1})  // of which the second, times 3, is 2 in 64 bits
+      CHECK_THROWS_WITH_AS(check_communicator(communicator, {.large = large}), refused(large, floats).c_str(),
+                           std::invalid_argument);
+    CHECK_THROWS_WITH_AS(check_communicator<double>(communicator, {.large = doubles + 1}),
+                         refused(doubles + 1, doubles).c_str(), std::invalid_argument);
+  });
+}
+
+namespace {
+
+/// Sums of values of which one alone is not 0 are exact; others have 8 significant bits, as partial sums in bfloat16 do.
+class partly_exact_communicator {
+ public:
+  explicit partly_exact_communicator(thread_communicator base) : base_(std::move(base)) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    std::vector<float> terms(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) terms[i] = values[i] != 0.0F ? 1.0F : 0.0F;
+    base_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(std::span(terms), stream);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (terms[i] > 1.0F && std::isfinite(values[i]))
+        values[i] = std::bit_cast<float>((std::bit_cast<std::uint32_t>(values[i]) + 0x8000U) & 0xFFFF0000U);
+  }
+
+ private:
+  thread_communicator base_;
+};
+
+}  // namespace
+
+TEST_CASE("check_communicator: sums of a byte of every rank must be exact, whatever the wire error") {
+  const auto partly = [](thread_communicator base) { return partly_exact_communicator(std::move(base)); };
+  for (const int size : {2, 3, 5})
+    for (const std::string& said : complaints(size, partly, {.large = 3001, .wire_error = 0.01})) {
+      CAPTURE(said);
+      CHECK(said.find(" (sums of such integers must be exact)") != std::string::npos);
+      CHECK(said.find("floats: element ") != std::string::npos);
+    }
 }
 
 TEST_CASE("check_communicator: calls come from a second thread too, if that is asked for") {

@@ -1,9 +1,12 @@
 // What a construction finds of Communicators that do something else than they should: all ranks throw, and say what.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -117,14 +120,66 @@ TEST_CASE("tried collectives: sums that lack ranks, elements or NaN are found on
 
   const std::string nan =
       " of 2, where one rank's value is NaN; the sum must then be NaN on all ranks: by that they tell each other to "
-      "skip "
-      "a step that has overflowed";
+      "skip a step that has overflowed";
   CHECK(refusals<lamb>(mistake::sum_turns_nan_to_zero, 2) ==
         std::vector{"slamb: the Communicator's all_reduce_sum returned 0 as element 5 on rank 0" + nan,
                     "slamb: the Communicator's all_reduce_sum returned 0 as element 5 on rank 1" + nan});
 
   for (const std::string& said : refusals<lamb>(mistake::sum_lacks_last_if_odd, 3))
     CHECK(said.find("slamb: the Communicator's all_reduce_sum returned ") == 0);
+}
+
+TEST_CASE("tried collectives: sums of fewer bits than settings and fingerprints have are found on all ranks") {
+  const auto sentence = [](const std::string& found, int element, int rank, int size, const std::string& wanted) {
+    return "slamb: the Communicator's all_reduce_sum returned " + found + " as element " + std::to_string(element) +
+           " on rank " + std::to_string(rank) + " of " + std::to_string(size) + ", where the ranks' values add up to " +
+           wanted + "; every rank's `values` must become their sum over ranks";
+  };
+  const std::string exact = " (sums of such integers must be exact)";
+  const auto check = [&](mistake what, int size, const std::string& found, int element, const std::string& wanted) {
+    const std::vector<std::string> said = refusals<lamb>(what, size);
+    for (int rank = 0; rank < size; ++rank)
+      CHECK(said[static_cast<std::size_t>(rank)] == sentence(found, element, rank, size, wanted));
+  };
+  check(mistake::sum_in_bfloat16, 3, "568", 0, "570" + exact);
+  check(mistake::sum_in_bfloat16, 5, "972", 0, "973" + exact);
+  check(mistake::sum_in_float16, 2, "inf", 2, "65535");
+  check(mistake::sum_is_clamped, 2, "60000", 2, "65535");
+  for (const int size : {2, 3, 4, 5, 8, 16})
+    for (const mistake what : {mistake::sum_in_bfloat16, mistake::sum_in_float16, mistake::sum_is_clamped}) {
+      CAPTURE(size);
+      for (const std::string& said : refusals<one_bit>(what, size))
+        CHECK(said.find("slamb: the Communicator's all_reduce_sum returned ") == 0);
+    }
+}
+
+TEST_CASE(
+    "tried collectives: integers that are tried add up exactly in any order, and need the bits that are relied on") {
+  for (const int size : {2, 3, 64, 300, 1000}) {
+    CAPTURE(size);
+    const std::size_t elements = slamb::detail::tried_elements(size);
+    std::uint64_t most = 0;
+    std::vector<bool> has_told(static_cast<std::size_t>(size), false);  // 16 bits of its own
+    bool is_integer = true;
+    for (std::size_t i = 0; i < elements; ++i) {
+      if (i == slamb::detail::tried_nan(size)) continue;
+      std::uint64_t sum = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        const float x = slamb::detail::tried_value(rank, size, i);
+        is_integer &= x >= 0.0F && x == std::floor(x);
+        sum += static_cast<std::uint64_t>(x);
+        if (x > 32767.0F && static_cast<std::uint64_t>(x) % 2 == 1) has_told[static_cast<std::size_t>(rank)] = true;
+      }
+      most = std::max(most, sum);
+    }
+    CHECK(is_integer);
+    CHECK(most <= std::uint64_t{1} << 24U);
+    CHECK(most >= std::max(std::uint64_t{65281}, 255 * static_cast<std::uint64_t>(size)));
+    CHECK(std::ranges::all_of(has_told, std::identity{}));
+  }
+  // Among more ranks than headers are compared, sums are still exact.
+  constexpr int many = 100'000;
+  CHECK(slamb::detail::tried_value(7, many, 1) <= 8.0F);
 }
 
 TEST_CASE("tried collectives: an all_gather that is out of order or lacks ranks is found on all ranks") {

@@ -20,6 +20,7 @@
 #include "slamb/core/agreement.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/exchange/sum_header.hpp"
 
 namespace slamb::detail {
 
@@ -81,10 +82,20 @@ constexpr std::size_t tried_elements(int ranks) noexcept { return 4 * static_cas
 /// Here the last rank has NaN, by which ranks tell each other that a step has overflowed.
 constexpr std::size_t tried_nan(int ranks) noexcept { return tried_elements(ranks) / 2; }
 
-/// What `rank` of `ranks` adds: integers from 1 to 8, whose sum a float holds exactly, in whatever order it is made.
+/// What `rank` of `ranks` adds: integers of as many bits as the library relies on, whose sums are exact in float in whatever order
+/// they are made.
+/// - Bytes of every rank, as a sum's header has them (sum_header.hpp): 128 … 255, and 255 of all ranks as element 1.
+/// - 16 bits of one rank, as a table of facts has them (core/agreement.hpp), as element 4r + 2 of rank r, where the others add 0:
+///   65535 of rank 0, and odd numbers from 65281 of the others. All 16 bits are significant; a half float has 11.
 inline float tried_value(int rank, int ranks, std::size_t i) noexcept {
+  const auto r = static_cast<std::uint64_t>(rank);
   if (i == tried_nan(ranks) && rank == ranks - 1) return std::numeric_limits<float>::quiet_NaN();
-  return static_cast<float>(1 + tried_bits(0, static_cast<std::uint64_t>(rank), i) % 8);
+  if (i % 4 == 2 && i / 4 < static_cast<std::size_t>(ranks)) {
+    if (i / 4 != r) return 0.0F;
+    return r == 0 ? 65535.0F : static_cast<float>(65535 - 2 * (tried_bits(0, r, i) % 128));
+  }
+  if (ranks > sum_header::most_ranks) return static_cast<float>(1 + tried_bits(0, r, i) % 8);
+  return i == 1 ? 255.0F : static_cast<float>(128 + tried_bits(0, r, i) % 128);
 }
 
 /// Tries a sum over ranks.
@@ -242,11 +253,13 @@ inline std::string to_text(const collective_fault& fault) {
       start + name + " returned " + found + " as element " + std::to_string(fault.place) + where;
   if (is_nan(fault.wanted))
     return returned +
-           ", where one rank's value is NaN; the sum must then be NaN on all ranks: by that they tell each "
-           "other to skip a step that has overflowed";
+           ", where one rank's value is NaN; the sum must then be NaN on all ranks: "
+           "by that they tell each other to skip a step that has overflowed";
   const bool is_mean = fault.found * static_cast<float>(fault.size) == fault.wanted;
+  const bool is_near = std::fabs(fault.found - fault.wanted) < fault.wanted / 64.0F;
   return returned + ", where the ranks' values add up to " + float_to_text(fault.wanted) +
-         (is_mean ? " (" + found + " is their mean)" : "") + "; " + rule;
+         (is_mean ? " (" + found + " is their mean)" : "") + (is_near ? " (sums of such integers must be exact)" : "") +
+         "; " + rule;
 }
 
 // -------------------------------------------------------------------------------------------------------------- verdicts
