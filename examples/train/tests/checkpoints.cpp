@@ -3,13 +3,10 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -20,35 +17,23 @@
 #include "../output_file.hpp"
 #include "../report.hpp"
 #include "../training.hpp"
+#include "support/files.hpp"
+#include "support/said.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 
+using test_support::contains;
+using test_support::names_in;
+using test_support::said_by;
+using test_support::temporary_folder;
+using test_support::text_of_file;
+
 const train::split_digits& data() {
   static const train::split_digits parts = train::split(train::read_digits(SLAMB_TRAIN_DATA));
   return parts;
 }
-
-// A folder of its own under the system's temporary one; gone with the object.
-class temporary_folder {
- public:
-  temporary_folder() {
-    std::string name = (fs::temp_directory_path() / "slamb-train-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder " + name);
-    path_ = name;
-  }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  ~temporary_folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 train::optimizer_entry find_entry(const std::string& name) {
   train::settings chosen;
@@ -87,13 +72,6 @@ std::string report_of(const train::settings& chosen, const train::optimizer_entr
   return all.str();
 }
 
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
-  std::ranges::sort(names);
-  return names;
-}
-
 std::vector<std::string> files_of_step(int step) {
   std::vector<std::string> names;
   for (const char* rank : {"rank0", "rank1", "rank2"}) {
@@ -115,16 +93,6 @@ void run_until(std::uint64_t last, const train::settings& chosen, const train::o
                         if (step == last) throw stopped("stopped");
                       }),
                   stopped);
-}
-
-template <class Exception, class Call>
-std::string said_by(const Call& call) {
-  try {
-    call();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace
@@ -195,8 +163,7 @@ TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
   const auto said = [&] { return said_by<std::exception>([&] { run(chosen, entry, folder); }); };
   CHECK(said() == "nothing was thrown");
 
-  std::ifstream file(progress);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = text_of_file(progress);
   for (std::size_t size = 0; size + 4 < text.size(); size += 61) {
     std::ofstream(progress) << text.substr(0, size);
     if (!said().starts_with("--resume: " + progress.string() + " cannot be read: ")) FAIL_CHECK("size " << size);
