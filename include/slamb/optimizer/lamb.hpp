@@ -76,8 +76,6 @@ class lamb_recipe final : public stepping<Backend> {
     base_.enter_phase("dense");
   }
 
-  void synchronize_parameters() override {}  // they are the same on all ranks after every step
-
   statistics report(bool with_norms) const override {
     statistics all = base_.report(with_norms);
     exchange_.report(base_, with_norms, all);

@@ -110,7 +110,7 @@ class slamb_recipe final : public stepping<Backend> {
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
   }
 
-  void synchronize_parameters() override {
+  void average() override {
     base_.parts.require_closed("synchronize_parameters()");
     base_.require_unparted_behind([this] { return !parameters_differ(); });
     average_parameters(base_, room());

@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "slamb/communicator/any_communicator.hpp"
@@ -25,6 +26,7 @@ namespace slamb::detail {
 ///                            false: it sends nothing early, now and in the rest of the step
 ///     finish()               takes the step, but for what has been sent
 ///     parameters_differ()    whether parameters may differ between ranks, the same on all; else false
+///     average()              makes parameters that differ between ranks their mean; else nothing
 template <class Backend>
 class stepping : public recipe {
  public:
@@ -64,6 +66,11 @@ class stepping : public recipe {
     base_.parts.close();
   }
 
+  void synchronize_parameters() final {
+    require_usable("synchronize_parameters()");
+    average();
+  }
+
   void broadcast_parameters(int root) final {
     base_.parts.require_closed("broadcast_parameters()");
     require_usable("broadcast_parameters()");
@@ -86,7 +93,7 @@ class stepping : public recipe {
           "ended");
     if (!parameters_differ()) return evaluate();
     evaluate_on_average(
-        base_, base_.memory_source(), [this] { synchronize_parameters(); }, evaluate);
+        base_, base_.memory_source(), [this] { average(); }, evaluate);
   }
 
   void give_up_step() noexcept final { base_.parts.close(); }
@@ -108,9 +115,11 @@ class stepping : public recipe {
     base_.compare_next();
     restore_parts(
         base_.executor, kind(), base_.ranks.base(), from, options,
-        [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
-    base_.start_from_saved();
-    go_on_from_saved(options);
+        [this](const state_visitor& part) { visit_all(part); }, is_half_restored_,
+        [this, &options] {
+          base_.start_from_saved();
+          go_on_from_saved(options);
+        });
   }
 
   void set_gradient(std::size_t tensor, const float* gradient) final { base_.set_gradient(tensor, gradient); }
@@ -124,6 +133,7 @@ class stepping : public recipe {
   virtual void finish() = 0;
   /// Whether parameters may differ between ranks, so that synchronize_parameters() has something to do: the same on all ranks.
   virtual bool parameters_differ() { return false; }
+  virtual void average() {}
   /// Whose states it saves and loads.
   virtual state_kind kind() const noexcept = 0;
   /// What lasts: calls part(name, bytes, state_part) for each part of the state, the foundation's first.
@@ -138,9 +148,16 @@ class stepping : public recipe {
  private:
   // The state, and the parameters behind it.
   void visit_all(const state_visitor& part) {
-    visit_state(part);
+    visit_state([&part](std::string_view name, std::span<std::byte> bytes, state_part whose, const state_rule& rule) {
+      part(name, bytes, whose, is_count_of_steps(name) ? state_rule(require_saved_count) : rule);
+    });
     for (const segment& s : std::as_const(base_.tensors).segments())
       part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
+  }
+
+  // Of the foundation's parts.
+  static bool is_count_of_steps(std::string_view name) {
+    return name == "step" || name == "skipped steps" || name == "local skips";
   }
 
   /// @throws std::logic_error after a load_state() that has failed when it had begun to restore
