@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using test_support::contains;
 using test_support::names_in;
 using test_support::said_by;
 using test_support::temporary_folder;
@@ -55,8 +54,9 @@ train::settings short_run(const fs::path& folder) {
 
 train::outcome run(
     const train::settings& chosen, const train::optimizer_entry& entry, const fs::path& folder,
-    const std::function<void(std::uint64_t)>& progress = [](std::uint64_t) {}) {
-  const train::task work{chosen, data(), 1, entry.learning_rate, progress, folder};
+    const std::function<void(std::uint64_t)>& progress = [](std::uint64_t) {},
+    const std::function<void(const std::string&)>& say = {}) {
+  const train::task work{chosen, data(), 1, entry.learning_rate, progress, folder, say};
   train::outcome result = train::train(work, entry.maker(chosen, 1));
   result.optimizer = entry.name;
   return result;
@@ -95,6 +95,27 @@ void run_until(std::uint64_t last, const train::settings& chosen, const train::o
                   stopped);
 }
 
+// A training of SLAMB that is stopped, and goes on where it was run before.
+struct slamb_training {
+  temporary_folder root{};
+  fs::path folder = root.path() / "run";
+  train::optimizer_entry entry = find_entry("slamb");
+  train::settings chosen = short_run(root.path());
+  std::string expected = report_of(chosen, entry, run(chosen, entry, {}));  // of one that is not stopped
+  std::vector<std::string> said{};                                          // to the user
+
+  void run_until(std::uint64_t last) {
+    ::run_until(last, chosen, entry, folder);
+    chosen.resume = true;
+  }
+  std::string go_on() {
+    const auto say = [this](const std::string& line) { said.push_back(line); };
+    return report_of(chosen, entry,
+                     run(
+                         chosen, entry, folder, [](std::uint64_t) {}, say));
+  }
+};
+
 }  // namespace
 
 TEST_CASE("slamb_train: a run that was stopped goes on, and its report is that of one that was not") {
@@ -125,30 +146,60 @@ TEST_CASE("slamb_train: checkpoints change nothing of a run that is not stopped"
         report_of(chosen, entry, run(chosen, entry, {})));
 }
 
-TEST_CASE("slamb_train: goes on from the last step of which all ranks have files, and from the start without one") {
-  const temporary_folder root;
-  const fs::path folder = root.path() / "run";
-  const train::optimizer_entry entry = find_entry("slamb");
-  train::settings chosen = short_run(root.path());
-  const std::string expected = report_of(chosen, entry, run(chosen, entry, {}));
-  run_until(13, chosen, entry, folder);
-  const fs::path seventh = root.path() / "seventh";
-  fs::copy(folder, seventh);
-  chosen.resume = true;
-  run_until(20, chosen, entry, folder);
+TEST_CASE("slamb_train: goes on from the last step of which all ranks have files") {
+  slamb_training of;
+  of.run_until(13);
+  const fs::path seventh = of.root.path() / "seventh";
+  fs::copy(of.folder, seventh);
+  of.run_until(20);
   // As if ranks 0 and 1 had written step 14 and rank 2 had not, when all were killed.
   for (const char* rank : {"rank0", "rank1", "rank2"})
     for (const char* ending : {".slamb", ".progress"})
       fs::copy_file(seventh / (std::string(rank) + "-step7" + ending),
-                    folder / (std::string(rank) + "-step7" + ending));
-  fs::remove(folder / "rank2-step14.slamb");
-  std::ofstream(folder / "rank2-step14.slamb.partial-1-0") << "half";
-  CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);
-  CHECK(names_in(folder) == files_of_step(40));
+                    of.folder / (std::string(rank) + "-step7" + ending));
+  fs::remove(of.folder / "rank2-step14.slamb");
+  std::ofstream(of.folder / "rank2-step14.slamb.partial-1-0") << "half";
+  CHECK(of.go_on() == of.expected);
+  CHECK(names_in(of.folder) == files_of_step(40));
+  CHECK(of.said.empty());
+}
 
-  for (const std::string& name : files_of_step(40))
-    if (name.starts_with("rank1")) fs::remove(folder / name);
-  CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);  // from the start
+TEST_CASE("slamb_train: a run that was stopped while its ranks wrote their first checkpoint begins anew, and says so") {
+  slamb_training of;
+  of.run_until(13);
+  CHECK(names_in(of.folder) == files_of_step(7));
+  fs::remove(of.folder / "rank1-step7.slamb");
+  CHECK(of.go_on() == of.expected);
+  CHECK(of.said == std::vector<std::string>{"--resume: " + of.folder.string() +
+                                            " has no checkpoint of rank 1, and of others no more than their first, as "
+                                            "where a run is stopped while they write it: this training begins anew"});
+  CHECK(names_in(of.folder) == files_of_step(40));
+  fs::remove_all(of.folder);
+  CHECK(of.go_on() == of.expected);  // of a training that had not begun
+  CHECK(of.go_on() == of.expected);  // and from its end
+  CHECK(of.said.size() == 1);
+}
+
+TEST_CASE("slamb_train: a rank whose files have been lost is named with the folder, and nothing else is lost") {
+  slamb_training of;
+  of.run_until(17);
+  const fs::path backup = of.root.path() / "backup";
+  const std::string folder = of.folder.string();
+  fs::copy(of.folder, backup);
+  for (const std::string rank : {"rank0", "rank2"}) {
+    CAPTURE(rank);
+    for (const std::string& name : files_of_step(14))
+      if (name.starts_with(rank)) fs::remove(of.folder / name);
+    const std::vector<std::string> left = names_in(of.folder);
+    const std::string its_number = rank.substr(4), other = its_number == "0" ? "1" : "0";
+    CHECK(said_by<std::runtime_error>([&of] { of.go_on(); }) ==
+          "--resume: " + folder + " has no checkpoint of rank " + its_number + ", but of rank " + other +
+              " one of step 14, which is not its first: files of rank " + its_number +
+              " have been lost; bring them back, or delete " + folder + ", and this training begins anew");
+    CHECK(names_in(of.folder) == left);
+    fs::copy(backup, of.folder, fs::copy_options::skip_existing | fs::copy_options::recursive);
+  }
+  CHECK(of.go_on() == of.expected);
 }
 
 TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
