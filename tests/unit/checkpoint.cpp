@@ -42,8 +42,6 @@ using slamb::thread_communicator;
 using test_support::checkpoint;
 using test_support::checkpoints;
 using test_support::contains;
-using test_support::course;
-using test_support::experiment;
 using test_support::lonely_rank;
 using test_support::made_optimizer;
 using test_support::make_one;
@@ -277,10 +275,10 @@ TEST_CASE("checkpoint: a source that fails when it is first read has changed not
 
 TEST_CASE("checkpoint: every recipe goes on from a file bit for bit, parameters and all") {
   const model tensors{{17}, {9000}, {0}, {300}};
-  const experiment e = test_support::make_experiment(tensors, 77, 3, 12);
+  const test_support::experiment e = test_support::make_experiment(tensors, 77, 3, 12);
   for (const test_support::recipe& m : test_support::every_recipe()) {
     CAPTURE(m.name);
-    const course whole = test_support::train_saving(e, m.make);
+    const test_support::course whole = test_support::train_saving(e, m.make);
     for (const std::size_t when : {0U, 4U, 9U}) {
       CAPTURE(when);
       const temporary_folder folder;
@@ -378,8 +376,9 @@ TEST_CASE("checkpoint: a link is followed to the file that it names, whether tha
   std::filesystem::create_symlink("disk/one.slamb", path("latest"));
   std::filesystem::create_symlink("latest", path("first"));
   std::filesystem::create_symlink(path("disk/far.slamb"), path("disk/absolute"));
-  for (const auto& [link, target] : std::vector<std::pair<const char*, const char*>>{
+  for (const auto& named : std::vector<std::pair<const char*, const char*>>{
            {"first", "disk/one.slamb"}, {"latest", "disk/one.slamb"}, {"disk/absolute", "disk/far.slamb"}}) {
+    const char *const link = named.first, *const target = named.second;
     CAPTURE(link);
     run.step(1);
     save_checkpoint(run.optimizer(), path(link));
