@@ -21,6 +21,7 @@
 #include "support/faulty_training.hpp"
 #include "support/said.hpp"
 #include "support/saved_training.hpp"
+#include "support/thread_nodes.hpp"
 
 namespace averaged_evaluation_tests {
 namespace {
@@ -94,6 +95,18 @@ checkpoints train_with(const experiment& e, const optimizer_maker& make, const B
     CHECK(r.mine.intact());
   });
   return end;
+}
+
+/// One thread, and no more memory while `is_empty`.
+slamb::host_backend backend_that_can_be_empty(const bool& is_empty) {
+  slamb::host_backend backend = test_support::one_thread();
+  const slamb::allocator from = slamb::host::default_allocator();
+  backend.memory = {.allocate = [&is_empty, from](std::size_t bytes) -> void* {
+                      if (is_empty) throw std::bad_alloc();
+                      return from.allocate(bytes);
+                    },
+                    .deallocate = from.deallocate};
+  return backend;
 }
 
 void nothing_between(rank_of_run& /*r*/, std::size_t /*t*/) {}
@@ -260,14 +273,7 @@ TEST_CASE(
       checkpoints reached(3);
       slamb::run_ranks(3, [&](thread_communicator communicator) {
         bool is_empty = false, is_called = false;
-        slamb::host_backend backend = test_support::one_thread();
-        const slamb::allocator from = slamb::host::default_allocator();
-        backend.memory = {.allocate = [&](std::size_t bytes) -> void* {
-                            if (is_empty) throw std::bad_alloc();
-                            return from.allocate(bytes);
-                          },
-                          .deallocate = from.deallocate};
-        rank_of_run r(e, m.make, std::move(communicator), backend);
+        rank_of_run r(e, m.make, std::move(communicator), backend_that_can_be_empty(is_empty));
         for (std::size_t t = 0; t < e.steps(); ++t) {
           r.step(e, t);
           if (t < 8 || t == 10) continue;  // after step 11 of 0/1 Adam parameters are equal
@@ -291,6 +297,31 @@ TEST_CASE(
       CHECK(reached == train_with(e, m.make, nothing_between));
     }
   }
+}
+
+TEST_CASE("averaged evaluation: of ranks in nodes all are told which one does not have the memory for a broadcast") {
+  std::vector<std::string> said(4);
+  test_support::thread_nodes({2, 2}).run([&said](test_support::nodes_of_threads communicator, std::size_t rank) {
+    replica mine({{300}}, std::vector<float>(300, static_cast<float>(rank)));
+    bool is_empty = false;
+    slamb::lamb<test_support::nodes_of_threads> run(mine.parameters(), {}, std::move(communicator),
+                                                    backend_that_can_be_empty(is_empty));
+    is_empty = rank == 3;
+    said[rank] = said_by<std::exception>([&run] { run.broadcast_parameters(1); });
+    is_empty = false;
+    CHECK(mine.values() == std::vector<float>(300, static_cast<float>(rank)));
+    run.broadcast_parameters(1);
+    CHECK(mine.values() == std::vector<float>(300, 2.0F));  // of the node's first rank
+    mine.set_gradient(std::vector<float>(300, 0.5F));
+    run.step(0.01);
+    CHECK(run.statistics().step == 1);
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    CHECK(
+        said[rank] ==
+        "slamb: broadcast_parameters() did not begin: rank 3 could not allocate the memory that it takes; nothing has "
+        "changed on any rank");
+  CHECK(said[3] == "slamb: 1280 bytes were asked for and could not be had: parameters 1200, padding 80");
 }
 
 TEST_CASE("averaged evaluation: the function may not step, save or load, and the optimizer goes on") {

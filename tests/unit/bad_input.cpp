@@ -579,7 +579,7 @@ TEST_CASE("bad input: a communicator whose sums are no sums is refused") {
     CHECK(refusal_of([&] { slamb::lamb<misplaced_communicator>(mine.parameters(), {}, wrong); })
               .find("communicator: slamb: the Communicator's all_reduce_sum returned " + text +
                     " as element 0 on rank 0 of 2, where the ranks' values add up to ") == 0);
-    CHECK(refusal_of([&] {
+    CHECK(refusal_of([&, sum = sum] {
             slamb::lamb<spoiled_communicator>(mine.parameters(), {}, spoiled_communicator{.sum_of_all = sum});
           }) == "communicator: slamb: the communicator's all_reduce_sum returned sums that no rank can have sent");
   }
