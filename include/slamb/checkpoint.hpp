@@ -119,9 +119,8 @@ inline std::string target_of_links(std::string path) {
     const ::ssize_t size = ::readlink(path.c_str(), named.data(), named.size());
     if (size < 0) throw std::system_error(errno, std::generic_category());
     named.resize(static_cast<std::size_t>(size));
-    const std::size_t slash = path.rfind('/');
-    const bool is_beside = !named.starts_with('/') && slash != std::string::npos;
-    path = is_beside ? path.substr(0, slash + 1) + named : named;
+    path.resize(named.starts_with('/') ? 0 : path.rfind('/') + 1);  // to the link's folder; of none, npos + 1 = 0
+    path += named;
   }
 }
 

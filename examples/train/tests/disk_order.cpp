@@ -1,12 +1,12 @@
 // What reaches the disk when: a checkpoint must not be there without what it goes with, wherever the power fails.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <mutex>

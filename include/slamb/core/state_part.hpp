@@ -27,22 +27,29 @@ enum class state_part {
 /// right. A hash tells bytes that have changed; this tells those that were wrong when they were written.
 using state_rule = std::function<void(std::span<const std::byte> saved)>;
 
+namespace detail {
+
+template <class Visit>
+concept visits_parts = std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part>;
+template <class Visit>
+concept visits_parts_with_rules =
+    !visits_parts<Visit> &&
+    std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part, const state_rule&>;
+
+}  // namespace detail
+
 /// What is called for each part of a state: its name, its bytes in the memory of the backend or of the host, whose it is, and its
 /// rule, if it has one.
 class state_visitor {
  public:
   /// @param visit  visit(name, bytes, whose)
-  template <class Visit>
-  requires std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part> state_visitor(
-      Visit visit)  // NOLINT(google-explicit-constructor): stands where a function does
+  template <detail::visits_parts Visit>
+  state_visitor(Visit visit)  // NOLINT(google-explicit-constructor): stands where a function does
       : visit_([visit = std::move(visit)](std::string_view name, std::span<std::byte> bytes, state_part whose,
                                           const state_rule& /*rule*/) mutable { visit(name, bytes, whose); }) {}
   /// @param visit  visit(name, bytes, whose, rule)
-  template <class Visit>
-  requires(!std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part> &&
-           std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part, const state_rule&>)
-      state_visitor(Visit visit)  // NOLINT(google-explicit-constructor)
-      : visit_(std::move(visit)) {}
+  template <detail::visits_parts_with_rules Visit>
+  state_visitor(Visit visit) : visit_(std::move(visit)) {}  // NOLINT(google-explicit-constructor)
 
   void operator()(std::string_view name, std::span<std::byte> bytes, state_part whose,
                   const state_rule& rule = {}) const {
