@@ -25,6 +25,7 @@ function(slamb_example_tests example)
     return()
   endif()
   slamb_program(slamb_${example}_tests SOURCES ${sources} LIBRARIES slamb_test_main ${tests_LIBRARIES})
+  target_include_directories(slamb_${example}_tests PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   slamb_compile_quickly(TARGETS slamb_${example}_tests)
   # As in tests/CMakeLists.txt: one test of ctest a test case, and no case is a failure.
   doctest_discover_tests(slamb_${example}_tests PROPERTIES TIMEOUT 300 FAIL_REGULAR_EXPRESSION "test cases: +0 ")

@@ -125,8 +125,10 @@ class progress_reader {
   std::ifstream stream_;
 };
 
-void write_progress(std::ostream& out, std::uint64_t step, const outcome& result) {
-  out << std::setprecision(17) << "step " << step << "\nseconds " << result.seconds << "\ntraffic ";
+/// @param before  the step of the checkpoint before this one; 0: this is the first
+void write_progress(std::ostream& out, std::uint64_t step, std::uint64_t before, const outcome& result) {
+  out << std::setprecision(17) << "step " << step << "\nbefore " << before << "\nseconds " << result.seconds
+      << "\ntraffic ";
   write_traffic(out, result.statistics.traffic);
   out << "\nphases " << result.statistics.phases.size() << '\n';
   for (const slamb::phase_statistics& phase : result.statistics.phases) {
@@ -139,10 +141,17 @@ void write_progress(std::ostream& out, std::uint64_t step, const outcome& result
   out << "end\n";
 }
 
-void read_progress(const std::filesystem::path& file, std::uint64_t step, outcome& result) {
-  progress_reader from(file);
+// The step of the checkpoint before.
+std::uint64_t read_steps(progress_reader& from, const std::filesystem::path& file, std::uint64_t step) {
   from.expect("step");
   if (from.number() != step) refuse_file(file, "it is of another step");
+  from.expect("before");
+  return from.number();
+}
+
+void read_progress(const std::filesystem::path& file, std::uint64_t step, outcome& result) {
+  progress_reader from(file);
+  read_steps(from, file, step);
   from.expect("seconds");
   result.seconds = from.real();
   from.expect("traffic");
@@ -167,10 +176,17 @@ void read_progress(const std::filesystem::path& file, std::uint64_t step, outcom
   from.expect("end");
 }
 
+// Its name, too, is on the disk before anything is written into it.
 void make_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw output_error("--checkpoint: " + folder.string() + " cannot be made: " + error.message());
+  try {
+    std::vector<std::filesystem::path> made;
+    for (auto path = std::filesystem::absolute(folder); !std::filesystem::exists(path); path = path.parent_path())
+      made.push_back(path);
+    std::filesystem::create_directories(folder);
+    for (const std::filesystem::path& path : made) flush_to_disk(path.parent_path());
+  } catch (const std::system_error& failure) {
+    throw output_error("--checkpoint: " + folder.string() + " cannot be made: " + failure.code().message());
+  }
 }
 
 slamb::traffic_counts sum_of(slamb::traffic_counts a, const slamb::traffic_counts& b) {
@@ -228,24 +244,64 @@ std::uint64_t rank_checkpoints::newest() const {
   return step;
 }
 
-std::uint64_t rank_checkpoints::go_on(rank_optimizer& optimizer, outcome& result) const {
+// [ranks] the steps that they say.
+std::vector<std::uint64_t> rank_checkpoints::of_all_ranks(std::uint64_t own, rank_optimizer& optimizer) const {
   std::vector<float> steps(static_cast<std::size_t>(ranks_));  // at most a million, which floats hold exactly
-  steps[static_cast<std::size_t>(rank_)] = static_cast<float>(newest());
+  steps[static_cast<std::size_t>(rank_)] = static_cast<float>(own);
   optimizer.sum_over_ranks(steps);
-  const auto step = static_cast<std::uint64_t>(*std::ranges::min_element(steps));
-  if (step == 0) return 0;
+  return {steps.begin(), steps.end()};
+}
+
+// Some ranks have a checkpoint, and some have none. So it is where a run is stopped while they write their first, and else where
+// files have been lost: ranks delete those of a step only when all have a later one.
+void rank_checkpoints::require_none_lost(const std::vector<std::uint64_t>& newest, rank_optimizer& optimizer,
+                                         const std::function<void(const std::string&)>& say) const {
+  const std::uint64_t own = newest[static_cast<std::size_t>(rank_)];
+  std::uint64_t own_before = 0;
+  if (own > 0) {
+    const std::filesystem::path progress = file(own, ".progress");
+    progress_reader from(progress);
+    own_before = read_steps(from, progress, own);
+  }
+  const std::vector<std::uint64_t> before = of_all_ranks(own_before, optimizer);
+  const auto without = std::ranges::find(newest, std::uint64_t{0}) - newest.begin();
+  const std::string has_none =
+      "--resume: " + folder_.string() + " has no checkpoint of rank " + std::to_string(without);
+  for (std::size_t rank = 0; rank < before.size(); ++rank) {
+    if (before[rank] == 0) continue;
+    throw std::runtime_error(has_none + ", but of rank " + std::to_string(rank) + " one of step " +
+                             std::to_string(newest[rank]) + ", which is not its first: files of rank " +
+                             std::to_string(without) + " have been lost; bring them back, or delete " +
+                             folder_.string() + ", and this training begins anew");
+  }
+  if (say)
+    say(has_none + ", and of others no more than their first, as where a run is stopped while they write it: this " +
+        "training begins anew");
+}
+
+std::uint64_t rank_checkpoints::go_on(rank_optimizer& optimizer, outcome& result,
+                                      const std::function<void(const std::string&)>& say) {
+  const std::vector<std::uint64_t> steps = of_all_ranks(newest(), optimizer);
+  const auto [least, most] = std::ranges::minmax(steps);
+  const std::uint64_t step = least;
+  if (step == 0) {
+    if (most > 0) require_none_lost(steps, optimizer, say);
+    return 0;
+  }
   read_progress(file(step, ".progress"), step, result);
   optimizer.load(file(step, ".slamb").string());
   remove_others_together(step, optimizer);  // newer ones of some ranks, too, which would be taken for the newest of all
+  last_ = step;
   return step;
 }
 
-void rank_checkpoints::keep(std::uint64_t step, rank_optimizer& optimizer, const outcome& result) const {
+void rank_checkpoints::keep(std::uint64_t step, rank_optimizer& optimizer, const outcome& result) {
   output_file("--checkpoint", file(step, ".progress")).write([&](std::ostream& out) {
-    write_progress(out, step, result);
+    write_progress(out, step, last_, result);
   });
   optimizer.save(file(step, ".slamb").string());
   remove_others_together(step, optimizer);
+  last_ = step;
 }
 
 void rank_checkpoints::remove_others_together(std::uint64_t step, rank_optimizer& optimizer) const {

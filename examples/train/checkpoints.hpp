@@ -3,14 +3,16 @@
 //     DIR/settings.txt                                  what the runs were started with
 //     DIR/slamb-seed1/rank0-step100.slamb, .progress    a rank's optimizer and parameters, and its part of the report so far
 //
-// Ranks write a step's files, wait for each other, and then delete those of the step before: at any time there is a step of which
-// all ranks have theirs.
+// Ranks write a step's files, the progress first, wait until they are on the disk and for each other, and then delete those of the
+// step before: from the first of all ranks on, there is at any time a step of which all ranks have theirs.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "digits.hpp"
 #include "rank_optimizer.hpp"
@@ -33,23 +35,31 @@ class rank_checkpoints {
   rank_checkpoints(const std::filesystem::path& folder, int rank, int ranks);
 
   /// Restores the optimizer, its parameters and `result` as they were after the last step of which all ranks have files.
-  /// Collective. @return that step; 0: there is none, and nothing has been restored
-  /// @throws what `load_checkpoint` throws; std::runtime_error naming a file that is not as it was written
-  std::uint64_t go_on(rank_optimizer& optimizer, outcome& result) const;
+  /// Collective.
+  ///
+  /// @param say  is told where some ranks have a checkpoint, their first, and others have none: the training begins anew then
+  /// @return that step; 0: there is none, and nothing has been restored
+  /// @throws what `load_checkpoint` throws; std::runtime_error naming a file that is not as it was written, or, on all ranks, the
+  ///         folder and the rank of which files have been lost
+  std::uint64_t go_on(rank_optimizer& optimizer, outcome& result, const std::function<void(const std::string&)>& say);
 
   /// Keeps what is there after `step`. Collective.
   /// @throws what `save_checkpoint` throws; output_error
-  void keep(std::uint64_t step, rank_optimizer& optimizer, const outcome& result) const;
+  void keep(std::uint64_t step, rank_optimizer& optimizer, const outcome& result);
 
  private:
   std::filesystem::path file(std::uint64_t step, const char* ending) const;
   std::uint64_t newest() const;
+  std::vector<std::uint64_t> of_all_ranks(std::uint64_t own, rank_optimizer& optimizer) const;
+  void require_none_lost(const std::vector<std::uint64_t>& newest, rank_optimizer& optimizer,
+                         const std::function<void(const std::string&)>& say) const;
   void remove_others_together(std::uint64_t step, rank_optimizer& optimizer) const;
   void remove_others(std::uint64_t step) const;
 
   std::filesystem::path folder_;
   int rank_;
   int ranks_;
+  std::uint64_t last_ = 0;  // step that was kept, or gone on from
 };
 
 /// What a run has been up to a step, with what the optimizer says of the steps since: traffic is counted by each from its start.

@@ -67,7 +67,15 @@ std::vector<train::outcome> train_all(const settings& chosen, const std::vector<
           chosen.checkpoint.empty()
               ? std::filesystem::path()
               : std::filesystem::path(chosen.checkpoint) / (entry.name + "-seed" + std::to_string(seed));
-      const train::task work{chosen, data, seed, learning_rate, [&bar](std::uint64_t) { bar.advance(); }, folder};
+      const train::task work{
+          chosen,
+          data,
+          seed,
+          learning_rate,
+          [&bar](std::uint64_t) { bar.advance(); },
+          folder,
+          [&bar](const std::string& line) { bar.say(line); },
+      };
       outcomes.push_back(train::train(work, entry.maker(chosen, seed), run_ranks));
       outcomes.back().optimizer = entry.name;
     }

@@ -1,6 +1,7 @@
-// Files that are either whole or not there: written under a temporary name beside the target, then renamed.
+// Files that are either whole or not there: written under a temporary name beside the target, flushed to the disk, then renamed.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace train {
@@ -20,6 +22,21 @@ class output_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// Waits until the bytes of a file, or the names in a folder, are on the disk: what is renamed or written later cannot be there
+/// without them, even if the power fails.
+/// @throws std::system_error
+inline void flush_to_disk(const std::filesystem::path& path) {
+  const int handle = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (handle < 0) throw std::system_error(errno, std::generic_category());
+  int failure = 0;
+  do {
+    failure = ::fsync(handle) == 0 ? 0 : errno;
+  } while (failure == EINTR);
+  ::close(handle);
+  if (failure != 0 && failure != EINVAL && failure != ENOTSUP)  // a file system that has nothing to wait for
+    throw std::system_error(failure, std::generic_category());
+}
 
 /// A file to be written later. That it can be is tried at construction, which leaves nothing behind.
 class output_file {
@@ -51,13 +68,18 @@ class output_file {
 
   /// Lets `fill` write to the file of a temporary name, which then becomes the target.
   ///
-  /// @throws output_error, or what `fill` throws; the temporary file is gone then, and the target as it was.
+  /// @throws output_error, or what `fill` throws; the temporary file is gone then, and the target as it was, unless its folder alone
+  ///         could not be flushed to the disk.
   void write_with(const std::function<void(const std::filesystem::path& temporary)>& fill) const {
     const cleanup on_failure{temporary_};
     fill(temporary_);
-    std::error_code error;
-    std::filesystem::rename(temporary_, target_, error);
-    if (error) fail(error.message());
+    try {
+      flush_to_disk(temporary_);
+      std::filesystem::rename(temporary_, target_);
+      flush_to_disk(target_.parent_path());
+    } catch (const std::system_error& failure) {
+      fail(failure.code().message());
+    }
   }
 
   /// The same with a stream.

@@ -23,6 +23,12 @@ class progress_bar {
 
   void begin(std::string label) { label_ = std::move(label); }
 
+  /// A line of its own; the bar is drawn below it, when it is drawn next.
+  void say(const std::string& line) {
+    std::fprintf(stderr, "%sslamb_train: %s\n", drawn_ ? "\r\x1b[K" : "", line.c_str());
+    drawn_ = false;
+  }
+
   void advance() {
     ++done_;
     const auto now = clock::now();

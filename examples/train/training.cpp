@@ -86,7 +86,8 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   if (rank == 0) result.untrained_loss = evaluate(model, work.data.training).loss;
   std::optional<rank_checkpoints> kept;
   if (!work.checkpoints.empty()) kept.emplace(work.checkpoints, static_cast<int>(rank), work.chosen.ranks);
-  const std::uint64_t steps_before = kept && work.chosen.resume ? kept->go_on(*optimizer, result) : 0;
+  const auto say = rank == 0 ? work.say : nullptr;
+  const std::uint64_t steps_before = kept && work.chosen.resume ? kept->go_on(*optimizer, result, say) : 0;
   const slamb::statistics before = result.statistics;
   for (std::uint64_t step = 1; step <= steps_before; ++step) {
     own.next();  // as then

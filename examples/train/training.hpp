@@ -34,6 +34,7 @@ struct task {
   double learning_rate = 0.0;
   std::function<void(std::uint64_t step)> progress;  ///< called by one thread, after each step, also those gone on from
   std::filesystem::path checkpoints{};               ///< the folder that it keeps them in; empty: none
+  std::function<void(const std::string&)> say{};     ///< is told by rank 0 what the user should know, if it is there
 };
 
 /// The state of a run after one step.

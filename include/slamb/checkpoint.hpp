@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -21,6 +21,7 @@
 
 #include "slamb/core/error.hpp"
 #include "slamb/core/saved_state.hpp"
+#include "slamb/core/state_bytes.hpp"
 
 namespace slamb {
 
@@ -32,7 +33,9 @@ class open_file {
   /// @param shown  the name of it, or of what it is for, as messages say it
   /// @throws file_error
   open_file(const char* call, std::string shown, const std::string& path, int flags)
-      : call_(call), shown_(std::move(shown)), handle_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+      : open_file(call, std::move(shown), ::open(path.c_str(), flags | O_CLOEXEC)) {}
+  /// @param handle  of ::open, which has just been called
+  open_file(const char* call, std::string shown, int handle) : call_(call), shown_(std::move(shown)), handle_(handle) {
     if (handle_ < 0) fail();
   }
   open_file(const open_file&) = delete;
@@ -60,6 +63,14 @@ class open_file {
       first += static_cast<std::uint64_t>(got);
       to = to.subspan(static_cast<std::size_t>(got));
     }
+  }
+
+  /// Who may read and write it, whatever the mask of the process is.
+  /// @throws file_error
+  void set_mode(::mode_t mode) const {
+    struct ::stat about {};
+    if (::fstat(handle_, &about) != 0) fail();
+    if ((about.st_mode & 0777U) != mode && ::fchmod(handle_, mode) != 0) fail();
   }
 
   /// Waits until what was written is on the disk.
@@ -96,24 +107,40 @@ class open_file {
   int handle_;
 };
 
-/// A name beside the file that is to be written; what has it is removed, unless it has been renamed.
+/// Where a file is that is named by a link, or by a link to one; others are where their name says. It need not be there.
+/// @throws std::system_error for links that lead nowhere, as in a circle
+inline std::string target_of_links(std::string path) {
+  constexpr int most_links = 40;  // as the kernel follows
+  for (int links = 0;; ++links) {
+    struct ::stat about {};
+    if (::lstat(path.c_str(), &about) != 0 || !S_ISLNK(about.st_mode)) return path;
+    if (links == most_links) throw std::system_error(ELOOP, std::generic_category());
+    std::string named(4096, '\0');
+    const ::ssize_t size = ::readlink(path.c_str(), named.data(), named.size());
+    if (size < 0) throw std::system_error(errno, std::generic_category());
+    named.resize(static_cast<std::size_t>(size));
+    path.resize(named.starts_with('/') ? 0 : path.rfind('/') + 1);  // to the link's folder; of none, npos + 1 = 0
+    path += named;
+  }
+}
+
+/// A name beside the file that is to be written; what has it is removed, unless it has been renamed. Each has a name of its own, in
+/// whatever thread or process.
 class temporary_file {
  public:
   static constexpr const char* call = "save_checkpoint() cannot write";
 
   /// @throws file_error
-  explicit temporary_file(const std::string& path) : shown_(path), target_(path) {
-    if (char* const real = ::realpath(path.c_str(), nullptr); real != nullptr) {  // a link stays one
-      target_ = real;
-      std::free(real);
+  explicit temporary_file(const std::string& path) : shown_(path) {
+    try {
+      target_ = target_of_links(path);  // a link stays one
+    } catch (const std::system_error& failure) {
+      fail(failure.code().message());
     }
     struct ::stat about {};
-    if (::stat(target_.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) fail("it is not a regular file");
-    const std::string stem = target_ + ".partial-" + std::to_string(::getpid()) + "-";
-    for (int i = 0; name_.empty(); ++i) {  // what a process of this number has left is not touched
-      struct ::stat other {};
-      if (::lstat((stem + std::to_string(i)).c_str(), &other) != 0) name_ = stem + std::to_string(i);
-    }
+    if (::stat(target_.c_str(), &about) != 0) return;
+    if (!S_ISREG(about.st_mode)) fail("it is not a regular file");
+    mode_ = about.st_mode & 0777U;
   }
   temporary_file(const temporary_file&) = delete;
   temporary_file& operator=(const temporary_file&) = delete;
@@ -126,8 +153,9 @@ class temporary_file {
     const std::size_t slash = target_.rfind('/');
     folder_.emplace(call, shown_, slash == std::string::npos ? "." : target_.substr(0, slash + 1),
                     O_RDONLY | O_DIRECTORY);  // now, while all is as it was, if it cannot be opened
-    file_.emplace(call, shown_, name_, O_WRONLY | O_CREAT | O_EXCL);
+    file_.emplace(call, shown_, open_new());
     is_made_ = true;
+    if (mode_) file_->set_mode(*mode_);
     return *file_;
   }
 
@@ -142,13 +170,29 @@ class temporary_file {
   }
 
  private:
+  // Under a name that nobody has, not even a process of this number that was killed, or one of another machine with this disk. Nobody
+  // may read it who may not read the file that it replaces.
+  int open_new() {
+    static std::atomic<std::uint64_t> calls{0};
+    constexpr int most_tries = 10'000;
+    const std::string stem = target_ + ".partial-" + std::to_string(::getpid()) + "-";
+    for (int i = 0; i < most_tries; ++i) {
+      name_ = stem + std::to_string(calls.fetch_add(1, std::memory_order_relaxed));
+      const int handle =
+          ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode_ ? *mode_ & 0700U : ::mode_t{0666});
+      if (handle >= 0 || (errno != EEXIST && errno != EINTR)) return handle;
+    }
+    return -1;
+  }
+
   [[noreturn]] void fail(const std::string& why) const {
     throw file_error("slamb: " + std::string(call) + " " + shown_ + ": " + why);
   }
 
   std::string shown_;
-  std::string target_;
+  std::string target_{};
   std::string name_{};
+  std::optional<::mode_t> mode_{};  // of the file that is there
   std::optional<open_file> folder_{};
   std::optional<open_file> file_{};
   bool is_made_ = false;
@@ -156,11 +200,13 @@ class temporary_file {
 
 }  // namespace detail
 
-/// Writes all that this rank needs to go on in a new process: the state, and the parameters. Each rank has a file of its own; its
-/// first 512 bytes are text (`head -c 512 file`).
+/// Writes all that this rank needs to go on in a new process: the state, and the parameters. Each rank needs a path of its own:
+/// where two save to one, in whatever threads or processes, each file is whole and the last one stays. The first 512 bytes are text
+/// (`head -c 512 file`).
 ///
 /// The file is written under another name beside `path`, flushed to the disk, and renamed: whatever happens, there is the old file
-/// or the new one at `path`. A process that is killed in between leaves `path.partial-…`, which can be deleted.
+/// or the new one at `path`. A process that is killed in between leaves `path.partial-…`, which can be deleted. A link stays a link:
+/// the file that it names is written, also where that is not there yet. A file that is replaced hands its permissions on.
 ///
 /// @param from     an `optimizer` or a `chosen_optimizer`
 /// @param options  `{.with_parameters = false}` leaves the parameters out: then save and restore them yourself

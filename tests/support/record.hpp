@@ -1,49 +1,19 @@
 // Runs the oracle over traces, and writes new traces with it: of any world, shapes and settings.
 #pragma once
 
-#include <stdlib.h>
-
 #include <bit>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "files.hpp"
 #include "generate.hpp"
 #include "oracle.hpp"
 #include "trace.hpp"
 
 namespace test_support {
-
-/// A folder of its own under the system's temporary one; gone with the object.
-class temporary_folder {
- public:
-  temporary_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "slamb-test-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder " + name);
-    path_ = name;
-  }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  ~temporary_folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline void write_file(const std::filesystem::path& path, std::span<const char> bytes) {
-  std::ofstream file(path, std::ios::binary);
-  if (!file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush())
-    throw std::runtime_error("cannot write " + path.string());
-}
 
 /// Writes little-endian float32.
 inline void write_floats(const std::filesystem::path& path, std::span<const float> values) {

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
+#include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -17,7 +19,9 @@
 
 #include "slamb/slamb.hpp"
 #include "support/faulty_training.hpp"
+#include "support/said.hpp"
 #include "support/saved_training.hpp"
+#include "support/thread_nodes.hpp"
 
 namespace averaged_evaluation_tests {
 namespace {
@@ -31,6 +35,7 @@ using test_support::maker_of;
 using test_support::model;
 using test_support::optimizer_maker;
 using test_support::replica;
+using test_support::said_by;
 
 using lamb = slamb::lamb<thread_communicator>;
 using sparse = slamb::slamb<thread_communicator>;
@@ -92,17 +97,19 @@ checkpoints train_with(const experiment& e, const optimizer_maker& make, const B
   return end;
 }
 
-void nothing_between(rank_of_run& /*r*/, std::size_t /*t*/) {}
-
-template <class Exception, class Call>
-std::string said_by(const Call& call) {
-  try {
-    call();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+/// One thread, and no more memory while `is_empty`.
+slamb::host_backend backend_that_can_be_empty(const bool& is_empty) {
+  slamb::host_backend backend = test_support::one_thread();
+  const slamb::allocator from = slamb::host::default_allocator();
+  backend.memory = {.allocate = [&is_empty, from](std::size_t bytes) -> void* {
+                      if (is_empty) throw std::bad_alloc();
+                      return from.allocate(bytes);
+                    },
+                    .deallocate = from.deallocate};
+  return backend;
 }
+
+void nothing_between(rank_of_run& /*r*/, std::size_t /*t*/) {}
 
 }  // namespace
 
@@ -227,7 +234,8 @@ TEST_CASE("averaged evaluation: an averaging that fails leaves each rank's own p
     CAPTURE(m.name);
     const std::uint64_t before_steps = test_support::rounds_before_first_step(m.make);
     std::uint64_t before = 0, of_averaging = 0;
-    for (std::uint64_t failing = 0; failing == 0 || failing <= of_averaging; ++failing) {  // 0: none
+    // 0: none; 1: that by which ranks tell each other that they have the memory, which is not counted.
+    for (std::uint64_t failing = 0; failing == 0 || failing <= of_averaging + 1; ++failing) {
       CAPTURE(failing);
       slamb::thread_group group(3);
       if (failing > 0)
@@ -251,6 +259,69 @@ TEST_CASE("averaged evaluation: an averaging that fails leaves each rank's own p
     }
     if (m.name == "slamb") CHECK(of_averaging > 2);
   }
+}
+
+TEST_CASE(
+    "averaged evaluation: memory that one rank does not have is told to all, and the training goes on as without") {
+  const experiment e = experiment_of(3);
+  for (const named_maker& m : makers()) {
+    for (const std::string name : {"with_averaged_parameters()", "broadcast_parameters()"}) {
+      const bool broadcasts = name == "broadcast_parameters()";
+      if (!broadcasts && !m.differs) continue;
+      CAPTURE(m.name);
+      CAPTURE(name);
+      checkpoints reached(3);
+      slamb::run_ranks(3, [&](thread_communicator communicator) {
+        bool is_empty = false, is_called = false;
+        rank_of_run r(e, m.make, std::move(communicator), backend_that_can_be_empty(is_empty));
+        for (std::size_t t = 0; t < e.steps(); ++t) {
+          r.step(e, t);
+          if (t < 8 || t == 10) continue;  // after step 11 of 0/1 Adam parameters are equal
+          const checkpoint before = r.now();
+          is_empty = r.rank == t % 3;
+          const std::string said = said_by<std::exception>([&] {
+            if (broadcasts) return r.run.broadcast_parameters(1);
+            r.run.with_averaged_parameters([&is_called] { is_called = true; });
+          });
+          is_empty = false;
+          if (r.rank == t % 3)
+            CHECK(said.find(" bytes were asked for and could not be had: ") != std::string::npos);
+          else
+            CHECK(said == "slamb: " + name + " did not begin: rank " + std::to_string(t % 3) +
+                              " could not allocate the memory that it takes; nothing has changed on any rank");
+          CHECK(r.now() == before);
+        }
+        CHECK_FALSE(is_called);
+        reached[r.rank] = r.now();
+      });
+      CHECK(reached == train_with(e, m.make, nothing_between));
+    }
+  }
+}
+
+TEST_CASE("averaged evaluation: of ranks in nodes all are told which one does not have the memory for a broadcast") {
+  std::vector<std::string> said(4);
+  test_support::thread_nodes({2, 2}).run([&said](test_support::nodes_of_threads communicator, std::size_t rank) {
+    replica mine({{300}}, std::vector<float>(300, static_cast<float>(rank)));
+    bool is_empty = false;
+    slamb::lamb<test_support::nodes_of_threads> run(mine.parameters(), {}, std::move(communicator),
+                                                    backend_that_can_be_empty(is_empty));
+    is_empty = rank == 3;
+    said[rank] = said_by<std::exception>([&run] { run.broadcast_parameters(1); });
+    is_empty = false;
+    CHECK(mine.values() == std::vector<float>(300, static_cast<float>(rank)));
+    run.broadcast_parameters(1);
+    CHECK(mine.values() == std::vector<float>(300, 2.0F));  // of the node's first rank
+    mine.set_gradient(std::vector<float>(300, 0.5F));
+    run.step(0.01);
+    CHECK(run.statistics().step == 1);
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    CHECK(
+        said[rank] ==
+        "slamb: broadcast_parameters() did not begin: rank 3 could not allocate the memory that it takes; nothing has "
+        "changed on any rank");
+  CHECK(said[3] == "slamb: 1280 bytes were asked for and could not be had: parameters 1200, padding 80");
 }
 
 TEST_CASE("averaged evaluation: the function may not step, save or load, and the optimizer goes on") {

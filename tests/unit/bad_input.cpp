@@ -17,12 +17,14 @@
 
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
+#include "support/said.hpp"
 #include "support/watching_communicators.hpp"
 
 namespace bad_input_tests {
 namespace {
 
 using slamb::thread_communicator;
+using test_support::contains;
 using test_support::maker_of;
 using test_support::model;
 using test_support::optimizer_maker;
@@ -147,8 +149,6 @@ std::string refusal_of_parameters(std::span<const slamb::parameter> parameters) 
   CHECK(refusal_of([&] { slamb::slamb<> run(parameters); }) == by_lamb);
   return by_lamb;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// [rank] what `body(rank, communicator)` throws on each rank. None may wait for another in vain.
 std::vector<std::string> refusals_of_ranks(int world, const std::function<void(int, thread_communicator)>& body) {
@@ -579,7 +579,7 @@ TEST_CASE("bad input: a communicator whose sums are no sums is refused") {
     CHECK(refusal_of([&] { slamb::lamb<misplaced_communicator>(mine.parameters(), {}, wrong); })
               .find("communicator: slamb: the Communicator's all_reduce_sum returned " + text +
                     " as element 0 on rank 0 of 2, where the ranks' values add up to ") == 0);
-    CHECK(refusal_of([&] {
+    CHECK(refusal_of([&, sum = sum] {
             slamb::lamb<spoiled_communicator>(mine.parameters(), {}, spoiled_communicator{.sum_of_all = sum});
           }) == "communicator: slamb: the communicator's all_reduce_sum returned sums that no rank can have sent");
   }

@@ -1,11 +1,14 @@
 // One call of an optimizer at a time: a second one, from another thread or from a Communicator within the first, is refused.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <latch>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -59,7 +62,7 @@ struct named_call {
 
 const std::vector<const float*> gradients(tensors.size(), nullptr);
 
-/// Every call of an optimizer that a second caller may make.
+/// Every call of an optimizer that a second caller may make. That none is missing is the first case below.
 const std::vector<named_call>& every_call() {
   static const double rates[] = {0.1};
   static const std::vector<named_call> all{
@@ -67,18 +70,80 @@ const std::vector<named_call>& every_call() {
       {"step()", [](optimizer& o) { o.step(std::span<const double>(rates)); }},
       {"step()", [](optimizer& o) { o.step(slamb::learning_rates_at{rates}); }},
       {"begin_step()", [](optimizer& o) { o.begin_step(0.1); }},
+      {"begin_step()", [](optimizer& o) { o.begin_step(std::span<const double>(rates)); }},
       {"begin_step()", [](optimizer& o) { o.begin_step(slamb::learning_rates_at{rates}); }},
       {"gradient_ready()", [](optimizer& o) { o.gradient_ready(0, 1); }},
       {"finish_step()", [](optimizer& o) { o.finish_step(); }},
       {"synchronize_parameters()", [](optimizer& o) { o.synchronize_parameters(); }},
+      {"broadcast_parameters()", [](optimizer& o) { o.broadcast_parameters(); }},
+      {"with_averaged_parameters()", [](optimizer& o) { o.with_averaged_parameters([] {}); }},
       {"statistics()", [](optimizer& o) { static_cast<void>(std::as_const(o).statistics()); }},
       {"memory()", [](optimizer& o) { static_cast<void>(std::as_const(o).memory()); }},
       {"save_state()", [](optimizer& o) { static_cast<void>(std::as_const(o).save_state()); }},
+      {"save_state()", [](optimizer& o) { std::as_const(o).save_state([](std::span<const std::byte> /*piece*/) {}); }},
       {"load_state()", [](optimizer& o) { o.load_state({}); }},
+      {"load_state()", [](optimizer& o) { o.load_state(slamb::source_in({})); }},
       {"set_gradient()", [](optimizer& o) { o.set_gradient(0, nullptr); }},
       {"set_gradients()", [](optimizer& o) { o.set_gradients(gradients); }}};
   return all;
 }
+
+/// Notes which of its functions have been called. What an optimizer can do is a function of its recipe: who adds one to it gets an
+/// error of the compiler here, and then, until it is in every_call(), one of the test.
+class noting_recipe final : public slamb::detail::recipe {
+ public:
+  enum call {
+    step_with_rates,
+    step_with_rates_at,
+    begin_with_rates,
+    begin_with_rates_at,
+    ready,
+    finish,
+    synchronize,
+    broadcast,
+    average,
+    statistics_of,
+    memory_of,
+    save,
+    load,
+    set_one_gradient,
+    set_all_gradients,
+    calls
+  };
+  using noted = std::array<int, calls>;  ///< how often
+
+  explicit noting_recipe(noted& to) : noted_(&to) {}
+
+  slamb::detail::call_scope enter() const noexcept override { return {}; }
+  void give_up_step() noexcept override {}  // which no caller calls
+
+  void step(std::span<const double> /*rates*/) override { note(step_with_rates); }
+  void step(const slamb::learning_rates_at& /*rates*/) override { note(step_with_rates_at); }
+  void begin_step(std::span<const double> /*rates*/) override { note(begin_with_rates); }
+  void begin_step(const slamb::learning_rates_at& /*rates*/) override { note(begin_with_rates_at); }
+  void gradient_ready(std::size_t /*first*/, std::size_t /*count*/) override { note(ready); }
+  void finish_step() override { note(finish); }
+  void synchronize_parameters() override { note(synchronize); }
+  void broadcast_parameters(int /*root*/) override { note(broadcast); }
+  void with_averaged_parameters(const std::function<void()>& /*evaluate*/) override { note(average); }
+  slamb::statistics report(bool /*with_norms*/) const override { return note(statistics_of), slamb::statistics{}; }
+  slamb::memory_report memory() const override { return note(memory_of), slamb::memory_report{}; }
+  void save_state(const slamb::byte_sink& /*to*/, const slamb::save_options& /*options*/) const override { note(save); }
+  void load_state(const slamb::byte_source& /*from*/, const slamb::restore_options& /*options*/) override {
+    note(load);
+  }
+  void set_gradient(std::size_t /*tensor*/, const float* /*gradient*/) override { note(set_one_gradient); }
+  void set_gradients(std::span<const float* const> /*gradients*/) override { note(set_all_gradients); }
+
+ private:
+  void note(call made) const { ++(*noted_)[made]; }
+
+  noted* noted_;
+};
+
+struct noting_optimizer : optimizer {
+  explicit noting_optimizer(noting_recipe::noted& to) : optimizer(std::make_unique<noting_recipe>(to)) {}
+};
 
 /// What the call says, as std::logic_error; empty if it throws nothing.
 std::string refusal_of(const named_call& call, optimizer& of) {
@@ -166,6 +231,21 @@ void check_interrupted(const typename Optimizer::options_type& options) {
 
 }  // namespace
 
+TEST_CASE("calls: the list of this test has every call that an optimizer has, and each reaches the recipe once") {
+  noting_recipe::noted all{};
+  noting_optimizer run(all);
+  for (const named_call& call : every_call()) {
+    CAPTURE(call.name);
+    const noting_recipe::noted before = all;
+    call.make(run);
+    int made = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) made += all[i] - before[i];
+    CHECK(made == 1);
+  }
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i] == 0) FAIL_CHECK("every_call() lacks call " << i << " of noting_recipe");
+}
+
 TEST_CASE(
     "calls: all that are made while a step runs are refused, and the step and those after it have the same bits") {
   check_interrupted<lamb>({.max_gradient_norm = 1.0});
@@ -228,10 +308,24 @@ TEST_CASE("calls: what is measured is a call too") {
 
 TEST_CASE("calls: of many threads at once each is made or refused, and the steps that were taken are counted") {
   replica mine(tensors, start());
-  slamb::adamw<> run(mine.parameters(), {}, {}, {.threads = 1});
+  std::function<void()> in_collective;
+  lamb run(mine.parameters(), {}, {imagined_peers(2, imagined_peers::habit::send_the_same), in_collective},
+           {.threads = 1});
   constexpr int threads = 4, calls = 200;
   std::latch all(threads);
   std::atomic<std::uint64_t> taken{0}, looked{0}, refused{0};
+  std::atomic<int> inside{0}, met{0};
+  // In each step: nobody else is in one, and somebody has been refused while this or an earlier one was running.
+  const std::function<void()> watch = [&] {
+    in_collective = watch;
+    if (inside.fetch_add(1) != 0) ++met;
+    const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (refused == 0 && met == 0 && std::chrono::steady_clock::now() < latest) std::this_thread::yield();
+    inside.fetch_sub(1);
+  };
+  run.step(0.001);  // compares, by a collective of its own
+  in_collective = watch;
+  ++taken;
   {
     std::vector<std::jthread> callers;
     callers.reserve(threads);
@@ -253,8 +347,12 @@ TEST_CASE("calls: of many threads at once each is made or refused, and the steps
         }
       });
   }
+  in_collective = nullptr;
+  CHECK(met == 0);
+  CHECK(refused > 0);
+  CHECK(taken > 1);
   CHECK(run.statistics().step == taken);
-  CHECK(taken + looked + refused == threads * calls);
+  CHECK(taken + looked + refused == 1 + threads * calls);
   run.step(0.001);
   CHECK(run.statistics().step == taken + 1);
 }

@@ -4,26 +4,29 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "slamb/slamb.hpp"
 #include "support/every_recipe.hpp"
-#include "support/record.hpp"
+#include "support/files.hpp"
+#include "support/said.hpp"
 #include "support/saved_training.hpp"
 
 namespace checkpoint_tests {
@@ -38,36 +41,24 @@ using slamb::state_text_bytes;
 using slamb::thread_communicator;
 using test_support::checkpoint;
 using test_support::checkpoints;
-using test_support::course;
-using test_support::experiment;
+using test_support::contains;
 using test_support::lonely_rank;
 using test_support::made_optimizer;
 using test_support::make_one;
 using test_support::maker_of;
 using test_support::model;
+using test_support::names_in;
+using test_support::read_file;
 using test_support::replica;
+using test_support::said_by;
 using test_support::temporary_folder;
+using test_support::write_file;
 
 using lamb = slamb::lamb<thread_communicator>;
 using sparse = slamb::slamb<thread_communicator>;
 using zero_one = slamb::zero_one_adam<thread_communicator>;
 
 using bytes = std::vector<std::byte>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// What a call throws as an Exception; of others, and of none, a text that no check expects.
-template <class Exception, class Call>
-std::string said_by(const Call& call) {
-  try {
-    call();
-  } catch (const Exception& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another exception: ") + error.what();
-  }
-  return "nothing was thrown";
-}
 
 /// A state in pieces, put together again.
 struct collected {
@@ -81,16 +72,6 @@ struct collected {
     };
   }
 };
-
-bytes read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::vector<char> text{std::istreambuf_iterator<char>(file), {}};
-  const auto all = std::as_bytes(std::span(text));
-  return {all.begin(), all.end()};
-}
-void write_file(const std::string& path, std::span<const std::byte> all) {
-  test_support::write_file(path, {reinterpret_cast<const char*>(all.data()), all.size()});
-}
 
 std::string text_of(std::span<const std::byte> state) {
   const std::span<const std::byte> text = state.first(state_text_bytes);
@@ -107,13 +88,8 @@ int in_a_child(const Call& call) {
   return WIFSIGNALED(status) ? 100 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// The names in a folder.
-std::vector<std::string> names_in(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::ranges::sort(names);
-  return names;
-}
+/// As chmod has it.
+std::filesystem::perms mode_of(unsigned mode) { return static_cast<std::filesystem::perms>(mode); }
 
 /// A state of several pieces.
 lonely_rank large_rank(std::uint64_t steps) {
@@ -268,6 +244,9 @@ TEST_CASE("checkpoint: a source that changes, or fails, when it is read again le
       for (const auto& [name, call] : std::vector<std::pair<std::string, std::function<void()>>>{
                {"step()", [&] { other.step(0); }},
                {"begin_step()", [&] { other.optimizer().begin_step(0.1); }},
+               {"synchronize_parameters()", [&] { other.optimizer().synchronize_parameters(); }},
+               {"broadcast_parameters()", [&] { other.optimizer().broadcast_parameters(); }},
+               {"with_averaged_parameters()", [&] { other.optimizer().with_averaged_parameters([] {}); }},
                {"save_state()", [&] { static_cast<void>(other.optimizer().save_state()); }}})
         CHECK(said_by<std::logic_error>(call) ==
               "slamb: " + name +
@@ -296,10 +275,10 @@ TEST_CASE("checkpoint: a source that fails when it is first read has changed not
 
 TEST_CASE("checkpoint: every recipe goes on from a file bit for bit, parameters and all") {
   const model tensors{{17}, {9000}, {0}, {300}};
-  const experiment e = test_support::make_experiment(tensors, 77, 3, 12);
+  const test_support::experiment e = test_support::make_experiment(tensors, 77, 3, 12);
   for (const test_support::recipe& m : test_support::every_recipe()) {
     CAPTURE(m.name);
-    const course whole = test_support::train_saving(e, m.make);
+    const test_support::course whole = test_support::train_saving(e, m.make);
     for (const std::size_t when : {0U, 4U, 9U}) {
       CAPTURE(when);
       const temporary_folder folder;
@@ -370,16 +349,130 @@ TEST_CASE("checkpoint: a file that cannot be written is named with the reason, a
   const std::string of_folder = folder.path().string();
   CHECK(said(of_folder) == "slamb: save_checkpoint() cannot write " + of_folder + ": it is not a regular file");
   CHECK(said("/dev/full") == "slamb: save_checkpoint() cannot write /dev/full: it is not a regular file");
-  CHECK(said("") != "nothing was thrown");
+  CHECK(said("") == "slamb: save_checkpoint() cannot write : No such file or directory");
   CHECK(names_in(folder.path()).empty());
   CHECK(said(path) == "nothing was thrown");
 
-  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  const bytes old = read_file(path);
+  run.step(0);
+  std::filesystem::permissions(folder.path(), mode_of(0555));  // all may look into it, nobody may write
   CHECK(in_a_child([&] {
           if (::geteuid() == 0 && ::seteuid(65534) != 0) return 2;  // who may write everywhere
+          if (!std::filesystem::exists(path)) return 3;
           return said(path) == "slamb: save_checkpoint() cannot write " + path + ": Permission denied" ? 0 : 1;
         }) == 0);
-  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_all);
+  std::filesystem::permissions(folder.path(), mode_of(0700));
+  CHECK(read_file(path) == old);
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"one.slamb"});
+  CHECK(said(path) == "nothing was thrown");
+  CHECK(read_file(path) != old);
+}
+
+TEST_CASE("checkpoint: a link is followed to the file that it names, whether that is there or not") {
+  const temporary_folder folder;
+  const auto path = [&folder](const char* name) { return (folder.path() / name).string(); };
+  lonely_rank run({{5}, {33}}, maker_of<lamb>({})), other({{5}, {33}}, maker_of<lamb>({}));
+  std::filesystem::create_directory(path("disk"));
+  std::filesystem::create_symlink("disk/one.slamb", path("latest"));
+  std::filesystem::create_symlink("latest", path("first"));
+  std::filesystem::create_symlink(path("disk/far.slamb"), path("disk/absolute"));
+  for (const auto& named : std::vector<std::pair<const char*, const char*>>{
+           {"first", "disk/one.slamb"}, {"latest", "disk/one.slamb"}, {"disk/absolute", "disk/far.slamb"}}) {
+    const char *const link = named.first, *const target = named.second;
+    CAPTURE(link);
+    run.step(1);
+    save_checkpoint(run.optimizer(), path(link));
+    CHECK(std::filesystem::is_symlink(path(link)));
+    CHECK(std::filesystem::symlink_status(path(target)).type() == std::filesystem::file_type::regular);
+    load_checkpoint(other.optimizer(), path(target));
+    CHECK(other.now() == run.now());
+  }
+  CHECK(names_in(path("disk")) == std::vector<std::string>{"absolute", "far.slamb", "one.slamb"});
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"disk", "first", "latest"});
+
+  const auto said = [&](const char* name) {
+    return said_by<slamb::file_error>([&] { save_checkpoint(run.optimizer(), path(name)); });
+  };
+  std::filesystem::create_symlink("circle", path("circle"));
+  std::filesystem::create_symlink("none/one.slamb", path("astray"));
+  CHECK(said("circle") ==
+        "slamb: save_checkpoint() cannot write " + path("circle") + ": Too many levels of symbolic links");
+  CHECK(said("astray") == "slamb: save_checkpoint() cannot write " + path("astray") + ": No such file or directory");
+  CHECK(std::filesystem::is_symlink(path("astray")));
+}
+
+TEST_CASE("checkpoint: a file that is replaced hands on who may read it, from the first byte on") {
+  const temporary_folder folder;
+  const std::string path = (folder.path() / "one.slamb").string();
+  const auto modes = [&folder] {
+    std::vector<std::filesystem::perms> all;
+    for (const std::string& name : names_in(folder.path()))
+      all.push_back(std::filesystem::status(folder.path() / name).permissions());
+    return all;
+  };
+  struct looking {
+    std::function<void()> look;
+    void save_state(const byte_sink& to, const slamb::save_options& /*options*/) const {
+      look();
+      to(bytes(1000));
+    }
+  };
+  const ::mode_t mask = ::umask(022);
+  save_checkpoint(looking{[] {}}, path);
+  CHECK(modes() == std::vector{mode_of(0644)});  // as the process makes files
+  for (const unsigned mode : {0600U, 0660U, 0400U, 0644U}) {
+    CAPTURE(mode);
+    std::filesystem::permissions(path, mode_of(mode));
+    std::vector<std::filesystem::perms> then;
+    save_checkpoint(looking{[&] { then = modes(); }}, path);
+    CHECK(then == std::vector{mode_of(mode), mode_of(mode)});  // the old one, and the one that is written
+    CHECK(modes() == std::vector{mode_of(mode)});
+  }
+  ::umask(mask);
+}
+
+TEST_CASE("checkpoint: threads that save to one path at once leave a whole file of one of them") {
+  struct numbered {
+    std::byte number;
+    void save_state(const byte_sink& to, const slamb::save_options& /*options*/) const {
+      for (int piece = 0; piece < 8; ++piece) to(bytes(500, number));
+    }
+  };
+  const temporary_folder folder;
+  const std::string path = (folder.path() / "one.slamb").string();
+  constexpr int threads = 4, times = 100;
+  std::barrier all(threads);
+  std::atomic<int> failed{0}, mixed{0};
+  {
+    std::vector<std::jthread> savers;
+    for (int i = 1; i <= threads; ++i)
+      savers.emplace_back([&, i] {
+        for (int time = 0; time < times; ++time) {
+          all.arrive_and_wait();
+          if (said_by<std::exception>([&] { save_checkpoint(numbered{std::byte(i)}, path); }) != "nothing was thrown")
+            ++failed;
+          const bytes now = read_file(path);
+          if (now.size() != 4000 || now != bytes(4000, now[0])) ++mixed;
+        }
+      });
+  }
+  CHECK(failed == 0);
+  CHECK(mixed == 0);
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"one.slamb"});
+}
+
+TEST_CASE("checkpoint: what a process of the same number has left beside the file is not touched") {
+  const temporary_folder folder;
+  const std::string path = (folder.path() / "one.slamb").string();
+  const auto left = [&](int i) { return path + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(i); };
+  constexpr int all = 3000;
+  for (int i = 0; i < all; ++i) write_file(left(i), bytes(1, std::byte{9}));
+  lonely_rank run({{5}}, maker_of<lamb>({}));
+  save_checkpoint(run.optimizer(), path);
+  CHECK(names_in(folder.path()).size() == all + 1);
+  for (int i = 0; i < all; ++i)
+    if (read_file(left(i)) != bytes(1, std::byte{9})) FAIL_CHECK("left over " << i);
+  CHECK_NOTHROW(load_checkpoint(run.optimizer(), path));
 }
 
 // A limit of the process on the size of files stands for a disk that is full, and its signal for a process that is killed.

@@ -17,14 +17,19 @@
 #include "slamb/core/arena.hpp"
 #include "slamb/slamb.hpp"
 #include "support/replica.hpp"
+#include "support/said.hpp"
 
 namespace out_of_memory_tests {
 namespace {
 
+using test_support::contains;
 using test_support::replica;
 
 static_assert(std::is_base_of_v<std::bad_alloc, slamb::out_of_memory>);
 static_assert(std::is_nothrow_copy_constructible_v<slamb::out_of_memory>);
+static_assert(std::is_nothrow_copy_assignable_v<slamb::out_of_memory>);
+static_assert(std::is_nothrow_move_constructible_v<slamb::out_of_memory>);
+static_assert(std::is_nothrow_move_assignable_v<slamb::out_of_memory>);
 
 /// What an out_of_memory says; empty if nothing is thrown.
 std::string refusal_of(const std::function<void()>& body) {
@@ -35,8 +40,6 @@ std::string refusal_of(const std::function<void()>& body) {
   }
   return "";
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// Has no memory, and keeps what it was asked for.
 slamb::allocator empty_allocator(std::vector<std::size_t>& asked) {
@@ -109,6 +112,21 @@ TEST_CASE("out of memory: what an allocator throws as std::bad_alloc is nested, 
   CHECK_THROWS_WITH_AS(planned().allocate({.allocate = [](std::size_t) -> void* { throw std::runtime_error("mine"); },
                                            .deallocate = free_nothing}),
                        "mine", std::runtime_error);
+}
+
+TEST_CASE("out of memory: one that was moved from still says what it is, as its copies do") {
+  const std::string text = "slamb: 256 bytes were asked for and could not be had: momentum 256";
+  slamb::out_of_memory first(text);
+  slamb::out_of_memory moved = std::move(first);
+  CHECK(moved.what() == text);
+  CHECK(first.what() == text);  // NOLINT(bugprone-use-after-move): what it is about
+  slamb::out_of_memory assigned("another");
+  assigned = std::move(moved);
+  CHECK(assigned.what() == text);
+  CHECK(moved.what() == text);  // NOLINT(bugprone-use-after-move)
+  const slamb::out_of_memory& same = assigned;
+  assigned = same;
+  CHECK(assigned.what() == text);
 }
 
 TEST_CASE("out of memory: an optimizer names all that it holds memory for") {

@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "../support/files.hpp"
 #include "../support/one_bit_record.hpp"
 #include "../support/record.hpp"
+#include "../support/said.hpp"
 
 #ifndef SLAMB_TEST_DATA
 #error "define SLAMB_TEST_DATA as the path of tests/data"
@@ -21,6 +23,7 @@
 namespace replay_tests {
 namespace {
 
+using test_support::contains;
 using test_support::read_trace;
 using test_support::record_trace;
 using test_support::replay;
@@ -66,8 +69,6 @@ outcome replayed(const std::vector<std::string>& folders, double tolerance) {
   const int code = test_support::replay_all(folders, tolerance, out, err);
   return {code, out.str(), err.str()};
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

@@ -9,13 +9,16 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "slamb/slamb.hpp"
 #include "support/quadratic.hpp"
+#include "support/said.hpp"
 #include "support/saved_training.hpp"
 
 namespace saved_state_tests {
@@ -28,6 +31,7 @@ using slamb::detail::part_header;
 using slamb::detail::state_header;
 using test_support::checkpoint;
 using test_support::checkpoints;
+using test_support::contains;
 using test_support::course;
 using test_support::experiment;
 using test_support::lonely_rank;
@@ -36,6 +40,7 @@ using test_support::make_one;
 using test_support::maker_of;
 using test_support::model;
 using test_support::optimizer_maker;
+using test_support::said_by;
 using test_support::train_saving;
 
 using lamb = slamb::lamb<thread_communicator>;
@@ -70,8 +75,6 @@ experiment odd_experiment(int world, std::size_t steps) {
   tensors[5].options.group = 2;
   return test_support::make_experiment(tensors, static_cast<std::uint64_t>(150 + world), world, steps);
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A state without its hash.
 bytes unsealed(bytes state) {
@@ -112,6 +115,14 @@ std::uint64_t word_of(const bytes& state, std::size_t at) {
   std::uint64_t word = 0;
   std::memcpy(&word, state.data() + at, sizeof(word));
   return word;
+}
+
+/// Where the bytes of a part begin in a state without its hash.
+std::size_t place_of(const bytes& state, std::string_view name) {
+  for (const std::size_t part : parts_of(state))
+    if (word_of(state, part) == slamb::hash_of(name)) return part + sizeof(part_header);
+  FAIL("there is no " << name);
+  return 0;
 }
 
 /// Trained for some steps, with errors if the options say compress_alone.
@@ -204,6 +215,50 @@ void check_forgeries(const optimizer_maker& make) {
   CHECK(is_refused(more));
   CHECK(other.refusal(whole).empty());
 }
+
+/// A value that no optimizer can have saved.
+struct wrong_value {
+  std::string part;
+  std::size_t at;  // in the part
+  std::uint64_t value;
+  std::size_t bytes;  // of the value
+  std::string why;    // it is refused
+};
+
+/// Writes them one by one into a state, with a hash that fits.
+void check_wrong_values(const optimizer_maker& make, const std::vector<wrong_value>& values) {
+  const model tensors{{5}, {33}};
+  const bytes whole = trained(tensors, make).now().state;
+  for (const wrong_value& wrong : values) {
+    CAPTURE(wrong.part);
+    CAPTURE(wrong.value);
+    bytes state = unsealed(whole);
+    std::memcpy(state.data() + place_of(state, wrong.part) + wrong.at, &wrong.value, wrong.bytes);
+    lonely_rank other(tensors, make);
+    other.step(3);
+    const checkpoint before = other.now();
+    CHECK(other.load(resealed(state)) ==
+          "slamb: load_state() was given a state whose " + wrong.part + " cannot be right: " + wrong.why);
+    CHECK(other.now() == before);
+    CHECK_NOTHROW(other.step(4));
+    CHECK(other.load(whole).empty());
+    CHECK_NOTHROW(other.step(7));
+  }
+}
+
+/// A warm-up of 3 steps that cannot be asked while `is_lost`.
+struct lost_warm_up {
+  const bool* is_lost;
+
+  struct state_type {
+    double variance_ratio = 0.0;
+  };
+  static bool wants_variance_norm(std::uint64_t /*t*/, double /*beta2*/) { return false; }
+  bool ends_after(state_type& /*state*/, std::uint64_t t, double /*norm*/, double /*beta2*/) const {
+    if (*is_lost) throw std::runtime_error("it is lost");
+    return t >= 3;
+  }
+};
 
 /// An optimizer of this file with one rank, with errors if it can have any.
 template <class Optimizer>
@@ -591,6 +646,77 @@ TEST_CASE("saved state: parts of wrong sizes and names are refused even if the h
     CAPTURE(name);
     check_forgeries(make);
   }
+}
+
+TEST_CASE("saved state: counts that no training reaches are refused even if the hash fits") {
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max(), first = (std::uint64_t{1} << 53U) + 1;
+  for (const auto& named : lonely_makers()) {
+    CAPTURE(named.first);
+    std::vector<wrong_value> wrong;
+    for (const char* part : {"step", "skipped steps", "local skips"})
+      for (const std::uint64_t value : {most, first})
+        wrong.push_back(
+            {part, 0, value, 8, "the count = " + std::to_string(value) + ", but it must be at most 9007199254740992"});
+    check_wrong_values(named.second, wrong);
+  }
+}
+
+TEST_CASE("saved state: schedules and flags as no training leaves them are refused even if the hash fits") {
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  const std::string too_many = " = 18446744073709551615, but it must be at most 9007199254740992";
+  const auto flag = [](const std::string& part, std::uint64_t byte) {
+    return wrong_value{part, 0, byte, 1, "the flag = " + std::to_string(byte) + ", but it must be 0 or 1"};
+  };
+  const std::string variance = "exponential_variance_interval's ", local = "doubling_local_interval's ";
+  check_wrong_values(lonely_maker_of<zero_one>(),
+                     {{"variance schedule", 0, 0, 8, variance + "interval = 0, but it must be a power of two"},
+                      {"variance schedule", 0, 3, 8, variance + "interval = 3, but it must be a power of two"},
+                      {"variance schedule", 0, std::uint64_t{1} << 63U, 8,
+                       variance + "interval = 9223372036854775808, but it must be at most 9007199254740992"},
+                      {"variance schedule", 8, most, 8, variance + "updates" + too_many},
+                      {"local schedule", 0, 0, 8, local + "interval = 0, but it must be >= 1"},
+                      {"local schedule", 8, most, 8, local + "steps" + too_many},
+                      flag("phase", 2),
+                      flag("phase", 255),
+                      flag("parameters differ", 7)});
+  for (const optimizer_maker& make : {lonely_maker_of<one_bit_adam>(), lonely_maker_of<one_bit_lamb>()})
+    check_wrong_values(make, {flag("phase", 128), {"end of the warm-up", 0, most, 8, "the count" + too_many}});
+  check_wrong_values(lonely_maker_of<self_timed_lamb>(),
+                     {{"warm-up", 16 * 8, most, 8, "automatic_warm_up's spacing" + too_many},
+                      {"warm-up", 17 * 8, most, 8, "automatic_warm_up's taken" + too_many}});
+}
+
+TEST_CASE("saved state: errors that are not restored need not be right") {
+  const model tensors{{5}, {33}};
+  const optimizer_maker make = lonely_maker_of<zero_one>();
+  bytes state = unsealed(trained(tensors, make).now().state);
+  state[place_of(state, "parameters differ")] = std::byte{7};
+  lonely_rank other(tensors, make);
+  CHECK(contains(other.refusal(resealed(state)), "whose parameters differ cannot be right"));
+  CHECK(other.load(resealed(state), {.from_other_ranks = true}).empty());
+  CHECK_NOTHROW(other.step(7));
+}
+
+TEST_CASE("saved state: an optimizer in which what follows from a state could not be made takes no step") {
+  using optimizer = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, thread_communicator,
+                                         slamb::host_backend, lost_warm_up>;
+  const model tensors{{5}, {33}};
+  bool is_lost = false;
+  const optimizer_maker make = maker_of<optimizer>({.compress_alone = true, .warm_up = {&is_lost}});
+  const bytes state = trained(tensors, make, 2).now().state;
+  lonely_rank other(tensors, make);
+  is_lost = true;
+  CHECK(said_by<std::runtime_error>([&] { other.optimizer().load_state(state); }) == "it is lost");
+  is_lost = false;
+  const std::string halfway =
+      " was called after a load_state() that failed halfway, so that a part of the state is of another step; load a "
+      "state first";
+  CHECK(said_by<std::logic_error>([&] { other.step(2); }) == "slamb: step()" + halfway);
+  CHECK(said_by<std::logic_error>([&] { other.optimizer().synchronize_parameters(); }) ==
+        "slamb: synchronize_parameters()" + halfway);
+  CHECK(other.load(state).empty());
+  CHECK_NOTHROW(other.step(2));
+  CHECK(other.optimizer().statistics().step == 3);
 }
 
 TEST_CASE("saved state: of another recipe or with other policies is refused, with the name of what would do") {

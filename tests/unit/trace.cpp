@@ -11,11 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "../support/files.hpp"
 #include "../support/record.hpp"
+#include "../support/said.hpp"
 
 namespace trace_tests {
 namespace {
 
+using test_support::contains;
 using test_support::read_trace;
 using test_support::record_trace;
 using test_support::temporary_folder;
@@ -51,8 +54,6 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   REQUIRE(at != std::string::npos);
   return text.replace(at, from.size(), to);
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

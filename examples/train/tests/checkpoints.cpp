@@ -3,13 +3,10 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -20,35 +17,22 @@
 #include "../output_file.hpp"
 #include "../report.hpp"
 #include "../training.hpp"
+#include "support/files.hpp"
+#include "support/said.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 
+using test_support::names_in;
+using test_support::said_by;
+using test_support::temporary_folder;
+using test_support::text_of_file;
+
 const train::split_digits& data() {
   static const train::split_digits parts = train::split(train::read_digits(SLAMB_TRAIN_DATA));
   return parts;
 }
-
-// A folder of its own under the system's temporary one; gone with the object.
-class temporary_folder {
- public:
-  temporary_folder() {
-    std::string name = (fs::temp_directory_path() / "slamb-train-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder " + name);
-    path_ = name;
-  }
-  temporary_folder(const temporary_folder&) = delete;
-  temporary_folder& operator=(const temporary_folder&) = delete;
-  ~temporary_folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 train::optimizer_entry find_entry(const std::string& name) {
   train::settings chosen;
@@ -70,8 +54,9 @@ train::settings short_run(const fs::path& folder) {
 
 train::outcome run(
     const train::settings& chosen, const train::optimizer_entry& entry, const fs::path& folder,
-    const std::function<void(std::uint64_t)>& progress = [](std::uint64_t) {}) {
-  const train::task work{chosen, data(), 1, entry.learning_rate, progress, folder};
+    const std::function<void(std::uint64_t)>& progress = [](std::uint64_t) {},
+    const std::function<void(const std::string&)>& say = {}) {
+  const train::task work{chosen, data(), 1, entry.learning_rate, progress, folder, say};
   train::outcome result = train::train(work, entry.maker(chosen, 1));
   result.optimizer = entry.name;
   return result;
@@ -85,13 +70,6 @@ std::string report_of(const train::settings& chosen, const train::optimizer_entr
   train::write_csv(all, {result});
   train::write_json(all, chosen, {entry}, data(), {result});
   return all.str();
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
-  std::ranges::sort(names);
-  return names;
 }
 
 std::vector<std::string> files_of_step(int step) {
@@ -117,15 +95,26 @@ void run_until(std::uint64_t last, const train::settings& chosen, const train::o
                   stopped);
 }
 
-template <class Exception, class Call>
-std::string said_by(const Call& call) {
-  try {
-    call();
-  } catch (const Exception& error) {
-    return error.what();
+// A training of SLAMB that is stopped, and goes on where it was run before.
+struct slamb_training {
+  temporary_folder root{};
+  fs::path folder = root.path() / "run";
+  train::optimizer_entry entry = find_entry("slamb");
+  train::settings chosen = short_run(root.path());
+  std::string expected = report_of(chosen, entry, run(chosen, entry, {}));  // of one that is not stopped
+  std::vector<std::string> said{};                                          // to the user
+
+  void run_until(std::uint64_t last) {
+    ::run_until(last, chosen, entry, folder);
+    chosen.resume = true;
   }
-  return "nothing was thrown";
-}
+  std::string go_on() {
+    const auto say = [this](const std::string& line) { said.push_back(line); };
+    return report_of(chosen, entry,
+                     run(
+                         chosen, entry, folder, [](std::uint64_t) {}, say));
+  }
+};
 
 }  // namespace
 
@@ -157,30 +146,60 @@ TEST_CASE("slamb_train: checkpoints change nothing of a run that is not stopped"
         report_of(chosen, entry, run(chosen, entry, {})));
 }
 
-TEST_CASE("slamb_train: goes on from the last step of which all ranks have files, and from the start without one") {
-  const temporary_folder root;
-  const fs::path folder = root.path() / "run";
-  const train::optimizer_entry entry = find_entry("slamb");
-  train::settings chosen = short_run(root.path());
-  const std::string expected = report_of(chosen, entry, run(chosen, entry, {}));
-  run_until(13, chosen, entry, folder);
-  const fs::path seventh = root.path() / "seventh";
-  fs::copy(folder, seventh);
-  chosen.resume = true;
-  run_until(20, chosen, entry, folder);
+TEST_CASE("slamb_train: goes on from the last step of which all ranks have files") {
+  slamb_training of;
+  of.run_until(13);
+  const fs::path seventh = of.root.path() / "seventh";
+  fs::copy(of.folder, seventh);
+  of.run_until(20);
   // As if ranks 0 and 1 had written step 14 and rank 2 had not, when all were killed.
   for (const char* rank : {"rank0", "rank1", "rank2"})
     for (const char* ending : {".slamb", ".progress"})
       fs::copy_file(seventh / (std::string(rank) + "-step7" + ending),
-                    folder / (std::string(rank) + "-step7" + ending));
-  fs::remove(folder / "rank2-step14.slamb");
-  std::ofstream(folder / "rank2-step14.slamb.partial-1-0") << "half";
-  CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);
-  CHECK(names_in(folder) == files_of_step(40));
+                    of.folder / (std::string(rank) + "-step7" + ending));
+  fs::remove(of.folder / "rank2-step14.slamb");
+  std::ofstream(of.folder / "rank2-step14.slamb.partial-1-0") << "half";
+  CHECK(of.go_on() == of.expected);
+  CHECK(names_in(of.folder) == files_of_step(40));
+  CHECK(of.said.empty());
+}
 
-  for (const std::string& name : files_of_step(40))
-    if (name.starts_with("rank1")) fs::remove(folder / name);
-  CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);  // from the start
+TEST_CASE("slamb_train: a run that was stopped while its ranks wrote their first checkpoint begins anew, and says so") {
+  slamb_training of;
+  of.run_until(13);
+  CHECK(names_in(of.folder) == files_of_step(7));
+  fs::remove(of.folder / "rank1-step7.slamb");
+  CHECK(of.go_on() == of.expected);
+  CHECK(of.said == std::vector<std::string>{"--resume: " + of.folder.string() +
+                                            " has no checkpoint of rank 1, and of others no more than their first, as "
+                                            "where a run is stopped while they write it: this training begins anew"});
+  CHECK(names_in(of.folder) == files_of_step(40));
+  fs::remove_all(of.folder);
+  CHECK(of.go_on() == of.expected);  // of a training that had not begun
+  CHECK(of.go_on() == of.expected);  // and from its end
+  CHECK(of.said.size() == 1);
+}
+
+TEST_CASE("slamb_train: a rank whose files have been lost is named with the folder, and nothing else is lost") {
+  slamb_training of;
+  of.run_until(17);
+  const fs::path backup = of.root.path() / "backup";
+  const std::string folder = of.folder.string();
+  fs::copy(of.folder, backup);
+  for (const std::string rank : {"rank0", "rank2"}) {
+    CAPTURE(rank);
+    for (const std::string& name : files_of_step(14))
+      if (name.starts_with(rank)) fs::remove(of.folder / name);
+    const std::vector<std::string> left = names_in(of.folder);
+    const std::string its_number = rank.substr(4), other = its_number == "0" ? "1" : "0";
+    CHECK(said_by<std::runtime_error>([&of] { of.go_on(); }) ==
+          "--resume: " + folder + " has no checkpoint of rank " + its_number + ", but of rank " + other +
+              " one of step 14, which is not its first: files of rank " + its_number +
+              " have been lost; bring them back, or delete " + folder + ", and this training begins anew");
+    CHECK(names_in(of.folder) == left);
+    fs::copy(backup, of.folder, fs::copy_options::skip_existing | fs::copy_options::recursive);
+  }
+  CHECK(of.go_on() == of.expected);
 }
 
 TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
@@ -195,8 +214,7 @@ TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
   const auto said = [&] { return said_by<std::exception>([&] { run(chosen, entry, folder); }); };
   CHECK(said() == "nothing was thrown");
 
-  std::ifstream file(progress);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = text_of_file(progress);
   for (std::size_t size = 0; size + 4 < text.size(); size += 61) {
     std::ofstream(progress) << text.substr(0, size);
     if (!said().starts_with("--resume: " + progress.string() + " cannot be read: ")) FAIL_CHECK("size " << size);

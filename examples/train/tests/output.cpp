@@ -3,35 +3,19 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 
 #include "../output_file.hpp"
+#include "support/files.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own for each case, gone at the end.
-struct scratch {
-  scratch() : path(fs::temp_directory_path() / ("slamb_train_output-" + std::to_string(getpid()))) {
-    fs::remove_all(path);
-    fs::create_directory(path);
-  }
-  scratch(const scratch&) = delete;
-  scratch& operator=(const scratch&) = delete;
-  ~scratch() { fs::remove_all(path); }
-
-  auto files() const { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); }
-
-  fs::path path;
-};
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+using test_support::names_in;
+using test_support::temporary_folder;
+using test_support::text_of_file;
 
 std::string complaint(const fs::path& target) {
   try {
@@ -45,28 +29,28 @@ std::string complaint(const fs::path& target) {
 }  // namespace
 
 TEST_CASE("output_file: leaves nothing behind before it is written") {
-  const scratch folder;
-  const train::output_file file("--json", folder.path / "a.json");
-  CHECK(folder.files() == 0);
+  const temporary_folder folder;
+  const train::output_file file("--json", folder.path() / "a.json");
+  CHECK(names_in(folder.path()).empty());
 }
 
 TEST_CASE("output_file: is there at once and whole") {
-  const scratch folder;
-  const fs::path target = folder.path / "a.json";
+  const temporary_folder folder;
+  const fs::path target = folder.path() / "a.json";
   std::ofstream(target) << "old";
   const train::output_file file("--json", target);
   file.write([&](std::ostream& out) {
     out << "new" << std::flush;
-    CHECK(content(target) == "old");
-    CHECK(folder.files() == 2);
+    CHECK(text_of_file(target) == "old");
+    CHECK(names_in(folder.path()).size() == 2);
   });
-  CHECK(content(target) == "new");
-  CHECK(folder.files() == 1);
+  CHECK(text_of_file(target) == "new");
+  CHECK(names_in(folder.path()).size() == 1);
 }
 
 TEST_CASE("output_file: a failure leaves the old file and no other") {
-  const scratch folder;
-  const fs::path target = folder.path / "a.json";
+  const temporary_folder folder;
+  const fs::path target = folder.path() / "a.json";
   std::ofstream(target) << "old";
   const train::output_file file("--json", target);
   CHECK_THROWS_WITH(file.write([](std::ostream& out) {
@@ -75,35 +59,35 @@ TEST_CASE("output_file: a failure leaves the old file and no other") {
   }),
                     "no more");
   CHECK_THROWS_AS(file.write([](std::ostream& out) { out.setstate(std::ios::badbit); }), train::output_error);
-  CHECK(content(target) == "old");
-  CHECK(folder.files() == 1);
+  CHECK(text_of_file(target) == "old");
+  CHECK(names_in(folder.path()).size() == 1);
 }
 
 TEST_CASE("output_file: follows a link to the file it names") {
-  const scratch folder;
-  std::ofstream(folder.path / "real") << "old";
-  fs::create_symlink("real", folder.path / "link");
-  train::output_file("--csv", folder.path / "link").write([](std::ostream& out) { out << "new"; });
-  CHECK(fs::is_symlink(folder.path / "link"));
-  CHECK(content(folder.path / "real") == "new");
+  const temporary_folder folder;
+  std::ofstream(folder.path() / "real") << "old";
+  fs::create_symlink("real", folder.path() / "link");
+  train::output_file("--csv", folder.path() / "link").write([](std::ostream& out) { out << "new"; });
+  CHECK(fs::is_symlink(folder.path() / "link"));
+  CHECK(text_of_file(folder.path() / "real") == "new");
 
-  fs::create_symlink("later", folder.path / "first");  // to a link to a file that is not there yet
-  fs::create_symlink("made", folder.path / "later");
-  train::output_file("--csv", folder.path / "first").write([](std::ostream& out) { out << "new"; });
-  CHECK(fs::is_symlink(folder.path / "first"));
-  CHECK(fs::is_symlink(folder.path / "later"));
-  CHECK(content(folder.path / "made") == "new");
+  fs::create_symlink("later", folder.path() / "first");  // to a link to a file that is not there yet
+  fs::create_symlink("made", folder.path() / "later");
+  train::output_file("--csv", folder.path() / "first").write([](std::ostream& out) { out << "new"; });
+  CHECK(fs::is_symlink(folder.path() / "first"));
+  CHECK(fs::is_symlink(folder.path() / "later"));
+  CHECK(text_of_file(folder.path() / "made") == "new");
 
-  fs::create_symlink("circle", folder.path / "circle");
-  CHECK(complaint(folder.path / "circle").find("cannot be written") != std::string::npos);
+  fs::create_symlink("circle", folder.path() / "circle");
+  CHECK(complaint(folder.path() / "circle").find("cannot be written") != std::string::npos);
 }
 
 TEST_CASE("output_file: names option, file and reason where it cannot be written") {
-  const scratch folder;
-  CHECK(complaint(folder.path / "a") == "nothing was thrown");
-  CHECK(complaint(folder.path) == "--json: " + folder.path.string() + " cannot be written: is a directory");
+  const temporary_folder folder;
+  CHECK(complaint(folder.path() / "a") == "nothing was thrown");
+  CHECK(complaint(folder.path()) == "--json: " + folder.path().string() + " cannot be written: is a directory");
   CHECK(complaint("/dev/null") == "--json: /dev/null cannot be written: is not a regular file");
-  const fs::path nowhere = folder.path / "none" / "a";
+  const fs::path nowhere = folder.path() / "none" / "a";
   CHECK(complaint(nowhere) == "--json: " + nowhere.string() + " cannot be written: No such file or directory");
-  CHECK(folder.files() == 0);
+  CHECK(names_in(folder.path()).empty());
 }

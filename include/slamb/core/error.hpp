@@ -2,6 +2,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstdint>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -39,6 +40,11 @@ class disagreement_error : public error {
 class out_of_memory : public std::bad_alloc {
  public:
   explicit out_of_memory(std::string what) : what_(std::make_shared<const std::string>(std::move(what))) {}
+  // Copies alone: an exception that is moved from still says what it is.
+  out_of_memory(const out_of_memory&) noexcept = default;
+  out_of_memory& operator=(const out_of_memory&) noexcept = default;
+  ~out_of_memory() override = default;
+
   const char* what() const noexcept override { return what_->c_str(); }
 
  private:
@@ -68,6 +74,18 @@ requires std::is_floating_point_v<T> std::string to_text(T value) {
 
 inline void require_in(bool holds, std::string_view name, double value, std::string_view range) {
   if (!holds) throw_out_of_range(name, value, range);
+}
+
+/// The same of an integer, to its last digit.
+inline void require_word_in(bool holds, std::string_view name, std::uint64_t value, std::string_view range) {
+  if (!holds)
+    throw std::invalid_argument("slamb: " + std::string(name) + " = " + std::to_string(value) + ", but it must be " +
+                                std::string(range));
+}
+
+/// `value` at most 2^53, to which doubles count: no training takes as many steps.
+inline void require_count(std::string_view name, std::uint64_t value) {
+  require_word_in(value <= (std::uint64_t{1} << 53U), name, value, "at most 9007199254740992");
 }
 
 /// `value` in [0, 1), as decay rates are.

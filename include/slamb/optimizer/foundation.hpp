@@ -140,7 +140,8 @@ class foundation {
     arena room;
     const region<float> buffer = room.plan<float>(
         "parameters", std::max(std::min(tensors.elements(), largest), least_averaging_buffer(tensors)));
-    room.allocate(allocator_of(backend_));
+    const allocator from = allocator_of(backend_);
+    allocate_on_all_ranks(*this, from, "broadcast_parameters()", [&] { room.allocate(from); });
     executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
     replace(room.view(buffer));
     executor.wait(ranks.base());

@@ -230,9 +230,9 @@ class one_bit_recipe final : public stepping<Backend> {
     part("trust ratio state", std::as_writable_bytes(base_.memory.view(kept_)), state_part::common);
     part("signal scales", std::as_writable_bytes(base_.memory.view(signal_scales_)), state_part::common);
     part("fresh variance", std::as_writable_bytes(base_.memory.view(fresh_variance_)), state_part::common);
-    part("warm-up", bytes_of(warm_up_), state_part::common);
-    part("phase", bytes_of(is_compressed_), state_part::common);
-    part("end of the warm-up", bytes_of(warm_up_end_), state_part::common);
+    visit_schedule(part, "warm-up", options_.warm_up, warm_up_, state_part::common);
+    visit_flag(part, "phase", is_compressed_, state_part::common);
+    visit_count(part, "end of the warm-up", warm_up_end_, state_part::common);
   }
   void go_on_from_saved(const restore_options& /*options*/) override {
     base_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");

@@ -195,7 +195,7 @@ class optimizer {
   /// and in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
   /// For an evaluation in the middle of a training there is with_averaged_parameters(), which changes nothing.
   /// Collective: every rank must call it.
-  /// @throws communicator_error
+  /// @throws communicator_error; std::logic_error after a load_state() that has failed halfway
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
 
   /// Calls `evaluate` with the parameters that synchronize_parameters() would leave, and afterwards restores this rank's own, to the
@@ -203,10 +203,12 @@ class optimizer {
   /// calls. Collective: every rank must call it. `evaluate` may read parameters; what it writes to them is lost where they differ.
   /// It may not call this optimizer (std::logic_error).
   ///
-  /// @throws communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; std::logic_error
-  ///         between begin_step and finish_step, and while steps are captured
+  /// @throws communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; out_of_memory, and
+  ///         communicator_error on all other ranks, which can go on as this one can; std::logic_error between begin_step and
+  ///         finish_step, and while steps are captured
   /// *Memory*: where parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
-  /// *Cost*: the traffic of synchronize_parameters(), which is counted.
+  /// *Cost*: the traffic of synchronize_parameters(), which is counted; before it a sum of a float for each rank, which is not, by
+  /// which ranks tell each other that they have the memory.
   /// *Stream*: on a device `evaluate` is called before the mean is there; it enqueues behind it, on the optimizer's stream. What it
   /// enqueues elsewhere must be done when it returns.
   void with_averaged_parameters(const std::function<void()>& evaluate) {
@@ -216,10 +218,12 @@ class optimizer {
   /// Gives all ranks the parameters of rank `root`; of ranks that are nodes, those of the node's local rank 0. For before the first
   /// step, where ranks have started from different ones, and for parameters that one rank has read from a file. The rest of the
   /// state stays as it is; local steps of 0/1 Adam go on from these parameters as the point that all ranks have in common.
-  /// Collective: every rank must call it. Allocates up to 4 MiB of the backend's memory for the time of the call. *Wire*: one
-  /// broadcast of all parameters, or their sum over ranks where the Communicator has no broadcast, in pieces (−0 becomes 0 then).
+  /// Collective: every rank must call it. Allocates up to 4 MiB of the backend's memory for the time of the call. *Wire*: a sum of
+  /// a float for each rank, by which ranks tell each other that they have this memory; then one broadcast of all parameters, or
+  /// their sum over ranks where the Communicator has no broadcast, in pieces (−0 becomes 0 then).
   /// @throws std::invalid_argument, before any work, if there is no such rank; std::logic_error between begin_step and finish_step
-  ///         and while steps are captured; communicator_error: parameters may have been replaced in part
+  ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
+  ///         communicator_error: parameters may have been replaced in part
   void broadcast_parameters(int root = 0) { called("broadcast_parameters()")->broadcast_parameters(root); }
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model
@@ -252,8 +256,8 @@ class optimizer {
 
   /// The same in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
   /// @throws also what `from` throws; where that happens in the second reading, or bytes have changed since the first (error),
-  ///         a part has been restored: steps, save_state() and with_averaged_parameters() then throw std::logic_error until a
-  ///         state has been loaded
+  ///         a part has been restored: steps, save_state(), synchronize_parameters(), with_averaged_parameters() and
+  ///         broadcast_parameters() then throw std::logic_error until a state has been loaded
   void load_state(const byte_source& from, const restore_options& options = {}) {
     called("load_state()")->load_state(from, options);
   }

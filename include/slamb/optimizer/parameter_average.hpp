@@ -4,13 +4,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <new>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "slamb/core/agreement.hpp"
 #include "slamb/core/arena.hpp"
+#include "slamb/core/error.hpp"
 #include "slamb/core/layout.hpp"
 #include "slamb/core/pass.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/exchange/agreement_of_ranks.hpp"
 #include "slamb/exchange/payload_size.hpp"
 #include "slamb/optimizer/common_passes.hpp"
 
@@ -73,6 +81,40 @@ void broadcast_parameters(Base& base, int root, std::span<float> buffer) {
                                });
 }
 
+/// Calls allocate() on every rank before they meet in `call`. Where that fails on one rank, it throws there, and communicator_error
+/// on all others, which would wait for it in vain. Nothing has been exchanged then, and all can go on. Collective.
+///
+/// @param from  of the backend; on a device, a few bytes for what ranks tell each other
+template <class Base, class Allocate>
+void allocate_on_all_ranks(Base& base, const allocator& from, const char* call, const Allocate& allocate) {
+  auto& communicator = base.ranks.base();
+  const host_ranks ranks(communicator, base.executor, from);
+  const summing_ranks all = ranks.all();
+  if (all.size == 1) return allocate();
+  std::vector<float> fails(static_cast<std::size_t>(all.size), 0.0F);  // [ranks]
+  std::exception_ptr own;
+  try {
+    allocate();
+  } catch (...) {
+    own = std::current_exception();
+    fails[static_cast<std::size_t>(all.rank)] = 1.0F;
+  }
+  try {
+    all.all_reduce_sum(fails);
+  } catch (const std::bad_alloc&) {  // not even for these few bytes
+    communicator.abort(std::string("there is no memory for ") + call);
+    if (own == nullptr) throw;
+  } catch (...) {
+    if (own == nullptr) throw;  // else the first error says more
+  }
+  if (own != nullptr) std::rethrow_exception(own);
+  const auto failing = std::ranges::find_if(fails, [](float f) { return f != 0.0F; });
+  if (failing != fails.end())
+    throw communicator_error("slamb: " + std::string(call) + " did not begin: rank " +
+                             std::to_string(failing - fails.begin()) +
+                             " could not allocate the memory that it takes; nothing has changed on any rank");
+}
+
 /// Exchange buffer → parameters, to the bit.
 struct restore_parameters : pass_without_constants {
   static constexpr unsigned reads = stream::exchanged;
@@ -118,19 +160,20 @@ class kept_parameters {
 /// of these throws.
 template <class Base, class Average, class Evaluate>
 void evaluate_on_average(Base& base, const allocator& from, const Average& average, const Evaluate& evaluate) {
-  kept_parameters<Base> own(base, from);
+  std::optional<kept_parameters<Base>> own;
+  allocate_on_all_ranks(base, from, "with_averaged_parameters()", [&] { own.emplace(base, from); });
   try {
     average();
     evaluate();
   } catch (...) {
     try {
-      own.restore();
+      own->restore();
     } catch (...) {
       // It has been enqueued. The first error says more than that of waiting for it.
     }
     throw;
   }
-  own.restore();
+  own->restore();
 }
 
 }  // namespace slamb

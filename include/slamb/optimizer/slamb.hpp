@@ -111,6 +111,7 @@ class slamb_recipe final : public stepping<Backend> {
     base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
   }
 
+  bool keeps_own_parameters() const noexcept override { return true; }
   void average() override { average_parameters(base_, room()); }
 
   // From the first step on, but in the step after an averaging: not one of another run's interval, before its state was loaded.

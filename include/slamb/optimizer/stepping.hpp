@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "slamb/communicator/any_communicator.hpp"
@@ -25,6 +26,7 @@ namespace slamb::detail {
 ///                            false: it sends nothing early, now and in the rest of the step
 ///     finish()               takes the step, but for what has been sent
 ///     parameters_differ()    whether parameters may differ between ranks, the same on all; else false
+///     average()              makes parameters that differ between ranks their mean; else nothing
 template <class Backend>
 class stepping : public recipe {
  public:
@@ -64,6 +66,15 @@ class stepping : public recipe {
     base_.parts.close();
   }
 
+  void synchronize_parameters() final {
+    require_usable("synchronize_parameters()");
+    if (!keeps_own_parameters()) return;
+    base_.parts.require_closed("synchronize_parameters()");
+    base_.compared.compare_in_call(base_, comparing_call::synchronize_parameters, are_equal());
+    average();
+    if (!base_.is_captured()) base_.compared.note_equal_parameters();
+  }
+
   void broadcast_parameters(int root) final {
     base_.parts.require_closed("broadcast_parameters()");
     require_usable("broadcast_parameters()");
@@ -85,21 +96,11 @@ class stepping : public recipe {
           "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the "
           "capture has "
           "ended");
+    if (!keeps_own_parameters()) return evaluate();
+    base_.compared.compare_in_call(base_, comparing_call::with_averaged_parameters, are_equal());
     if (!parameters_differ()) return evaluate();
     evaluate_on_average(
-        base_, base_.memory_source(),
-        [this] {
-          base_.compared.compare_in_call(base_, comparing_call::with_averaged_parameters, are_equal());
-          average();
-        },
-        evaluate);
-  }
-
-  void synchronize_parameters() final {
-    base_.parts.require_closed("synchronize_parameters()");
-    base_.compared.compare_in_call(base_, comparing_call::synchronize_parameters, are_equal());
-    average();
-    if (!base_.is_captured()) base_.compared.note_equal_parameters();
+        base_, base_.memory_source(), [this] { average(); }, evaluate);
   }
 
   void give_up_step() noexcept final { base_.parts.close(); }
@@ -121,9 +122,11 @@ class stepping : public recipe {
     base_.compared.compare_next();  // also if it fails on some ranks
     restore_parts(
         base_.executor, kind(), base_.ranks.base(), from, options,
-        [this](const state_visitor& part) { visit_all(part); }, is_half_restored_);
-    base_.start_from_saved();
-    go_on_from_saved(options);
+        [this](const state_visitor& part) { visit_all(part); }, is_half_restored_,
+        [this, &options] {
+          base_.start_from_saved();
+          go_on_from_saved(options);
+        });
   }
 
   void set_gradient(std::size_t tensor, const float* gradient) final { base_.set_gradient(tensor, gradient); }
@@ -141,6 +144,8 @@ class stepping : public recipe {
   auto are_equal() {
     return [this] { return !parameters_differ(); };
   }
+  /// Whether they ever do.
+  virtual bool keeps_own_parameters() const noexcept { return false; }
   /// Makes the parameters their mean over ranks, where they may differ.
   virtual void average() {}
   /// Whose states it saves and loads.
@@ -157,9 +162,16 @@ class stepping : public recipe {
  private:
   // The state, and the parameters behind it.
   void visit_all(const state_visitor& part) {
-    visit_state(part);
+    visit_state([&part](std::string_view name, std::span<std::byte> bytes, state_part whose, const state_rule& rule) {
+      part(name, bytes, whose, is_count_of_steps(name) ? state_rule(require_saved_count) : rule);
+    });
     for (const segment& s : std::as_const(base_.tensors).segments())
       part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
+  }
+
+  // Of the foundation's parts.
+  static bool is_count_of_steps(std::string_view name) {
+    return name == "step" || name == "skipped steps" || name == "local skips";
   }
 
   /// @throws std::logic_error after a load_state() that has failed when it had begun to restore

@@ -96,6 +96,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void step(const learning_rates_at& /*rates*/) override { refuse_rates("step()"); }
   void begin_step(const learning_rates_at& /*rates*/) override { refuse_rates("begin_step()"); }
 
+  bool keeps_own_parameters() const noexcept override { return true; }
   void average() override {
     if (parameters_differ()) average_parameters(base_, base_.floats_of(buffer_));
   }
@@ -293,10 +294,10 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     part("accumulated update", std::as_writable_bytes(base_.memory.view(accumulated_)), state_part::errors);
     part("common parameters", std::as_writable_bytes(base_.memory.view(common_)), state_part::errors);
     part("sums of rates", bytes_of_all(rate_sums_), state_part::errors);
-    part("variance schedule", bytes_of(variance_state_), state_part::common);
-    part("local schedule", bytes_of(local_state_), state_part::common);
-    part("phase", bytes_of(is_local_), state_part::common);
-    part("parameters differ", bytes_of(differs_), state_part::errors);
+    visit_schedule(part, "variance schedule", options_.variance_schedule, variance_state_, state_part::common);
+    visit_schedule(part, "local schedule", options_.local_schedule, local_state_, state_part::common);
+    visit_flag(part, "phase", is_local_, state_part::common);
+    visit_flag(part, "parameters differ", differs_, state_part::errors);
   }
   void go_on_from_saved(const restore_options& options) override {
     if (options.from_other_ranks && is_local_) start_from_common();  // from the parameters as they are

@@ -4,6 +4,7 @@
 // counts its schedules' steps as τ = t + 1, for t = 1, 2, ….
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
@@ -17,7 +18,8 @@ namespace slamb {
 /// and, default-initialised, the start of training.
 ///
 /// `refreshes(state, tau)` is asked before a step, `advance(state, tau)` is called after it, and then `ends_after(tau)`
-/// says whether the variance is frozen from the next step on. All ranks must get the same answers.
+/// says whether the variance is frozen from the next step on. All ranks must get the same answers. `validate(state)`, if there is
+/// one, throws std::invalid_argument for a state that the schedule cannot have left: it is asked before a saved one is restored.
 template <class V>
 concept variance_schedule = detail::copyable<V> && std::is_trivially_copyable_v<typename V::state_type> &&
     std::is_default_constructible_v<typename V::state_type> &&
@@ -32,6 +34,7 @@ concept variance_schedule = detail::copyable<V> && std::is_trivially_copyable_v<
 /// and, default-initialised, the start of that phase.
 ///
 /// `exchanges(state, tau)` is asked at a step, `advance(state)` is called after it. All ranks must get the same answers.
+/// `validate(state)` as for a variance_schedule.
 template <class L>
 concept local_schedule = detail::copyable<L> && std::is_trivially_copyable_v<typename L::state_type> &&
     std::is_default_constructible_v<typename L::state_type> &&
@@ -58,6 +61,13 @@ struct exponential_variance_interval {
   void validate() const {
     detail::require_in(update_scaler >= 1, "exponential_variance_interval's update_scaler",
                        static_cast<double>(update_scaler), ">= 1");
+  }
+  /// @throws std::invalid_argument for what no training leaves
+  void validate(const state_type& state) const {
+    detail::require_word_in(std::has_single_bit(state.interval), "exponential_variance_interval's interval",
+                            state.interval, "a power of two");
+    detail::require_count("exponential_variance_interval's interval", state.interval);
+    detail::require_count("exponential_variance_interval's updates", state.updates);
   }
 
   /// Names what must be the same on all ranks.
@@ -95,6 +105,11 @@ struct doubling_local_interval {
   void validate() const {
     detail::require_in(scaler >= 1, "doubling_local_interval's scaler", static_cast<double>(scaler), ">= 1");
     detail::require_in(clipper >= 1, "doubling_local_interval's clipper", static_cast<double>(clipper), ">= 1");
+  }
+  /// @throws std::invalid_argument for what no training leaves
+  void validate(const state_type& state) const {
+    detail::require_word_in(state.interval >= 1, "doubling_local_interval's interval", state.interval, ">= 1");
+    detail::require_count("doubling_local_interval's steps", state.steps);
   }
 
   /// Names what must be the same on all ranks.

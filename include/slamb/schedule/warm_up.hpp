@@ -20,6 +20,8 @@ namespace slamb {
 /// `ends_after(state, t, variance_norm, beta2)` is asked once after each step t = 1, 2, … of the warm-up, with that sum,
 /// or anything where it is not wanted; true: the compressed phase begins with step t + 1. It is asked at every rank and
 /// must answer the same there. `state.variance_ratio` is what was last compared, for reports; 0: nothing yet.
+/// `validate(state)`, if there is one, throws std::invalid_argument for a state that the schedule cannot have left: it is asked
+/// before a saved one is restored.
 template <class W>
 concept warm_up_schedule = detail::copyable<W> && std::is_trivially_copyable_v<typename W::state_type> &&
     std::is_default_constructible_v<typename W::state_type> &&
@@ -87,6 +89,11 @@ struct automatic_warm_up {
     detail::require_in(most_steps == 0 || most_steps >= least_steps, "automatic_warm_up's most_steps",
                        static_cast<double>(most_steps),
                        "0 or at least least_steps = " + detail::to_text(static_cast<double>(least_steps)));
+  }
+  /// @throws std::invalid_argument for what no training leaves
+  void validate(const state_type& state) const {
+    detail::require_count("automatic_warm_up's taken", state.taken);
+    detail::require_count("automatic_warm_up's spacing", state.spacing);
   }
 
   /// Names what must be the same on all ranks.
