@@ -76,6 +76,7 @@ const std::vector<named_call>& every_call() {
       {"finish_step()", [](optimizer& o) { o.finish_step(); }},
       {"synchronize_parameters()", [](optimizer& o) { o.synchronize_parameters(); }},
       {"broadcast_parameters()", [](optimizer& o) { o.broadcast_parameters(); }},
+      {"compare_ranks()", [](optimizer& o) { o.compare_ranks(); }},
       {"with_averaged_parameters()", [](optimizer& o) { o.with_averaged_parameters([] {}); }},
       {"statistics()", [](optimizer& o) { static_cast<void>(std::as_const(o).statistics()); }},
       {"memory()", [](optimizer& o) { static_cast<void>(std::as_const(o).memory()); }},
@@ -101,6 +102,7 @@ class noting_recipe final : public slamb::detail::recipe {
     finish,
     synchronize,
     broadcast,
+    compare,
     average,
     statistics_of,
     memory_of,
@@ -125,6 +127,7 @@ class noting_recipe final : public slamb::detail::recipe {
   void finish_step() override { note(finish); }
   void synchronize_parameters() override { note(synchronize); }
   void broadcast_parameters(int /*root*/) override { note(broadcast); }
+  void compare_ranks() override { note(compare); }
   void with_averaged_parameters(const std::function<void()>& /*evaluate*/) override { note(average); }
   slamb::statistics report(bool /*with_norms*/) const override { return note(statistics_of), slamb::statistics{}; }
   slamb::memory_report memory() const override { return note(memory_of), slamb::memory_report{}; }

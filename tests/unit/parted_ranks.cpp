@@ -748,6 +748,18 @@ TEST_CASE("parted ranks: calls between steps compare the steps so far, and which
   CHECK(
       calls.all_say("slamb: ranks differ in the call that they make (rank 0 and rank 1); all ranks must make the same "
                     "calls in the same order"));
+  const ranks_said now = said_after(e, test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0}), 5,
+                                    [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                      const std::string equal = in_one_call(run, mine, [&] { run.compare_ranks(); });
+                                      std::vector<float> values = mine.values();
+                                      if (rank == 1) values[5] = -values[5];
+                                      mine.set_values(values);
+                                      return equal + in_one_call(run, mine, [&] { run.compare_ranks(); });
+                                    });
+  CAPTURE(now);
+  CHECK(
+      now.all_say("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
+                  "same: broadcast_parameters() gives them those of one"));
   const ranks_said roots =
       said_after(e, test_support::maker_of<slamb::lamb<communicator>>({}), 5,
                  [&](made_optimizer& run, replica& mine, std::size_t rank) {

@@ -90,6 +90,8 @@ class chosen_optimizer {
   void synchronize_parameters() { chosen().synchronize_parameters(); }
   /// Gives all ranks the parameters of rank `root`. Collective.
   void broadcast_parameters(int root = 0) { chosen().broadcast_parameters(root); }
+  /// Compares what ranks must have alike, now. Collective: see `optimizer`.
+  void compare_ranks() { chosen().compare_ranks(); }
   /// Calls `evaluate` with their mean, and changes nothing. Collective: see `optimizer`.
   void with_averaged_parameters(const std::function<void()>& evaluate) { chosen().with_averaged_parameters(evaluate); }
 

@@ -207,7 +207,7 @@ class comparison {
   template <class Base, class AreEqual>
   void require_alike(Base& base, comparing_call call, const AreEqual& are_equal) {
     const bool is_step = call == comparing_call::step;
-    const bool looks_at_parameters = every_ > 0 && (is_step || call == comparing_call::compare_ranks);
+    const bool looks_at_parameters = call == comparing_call::compare_ranks || (is_step && every_ > 0);
     const bool has_equal_parameters = must_be_equal(are_equal);
     if (has_equal_parameters && looks_at_parameters)
       note_sum(base, fingerprint_of_parameters{}, unrefused_view(base));
@@ -258,7 +258,8 @@ class comparison {
     forget_difference(base);
     compare_next();
     const allocator room = base.memory_source();
-    difference.find(host_ranks(base.ranks.base(), base.executor, room), every_ > 0);
+    difference.find(host_ranks(base.ranks.base(), base.executor, room),
+                    every_ > 0 || call == comparing_call::compare_ranks);
   }
 
   std::uint64_t every_;

@@ -315,9 +315,9 @@ class foundation {
     std::uint64_t sizes = detail::hash_of_nothing;
     for (const segment& s : tensors.segments()) sizes = detail::hash_with(sizes, s.size);
     part("sizes of tensors", bytes_of(sizes), state_part::fact);
-    part("step", bytes_of(record()->taken), state_part::common);
-    part("skipped steps", bytes_of(record()->skipped), state_part::common);
-    part("local skips", bytes_of(record()->left_out), state_part::common);
+    visit_count(part, "step", record()->taken, state_part::common);
+    visit_count(part, "skipped steps", record()->skipped, state_part::common);
+    visit_count(part, "local skips", record()->left_out, state_part::common);
     part("lineage", bytes_of(record()->lineage), state_part::common);
     part("momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
     part("variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);

@@ -76,6 +76,7 @@ class recipe {
   virtual void give_up_step() noexcept = 0;
   virtual void synchronize_parameters() = 0;
   virtual void broadcast_parameters(int root) = 0;
+  virtual void compare_ranks() = 0;
   virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
   virtual statistics report(bool with_norms) const = 0;
   virtual memory_report memory() const = 0;
@@ -194,8 +195,8 @@ class optimizer {
   /// Makes parameters that differ between ranks their mean. Between averagings of SLAMB, whose training goes on from the mean,
   /// and in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
   /// For an evaluation in the middle of a training there is with_averaged_parameters(), which changes nothing.
-  /// Collective: every rank must call it.
-  /// @throws communicator_error; std::logic_error after a load_state() that has failed halfway
+  /// Collective: every rank must call it. Where there is something to do, ranks first compare their steps so far.
+  /// @throws disagreement_error, on every rank, where they have parted; communicator_error; std::logic_error after a load_state() that has failed halfway
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
 
   /// Calls `evaluate` with the parameters that synchronize_parameters() would leave, and afterwards restores this rank's own, to the
@@ -225,6 +226,13 @@ class optimizer {
   ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
   ///         communicator_error: parameters may have been replaced in part
   void broadcast_parameters(int root = 0) { called("broadcast_parameters()")->broadcast_parameters(root); }
+
+  /// Compares what ranks must have alike, now: the steps so far, and the parameters where the algorithm keeps them equal, whatever
+  /// `compare_every` is. For before a checkpoint, or at the end of a training. Collective: every rank must call it.
+  /// @throws disagreement_error, on every rank, that says in what they differ; communicator_error; std::logic_error between
+  ///         begin_step and finish_step and while steps are captured
+  /// *Cost*: a sum of 16 floats, and a pass over the parameters. Waits.
+  void compare_ranks() { called("compare_ranks()")->compare_ranks(); }
 
   /// @param with_norms  also computes the norms, at the cost of one pass over the model
   /// @throws on a device, what the Communicator's `wait` throws where a peer does not come; std::logic_error while steps are

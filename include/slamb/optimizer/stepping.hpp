@@ -88,14 +88,20 @@ class stepping : public recipe {
     go_on_from_replaced();
   }
 
+  void compare_ranks() final {
+    base_.parts.require_closed("compare_ranks()");
+    require_usable("compare_ranks()");
+    base_.require_no_capture("compare_ranks() waits for what is on the device");
+    base_.compared.compare_in_call(base_, comparing_call::compare_ranks, are_equal());
+  }
+
   void with_averaged_parameters(const std::function<void()>& evaluate) final {
     base_.parts.require_closed("with_averaged_parameters()");
     require_usable("with_averaged_parameters()");
     if (base_.is_captured())
       throw std::logic_error(
           "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the "
-          "capture has "
-          "ended");
+          "capture has ended");
     if (!keeps_own_parameters()) return evaluate();
     base_.compared.compare_in_call(base_, comparing_call::with_averaged_parameters, are_equal());
     if (!parameters_differ()) return evaluate();
@@ -162,16 +168,9 @@ class stepping : public recipe {
  private:
   // The state, and the parameters behind it.
   void visit_all(const state_visitor& part) {
-    visit_state([&part](std::string_view name, std::span<std::byte> bytes, state_part whose, const state_rule& rule) {
-      part(name, bytes, whose, is_count_of_steps(name) ? state_rule(require_saved_count) : rule);
-    });
+    visit_state(part);
     for (const segment& s : std::as_const(base_.tensors).segments())
       part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
-  }
-
-  // Of the foundation's parts.
-  static bool is_count_of_steps(std::string_view name) {
-    return name == "step" || name == "skipped steps" || name == "local skips";
   }
 
   /// @throws std::logic_error after a load_state() that has failed when it had begun to restore
