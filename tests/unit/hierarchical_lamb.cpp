@@ -220,9 +220,9 @@ TEST_CASE("hierarchical_communicator: nodes of different sizes are refused by al
     std::size_t ranks = 0;
     for (const int size : sizes) ranks += static_cast<std::size_t>(size);
     const std::vector<std::string> thrown = disagreements(sizes, std::vector<double>(ranks, 0.9));
-    CHECK(all_contain(thrown, "nodes differ in their number of ranks"));
-    CHECK(thrown.back().find("this is rank " + std::to_string(sizes.back() - 1) + " of " +
-                             std::to_string(sizes.back())) != std::string::npos);
+    CHECK(all_contain(thrown, "nodes must have equal numbers of ranks"));
+    CHECK(thrown.back().find("; rank " + std::to_string(sizes.back() - 1) + " of " + std::to_string(sizes.back()) +
+                             " reports node ") != std::string::npos);
   }
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("hierarchical_communicator: ranks of a node that name it differently a
       thrown[static_cast<std::size_t>(thread.rank())] = error.what();
     }
   });
-  CHECK(all_contain(thrown, "ranks of a node in what they say of it"));
+  CHECK(all_contain(thrown, "all ranks of a node must report the same node id; rank "));
 }
 
 TEST_CASE("hierarchical_communicator: when a rank leaves, leader or not, all others throw") {

@@ -79,9 +79,8 @@ inline void require_errors_returned(MPI_Comm comm) {
   if (handler != MPI_ERRHANDLER_NULL) static_cast<void>(MPI_Errhandler_free(&handler));
   if (is_fatal) {
     throw std::invalid_argument(
-        "slamb: mpi_communicator::borrow: errors of the communicator end the program (MPI_ERRORS_ARE_FATAL), but "
-        "they "
-        "must return: MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN)");
+        "slamb: mpi_communicator::borrow: errors of the communicator end the program (MPI_ERRORS_ARE_FATAL), "
+        "but they must return: MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN)");
   }
 }
 

@@ -26,8 +26,8 @@ inline bool all_say(std::uint64_t number, const summing_ranks& ranks) {
   return true;
 }
 
-/// The first half: within the node, of its number and how many there are; the second: between nodes, of how many ranks they
-/// have. Both are done on every rank whatever comes of the first, so that nobody waits in vain.
+/// Ranks of a node compare the number of the node and how many nodes there are. Then nodes compare how many ranks they have. Every
+/// rank makes both comparisons, also where the first has failed: else the others would wait for it.
 ///
 /// @throws disagreement_error, on every rank
 inline void require_alike_nodes(const summing_ranks& in_node, const summing_ranks& between) {
@@ -38,12 +38,12 @@ inline void require_alike_nodes(const summing_ranks& in_node, const summing_rank
   const bool are_alike = all_say(is_one ? static_cast<std::uint64_t>(in_node.size) : is_none, between);
   if (is_one && are_alike) return;
   throw disagreement_error(
-      "slamb: nodes differ in their number of ranks, or ranks of a node in what they say of it: this is rank " +
-      std::to_string(in_node.rank) + " of " + std::to_string(in_node.size) + " in node " + std::to_string(node) +
+      "slamb: nodes must have equal numbers of ranks, "
+      "and all ranks of a node must report the same node id; rank " +
+      std::to_string(in_node.rank) + " of " + std::to_string(in_node.size) + " reports node " + std::to_string(node) +
       " of " + std::to_string(nodes) +
-      "; all nodes must have equally many, each joined with those of the same rank in other nodes, and sums within a "
-      "node "
-      "and between nodes must be sums over ranks");
+      ". Each rank must be joined with the ranks of its number in the other nodes, "
+      "and sums within a node and between nodes must be sums over ranks");
 }
 
 }  // namespace slamb

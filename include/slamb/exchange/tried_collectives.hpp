@@ -253,9 +253,8 @@ inline std::string to_text(const collective_fault& fault) {
       start + name + " returned " + found + " as element " + std::to_string(fault.place) + where;
   if (is_nan(fault.wanted))
     return returned +
-           ", where one rank's value is NaN; the sum must then be NaN on all ranks: by that they tell each other to "
-           "skip a "
-           "step that has overflowed";
+           ", where one rank's value is NaN; the sum must then be NaN on all ranks: "
+           "by that they tell each other to skip a step that has overflowed";
   const bool is_mean = fault.found * static_cast<float>(fault.size) == fault.wanted;
   const bool is_near = std::fabs(fault.found - fault.wanted) < fault.wanted / 64.0F;
   return returned + ", where the ranks' values add up to " + float_to_text(fault.wanted) +
