@@ -301,22 +301,20 @@ std::vector<std::string> said_of_rank_1(int size, int its_rank, int its_size) {
 }  // namespace
 
 TEST_CASE("check_communicator: ranks that disagree on how many they are, or who, are all told") {
-  const std::string start = "slamb: check_communicator: ";
-  for (const int other : {2, 4, 300}) {
-    const std::vector<std::string> said = said_of_rank_1(3, 1, other);
-    for (int rank = 0; rank < 3; ++rank) {
-      const std::string size = std::to_string(rank == 1 ? other : 3);
-      CHECK(said[static_cast<std::size_t>(rank)] ==
-            start + "rank " + std::to_string(rank) + " of " + size + ": size() is " + size +
-                " here and another on another rank; it must be the number of ranks, the same on all of them");
-    }
-  }
-  const std::vector<std::string> twice = said_of_rank_1(3, 2, 3);
-  for (const int rank : {0, 1, 2})
-    CHECK(twice[static_cast<std::size_t>(rank)] ==
-          start + "rank " + std::to_string(rank == 1 ? 2 : rank) +
-              " of 3: 2 ranks say that they are rank 2 of 3, and none that it is rank 1 of 3; rank() must be another "
-              "on every rank");
+  const auto differs = [](int rank, int size) {
+    const std::string number = std::to_string(size);
+    return "slamb: check_communicator: rank " + std::to_string(rank) + " of " + number + ": size() is " + number +
+           " here and another on another rank; it must be the number of ranks, the same on all of them";
+  };
+  for (const int other : {2, 4, 300})
+    CHECK(said_of_rank_1(3, 1, other) == std::vector{differs(0, 3), differs(1, other), differs(2, 3)});
+
+  const auto twice = [](int rank) {
+    return "slamb: check_communicator: rank " + std::to_string(rank) +
+           " of 3: 2 ranks say that they are rank 2 of 3, and none that it is rank 1 of 3; "
+           "rank() must be another on every rank";
+  };
+  CHECK(said_of_rank_1(3, 2, 3) == std::vector{twice(0), twice(2), twice(2)});
 }
 
 TEST_CASE("check_communicator: a rank that there cannot be tells the others by abort, if there is one") {
