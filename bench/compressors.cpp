@@ -130,17 +130,6 @@ class coding {
   std::uint64_t round_ = 0;
 };
 
-template <class Round>
-result time_of(benchmark::State& state, workbench& at, double bytes, const Round& round) {
-  round();
-  const bandwidth first = at.measure();
-  result r;
-  r.seconds = time_of_rounds(state, round);
-  r.machine = mean(first, at.measure());
-  r.bytes = bytes;
-  return r;
-}
-
 template <slamb::quantizer Quantizer>
 void register_quantizer(const std::string& name, const shape_set& shapes, unsigned threads,
                         const Quantizer& quantizer) {

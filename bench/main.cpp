@@ -8,6 +8,7 @@
 #include <string_view>
 #include <thread>
 
+#include "comparison.hpp"
 #include "compressors.hpp"
 #include "run_beside.hpp"
 #include "shapes.hpp"
@@ -52,6 +53,7 @@ int main(int count, char** arguments) {
   bench::register_steps(bench::bert_25m(), threads);
   bench::register_one_bit_steps(bench::bert_25m(), threads);
   bench::register_compressors(bench::bert_25m(), threads);
+  bench::register_comparisons(bench::bert_25m(), threads);
   bench::register_steps_of_two_ranks(bench::bert_25m());
   bench::register_one_bit_steps_of_two_ranks(bench::bert_25m());
   bench::register_steps(bench::bert_large(), threads);

@@ -44,6 +44,18 @@ double time_of_rounds(benchmark::State& state, const Round& round) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Of rounds of so many bytes an element, after one that is not timed, between two measurements of the machine's bandwidth.
+template <class Round>
+result time_of(benchmark::State& state, workbench& at, double bytes, const Round& round) {
+  round();
+  const bandwidth first = at.measure();
+  result r;
+  r.seconds = time_of_rounds(state, round);
+  r.machine = mean(first, at.measure());
+  r.bytes = bytes;
+  return r;
+}
+
 /// Registers <name>/<shapes>. `time` is called with (state, workbench); an exception becomes the benchmark's error.
 template <class Time>
 void register_one(const std::string& name, const shape_set& shapes, std::size_t ranks, unsigned threads,

@@ -1,0 +1,60 @@
+// The time that comparing ranks takes.
+#include "comparison.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+#include "measurement.hpp"
+#include "slamb/slamb.hpp"
+#include "workbench.hpp"
+
+namespace bench {
+namespace {
+
+result time_of_parameters(benchmark::State& state, workbench& at, unsigned threads) {
+  using pass = slamb::fingerprint_of_parameters;
+  const slamb::layout tensors(at.of_rank(0).tensors(), 0.0);
+  const auto executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
+  const slamb::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  std::vector<double> sums(tensors.tiles().size());
+  double all = 0.0;
+  const result r = time_of(state, at, slamb::bytes_per_element<pass>(), [&] {
+    executor.run(pass{}, view, {0, sums.size()}, sums.data());
+    executor.add_up(sums, &all);
+  });
+  // 24 random bits have a mean square of 2^48/3.
+  const double expected = std::ldexp(1.0, 48) / 3.0 * static_cast<double>(tensors.elements());
+  if (!(std::abs(all / expected - 1.0) < 0.01)) throw std::runtime_error("the fingerprint is not that of random bits");
+  return r;
+}
+
+// Of two ranks that have the same: the sum is twice the header.
+result time_of_header(benchmark::State& state, workbench& at) {
+  constexpr std::size_t payload = 4096;
+  slamb::step_record record;
+  std::array<float, slamb::sum_header::floats + payload> sum{};
+  const result r = time_of(state, at, 0.0, [&] {
+    slamb::begin_step{&record, 1.0}();
+    slamb::write_sum_header{&record, sum.data(), true}();
+    for (std::size_t i = 0; i < slamb::sum_header::floats; ++i) sum[i] *= 2.0F;
+    slamb::read_sum_header{&record, sum.data(), 2, payload}();
+    slamb::end_step{&record}();
+  });
+  if (record.parted != 0 || record.taken == 0) throw std::runtime_error("ranks with the same fingerprint differ");
+  return r;
+}
+
+}  // namespace
+
+void register_comparisons(const shape_set& shapes, unsigned threads) {
+  register_one("comparison/parameters", shapes, 1, threads,
+               [threads](benchmark::State& state, workbench& at) { return time_of_parameters(state, at, threads); });
+  register_one("comparison/header", shapes, 1, threads, time_of_header);
+}
+
+}  // namespace bench
