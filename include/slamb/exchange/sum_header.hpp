@@ -83,14 +83,17 @@ struct read_sum_header {
       note_difference(*record);
     else if (told.overflowed)
       record->refused = 1;
-    // Some of what all have received alike: the first, the last, and some in between.
-    const float* const received = header + sum_header::floats;
-    for (std::uint64_t i = 0; i < noted && i < payload; ++i) {
-      const std::uint64_t at = payload <= noted ? i : i * ((payload - 1) / (noted - 1));
-      record->received = detail::hash_with(record->received, finite_word(received[at]));
-    }
+    if (payload > 0) note_some(header + sum_header::floats);
   }
 
+ private:
+  // Of what all have received alike: the first, the last, and some in between. All are read before one is used, so that a device
+  // waits for them once.
+  SLAMB_HOST_DEVICE void note_some(const float* received) const {
+    std::uint32_t words[noted];
+    for (std::uint64_t i = 0; i < noted; ++i) words[i] = finite_word(received[i * (payload - 1) / (noted - 1)]);
+    for (const std::uint32_t word : words) record->received = detail::hash_with(record->received, word);
+  }
   // Ranks may receive different bits of NaN.
   SLAMB_HOST_DEVICE static std::uint32_t finite_word(float x) { return x == x ? as_word(x) : 0x7FC00000U; }
 };
