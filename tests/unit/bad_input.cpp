@@ -1,6 +1,7 @@
 // Whatever is refused: each refusal names the parameter, its value and its range, and nothing has changed after it.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -599,11 +600,33 @@ TEST_CASE("bad input: ranks with different tensors refuse on all ranks, naming w
   check("the weight decay of tensor 0: ", [](model& l) { l[0].options.weight_decay = 0.5; });
   check("the learning-rate factor of tensor 2: 1 on rank 0, 2 on rank ",
         [](model& l) { l[2].options.learning_rate_factor = 2.0; });
-  const std::string options = "the options (group, adapt, compress, dimensions) of tensor 2";
-  check(options, [](model& l) { l[2].options.adapt = false; });
-  check(options, [](model& l) { l[2].options.group = 1; });
-  check(options, [](model& l) { l[2].dimensions = 1; });
-  check_disagreement<lamb>(options, [](model& l, auto&) { l[2].options.compress = false; });
+  check("the option adapt of tensor 2: 1 on rank 0, 0 on rank ", [](model& l) { l[2].options.adapt = false; });
+  check("the group of tensor 2: 0 on rank 0, 1 on rank ", [](model& l) { l[2].options.group = 1; });
+  check("whether tensor 2 has at most one dimension: 0 on rank 0, 1 on rank ", [](model& l) { l[2].dimensions = 1; });
+  check_disagreement<lamb>("the option compress of tensor 2: 1 on rank 0, 0 on rank ",
+                           [](model& l, auto&) { l[2].options.compress = false; });
+}
+
+TEST_CASE("bad input: ranks with different rows refuse on all ranks, naming the tensor") {
+  using lamb = slamb::lamb<thread_communicator>;
+  using sparse = slamb::slamb<thread_communicator>;
+  static constexpr std::array<std::uint8_t, 4> rows = {1, 0, 1, 1};
+  static constexpr std::array<std::uint8_t, 4> other_rows = {1, 1, 0, 1};
+  const std::string number = "the number of rows of tensor 0: 0 on rank 0, 4 on rank ";  // one rank alone has any
+  check_disagreement<lamb>(number, [](model& l, auto&) { l[0].options.rows = rows; });
+  check_disagreement<sparse>(number, [](model& l, auto&) { l[0].options.rows = rows; });
+
+  const auto refusals = refusals_of_ranks(2, [](int rank, thread_communicator communicator) {
+    model tensors = small_model();
+    tensors[2].options.rows = rank == 0 ? rows : other_rows;
+    replica mine(tensors, small_start());
+    slamb::one_bit_adam<thread_communicator>(mine.parameters(), {}, std::move(communicator));
+  });
+  for (const std::string& refusal : refusals)
+    CHECK(refusal ==
+          "disagreement: slamb: ranks differ in the rows of tensor 2 that take part (rank 0 and rank 1); all ranks "
+          "must be "
+          "constructed alike");
 }
 
 TEST_CASE("bad input: ranks with different settings refuse on all ranks, naming what differs") {

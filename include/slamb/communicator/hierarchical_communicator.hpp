@@ -20,7 +20,8 @@ namespace slamb {
 /// of them, is what the node's leader sends to other nodes: the others send nothing there, and what ranks of a node send each
 /// other is not counted.
 ///
-/// @tparam Intra  must have broadcast, and all_reduce_sum of floats
+/// @tparam Intra  must have all_reduce_sum and broadcast of floats, and broadcast of bytes too where an optimizer sends codes or
+///                choices: each result of `Inter` is broadcast in the node, as what it is
 /// @tparam Inter  decides which collectives there are
 ///
 /// Every collective
@@ -45,6 +46,10 @@ class hierarchical_communicator {
   int size() const { return static_cast<int>(inter_.size()); }        ///< number of nodes
   int local_rank() const { return static_cast<int>(intra_.rank()); }  ///< in the node
   int local_size() const { return static_cast<int>(intra_.size()); }  ///< ranks of the node
+
+  /// Whether `Intra` can broadcast to the node what `Inter` has made of spans of T.
+  template <class T, class Stream>
+  static constexpr bool broadcasts_in_node = has_broadcast<Intra, T, Stream>;
 
   Intra& local() noexcept { return intra_; }
   const Intra& local() const noexcept { return intra_; }

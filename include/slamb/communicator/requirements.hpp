@@ -38,11 +38,25 @@ template <class Compressor>
 inline constexpr byte_collectives byte_collectives_of{.of_codes = sends_codes<Compressor>,
                                                       .of_choices = sends_choices<Compressor>};
 
+/// Whether a Communicator is of nodes, and says that it cannot broadcast spans of T within a node.
+template <class Communicator, class T, class Stream>
+inline constexpr bool lacks_broadcast_in_node = requires {
+  requires !Communicator::template broadcasts_in_node<T, Stream>;
+};
+
 /// Does not compile unless a Communicator has what recipes with this Compressor call; else `value` is true.
 template <class Communicator, class Stream, class Compressor>
 struct suitable_communicator {
   static constexpr bool value = true;
 
+  static_assert(!lacks_broadcast_in_node<Communicator, float, Stream>,
+                "slamb: hierarchical_communicator<Intra, Inter> needs an Intra with broadcast(std::span<float>, root, "
+                "stream) for the Backend's stream: it gives the node's ranks the sums of their leader");
+  static_assert(
+      !(sends_codes<Compressor> || sends_choices<Compressor>) ||
+          !lacks_broadcast_in_node<Communicator, std::byte, Stream>,
+      "slamb: hierarchical_communicator<Intra, Inter> needs an Intra with broadcast(std::span<std::byte>, root, "
+      "stream) for the Backend's stream: it gives the node's ranks the codes and choices of their leader");
   static_assert(has_all_reduce_sum<Communicator, float, Stream>,
                 "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for the Backend's stream");
   static_assert(!quantizer<Compressor> || has_all_to_all<Communicator, std::byte, Stream>,

@@ -23,7 +23,7 @@ struct segment {
   const float* gradient = nullptr;  ///< [size]
   std::uint64_t size = 0;
   std::uint64_t first = 0;               ///< of its elements, all tensors laid end to end
-  std::span<const std::uint8_t> rows{};  ///< tensor_options::rows, in host memory
+  std::span<const std::uint8_t> rows{};  ///< tensor_options::rows, in host memory; read by the constructor alone
   std::uint64_t state = 0;  ///< of its elements in the state arrays, where tensors start at multiples of 16
   float weight_decay = 0.0F;
   float learning_rate_factor = 1.0F;

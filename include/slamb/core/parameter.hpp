@@ -15,7 +15,7 @@ struct tensor_options {
   bool adapt = true;                     ///< false: trust ratio 1, as is usual for biases and norms
   bool compress = true;                  ///< false: always exchanged whole (by a chain, encoded)
   int group = 0;                         ///< which of the learning rates given to `step()` applies
-  /// [rows] of 0 or 1, in host memory, which must outlive the optimizer: the tensor is that many rows of equal size, and
+  /// [rows] of 0 or 1, in host memory, copied by the optimizer's constructor: the tensor is that many rows of equal size, and
   /// those with 0 take no part in a compressed exchange, since their gradient is always zero. Empty: all take part.
   std::span<const std::uint8_t> rows{};
 };

@@ -163,6 +163,9 @@ class optimizer {
   ///     }
   ///     optimizer.finish_step();
   ///
+  /// All ranks take a step in parts, or none: `step` makes other collectives. Gradients that are ready must stay as they are until
+  /// finish_step has returned: it may read them again.
+  ///
   /// The result is that of `step`, bit for bit, if the communicator's sums do not depend on where a payload is cut: all of
   /// this library's but NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last to the first, as
   /// soon as all gradients from there on are ready: whole gradients, and SLAMB's selected momentum on the host. What needs all
@@ -180,8 +183,8 @@ class optimizer {
   void begin_step(std::span<const double> rates_by_group) { called("begin_step()")->begin_step(rates_by_group); }
   void begin_step(const learning_rates_at& rates) { called("begin_step()")->begin_step(rates); }
 
-  /// The gradients of tensors first … first + count − 1 are computed, or on CUDA enqueued on the optimizer's stream, and stay
-  /// as they are until the step is finished. Ranks may say so in different orders.
+  /// The gradients of tensors first … first + count − 1 are computed, or on CUDA enqueued on the optimizer's stream, and must stay
+  /// as they are until finish_step has returned (on CUDA: until the stream has done the step). Ranks may say so in different orders.
   /// @throws std::logic_error without begin_step; std::invalid_argument for tensors that there are not, or that have been
   ///         ready before: nothing has changed then; communicator_error: the step is over, with all state as it was
   void gradient_ready(std::size_t first, std::size_t count) {

@@ -54,7 +54,8 @@ class optimizer_over : public optimizer {
       "that others use too, give a type that refers to it");
   static_assert(suitable_communicator<Communicator, typename backend_type::stream_type, compressor_type>::value);
 
-  /// @param parameters  the tensors; the spans must outlive the optimizer
+  /// @param parameters  the tensors, listed in the same order on all ranks. Their data and gradients must outlive the optimizer;
+  ///                    the list and `tensor_options::rows` are copied
   /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
   ///         different tensors or settings; communicator_error, on every rank, if a collective gives other values than it
   ///         should, or fails; out_of_memory, which says how many bytes were asked for, and for what

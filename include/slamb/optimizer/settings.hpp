@@ -85,19 +85,22 @@ agreement agreement_of(std::string_view recipe, const Options& o, std::size_t te
   return all;
 }
 
-/// Adds what must be the same of the tensors on all ranks.
+/// Adds what must be the same of the tensors on all ranks: the same facts of each tensor, whatever it has, since ranks first
+/// compare the names of all facts.
 inline void describe_tensors(const layout& tensors, agreement& facts) {
   for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
     const segment& s = tensors.segments()[i];
-    const std::string name = " of tensor " + std::to_string(i);
-    facts.add_word("the size" + name, s.size);
-    facts.add("the weight decay" + name, s.weight_decay);
-    facts.add("the learning-rate factor" + name, s.learning_rate_factor);
-    facts.add_word(
-        "the options (group, adapt, compress, dimensions)" + name,
-        (std::uint64_t{s.group} << 3U) | (s.adapt ? 4U : 0U) | (s.dense ? 2U : 0U) | (s.one_dimensional ? 1U : 0U));
-    if (!s.rows.empty())
-      facts.add_word("the rows" + name, hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
+    const std::string tensor = "tensor " + std::to_string(i);
+    facts.add_word("the size of " + tensor, s.size);
+    facts.add("the weight decay of " + tensor, s.weight_decay);
+    facts.add("the learning-rate factor of " + tensor, s.learning_rate_factor);
+    facts.add_word("the group of " + tensor, s.group);
+    facts.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
+    facts.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
+    facts.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // in SLAMB it follows from what is above, too
+    facts.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
+    facts.add_hash("the rows of " + tensor + " that take part",
+                   hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
   }
 }
 
