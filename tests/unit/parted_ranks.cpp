@@ -679,6 +679,71 @@ TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have l
                        "ranks with the same: broadcast_parameters() gives them those of one"));
 }
 
+TEST_CASE("parted ranks: a first step that one rank has refused is compared as it is when it is taken") {
+  const experiment e = small_experiment(27);
+  const auto make = test_support::maker_of<slamb::slamb<slamb::thread_communicator, slamb::explicit_mask>>(
+      {.local_steps = 3, .dense_below = 100});
+  const ranks_said all = said_after(e, make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+    std::string said;
+    if (rank == 1) {
+      run.set_mask({});
+      said = said_by_step(run, mine, e.rates[0]);
+    }
+    return said + said_by([&] { take(run, mine, e, rank, 0, e.steps()); });
+  });
+  CAPTURE(all);
+  CHECK(all.of_rank[0].empty());
+  CHECK(all.of_rank[1] ==
+        "exception: slamb: explicit_mask was given a mask of 0 bytes, but it must have one for each of the 9350 elements");
+  CHECK(all.of_rank[2].empty());
+}
+
+namespace {
+
+/// Threads' ranks of which all throw in sum number `call` of at least 1000 floats, when it has been made.
+class failing_communicator {
+ public:
+  failing_communicator(slamb::thread_communicator base, int call) : base_(std::move(base)), left_(call) {}
+
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    base_.all_reduce_sum(values, stream);
+    if (values.size() >= 1000 && --left_ == 0) throw slamb::communicator_error("the network is away");
+  }
+
+ private:
+  slamb::thread_communicator base_;
+  int left_;
+};
+
+}  // namespace
+
+TEST_CASE("parted ranks: SLAMB's ranks go on from an averaging that has failed with parameters of their own") {
+  const experiment e = small_experiment(28, 14);
+  std::vector<std::vector<float>> after_failure(world), reached(world);
+  ranks_said all(world);
+  slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    // Sums: of step 1 and its averaging in two pieces, of which one is short; of steps 2 … 6, and of that averaging.
+    slamb::slamb<failing_communicator> run(mine.parameters(), {.local_steps = 5, .compare_every = 1},
+                                           failing_communicator(std::move(communicator), 9),
+                                           test_support::one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      const std::string said = said_by([&] { run.step(e.rates[t]); });
+      if (!said.empty()) all.of_rank[rank] += "step " + std::to_string(t + 1) + ": " + said + "; ";
+      if (!said.empty()) after_failure[rank] = mine.values();
+      if (t + 1 == 11) reached[rank] = mine.values();
+    }
+  });
+  CAPTURE(all);
+  CHECK(all.all_say("step 6: communicator_error: the network is away; "));
+  CHECK(!same_bits(std::span(after_failure[0]), std::span(after_failure[1])));
+  CHECK(same_bits(std::span(reached[0]), std::span(reached[1])));
+}
+
 TEST_CASE("parted ranks: states of two runs are told apart where their first tensor never has a gradient") {
   const auto run_of = [](std::uint64_t seed) {
     experiment e = small_experiment(seed);
@@ -748,6 +813,12 @@ TEST_CASE("parted ranks: calls between steps compare the steps so far, and which
   CHECK(
       calls.all_say("slamb: ranks differ in the call that they make (rank 0 and rank 1); all ranks must make the same "
                     "calls in the same order"));
+  // Steps 21 … 24 are local: what they go on from is compared, and has to be equal.
+  const ranks_said local_now = said_after(e, local_steps, 22, [&](made_optimizer& run, replica& mine, std::size_t) {
+    return in_one_call(run, mine, [&] { run.compare_ranks(); });
+  });
+  CAPTURE(local_now);
+  CHECK(local_now.all_say(""));
   const ranks_said now = said_after(e, test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0}), 5,
                                     [&](made_optimizer& run, replica& mine, std::size_t rank) {
                                       const std::string equal = in_one_call(run, mine, [&] { run.compare_ranks(); });

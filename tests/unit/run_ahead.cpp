@@ -232,7 +232,7 @@ TEST_CASE("run ahead: parameters that are made equal behind a step change nothin
     const std::uint64_t before = r.queue.size();
     r.run.synchronize_parameters();
     // Where they are equal ranks compare and do no more: a word, the history, a header, its sum, and what that says.
-    constexpr std::uint64_t comparison = 5;
+    const std::uint64_t comparison = r.run.communicator().size() > 1 ? 5 : 0;
     if (t >= first_local && r.taken == t + 1 && exchanges(t)) CHECK(r.queue.size() == before + comparison);
     forget_waits(r);
   });

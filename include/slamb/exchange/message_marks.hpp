@@ -76,7 +76,8 @@ struct refuse_by_scales {
   }
 };
 
-/// Refuses the step if the fingerprint in a message of any rank is not that of this one, or if this one's node has parted.
+/// Refuses the step if the fingerprint in a message of any rank is not that of this one, or if this one's node has parted. Where the
+/// step has been refused for an overflow, all ranks know it, and nothing is taken by which they would part.
 struct compare_fingerprints {
   step_record* record = nullptr;
   std::byte* messages = nullptr;
@@ -84,6 +85,7 @@ struct compare_fingerprints {
   std::uint64_t count = 0;
 
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    if (record->refused != 0 && record->parted == 0 && record->node_parted == 0) return;
     const std::uint64_t own = fingerprint_of(*record);
     bool differs = false;
     for (std::uint64_t i = thread; i < count; i += threads)

@@ -32,7 +32,7 @@ namespace slamb {
 template <class Stream>
 class comparison {
  public:
-  /// @param every  steps; 0: neither parameters nor what is selected and received are ever compared
+  /// @param every  steps; 0: steps compare neither parameters nor what is selected, nor all that is received
   explicit comparison(std::uint64_t every) noexcept : every_(every), next_(every), next_in_node_(every) {}
 
   template <class Base>
@@ -50,7 +50,8 @@ class comparison {
     if (!base.has_peers() || base.is_captured()) return;
     if constexpr (!Base::executor_type::is_synchronous)
       if (has_been_seen(base)) throw_difference(base, comparing_call::step, are_equal);
-    compares_exchange_ = every_ > 0 && (is_first_ || (ended_ + 1) % every_ == 0);
+    if (is_first_) is_in_first_ = true;
+    compares_exchange_ = every_ > 0 && (is_in_first_ || (ended_ + 1) % every_ == 0);
     if (is_first_) {
       require_alike(base, comparing_call::step, are_equal);
       if (base.read(&base.record()->refused) == 0)
@@ -64,16 +65,14 @@ class comparison {
     }
   }
 
-  /// Where parameters differ from rank to rank and yet have something in common, also before steps that exchange nothing.
-  /// @param common        [state elements] in the backend's memory; null: parameters are equal, or have nothing in common
-  /// @param is_exchanged  the step that follows exchanges
+  /// What parameters have in common where they differ from rank to rank.
+  /// @param common  [state elements] in the backend's memory; null: nothing, or they are equal
+  void set_common(float* common) noexcept { common_ = common; }
+  /// Before a step begins in which it is exchanged, if there is something: other steps tell nobody.
   template <class Base>
-  void compare_common(Base& base, float* common, bool is_exchanged) {
-    common_ = common;
-    if (common == nullptr || !is_exchanged || !base.has_peers() || !is_due(next_)) return;
-    model_view model = unrefused_view(base);
-    model.common = common;
-    note_sum(base, fingerprint_of_common{}, model);
+  void compare_common(const Base& base) {
+    if (common_ == nullptr || !base.has_peers() || !is_due(next_)) return;
+    note_sum(base, fingerprint_of_common{}, view_of_common(base, common_));
     next_ = ended_ + 1 + every_;
   }
 
@@ -83,8 +82,7 @@ class comparison {
   void compare_in_call(Base& base, comparing_call call, const AreEqual& are_equal) {
     if (!base.has_peers() || base.is_captured()) return;
     begins_with_equal_parameters_ = has_equal_parameters_ && knows_all_steps_;
-    if (base.read(&base.record()->parted) != 0) throw_difference(base, call, are_equal);
-    require_alike(base, call, are_equal);
+    require_alike(base, call, are_equal);  // also tells those who do not know it what a device has seen
   }
 
   /// Where all ranks are given the parameters of one, whatever they have.
@@ -136,6 +134,7 @@ class comparison {
       knows_all_steps_ = false;
     else
       ++ended_;
+    is_in_first_ = false;
   }
 
   /// What ranks have may be replaced on some of them: they compare before the next step.
@@ -211,6 +210,8 @@ class comparison {
     const bool has_equal_parameters = must_be_equal(are_equal);
     if (has_equal_parameters && looks_at_parameters)
       note_sum(base, fingerprint_of_parameters{}, unrefused_view(base));
+    else if (common_ != nullptr && looks_at_parameters)
+      note_sum(base, fingerprint_of_common{}, view_of_common(base, common_));
     else
       base.executor.invoke(
           note_word{base.record(), 2 * static_cast<std::uint64_t>(call) + (has_equal_parameters ? 1U : 0U)});
@@ -256,7 +257,9 @@ class comparison {
   [[noreturn]] void throw_difference(Base& base, comparing_call call, const AreEqual& are_equal) {
     const difference_of_ranks<Base> difference(base, call, must_be_equal(are_equal), common_);
     forget_difference(base);
+    float* const common = common_;
     compare_next();
+    set_common(common);
     const allocator room = base.memory_source();
     difference.find(host_ranks(base.ranks.base(), base.executor, room),
                     every_ > 0 || call == comparing_call::compare_ranks);
@@ -269,6 +272,7 @@ class comparison {
   std::uint64_t looked_before_ = 0;  // the step before which has_been_seen looked last
   float* common_ = nullptr;          // what parameters have in common where they differ
   bool is_first_ = true;
+  bool is_in_first_ = false;                   // also where it has failed and is taken again
   bool compares_exchange_ = false;             // what is selected and received in the step that is taken
   bool has_equal_parameters_ = false;          // since the last step
   bool begins_with_equal_parameters_ = false;  // the step that is taken, by the same

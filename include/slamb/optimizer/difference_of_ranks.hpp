@@ -27,6 +27,14 @@ model_view unrefused_view(const Base& base) noexcept {
   return model;
 }
 
+/// The same with the parameters that ranks have in common.
+template <class Base>
+model_view view_of_common(const Base& base, float* common) noexcept {
+  model_view model = unrefused_view(base);
+  model.common = common;
+  return model;
+}
+
 /// What this rank has, as it was when ranks were seen to differ; described in an order in which each comparison makes sense after
 /// those before it.
 template <class Base>
@@ -48,15 +56,15 @@ class difference_of_ranks {
   [[noreturn]] void find(const Ranks& ranks, bool compares_parameters) const {
     const summing_ranks all = ranks.all();
     require(all, &difference_of_ranks::describe_call);
-    require(all, &difference_of_ranks::describe_rates);
+    if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // those of calls are gone
     if (compares_parameters) {
       if (base_.ranks.local_size() > 1) require_alike_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
-      if (common_ != nullptr) require(all, &difference_of_ranks::describe_common);
     }
+    require(all, &difference_of_ranks::describe_lineage);
+    if (compares_parameters && common_ != nullptr) require(all, &difference_of_ranks::describe_common);
     require(all, &difference_of_ranks::describe_selection);
     require(all, &difference_of_ranks::describe_payload);
-    require(all, &difference_of_ranks::describe_lineage);
     require(all, &difference_of_ranks::describe_told);
     throw communicator_error(
         "slamb: ranks agree on all that they have, but not on the fingerprints of it that the Communicator has brought "
@@ -95,9 +103,7 @@ class difference_of_ranks {
                      "start all ranks with the same: broadcast_parameters() gives them those of one");
   }
   void describe_common(agreement& facts) const {
-    model_view model = unrefused_view(base_);
-    model.common = common_;
-    const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_common{}, model);
+    const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_common{}, view_of_common(base_, common_));
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
       facts.add_hash("the parameters of tensor " + std::to_string(i) + " after their last exchange", of_tensor[i],
                      of_collectives);

@@ -70,7 +70,7 @@ class foundation {
                 "are for the device too");
 #endif
 
-  /// @param compare_every  steps; 0: neither parameters nor what is selected are compared
+  /// @param compare_every  steps; 0: steps compare neither parameters nor what is selected
   foundation(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
              any_communicator<stream_type> communicator, Backend backend)
       : tensors((backend.validate(), parameters), weight_decay,

@@ -143,8 +143,9 @@ class optimizer {
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and
-  ///         finish_step, or while another call is running; communicator_error: with all state as it was, or, if an averaging of parameters failed, with the
-  ///         step taken and the parameters averaged in part or not at all
+  ///         finish_step, or while another call is running; disagreement_error, on every rank, where they have parted;
+  ///         communicator_error: with all state as it was, or, if an averaging of parameters failed, with the step taken and the
+  ///         parameters averaged in part or not at all
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
@@ -211,8 +212,8 @@ class optimizer {
   ///         communicator_error on all other ranks, which can go on as this one can; std::logic_error between begin_step and
   ///         finish_step, and while steps are captured
   /// *Memory*: where parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
-  /// *Cost*: the traffic of synchronize_parameters(), which is counted; before it a sum of a float for each rank, which is not, by
-  /// which ranks tell each other that they have the memory.
+  /// *Cost*: the traffic of synchronize_parameters(), which is counted; before it, not counted, a sum of 16 floats by which ranks
+  /// compare themselves, and one of a float for each rank by which they tell each other that they have the memory.
   /// *Stream*: on a device `evaluate` is called before the mean is there; it enqueues behind it, on the optimizer's stream. What it
   /// enqueues elsewhere must be done when it returns.
   void with_averaged_parameters(const std::function<void()>& evaluate) {
@@ -222,8 +223,8 @@ class optimizer {
   /// Gives all ranks the parameters of rank `root`; of ranks that are nodes, those of the node's local rank 0. For before the first
   /// step, where ranks have started from different ones, and for parameters that one rank has read from a file. The rest of the
   /// state stays as it is; local steps of 0/1 Adam go on from these parameters as the point that all ranks have in common.
-  /// Collective: every rank must call it. Allocates up to 4 MiB of the backend's memory for the time of the call. *Wire*: a sum of
-  /// a float for each rank, by which ranks tell each other that they have this memory; then one broadcast of all parameters, or
+  /// Collective: every rank must call it. Allocates up to 4 MiB of the backend's memory for the time of the call. *Wire*: two
+  /// short sums by which ranks compare the root, and one of a float for each rank, by which ranks tell each other that they have this memory; then one broadcast of all parameters, or
   /// their sum over ranks where the Communicator has no broadcast, in pieces (−0 becomes 0 then).
   /// @throws std::invalid_argument, before any work, if there is no such rank; std::logic_error between begin_step and finish_step
   ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
@@ -267,8 +268,8 @@ class optimizer {
 
   /// The same in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
   /// @throws also what `from` throws; where that happens in the second reading, or bytes have changed since the first (error),
-  ///         a part has been restored: steps, save_state(), synchronize_parameters(), with_averaged_parameters() and
-  ///         broadcast_parameters() then throw std::logic_error until a state has been loaded
+  ///         a part has been restored: steps, save_state(), synchronize_parameters(), with_averaged_parameters(),
+  ///         broadcast_parameters() and compare_ranks() then throw std::logic_error until a state has been loaded
   void load_state(const byte_source& from, const restore_options& options = {}) {
     called("load_state()")->load_state(from, options);
   }

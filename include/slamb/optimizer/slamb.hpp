@@ -112,12 +112,17 @@ class slamb_recipe final : public stepping<Backend> {
   }
 
   bool keeps_own_parameters() const noexcept override { return true; }
-  void average() override { average_parameters(base_, room()); }
+  void average() override {
+    is_averaging_ = true;
+    average_parameters(base_, room());
+    is_averaging_ = false;
+  }
 
-  // From the first step on, but in the step after an averaging: not one of another run's interval, before its state was loaded.
+  // From the first step on, but in the step after an averaging: not one that has failed, nor one of another run's interval, before
+  // its state was loaded.
   bool parameters_differ() override {
     const auto after_averaging = [this, first = base_.first_taken()](std::uint64_t t) {
-      return t - 1 > first && options_.local_steps > 0 && interval()(t - 1);
+      return t - 1 > first && !is_averaging_ && options_.local_steps > 0 && interval()(t - 1);
     };
     return base_.ranks.size() > 1 &&
            base_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
@@ -168,7 +173,10 @@ class slamb_recipe final : public stepping<Backend> {
     if (!base_.is_known_to_be_refused()) update_parameters();
     if constexpr (!chained<Compressor>)  // else ranks have added what encoding lost of their own
       base_.compared.note_payload(base_, payload());
-    if (base_.end_step() && averages_) average_parameters(base_, room(), base_.was_refused());
+    if (!base_.end_step() || !averages_) return;
+    is_averaging_ = true;
+    average_parameters(base_, room(), base_.was_refused());
+    is_averaging_ = false;
   }
 
   // Where what is selected goes in the payload.
@@ -246,7 +254,11 @@ class slamb_recipe final : public stepping<Backend> {
     base_.visit_state(part);
     part("age", std::as_writable_bytes(base_.memory.view(age_)), state_part::common);
   }
-  void go_on_from_saved(const restore_options& /*options*/) override { base_.start_in_phase("sparse"); }
+  void go_on_from_replaced() override { is_averaging_ = false; }
+  void go_on_from_saved(const restore_options& /*options*/) override {
+    is_averaging_ = false;
+    base_.start_in_phase("sparse");
+  }
 
   options_type options_;
   selector_type selector_;
@@ -261,6 +273,7 @@ class slamb_recipe final : public stepping<Backend> {
   std::optional<typename selector_type::selected_type> selection_;
   std::span<float> sent_;
   bool averages_ = false;
+  bool is_averaging_ = false;  // also after an averaging that has failed
 };
 
 /// The recipe of `basic_slamb`, if its template arguments fit.

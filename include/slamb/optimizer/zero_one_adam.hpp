@@ -140,9 +140,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     settle();
     tau_ = base_.this_step(needs_its_number) + 1;  // docs/algorithms/zero_one_adam.md (1)
     refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
-    if (exchange_.is_active(base_))
-      base_.compared.compare_common(base_, is_local_ ? base_.memory.view(common_).data() : nullptr,
-                                    is_local_ && options_.local_schedule.exchanges(local_state_, tau_));
+    tell_common();
+    if (is_local_ && options_.local_schedule.exchanges(local_state_, tau_)) base_.compared.compare_common(base_);
     base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
                                                 exchange_.starts(base_, buffer()));
   }
@@ -277,9 +276,16 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     return all;
   }
 
+  // The point from which all ranks take their local steps.
+  void tell_common() {
+    const bool has_one = is_local_ && exchange_.is_active(base_);
+    base_.compared.set_common(has_one ? base_.memory.view(common_).data() : nullptr);
+  }
+
   // From the point that all ranks now have in common.
   void go_on_from_replaced() override {
     settle();
+    tell_common();
     if (!is_local_) return;
     start_from_common();
     std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
@@ -303,6 +309,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     if (options.from_other_ranks && is_local_) start_from_common();  // from the parameters as they are
     base_.start_in_phase(is_local_ ? "local steps" : "variance");
     exchange_.find_counted(base_);
+    tell_common();
   }
 
   options_type options_;
