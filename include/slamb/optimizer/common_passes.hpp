@@ -74,44 +74,39 @@ struct hash_of_place {
   }
 };
 
-/// Σ h² over all elements, where h is 24 bits of a hash of an element's parameter and place: which parameters there are, and
-/// where. Another in one element gives another sum but for one case in 2^24; in many, in practice always.
-struct fingerprint_of_parameters : hash_of_place {
-  static constexpr unsigned reads = stream::parameter | stream::position;
+/// Σ h² over all elements, where h is 24 bits of a hash of a value and its place: which values there are, and where. Another in one
+/// element gives another sum but for one case in 2^24; in many, in practice always.
+/// @tparam Stream  of the values
+template <unsigned Stream>
+struct fingerprint_of_values : hash_of_place {
+  static constexpr unsigned reads = Stream | stream::position;
   static constexpr unsigned writes = 0;
   static constexpr int sums = 1;
 
   template <class Real, class Sums>
   SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& results) const {
-    results.add_square(0, to_real(hashed_to_24_bits(as_word(e.parameter) ^ of(e, constants))));
+    results.add_square(0, to_real(hashed_to_24_bits(as_word(value(e)) ^ of(e, constants))));
+  }
+
+ private:
+  template <class Real>
+  SLAMB_ELEMENT static const Real& value(const element<Real>& e) {
+    static_assert(Stream == stream::parameter || Stream == stream::common || Stream == stream::momentum);
+    if constexpr (Stream == stream::parameter)
+      return e.parameter;
+    else if constexpr (Stream == stream::common)
+      return e.common;
+    else
+      return e.momentum;
   }
 };
+using fingerprint_of_parameters = fingerprint_of_values<stream::parameter>;
+/// Of what parameters have in common where they differ from rank to rank.
+using fingerprint_of_common = fingerprint_of_values<stream::common>;
+/// Of what has been received, over the first payload plane; places are those within each tile's part of it.
+using fingerprint_of_payload = fingerprint_of_values<stream::momentum>;
 
-/// The same of the parameters that ranks have in common where their own differ.
-struct fingerprint_of_common : hash_of_place {
-  static constexpr unsigned reads = stream::common | stream::position;
-  static constexpr unsigned writes = 0;
-  static constexpr int sums = 1;
-
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& results) const {
-    results.add_square(0, to_real(hashed_to_24_bits(as_word(e.common) ^ of(e, constants))));
-  }
-};
-
-/// The same of what has been received, over the first payload plane.
-struct fingerprint_of_payload : hash_of_place {
-  static constexpr unsigned reads = stream::momentum | stream::position;
-  static constexpr unsigned writes = 0;
-  static constexpr int sums = 1;
-
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const salt& constants, Sums& results) const {
-    results.add_square(0, to_real(hashed_to_24_bits(as_word(e.momentum) ^ of(e, constants))));
-  }
-};
-
-/// The same of the places alone, over what is not selected: selected passes sum nothing else.
+/// The same of places alone, over what is not selected: selected passes sum nothing else.
 struct fingerprint_of_unselected : hash_of_place {
   static constexpr unsigned reads = stream::position;
   static constexpr unsigned writes = 0;

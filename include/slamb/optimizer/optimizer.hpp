@@ -43,12 +43,11 @@ class running_call {
     if (thread_.load(std::memory_order_relaxed) == std::this_thread::get_id())
       throw std::logic_error(
           its + "within " + other +
-          " of the same optimizer, by a function that it calls, as those of its Communicator; call it "
-          "when " +
-          other + " has returned");
+          " of the same optimizer, by a function that it calls, as those of its Communicator; call it when " + other +
+          " has returned");
     throw std::logic_error(its + "while " + other +
-                           " of the same optimizer was running in another thread; an optimizer takes one call at a "
-                           "time: wait until " +
+                           " of the same optimizer was running in another thread; "
+                           "an optimizer takes one call at a time: wait until " +
                            other + " has returned");
   }
 
