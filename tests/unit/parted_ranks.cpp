@@ -694,7 +694,8 @@ TEST_CASE("parted ranks: a first step that one rank has refused is compared as i
   CAPTURE(all);
   CHECK(all.of_rank[0].empty());
   CHECK(all.of_rank[1] ==
-        "exception: slamb: explicit_mask was given a mask of 0 bytes, but it must have one for each of the 9350 elements");
+        "exception: slamb: explicit_mask was given a mask of 0 bytes, but it must have one for each of the 9350 "
+        "elements");
   CHECK(all.of_rank[2].empty());
 }
 
