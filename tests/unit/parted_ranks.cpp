@@ -64,6 +64,14 @@ std::string said_by_step(made_optimizer& run, replica& mine, std::span<const dou
   return said;
 }
 
+/// Calls said(t) for the steps from the first on, until one says something: that, and at which step.
+template <class Said>
+std::string first_said(std::size_t steps, const Said& said) {
+  for (std::size_t t = 0; t < steps; ++t)
+    if (const std::string text = said(t); !text.empty()) return "step " + std::to_string(t + 1) + ": " + text;
+  return {};
+}
+
 struct ranks_said {
   std::vector<std::string> of_rank;
 
@@ -436,13 +444,10 @@ ranks_said said_of_altered(std::size_t place) {
     replica mine(e.tensors, e.start);
     altered_lamb run(mine.parameters(), {}, altering_communicator(std::move(communicator), 2, place),
                      test_support::one_thread());
-    for (std::size_t t = 0; t < 5; ++t) {
+    all.of_rank[rank] = first_said(5, [&](std::size_t t) {
       mine.set_gradient(e.gradients[t][rank]);
-      const std::string said = said_by([&] { run.step(e.rates[t]); });
-      if (said.empty()) continue;
-      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
-      return;
-    }
+      return said_by([&] { run.step(e.rates[t]); });
+    });
   });
   return all;
 }
@@ -524,14 +529,11 @@ ranks_said said_in_nodes(std::vector<int> sizes, const typename Optimizer::optio
   thread_nodes(std::move(sizes)).run([&](nodes_of_threads communicator, std::size_t rank) {
     replica mine(e.tensors, e.start);
     made_optimizer run(Optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread()));
-    for (std::size_t t = 0; t < e.steps(); ++t) {
+    all.of_rank[rank] = first_said(e.steps(), [&](std::size_t t) {
       mine.set_gradient(e.gradients[t][rank]);
       const std::vector<double> rates{others.count(rank) != 0 && t == when ? 0.02 : 0.01};
-      const std::string said = said_by_step(run, mine, rates);
-      if (said.empty()) continue;
-      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
-      return;
-    }
+      return said_by_step(run, mine, rates);
+    });
   });
   return all;
 }
@@ -602,12 +604,13 @@ class altered_communicator {
   alteration of_sums_, of_gathers_;
 };
 
-/// Trains by collectives that are altered on rank 1 while `is_altered(t)`, t from 1 on; what ranks say, and at which step.
+/// Trains by collectives that are altered on rank 1 while `is_altered(t)`, t from 1 on, and calls compare_ranks() after one step;
+/// what ranks say, and at which step.
 template <class Optimizer>
 ranks_said said_of_altered(const typename Optimizer::options_type& options,
                            const std::function<bool(std::size_t t)>& is_altered,
                            const altered_communicator::alteration& of_sums,
-                           const altered_communicator::alteration& of_gathers) {
+                           const altered_communicator::alteration& of_gathers, std::size_t compares_after = 0) {
   const experiment e = small_experiment(22, 30);
   ranks_said all(world);
   slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
@@ -623,13 +626,14 @@ ranks_said said_of_altered(const typename Optimizer::options_type& options,
     Optimizer run(mine.parameters(), options,
                   altered_communicator(std::move(communicator), now(of_sums), now(of_gathers)),
                   test_support::one_thread());
-    for (t = 1; t <= e.steps(); ++t) {
-      mine.set_gradient(e.gradients[t - 1][rank]);
-      const std::string said = said_by([&] { run.step(e.rates[t - 1]); });
-      if (said.empty()) continue;
-      all.of_rank[rank] = "step " + std::to_string(t) + ": " + said;
-      return;
-    }
+    all.of_rank[rank] = first_said(e.steps(), [&](std::size_t i) {
+      t = i + 1;
+      mine.set_gradient(e.gradients[i][rank]);
+      return said_by([&] {
+        run.step(e.rates[i]);
+        if (t == compares_after) run.compare_ranks();
+      });
+    });
   });
   return all;
 }
@@ -642,11 +646,11 @@ TEST_CASE("parted ranks: what local steps go on from is compared in their exchan
   using optimizer = slamb::zero_one_adam<altered_communicator>;
   const auto alter = [](std::span<std::byte> all) { all[all.size() / 2] ^= std::byte{1}; };
   const auto in_step_11 = [](std::size_t t) { return t == 11; };
-  const auto said = [&](std::uint64_t compare_every) {
+  const auto said = [&](std::uint64_t compare_every, std::size_t compares_after = 0) {
     return said_of_altered<optimizer>({.compare_every = compare_every,
                                        .variance_schedule = {.freeze_step = 3},
                                        .local_schedule = {.scaler = 1, .clipper = 4}},
-                                      in_step_11, {}, alter);
+                                      in_step_11, {}, alter, compares_after);
   };
   const ranks_said compared = said(6), never = said(0);
   CAPTURE(compared);
@@ -656,6 +660,12 @@ TEST_CASE("parted ranks: what local steps go on from is compared in their exchan
                        of_collectives));
   CAPTURE(never);
   CHECK(never.all_say(""));
+  const ranks_said between = said(0, 12);  // local steps
+  CAPTURE(between);
+  CHECK(between.all_say(
+      "step 12: slamb: ranks differ in the parameters of tensor 1 after their last exchange (rank 0 and "
+      "rank 1); " +
+      of_collectives));
 }
 
 TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have left, is compared in the next step") {
@@ -854,18 +864,15 @@ ranks_said said_of_altered_in_nodes(const typename Optimizer::options_type& opti
   thread_nodes({2, 2}).run([&](nodes_of_threads communicator, std::size_t rank) {
     replica mine(e.tensors, e.start);
     made_optimizer run(Optimizer(mine.parameters(), options, std::move(communicator), test_support::one_thread()));
-    for (std::size_t t = 0; t < e.steps(); ++t) {
+    all.of_rank[rank] = first_said(e.steps(), [&](std::size_t t) {
       if (t == 4 && rank == altered) {
         std::vector<float> values = mine.values();
         values[20] = -values[20];
         mine.set_values(values);
       }
       mine.set_gradient(e.gradients[t][rank]);
-      const std::string said = said_by_step(run, mine, e.rates[t]);
-      if (said.empty()) continue;
-      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
-      return;
-    }
+      return said_by_step(run, mine, e.rates[t]);
+    });
   });
   return all;
 }
@@ -960,7 +967,7 @@ ranks_said said_on_device(const typename Optimizer::options_type& options, std::
     replica mine(e.tensors, e.start);
     made_optimizer run(Optimizer(mine.parameters(), options, std::move(communicator)));
     std::vector<float> before;
-    for (std::size_t t = 0; t < e.steps(); ++t) {
+    all.of_rank[rank] = first_said(e.steps(), [&](std::size_t t) {
       const bool is_other = rank == 1 && t == when;
       std::vector<std::uint8_t> mask = e.masks[t];
       if (is_other && alters_mask) std::ranges::swap(*std::ranges::find(mask, 0), *std::ranges::find(mask, 1));
@@ -970,10 +977,8 @@ ranks_said said_on_device(const typename Optimizer::options_type& options, std::
       std::string said = said_by([&] { run.step(is_other && !alters_mask ? 0.02 : 0.01); });
       if (t >= when && !same_bits(mine.values(), before)) said += " AND MOVED";
       if (run.statistics().has_parted != (t >= when && said.empty())) said += " AND has_parted IS WRONG";
-      if (said.empty()) continue;
-      all.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said;
-      return;
-    }
+      return said;
+    });
   });
   return all;
 }
@@ -1016,25 +1021,51 @@ TEST_CASE(
   const auto check = [&]<class Optimizer>(std::type_identity<Optimizer>,
                                           const typename Optimizer::options_type& options) {
     std::vector<std::vector<float>> reached(world);
-    const ranks_said all = said_after(e, test_support::maker_of<Optimizer>(options), 5,
-                                      [&](made_optimizer& run, replica& mine, std::size_t rank) {
-                                        std::vector<float> gradient = e.gradients[5][rank];
-                                        if (rank == 0) gradient[3] = std::numeric_limits<float>::quiet_NaN();
-                                        mine.set_gradient(gradient);
-                                        const std::vector<float> before = mine.values();
-                                        std::string said = said_by([&] { run.step(rank == 1 ? 0.02 : 0.01); });
-                                        if (run.statistics().skipped_steps != 1) said += " NOT SKIPPED";
-                                        if (!same_bits(mine.values(), before)) said += " MOVED";
-                                        said += said_by([&] { take(run, mine, e, rank, 5, e.steps()); });
-                                        reached[rank] = mine.values();
-                                        return said;
-                                      });
+    ranks_said all(world);
+    slamb::run_ranks(world, [&](slamb::thread_communicator its) {
+      const auto rank = static_cast<std::size_t>(its.rank());
+      replica mine(e.tensors, e.start);
+      made_optimizer run(Optimizer(mine.parameters(), options, std::move(its)));
+      take(run, mine, e, rank, 0, 5);
+      std::vector<float> gradient = e.gradients[5][rank];
+      if (rank == 0) gradient[3] = std::numeric_limits<float>::quiet_NaN();
+      mine.set_gradient(gradient);
+      const std::vector<float> before = mine.values();
+      std::string& said = all.of_rank[rank];
+      said = said_by([&] { run.step(rank == 1 ? 0.02 : 0.01); });
+      if (run.statistics().skipped_steps != 1) said += " NOT SKIPPED";
+      if (run.statistics().has_parted) said += " PARTED";
+      if (!same_bits(mine.values(), before)) said += " MOVED";
+      said += said_by([&] { take(run, mine, e, rank, 5, e.steps()); });
+      reached[rank] = mine.values();
+    });
     CAPTURE(all);
     CHECK(all.all_say(""));
     for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(reached[0])));
   };
   check(std::type_identity<slamb::lamb<communicator>>{}, {});
   check(std::type_identity<slamb::one_bit_lamb<communicator>>{}, {.warm_up = {2}});
+  using backend = slamb::interpreted_backend;
+  check(std::type_identity<slamb::lamb<communicator, backend>>{}, {});
+  check(std::type_identity<slamb::one_bit_lamb<communicator, slamb::sign, backend>>{}, {.warm_up = {2}});
+}
+
+TEST_CASE("parted ranks: a call between steps does not look at the rates of a step, which may be gone") {
+  const experiment e = small_experiment(29);
+  std::vector<std::vector<double>> rates(world, std::vector<double>{0.01});
+  const ranks_said all = said_after(e, test_support::maker_of<slamb::lamb<slamb::thread_communicator>>({}), 3,
+                                    [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                                      run.step(slamb::learning_rates_at{rates[rank].data()});
+                                      rates[rank][0] = rank == 1 ? 0.02 : 0.01;  // which are for another step
+                                      std::vector<float> values = mine.values();
+                                      if (rank == 1) values[5] = -values[5];
+                                      mine.set_values(values);
+                                      return said_by([&] { run.compare_ranks(); });
+                                    });
+  CAPTURE(all);
+  CHECK(
+      all.all_say("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
+                  "same: broadcast_parameters() gives them those of one"));
 }
 
 namespace {

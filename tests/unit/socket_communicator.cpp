@@ -24,44 +24,28 @@
 
 #include "slamb/communicator/check_communicator.hpp"
 #include "support/allocations.hpp"
+#include "support/files.hpp"
+#include "support/said.hpp"
 
 namespace socket_communicator_tests {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// A folder that is there for a test.
-class scratch_folder {
- public:
-  scratch_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "slamb.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder " + name);
-    path_ = name;
-  }
-  scratch_folder(const scratch_folder&) = delete;
-  scratch_folder& operator=(const scratch_folder&) = delete;
-  ~scratch_folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using test_support::contains;
+using test_support::temporary_folder;
 
 /// [rank] what body(communicator) throws as communicator_error on each of `present` of `size` ranks; empty if it throws nothing.
 std::vector<std::string> run(int size, std::chrono::milliseconds timeout,
                              const std::function<void(socket_communicator&)>& body,
                              std::optional<int> absent = std::nullopt) {
-  const scratch_folder folder;
+  const temporary_folder folder;
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) {
     if (rank == absent) continue;
     threads.emplace_back([&, rank] {
       try {
-        socket_communicator mine(folder.path(), rank, size, timeout);
+        socket_communicator mine(folder.path().string(), rank, size, timeout);
         body(mine);
       } catch (const slamb::communicator_error& failure) {
         said[static_cast<std::size_t>(rank)] = failure.what();
@@ -71,8 +55,6 @@ std::vector<std::string> run(int size, std::chrono::milliseconds timeout,
   threads.clear();
   return said;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -179,14 +161,14 @@ TEST_CASE("socket_communicator: a rank whose arguments are wrong does not leave 
   CHECK(contains(said[0], "broadcast: `root` is a rank"));
   CHECK(contains(said[1], "rank 0 has failed: "));
   CHECK(contains(said[1], "broadcast: `root` is a rank"));
-  const scratch_folder folder;
-  CHECK_THROWS_WITH_AS(socket_communicator(folder.path(), 0, 1, 0ms),
+  const temporary_folder folder;
+  CHECK_THROWS_WITH_AS(socket_communicator(folder.path().string(), 0, 1, 0ms),
                        "socket_communicator: wrong arguments; the timeout is positive", std::invalid_argument);
 }
 
 TEST_CASE("socket_communicator: one that was moved from says so") {
-  const scratch_folder folder;
-  socket_communicator before(folder.path(), 0, 1, 60s);
+  const temporary_folder folder;
+  socket_communicator before(folder.path().string(), 0, 1, 60s);
   socket_communicator after(std::move(before));
   std::array<float, 10> values{};
   CHECK_NOTHROW(after.all_reduce_sum(values, {}));
@@ -218,8 +200,8 @@ TEST_CASE("socket_communicator: what is told is bounded, and takes no memory") {
 }
 
 TEST_CASE("socket_communicator: the reason of the system is told, at once") {
-  const scratch_folder folder;
-  const std::string none = folder.path() + "/none";
+  const temporary_folder folder;
+  const std::string none = folder.path().string() + "/none";
   CHECK_THROWS_WITH_AS(
       socket_communicator(none, 0, 2, 60s),
       ("socket_communicator: rank 0 of 2: bind to " + none + "/rank0: No such file or directory").c_str(),
@@ -252,34 +234,34 @@ void send_to_rank_0(const std::string& folder, int says_rank, const std::string&
 }  // namespace
 
 TEST_CASE("socket_communicator: a rank that accepts nobody ends the others in time") {
-  const scratch_folder folder;
-  const sockaddr_un there = address_of_rank_0(folder.path());
+  const temporary_folder folder;
+  const sockaddr_un there = address_of_rank_0(folder.path().string());
   const owned_socket listening(socket(AF_UNIX, SOCK_STREAM, 0));
   REQUIRE(bind(listening.number(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0);
   REQUIRE(listen(listening.number(), 0) == 0);
   std::vector<owned_socket> others;  // as many as may wait to be accepted: the next must wait for its turn
   do others.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
   while (connects(others.back(), there));
-  CHECK_THROWS_WITH_AS(socket_communicator(folder.path(), 1, 2, 300ms),
+  CHECK_THROWS_WITH_AS(socket_communicator(folder.path().string(), 1, 2, 300ms),
                        "socket_communicator: rank 1 of 2: waited 300 ms for rank 0 to connect",
                        slamb::communicator_error);
 }
 
 TEST_CASE("socket_communicator: strangers are let go, and what peers send is not trusted") {
-  const scratch_folder folder;
+  const temporary_folder folder;
   std::string said;
   std::jthread rank_0([&] {
     try {
-      socket_communicator mine(folder.path(), 0, 2, 60s);
+      socket_communicator mine(folder.path().string(), 0, 2, 60s);
       std::array<std::byte, 10> bytes{};
       mine.broadcast(bytes, 1, {});
     } catch (const slamb::communicator_error& failure) {
       said = failure.what();
     }
   });
-  for (const int rank : {0, 2, -1}) send_to_rank_0(folder.path(), rank, "nonsense", [] {});
+  for (const int rank : {0, 2, -1}) send_to_rank_0(folder.path().string(), rank, "nonsense", [] {});
   // A header in which the call has no zero.
-  send_to_rank_0(folder.path(), 1, std::string(48, 'x'), [&] { rank_0.join(); });
+  send_to_rank_0(folder.path().string(), 1, std::string(48, 'x'), [&] { rank_0.join(); });
   CHECK(contains(
       said, "rank 0 of 2: rank 1 has called xxxxxxxxxxxxxxxx of 8680820740569200760 from root 2021161080, its call "));
   CHECK(contains(said, "and this rank broadcast of 10 from root 1, its call 1"));

@@ -92,7 +92,8 @@ class code_exchange {
   template <class Pass, class Base>
   void send(const Pass& pass, Base& base, const model_view& model, const wire_view& wire, const std::uint64_t* counts,
             double* statistic) const {
-    if (base.ranks.local_size() > 1)  // which of the messages could not know that ranks of this node have parted
+    if (base.ranks.local_size() >
+        1)  // that of the mean was started before ranks of this node could know that they have parted
       base.executor.invoke(start_messages{base.record(), wire.averaged, wire_.message_bytes(), 1});
     encode_signal(pass, base, model, wire, counts, statistic);
     base.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),

@@ -27,9 +27,10 @@ std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const s
   return payload;
 }
 
-/// Finds where each tile's selected elements go, and returns the part of `room` that they take, at least one element; where it is
-/// time for that, ranks compare what is selected in the exchange that follows. Of a payload that is constant but for a few elements it is all of `room` where finding the
-/// size would take waiting; then the pass that packs it sets what is left free to 0, by payload_view::room.
+/// Finds where each tile's selected elements go, and returns the part of `room` that they take, at least one element. Of a payload
+/// that is constant but for a few elements it is all of `room` where finding the size would take waiting; then the pass that packs it
+/// sets what is left free to 0, by payload_view::room. Where it is time for that, ranks compare what is selected in the exchange
+/// that follows.
 template <class Sparsifier, class Base, class Selection>
 std::span<float> place_payload(Base& base, const Selection& selection, std::span<std::uint64_t> tile_first,
                                std::span<float> room) {

@@ -199,7 +199,8 @@ class optimizer {
   /// and in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
   /// For an evaluation in the middle of a training there is with_averaged_parameters(), which changes nothing.
   /// Collective: every rank must call it. Where there is something to do, ranks first compare their steps so far.
-  /// @throws disagreement_error, on every rank, where they have parted; communicator_error; std::logic_error after a load_state() that has failed halfway
+  /// @throws disagreement_error, on every rank, where they have parted; communicator_error; std::logic_error after a load_state()
+  ///         that has failed halfway
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
 
   /// Calls `evaluate` with the parameters that synchronize_parameters() would leave, and afterwards restores this rank's own, to the
@@ -207,7 +208,8 @@ class optimizer {
   /// calls. Collective: every rank must call it. `evaluate` may read parameters; what it writes to them is lost where they differ.
   /// It may not call this optimizer (std::logic_error).
   ///
-  /// @throws communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; out_of_memory, and
+  /// @throws disagreement_error, on every rank, where they have parted: `evaluate` has not been called;
+  ///         communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; out_of_memory, and
   ///         communicator_error on all other ranks, which can go on as this one can; std::logic_error between begin_step and
   ///         finish_step, and while steps are captured
   /// *Memory*: where parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
@@ -223,9 +225,11 @@ class optimizer {
   /// step, where ranks have started from different ones, and for parameters that one rank has read from a file. The rest of the
   /// state stays as it is; local steps of 0/1 Adam go on from these parameters as the point that all ranks have in common.
   /// Collective: every rank must call it. Allocates up to 4 MiB of the backend's memory for the time of the call. *Wire*: two
-  /// short sums by which ranks compare the root, and one of a float for each rank, by which ranks tell each other that they have this memory; then one broadcast of all parameters, or
-  /// their sum over ranks where the Communicator has no broadcast, in pieces (−0 becomes 0 then).
-  /// @throws std::invalid_argument, before any work, if there is no such rank; std::logic_error between begin_step and finish_step
+  /// short sums by which ranks compare the root, and one of a float for each rank by which they tell each other that they have this
+  /// memory; then one broadcast of all parameters, or their sum over ranks where the Communicator has no broadcast, in pieces (−0
+  /// becomes 0 then).
+  /// @throws std::invalid_argument, before any work, if there is no such rank; disagreement_error, on every rank, if they name
+  ///         different ones; std::logic_error between begin_step and finish_step
   ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
   ///         communicator_error: parameters may have been replaced in part
   void broadcast_parameters(int root = 0) { called("broadcast_parameters()")->broadcast_parameters(root); }

@@ -112,11 +112,7 @@ class slamb_recipe final : public stepping<Backend> {
   }
 
   bool keeps_own_parameters() const noexcept override { return true; }
-  void average() override {
-    is_averaging_ = true;
-    average_parameters(base_, room());
-    is_averaging_ = false;
-  }
+  void average() override { average_unless(nullptr); }
 
   // From the first step on, but in the step after an averaging: not one that has failed, nor one of another run's interval, before
   // its state was loaded.
@@ -173,10 +169,7 @@ class slamb_recipe final : public stepping<Backend> {
     if (!base_.is_known_to_be_refused()) update_parameters();
     if constexpr (!chained<Compressor>)  // else ranks have added what encoding lost of their own
       base_.compared.note_payload(base_, payload());
-    if (!base_.end_step() || !averages_) return;
-    is_averaging_ = true;
-    average_parameters(base_, room(), base_.was_refused());
-    is_averaging_ = false;
+    if (base_.end_step() && averages_) average_unless(base_.was_refused());
   }
 
   // Where what is selected goes in the payload.
@@ -190,6 +183,12 @@ class slamb_recipe final : public stepping<Backend> {
   void form(tile_range tiles) {
     base_.executor.run(form_payload<TrustRatio>{update()}, base_.view(), payload(), *selection_, tiles, base_.sums(),
                        base_.not_finite());
+  }
+
+  void average_unless(const std::uint32_t* refused) {
+    is_averaging_ = true;
+    average_parameters(base_, room(), refused);
+    is_averaging_ = false;
   }
 
   // H > 0: after which steps parameters are averaged.
