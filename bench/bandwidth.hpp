@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "huge_array.hpp"
-#include "slamb/backend/host/simd.hpp"
+#include "slamb/backend/host/detail/simd.hpp"
 
 namespace bench {
 

@@ -12,7 +12,7 @@
 #include "compressors.hpp"
 #include "run_beside.hpp"
 #include "shapes.hpp"
-#include "slamb/backend/host/simd.hpp"
+#include "slamb/backend/host/detail/simd.hpp"
 #include "step.hpp"
 #include "workbench.hpp"
 

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <slamb/backend/cuda/error.hpp>
+#include <slamb/detail/runtime/cuda_error.hpp>
 #include <span>
 #include <utility>
 

@@ -1,7 +1,7 @@
 #include "copy.hpp"
 
 #include "../made_up.hpp"
-#include "slamb/backend/cuda/error.hpp"
+#include "slamb/detail/runtime/cuda_error.hpp"
 
 namespace bench {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "slamb/backend/cuda/error.hpp"
+#include "slamb/detail/runtime/cuda_error.hpp"
 
 namespace bench {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "slamb/backend/cuda/executor.hpp"
+#include "slamb/backend/cuda/detail/executor.hpp"
 
 namespace bench {
 

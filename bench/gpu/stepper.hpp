@@ -12,7 +12,7 @@
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/optimizer/learning_rates.hpp"
+#include "slamb/optimizer/detail/learning_rates.hpp"
 
 namespace bench {
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <slamb/backend/cuda/error.hpp>
+#include <slamb/detail/runtime/cuda_error.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>

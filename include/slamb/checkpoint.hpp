@@ -20,8 +20,8 @@
 #include <utility>
 
 #include "slamb/core/error.hpp"
-#include "slamb/core/saved_state.hpp"
-#include "slamb/core/state_bytes.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/detail/state/state_bytes.hpp"
 
 namespace slamb {
 

@@ -14,4 +14,4 @@
 #include "slamb/error_feedback/residual.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/lamb.hpp"
-#include "slamb/optimizer/compressed_gradient.hpp"
+#include "slamb/optimizer/detail/compressed_gradient.hpp"

@@ -4,6 +4,6 @@
 
 #include "slamb/core/config.hpp"  // first: it says what the compiler must be told
 
-#include "slamb/backend/cuda/mpi_communicator.hpp"
+#include "slamb/communicator/cuda/mpi_communicator.hpp"
 #include "slamb/communicator/mpi_device_options.hpp"
 #include "slamb/mpi.hpp"

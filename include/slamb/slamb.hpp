@@ -53,5 +53,5 @@
 
 #if defined(__CUDACC__)
 #include "slamb/backend/cuda/cuda_backend.cuh"
-#include "slamb/backend/cuda/thread_communicator.cuh"
+#include "slamb/communicator/cuda/thread_communicator.cuh"
 #endif

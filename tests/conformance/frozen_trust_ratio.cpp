@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/host/simd.hpp"
+#include "slamb/backend/host/detail/simd.hpp"
 #include "support/described.hpp"
 #include "support/generate.hpp"
 

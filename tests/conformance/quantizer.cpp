@@ -15,8 +15,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "slamb/backend/host/simd_words.hpp"
-#include "slamb/backend/host/uniform.hpp"
+#include "slamb/backend/host/detail/simd_words.hpp"
+#include "slamb/backend/host/detail/uniform.hpp"
 #include "slamb/compressor/floating.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/host/simd.hpp"
+#include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 #include "support/odd_policies.hpp"

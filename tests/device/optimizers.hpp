@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <slamb/communicator/thread_communicator.hpp>
-#include <slamb/core/arena.hpp>
 #include <slamb/core/parameter.hpp>
-#include <slamb/core/saved_state.hpp>
-#include <slamb/optimizer/learning_rates.hpp>
+#include <slamb/detail/pass/arena.hpp>
+#include <slamb/detail/state/saved_state.hpp>
+#include <slamb/optimizer/detail/learning_rates.hpp>
 #include <span>
 #include <vector>
 

@@ -1,6 +1,6 @@
 #include "ranks.hpp"
 
-#include <slamb/backend/cuda/thread_communicator.cuh>
+#include <slamb/communicator/cuda/thread_communicator.cuh>
 #include <utility>
 
 namespace {

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/host/executor.hpp"
+#include "slamb/backend/host/detail/executor.hpp"
 #include "slamb/core/bfloat16.hpp"
-#include "slamb/core/coded_pass.hpp"
-#include "slamb/core/layout.hpp"
 #include "slamb/core/parameter.hpp"
-#include "slamb/exchange/code_exchange.hpp"
-#include "slamb/exchange/scales.hpp"
+#include "slamb/detail/exchange/two_phase.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
 #include "support/generate.hpp"
 
 namespace test_support {

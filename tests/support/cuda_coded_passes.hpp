@@ -1,10 +1,10 @@
 // Passes about a compressed exchange: the library's, and some whose sums are exact, with what makes them of a test's tables.
 #pragma once
 
-#include "slamb/core/coded_pass.hpp"
-#include "slamb/core/pass.hpp"
-#include "slamb/optimizer/one_bit_passes.hpp"
-#include "slamb/optimizer/zero_one_passes.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/optimizer/detail/one_bit_passes.hpp"
+#include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/counted_kernel.hpp"
-#include "slamb/backend/cuda/decoded_kernels.hpp"
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/backend/cuda/scale_kernels.hpp"
-#include "slamb/backend/host/executor.hpp"
-#include "slamb/exchange/scales.hpp"
+#include "slamb/backend/cuda/detail/counted_kernel.hpp"
+#include "slamb/backend/cuda/detail/decoded_kernels.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/scale_kernels.hpp"
+#include "slamb/backend/host/detail/executor.hpp"
+#include "slamb/detail/pass/messages.hpp"
 #include "support/cuda_coded.hpp"
 
 namespace test_support {

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/core/layout.hpp"
-#include "slamb/core/pass.hpp"
-#include "slamb/optimizer/adam_passes.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
 #include "support/generate.hpp"
 
 namespace test_support {

@@ -96,7 +96,7 @@ class deferring_interpreter {
 struct deferred_backend {
   work_queue* queue = nullptr;
   std::size_t cache_bytes = 1U << 20U;
-  slamb::allocator memory = slamb::host::default_allocator();
+  slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = deferred_stream;
   using executor_type = slamb::cuda::executor<deferring_interpreter>;

@@ -16,9 +16,9 @@
 
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
-#include "slamb/core/coded_pass.hpp"
-#include "slamb/exchange/quantized.hpp"
-#include "slamb/optimizer/foundation.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/optimizer/detail/optimizer_state.hpp"
 #include "support/replica.hpp"
 
 namespace test_support {

@@ -86,7 +86,7 @@ class recording_interpreter {
 struct recorded_backend {
   recording* to = nullptr;
   std::size_t cache_bytes = 1U << 20U;
-  slamb::allocator memory = slamb::host::default_allocator();
+  slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = slamb::host_stream;
   using executor_type = slamb::cuda::executor<bench::watched_device<recording_interpreter, bench::call_list>>;

@@ -13,7 +13,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/exchange/tried_collectives.hpp"
+#include "slamb/detail/exchange/tried_collectives.hpp"
 
 namespace test_support {
 

@@ -100,7 +100,7 @@ checkpoints train_with(const experiment& e, const optimizer_maker& make, const B
 /// One thread, and no more memory while `is_empty`.
 slamb::host_backend backend_that_can_be_empty(const bool& is_empty) {
   slamb::host_backend backend = test_support::one_thread();
-  const slamb::allocator from = slamb::host::default_allocator();
+  const slamb::allocator from = slamb::detail::host_allocator();
   backend.memory = {.allocate = [&is_empty, from](std::size_t bytes) -> void* {
                       if (is_empty) throw std::bad_alloc();
                       return from.allocate(bytes);
@@ -380,7 +380,7 @@ TEST_CASE(
     slamb::run_ranks(2, [&](thread_communicator communicator) {
       std::uint64_t held = 0, most = 0;
       slamb::host_backend backend = test_support::one_thread();
-      const slamb::allocator from = slamb::host::default_allocator();
+      const slamb::allocator from = slamb::detail::host_allocator();
       backend.memory = {.allocate =
                             [&, from](std::size_t bytes) {
                               held += bytes;

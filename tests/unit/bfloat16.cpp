@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "slamb/backend/host/storage.hpp"
+#include "slamb/backend/host/detail/storage.hpp"
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 

@@ -1,5 +1,5 @@
 // Codes of every width to and from bytes, against bits set one by one.
-#include "slamb/backend/host/codes.hpp"
+#include "slamb/backend/host/detail/codes.hpp"
 
 #include <doctest/doctest.h>
 

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/segment_kernels.hpp"
+#include "slamb/backend/cuda/detail/segment_kernels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/sign.hpp"
-#include "slamb/core/step_record.hpp"
-#include "slamb/exchange/message_marks.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/step_state.hpp"
 #include "support/cuda_coded.hpp"
 #include "support/cuda_coded_compare.hpp"
 #include "support/cuda_coded_passes.hpp"

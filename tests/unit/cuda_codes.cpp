@@ -1,5 +1,5 @@
 // What kernels of the compressed exchange are made of: codes of each width, draws, the choice by value, marks of refusal.
-#include "slamb/backend/cuda/codes.hpp"
+#include "slamb/backend/cuda/detail/codes.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "slamb/backend/cuda/choose_kernel.hpp"
-#include "slamb/backend/cuda/counted_kernel.hpp"
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/backend/cuda/scale_kernels.hpp"
-#include "slamb/backend/cuda/segment_kernels.hpp"
-#include "slamb/backend/host/codes.hpp"
-#include "slamb/backend/host/uniform.hpp"
+#include "slamb/backend/cuda/detail/choose_kernel.hpp"
+#include "slamb/backend/cuda/detail/counted_kernel.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/scale_kernels.hpp"
+#include "slamb/backend/cuda/detail/segment_kernels.hpp"
+#include "slamb/backend/host/detail/codes.hpp"
+#include "slamb/backend/host/detail/uniform.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
-#include "slamb/core/bits.hpp"
+#include "slamb/core/detail/bits.hpp"
 #include "support/cuda_coded.hpp"
 #include "support/cuda_coded_passes.hpp"
 #include "support/generate.hpp"

@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/backend/cuda/pass_kernel.hpp"
-#include "slamb/backend/cuda/placement_kernels.hpp"
-#include "slamb/backend/cuda/selected_kernel.hpp"
-#include "slamb/backend/host/executor.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/pass_kernel.hpp"
+#include "slamb/backend/cuda/detail/placement_kernels.hpp"
+#include "slamb/backend/cuda/detail/selected_kernel.hpp"
+#include "slamb/backend/host/detail/executor.hpp"
 #include "slamb/compressor/random_k.hpp"
-#include "slamb/optimizer/compressed_gradient.hpp"
-#include "slamb/optimizer/slamb_passes.hpp"
+#include "slamb/optimizer/detail/compressed_gradient.hpp"
+#include "slamb/optimizer/detail/slamb_passes.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 #include "support/cuda_model.hpp"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "../support/generate.hpp"
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/backend/cuda/sum_ranks_kernel.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/communicator/cuda/sum_ranks_kernel.hpp"
 
 namespace cuda_sum_ranks_tests {
 namespace {

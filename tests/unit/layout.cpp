@@ -1,5 +1,5 @@
 // The table of tensors, segments and tiles: every element once, and in order.
-#include "slamb/core/layout.hpp"
+#include "slamb/detail/pass/layout.hpp"
 
 #include <doctest/doctest.h>
 

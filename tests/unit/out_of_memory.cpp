@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/core/arena.hpp"
+#include "slamb/detail/pass/arena.hpp"
 #include "slamb/slamb.hpp"
 #include "support/replica.hpp"
 #include "support/said.hpp"

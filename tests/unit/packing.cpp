@@ -1,5 +1,5 @@
 // Lanes to and from a contiguous payload, for every one of the 65536 masks.
-#include "slamb/backend/host/packing.hpp"
+#include "slamb/backend/host/detail/packing.hpp"
 
 #include <doctest/doctest.h>
 

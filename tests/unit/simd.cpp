@@ -1,5 +1,5 @@
 // The sixteen floats that behave as one: every operation against a loop over the lanes.
-#include "slamb/backend/host/simd.hpp"
+#include "slamb/backend/host/detail/simd.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // The sixteen words that behave as one: every operation against a loop over the lanes.
-#include "slamb/backend/host/simd_words.hpp"
+#include "slamb/backend/host/detail/simd_words.hpp"
 
 #include <doctest/doctest.h>
 

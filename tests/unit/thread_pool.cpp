@@ -1,5 +1,5 @@
 // The pool: every index once, everything visible to the caller, as often as one likes.
-#include "slamb/backend/host/thread_pool.hpp"
+#include "slamb/backend/host/detail/thread_pool.hpp"
 
 #include <doctest/doctest.h>
 

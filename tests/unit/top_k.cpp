@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "slamb/core/bits.hpp"
-#include "slamb/core/layout.hpp"
+#include "slamb/core/detail/bits.hpp"
+#include "slamb/detail/pass/layout.hpp"
 #include "support/allocations.hpp"
 #include "support/described.hpp"
 #include "support/generate.hpp"

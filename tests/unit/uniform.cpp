@@ -1,5 +1,5 @@
 // Uniform numbers of many counters at once, against one counter at a time.
-#include "slamb/backend/host/uniform.hpp"
+#include "slamb/backend/host/detail/uniform.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Where the codes of a compressed exchange lie on the wire, against a map that is made element by element.
-#include "slamb/exchange/wire_layout.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
 
 #include <doctest/doctest.h>
 

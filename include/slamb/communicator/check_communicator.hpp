@@ -15,10 +15,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "slamb/communicator/checked_collectives.hpp"
-#include "slamb/communicator/checked_values.hpp"
-#include "slamb/communicator/collective_call.hpp"
-#include "slamb/communicator/rank_findings.hpp"
+#include "slamb/communicator/detail/checked_collectives.hpp"
+#include "slamb/communicator/detail/checked_values.hpp"
+#include "slamb/communicator/detail/collective_call.hpp"
+#include "slamb/communicator/detail/rank_findings.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 

@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "slamb/communicator/collective_call.hpp"
+#include "slamb/communicator/detail/collective_call.hpp"
+#include "slamb/communicator/detail/mpi_handle.hpp"
+#include "slamb/communicator/detail/mpi_messages.hpp"
+#include "slamb/communicator/detail/rank_sums.hpp"
 #include "slamb/communicator/mpi_error.hpp"
-#include "slamb/communicator/mpi_handle.hpp"
-#include "slamb/communicator/mpi_messages.hpp"
-#include "slamb/communicator/rank_sums.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 

@@ -5,8 +5,8 @@
 
 #include <exception>
 
+#include "slamb/communicator/detail/mpi_handle.hpp"
 #include "slamb/communicator/mpi_error.hpp"
-#include "slamb/communicator/mpi_handle.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {

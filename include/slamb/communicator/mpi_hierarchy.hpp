@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/communicator/detail/mpi_handle.hpp"
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/mpi_communicator.hpp"
 #include "slamb/communicator/mpi_error.hpp"
-#include "slamb/communicator/mpi_handle.hpp"
 #include "slamb/communicator/mpi_options.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"

@@ -11,13 +11,13 @@
 #include <string>
 #include <utility>
 
-#include "slamb/backend/cuda/error.hpp"
-#include "slamb/communicator/collective_call.hpp"
+#include "slamb/communicator/detail/collective_call.hpp"
+#include "slamb/communicator/detail/nccl_handle.hpp"
 #include "slamb/communicator/nccl_error.hpp"
-#include "slamb/communicator/nccl_handle.hpp"
 #include "slamb/communicator/nccl_types.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/detail/runtime/cuda_error.hpp"
 
 namespace slamb {
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/communicator/rank_sums.hpp"
-#include "slamb/communicator/thread_meeting.hpp"
+#include "slamb/communicator/detail/rank_sums.hpp"
+#include "slamb/communicator/detail/thread_meeting.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/compressor/bernoulli.hpp"
-#include "slamb/compressor/round_robin.hpp"
+#include "slamb/compressor/detail/bernoulli.hpp"
+#include "slamb/compressor/detail/round_robin.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/real.hpp"

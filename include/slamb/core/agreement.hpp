@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/core/detail/hash.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/core/hash.hpp"
 
 namespace slamb {
 

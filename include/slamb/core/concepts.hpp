@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "slamb/core/config.hpp"
-#include "slamb/core/questions.hpp"
+#include "slamb/core/detail/questions.hpp"
 
 namespace slamb {
 

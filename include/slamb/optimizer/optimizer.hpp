@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/core/call_scope.hpp"
-#include "slamb/core/saved_state.hpp"
+#include "slamb/core/detail/call_scope.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/optimizer/learning_rates.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/learning_rates.hpp"
 
 namespace slamb {
 

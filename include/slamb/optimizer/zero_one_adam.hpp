@@ -12,19 +12,19 @@
 #include <vector>
 
 #include "slamb/backend/host/host_backend.hpp"
-#include "slamb/communicator/requirements.hpp"
+#include "slamb/communicator/detail/requirements.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
-#include "slamb/exchange/quantized.hpp"
-#include "slamb/optimizer/foundation.hpp"
-#include "slamb/optimizer/mean_gradient.hpp"
-#include "slamb/optimizer/optimizer_over.hpp"
-#include "slamb/optimizer/parameter_average.hpp"
-#include "slamb/optimizer/settings.hpp"
-#include "slamb/optimizer/stepping.hpp"
-#include "slamb/optimizer/zero_one_passes.hpp"
+#include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/optimizer_over.hpp"
+#include "slamb/optimizer/detail/optimizer_state.hpp"
+#include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/stepping.hpp"
+#include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "slamb/schedule/intervals.hpp"
 
 namespace slamb {

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "slamb/optimizer/compressed_gradient.hpp"
+#include "slamb/optimizer/detail/compressed_gradient.hpp"
 #include "slamb/optimizer/lamb.hpp"
-#include "slamb/plan/memory.hpp"
-#include "slamb/plan/payload.hpp"
+#include "slamb/plan/detail/memory.hpp"
+#include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"
 
 namespace slamb {

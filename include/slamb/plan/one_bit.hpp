@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "slamb/optimizer/one_bit.hpp"
-#include "slamb/plan/memory.hpp"
+#include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/traffic.hpp"
 
 namespace slamb {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/exchange/payload_size.hpp"
+#include "slamb/detail/pass/layout.hpp"
 #include "slamb/optimizer/slamb.hpp"
-#include "slamb/plan/memory.hpp"
-#include "slamb/plan/payload.hpp"
+#include "slamb/plan/detail/memory.hpp"
+#include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"
 
 namespace slamb {

@@ -11,9 +11,9 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/core/layout.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/exchange/wire_layout.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
 
 namespace slamb {
 

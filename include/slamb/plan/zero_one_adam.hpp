@@ -5,7 +5,7 @@
 #include <span>
 
 #include "slamb/optimizer/zero_one_adam.hpp"
-#include "slamb/plan/memory.hpp"
+#include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/traffic.hpp"
 
 namespace slamb {

@@ -9,8 +9,8 @@
 #include <numbers>
 #include <string_view>
 
+#include "slamb/core/detail/questions.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/core/questions.hpp"
 #include "slamb/core/real.hpp"
 
 namespace slamb {

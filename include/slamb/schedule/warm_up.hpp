@@ -9,8 +9,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "slamb/core/detail/questions.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/core/questions.hpp"
 
 namespace slamb {
 

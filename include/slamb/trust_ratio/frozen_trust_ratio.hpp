@@ -6,7 +6,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/real.hpp"
-#include "slamb/trust_ratio/norm_ratio.hpp"
+#include "slamb/trust_ratio/detail/norm_ratio.hpp"
 
 namespace slamb {
 

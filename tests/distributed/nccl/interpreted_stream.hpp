@@ -6,11 +6,11 @@
 #include <span>
 #include <stdexcept>
 
-#include "slamb/backend/cuda/device_guard.hpp"
-#include "slamb/backend/cuda/executor.hpp"
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/backend/host/allocator.hpp"
-#include "slamb/core/arena.hpp"
+#include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/core/allocator.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/runtime/cuda_device_guard.hpp"
 #include "stand_in.hpp"
 
 namespace nccl_tests {
@@ -82,7 +82,7 @@ struct backend_beside_stream {
     return executor_type(interpreter_beside_stream(stream, log));
   }
   slamb::allocator make_allocator() const {
-    const slamb::allocator host = slamb::host::default_allocator();
+    const slamb::allocator host = slamb::detail::host_allocator();
     if (log == nullptr) return host;
     return {.allocate =
                 [host, log = log, home = nccl_stand_in::current_device](std::size_t bytes) {

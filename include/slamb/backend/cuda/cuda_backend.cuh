@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <limits>
 
-#include "slamb/backend/cuda/error.hpp"
-#include "slamb/backend/cuda/executor.hpp"
-#include "slamb/backend/cuda/launcher.cuh"
-#include "slamb/core/arena.hpp"
+#include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/backend/cuda/detail/launcher.cuh"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/runtime/cuda_error.hpp"
 
 namespace slamb {
 

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/backend/cuda/executor.hpp"
-#include "slamb/backend/cuda/interpreter.hpp"
-#include "slamb/backend/host/allocator.hpp"
+#include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 
@@ -20,7 +20,7 @@ struct interpreted_backend {
   std::size_t most_blocks = 5;           ///< of a grid, as a GPU has a number that it can hold
   cuda::thread_order order{};            ///< in which the threads of a block run between two barriers
   std::size_t cache_bytes = 16U << 20U;  ///< tensors are walked in batches that fit, so that a second pass hits it
-  allocator memory = host::default_allocator();
+  allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;
   using executor_type = cuda::executor<cuda::interpreter>;

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <thread>
 
-#include "slamb/backend/host/allocator.hpp"
-#include "slamb/backend/host/executor.hpp"
+#include "slamb/backend/host/detail/executor.hpp"
+#include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 
@@ -20,7 +20,7 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 struct host_backend {
   unsigned threads = 0;                  ///< with the caller's own; 0: one for each core, 1: no other
   std::size_t cache_bytes = 16U << 20U;  ///< tensors are walked in batches that fit, so that a second pass hits it
-  allocator memory = host::default_allocator();
+  allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;
   using executor_type = host::executor;

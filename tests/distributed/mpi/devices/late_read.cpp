@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "slamb/backend/cuda/late_read.hpp"
+#include "slamb/detail/runtime/cuda_late_read.hpp"
 
 namespace {
 

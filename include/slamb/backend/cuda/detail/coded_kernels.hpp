@@ -1,0 +1,205 @@
+// A compressed exchange on a device up to its second collective: signal → codes, codes of all ranks → codes of their mean;
+// and the errors of this rank's chunk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/cuda/detail/pass_kernel.hpp"
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/backend/cuda/detail/tile_codes.hpp"
+#include "slamb/backend/cuda/detail/tile_encoder.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+
+namespace slamb::cuda {
+
+/// The elements of a tile as this rank sends them: signal and error.
+template <class Pass, class Constants, class Storage>
+struct worker_source {
+  const Pass& pass;
+  Constants constants;
+  tile_arrays at;
+  error_array<Storage> error;
+  tile_counted counted;
+
+  template <unsigned Width, class Checks>
+  SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& checks) const {
+    element<scalar> e[Width];
+    at.template load<Pass::signal_reads>(e, i);
+    for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
+    error.add_to(x, i);
+    for (unsigned j = 0; j < Width; ++j) checks.check_finite(error.bound(x[j]));
+    counted.keep(x, i);
+  }
+  SLAMB_ELEMENT static void fill_up(std::uint32_t /*i*/) {}
+};
+
+/// The elements of a tile of this rank's chunk as their mean over what the ranks sent, and the error. Keeps the mean.
+template <class Quantizer, class Storage>
+struct server_source {
+  const Quantizer& quantizer;
+  const wire_view& wire;
+  wire_tile tile;
+  error_array<Storage> error;
+  tile_counted counted;
+  unsigned shift;
+
+  SLAMB_HOST_DEVICE float* mean() const { return wire.mean + tile.code; }
+
+  template <unsigned Width, class Checks>
+  SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& /*checks*/) const {
+    const scalar per_rank = scalar(1.0F) / scalar(static_cast<float>(wire.ranks));
+    for (scalar& all : x) all = 0.0F;
+    for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
+      const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
+      scalar said[Width];
+      codes.decode(quantizer, i, shift, said);
+      for (unsigned j = 0; j < Width; ++j) x[j] = x[j] + per_rank * said[j];
+    }
+    error.add_to(x, i);
+    counted.keep(x, i);
+    float kept[Width];
+    for (unsigned j = 0; j < Width; ++j) kept[j] = x[j].value;
+    store_to(kept, mean(), i);
+  }
+  SLAMB_ELEMENT void fill_up(std::uint32_t i) const { mean()[i] = 0.0F; }
+};
+
+/// Encodes this rank's signal, or takes what its scales are made from; signals that are exchanged whole are copied, once.
+template <encoding Work, class Storage, class Pass, class Quantizer>
+struct send_kernel {
+  static constexpr unsigned threads = 512;
+  using encoder = tile_encoder<Work, Quantizer, threads>;
+
+  Pass pass;
+  Quantizer quantizer;
+  model_view view;
+  wire_view wire;
+  tile_range tiles;
+  double* statistic = nullptr;          ///< [all tiles]; not used unless tiles share scales and Work is not encode
+  std::uint32_t* not_finite = nullptr;  ///< becomes 1 if what is to be sent is not finite; may be null
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    typename Block::template registers<thread_sums<0>> checks;
+    for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
+      const tile t = view.tiles[i];
+      const wire_tile w = wire.tiles[i];
+      if (w.owner == wire_tile::whole) {
+        if constexpr (Work != encoding::encode) copy(block, t, w, checks);  // else copied when it was measured
+        if constexpr (encoder::has_statistic) block.first([&] { statistic[i] = 0.0; });
+        continue;
+      }
+      const segment& s = view.segments[t.segment];
+      const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
+          pass, pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w}};
+      const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
+      const encoder encode{quantizer, wire.stream(), w.owner * wire.codes + w.code, t.count};
+      encode(block, source, source.counted, to, checks, encoder::has_statistic ? statistic + i : nullptr);
+    }
+    note_usable(block, checks, not_finite);
+  }
+
+ private:
+  template <class Block, class Checks>
+  SLAMB_HOST_DEVICE void copy(Block& block, const tile& t, const wire_tile& w, Checks& checks) const {
+    const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
+        pass, pass.constants(t.segment), tile_arrays(view, view.segments[t.segment], t), {nullptr, 0}, {}};
+    float* const to = wire.whole + w.code;
+    block.each([&](unsigned thread) {
+      thread_sums<0> own = checks[thread];
+      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+        scalar x[Width];
+        source(i, x, own);
+        float values[Width];
+        for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
+        store_to(values, to, i);
+      });
+      checks[thread] = own;
+    });
+  }
+};
+
+/// Encodes the mean of what the ranks sent of this rank's chunk, or takes what its scales are made from, unless one of them
+/// has told that the step must not happen. Every block looks for itself, for none knows when another has looked. That it must
+/// not is noted as `not_finite`, which no block reads, and becomes a refusal after the second collective: blocks that begin
+/// late read `refused`.
+template <encoding Work, class Storage, class Quantizer>
+struct average_kernel {
+  static constexpr unsigned threads = 512;
+  using encoder = tile_encoder<Work, Quantizer, threads>;
+
+  Quantizer quantizer;
+  model_view view;
+  wire_view wire;
+  const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of the chunk
+  std::size_t own_tiles = 0;
+  double* statistic = nullptr;  ///< [all tiles]; not used unless tiles share scales and Work is not encode
+  refuse_by_scales refuse{};
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return own_tiles == 0 && refuse.record != nullptr ? 1 : own_tiles; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    if (has_to_refuse(block)) {
+      if (block.index() == 0) block.first([&] { refuse.record->not_finite = 1; });
+      return;
+    }
+    typename Block::template registers<thread_sums<0>> unused;
+    for (std::size_t i = block.index(); i < own_tiles; i += block.count()) {
+      const wire_tile w = wire.tiles[own[i]];
+      const server_source<Quantizer, Storage> source{
+          quantizer, wire, w, {wire.server_error, w.code}, {wire, w}, scale_facts<Quantizer>::block_shift(quantizer)};
+      const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
+      const encoder encode{quantizer, ~wire.stream(), w.owner * wire.codes + w.code, view.tiles[own[i]].count};
+      encode(block, source, source.counted, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
+    }
+  }
+
+ private:
+  // Whether any thread finds a mark. Not by `any`: where ptxas (13.0, sm_90) knows that all threads branch alike, it takes up to
+  // 64 registers for what follows, and spills some. A maximum is read from shared memory, and registers stay as they were.
+  template <class Block>
+  SLAMB_HOST_DEVICE bool has_to_refuse(Block& block) const {
+    return block.maximum([&](unsigned thread) { return refuse.has_to_refuse(thread, threads) ? 1.0F : 0.0F; }) != 0.0F;
+  }
+};
+
+/// Keeps what the mean over a tile of this rank's chunk lost when it was encoded.
+template <class Storage, class Block, class Quantizer>
+SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantizer, const model_view& view,
+                                         const wire_view& wire, std::size_t number) {
+  const wire_tile w = wire.tiles[number];
+  const std::uint32_t count = view.tiles[number].count;
+  const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
+  const tile_counted counted(wire, w);
+  const error_array<Storage> error(wire.server_error, w.code);
+  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
+  const float* const mean = wire.mean + w.code;
+  block.each([&](unsigned thread) {
+    const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
+      float meant[Width];
+      load_from(mean, first, meant);
+      scalar x[Width];
+      said.decode(quantizer, first, shift, x);
+      for (unsigned j = 0; j < Width; ++j) x[j] = scalar(meant[j]) - x[j];
+      counted.keep(x, first);
+      error.store(x, first);
+    };
+    for_each_group<Block::threads>(thread, count, keep);
+    const scalar none[1] = {0.0F};
+    for (std::uint32_t j = count + thread; j < padded(count); j += Block::threads) error.store(none, j);
+  });
+}
+
+}  // namespace slamb::cuda

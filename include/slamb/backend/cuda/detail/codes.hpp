@@ -1,0 +1,103 @@
+// Codes of a few bits on a device, and the draws by which they are rounded: the bytes that host/codes.hpp writes, and the
+// numbers of host/uniform.hpp.
+//
+// A thread makes eight consecutive codes at a time: they are `Bits` bytes, which no other thread writes, and they take
+// just one draw of Philox. It reads one code, or four.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/random.hpp"
+
+namespace slamb::cuda {
+
+/// Bits that a code may have.
+template <int Bits>
+inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bits == 8 || Bits == 16 || Bits == 32;
+
+namespace detail {
+
+// Messages are aligned for floats, and no better: the codes that follow their scales are read by words of at most 4 bytes.
+template <class Word>
+SLAMB_ELEMENT std::uint32_t read_word(const std::byte* from) {
+  Word word;
+  std::memcpy(&word, __builtin_assume_aligned(from, sizeof(Word)), sizeof(Word));
+  return word;
+}
+template <class Word>
+SLAMB_ELEMENT void write_word(std::uint32_t value, std::byte* to) {
+  const auto word = static_cast<Word>(value);
+  std::memcpy(__builtin_assume_aligned(to, sizeof(Word)), &word, sizeof(Word));
+}
+
+template <int Bits>
+inline constexpr std::uint32_t ones = 0xFFFFFFFFU >> (32 - Bits);
+
+}  // namespace detail
+
+/// Reads the codes i … i + Width − 1.
+///
+/// @param codes  of a tile: code i is at its bits [i·Bits, (i + 1)·Bits), least significant first; aligned for words of 4
+///               bytes, or for 2·Bits bytes if these are fewer
+/// @param i      a multiple of Width
+template <int Bits, unsigned Width>
+SLAMB_ELEMENT void read_codes(const std::byte* codes, std::uint32_t i, std::uint32_t (&code)[Width]) {
+  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
+  static_assert(Width == 1 || Width == 4);
+  constexpr unsigned bits = Bits;
+  constexpr unsigned together = bits * Width;
+  const std::byte* const from = codes + std::size_t{i} * bits / 8;
+  if constexpr (together <= 16) {
+    std::uint32_t word = 0;
+    if constexpr (together == 16) {
+      word = detail::read_word<std::uint16_t>(from);
+    } else {
+      word = detail::read_word<std::uint8_t>(from) >> (i * bits % 8);
+    }
+    for (unsigned j = 0; j < Width; ++j) code[j] = word >> (j * bits) & detail::ones<Bits>;
+  } else {
+    std::uint32_t word[together / 32];
+    for (unsigned k = 0; k < together / 32; ++k) word[k] = detail::read_word<std::uint32_t>(from + std::size_t{4} * k);
+    for (unsigned j = 0; j < Width; ++j) code[j] = word[j * bits / 32] >> (j * bits % 32) & detail::ones<Bits>;
+  }
+}
+
+/// Writes the codes i … i + 7, each below 2^Bits.
+///
+/// @param i  a multiple of 8
+template <int Bits>
+SLAMB_ELEMENT void write_codes(const std::uint32_t (&code)[8], std::byte* codes, std::uint32_t i) {
+  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
+  constexpr unsigned bits = Bits;
+  std::byte* const to = codes + std::size_t{i / 8} * bits;
+  if constexpr (Bits <= 4) {
+    std::uint32_t word = 0;
+    for (unsigned j = 0; j < 8; ++j) word |= code[j] << (j * bits);
+    if constexpr (Bits == 1) detail::write_word<std::uint8_t>(word, to);
+    if constexpr (Bits == 2) detail::write_word<std::uint16_t>(word, to);
+    if constexpr (Bits == 4) detail::write_word<std::uint32_t>(word, to);
+  } else {
+    constexpr unsigned in_word = 32 / bits;
+    for (unsigned k = 0; k < bits / 4; ++k) {
+      std::uint32_t word = 0;
+      for (unsigned j = 0; j < in_word; ++j) word |= code[k * in_word + j] << (j * bits);
+      detail::write_word<std::uint32_t>(word, to + std::size_t{4} * k);
+    }
+  }
+}
+
+/// Uniform numbers in (0, 1) for elements `first` … `first` + 7 of a stream: as host::fill_uniform.
+///
+/// @param first  a multiple of 8
+SLAMB_ELEMENT void draw_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, scalar (&uniform)[8]) {
+  const random_words drawn = philox(seed, first / 8, stream);
+  for (unsigned j = 0; j < 8; ++j)
+    uniform[j] = scalar(to_real(drawn.word[j / 2] >> (j % 2 * 16) & 0xFFFFU)) * scalar(0x1p-16F) + scalar(0x1p-17F);
+}
+
+}  // namespace slamb::cuda

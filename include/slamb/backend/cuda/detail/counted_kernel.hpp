@@ -1,0 +1,79 @@
+// Which elements take part in a compressed exchange, found on a device: those that neither a row mask nor a variance of
+// zero leaves out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/backend/cuda/detail/tile_codes.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+
+namespace slamb::cuda {
+
+/// Sets the bits of the elements that take part, and counts them. Of tensors that are exchanged whole all do, and have no
+/// bits.
+struct mark_counted_kernel {
+  static constexpr unsigned threads = 256;
+
+  model_view view;
+  wire_view wire;
+  tile_range tiles;
+  const row_mask* rows = nullptr;    ///< [tensors]; null: no tensor has a mask
+  bool zero_aware = false;           ///< elements whose variance is 0 take no part
+  std::uint16_t* counted = nullptr;  ///< [ranks][codes/16]; null: all elements take part; null: all elements take part
+  std::uint64_t* counts = nullptr;   ///< [all tiles] how many take part
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
+      const tile t = view.tiles[i];
+      const wire_tile w = wire.tiles[i];
+      double number = static_cast<double>(t.count);
+      if (counted != nullptr && w.owner != wire_tile::whole)
+        number = mark(block, t, counted + (w.owner * wire.codes + w.code) / code_group);
+      block.first([&] { counts[i] = static_cast<std::uint64_t>(number); });
+    }
+  }
+
+ private:
+  struct memory {
+    std::uint8_t takes_part[layout::tile_size];
+  };
+
+  // Neighbouring threads look at neighbouring elements; then each makes the bits of sixteen.
+  template <class Block>
+  SLAMB_HOST_DEVICE double mark(Block& block, const tile& t, std::uint16_t* bits) const {
+    const segment& s = view.segments[t.segment];
+    const row_mask mask = rows == nullptr ? row_mask{} : rows[t.segment];
+    const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
+    const float* const variance = tile_arrays::at(view.variance, s.state + t.first);
+    block.each([&](unsigned thread) {
+      for (std::uint32_t i = thread; i < t.count; i += threads) {
+        bool takes_part = mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0;
+        if (zero_aware) takes_part = takes_part && variance[i] != 0.0F;
+        block.template shared<memory>().takes_part[i] = takes_part ? 1 : 0;
+      }
+    });
+    typename Block::template registers<std::uint32_t> number;
+    block.each([&](unsigned thread) {
+      std::uint32_t own = 0;
+      for (std::uint32_t first = code_group * thread; first < t.count; first += code_group * threads) {
+        std::uint32_t group = 0;
+        for (std::uint32_t i = first; i < first + code_group && i < t.count; ++i)
+          group |= static_cast<std::uint32_t>(block.template shared<memory>().takes_part[i]) << (i - first);
+        bits[first / code_group] = static_cast<std::uint16_t>(group);
+        own += count_of(group);
+      }
+      number[thread] = own;
+    });
+    return block.sum([&](unsigned thread) { return static_cast<double>(number[thread]); });
+  }
+};
+
+}  // namespace slamb::cuda

@@ -1,0 +1,219 @@
+// A compressed exchange on a device once all has arrived: codes → mean over ranks, this rank's error, and the pass; and what
+// was lost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/cuda/detail/coded_kernels.hpp"
+#include "slamb/backend/cuda/detail/pass_kernel.hpp"
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/backend/cuda/detail/tile_codes.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+
+namespace slamb::cuda {
+
+/// What the exchange made of a tile, and what of this rank's signal was sent.
+template <class Quantizer>
+struct decoded_tile {
+  static constexpr bool is_lossy = true;
+
+  const Quantizer& quantizer;
+  tile_counted counted;
+  tile_codes<Quantizer, const std::byte> sent;
+  tile_codes<Quantizer, const std::byte> result;
+  unsigned shift;
+
+  SLAMB_HOST_DEVICE decoded_tile(const Quantizer& q, const wire_view& wire, const wire_tile& t)
+      : quantizer(q),
+        counted(wire, t),
+        sent(wire.sent + t.owner * wire.message_bytes, wire, t),
+        result(wire.received + t.owner * wire.message_bytes, wire, t),
+        shift(scale_facts<Quantizer>::block_shift(q)) {}
+
+  template <unsigned Width>
+  SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
+    result.decode(quantizer, i, shift, x);
+    counted.keep(x, i);
+  }
+  // x ← what is left of the signal x.
+  template <unsigned Width>
+  SLAMB_ELEMENT void lose(std::uint32_t i, scalar (&x)[Width]) const {
+    scalar said[Width];
+    sent.decode(quantizer, i, shift, said);
+    for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - said[j];
+    counted.keep(x, i);
+  }
+};
+
+/// What an exchange made of a tile whose signals were exchanged whole: nothing is lost.
+struct whole_tile {
+  static constexpr bool is_lossy = false;
+
+  const float* sum;
+  scalar per_rank;
+
+  template <unsigned Width>
+  SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
+    float all[Width];
+    load_from(sum, i, all);
+    for (unsigned j = 0; j < Width; ++j) x[j] = per_rank * scalar(all[j]);
+  }
+};
+
+/// What a signal is formed with again, which was checked when it was sent.
+struct already_checked {
+  SLAMB_ELEMENT static void check_finite(scalar /*x*/) {}
+};
+
+/// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and to say of its chunk.
+template <class Storage, class ServerStorage, class Pass, class Quantizer>
+struct receive_kernel {
+  static constexpr unsigned threads = 256;  ///< with 512, ptxas spills for sm_80
+  static constexpr int results = results_of<Pass>();
+
+  Pass pass;
+  Quantizer quantizer;
+  model_view view;
+  wire_view wire;
+  tile_range tiles;
+  double* sums = nullptr;  ///< [all tiles][results] each tile's sums, then its largest values
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
+      const tile t = view.tiles[i];
+      const wire_tile w = wire.tiles[i];
+      const segment& s = view.segments[t.segment];
+      if (w.owner == wire_tile::whole) {
+        const whole_tile whole{wire.whole + w.code, scalar(1.0F) / scalar(static_cast<float>(wire.ranks))};
+        run<no_storage>(block, i, t, {nullptr, 0}, whole);
+      } else {
+        run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, w));
+        if constexpr (error_array<ServerStorage>::exists)
+          if (w.owner == wire.rank) keep_server_error<ServerStorage>(block, quantizer, view, wire, i);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool uses_lost = requires { Pass::uses_lost; };
+
+  template <class ErrorStorage, class Block, class Decoded>
+  SLAMB_HOST_DEVICE void run(Block& block, std::size_t number, const tile& t, const error_array<ErrorStorage>& error,
+                             const Decoded& decoded) const {
+    // The signal is formed only where something is made of what it has lost.
+    constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_lost);
+    constexpr unsigned reads = forms_signal ? Pass::reads | Pass::signal_reads : Pass::reads;
+    const tile_arrays at(view, view.segments[t.segment], t);
+    const auto constants = pass.constants(t.segment);
+    typename Block::template registers<sums_of<Pass>> mine;
+    block.each([&](unsigned thread) {
+      sums_of<Pass> own;
+      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+        element<scalar> e[Width];
+        at.template load<reads>(e, i);
+        if constexpr (forms_signal)
+          find_lost(e, i, constants, error, decoded);
+        else if constexpr (uses_lost)
+          for (element<scalar>& whole : e) whole.lost = 0.0F;
+        scalar mean[Width];
+        decoded.mean(i, mean);
+        for (unsigned j = 0; j < Width; ++j) {
+          e[j].exchanged = mean[j];
+          pass(e[j], constants, own);
+        }
+        at.template store<Pass::writes>(e, i);
+      });
+      mine[thread] = own;
+    });
+    if constexpr (results > 0) write(block, mine, sums + number * static_cast<std::size_t>(results));
+  }
+
+  template <class ErrorStorage, unsigned Width, class Constants, class Decoded>
+  SLAMB_ELEMENT void find_lost(element<scalar> (&e)[Width], std::uint32_t i, const Constants& constants,
+                               const error_array<ErrorStorage>& error, const Decoded& decoded) const {
+    already_checked checks;
+    scalar x[Width];
+    for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
+    error.add_to(x, i);
+    decoded.lose(i, x);
+    if constexpr (error_array<ErrorStorage>::exists) {
+      error.store(x, i);
+    } else {
+      for (unsigned j = 0; j < Width; ++j) e[j].lost = x[j];
+    }
+  }
+
+  template <class Block, class Sums>
+  SLAMB_HOST_DEVICE static void write(Block& block, const Sums& mine, double* to) {
+    double total[results];
+    add_threads<Pass::sums, results - Pass::sums>(block, mine, total);
+    block.first([&] {
+      for (int k = 0; k < results; ++k) to[k] = total[k];
+    });
+  }
+};
+
+/// ‖x‖² and ‖x − x̂‖² of what this rank has sent; 0 of what was exchanged whole.
+template <class Storage, class Pass, class Quantizer>
+struct measure_kernel {
+  static constexpr unsigned threads = 256;
+
+  Pass pass;
+  Quantizer quantizer;
+  model_view view;
+  wire_view wire;
+  tile_range tiles;
+  double* squares = nullptr;  ///< [all tiles][2]
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
+      const tile t = view.tiles[i];
+      const wire_tile w = wire.tiles[i];
+      typename Block::template registers<thread_sums<2>> mine;
+      if (w.owner != wire_tile::whole) sum(block, t, w, mine);
+      double total[2];
+      add_threads<2, 0>(block, mine, total);
+      block.first([&] {
+        squares[2 * i] = total[0];
+        squares[2 * i + 1] = total[1];
+      });
+    }
+  }
+
+ private:
+  template <class Block, class Sums>
+  SLAMB_HOST_DEVICE void sum(Block& block, const tile& t, const wire_tile& w, Sums& mine) const {
+    const segment& s = view.segments[t.segment];
+    const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
+        pass, pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w}};
+    const decoded_tile<Quantizer> decoded(quantizer, wire, w);
+    block.each([&](unsigned thread) {
+      thread_sums<2> own;
+      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+        scalar x[Width];
+        already_checked checks;
+        source(i, x, checks);
+        for (unsigned j = 0; j < Width; ++j) own.add_square(0, x[j]);
+        decoded.lose(i, x);
+        for (unsigned j = 0; j < Width; ++j) own.add_square(1, x[j]);
+      });
+      mine[thread] = own;
+    });
+  }
+};
+
+}  // namespace slamb::cuda

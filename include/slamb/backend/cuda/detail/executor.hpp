@@ -1,0 +1,244 @@
+// What runs passes on a device: enqueues the kernels, and waits for none of them but where something is read. It then waits
+// by the communicator, which finds out that a peer has died; a collective of that peer would keep the stream busy for ever.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/detail/choose_kernel.hpp"
+#include "slamb/backend/cuda/detail/coded_kernels.hpp"
+#include "slamb/backend/cuda/detail/counted_kernel.hpp"
+#include "slamb/backend/cuda/detail/decoded_kernels.hpp"
+#include "slamb/backend/cuda/detail/pass_kernel.hpp"
+#include "slamb/backend/cuda/detail/placement_kernels.hpp"
+#include "slamb/backend/cuda/detail/scale_kernels.hpp"
+#include "slamb/backend/cuda/detail/segment_kernels.hpp"
+#include "slamb/backend/cuda/detail/selected_kernel.hpp"
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/runtime/late_read.hpp"
+
+namespace slamb::cuda {
+
+/// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the interpreter.
+/// host::executor says what each function does; here a call returns before it is done.
+template <class Device>
+class executor {
+ public:
+  /// What a step has found out is known on the device alone.
+  static constexpr bool is_synchronous = false;
+  using no_error_storage = no_storage;
+  /// The ranks whose collectives may be on the stream.
+  using ranks_type = any_communicator<decltype(std::declval<const Device&>().stream())>;
+
+  explicit executor(Device device) : device_(std::move(device)) {}
+
+  auto stream() const noexcept { return device_.stream(); }
+  /// What must be in force in a thread that calls the rest, where the device asks for something.
+  auto enter() const noexcept requires(requires(const Device& device) { device.enter(); }) { return device_.enter(); }
+  const Device& device() const noexcept { return device_; }
+
+  /// Whether what is asked for is recorded, to be done later and again and again, and not done now.
+  bool is_capturing() const { return device_.is_capturing(); }
+
+  void clear(std::span<std::byte> memory) const { device_.clear(memory); }
+  /// @throws std::logic_error while steps are captured
+  template <class T>
+  void upload(std::span<const T> from, std::span<T> to) const {
+    require_no_capture("brings tables to the device; take a step first that is not captured");
+    device_.upload(std::as_bytes(from), std::as_writable_bytes(to).first(from.size_bytes()));
+  }
+  /// Waits for all that is on the stream.
+  /// @throws std::logic_error while steps are captured; what `ranks` throw where a peer does not come
+  void wait(const ranks_type& ranks) const {
+    require_no_capture("waits for what is on the device");
+    ranks.wait(device_.stream());
+  }
+  /// Waits.
+  /// @throws as `wait`
+  void download(std::span<const std::byte> from, std::span<std::byte> to, const ranks_type& ranks) const {
+    wait(ranks);
+    device_.download(from, to);
+  }
+
+  /// One value. Waits.
+  template <class T>
+  T read(const T* from, const ranks_type& ranks) const {
+    T value;
+    download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)), ranks);
+    return value;
+  }
+  /// The same behind all that has been asked for so far, without waiting: `late` has it when that is done.
+  template <class Stream, class T>
+  void read_later(const T* from, late_read<Stream, T>& late) const {
+    device_.read_later(from, late);
+  }
+  template <class T>
+  void write(T* to, T value) const {
+    upload(std::span<const T>(&value, 1), std::span<T>(to, 1));
+  }
+
+  template <class... Functions>
+  void invoke(const Functions&... functions) const {
+    auto all = all_in_order(functions...);
+    launch(invoke_kernel<decltype(all)>{all});
+  }
+  static void invoke(nothing_to_do /*function*/) noexcept {}
+
+  /// Waits.
+  double total(std::span<const double> values, const ranks_type& ranks) const {
+    double sum = 0.0;
+    for (const double value : downloaded(values, ranks)) sum += value;
+    return sum;
+  }
+  void add_up(std::span<const double> values, double* to) const {
+    launch(total_kernel{values.data(), values.size(), to});
+  }
+
+  /// Waits, and brings the values to the host.
+  template <class Storage>
+  double sum_of_squares(std::span<const Storage> values, const ranks_type& ranks) const {
+    constexpr std::size_t piece = std::size_t{1} << 20U;
+    double sum = 0.0;
+    for (std::size_t first = 0; first < values.size(); first += piece)
+      for (const Storage x : downloaded(values.subspan(first, std::min(piece, values.size() - first)), ranks)) {
+        const auto value = static_cast<double>(float_of(x));
+        sum += value * value;
+      }
+    return sum;
+  }
+
+  template <class Pass>
+  void run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr,
+           std::uint32_t* not_finite = nullptr) const {
+    static_assert((Pass::writes & ::slamb::stream::gradient) == 0,
+                  "slamb: a pass must not write gradients: they are the user's");
+    launch(pass_kernel<Pass>{pass, view, tiles, sums, not_finite});
+  }
+  template <class Pass, class Selection>
+  void run(const Pass& pass, const model_view& view, const payload_view& payload, const Selection& selection,
+           tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
+    launch(selected_kernel<Pass, Selection>{pass, view, payload, selection, tiles, sums, not_finite});
+  }
+  template <class Pass>
+  void run_packed(const Pass& pass, const model_view& view, const payload_view& payload, tile_range tiles,
+                  double* sums) const {
+    launch(packed_kernel<Pass>{pass, view, payload, tiles, sums});
+  }
+
+  /// Waits for the payload's size.
+  template <class Selection>
+  std::uint64_t place_payload(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
+                              const ranks_type& ranks) const {
+    place_payload_in(view, selection, tile_first, std::numeric_limits<std::uint64_t>::max(), nullptr);
+    return read(&tile_first.back(), ranks);
+  }
+
+  /// The same without waiting.
+  /// @param room  elements that the payload may have; @param too_many  becomes 1 if it has more; may be null
+  template <class Selection>
+  void place_payload_in(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
+                        std::uint64_t room, std::uint32_t* too_many) const {
+    const std::size_t tiles = tile_first.size() - 1;
+    if constexpr (has_selected_before<resolved_t<Selection>>) {
+      launch(place_kernel<Selection>{view, selection, tiles, tile_first.data(), room, too_many});
+    } else {
+      launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
+      launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room, too_many});
+    }
+  }
+
+  template <int Sums, int Maxima = 0, class Finish>
+  void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
+                       const Finish& finish) const {
+    launch(segment_kernel<Sums, Maxima, Finish>{finish, of_tiles, view.first_tile, first, last, view.refused});
+  }
+  /// Waits.
+  template <int Sums, int Maxima = 0, class Visit>
+  void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
+                      const double* of_tiles, const ranks_type& ranks, const Visit& visit) const {
+    constexpr std::size_t results = Sums + Maxima;
+    const std::vector<double> all = downloaded(std::span(of_tiles, first_tile.back() * results), ranks);
+    for (std::size_t tensor = first; tensor < last; ++tensor) {
+      std::array<double, results> total{};
+      for (std::size_t i = first_tile[tensor]; i < first_tile[tensor + 1]; ++i)
+        for (std::size_t k = 0; k < results; ++k) {
+          const double own = all[i * results + k];
+          total[k] = k < Sums ? total[k] + own : std::max(total[k], own);
+        }
+      visit(tensor, static_cast<const double*>(total.data()));
+    }
+  }
+
+  void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
+                    bool zero_aware, std::uint16_t* bits, std::uint64_t* counts) const {
+    launch(mark_counted_kernel{view, wire, tiles, rows, zero_aware, bits, counts});
+  }
+  template <class Pass, class Compressor>
+  void choose(const Pass& pass, const Compressor& compressor, const model_view& view, tile_range tiles,
+              std::uint16_t* bits, std::uint32_t* not_finite = nullptr) const {
+    launch(choose_kernel<Pass, Compressor>{pass, compressor, view, tiles, bits, not_finite});
+  }
+
+  template <encoding Work, class Storage, class Pass, class Quantizer>
+  void send(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+            tile_range tiles, double* statistic, std::uint32_t* not_finite = nullptr) const {
+    launch(send_kernel<Work, Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, statistic, not_finite});
+  }
+  template <class Quantizer>
+  void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
+                     std::byte* messages, const std::uint32_t* refused, const tell_by_scales& tell = {}) const {
+    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, refused, tell});
+  }
+  template <encoding Work, class Storage, class Quantizer>
+  void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               std::span<const std::size_t> own, double* statistic, const refuse_by_scales& refuse = {}) const {
+    launch(average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic, refuse});
+  }
+  template <class Storage, class ServerStorage, class Pass, class Quantizer>
+  void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* results) const {
+    launch(receive_kernel<Storage, ServerStorage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, results});
+  }
+  template <class Storage, class Pass, class Quantizer>
+  void measure(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* squares) const {
+    launch(measure_kernel<Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, squares});
+  }
+
+ private:
+  void require_no_capture(const char* why) const {
+    if (is_capturing())
+      throw std::logic_error(std::string("slamb: this cannot be captured into a graph, for it ") + why);
+  }
+
+  static float float_of(float x) noexcept { return x; }
+  static float float_of(bfloat16 x) noexcept { return to_float(x); }
+
+  template <class Kernel>
+  void launch(const Kernel& kernel) const {
+    if (const std::size_t work = kernel.work(); work > 0) device_.launch(kernel, work);
+  }
+
+  template <class T>
+  std::vector<T> downloaded(std::span<const T> values, const ranks_type& ranks) const {
+    std::vector<T> all(values.size());
+    download(std::as_bytes(values), std::as_writable_bytes(std::span(all)), ranks);
+    return all;
+  }
+
+  Device device_;
+};
+
+}  // namespace slamb::cuda

@@ -1,0 +1,224 @@
+// Kernels on the GPU: backend/cuda/detail/interpreter.hpp says what a kernel is.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
+#include <span>
+#include <type_traits>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/runtime/cuda_device_guard.hpp"
+#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/detail/runtime/cuda_late_read.hpp"
+#include "slamb/detail/runtime/cuda_side_stream.hpp"
+#include "slamb/detail/runtime/cuda_stream.hpp"
+
+template <>
+struct slamb::stream_copy<cudaStream_t> {
+  static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
+    ::slamb::cuda::copy_async(to.data(), from.data(), from.size(), stream);
+  }
+};
+
+namespace slamb::cuda {
+
+/// Numbers that are added together.
+template <int Count>
+struct several_sums {
+  double of[Count];
+
+  struct add {
+    __device__ several_sums operator()(const several_sums& a, const several_sums& b) const {
+      several_sums both;
+      for (int k = 0; k < Count; ++k) both.of[k] = a.of[k] + b.of[k];
+      return both;
+    }
+  };
+};
+
+/// One block of a kernel under way.
+template <unsigned Threads>
+class device_block {
+  template <int Count>
+  using sums_type = cub::BlockReduce<several_sums<Count>, Threads>;
+  using maximum_type = cub::BlockReduce<float, Threads>;
+  using scan_type = cub::BlockScan<std::uint32_t, Threads>;
+
+ public:
+  static constexpr unsigned threads = Threads;
+
+  __device__ std::size_t index() const { return blockIdx.x; }
+  __device__ std::size_t count() const { return gridDim.x; }
+
+  template <class T>
+  class registers {
+   public:
+    __device__ T& operator[](unsigned /*thread*/) { return own_; }
+    __device__ const T& operator[](unsigned /*thread*/) const { return own_; }
+
+   private:
+    T own_{};
+  };
+
+  __device__ static void add_one(std::uint32_t& shared_counter) { atomicAdd(&shared_counter, 1U); }
+
+  template <class T>
+  __device__ T& shared() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    __shared__ alignas(T) unsigned char memory[sizeof(T)];
+    return *reinterpret_cast<T*>(memory);
+  }
+
+  template <class Body>
+  __device__ void each(Body&& body) {
+    body(threadIdx.x);
+    __syncthreads();
+  }
+  template <class Body>
+  __device__ void first(Body&& body) {
+    if (threadIdx.x == 0) body();
+    __syncthreads();
+  }
+
+  template <class Value>
+  __device__ double sum(Value&& value) {
+    double total[1];
+    sums([&](unsigned thread, double(&own)[1]) { own[0] = value(thread); }, total);
+    return total[0];
+  }
+  template <int Count, class Value>
+  __device__ void sums(Value&& value, double (&total)[Count]) {
+    __shared__ typename sums_type<Count>::TempStorage memory;
+    __shared__ several_sums<Count> all;
+    several_sums<Count> own;
+    value(threadIdx.x, own.of);
+    const several_sums<Count> result =
+        said_by_first(sums_type<Count>(memory).Reduce(own, typename several_sums<Count>::add{}), all);
+    for (int k = 0; k < Count; ++k) total[k] = result.of[k];
+  }
+  template <class Value>
+  __device__ float maximum(Value&& value) {
+    __shared__ typename maximum_type::TempStorage memory;
+    __shared__ float all;
+    const auto larger = [](float a, float b) { return a < b ? b : a; };
+    const float result = maximum_type(memory).Reduce(value(threadIdx.x), larger);
+    return said_by_first(result, all);
+  }
+  template <class Predicate>
+  __device__ bool any(Predicate&& predicate) {
+    return __syncthreads_or(predicate(threadIdx.x) ? 1 : 0) != 0;
+  }
+  template <class Value>
+  __device__ std::uint32_t exclusive_sum(Value&& value, registers<std::uint32_t>& before) {
+    __shared__ typename scan_type::TempStorage memory;
+    std::uint32_t all = 0;
+    scan_type(memory).ExclusiveSum(value(threadIdx.x), before[threadIdx.x], all);
+    __syncthreads();
+    return all;
+  }
+
+ private:
+  template <class T>
+  __device__ static T said_by_first(T value, T& all) {
+    if (threadIdx.x == 0) all = value;
+    __syncthreads();
+    const T result = all;
+    __syncthreads();
+    return result;
+  }
+};
+
+/// How many blocks of a kernel a multiprocessor shall hold at once at least, which bounds the registers of a thread:
+/// `static constexpr unsigned blocks_at_once` of the kernel; 0, the compiler's own choice, where it has none.
+template <class Kernel>
+inline constexpr unsigned blocks_at_once = 0;
+template <class Kernel>
+requires requires { Kernel::blocks_at_once; }
+inline constexpr unsigned blocks_at_once<Kernel> = Kernel::blocks_at_once;
+
+/// Threads that a multiprocessor holds at once at least: one of Turing, or of a later architecture. A kernel that asks for more
+/// blocks is compiled for those that there is room for.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+inline constexpr unsigned threads_at_once = 1024;
+#else
+inline constexpr unsigned threads_at_once = 1536;
+#endif
+template <class Kernel>
+inline constexpr unsigned least_blocks =
+    blocks_at_once<Kernel>* Kernel::threads <= threads_at_once ? blocks_at_once<Kernel>
+                                                               : threads_at_once / Kernel::threads;
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::threads, least_blocks<Kernel>)
+    run_kernel(const __grid_constant__ Kernel kernel) {
+  device_block<Kernel::threads> block;
+  kernel(block);
+}
+
+/// Enqueues kernels on one stream of the device that is current when it is made, and must be current whenever it is used.
+/// Grids are as large as the device holds at once.
+class launcher {
+ public:
+  /// @throws std::invalid_argument if `stream` is of another device; cuda_error
+  explicit launcher(cudaStream_t stream) : stream_(stream), device_(device_of(stream)) {
+    check_cuda(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device_), "cudaDeviceGetAttribute");
+  }
+
+  cudaStream_t stream() const noexcept { return stream_; }
+
+  /// Makes its device current in this thread until the end of what is returned.
+  ::slamb::detail::call_scope enter() const noexcept { return device_guard(device_); }
+
+  /// Whether the stream is being captured into a graph.
+  /// @throws cuda_error
+  bool is_capturing() const { return ::slamb::cuda::is_capturing(stream_); }
+
+  // In order with what was enqueued before. What is uploaded may change once the call has returned; a download waits.
+  void clear(std::span<std::byte> memory) const {
+    if (!memory.empty()) check_cuda(cudaMemsetAsync(memory.data(), 0, memory.size(), stream_), "cudaMemsetAsync");
+  }
+  void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
+    stream_copy<cudaStream_t>::run(from, to, stream_);
+  }
+  void download(std::span<const std::byte> from, std::span<std::byte> to) const {
+    stream_copy<cudaStream_t>::run(from, to, stream_);
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
+  /// @throws cuda_error
+  template <class T>
+  static void read_later(const T* from, late_read<cudaStream_t, T>& late) {
+    late.start(from);
+  }
+
+  /// @throws cuda_error
+  template <class Kernel>
+  void launch(const Kernel& kernel, std::size_t work) const {
+    static_assert(std::is_trivially_copyable_v<Kernel>, "slamb: a kernel travels to the device byte by byte");
+    if (work == 0) return;
+    const std::size_t most = most_blocks<Kernel>();
+    run_kernel<Kernel><<<static_cast<unsigned>(work < most ? work : most), Kernel::threads, 0, stream_>>>(kernel);
+    check_cuda(cudaGetLastError(), "a kernel's launch");
+  }
+
+ private:
+  template <class Kernel>
+  std::size_t most_blocks() const {
+    static const int a_processor = [] {
+      int blocks = 0;
+      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, run_kernel<Kernel>, Kernel::threads, 0),
+                 "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+      return blocks;
+    }();
+    return static_cast<std::size_t>(a_processor) * static_cast<std::size_t>(processors_);
+  }
+
+  cudaStream_t stream_;
+  int device_;
+  int processors_ = 1;
+};
+
+}  // namespace slamb::cuda

@@ -1,0 +1,143 @@
+// A pass on a device: a block takes one tile after another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+
+namespace slamb::cuda {
+
+/// What a pass takes of a thread's elements.
+template <class Pass>
+using sums_of = thread_sums<Pass::sums, maxima_of<Pass>()>;
+
+/// Runs `pass` over a thread's part of `count` elements of `at`, all of one tensor.
+template <unsigned Threads, class Pass, class Constants>
+SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constants& constants, const tile_arrays& at,
+                                std::uint32_t count, sums_of<Pass>& sums) {
+  for_each_group<Threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+    element<scalar> e[Width];
+    at.template load<Pass::reads>(e, i);
+    for (unsigned j = 0; j < Width; ++j) pass(e[j], constants, sums);
+    at.template store<Pass::writes>(e, i);
+  });
+}
+
+/// The sums of all threads of the block, then their largest values: `total` [Sums + Maxima].
+template <int Sums, int Maxima, class Block, class Threads, std::size_t Count>
+SLAMB_HOST_DEVICE void add_threads(Block& block, const Threads& of_thread, double (&total)[Count]) {
+  static_assert(Count == Sums + Maxima);
+  if constexpr (Sums > 0) {
+    double all[Sums];
+    block.sums(
+        [&](unsigned thread, double(&own)[Sums]) {
+          for (int k = 0; k < Sums; ++k) own[k] = of_thread[thread].sum[k];
+        },
+        all);
+    for (int k = 0; k < Sums; ++k) total[k] = all[k];
+  }
+  for (int k = 0; k < Maxima; ++k)
+    total[Sums + k] = static_cast<double>(block.maximum([&](unsigned thread) { return of_thread[thread].highest[k]; }));
+}
+
+/// Notes that a value was not usable, if any thread of the block has seen one.
+///
+/// @param not_finite  becomes 1, or stays as it is; may be null
+template <class Block, class Sums>
+SLAMB_HOST_DEVICE void note_usable(Block& block, const Sums& sums, std::uint32_t* not_finite) {
+  if (not_finite == nullptr) return;
+  if (block.any([&](unsigned thread) { return !sums[thread].usable; })) block.first([&] { *not_finite = 1; });
+}
+
+/// Runs a pass over a range of tiles.
+template <class Pass>
+struct pass_kernel {
+  static constexpr unsigned threads = 512;
+  static constexpr int results = results_of<Pass>();
+
+  Pass pass;
+  model_view view;
+  tile_range tiles;
+  double* sums = nullptr;               ///< [all tiles][results] each tile's sums, then its largest values
+  std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value that the pass checked is not finite; may be null
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    typename Block::template registers<sums_of<Pass>> mine;
+    for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
+      const tile t = view.tiles[i];
+      const tile_arrays at(view, view.segments[t.segment], t);
+      const auto constants = pass.constants(t.segment);
+      block.each([&](unsigned thread) {
+        sums_of<Pass> own;
+        own.usable = mine[thread].usable;
+        run_elements<threads>(thread, pass, constants, at, t.count, own);
+        mine[thread] = own;
+      });
+      if constexpr (results > 0) {
+        double total[results];
+        add_threads<Pass::sums, results - Pass::sums>(block, mine, total);
+        double* const to = sums + i * static_cast<std::size_t>(results);
+        block.first([&] {
+          for (int k = 0; k < results; ++k) to[k] = total[k];
+        });
+      }
+    }
+    note_usable(block, mine, not_finite);
+  }
+};
+
+/// Runs a pass over what the tiles have in the payload planes, and adds what it sums to `sums`.
+template <class Pass>
+struct packed_kernel {
+  static_assert(Pass::writes == 0, "slamb: a pass over the payload only takes sums");
+  static_assert(maxima_of<Pass>() == 0, "slamb: a pass over the payload takes no largest values");
+  static constexpr unsigned threads = 256;
+
+  Pass pass;
+  model_view view;
+  payload_view payload;
+  tile_range tiles;
+  double* sums = nullptr;  ///< [all tiles][Pass::sums]
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    typename Block::template registers<sums_of<Pass>> mine;
+    for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
+      const std::uint64_t first = payload.tile_first[i];
+      const auto count = static_cast<std::uint32_t>(payload.tile_first[i + 1] - first);
+      const tile_arrays planes(tile_arrays::at(payload.parameter, first), tile_arrays::at(payload.momentum, first),
+                               tile_arrays::at(payload.variance, first));
+      const auto constants = pass.constants(view.tiles[i].segment);
+      block.each([&](unsigned thread) {
+        sums_of<Pass> own;
+        run_elements<threads>(thread, pass, constants, planes, count, own);
+        mine[thread] = own;
+      });
+      if constexpr (Pass::sums > 0) {
+        double total[Pass::sums];
+        add_threads<Pass::sums, 0>(block, mine, total);
+        double* const to = sums + i * static_cast<std::size_t>(Pass::sums);
+        block.first([&] {
+          for (int k = 0; k < Pass::sums; ++k) to[k] += total[k];
+        });
+      }
+    }
+  }
+};
+
+}  // namespace slamb::cuda

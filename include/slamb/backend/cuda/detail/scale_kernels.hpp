@@ -1,0 +1,75 @@
+// The scales that tiles of a compressed exchange share, made on a device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/backend/cuda/detail/tile_codes.hpp"
+#include "slamb/backend/cuda/detail/tile_encoder.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/real.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
+
+namespace slamb::cuda {
+
+/// Makes the scales that tiles share, a block for each, and marks the messages of a rank that has something to tell: then all
+/// of the scales are NaN, so that it does not matter in which order blocks write them.
+template <quantizer Quantizer>
+struct scale_kernel {
+  static constexpr unsigned threads = 512;
+
+  scale_table table;
+  const double* statistic = nullptr;      ///< [all tiles] what each has summed
+  const std::uint64_t* counts = nullptr;  ///< [all tiles] elements that take part
+  std::byte* messages = nullptr;
+  const std::uint32_t* refused = nullptr;
+  tell_by_scales tell{};
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return table.group_count == 0 && tell.record != nullptr ? 1 : table.group_count; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(refused)) return;
+    if (block.index() == 0) block.each([&](unsigned thread) { tell(thread, threads); });
+    for (std::size_t i = block.index(); i < table.group_count; i += block.count()) {
+      const scale_group group = table.groups[i];
+      typename Block::template registers<sum> mine;
+      block.each([&](unsigned thread) {
+        sum own;
+        for (std::uint64_t k = group.first_tile + thread; k < group.last_tile; k += threads) {
+          const double its = statistic[table.tiles[k]];
+          own.total = is_largest ? (own.total < its ? its : own.total) : own.total + its;
+          own.count += counts[table.tiles[k]];
+        }
+        mine[thread] = own;
+      });
+      double total = 0.0;
+      if constexpr (is_largest)  // which are floats
+        total =
+            static_cast<double>(block.maximum([&](unsigned thread) { return static_cast<float>(mine[thread].total); }));
+      else
+        total = block.sum([&](unsigned thread) { return mine[thread].total; });
+      const double count = block.sum([&](unsigned thread) { return static_cast<double>(mine[thread].count); });
+      const float scale = tell.has_to_tell() ? as_real(std::uint32_t{0x7FC00000U})
+                                             : scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
+      block.each([&](unsigned thread) {
+        for (std::uint64_t k = group.first_place + thread; k < group.last_place; k += threads)
+          store_scale(messages, table.places[k], scale);
+      });
+    }
+  }
+
+ private:
+  static constexpr bool is_largest = Quantizer::scale == segment_scale::max;
+
+  struct sum {
+    double total = 0.0;
+    std::uint64_t count = 0;
+  };
+};
+
+}  // namespace slamb::cuda

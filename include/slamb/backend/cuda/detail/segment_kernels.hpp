@@ -1,0 +1,140 @@
+// Small kernels between the passes: what is made, once a tensor or once a step, of what the tiles have summed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+
+namespace slamb::cuda {
+
+/// Adds the results of each tensor's tiles, in a fixed order, and calls finish(tensor, results) with the `Sums` sums and the
+/// `Maxima` largest values, which are at least 0: `results` is a const double* [Sums + Maxima], to be used until it returns.
+///
+/// `Finish` is trivially copyable, and its call, const, can run on the device. One thread makes it; calls for different
+/// tensors may run at the same time.
+template <int Sums, int Maxima, class Finish>
+struct segment_kernel {
+  static constexpr unsigned threads = 128;
+  static constexpr int results = Sums + Maxima;
+
+  Finish finish;
+  const double* of_tiles = nullptr;  ///< [all tiles][results]
+  const std::size_t* first_tile =
+      nullptr;            ///< [tensors + 1] tile number: tensor i has first_tile[i] … first_tile[i + 1] − 1
+  std::size_t first = 0;  ///< tensor
+  std::size_t last = 0;   ///< past the last
+  const std::uint32_t* refused = nullptr;  ///< not 0: nothing is done; may be null
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return last - first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(refused)) return;
+    auto& shared = block.template shared<results_of_segment>();
+    for (std::size_t tensor = first + block.index(); tensor < last; tensor += block.count()) {
+      const std::size_t from = first_tile[tensor];
+      const std::size_t to = first_tile[tensor + 1];
+      double total[results == 0 ? 1 : results];
+      if constexpr (Sums > 0) {
+        double all[Sums];
+        block.sums(
+            [&](unsigned thread, double(&own)[Sums]) {
+              for (double& each : own) each = 0.0;
+              for (std::size_t i = from + thread; i < to; i += threads)
+                for (int k = 0; k < Sums; ++k) own[k] += at(i, k);
+            },
+            all);
+        for (int k = 0; k < Sums; ++k) total[k] = all[k];
+      }
+      for (int k = Sums; k < results; ++k)
+        total[k] = static_cast<double>(block.maximum([&](unsigned thread) {
+          float own = 0.0F;
+          for (std::size_t i = from + thread; i < to; i += threads) {
+            const auto x = static_cast<float>(at(i, k));  // it was a float
+            own = own < x ? x : own;
+          }
+          return own;
+        }));
+      block.first([&] {
+        for (int k = 0; k < results; ++k) shared.value[k] = total[k];
+        finish(tensor, static_cast<const double*>(shared.value));
+      });
+    }
+  }
+
+ private:
+  struct results_of_segment {
+    double value[results == 0 ? 1 : results];
+  };
+
+  SLAMB_HOST_DEVICE double at(std::size_t tile, int k) const {
+    return of_tiles[tile * static_cast<std::size_t>(results) + static_cast<std::size_t>(k)];
+  }
+};
+
+/// The sum of `count` doubles, in a fixed order.
+struct total_kernel {
+  static constexpr unsigned threads = 512;
+
+  const double* values = nullptr;  ///< [count]
+  std::size_t count = 0;
+  double* total = nullptr;                 ///< [1] receives it
+  const std::uint32_t* refused = nullptr;  ///< not 0: nothing is done; may be null
+
+  /// Pieces to launch it for.
+  static std::size_t work() noexcept { return 1; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(refused) || block.index() != 0) return;
+    const double all = block.sum([&](unsigned thread) {
+      double own = 0.0;
+      for (std::size_t i = thread; i < count; i += threads) own += values[i];
+      return own;
+    });
+    block.first([&] { *total = all; });
+  }
+};
+
+/// Calls `call` once: what is done once a step, such as moving on the scalars. Functions that threads can share, also those in
+/// an `in_order`, are called by all threads.
+template <class Call>
+struct invoke_kernel {
+  static constexpr unsigned threads = 32;
+
+  Call call;                               ///< trivially copyable; its call, const, can run on the device
+  const std::uint32_t* refused = nullptr;  ///< not 0: nothing is done; may be null
+
+  /// Pieces to launch it for.
+  static std::size_t work() noexcept { return 1; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(refused) || block.index() != 0) return;
+    invoke(block, call);
+  }
+
+ private:
+  template <class Block, class Function>
+  SLAMB_HOST_DEVICE static void invoke(Block& block, const Function& function) {
+    if constexpr (requires { function(0U, threads); })
+      block.each([&](unsigned thread) { function(thread, threads); });
+    else
+      block.first([&] { function(); });
+  }
+  template <class Block, class First, class Second, class... Rest>
+  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<First, Second, Rest...>& all) {
+    invoke(block, all.first);
+    invoke(block, all.rest);
+  }
+  template <class Block, class Last>
+  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<Last>& all) {
+    invoke(block, all.last);
+  }
+};
+
+}  // namespace slamb::cuda

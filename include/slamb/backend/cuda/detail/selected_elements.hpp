@@ -1,0 +1,248 @@
+// Which elements of a tile a selection sends, as the threads of a block find it out: each looks at sixteen consecutive
+// elements, and then all know of any element whether it is selected, how many before it are, and how fresh it is. Where
+// elements are dealt in small groups each of which sends one, threads look at groups first: there are fewer of them.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/compressor/detail/round_robin.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+
+namespace slamb::cuda {
+
+/// A selection whose member `runs` can run on a device, and says so: `static constexpr bool runs_on_device = true`.
+template <class S>
+concept has_runs_on_device = has_runs<S> && requires {
+  requires S::runs_on_device;
+};
+
+/// A selection that says of sixteen elements at once which are selected: word(coordinate, count), on a device too.
+template <class S>
+concept has_words = requires(const S& s, coordinate c) {
+  s.word(c, 16U);
+};
+
+/// Calls visit(begin, length, age) for consecutive parts of [c.index, c.index + count); age is 0 of what is selected.
+template <class Selection, class Visit>
+SLAMB_HOST_DEVICE void for_each_run(const Selection& selection, coordinate c, std::uint32_t count, const Visit& visit) {
+  if constexpr (has_runs_on_device<Selection>) {
+    selection.runs(c, count, visit);
+  } else {
+    for (std::uint32_t i = 0; i < count; ++i, ++c.index) {
+      if constexpr (has_age<Selection>)
+        visit(c.index, std::uint64_t{1}, static_cast<std::uint32_t>(selection.age(c)));
+      else
+        visit(c.index, std::uint64_t{1}, selection.selects(c) ? 0U : 1U);
+    }
+  }
+}
+
+/// Ones in the bits below `count` ≤ 31.
+SLAMB_HOST_DEVICE inline std::uint32_t low_bits(std::uint32_t count) { return (1U << count) - 1U; }
+
+/// A selection that may deal its elements in small groups.
+template <class S>
+concept may_deal_small_groups = std::same_as<S, ::slamb::detail::round_robin_selection>;
+
+/// Where the groups of a piece lie.
+struct grouped_piece {
+  std::uint32_t slots = 0;  ///< elements of a group; 0: the piece is not in groups
+  std::uint32_t first = 0;  ///< the piece's first element, counted from the first group that is known
+  std::uint32_t in_whole =
+      0;  ///< so many of its first elements are in whole groups: the tensor's last one may be smaller
+  std::uint32_t per_group = 0;  ///< 2^20 / slots, rounded up
+
+  /// Group and position of element i of the piece, by a multiplication that is exact for 2^20 / 32 elements.
+  SLAMB_HOST_DEVICE std::uint32_t group_of(std::uint32_t i) const { return ((first + i) * per_group) >> 20U; }
+  SLAMB_HOST_DEVICE std::uint32_t position_of(std::uint32_t i, std::uint32_t group) const {
+    return first + i - group * slots;
+  }
+};
+
+/// What the groups of a piece send, and how fresh that leaves their elements.
+template <std::uint32_t Size, bool Freshness>
+struct groups_of_piece {
+  using selection_type = ::slamb::detail::round_robin_selection;
+  static constexpr std::uint32_t most = Size / selection_type::least_group + 8;
+  static constexpr std::uint32_t wide = selection_type::most_group;
+
+  grouped_piece piece;
+  ::slamb::detail::dealt_group group[most];
+  float fresh_value[Freshness ? selection_type::multipliers * wide : 1];  // [multiplier][distance to what is sent]
+
+  /// The same for all pieces.
+  template <unsigned Threads>
+  SLAMB_HOST_DEVICE void prepare(unsigned thread, const selection_type& selection, freshness_table table) {
+    if constexpr (Freshness)
+      for (std::uint32_t i = thread; i < selection_type::multipliers * wide; i += Threads)
+        if (i % wide < selection.slots) fresh_value[i] = table[selection.age_at_distance(i / wide, i % wide)];
+  }
+
+  /// Four groups a thread, which one draw of random words deals.
+  template <unsigned Threads>
+  SLAMB_HOST_DEVICE void deal(unsigned thread, const selection_type& selection, coordinate c, std::uint32_t count) {
+    static_assert(most <= 4 * Threads);
+    const std::uint32_t slots = selection.slots;
+    const bool is_short = c.index >> 32U == 0;  // division of 64 bits takes a device long
+    const std::uint64_t four =
+        is_short ? static_cast<std::uint32_t>(c.index) / (4 * slots) : c.index / (std::uint64_t{4} * slots);
+    const auto first = static_cast<std::uint32_t>(c.index - four * (std::uint64_t{4} * slots));
+    if (4 * thread * slots < first + count) {
+      ::slamb::detail::dealt_group dealt[4];
+      selection.deal_four(4 * (four + thread), c, dealt);
+      for (unsigned j = 0; j < 4; ++j) group[4 * thread + j] = dealt[j];
+    }
+    if (thread != 0) return;
+    piece = {slots, first, count, ((1U << 20U) + slots - 1) / slots};
+    const std::uint32_t of_last = (first + count) % slots;
+    if (of_last != 0 && c.index + count - of_last + slots > c.tensor_size)
+      piece.in_whole = of_last < count ? count - of_last : 0;
+  }
+
+  /// Bit j says whether element i + j is sent, for j < `count` ≤ 31.
+  SLAMB_HOST_DEVICE std::uint32_t bits(std::uint32_t i, std::uint32_t count) const {
+    const grouped_piece known = piece;
+    std::uint32_t at = known.group_of(i), selected = 0;
+    const auto end = static_cast<std::int32_t>(count);
+    for (auto begin = -static_cast<std::int32_t>(known.position_of(i, at)); begin < end;
+         begin += static_cast<std::int32_t>(known.slots), ++at) {
+      const std::int32_t sent = begin + group[at].sent;
+      if (sent >= 0 && sent < end) selected |= 1U << static_cast<std::uint32_t>(sent);
+    }
+    return selected;
+  }
+
+  /// β3^age of elements i … i + Width − 1, all in whole groups.
+  template <unsigned Width>
+  SLAMB_HOST_DEVICE void find_freshness(const grouped_piece& known, std::uint32_t i, float (&fresh)[Width]) const {
+    std::uint32_t at = known.group_of(i), position = known.position_of(i, at);
+    ::slamb::detail::dealt_group own = group[at];
+    for (unsigned j = 0; j < Width; ++j) {
+      const std::uint32_t distance = own.sent >= position ? own.sent - position : own.sent + known.slots - position;
+      fresh[j] = fresh_value[own.which * wide + distance];
+      if (j + 1 < Width && ++position == known.slots) {
+        position = 0;
+        own = group[++at];
+      }
+    }
+  }
+};
+
+/// What the threads of a block know of a piece of a tile. Lives in the memory that they share.
+template <unsigned Threads, bool Freshness, bool InGroups>
+struct selected_elements {
+  static constexpr std::uint32_t of_thread = 16;
+  static constexpr std::uint32_t size = Threads * of_thread;
+  struct no_groups {};
+
+  std::uint32_t bits[Threads];                                 // of sixteen elements each
+  std::uint32_t before[Threads];                               // how many are selected before those
+  float fresh_value[Freshness ? size + size / of_thread : 1];  // a gap after sixteen: threads write to different banks
+  std::conditional_t<InGroups, groups_of_piece<size, Freshness>, no_groups> groups;
+
+  /// What is known of the elements from i on, up to the next multiple of sixteen.
+  struct some_elements {
+    std::uint32_t bits;    ///< bit j: element i + j is selected
+    std::uint32_t before;  ///< how many are selected in front of i
+  };
+  SLAMB_HOST_DEVICE some_elements from(std::uint32_t i) const {
+    const std::uint32_t of_sixteen = bits[i / of_thread], first = i % of_thread;
+    return {of_sixteen >> first, before[i / of_thread] + count_of(of_sixteen & low_bits(first))};
+  }
+
+  /// Whether the elements of a tensor are looked at in groups.
+  template <class Selection>
+  SLAMB_HOST_DEVICE static bool in_groups(const Selection& selection, const segment& s) {
+    if constexpr (InGroups)
+      return !s.dense && selection.deals_small_groups();
+    else
+      return false;
+  }
+
+  /// Where the piece's groups lie, if it is in groups.
+  SLAMB_HOST_DEVICE grouped_piece piece(bool is_in_groups) const {
+    if constexpr (InGroups)
+      if (is_in_groups) return groups.piece;
+    return {};
+  }
+
+  /// β3^age of elements i … i + Width − 1 of a piece from c on, where the selection has ages.
+  template <unsigned Width, class Selection>
+  SLAMB_HOST_DEVICE void find_freshness(const grouped_piece& piece, const Selection& selection, coordinate c,
+                                        freshness_table table, std::uint32_t i, float (&fresh)[Width]) const {
+    if constexpr (InGroups) {
+      if (piece.slots != 0) {
+        if (i + Width <= piece.in_whole) return groups.find_freshness(piece, i, fresh);
+        c.index += i;
+        for (unsigned j = 0; j < Width; ++j, ++c.index) fresh[j] = table[selection.age(c)];
+        return;
+      }
+    }
+    for (unsigned j = 0; j < Width; ++j) fresh[j] = fresh_value[place_of_freshness(i + j)];
+  }
+
+  /// Finds out about this thread's elements of `count` ≤ size from c: what is selected, and how fresh each is if that is asked
+  /// for, the selection has ages, and the piece is not in groups.
+  template <class Selection>
+  SLAMB_HOST_DEVICE void find(unsigned thread, const Selection& selection, const segment& s, coordinate c,
+                              std::uint32_t count, freshness_table table) {
+    const std::uint32_t first = thread * of_thread;
+    const std::uint32_t own = first >= count ? 0 : (count - first < of_thread ? count - first : of_thread);
+    std::uint32_t selected = 0;
+    if (s.dense) {
+      selected = low_bits(own);
+    } else if (in_groups(selection, s)) {
+      if constexpr (InGroups) selected = own == 0 ? 0 : groups.bits(first, own);
+    } else if constexpr (has_words<Selection>) {
+      c.index += first;
+      selected = own == 0 ? 0 : selection.word(c, own);
+    } else {
+      c.index += first;
+      for_each_run(selection, c, own, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
+        const auto i = static_cast<std::uint32_t>(begin - c.index);
+        if (age == 0) selected |= low_bits(static_cast<std::uint32_t>(length)) << i;
+        if constexpr (Freshness && has_age<Selection>) {
+          const float value = table[age];
+          for (std::uint32_t j = 0; j < length; ++j) fresh_value[place_of_freshness(first + i + j)] = value;
+        }
+      });
+    }
+    bits[thread] = selected;
+  }
+
+ private:
+  SLAMB_HOST_DEVICE static std::uint32_t place_of_freshness(std::uint32_t i) { return i + i / of_thread; }
+};
+
+/// Lets all threads of a block find out what is the same for all tiles.
+template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
+SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
+                                        const Selection& selection, const freshness_table& table) {
+  if constexpr (InGroups && Freshness)
+    if (selection.deals_small_groups())
+      block.each([&](unsigned thread) { elements.groups.template prepare<Threads>(thread, selection, table); });
+}
+
+/// Lets all threads of a block find out about a piece. Returns how many of the `count` elements are selected.
+template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
+SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
+                                              const Selection& selection, const segment& s, const coordinate& c,
+                                              std::uint32_t count, const freshness_table& table) {
+  if constexpr (InGroups)
+    if (elements.in_groups(selection, s))
+      block.each([&](unsigned thread) { elements.groups.template deal<Threads>(thread, selection, c, count); });
+  block.each([&](unsigned thread) { elements.find(thread, selection, s, c, count, table); });
+  typename Block::template registers<std::uint32_t> before;
+  const std::uint32_t all =
+      block.exclusive_sum([&](unsigned thread) { return count_of(elements.bits[thread]); }, before);
+  block.each([&](unsigned thread) { elements.before[thread] = before[thread]; });
+  return all;
+}
+
+}  // namespace slamb::cuda

@@ -1,0 +1,190 @@
+// A pass over elements of which a selection is exchanged, on a device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "slamb/backend/cuda/detail/pass_kernel.hpp"
+#include "slamb/backend/cuda/detail/selected_elements.hpp"
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+
+namespace slamb::cuda {
+
+/// Takes the sums of what is not selected, and checks everything.
+template <class Sums>
+struct unsent_sums {
+  Sums& all;
+  bool counts;
+
+  SLAMB_ELEMENT void add_square(int index, scalar x) {
+    if (counts) all.add_square(index, x);
+  }
+  SLAMB_ELEMENT void check_finite(scalar x) { all.check_finite(x); }
+};
+
+/// Runs a selected pass over a range of tiles.
+template <class Pass, class Selection>
+struct selected_kernel {
+  static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass takes no largest values");
+  static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
+  static constexpr unsigned threads = 256;
+  using selection_type = resolved_t<Selection>;
+  static constexpr bool is_short =
+      Pass::packs != 0 && (has_selected_before<selection_type> || has_words<selection_type>);  ///< 48 registers suffice
+  static constexpr unsigned blocks_at_once =
+      is_short ? 5 : 4;  ///< 4: 64 registers; of its own choice ptxas spills for sm_100
+  static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
+  using age_type = stored_age_t<selection_type>;
+  using elements_type = selected_elements<threads, Pass::needs_freshness && has_age<selection_type>,
+                                          may_deal_small_groups<selection_type>>;
+
+  Pass pass;
+  model_view view;
+  payload_view payload;
+  Selection selection;
+  tile_range tiles;
+  double* sums = nullptr;               ///< [all tiles][Pass::sums]
+  std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value that the pass checked is not finite; may be null
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    if (is_refused(view.refused)) return;
+    if constexpr (Pass::packs != 0) clear_rest(block);
+    typename Block::template registers<sums_of<Pass>> mine;
+    auto& elements = block.template shared<elements_type>();
+    prepare_selected(block, elements, resolved(selection), payload.freshness);
+    for (std::size_t number = tiles.first + block.index(); number < tiles.last; number += block.count()) {
+      const tile t = view.tiles[number];
+      const segment& s = view.segments[t.segment];
+      const std::uint64_t place = payload.tile_first[number];
+      tile_under_way under_way{.at = tile_arrays(view, s, t),
+                               .age = nullptr,
+                               .momentum = tile_arrays::at(payload.momentum, place),
+                               .variance = tile_arrays::at(payload.variance, place),
+                               .parameter = tile_arrays::at(payload.parameter, place),
+                               .dense = s.dense};
+      if constexpr (stores_ages) under_way.age = static_cast<age_type*>(payload.age) + s.state + t.first;
+      const auto constants = pass.constants(t.segment);
+      block.each([&](unsigned thread) {
+        const bool usable = mine[thread].usable;
+        mine[thread] = {};
+        mine[thread].usable = usable;
+      });
+      for (std::uint32_t first = 0; first < t.count; first += elements_type::size) {
+        const std::uint32_t count = t.count - first < elements_type::size ? t.count - first : elements_type::size;
+        const coordinate c = coordinate_of(s, t.segment, t.first + first);
+        const std::uint32_t selected =
+            find_selected(block, elements, resolved(selection), s, c, count, payload.freshness);
+        const grouped_piece piece = elements.piece(elements.in_groups(resolved(selection), s));
+        block.each([&](unsigned thread) {
+          sums_of<Pass> own = mine[thread];
+          for_each_group<threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> here) {
+            run(under_way, elements, piece, c, constants, first, i, here, own);
+          });
+          mine[thread] = own;
+        });
+        under_way.advance(selected);
+      }
+      if constexpr (Pass::sums > 0) {
+        double total[Pass::sums];
+        add_threads<Pass::sums, 0>(block, mine, total);
+        double* const to = sums + number * static_cast<std::size_t>(Pass::sums);
+        block.first([&] {
+          for (int k = 0; k < Pass::sums; ++k) to[k] = total[k];
+        });
+      }
+    }
+    note_usable(block, mine, not_finite);
+  }
+
+ private:
+  // What the payload of all tiles leaves free.
+  template <class Block>
+  SLAMB_HOST_DEVICE void clear_rest(Block& block) const {
+    const std::uint64_t size = payload.tile_first[tiles.last];
+    if (size >= payload.room) return;
+    block.each([&](unsigned thread) {
+      for (std::uint64_t i = size + block.index() * threads + thread; i < payload.room; i += block.count() * threads)
+        payload.momentum[i] = 0.0F;
+    });
+  }
+
+  static constexpr age_type oldest = std::numeric_limits<age_type>::max();
+
+  struct tile_under_way {
+    tile_arrays at;
+    age_type* age;    // [elements of the tile], where ages are stored
+    float* momentum;  // the planes of the payload, from the piece's first element on
+    float* variance;
+    float* parameter;
+    bool dense;
+
+    SLAMB_HOST_DEVICE void advance(std::uint32_t selected) {
+      momentum = tile_arrays::at(momentum, selected);
+      variance = tile_arrays::at(variance, selected);
+      parameter = tile_arrays::at(parameter, selected);
+    }
+  };
+
+  // Elements i … i + Width − 1 of the piece that begins at element `first` of the tile.
+  template <unsigned Width, class Constants>
+  SLAMB_ELEMENT void run(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
+                         const coordinate& c, const Constants& constants, std::uint32_t first, std::uint32_t i,
+                         width<Width> /*here*/, sums_of<Pass>& own) const {
+    element<scalar> e[Width];
+    bool selected[Width];
+    float fresh[Width];
+    t.at.template load<Pass::reads>(e, first + i);
+    const auto known = elements.from(i);
+    for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
+    if constexpr (Pass::needs_freshness) find_freshness(t, elements, piece, c, first, i, selected, fresh);
+    std::uint32_t place = known.before;
+    for (unsigned j = 0; j < Width; ++j) {
+      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.momentum[place] : 0.0F;
+      if constexpr (requires { Pass::receives_lost; })
+        e[j].lost = selected[j] && payload.variance != nullptr ? t.variance[place] : 0.0F;
+      unsent_sums<sums_of<Pass>> unsent{own, !selected[j]};
+      selected_lanes<scalar, bool> lane{selected[j], scalar(0.0F)};
+      if constexpr (Pass::needs_freshness) lane.freshness = fresh[j];
+      pass(e[j], lane, constants, unsent);
+      if (selected[j]) {
+        if constexpr ((Pass::packs & stream::momentum) != 0) t.momentum[place] = e[j].momentum.value;
+        if constexpr ((Pass::packs & stream::variance) != 0) t.variance[place] = e[j].variance.value;
+        if constexpr ((Pass::packs & stream::parameter) != 0) t.parameter[place] = e[j].parameter.value;
+        ++place;
+      }
+    }
+    t.at.template store<Pass::writes>(e, first + i);
+  }
+
+  // β3^age. Where the selection knows no ages they are stored, and move on by one step.
+  template <unsigned Width>
+  SLAMB_ELEMENT void find_freshness(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
+                                    const coordinate& c, std::uint32_t first, std::uint32_t i,
+                                    const bool (&selected)[Width], float (&fresh)[Width]) const {
+    if (t.dense) {
+      for (unsigned j = 0; j < Width; ++j) fresh[j] = 1.0F;
+    } else if constexpr (!stores_ages) {
+      elements.find_freshness(piece, resolved(selection), c, payload.freshness, i, fresh);
+    } else {
+      age_type age[Width];
+      load_together(t.age + first + i, age);
+      for (unsigned j = 0; j < Width; ++j) {
+        if (selected[j])
+          age[j] = 0;
+        else if (age[j] != oldest)
+          age[j] = static_cast<age_type>(age[j] + 1U);
+        fresh[j] = payload.freshness[static_cast<std::uint32_t>(age[j])];
+      }
+      store_together(age, t.age + first + i);
+    }
+  }
+};
+
+}  // namespace slamb::cuda

@@ -1,0 +1,161 @@
+// How the threads of a block share out a tile, and the arrays that they read and write: as host::tile_arrays, for one
+// element or four consecutive ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <type_traits>
+
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/pass.hpp"
+
+namespace slamb::cuda {
+
+/// Whether the step must not happen. Then no kernel does anything.
+///
+/// @param refused  where the backend has noted it, in its memory space; may be null
+SLAMB_HOST_DEVICE inline bool is_refused(const std::uint32_t* refused) { return refused != nullptr && *refused != 0; }
+
+/// How many consecutive elements a thread works on at a time: 1, or 4, which are 16 bytes.
+template <unsigned Width>
+using width = std::integral_constant<unsigned, Width>;
+
+/// `Width` numbers that are read and written at once.
+template <unsigned Width, class T>
+struct alignas(Width * sizeof(T)) numbers {
+  T of[Width];
+};
+
+/// Where kernels are interpreted, throws for what a device would stop at.
+SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe_unused]] std::size_t bytes) {
+#if !defined(__CUDA_ARCH__)
+  if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
+    throw std::logic_error("slamb: a kernel reads or writes several numbers at once that are not aligned for it");
+#endif
+}
+
+/// Reads consecutive numbers; `from` is a multiple of as many bytes as they take.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void load_together(const T* from, T (&to)[Width]) {
+  if constexpr (Width == 1) {
+    to[0] = from[0];  // nvcc would copy it byte by byte
+  } else {
+    numbers<Width, T> all;
+    require_aligned(from, sizeof(all));
+    const void* const aligned = __builtin_assume_aligned(static_cast<const void*>(from), sizeof(all));
+    std::memcpy(&all, aligned, sizeof(all));
+    for (unsigned j = 0; j < Width; ++j) to[j] = all.of[j];
+  }
+}
+
+/// Writes them.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void store_together(const T (&from)[Width], T* to) {
+  if constexpr (Width == 1) {
+    to[0] = from[0];
+  } else {
+    numbers<Width, T> all;
+    require_aligned(to, sizeof(all));
+    for (unsigned j = 0; j < Width; ++j) all.of[j] = from[j];
+    void* const aligned = __builtin_assume_aligned(static_cast<void*>(to), sizeof(all));
+    std::memcpy(aligned, &all, sizeof(all));
+  }
+}
+
+/// Whether numbers from `array` on can be read and written `Width` at a time. Null can.
+template <unsigned Width, class T>
+SLAMB_HOST_DEVICE bool is_aligned_for(const T* array) {
+  return reinterpret_cast<std::uintptr_t>(array) % (Width * sizeof(T)) == 0;
+}
+
+/// Reads numbers i … i + Width − 1 of an array anywhere, together where it is aligned for that; i is a multiple of Width. The
+/// question is the same for all i, so that it is asked once.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void load_from(const T* array, std::size_t i, T (&to)[Width]) {
+  const T* const from = array + i;
+  if (is_aligned_for<Width>(from)) {
+    load_together(from, to);
+  } else {
+    for (unsigned j = 0; j < Width; ++j) to[j] = from[j];
+  }
+}
+
+/// Writes them.
+template <unsigned Width, class T>
+SLAMB_ELEMENT void store_to(const T (&from)[Width], T* array, std::size_t i) {
+  T* const to = array + i;
+  if (is_aligned_for<Width>(to)) {
+    store_together(from, to);
+  } else {
+    for (unsigned j = 0; j < Width; ++j) to[j] = from[j];
+  }
+}
+
+/// How the arrays of one tile are read and written, by a thread.
+struct tile_arrays : tile_pointers {
+  using tile_pointers::tile_pointers;
+
+  /// Reads `Streams` of the elements i … i + Width − 1 of the tile; i is a multiple of Width. Other members of `e` stay as they
+  /// are.
+  template <unsigned Streams, unsigned Width>
+  SLAMB_ELEMENT void load(element<scalar> (&e)[Width], std::size_t i) const {
+    using one = element<scalar>;
+    if constexpr ((Streams & stream::parameter) != 0) load_member<&one::parameter>(parameter, i, e);
+    if constexpr ((Streams & stream::gradient) != 0) load_member<&one::gradient>(gradient, i, e);
+    if constexpr ((Streams & stream::momentum) != 0) load_member<&one::momentum>(momentum, i, e);
+    if constexpr ((Streams & stream::variance) != 0) load_member<&one::variance>(variance, i, e);
+    if constexpr ((Streams & stream::exchanged) != 0) load_member<&one::exchanged>(exchanged, i, e);
+    if constexpr ((Streams & stream::fresh_variance) != 0) load_member<&one::fresh_variance>(fresh_variance, i, e);
+    if constexpr ((Streams & stream::accumulated) != 0) load_member<&one::accumulated>(accumulated, i, e);
+    if constexpr ((Streams & stream::common) != 0) load_member<&one::common>(common, i, e);
+    if constexpr ((Streams & stream::residual) != 0) load_member<&one::residual>(residual, i, e);
+    if constexpr ((Streams & stream::position) != 0)
+      for (unsigned j = 0; j < Width; ++j) e[j].position = scalar(static_cast<float>(position + i + j));
+  }
+
+  /// Writes them.
+  template <unsigned Streams, unsigned Width>
+  SLAMB_ELEMENT void store(const element<scalar> (&e)[Width], std::size_t i) const {
+    static_assert((Streams & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
+    static_assert((Streams & stream::position) == 0, "slamb: a pass cannot write positions: they lie in no memory");
+    using one = element<scalar>;
+    if constexpr ((Streams & stream::parameter) != 0) store_member<&one::parameter>(e, parameter, i);
+    if constexpr ((Streams & stream::momentum) != 0) store_member<&one::momentum>(e, momentum, i);
+    if constexpr ((Streams & stream::variance) != 0) store_member<&one::variance>(e, variance, i);
+    if constexpr ((Streams & stream::exchanged) != 0) store_member<&one::exchanged>(e, exchanged, i);
+    if constexpr ((Streams & stream::fresh_variance) != 0) store_member<&one::fresh_variance>(e, fresh_variance, i);
+    if constexpr ((Streams & stream::accumulated) != 0) store_member<&one::accumulated>(e, accumulated, i);
+    if constexpr ((Streams & stream::common) != 0) store_member<&one::common>(e, common, i);
+    if constexpr ((Streams & stream::residual) != 0) store_member<&one::residual>(e, residual, i);
+  }
+
+ private:
+  template <scalar element<scalar>::*Member, unsigned Width>
+  SLAMB_ELEMENT static void load_member(const float* array, std::size_t i, element<scalar> (&e)[Width]) {
+    float x[Width];
+    load_from(array, i, x);
+    for (unsigned j = 0; j < Width; ++j) e[j].*Member = x[j];
+  }
+  template <scalar element<scalar>::*Member, unsigned Width>
+  SLAMB_ELEMENT static void store_member(const element<scalar> (&e)[Width], float* array, std::size_t i) {
+    float x[Width];
+    for (unsigned j = 0; j < Width; ++j) x[j] = (e[j].*Member).value;
+    store_to(x, array, i);
+  }
+};
+
+/// Calls body(i, width<4>{}) for groups of four elements, i a multiple of 4, and body(i, width<1>{}) for those that are left,
+/// such that all threads of a block together cover [0, count): neighbours have neighbouring elements. For use within a phase.
+///
+/// @param count  elements, at most 2^31
+template <unsigned Threads, class Body>
+SLAMB_ELEMENT void for_each_group(unsigned thread, std::uint32_t count, const Body& body) {
+  const std::uint32_t in_groups = count - count % 4;
+  for (std::uint32_t i = 4 * thread; i < in_groups; i += 4 * Threads) body(i, width<4>{});
+  for (std::uint32_t i = in_groups + thread; i < count; i += Threads) body(i, width<1>{});
+}
+
+}  // namespace slamb::cuda

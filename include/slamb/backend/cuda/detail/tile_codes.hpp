@@ -1,0 +1,158 @@
+// Where a tile's codes, scales and errors lie in a compressed exchange, and which of its elements take part: as
+// host/tile_codes.hpp, for one element of a thread or four.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "slamb/backend/cuda/detail/codes.hpp"
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+
+namespace slamb::cuda {
+
+/// Codes stand in groups of sixteen, and so do the bits of what takes part.
+inline constexpr std::uint32_t code_group = 16;
+
+/// `count` and what fills up the last group of codes.
+SLAMB_HOST_DEVICE constexpr std::uint32_t padded(std::uint32_t count) {
+  return (count + code_group - 1) / code_group * code_group;
+}
+
+/// How an error is stored that is not kept.
+struct no_storage {};
+
+/// An array of errors, as float or bfloat16, or none.
+template <class Storage>
+struct error_array {
+  static constexpr bool exists = true;
+  Storage* first = nullptr;
+
+  SLAMB_HOST_DEVICE error_array(void* array, std::uint64_t offset) : first(static_cast<Storage*>(array) + offset) {}
+
+  /// Adds the errors of elements i … to x.
+  template <unsigned Width>
+  SLAMB_ELEMENT void add_to(scalar (&x)[Width], std::size_t i) const {
+    Storage stored[Width];
+    load_from(first, i, stored);
+    for (unsigned j = 0; j < Width; ++j) {
+      if constexpr (std::is_same_v<Storage, float>)
+        x[j] = x[j] + scalar(stored[j]);
+      else
+        x[j] = x[j] + scalar(to_float(stored[j]));
+    }
+  }
+  template <unsigned Width>
+  SLAMB_ELEMENT void store(const scalar (&x)[Width], std::size_t i) const {
+    Storage stored[Width];
+    for (unsigned j = 0; j < Width; ++j) {
+      if constexpr (std::is_same_v<Storage, float>)
+        stored[j] = x[j].value;
+      else
+        stored[j] = to_bfloat16(x[j].value);
+    }
+    store_to(stored, first, i);
+  }
+  // At least what x becomes when it is stored: rounded up, its square must be finite too, or it could never be sent.
+  SLAMB_ELEMENT static scalar bound(scalar x) {
+    return std::is_same_v<Storage, float> ? x : x * scalar(1.0F + 0x1p-7F);
+  }
+};
+template <>
+struct error_array<no_storage> {
+  static constexpr bool exists = false;
+
+  SLAMB_HOST_DEVICE error_array(void* /*array*/, std::uint64_t /*offset*/) {}
+
+  template <unsigned Width>
+  SLAMB_ELEMENT static void add_to(const scalar (&)[Width], std::size_t /*i*/) {}
+  SLAMB_ELEMENT static scalar bound(scalar x) { return x; }
+};
+
+/// Scale number `index` of a message.
+SLAMB_ELEMENT float load_scale(const std::byte* message, std::uint64_t index) {
+  float scale = 0.0F;
+  std::memcpy(&scale, __builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), sizeof(float));
+  return scale;
+}
+SLAMB_ELEMENT void store_scale(std::byte* message, std::uint64_t index, float scale) {
+  std::memcpy(__builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), &scale, sizeof(float));
+}
+
+/// How a quantizer's scales are shared.
+template <class Quantizer>
+struct scale_facts {
+  static constexpr bool has_blocks = Quantizer::scale != segment_scale::none && requires(const Quantizer& q) {
+    q.block;
+  };
+  static constexpr bool is_shared = Quantizer::scale != segment_scale::none && !has_blocks;
+
+  /// By how many places to shift the number of an element for that of its block.
+  SLAMB_HOST_DEVICE static unsigned block_shift(const Quantizer& quantizer) {
+    unsigned shift = 0;
+    if constexpr (has_blocks)
+      while ((1U << shift) < static_cast<std::uint32_t>(quantizer.block)) ++shift;
+    return shift;
+  }
+};
+
+/// The part of a message that has a tile's codes.
+template <class Quantizer, class Byte>
+struct tile_codes {
+  static constexpr int bits = Quantizer::bits_per_element;
+
+  Byte* message;
+  Byte* codes;
+  std::uint64_t scale;
+
+  SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t)
+      : message(of_owner), codes(of_owner + wire.scale_bytes + t.code * bits / 8), scale(t.scale) {}
+
+  // The scale of elements from i on, of one block of 2^shift.
+  SLAMB_ELEMENT scalar scale_at(std::uint32_t i, unsigned shift) const {
+    if constexpr (Quantizer::scale == segment_scale::none)
+      return 1.0F;
+    else if constexpr (scale_facts<Quantizer>::has_blocks)
+      return load_scale(message, scale + (i >> shift));
+    else
+      return load_scale(message, scale);
+  }
+
+  /// x̂ of elements i ….
+  template <unsigned Width>
+  SLAMB_ELEMENT void decode(const Quantizer& quantizer, std::uint32_t i, unsigned shift, scalar (&x)[Width]) const {
+    std::uint32_t code[Width];
+    read_codes<bits>(codes, i, code);
+    const scalar its_scale = scale_at(i, shift);
+    for (unsigned j = 0; j < Width; ++j) x[j] = quantizer.template decode<scalar>(code[j], its_scale);
+  }
+};
+
+/// Which elements of a tile take part.
+struct tile_counted {
+  const std::uint16_t* bits = nullptr;  // null: all
+
+  tile_counted() = default;
+  SLAMB_HOST_DEVICE tile_counted(const wire_view& wire, const wire_tile& t)
+      : bits(wire.counted == nullptr ? nullptr : wire.counted + (t.owner * wire.codes + t.code) / code_group) {}
+
+  /// How many of elements i … i + 15, of which `count` exist.
+  SLAMB_ELEMENT std::uint32_t number(std::uint32_t i, std::uint32_t count) const {
+    const std::uint32_t existing = count >= code_group ? 0xFFFFU : (1U << count) - 1U;
+    return count_of(bits == nullptr ? existing : existing & bits[i / code_group]);
+  }
+  /// x ← 0 where an element takes no part.
+  template <unsigned Width>
+  SLAMB_ELEMENT void keep(scalar (&x)[Width], std::uint32_t i) const {
+    if (bits == nullptr) return;
+    const std::uint32_t its_bits = static_cast<std::uint32_t>(bits[i / code_group]) >> (i % code_group);
+    for (unsigned j = 0; j < Width; ++j) x[j] = select((its_bits >> j & 1U) != 0, x[j], scalar(0.0F));
+  }
+};
+
+}  // namespace slamb::cuda

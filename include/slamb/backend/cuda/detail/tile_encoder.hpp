@@ -1,0 +1,193 @@
+// A tile's values → codes on a device, and what their scales are made from.
+//
+// The values pass through shared memory, a piece of the tile at a time: they are formed by neighbouring threads from
+// neighbouring elements, whatever the alignment of the arrays, and encoded by threads that take eight each. Eight codes are
+// whole bytes, and one draw of Philox. A piece is 16 KiB, so that eight blocks fit where 2048 threads do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "slamb/backend/cuda/detail/codes.hpp"
+#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/backend/cuda/detail/tile_codes.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+
+namespace slamb::cuda {
+
+/// What a scale is made from, of some elements.
+template <segment_scale Scale>
+struct scale_statistic {
+  using type = std::conditional_t<Scale == segment_scale::max, float, double>;
+
+  type value = 0;
+
+  SLAMB_ELEMENT void add(scalar x) {
+    const auto wide = static_cast<double>(x.value);  // its square is exact, fused with the sum or not
+    if constexpr (Scale == segment_scale::l2) value += wide * wide;
+    if constexpr (Scale == segment_scale::l1) value += static_cast<double>(absolute(x).value);
+    if constexpr (Scale == segment_scale::max) value = maximum(scalar(value), absolute(x)).value;
+  }
+  SLAMB_ELEMENT void add(const scale_statistic& other) {
+    if constexpr (Scale == segment_scale::max)
+      value = maximum(scalar(value), scalar(other.value)).value;
+    else
+      value += other.value;
+  }
+};
+
+/// That of all threads of a block: the same in all.
+template <segment_scale Scale, class Block, class Statistics>
+SLAMB_HOST_DEVICE double total_of(Block& block, const Statistics& of_thread) {
+  if constexpr (Scale == segment_scale::max)
+    return static_cast<double>(block.maximum([&](unsigned thread) { return of_thread[thread].value; }));
+  else
+    return block.sum([&](unsigned thread) { return of_thread[thread].value; });
+}
+
+/// Encodes one tile after another by all threads of a block.
+template <encoding Work, class Quantizer, unsigned Threads>
+class tile_encoder {
+  static constexpr segment_scale scale = Quantizer::scale;
+  static constexpr bool has_blocks = scale_facts<Quantizer>::has_blocks;
+  static constexpr bool encodes = Work != encoding::measure;
+  static constexpr std::uint32_t piece = code_group * Threads;  // elements: a group for each thread
+  static_assert(piece % 1024 == 0, "slamb: a piece must be whole blocks of a quantizer");
+
+  struct values {
+    alignas(16) float value[piece];
+  };
+  struct values_of_blocks : values {
+    scale_statistic<scale> of_group[Threads];
+    std::uint32_t counted[Threads];  // elements of each group
+    float scale_of_block[Threads];
+  };
+  using memory = std::conditional_t<has_blocks, values_of_blocks, values>;
+
+ public:
+  /// Whether tiles have a statistic, from which scales are made that they share.
+  static constexpr bool has_statistic = scale_facts<Quantizer>::is_shared && Work != encoding::encode;
+
+  const Quantizer& quantizer;
+  std::uint64_t random_stream;
+  std::uint64_t
+      position;  ///< of the first element among the codes of all messages, by which random numbers are counted
+  std::uint32_t count;
+
+  /// Encodes what source(i, x, checks) gives as elements i … i + Width − 1 in x [Width], 0 for what takes no part;
+  /// source.fill_up(i) is called for what fills up the last group of codes.
+  ///
+  /// @param statistic  of the tile, where it has one
+  template <class Block, class Source, class Checks>
+  SLAMB_HOST_DEVICE void operator()(Block& block, const Source& source, const tile_counted& counted,
+                                    const tile_codes<Quantizer, std::byte>& to, Checks& checks,
+                                    double* statistic) const {
+    const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
+    scalar its_scale = 1.0F;
+    if constexpr (Work == encoding::encode) its_scale = to.scale_at(0, 0);
+    typename Block::template registers<scale_statistic<scale>> mine;
+    for (std::uint32_t first = 0; first < count; first += piece) {
+      const std::uint32_t part = count - first < piece ? count - first : piece;
+      block.each([&](unsigned thread) { form(block, thread, source, first, part, checks[thread], mine[thread]); });
+      if constexpr (encodes) {
+        if constexpr (has_blocks) {
+          block.each([&](unsigned thread) { take_statistic(block, thread, counted, first, part); });
+          block.each([&](unsigned thread) { make_scale(block, thread, to, first, part, shift); });
+        }
+        block.each([&](unsigned thread) { encode(block, thread, to, first, part, shift, its_scale); });
+      }
+    }
+    if constexpr (has_statistic) {
+      const double total = total_of<scale>(block, mine);
+      block.first([&] { *statistic = total; });
+    }
+  }
+
+ private:
+  template <class Block, class Source, class Sums>
+  SLAMB_ELEMENT void form(Block& block, unsigned thread, const Source& source, std::uint32_t first, std::uint32_t part,
+                          Sums& checks, scale_statistic<scale>& mine) const {
+    scale_statistic<scale> own = mine;
+    Sums own_checks = checks;
+    for_each_group<Threads>(thread, part, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+      scalar x[Width];
+      source(first + i, x, own_checks);
+      if constexpr (has_statistic)
+        for (unsigned j = 0; j < Width; ++j) own.add(x[j]);
+      if constexpr (encodes) {
+        float values[Width];
+        for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
+        store_together(values, block.template shared<memory>().value + i);
+      }
+    });
+    for (std::uint32_t i = part + thread; i < padded(part); i += Threads) {
+      if constexpr (encodes) block.template shared<memory>().value[i] = 0.0F;
+      source.fill_up(first + i);
+    }
+    mine = own;
+    checks = own_checks;
+  }
+
+  // Of one group. Threads begin at different quarters of theirs: shared memory has 32 banks of a float.
+  template <class Block>
+  SLAMB_ELEMENT void take_statistic(Block& block, unsigned thread, const tile_counted& counted, std::uint32_t first,
+                                    std::uint32_t part) const {
+    const std::uint32_t begin = thread * code_group;
+    if (begin >= part) return;
+    memory& all = block.template shared<memory>();
+    scale_statistic<scale> own;
+    for (unsigned k = 0; k < 4; ++k) {
+      float x[4];
+      load_together(all.value + begin + (k + thread / 2) % 4 * 4, x);
+      for (unsigned j = 0; j < 4; ++j) own.add(scalar(x[j]));
+    }
+    all.of_group[thread] = own;
+    all.counted[thread] = counted.number(first + begin, part - begin);
+  }
+
+  // Of one block of the quantizer's.
+  template <class Block>
+  SLAMB_ELEMENT void make_scale(Block& block, unsigned thread, const tile_codes<Quantizer, std::byte>& to,
+                                std::uint32_t first, std::uint32_t part, unsigned shift) const {
+    if (thread << shift >= part) return;
+    memory& all = block.template shared<memory>();
+    const std::uint32_t of_block = (1U << shift) / code_group;
+    const std::uint32_t groups = padded(part) / code_group;
+    scale_statistic<scale> own;
+    std::uint64_t number = 0;
+    for (std::uint32_t i = thread * of_block; i < (thread + 1) * of_block && i < groups; ++i) {
+      own.add(all.of_group[i]);
+      number += all.counted[i];
+    }
+    const float made = scale_of<scale>(static_cast<double>(own.value), number);
+    all.scale_of_block[thread] = made;
+    store_scale(to.message, to.scale + (first >> shift) + thread, made);
+  }
+
+  template <class Block>
+  SLAMB_ELEMENT void encode(Block& block, unsigned thread, const tile_codes<Quantizer, std::byte>& to,
+                            std::uint32_t first, std::uint32_t part, unsigned shift, scalar its_scale) const {
+    const memory& all = block.template shared<memory>();
+    for (std::uint32_t i = 8 * thread; i < padded(part); i += 8 * Threads) {
+      float x[2][4];
+      load_together(all.value + i, x[0]);
+      load_together(all.value + i + 4, x[1]);
+      scalar uniform[8];
+      if constexpr (stochastic_quantizer<Quantizer>) {
+        draw_uniform(quantizer.seed, random_stream, position + first + i, uniform);
+      } else {
+        for (scalar& u : uniform) u = 0.5F;
+      }
+      if constexpr (has_blocks) its_scale = all.scale_of_block[i >> shift];
+      std::uint32_t code[8];
+      for (unsigned j = 0; j < 8; ++j) code[j] = quantizer.encode(scalar(x[j / 4][j % 4]), its_scale, uniform[j]);
+      write_codes<Quantizer::bits_per_element>(code, to.codes, first + i);
+    }
+  }
+};
+
+}  // namespace slamb::cuda

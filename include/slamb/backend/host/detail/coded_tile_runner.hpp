@@ -1,0 +1,201 @@
+// One tile of one compressed exchange: signal → codes, codes of all ranks → codes of their mean, codes → mean and errors.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/host/detail/simd_words.hpp"
+#include "slamb/backend/host/detail/tile_codes.hpp"
+#include "slamb/backend/host/detail/tile_runner.hpp"
+#include "slamb/backend/host/detail/uniform.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+/// What a scale is made from, of some elements.
+template <segment_scale Scale>
+struct scale_statistic {
+  double_sum sum;
+  floats largest{0.0F};
+
+  SLAMB_ALWAYS_INLINE void add(const floats& x) {
+    if constexpr (Scale == segment_scale::l2) sum.add_square(x);
+    if constexpr (Scale == segment_scale::l1) sum.add(absolute(x));
+    if constexpr (Scale == segment_scale::max) largest = maximum(largest, absolute(x));
+  }
+  double total() const {
+    if constexpr (Scale == segment_scale::max) {
+      float lane[lanes];
+      largest.store(lane);
+      return *std::max_element(lane, lane + lanes);
+    }
+    return sum.total();
+  }
+};
+
+/// Calls body(i) for each sixteen elements i … i + 15 among first … past − 1, and body(i, number) for the rest.
+template <class Body>
+SLAMB_ALWAYS_INLINE void by_lanes(std::uint32_t first, std::uint32_t past, const Body& body) {
+  std::uint32_t i = first;
+  for (; past - i >= lanes; i += lanes) body(i);
+  if (i < past) body(i, static_cast<int>(past - i));
+}
+
+/// Encodes `count` elements of `source`: source(i) gives elements i … i + 15, source(i, number) those that exist and 0, and
+/// both 0 for what takes no part. Returns the statistic, unless each block has its own scale.
+///
+/// @param position  of the first element among the codes of all messages, by which random numbers are counted
+template <encoding Work, class Quantizer, class Source>
+SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Source& source, std::uint32_t count,
+                                           std::uint64_t random_stream, std::uint64_t position,
+                                           const tile_codes<Quantizer, std::byte>& to) {
+  constexpr bool blocks = tile_codes<Quantizer, std::byte>::has_blocks;
+  constexpr bool encodes = Work != encoding::measure;
+  constexpr std::uint32_t piece = 1024;  // elements at a time, whole blocks
+  alignas(64) float uniform[piece];
+  alignas(64) float value[piece];
+  scale_statistic<Quantizer::scale> all;
+  floats scale(1.0F);
+  if constexpr (Work == encoding::encode) scale = to.scale_at(quantizer, 0);
+  const auto code = [&](const floats& x, std::uint32_t i) {
+    const floats at_random = stochastic_quantizer<Quantizer> ? floats::load(uniform + i % piece) : floats(0.5F);
+    to.store(quantizer.encode(x, scale, at_random), i);
+  };
+  for (std::uint32_t first = 0; first < count; first += piece) {
+    const std::uint32_t past = std::min(count, first + piece);
+    if constexpr (encodes && stochastic_quantizer<Quantizer>)
+      fill_uniform(quantizer.seed, random_stream, position + first, (past - first + lanes - 1) / lanes * lanes,
+                   uniform);
+    by_lanes(first, past, [&](std::uint32_t i, auto... number) {
+      const floats x = source(i, number...);
+      if constexpr (!blocks && Work != encoding::encode) all.add(x);
+      if constexpr (blocks)
+        x.store(value + i % piece);
+      else if constexpr (encodes)
+        code(x, i);
+    });
+    if constexpr (blocks) {
+      const auto block = static_cast<std::uint32_t>(quantizer.block);
+      for (std::uint32_t begin = first; begin < past; begin += block) {
+        const std::uint32_t end = std::min(past, begin + block);
+        scale_statistic<Quantizer::scale> own;
+        for (std::uint32_t i = begin; i < end; i += lanes) own.add(floats::load(value + i % piece));
+        const float of_block = scale_of<Quantizer::scale>(own.total(), source.counted(begin, end));
+        store_scale(to.message, to.scale + begin / block, of_block);
+        scale = floats(of_block);
+        for (std::uint32_t i = begin; i < end; i += lanes) code(floats::load(value + i % piece), i);
+      }
+    }
+  }
+  return all.total();
+}
+
+/// The elements of a tile as this rank sends them: signal and error.
+template <class Pass, class Constants, class Storage>
+struct worker_source {
+  const Pass& pass;
+  Constants constants;
+  tile_arrays at;
+  error_array<Storage> error;
+  tile_counted counted;
+  tile_sums<0>& checks;
+
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE floats signal(element<floats>& e, std::size_t i, Count... count) const {
+    floats x = pass.signal(e, constants, checks);
+    if constexpr (error_array<Storage>::exists) x = x + error.load(i, count...);
+    checks.check_finite(error_array<Storage>::bound(x));
+    return x;
+  }
+
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE floats operator()(std::uint32_t i, Count... count) const {
+    element<floats> e;
+    if constexpr (Pass::signal_reads == stream::gradient) read_ahead(at.gradient + i);
+    at.template load<Pass::signal_reads>(e, i, count...);
+    return counted.keep(signal(e, i, count...), i, count...);
+  }
+};
+
+/// The elements of a tile of this rank's chunk as their mean over what the ranks sent, and the error. Keeps the mean.
+template <class Quantizer, class Storage>
+struct server_source {
+  const Quantizer& quantizer;
+  const wire_view& wire;
+  wire_tile tile;
+  error_array<Storage> error;
+  tile_counted counted;
+
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE floats operator()(std::uint32_t i, Count... count) const {
+    const floats per_rank(1.0F / static_cast<float>(wire.ranks));
+    floats mean(0.0F);
+    for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
+      const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
+      mean = mean + per_rank * codes.decode(quantizer, i, codes.scale_at(quantizer, i));
+    }
+    if constexpr (error_array<Storage>::exists) mean = mean + error.load(i);
+    mean = counted.keep(mean, i, count...);
+    mean.store(wire.mean + tile.code + i);
+    return mean;
+  }
+};
+
+/// Encodes one tile of this rank's signal, or takes its statistic; of a tensor that is exchanged whole, copies it. Returns
+/// whether all that the pass checked was finite.
+template <encoding Work, class Storage, class Pass, class Quantizer>
+SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const model_view& view,
+                             const wire_view& wire, std::size_t tile_number, double* statistic) {
+  const tile t = view.tiles[tile_number];
+  const wire_tile w = wire.tiles[tile_number];
+  const segment& s = view.segments[t.segment];
+  tile_sums<0> checks;
+  if (w.owner == wire_tile::whole) {
+    if constexpr (Work == encoding::encode) return true;  // copied when it was measured
+    const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
+        pass, pass.constants(t.segment), tile_arrays(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+    by_lanes(0, t.count,
+             [&](std::uint32_t i, auto... number) { source(i, number...).store(wire.whole + w.code + i, number...); });
+    *statistic = 0.0;
+    return checks.all_finite();
+  }
+  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
+      pass,  pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w},
+      checks};
+  const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
+  *statistic = encode_elements<Work>(quantizer, source, t.count, wire.stream(), w.owner * wire.codes + w.code, to);
+  return checks.all_finite();
+}
+
+/// Encodes the mean of what the ranks sent of one tile of this rank's chunk, or takes its statistic.
+template <encoding Work, class Storage, class Quantizer>
+SLAMB_FLATTEN void average_tile(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+                                std::size_t tile_number, double* statistic) {
+  const wire_tile w = wire.tiles[tile_number];
+  const server_source<Quantizer, Storage> source{quantizer, wire, w, {wire.server_error, w.code}, {wire, w}};
+  const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
+  *statistic = encode_elements<Work>(quantizer, source, view.tiles[tile_number].count, ~wire.stream(),
+                                     w.owner * wire.codes + w.code, to);
+}
+
+/// The error of one tile of this rank's chunk: what its mean lost when it was encoded.
+template <class Storage, class Quantizer>
+SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+                                     std::size_t tile_number) {
+  const wire_tile w = wire.tiles[tile_number];
+  const tile_counted counted(wire, w);
+  const error_array<Storage> error(wire.server_error, w.code);
+  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
+  const std::uint32_t count = view.tiles[tile_number].count;
+  for (std::uint32_t i = 0; i < count; i += lanes) {
+    const floats lost = floats::load(wire.mean + w.code + i) - said.decode(quantizer, i, said.scale_at(quantizer, i));
+    error.store(select(mask_of(counted.at(i, count - i)), lost, floats(0.0F)), i);
+  }
+}
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

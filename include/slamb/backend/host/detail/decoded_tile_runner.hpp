@@ -1,0 +1,152 @@
+// One tile of a pass once the exchange of its signal is done: codes → mean over ranks, this rank's error, and the pass.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/backend/host/detail/coded_tile_runner.hpp"
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+/// What the exchange made of a tile, and what of this rank's signal was sent.
+template <class Quantizer>
+struct decoded_tile {
+  const Quantizer& quantizer;
+  tile_counted counted;
+  tile_codes<Quantizer, const std::byte> sent;
+  tile_codes<Quantizer, const std::byte> result;
+
+  decoded_tile(const Quantizer& q, const wire_view& wire, const wire_tile& t)
+      : quantizer(q),
+        counted(wire, t),
+        sent(wire.sent + t.owner * wire.message_bytes, wire, t),
+        result(wire.received + t.owner * wire.message_bytes, wire, t) {}
+
+  SLAMB_ALWAYS_INLINE floats masked(const floats& x, std::uint32_t i) const {
+    return counted.bits == nullptr ? x : select(mask_of(counted.bits[i / lanes]), x, floats(0.0F));
+  }
+  SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const {
+    return masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
+  }
+  // What is left of the signal x.
+  SLAMB_ALWAYS_INLINE floats lost(const floats& x, std::uint32_t i) const {
+    return masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
+  }
+};
+
+/// What an exchange made of a tile whose signals were exchanged whole.
+struct whole_tile {
+  const float* sum;
+  floats per_rank;
+
+  SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const { return per_rank * floats::load(sum + i); }
+  SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i, int count) const { return per_rank * floats::load(sum + i, count); }
+};
+
+/// What a signal is formed with again, which was checked when it was sent.
+struct already_checked {
+  SLAMB_ALWAYS_INLINE static void check_finite(const floats& /*x*/) {}
+};
+
+/// Sixteen elements of a decoded tile, or fewer: Count… is nothing, or their number.
+template <class Storage, class Pass, class Constants, class Sums, class Quantizer, class... Count>
+SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& constants, const tile_arrays& at,
+                                       const error_array<Storage>& error, const decoded_tile<Quantizer>& decoded,
+                                       std::uint32_t i, Sums& sums, Count... count) {
+  element<floats> e;
+  already_checked checks;
+  if constexpr (error_array<Storage>::exists) {
+    at.template load<Pass::reads | Pass::signal_reads>(e, i, count...);
+    const floats x = pass.signal(e, constants, checks) + error.load(i, count...);
+    error.store(decoded.lost(x, i), i, count...);
+  } else if constexpr (requires { Pass::uses_lost; }) {
+    at.template load<Pass::reads | Pass::signal_reads>(e, i, count...);
+    e.lost = decoded.lost(pass.signal(e, constants, checks), i);
+  } else {
+    at.template load<Pass::reads>(e, i, count...);
+  }
+  e.exchanged = decoded.mean(i);
+  pass(e, constants, sums);
+  at.template store<Pass::writes>(e, i, count...);
+}
+
+/// Runs `pass` over a tile with the mean of the ranks' signals, and keeps this rank's error; what it sums becomes `results`
+/// [results_of<Pass>()].
+template <class Storage, class Pass, class Quantizer>
+SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, const model_view& view,
+                                const wire_view& wire, std::size_t tile_number, double* results) {
+  const tile t = view.tiles[tile_number];
+  const wire_tile w = wire.tiles[tile_number];
+  const segment& s = view.segments[t.segment];
+  const tile_arrays at(view, s, t);
+  const auto constants = pass.constants(t.segment);
+  sums_of<Pass> sums;
+  std::uint32_t i = 0;
+  const auto rest_sums = [&] { return masked_sums_of<Pass>{sums, mask_of((1U << (t.count - i)) - 1U)}; };
+  if (w.owner == wire_tile::whole) {
+    const whole_tile whole{wire.whole + w.code, floats(1.0F / static_cast<float>(wire.ranks))};
+    const auto receive = [&](auto& its_sums, auto... count) {
+      element<floats> e;
+      at.template load<Pass::reads>(e, i, count...);
+      e.exchanged = whole.mean(i, count...);
+      if constexpr (requires { Pass::uses_lost; }) e.lost = floats(0.0F);
+      pass(e, constants, its_sums);
+      at.template store<Pass::writes>(e, i, count...);
+    };
+    for (; i + lanes <= t.count; i += lanes) receive(sums);
+    if (auto of_rest = rest_sums(); i < t.count) receive(of_rest, static_cast<int>(t.count - i));
+  } else {
+    const error_array<Storage> error(wire.worker_error, s.state + t.first);
+    const decoded_tile<Quantizer> decoded(quantizer, wire, w);
+    for (; i + lanes <= t.count; i += lanes) receive_lanes(pass, constants, at, error, decoded, i, sums);
+    if (auto of_rest = rest_sums(); i < t.count)
+      receive_lanes(pass, constants, at, error, decoded, i, of_rest, static_cast<int>(t.count - i));
+  }
+  sums.write(results);
+}
+
+/// Lets `compressor` choose among the values that `pass` forms of a tile; a tensor that is always sent whole needs no
+/// choice. Returns whether all were finite.
+template <class Pass, class Compressor>
+bool choose_in_tile(const Pass& pass, const Compressor& compressor, const model_view& view, const tile& t,
+                    std::uint16_t* bits) {
+  const segment& s = view.segments[t.segment];
+  if (s.dense) return true;
+  tile_sums<0> checks;
+  const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
+      pass, pass.constants(t.segment), tile_arrays(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+  alignas(64) float value[layout::tile_size];
+  by_lanes(0, t.count, [&](std::uint32_t i, auto... number) { source(i, number...).store(value + i); });
+  if (!checks.all_finite()) return false;
+  compressor.choose(value, t.count, bits + (s.state + t.first) / lanes);
+  return true;
+}
+
+/// ‖x‖² and ‖x − x̂‖² of a tile of this rank's signal x, of which x̂ was sent: `squares` [2].
+template <class Storage, class Pass, class Quantizer>
+SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, const model_view& view,
+                                const wire_view& wire, std::size_t tile_number, double* squares) {
+  const tile t = view.tiles[tile_number];
+  const wire_tile w = wire.tiles[tile_number];
+  const segment& s = view.segments[t.segment];
+  squares[0] = squares[1] = 0.0;
+  if (w.owner == wire_tile::whole) return;
+  tile_sums<0> unused;
+  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
+      pass,  pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w},
+      unused};
+  const decoded_tile<Quantizer> decoded(quantizer, wire, w);
+  double_sum signal, lost;
+  by_lanes(0, t.count, [&](std::uint32_t i, auto... number) {
+    const floats x = source(i, number...);
+    signal.add_square(x);
+    lost.add_square(source.counted.keep(decoded.lost(x, i), i, number...));
+  });
+  squares[0] = signal.total();
+  squares[1] = lost.total();
+}
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

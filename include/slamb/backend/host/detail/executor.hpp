@@ -1,0 +1,313 @@
+// What runs passes on the host: over tiles, on threads.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "slamb/backend/host/detail/decoded_tile_runner.hpp"
+#include "slamb/backend/host/detail/selected_tile_runner.hpp"
+#include "slamb/backend/host/detail/thread_pool.hpp"
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/messages.hpp"
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+/// Runs passes. Everything is done when a call returns. Nothing is done where `model_view::refused` points to what is not 0.
+///
+/// What brings something out of the backend's memory takes the ranks whose collectives may have to be waited for before: here
+/// there are none, for collectives are done when they return.
+class executor {
+ public:
+  /// What a step has found out can be read at once.
+  static constexpr bool is_synchronous = true;
+  using ranks_type = any_communicator<>;
+
+  /// @param threads  with the caller's; @param elements  of the model: small ones are not worth a second thread
+  executor(unsigned threads, std::uint64_t elements) {
+    constexpr std::uint64_t worth_a_thread = 1U << 16U;
+    const auto useful = static_cast<unsigned>(std::min<std::uint64_t>(threads, elements / worth_a_thread + 1));
+    pool_ = std::make_unique<thread_pool>(useful);
+  }
+
+  static host_stream stream() noexcept { return {}; }
+
+  /// Calls each function, in order, after all that has been asked for before.
+  template <class... Functions>
+  static void invoke(const Functions&... functions) {
+    (functions(), ...);
+  }
+
+  /// Sets memory to zero bytes.
+  void clear(std::span<std::byte> memory) const {
+    static constexpr std::size_t piece = std::size_t{1} << 20U;
+    pool_->for_each(0, (memory.size() + piece - 1) / piece, 1, [memory](std::size_t i) {
+      std::memset(memory.data() + i * piece, 0, std::min<std::size_t>(piece, memory.size() - i * piece));
+    });
+  }
+
+  /// Copies a table into the backend's memory.
+  template <class T>
+  static void upload(std::span<const T> from, std::span<T> to) noexcept {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+
+  /// All that has been asked for is done.
+  static void wait(const ranks_type& /*ranks*/) noexcept {}
+
+  /// Copies out of the backend's memory.
+  static void download(std::span<const std::byte> from, std::span<std::byte> to, const ranks_type& /*ranks*/) noexcept {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+
+  /// One value of the backend's memory, for the few that decide what a step does.
+  template <class T>
+  static T read(const T* from, const ranks_type& /*ranks*/) noexcept {
+    return *from;
+  }
+  template <class T>
+  static void write(T* to, T value) noexcept {
+    *to = value;
+  }
+
+  /// The sum of `values`, in order.
+  static double total(std::span<const double> values, const ranks_type& /*ranks*/) noexcept { return sum_of(values); }
+
+  /// The same, into the backend's memory; `to` may lie among the values.
+  static void add_up(std::span<const double> values, double* to) noexcept { *to = sum_of(values); }
+
+  /// Σ x², in order.
+  template <class Storage>
+  static double sum_of_squares(std::span<const Storage> values, const ranks_type& /*ranks*/) {
+    double_sum sum;
+    std::size_t i = 0;
+    for (; i + lanes <= values.size(); i += lanes) sum.add_square(load_floats(values.data() + i));
+    if (i < values.size()) sum.add_square(load_floats(values.data() + i, static_cast<int>(values.size() - i)));
+    return sum.total();
+  }
+
+  /// Runs a pass over a range of tiles; `sums` [tiles][results_of<Pass>()] receives what each tile sums.
+  /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
+  template <class Pass>
+  void run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr,
+           std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite, [&pass, &view, sums](std::size_t i) {
+      return run_tile(pass, view, view.tiles[i], sums == nullptr ? nullptr : sums + i * results_of<Pass>());
+    });
+  }
+
+  /// The same for a selected pass.
+  template <class Pass, class Selection>
+  void run(const Pass& pass, const model_view& view, const payload_view& payload, const Selection& selection,
+           tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite, [&](std::size_t i) {
+      return run_selected_tile(pass, view, payload, selection, i, Pass::sums == 0 ? nullptr : sums + i * Pass::sums);
+    });
+  }
+
+  /// Runs a pass over the payload planes in place of the arrays; adds to `sums` [tiles][Pass::sums].
+  template <class Pass>
+  void run_packed(const Pass& pass, const model_view& view, const payload_view& payload, tile_range tiles,
+                  double* sums) const {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
+      run_packed_tile(pass, view, payload, i, sums + i * Pass::sums);
+      return true;
+    });
+  }
+
+  /// Finds where each tile's selected elements lie in the payload: `tile_first` [tiles + 1].
+  /// @return the payload's size
+  template <class Selection>
+  std::uint64_t place_payload(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
+                              const ranks_type& /*ranks*/) const {
+    const std::size_t tiles = tile_first.size() - 1;
+    pool_->for_each(0, tiles, 64, [&](std::size_t i) {
+      tile_first[i + 1] = count_selected(selection, view.segments[view.tiles[i].segment], view.tiles[i]);
+    });
+    tile_first[0] = 0;
+    for (std::size_t i = 0; i < tiles; ++i) tile_first[i + 1] += tile_first[i];
+    return tile_first[tiles];
+  }
+
+  /// Calls finish(segment, results) with the sums and largest values [Sums + Maxima] of tensors first … last − 1, the tiles
+  /// of each added in order. A function of the backend's memory: what it needs it has by value or by pointer.
+  template <int Sums, int Maxima = 0, class Finish>
+  void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
+                       const Finish& finish) const {
+    if (view.refused == nullptr || *view.refused == 0)
+      visit_sums<Sums, Maxima>({view.first_tile, last + 1}, first, last, of_tiles, finish);
+  }
+
+  /// The same for any function of the host, which waits for the results.
+  /// @param first_tile  [tensors + 1] as model_view::first_tile, in host memory
+  template <int Sums, int Maxima = 0, class Visit>
+  void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
+                      const double* of_tiles, const ranks_type& /*ranks*/, const Visit& visit) const {
+    visit_sums<Sums, Maxima>(first_tile, first, last, of_tiles, visit);
+  }
+
+  using no_error_storage = no_storage;
+
+  /// Sets the bits of the elements that take part in a compressed exchange: those of rows that are not 0, if there are
+  /// `rows` [tensors], and, if `zero_aware`, whose variance is not 0. Tensors that are exchanged whole have no bits.
+  /// @param bits    [ranks][codes/16], zeroed; null: all elements take part
+  /// @param counts  [tiles] how many take part
+  void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
+                    bool zero_aware, std::uint16_t* bits, std::uint64_t* counts) const {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
+      const tile& t = view.tiles[i];
+      const wire_tile& w = wire.tiles[i];
+      counts[i] = bits == nullptr || w.owner == wire_tile::whole
+                      ? t.count
+                      : mark_tile(view, t, rows[t.segment], zero_aware, bits + (w.owner * wire.codes + w.code) / lanes);
+      return true;
+    });
+  }
+
+  /// Lets `compressor` choose by the values that `pass` forms: `bits` [state elements/16], zeroed.
+  /// @param not_finite  becomes 1 if a value was not finite; the choice means nothing then
+  template <class Pass, class Compressor>
+  void choose(const Pass& pass, const Compressor& compressor, const model_view& view, tile_range tiles,
+              std::uint16_t* bits, std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite,
+           [&](std::size_t i) { return choose_in_tile(pass, compressor, view, view.tiles[i], bits); });
+  }
+
+  /// Encodes this rank's signal; `statistic` [tiles] receives what the scales are made from.
+  /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
+  template <encoding Work, class Storage, class Pass, class Quantizer>
+  void send(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+            tile_range tiles, double* statistic, std::uint32_t* not_finite = nullptr) const {
+    all_of(view, tiles, not_finite,
+           [&](std::size_t i) { return send_tile<Work, Storage>(pass, quantizer, view, wire, i, statistic + i); });
+  }
+
+  /// Makes the scales that tiles share, of what they have summed.
+  /// @param statistic  [tiles]; @param counts  [tiles] elements that take part; @param refused  as model_view::refused
+  /// @param tell  is invoked afterwards
+  template <class Quantizer>
+  void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
+                     std::byte* messages, const std::uint32_t* refused, const tell_by_scales& tell = {}) const {
+    if (refused != nullptr && *refused != 0) return;
+    for (std::size_t g = 0; g < table.group_count; ++g) {
+      const scale_group& group = table.groups[g];
+      double total = 0.0;
+      std::uint64_t count = 0;
+      for (std::uint64_t i = group.first_tile; i < group.last_tile; ++i) {
+        const double own = statistic[table.tiles[i]];
+        total = Quantizer::scale == segment_scale::max ? std::max(total, own) : total + own;
+        count += counts[table.tiles[i]];
+      }
+      const float scale = scale_of<Quantizer::scale>(total, count);
+      for (std::uint64_t i = group.first_place; i < group.last_place; ++i)
+        store_scale(messages, table.places[i], scale);
+    }
+    tell();
+  }
+
+  /// Encodes the mean of what the ranks sent of this rank's chunk, which is the tiles `own`.
+  /// @param refuse  is invoked first
+  template <encoding Work, class Storage, class Quantizer>
+  void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               std::span<const std::size_t> own, double* statistic, const refuse_by_scales& refuse = {}) const {
+    refuse();
+    all_of(view, {0, own.size()}, nullptr, [&](std::size_t i) {
+      average_tile<Work, Storage>(quantizer, view, wire, own[i], statistic + own[i]);
+      return true;
+    });
+  }
+
+  /// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and what the mean over its
+  /// chunk lost when it was encoded.
+  template <class Storage, class ServerStorage, class Pass, class Quantizer>
+  void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* results) const {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
+      double* const of_tile = results == nullptr ? nullptr : results + i * results_of<Pass>();
+      receive_tile<Storage>(pass, quantizer, view, wire, i, of_tile);
+      if constexpr (error_array<ServerStorage>::exists)
+        if (wire.tiles[i].owner == wire.rank) keep_server_error<ServerStorage>(quantizer, view, wire, i);
+      return true;
+    });
+  }
+
+  /// ‖x‖² and ‖x − x̂‖² of what this rank has sent: `squares` [tiles][2].
+  template <class Storage, class Pass, class Quantizer>
+  void measure(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+               tile_range tiles, double* squares) const {
+    all_of(view, tiles, nullptr, [&](std::size_t i) {
+      measure_tile<Storage>(pass, quantizer, view, wire, i, squares + 2 * i);
+      return true;
+    });
+  }
+
+ private:
+  static double sum_of(std::span<const double> values) noexcept {
+    double sum = 0.0;
+    for (const double value : values) sum += value;
+    return sum;
+  }
+
+  template <int Sums, int Maxima, class Visit>
+  static void visit_sums(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
+                         const double* of_tiles, const Visit& visit) {
+    constexpr std::size_t results = Sums + Maxima;
+    for (std::size_t segment = first; segment < last; ++segment) {
+      std::array<double, results == 0 ? 1 : results> total{};
+      for (std::size_t i = first_tile[segment]; i < first_tile[segment + 1]; ++i) {
+        for (std::size_t s = 0; s < Sums; ++s) total[s] += of_tiles[i * results + s];
+        for (std::size_t s = Sums; s < results; ++s) total[s] = std::max(total[s], of_tiles[i * results + s]);
+      }
+      visit(segment, static_cast<const double*>(total.data()));
+    }
+  }
+
+  static std::uint64_t mark_tile(const model_view& view, const tile& t, const row_mask& mask, bool zero_aware,
+                                 std::uint16_t* bits) {
+    const segment& s = view.segments[t.segment];
+    const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
+    const float* const variance = view.variance + s.state + t.first;
+    std::uint64_t counted = 0;
+    for (std::uint32_t first = 0; first < t.count; first += lanes) {
+      std::uint32_t group = 0;
+      for (std::uint32_t i = first; i < std::min(t.count, first + lanes); ++i)
+        if ((mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0) && (!zero_aware || variance[i] != 0.0F))
+          group |= 1U << (i - first);
+      bits[first / lanes] = static_cast<std::uint16_t>(group);
+      counted += count_of(group);
+    }
+    return counted;
+  }
+
+  // Calls body(i), which says whether all that it checked was finite, for all tiles.
+  template <class Body>
+  void all_of(const model_view& view, tile_range tiles, std::uint32_t* not_finite, const Body& body) const {
+    run_tiles(
+        view, tiles, not_finite,
+        [](const void* context, std::size_t i) { return (*static_cast<const Body*>(context))(i); }, &body);
+  }
+
+  // The same code for all bodies.
+  void run_tiles(const model_view& view, tile_range tiles, std::uint32_t* not_finite,
+                 bool (*body)(const void* context, std::size_t tile), const void* context) const {
+    if (view.refused != nullptr && *view.refused != 0) return;
+    std::atomic<bool> all{true};
+    constexpr std::size_t grain = 4;  // neighbours in memory, on one thread
+    pool_->for_each(tiles.first, tiles.last, grain, [&all, body, context](std::size_t i) {
+      if (!body(context, i)) all.store(false, std::memory_order_relaxed);
+    });
+    if (not_finite != nullptr && !all.load(std::memory_order_relaxed)) *not_finite = 1;
+  }
+
+  std::unique_ptr<thread_pool> pool_;
+};
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

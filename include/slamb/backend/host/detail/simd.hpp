@@ -1,0 +1,227 @@
+// Sixteen floats that behave as one: explicit vectors on every compiler flag, and the same lanes on every processor.
+//
+// The number of lanes is fixed, whatever the width of the registers, so that sums are taken in the same order and give
+// the same bits with SSE2, AVX2 and AVX-512. The types live in a namespace named after the instruction set: translation
+// units compiled for different ones can be linked into one program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "slamb/backend/host/detail/native_simd.hpp"
+#include "slamb/core/config.hpp"
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+/// True or false in each lane.
+struct lane_mask {
+  native::ints part[native::parts];
+};
+
+/// Sixteen floats. All operators work lane by lane.
+struct floats {
+  native::floats part[native::parts];
+
+  floats() = default;
+  SLAMB_ALWAYS_INLINE floats(float value) {  // NOLINT(google-explicit-constructor): 2.0F * x is what formulas look like
+    part[0] = value - native::floats{};      // keeps the sign of -0.0F, which a sum would not
+    for (int i = 1; i < native::parts; ++i) part[i] = part[0];
+  }
+
+  static SLAMB_ALWAYS_INLINE floats load(const float* from) {
+    floats x;
+    native::load_parts(x.part, from);
+    return x;
+  }
+  SLAMB_ALWAYS_INLINE void store(float* to) const { native::store_parts(part, to); }
+
+  /// The first `count` floats, and 0 in the other lanes.
+  static SLAMB_ALWAYS_INLINE floats load(const float* from, int count) {
+    alignas(SLAMB_SIMD_BYTES) float all[lanes] = {};
+    for (int i = 0; i < count; ++i) all[i] = from[i];
+    return load(all);
+  }
+  SLAMB_ALWAYS_INLINE void store(float* to, int count) const {
+    alignas(SLAMB_SIMD_BYTES) float all[lanes];
+    store(all);
+    for (int i = 0; i < count; ++i) to[i] = all[i];
+  }
+};
+
+namespace detail {
+
+// f of each register of the arguments, without a loop, so that every optimisation level keeps them in registers.
+template <class Result, class F, class... Arguments>
+SLAMB_ALWAYS_INLINE Result lanewise(F f, const Arguments&... a) {
+  Result r;
+  r.part[0] = f(a.part[0]...);
+  if constexpr (native::parts > 1) r.part[1] = f(a.part[1]...);
+  if constexpr (native::parts > 2) {
+    r.part[2] = f(a.part[2]...);
+    r.part[3] = f(a.part[3]...);
+  }
+  return r;
+}
+
+struct plus {
+  template <class T>
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct minus {
+  template <class T>
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const {
+    return a - b;
+  }
+};
+// Rounded before it is used, so that the bits are the same whatever the compiler can fuse.
+struct times {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
+    native::floats product = a * b;
+    SLAMB_ROUND(product);
+    return product;
+  }
+};
+struct over {
+  template <class T>
+  SLAMB_ALWAYS_INLINE T operator()(T a, T b) const {
+    return a / b;
+  }
+};
+struct less {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::floats a, native::floats b) const { return a < b; }
+};
+struct conjunction {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::ints a, native::ints b) const { return a & b; }
+};
+struct inverse {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::ints a) const { return ~a; }
+};
+struct chosen {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::ints mask, native::floats yes, native::floats no) const {
+    return native::select(mask, yes, no);
+  }
+};
+struct rooted {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::floats x) const { return native::square_root(x); }
+};
+
+}  // namespace detail
+
+SLAMB_ALWAYS_INLINE floats operator+(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::plus{}, a, b);
+}
+SLAMB_ALWAYS_INLINE floats operator-(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::minus{}, a, b);
+}
+SLAMB_ALWAYS_INLINE floats operator*(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::times{}, a, b);
+}
+SLAMB_ALWAYS_INLINE floats operator/(const floats& a, const floats& b) {
+  return detail::lanewise<floats>(detail::over{}, a, b);
+}
+SLAMB_ALWAYS_INLINE floats operator-(const floats& a) { return floats(-0.0F) - a; }
+SLAMB_ALWAYS_INLINE lane_mask operator<(const floats& a, const floats& b) {
+  return detail::lanewise<lane_mask>(detail::less{}, a, b);
+}
+SLAMB_ALWAYS_INLINE lane_mask operator&(const lane_mask& a, const lane_mask& b) {
+  return detail::lanewise<lane_mask>(detail::conjunction{}, a, b);
+}
+SLAMB_ALWAYS_INLINE lane_mask operator~(const lane_mask& a) {
+  return detail::lanewise<lane_mask>(detail::inverse{}, a);
+}
+
+// Found by argument-dependent lookup from the element functions.
+SLAMB_ALWAYS_INLINE floats select(const lane_mask& mask, const floats& yes, const floats& no) {
+  return detail::lanewise<floats>(detail::chosen{}, mask, yes, no);
+}
+SLAMB_ALWAYS_INLINE floats square_root(const floats& x) { return detail::lanewise<floats>(detail::rooted{}, x); }
+SLAMB_ALWAYS_INLINE floats minimum(const floats& a, const floats& b) { return select(b < a, b, a); }
+SLAMB_ALWAYS_INLINE floats maximum(const floats& a, const floats& b) { return select(a < b, b, a); }
+
+namespace detail {
+
+inline constexpr std::int32_t bit_of_lane[lanes] = {1 << 0,  1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
+                                                    1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
+                                                    1 << 12, 1 << 13, 1 << 14, 1 << 15};
+
+template <int Part>
+SLAMB_ALWAYS_INLINE native::ints mask_part(std::uint32_t bits) {
+  native::ints bit;
+  std::memcpy(&bit, bit_of_lane + Part * native::width, sizeof(bit));
+  const native::ints all = native::ints{} + static_cast<std::int32_t>(bits);
+  return (all & bit) != 0;
+}
+
+}  // namespace detail
+
+/// The mask of all lanes.
+SLAMB_ALWAYS_INLINE lane_mask all_of_lanes() {
+  lane_mask mask;
+  for (int i = 0; i < native::parts; ++i) mask.part[i] = ~native::ints{};
+  return mask;
+}
+
+/// The mask of the lanes whose bit in `bits` is set (lane i: bit i).
+SLAMB_ALWAYS_INLINE lane_mask mask_of(std::uint32_t bits) {
+  lane_mask mask;
+  mask.part[0] = detail::mask_part<0>(bits);
+  if constexpr (native::parts > 1) mask.part[1] = detail::mask_part<1>(bits);
+  if constexpr (native::parts > 2) {
+    mask.part[2] = detail::mask_part<2>(bits);
+    mask.part[3] = detail::mask_part<3>(bits);
+  }
+  return mask;
+}
+
+/// The sum of squares in double precision, in eight lanes: lane i takes what lanes i and i + 8 of the floats add up to, so
+/// that each sixteen floats lengthen the chain of dependent additions by one. The lanes are added in a fixed order at the end.
+struct double_sum {
+  static constexpr int sums = 8;
+  static constexpr int width = native::width / 2;  // doubles in a register
+  native::doubles part[sums / width] = {};
+
+  SLAMB_ALWAYS_INLINE void add_square(const floats& x) { add_terms<squared>(x); }
+  /// Adds the elements themselves, to the same lanes.
+  SLAMB_ALWAYS_INLINE void add(const floats& x) { add_terms<itself>(x); }
+
+  double total() const {
+    double lane[sums];
+    std::memcpy(lane, part, sizeof(lane));
+    for (int half = sums / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+    return lane[0];
+  }
+
+ private:
+  // The square of a float is exact in double precision: fused with a sum or not, it gives the same bits.
+  struct squared {
+    static SLAMB_ALWAYS_INLINE native::doubles term(native::doubles x) { return x * x; }
+  };
+  struct itself {
+    static SLAMB_ALWAYS_INLINE native::doubles term(native::doubles x) { return x; }
+  };
+
+  template <class Of>
+  SLAMB_ALWAYS_INLINE void add_terms(const floats& x) {
+    if constexpr (native::parts == 1) {
+      part[0] += Of::term(native::widen_low(x.part[0])) + Of::term(native::widen_high(x.part[0]));
+    } else {
+      add_pair<Of, 0>(x);
+      if constexpr (native::parts > 2) add_pair<Of, 1>(x);
+    }
+  }
+  template <class Of, int First>
+  SLAMB_ALWAYS_INLINE void add_pair(const floats& x) {
+    const native::floats& a = x.part[First];
+    const native::floats& b = x.part[First + native::parts / 2];
+    part[2 * First] += Of::term(native::widen_low(a)) + Of::term(native::widen_low(b));
+    part[2 * First + 1] += Of::term(native::widen_high(a)) + Of::term(native::widen_high(b));
+  }
+};
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

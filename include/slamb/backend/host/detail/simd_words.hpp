@@ -1,0 +1,166 @@
+// Sixteen unsigned integers of 32 bits that behave as one: what goes with `floats` as std::uint32_t with float.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/backend/host/detail/simd.hpp"
+#include "slamb/core/config.hpp"
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+namespace native {
+
+typedef std::uint32_t words __attribute__((vector_size(SLAMB_SIMD_BYTES)));
+
+// SSE2 shifts all lanes by one count only; elsewhere the compiler finds the instruction.
+SLAMB_ALWAYS_INLINE words shifted_left(words x, int count) {
+#if defined(__SSE2__) && !defined(__AVX2__)
+  return reinterpret_cast<words>(_mm_slli_epi32(reinterpret_cast<__m128i>(x), count));
+#else
+  return x << (words{} + static_cast<std::uint32_t>(count));
+#endif
+}
+
+SLAMB_ALWAYS_INLINE words shifted_right(words x, int count) {
+#if defined(__SSE2__) && !defined(__AVX2__)
+  return reinterpret_cast<words>(_mm_srli_epi32(reinterpret_cast<__m128i>(x), count));
+#else
+  return x >> (words{} + static_cast<std::uint32_t>(count));
+#endif
+}
+
+SLAMB_ALWAYS_INLINE words truncated(floats x) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<words>(_mm512_maskz_cvttps_epi32(0xFFFF, reinterpret_cast<__m512>(x)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<words>(_mm256_cvttps_epi32(reinterpret_cast<__m256>(x)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<words>(_mm_cvttps_epi32(reinterpret_cast<__m128>(x)));
+#else
+  words result{};
+  for (int i = 0; i < width; ++i) result[i] = static_cast<std::uint32_t>(static_cast<std::int32_t>(x[i]));
+  return result;
+#endif
+}
+
+SLAMB_ALWAYS_INLINE floats converted(words x) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<floats>(_mm512_maskz_cvtepi32_ps(0xFFFF, reinterpret_cast<__m512i>(x)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<floats>(_mm256_cvtepi32_ps(reinterpret_cast<__m256i>(x)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<floats>(_mm_cvtepi32_ps(reinterpret_cast<__m128i>(x)));
+#else
+  floats result{};
+  for (int i = 0; i < width; ++i) result[i] = static_cast<float>(static_cast<std::int32_t>(x[i]));
+  return result;
+#endif
+}
+
+}  // namespace native
+
+/// Sixteen unsigned integers. All operators work lane by lane, modulo 2^32.
+struct words {
+  native::words part[native::parts];
+
+  words() = default;
+  SLAMB_ALWAYS_INLINE words(std::uint32_t value) {  // NOLINT(google-explicit-constructor): as floats has
+    part[0] = native::words{} + value;
+    for (int i = 1; i < native::parts; ++i) part[i] = part[0];
+  }
+
+  static SLAMB_ALWAYS_INLINE words load(const std::uint32_t* from) {
+    words x;
+    native::load_parts(x.part, from);
+    return x;
+  }
+  SLAMB_ALWAYS_INLINE void store(std::uint32_t* to) const { native::store_parts(part, to); }
+};
+
+namespace detail {
+
+struct both {
+  SLAMB_ALWAYS_INLINE native::words operator()(native::words a, native::words b) const { return a & b; }
+};
+struct either {
+  SLAMB_ALWAYS_INLINE native::words operator()(native::words a, native::words b) const { return a | b; }
+};
+struct differing {
+  SLAMB_ALWAYS_INLINE native::words operator()(native::words a, native::words b) const { return a ^ b; }
+};
+struct word_less {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::words a, native::words b) const {
+    return reinterpret_cast<native::ints>(a < b);
+  }
+};
+struct word_equal {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::words a, native::words b) const {
+    return reinterpret_cast<native::ints>(a == b);
+  }
+};
+struct left_by {
+  int count;
+  SLAMB_ALWAYS_INLINE native::words operator()(native::words a) const { return native::shifted_left(a, count); }
+};
+struct right_by {
+  int count;
+  SLAMB_ALWAYS_INLINE native::words operator()(native::words a) const { return native::shifted_right(a, count); }
+};
+struct chosen_word {
+  SLAMB_ALWAYS_INLINE native::words operator()(native::ints mask, native::words yes, native::words no) const {
+    return (reinterpret_cast<native::words>(mask) & yes) | (~reinterpret_cast<native::words>(mask) & no);
+  }
+};
+struct reinterpreted {
+  SLAMB_ALWAYS_INLINE native::words operator()(native::floats x) const { return reinterpret_cast<native::words>(x); }
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::words x) const { return reinterpret_cast<native::floats>(x); }
+};
+struct converting {
+  SLAMB_ALWAYS_INLINE native::words operator()(native::floats x) const { return native::truncated(x); }
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::words x) const { return native::converted(x); }
+};
+
+}  // namespace detail
+
+SLAMB_ALWAYS_INLINE words operator+(const words& a, const words& b) {
+  return detail::lanewise<words>(detail::plus{}, a, b);
+}
+SLAMB_ALWAYS_INLINE words operator-(const words& a, const words& b) {
+  return detail::lanewise<words>(detail::minus{}, a, b);
+}
+SLAMB_ALWAYS_INLINE words operator&(const words& a, const words& b) {
+  return detail::lanewise<words>(detail::both{}, a, b);
+}
+SLAMB_ALWAYS_INLINE words operator|(const words& a, const words& b) {
+  return detail::lanewise<words>(detail::either{}, a, b);
+}
+SLAMB_ALWAYS_INLINE words operator^(const words& a, const words& b) {
+  return detail::lanewise<words>(detail::differing{}, a, b);
+}
+/// By 0 … 31.
+SLAMB_ALWAYS_INLINE words operator<<(const words& a, int count) {
+  return detail::lanewise<words>(detail::left_by{count}, a);
+}
+SLAMB_ALWAYS_INLINE words operator>>(const words& a, int count) {
+  return detail::lanewise<words>(detail::right_by{count}, a);
+}
+SLAMB_ALWAYS_INLINE lane_mask operator<(const words& a, const words& b) {
+  return detail::lanewise<lane_mask>(detail::word_less{}, a, b);
+}
+SLAMB_ALWAYS_INLINE lane_mask operator==(const words& a, const words& b) {
+  return detail::lanewise<lane_mask>(detail::word_equal{}, a, b);
+}
+
+// Found by argument-dependent lookup from the element functions; core/real.hpp says what they are.
+SLAMB_ALWAYS_INLINE words select(const lane_mask& mask, const words& yes, const words& no) {
+  return detail::lanewise<words>(detail::chosen_word{}, mask, yes, no);
+}
+SLAMB_ALWAYS_INLINE words as_word(const floats& x) { return detail::lanewise<words>(detail::reinterpreted{}, x); }
+SLAMB_ALWAYS_INLINE floats as_real(const words& x) { return detail::lanewise<floats>(detail::reinterpreted{}, x); }
+SLAMB_ALWAYS_INLINE words to_word(const floats& x) { return detail::lanewise<words>(detail::converting{}, x); }
+SLAMB_ALWAYS_INLINE floats to_real(const words& x) { return detail::lanewise<floats>(detail::converting{}, x); }
+SLAMB_ALWAYS_INLINE floats absolute(const floats& x) { return as_real(as_word(x) & words(0x7FFFFFFFU)); }
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

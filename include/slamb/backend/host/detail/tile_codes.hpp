@@ -1,0 +1,130 @@
+// Where a tile's codes, scales and errors lie in a compressed exchange, and which of its elements take part.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "slamb/backend/host/detail/codes.hpp"
+#include "slamb/backend/host/detail/packing.hpp"
+#include "slamb/backend/host/detail/simd_words.hpp"
+#include "slamb/backend/host/detail/storage.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+
+namespace slamb::host {
+inline namespace SLAMB_SIMD_NAMESPACE {
+
+/// How an error is stored that is not kept.
+struct no_storage {};
+
+/// An array of errors, as float or bfloat16, or none.
+template <class Storage>
+struct error_array {
+  static constexpr bool exists = true;
+  Storage* first = nullptr;
+
+  error_array(void* array, std::uint64_t offset) : first(static_cast<Storage*>(array) + offset) {}
+
+  // Count… is nothing, or the number of lanes in use.
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE floats load(std::size_t i, Count... count) const {
+    return load_floats(first + i, count...);
+  }
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE void store(const floats& x, std::size_t i, Count... count) const {
+    store_floats(x, first + i, count...);
+  }
+  // At least what x becomes when it is stored: rounded up, its square must be finite too, or it could never be sent.
+  static SLAMB_ALWAYS_INLINE floats bound(const floats& x) {
+    return std::is_same_v<Storage, float> ? x : x * floats(1.0F + 0x1p-7F);
+  }
+};
+template <>
+struct error_array<no_storage> {
+  static constexpr bool exists = false;
+  error_array(void* /*array*/, std::uint64_t /*offset*/) {}
+  static SLAMB_ALWAYS_INLINE const floats& bound(const floats& x) { return x; }
+};
+
+inline float load_scale(const std::byte* message, std::uint64_t index) {
+  float scale = 0.0F;
+  std::memcpy(&scale, message + index * sizeof(float), sizeof(float));
+  return scale;
+}
+inline void store_scale(std::byte* message, std::uint64_t index, float scale) {
+  std::memcpy(message + index * sizeof(float), &scale, sizeof(float));
+}
+
+/// The part of a message that has a tile's codes.
+template <class Quantizer, class Byte>
+struct tile_codes {
+  static constexpr int bits = Quantizer::bits_per_element;
+  static constexpr bool has_blocks = Quantizer::scale != segment_scale::none && requires(const Quantizer& q) {
+    q.block;
+  };
+
+  Byte* message;
+  Byte* codes;
+  std::uint64_t scale;
+
+  tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t)
+      : message(of_owner), codes(of_owner + wire.scale_bytes + t.code * bits / 8), scale(t.scale) {}
+
+  // The scale of elements from i on, of one block.
+  floats scale_at(const Quantizer& quantizer, std::size_t i) const {
+    if constexpr (Quantizer::scale == segment_scale::none) return floats(1.0F);
+    if constexpr (has_blocks) {
+      const auto block = static_cast<std::uint32_t>(quantizer.block);  // a power of two: a shift instead of a division
+      return floats(load_scale(message, scale + (i >> std::countr_zero(block))));
+    }
+    return floats(load_scale(message, scale));
+  }
+  SLAMB_ALWAYS_INLINE floats decode(const Quantizer& quantizer, std::size_t i, const floats& its_scale) const {
+    return quantizer.template decode<floats>(load_codes<bits>(codes + i * bits / 8), its_scale);
+  }
+  SLAMB_ALWAYS_INLINE void store(const words& code, std::size_t i) const {
+    store_codes<bits>(code, codes + i * bits / 8);
+  }
+};
+
+/// Which elements of a tile take part.
+struct tile_counted {
+  const std::uint16_t* bits = nullptr;  // null: all
+
+  tile_counted(const wire_view& wire, const wire_tile& t)
+      : bits(wire.counted == nullptr ? nullptr : wire.counted + (t.owner * wire.codes + t.code) / lanes) {}
+
+  SLAMB_ALWAYS_INLINE std::uint32_t at(std::uint32_t i, std::uint32_t count) const {
+    const std::uint32_t existing = count >= lanes ? all_lanes : (1U << count) - 1U;
+    return bits == nullptr ? existing : existing & bits[i / lanes];
+  }
+  // x, and 0 where a lane takes no part. Count… is nothing, or the number of lanes in use.
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE floats keep(const floats& x, std::uint32_t i, Count... count) const {
+    if constexpr (sizeof...(count) == 0)
+      return bits == nullptr ? x : select(mask_of(bits[i / lanes]), x, floats(0.0F));
+    else
+      return select(mask_of(at(i, static_cast<std::uint32_t>(count)...)), x, floats(0.0F));
+  }
+  std::uint64_t operator()(std::uint32_t begin, std::uint32_t end) const {
+    if (bits == nullptr) return end - begin;
+    std::uint64_t all = 0;
+    for (std::uint32_t i = begin; i < end; i += lanes) all += count_of(at(i, end - i));
+    return all;
+  }
+};
+
+/// Asks for what a loop over the array at `from` comes to soon. Processors read ahead by themselves, but stop where a page
+/// ends; several arrays make up for each other's stops, one alone needs this. What is asked for may lie beyond the array:
+/// nothing is read.
+template <class T>
+SLAMB_ALWAYS_INLINE void read_ahead(const T* from) {
+  constexpr std::ptrdiff_t distance = 8192;  // bytes: two pages
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(from) + distance);
+}
+
+}  // namespace SLAMB_SIMD_NAMESPACE
+}  // namespace slamb::host

@@ -1,0 +1,173 @@
+// How the payloads of one rank's collectives go from the memory of a GPU to MPI and back, who waits for that, and what a
+// failure on the way does. mpi_communicator.hpp beside it makes the collectives.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/communicator/mpi_communicator.hpp"
+#include "slamb/communicator/mpi_device_options.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/detail/runtime/cuda_staging.hpp"
+#include "slamb/detail/runtime/cuda_stream.hpp"
+
+namespace slamb::detail {
+
+class cuda_mpi_transfer {
+ public:
+  /// Of a payload, and the memory through which it goes; bytes.
+  struct part {
+    std::size_t offset;
+    std::size_t size;
+    std::byte* memory;
+  };
+
+  cuda_mpi_transfer(mpi_communicator host, const mpi_device_options& options)
+      : host_(std::move(host)), staging_(host_.size() == 1 ? 0 : 2 * half_of(options, host_.size())) {
+    transport_ = agreed_transport(options);
+  }
+
+  mpi_communicator& host() noexcept { return host_; }
+  const mpi_communicator& host() const noexcept { return host_; }
+  mpi_transport transport() const noexcept { return transport_; }
+
+  /// @throws what the first failure was; std::logic_error while the stream is captured
+  void require_usable(cudaStream_t stream, const char* what) {
+    handle().throw_if_unusable();
+    bool is_captured = false;
+    guarded([&] { is_captured = cuda::is_capturing(stream); });
+    if (is_captured) {
+      throw std::logic_error(
+          std::string("slamb: cuda_mpi_communicator: ") + what +
+          " cannot be captured into a graph, for messages of MPI leave from the host: call it outside "
+          "of the capture, or take an nccl_communicator");
+    }
+  }
+
+  /// What `body` throws makes the communicator fail, and its peers. MPI may write to the staging memory yet.
+  template <class Body>
+  void guarded(const Body& body) {
+    try {
+      body();
+    } catch (const std::exception& failure) {
+      staging_.keep();
+      if (!handle().has_failed()) {
+        handle().tell_peers(failure.what());
+        handle().break_off(std::current_exception());
+      }
+      throw;
+    }
+  }
+
+  /// One collective: `by_mpi` makes it where MPI takes pointers to the device's memory, and else `by_host`.
+  template <class T, class ByMpi, class ByHost>
+  void run(collective_call call, cudaStream_t stream, const ByMpi& by_mpi, const ByHost& by_host) {
+    require_usable(stream, to_text(call.kind));
+    call.family = element_family<T>();
+    call.element_size = sizeof(T);
+    guarded([&] {
+      handle().begin_parts(call);
+      if (call.count > 0 && transport_ == mpi_transport::direct) {
+        by_mpi();
+      } else if (call.count > 0) {
+        by_host();
+      }
+      handle().end_parts();
+    });
+  }
+
+  /// For each part of `size` bytes, of which the memory holds `ways`: `fetch` and `put` enqueue copies to the memory and from
+  /// it, `exchange` sends and receives in between. A part is fetched while the one before is exchanged. The stream's own order
+  /// sees to it that a half is put before it is fetched again.
+  template <class Fetch, class Exchange, class Put>
+  void in_parts(std::size_t size, int ways, cudaStream_t stream, const Fetch& fetch, const Exchange& exchange,
+                const Put& put) {
+    if (host_.size() == 1) return;
+    const std::size_t whole = staging_.half_size() / static_cast<std::size_t>(ways) / line * line;
+    const auto at = [&](std::size_t offset, int slot) {
+      return part{offset, std::min(whole, size - offset), staging_.half(slot)};
+    };
+    const auto begin = [&](std::size_t offset, int slot) {
+      fetch(at(offset, slot));
+      staging_.mark(slot, stream);  // also where nothing is fetched: what is received must not overtake what is put
+    };
+    staging_.acquire(stream);
+    begin(0, 0);
+    int slot = 0;
+    for (std::size_t offset = 0; offset < size; offset += whole, slot ^= 1) {
+      if (whole < size - offset) begin(offset + whole, slot ^ 1);
+      wait_for(slot);
+      exchange(at(offset, slot));
+      put(at(offset, slot));
+    }
+    staging_.release(stream);
+  }
+
+  /// Waits until what is on the stream is done, or a peer has failed.
+  void wait(cudaStream_t stream) {
+    staging_.mark(0, stream);
+    wait_for(0);
+  }
+
+ private:
+  static constexpr std::size_t line = mpi_communicator::line;
+
+  mpi_handle& handle() noexcept { return host_.messages_.handle(); }
+
+  /// Room for a line of both directions of every rank, as all_to_all needs, and whole lines.
+  static std::size_t half_of(const mpi_device_options& options, int ranks) {
+    return std::max(options.staging_bytes / 2, mpi_communicator::place(2 * ranks, line)) / line * line;
+  }
+
+  mpi_transport agreed_transport(const mpi_device_options& options) {
+    struct facts {
+      std::uint64_t staging_bytes;
+      std::uint64_t piece_bytes;
+      std::uint64_t message_bytes;
+      mpi_transport transport;
+      std::uint32_t has_direct;
+    };
+    const facts mine{options.staging_bytes, options.messages.piece_bytes, options.messages.message_bytes,
+                     options.transport, mpi_takes_cuda_pointers().value_or(false) ? 1U : 0U};
+    std::vector<facts> all(static_cast<std::size_t>(host_.size()));
+    host_.all_gather(std::span<const facts>(&mine, 1), std::span<facts>(all), host_stream{});
+    bool has_direct = true;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const char* const differs = all[i].transport != all[0].transport           ? "transport"
+                                  : all[i].staging_bytes != all[0].staging_bytes ? "staging_bytes"
+                                  : all[i].piece_bytes != all[0].piece_bytes     ? "messages.piece_bytes"
+                                  : all[i].message_bytes != all[0].message_bytes ? "messages.message_bytes"
+                                                                                 : nullptr;
+      if (differs != nullptr) {
+        handle().fail_with(communicator_error(std::string("slamb: mpi_device_options::") + differs + " of rank " +
+                                              std::to_string(i) + " is not that of rank 0, but it must be the same"));
+      }
+      has_direct = has_direct && all[i].has_direct != 0;
+    }
+    if (options.transport != mpi_transport::automatic) return options.transport;
+    return has_direct ? mpi_transport::direct : mpi_transport::staged;
+  }
+
+  void wait_for(int slot) {
+    if (handle().wait_until([&] { return staging_.is_ready(slot); })) return;
+    handle().fail_with(communicator_error("slamb: " + handle().here() + ": after " +
+                                          std::to_string(handle().options().timeout.count()) +
+                                          " ms what is on the stream was not done"));
+  }
+
+  mpi_communicator host_;
+  cuda::staging staging_;
+  mpi_transport transport_ = mpi_transport::staged;
+};
+
+}  // namespace slamb::detail

@@ -1,0 +1,62 @@
+// The kernel that adds up what the ranks of one process hold: cuda_thread_communicator's all_reduce_sum.
+#pragma once
+
+#include <cstddef>
+
+#include "slamb/communicator/detail/rank_sums.hpp"
+#include "slamb/communicator/detail/thread_meeting.hpp"
+#include "slamb/core/config.hpp"
+
+namespace slamb::cuda {
+
+/// Elements first … last − 1 of all ranks' buffers become their sum over ranks, in every buffer. Sums are made in rank
+/// order, those of floats in double precision and rounded once, as thread_communicator makes them: the same bits.
+///
+/// One thread reads and writes an element of all buffers, so ranks may sum different ranges of them at the same time.
+template <::slamb::detail::summable T>
+struct sum_ranks_kernel {
+  static constexpr unsigned threads = 256;
+  static constexpr std::size_t elements_a_thread = 4;
+  static constexpr std::size_t piece = threads * elements_a_thread;
+
+  T* buffers[::slamb::detail::thread_meeting::max_size] = {};  ///< [ranks] each in memory that this device can reach
+  int ranks = 0;
+  std::size_t first = 0;
+  std::size_t last = 0;
+
+  /// Pieces to launch it for.
+  std::size_t work() const noexcept { return (last - first + piece - 1) / piece; }
+
+  template <class Block>
+  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+    for (std::size_t from = first + block.index() * piece; from < last; from += block.count() * piece)
+      block.each([&](unsigned thread) {
+        for (std::size_t i = from + thread; i < from + piece && i < last; i += threads) add_up(i);
+      });
+  }
+
+ private:
+  using wide = ::slamb::detail::wide<T>;
+
+  SLAMB_HOST_DEVICE void add_up(std::size_t i) const {
+    auto sum = static_cast<wide>(buffers[0][i]);
+    for (int rank = 1; rank < ranks; ++rank)
+      sum = ::slamb::detail::wrapping_sum(sum, static_cast<wide>(buffers[rank][i]));
+    for (int rank = 0; rank < ranks; ++rank) buffers[rank][i] = static_cast<T>(sum);
+  }
+};
+
+/// The range of elements that one of `ranks` ranks sums: whole pieces, so that ranks seldom write to the same line.
+struct rank_share {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+inline rank_share share_of_rank(std::size_t elements, int rank, int ranks, std::size_t piece) noexcept {
+  const std::size_t pieces = (elements + piece - 1) / piece;
+  const std::size_t count = static_cast<std::size_t>(ranks);
+  const std::size_t each = (pieces + count - 1) / count * piece;
+  const std::size_t first = static_cast<std::size_t>(rank) * each;
+  return {first < elements ? first : elements, first + each < elements ? first + each : elements};
+}
+
+}  // namespace slamb::cuda

@@ -1,0 +1,246 @@
+// An MPI_Comm of which the first failure is final and told to the peers. mpi_messages.hpp sends and receives with it.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "slamb/communicator/detail/collective_call.hpp"
+#include "slamb/communicator/mpi_error.hpp"
+#include "slamb/communicator/mpi_options.hpp"
+#include "slamb/core/error.hpp"
+
+namespace slamb::detail {
+
+class mpi_handle {
+ public:
+  /// Of the messages that tell failures, above all tags of other messages. Every MPI has tags up to 32767.
+  static constexpr int failure_tag = 32'000;
+
+  /// A handle to a copy of `comm`, which all its ranks make, or to `comm` itself.
+  mpi_handle(MPI_Comm comm, bool owned, mpi_options options)
+      : options_(validated(options)), owned_(owned), exceptions_(std::uncaught_exceptions()) {
+    require_mpi();
+    require_intracommunicator(comm);
+    if (owned) {
+      copy(comm);
+    } else {
+      require_errors_returned(comm);
+      comm_ = comm;
+    }
+    require_success(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    require_success(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+  }
+
+  mpi_handle(mpi_handle&& other) noexcept : options_(other.options_) { swap(other); }
+  mpi_handle& operator=(mpi_handle other) noexcept { return swap(other), *this; }  // which releases what was held
+
+  /// A communicator that has failed is not freed, for messages of its may be under way; and one that goes because of an
+  /// exception has failed, so that its peers do not wait for this rank.
+  ~mpi_handle() {
+    if (comm_ == MPI_COMM_NULL || failure_) return;
+    int finalized = 0;
+    if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;
+    if (std::uncaught_exceptions() > exceptions_) {
+      failed_handles() = true;
+      try {
+        tell_peers("it was left by an exception");
+      } catch (const std::exception&) {  // no memory for the words: peers find out by their timeouts
+        return;
+      }
+    } else if (owned_) {
+      static_cast<void>(MPI_Comm_free(&comm_));
+    }
+  }
+
+  MPI_Comm get() const noexcept { return comm_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  const mpi_options& options() const noexcept { return options_; }
+  bool has_failed() const noexcept { return failure_ != nullptr; }
+  std::string place() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(size_); }
+
+  /// Whether a communicator of this process has failed: MPI_Finalize may hang then.
+  static bool any_has_failed() noexcept { return failed_handles().load(); }
+
+  void throw_if_unusable() const {
+    if (failure_) std::rethrow_exception(failure_);
+    if (comm_ == MPI_COMM_NULL) throw communicator_error("slamb: a call of an mpi_communicator that was moved from");
+  }
+
+  /// What errors name from now on, and their number among the calls of this rank.
+  void begin(const collective_call& call) {
+    throw_if_unusable();
+    if (!is_callable_here())
+      throw std::logic_error("slamb: " + here() +
+                             " was called from another thread than the one that has started MPI, " +
+                             "for which alone it was started; ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+    if (!has_parts_) {
+      call_ = call;
+      is_in_call_ = true;
+      ++calls_;
+    }
+    look_for_failed_peers();
+  }
+  void end() noexcept { is_in_call_ = has_parts_; }
+  const collective_call& call() const noexcept { return call_; }
+  std::uint64_t calls() const noexcept { return calls_; }
+
+  /// Until `end_parts`, calls are parts of this one: errors name it, and by its number they meet no part of another.
+  void begin_parts(const collective_call& call) {
+    begin(call);
+    has_parts_ = true;
+  }
+  void end_parts() noexcept {
+    has_parts_ = false;
+    end();
+  }
+
+  /// "mpi_communicator of rank 1 of 4: all_reduce_sum of 100 float32".
+  std::string here() const { return "mpi_communicator of " + place() + (is_in_call_ ? ": " + to_text(call_) : ""); }
+
+  /// Looks until `done()`, up to the timeout; whether it was. A rank that was itself stopped looks again at the end.
+  template <class Done>
+  bool wait_until(const Done& done) {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::uint64_t polls = 1; !done(); ++polls) {
+      if (comm_ != MPI_COMM_NULL && polls % polls_between_looks == 0) look_for_failed_peers();
+      const auto waited = std::chrono::steady_clock::now() - start;
+      if (waited >= options_.timeout) return done() || done();
+      if (waited < time_before_sleep || options_.poll_interval.count() == 0) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(options_.poll_interval);
+      }
+    }
+    return true;
+  }
+
+  /// Fails if a peer has said that it has failed.
+  void look_for_failed_peers() {
+    int found = 0;
+    MPI_Status status;
+    require_success(MPI_Iprobe(MPI_ANY_SOURCE, failure_tag, comm_, &found, &status), "MPI_Iprobe");
+    if (found == 0) return;
+    break_off(communicator_error("slamb: " + here() + ": rank " + std::to_string(status.MPI_SOURCE) +
+                                 " has failed: " + reason_of(status)));
+    std::rethrow_exception(failure_);
+  }
+
+  void require_success(int code, const char* call) {
+    if (code != MPI_SUCCESS) fail_with(mpi_error(code, call, here()));
+  }
+
+  template <class Error>
+  [[noreturn]] void fail_with(const Error& error) {
+    tell_peers(error.what());
+    break_off(error);
+    std::rethrow_exception(failure_);
+  }
+
+  /// From now on every call throws `error`.
+  template <class Error>
+  void break_off(const Error& error) {
+    break_off(std::make_exception_ptr(error));
+  }
+  void break_off(std::exception_ptr error) noexcept {
+    failure_ = std::move(error);
+    failed_handles() = true;
+  }
+
+  /// Lets the peers fail too, as far as they can be reached.
+  void tell_peers(const std::string& reason) {
+    if (comm_ == MPI_COMM_NULL) return;
+    const auto* const text = new std::string(reason);  // kept, for MPI may read it for as long as it runs
+    for (int peer = 0; peer < size_; ++peer) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (peer != rank_ && MPI_Isend(text->data(), static_cast<int>(text->size()), MPI_BYTE, peer, failure_tag, comm_,
+                                     &request) == MPI_SUCCESS)
+        static_cast<void>(MPI_Request_free(&request));
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t polls_between_looks = 16;
+  static constexpr std::chrono::microseconds time_before_sleep{200};
+  static constexpr int reason_polls = 2000;  // of half a millisecond
+
+  static std::atomic<bool>& failed_handles() noexcept {
+    static std::atomic<bool> any{false};
+    return any;
+  }
+
+  void copy(MPI_Comm comm) {
+    static_cast<void>(MPI_Comm_rank(comm, &rank_));  // for messages
+    static_cast<void>(MPI_Comm_size(comm, &size_));
+    auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Comm_idup(comm, made.get(), &request);
+    if (code != MPI_SUCCESS) throw mpi_error(code, "MPI_Comm_idup", here());
+    int done = 0;
+    const bool ended = wait_until([&] {
+      code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      return code != MPI_SUCCESS || done != 0;
+    });
+    if (code != MPI_SUCCESS) throw mpi_error(code, "MPI_Test", here());
+    if (!ended) {
+      static_cast<void>(made.release());  // MPI may write to it yet
+      failed_handles() = true;
+      throw communicator_error("slamb: " + here() + ": not all ranks came to make it within " +
+                               std::to_string(options_.timeout.count()) + " ms");
+    }
+    comm_ = *made;
+    require_success(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+
+  /// What a peer says of its failure. It may have sent the beginning of that alone, and be gone.
+  std::string reason_of(const MPI_Status& found) {
+    int length = 0;
+    if (MPI_Get_count(&found, MPI_BYTE, &length) != MPI_SUCCESS || length <= 0) return "it gave no reason";
+    auto text = std::make_unique<std::string>(static_cast<std::size_t>(length), '\0');
+    MPI_Request request = MPI_REQUEST_NULL;
+    int done = 0;
+    if (MPI_Irecv(text->data(), length, MPI_BYTE, found.MPI_SOURCE, failure_tag, comm_, &request) != MPI_SUCCESS)
+      return "its reason could not be received";
+    for (int polls = 0; polls < reason_polls; ++polls) {
+      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0) break;
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+    if (done != 0) return *text;
+    static_cast<void>(text.release());  // MPI may write to it yet
+    return "its reason did not arrive";
+  }
+
+  auto members() noexcept {
+    return std::tie(options_, owned_, exceptions_, comm_, rank_, size_, call_, is_in_call_, calls_, has_parts_,
+                    failure_);
+  }
+  void swap(mpi_handle& other) noexcept {
+    auto theirs = other.members();
+    members().swap(theirs);
+  }
+
+  mpi_options options_;
+  bool owned_ = false;
+  int exceptions_ = 0;  // under way when it was made
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  collective_call call_{};
+  bool is_in_call_ = false;
+  std::uint64_t calls_ = 0;
+  bool has_parts_ = false;
+  std::exception_ptr failure_;  // of the first failure
+};
+
+}  // namespace slamb::detail

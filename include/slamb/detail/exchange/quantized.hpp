@@ -1,0 +1,271 @@
+// The compressed exchange in two phases: each rank sends its signal in few bits, averages its chunk of all signals, and
+// sends the mean in as few: docs/algorithms/one_bit_exchange.md. Two collectives, however many tensors there are.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/detail/exchange/norms.hpp"
+#include "slamb/detail/exchange/two_phase.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+
+namespace slamb {
+
+/// One bit for each code of all messages, if any element is left out; and how many take part in each tile.
+class counted_elements {
+ public:
+  template <class Base>
+  void plan(Base& base, const wire_layout& wire, bool zero_aware) {
+    exists_ = zero_aware;
+    std::size_t rows = 0;
+    for (const segment& s : std::as_const(base.tensors).segments()) rows += s.rows.size();
+    exists_ = exists_ || rows > 0;
+    zero_aware_ = zero_aware;
+    counts_ = base.memory.template plan<std::uint64_t>("tables", base.tensors.tiles().size());
+    if (!exists_) return;
+    bits_ = base.memory.template plan<std::uint16_t>("mask", wire.ranks() * wire.codes() / wire_layout::code_unit);
+    rows_ = base.memory.template plan<std::uint8_t>("mask", rows);
+    masks_ = base.memory.template plan<row_mask>("mask", base.tensors.segments().size());
+  }
+
+  /// Copies the row masks to the backend's memory.
+  template <class Base>
+  void upload(Base& base) const {
+    if (!exists_) return;
+    std::vector<row_mask> masks;
+    std::size_t first = 0;
+    for (const segment& s : std::as_const(base.tensors).segments()) {
+      const std::span<std::uint8_t> to = base.memory.view(rows_).subspan(first, s.rows.size());
+      base.executor.upload(s.rows, to);
+      masks.push_back({to.data(), to.size()});
+      first += to.size();
+    }
+    base.executor.upload(std::span<const row_mask>(masks), base.memory.view(masks_));
+  }
+
+  /// Finds them anew; where that depends on it, by the variance as it now is.
+  template <class Base>
+  void find(Base& base, const wire_view& wire) const {
+    base.executor.mark_counted(base.view(), wire, base.all_tiles(), base.memory.view(masks_).data(), zero_aware_,
+                               exists_ ? base.memory.view(bits_).data() : nullptr, base.memory.view(counts_).data());
+  }
+
+  /// For wire_view::counted.
+  template <class Base>
+  const std::uint16_t* bits(const Base& base) const noexcept {
+    return exists_ ? base.memory.view(bits_).data() : nullptr;
+  }
+  /// [tiles] how many elements take part, in the backend's memory.
+  template <class Base>
+  const std::uint64_t* counts(const Base& base) const noexcept {
+    return base.memory.view(counts_).data();
+  }
+
+ private:
+  bool exists_ = false;
+  bool zero_aware_ = false;
+  region<std::uint16_t> bits_;
+  region<std::uint8_t> rows_;
+  region<row_mask> masks_;
+  region<std::uint64_t> counts_;
+};
+
+/// What an ErrorFeedback keeps its errors in: float unless it says otherwise.
+template <error_feedback Feedback>
+struct error_storage {
+  using type = float;
+};
+template <error_feedback Feedback>
+requires requires { typename Feedback::storage_type; }
+struct error_storage<Feedback> {
+  using type = typename Feedback::storage_type;
+};
+
+/// The exchange of the mean of the ranks' signals by any quantizer, with the errors that `ErrorFeedback` keeps.
+///
+/// `send` does both phases and changes nothing that lasts; `receive` then runs the pass with the mean and keeps the errors.
+/// With one rank the exchange is the identity.
+///
+/// *Wire*: 2 `wire_layout::all_message_bytes()`, and the tensors that are not compressed as floats.
+template <quantizer Quantizer, error_feedback ErrorFeedback, class Base>
+class quantized_exchange {
+  static_assert(
+      !ErrorFeedback::keeps_unsent,
+      "slamb: a quantizer sends every element, and what that loses is kept nowhere by an ErrorFeedback that says "
+      "keeps_unsent; take two_sided, residual or no_error_feedback");
+
+  using storage = typename error_storage<ErrorFeedback>::type;
+  using no_storage = typename Base::executor_type::no_error_storage;
+  using worker_storage = std::conditional_t<bool(ErrorFeedback::worker_state), storage, no_storage>;
+  using server_storage = std::conditional_t<bool(ErrorFeedback::server_state), storage, no_storage>;
+
+ public:
+  /// @param alone_too  encodes and decodes also with one rank
+  quantized_exchange(const Quantizer& quantizer, bool alone_too) : codes_(quantizer), alone_too_(alone_too) {}
+
+  /// Whether anything is encoded.
+  bool is_active(const Base& base) const noexcept { return base.ranks.size() > 1 || alone_too_; }
+
+  /// Lays out the messages for the tensors, cuts their tiles to fit, and plans what lasts. Before sums are planned.
+  void plan(Base& base) {
+    if (!is_active(base)) return;
+    std::vector<wire_tensor> tensors;
+    for (const segment& s : std::as_const(base.tensors).segments()) tensors.push_back({s.size, !s.dense});
+    codes_.lay_out(tensors, base.ranks.size(), base.ranks.rank());
+    is_laid_out_ = true;
+    base.tensors.make_tiles(codes_.wire().pieces());
+    codes_.tables().plan(base);
+    if constexpr (bool(ErrorFeedback::worker_state))
+      worker_error_ = base.memory.template plan<storage>("worker error", base.tensors.state_elements());
+    if constexpr (bool(ErrorFeedback::server_state))
+      server_error_ = base.memory.template plan<storage>("server error", codes_.wire().codes());
+    counted_.plan(base, codes_.wire(), is_zero_aware());
+    measured_.reserve(base.tensors.groups());
+  }
+
+  /// What the exchange needs of a buffer that is free between steps.
+  std::uint64_t buffer_bytes() const noexcept { return is_laid_out_ ? codes_.buffer_bytes() : 0; }
+
+  /// Fills the tables, once the memory is there.
+  void start(Base& base) {
+    if (!is_active(base)) return;
+    codes_.tables().upload(base);
+    counted_.upload(base);
+    find_counted(base);
+  }
+
+  /// Finds the elements that take part, again if the variance has changed.
+  void find_counted(Base& base) {
+    if (is_active(base)) counted_.find(base, wire_at(base, {}));
+  }
+
+  /// What makes the buffer ready; for an executor to invoke before `send`.
+  auto starts(const Base& base, std::span<std::byte> buffer) const {
+    return codes_.starts(is_active(base) ? wire_at(base, buffer) : wire_view{}, base.record());
+  }
+
+  /// Encodes what `pass` forms of this rank's state, and exchanges it. Nothing that lasts is changed; the step is refused, on
+  /// all ranks, if the signal of any is not finite.
+  ///
+  /// @param view  the state; @param buffer  `buffer_bytes()`, left alone until all is received
+  template <class Pass>
+  void send(const Pass& pass, Base& base, const model_view& view, std::span<std::byte> buffer) {
+    if (!is_active(base)) {
+      base.executor.run(check_signal<Pass>{pass}, view, base.all_tiles(), nullptr, base.not_finite());
+      return base.executor.invoke(refuse_alone{base.record()});
+    }
+    const wire_view wire = wire_at(base, buffer);
+    codes_.send(pass, base, view, wire, counted_.counts(base), base.sums());
+    if (measures_next_ && !base.is_captured() && base.read(&base.record()->refused) == 0) {  // measuring waits anyway
+      measures_next_ = false;
+      measure(pass, base, view, wire);
+    }
+  }
+
+  /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile.
+  ///
+  /// @param results  [tiles][results_of<Pass>()], if it takes sums
+  template <class Pass>
+  void receive(const Pass& pass, Base& base, const model_view& view, std::span<std::byte> buffer, tile_range tiles,
+               double* results = nullptr) const {
+    if (is_active(base))
+      codes_.receive(pass, base.executor, view, wire_at(base, buffer), tiles, results);
+    else
+      base.executor.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
+  }
+
+  /// Forgets the errors, for a signal of another unit.
+  void clear_errors(Base& base) const {
+    visit_state(base, [&base](std::string_view, std::span<std::byte> part, state_part what) {
+      if (what == state_part::errors) base.executor.clear(part);
+    });
+  }
+
+  /// Measures the compression error of the next exchange; it costs one pass then.
+  void measure_next() noexcept { measures_next_ = true; }
+  const std::vector<compression_error>& measured() const noexcept { return measured_; }
+
+  /// ‖e‖ of what this rank failed to send, by group.
+  std::vector<double> worker_error(const Base& base) const {
+    if constexpr (bool(ErrorFeedback::worker_state))
+      if (is_active(base)) return norms_by_group(base, std::span<const storage>(base.memory.view(worker_error_)));
+    return {};
+  }
+
+  const wire_layout& wire() const noexcept { return codes_.wire(); }
+
+  /// What lasts: calls part(name, bytes, state_part) for each error buffer, and for what they are errors of.
+  void visit_state(const Base& base, const state_visitor& part) const {
+    if constexpr (bool(ErrorFeedback::worker_state))
+      part("worker error", std::as_writable_bytes(base.memory.view(worker_error_)), state_part::errors);
+    if constexpr (bool(ErrorFeedback::server_state)) {
+      std::uint64_t places = places_of_codes();
+      part("chunks of messages", bytes_of(places), state_part::fact_of_errors);
+      part("server error", std::as_writable_bytes(base.memory.view(server_error_)), state_part::errors);
+    }
+  }
+
+ private:
+  // A hash of which elements a rank's server errors belong to.
+  std::uint64_t places_of_codes() const noexcept {
+    std::uint64_t hash = detail::hash_of_nothing;
+    for (const wire_piece& piece : codes_.wire().pieces())
+      for (const std::uint64_t word :
+           {std::uint64_t{piece.segment}, piece.first, std::uint64_t{piece.owner}, piece.code})
+        hash = detail::hash_with(hash, word);
+    return hash;
+  }
+
+  bool is_zero_aware() const noexcept {
+    if constexpr (requires { codes_.quantizer().zero_aware; })
+      return codes_.quantizer().zero_aware;
+    else
+      return false;
+  }
+
+  wire_view wire_at(const Base& base, std::span<std::byte> buffer) const {
+    wire_view wire = codes_.view(base, buffer);
+    wire.counted = counted_.bits(base);
+    if constexpr (bool(ErrorFeedback::worker_state)) wire.worker_error = base.memory.view(worker_error_).data();
+    if constexpr (bool(ErrorFeedback::server_state)) wire.server_error = base.memory.view(server_error_).data();
+    return wire;
+  }
+
+  // ‖x − x̂‖ and ‖x‖ of this rank, by group.
+  template <class Pass>
+  void measure(const Pass& pass, Base& base, const model_view& view, const wire_view& wire) {
+    codes_.measure(pass, base.executor, view, wire, base.sums());
+    measured_.assign(base.tensors.groups(), {});
+    base.executor.template visit_segments<2>(base.tensors.first_tiles(), 0, base.tensors.segments().size(), base.sums(),
+                                             base.ranks.base(), [&](std::size_t i, const double* squares) {
+                                               compression_error& of_group =
+                                                   measured_[std::as_const(base.tensors).segments()[i].group];
+                                               of_group.signal += squares[0];
+                                               of_group.lost += squares[1];
+                                             });
+    for (compression_error& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.lost)};
+  }
+
+  code_exchange<Quantizer, typename Base::executor_type, worker_storage, server_storage> codes_;
+  bool alone_too_;
+  bool is_laid_out_ = false;
+  bool measures_next_ = false;
+  region<storage> worker_error_;
+  region<storage> server_error_;
+  counted_elements counted_;
+  std::vector<compression_error> measured_;  // [groups]
+};
+
+}  // namespace slamb

@@ -1,0 +1,138 @@
+// Which elements are sent at a step: what a sparsifier says of the step alone, or what a leader chooses by value.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "slamb/compressor/chain.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+
+namespace slamb {
+
+/// What a bitmap selects: bit i of the state arrays' elements. How old the rest is, the optimizer keeps.
+struct bitmap_selection {
+  using age_type = std::uint16_t;  // nothing bounds how long an element may be left out
+
+  const std::uint16_t* bits = nullptr;  ///< [state elements / 16]
+
+  SLAMB_HOST_DEVICE bool selects(coordinate c) const {
+    const std::uint64_t i = c.state + c.index;
+    return ((bits[i / 16] >> (i % 16)) & 1U) != 0;
+  }
+
+  /// Which of `count` ≤ 16 elements from c on are selected.
+  SLAMB_HOST_DEVICE std::uint32_t word(coordinate c, std::uint32_t count) const {
+    const std::uint64_t i = c.state + c.index;
+    const auto from = static_cast<std::uint32_t>(i % 16);
+    std::uint32_t all = static_cast<std::uint32_t>(bits[i / 16]) >> from;
+    if (from + count > 16) all |= static_cast<std::uint32_t>(bits[i / 16 + 1]) << (16 - from);
+    return all & ((1U << count) - 1U);
+  }
+
+  template <class Visit>
+  void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
+    for (const std::uint64_t end = c.index + count; c.index != end; ++c.index)
+      visit(c.index, std::uint64_t{1}, selects(c) ? 0U : 1U);
+  }
+
+  bool fill(coordinate c, std::uint32_t count, freshness_table /*table*/, std::uint16_t* to, float* /*none*/) const {
+    for (std::uint32_t i = 0; i < count; i += 16, c.index += 16)
+      to[i / 16] = static_cast<std::uint16_t>(word(c, std::min(count - i, 16U)));
+    return true;
+  }
+};
+static_assert(has_fill<bitmap_selection>);
+
+/// A sparsifier whose `at` can run on a device, and says so.
+template <class Sparsifier>
+concept selects_on_device = requires {
+  requires Sparsifier::selects_on_device;
+};
+
+/// Selects by the step alone.
+template <class Sparsifier, class Base>
+class selector {
+  static constexpr bool is_stored = !Base::executor_type::is_synchronous && selects_on_device<Sparsifier>;
+
+ public:
+  using selection_type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
+  /// What `select` returns: the selection, or where it is.
+  using selected_type = std::conditional_t<is_stored, stored_selection<selection_type>, selection_type>;
+
+  void plan(Base& base) {
+    if constexpr (is_stored) stored_ = base.memory.template plan<selection_type>("choice", 1);
+  }
+
+  /// What finds the selection of the step that has begun, on a device that runs behind; for an executor to invoke, before
+  /// what is selected is used.
+  auto finds(const Sparsifier& sparsifier, Base& base) const {
+    if constexpr (!is_stored)
+      return nothing_to_do{};
+    else if constexpr (requires { sparsifier.all_steps(); })
+      return storing(sparsifier.all_steps(), base);
+    else
+      return storing(sparsifier, base);
+  }
+
+  /// What is selected at the step that has begun.
+  /// @param pass  forms the values, for those that look at them
+  template <class Pass>
+  selected_type select(const Sparsifier& sparsifier, Base& base, const model_view& /*view*/,
+                       const Pass& /*pass*/) const {
+    if constexpr (requires { sparsifier.require_ready(std::uint64_t{}); })
+      sparsifier.require_ready(base.tensors.elements());
+    if constexpr (is_stored)
+      return {base.memory.view(stored_).data()};
+    else
+      return sparsifier.at(base.this_step("its compressor selects by its number on the host"));
+  }
+
+ private:
+  template <class Steps>
+  store_selection<Steps, selection_type> storing(const Steps& steps, Base& base) const {
+    return {steps, &base.record()->taken, base.memory.view(stored_).data()};
+  }
+
+  region<selection_type> stored_;
+};
+
+/// Selects by value: at step t rank (t − 1) mod N chooses by its own, and broadcasts the choice as a bitmap.
+template <chooser Sparsifier, class Base>
+class selector<Sparsifier, Base> {
+ public:
+  using selection_type = bitmap_selection;
+  using selected_type = bitmap_selection;
+
+  void plan(Base& base) {
+    bits_ = base.memory.template plan<std::uint16_t>("choice", (base.tensors.state_elements() + 15) / 16);
+  }
+
+  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Base& /*base*/) { return {}; }
+
+  template <class Pass>
+  selection_type select(const Sparsifier& sparsifier, Base& base, const model_view& view, const Pass& pass) const {
+    const std::span<std::uint16_t> bits = base.memory.view(bits_);
+    const int leader = static_cast<int>((base.this_step("ranks choose in turn by its number") - 1) %
+                                        static_cast<std::uint64_t>(base.ranks.size()));
+    if (base.ranks.rank() == leader) {
+      base.executor.clear(std::as_writable_bytes(bits));
+      // Tiles with values that are not finite choose nothing; the step will be refused by the payload.
+      base.executor.choose(pass, sparsifier, view, base.all_tiles(), bits.data());
+    }
+    if (base.ranks.size() > 1) base.ranks.broadcast(std::as_writable_bytes(bits), leader, base.executor.stream());
+    return {bits.data()};
+  }
+
+ private:
+  region<std::uint16_t> bits_;
+};
+
+}  // namespace slamb

@@ -1,0 +1,294 @@
+// The two phases of a compressed exchange, over any tiles: encode, all_to_all, average, all_gather, decode.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/questions.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
+
+namespace slamb {
+
+/// Where the codes of each tile are, which tiles are this rank's to average, and what shares a scale.
+class exchange_tables {
+ public:
+  /// Makes them, on the host; allocates only where there is more than ever before.
+  void assign(const wire_layout& wire, int rank) {
+    placed_.clear();
+    own_.clear();
+    for (const wire_piece& piece : wire.pieces())
+      for (std::uint64_t done = 0; done < piece.count; done += layout::tile_size) {
+        if (piece.owner == static_cast<std::uint32_t>(rank)) own_.push_back(placed_.size());
+        const std::uint64_t blocks = wire.scales().of == scale_groups::blocks ? done / wire.scales().block : 0;
+        placed_.push_back({piece.code + done, piece.scale + blocks, piece.owner});
+      }
+    sent_.assign_sent(wire);
+    averaged_.assign_averaged(wire, placed_, own_);
+  }
+
+  /// Plans memory for them as they are, and for all others of up to `tiles` tiles of one tensor.
+  template <class Base>
+  void plan(Base& base, std::uint64_t tiles = 0) {
+    reserve(base, placed_, placed_at_, tiles);
+    reserve(base, own_, own_at_, tiles);
+    const std::uint64_t most_scales = sent_.groups.empty() ? 0 : tiles;
+    plan(base, sent_, sent_at_, most_scales);
+    plan(base, averaged_, averaged_at_, most_scales);
+  }
+
+  /// Copies them to the backend's memory.
+  template <class Base>
+  void upload(Base& base) const {
+    copy(base, placed_, placed_at_);
+    copy(base, own_, own_at_);
+    upload(base, sent_, sent_at_);
+    upload(base, averaged_, averaged_at_);
+  }
+
+  /// [tiles] where the codes of each are, on the host.
+  std::span<const wire_tile> placed() const noexcept { return placed_; }
+  std::size_t tiles() const noexcept { return placed_.size(); }
+
+  // In the backend's memory.
+  template <class Base>
+  const wire_tile* placed(const Base& base) const noexcept {
+    return base.memory.view(placed_at_).data();
+  }
+  template <class Base>
+  std::span<const std::size_t> own(const Base& base) const noexcept {
+    return base.memory.view(own_at_).first(own_.size());
+  }
+  template <class Base>
+  scale_table sent_scales(const Base& base) const noexcept {
+    return table(base, sent_, sent_at_);
+  }
+  template <class Base>
+  scale_table averaged_scales(const Base& base) const noexcept {
+    return table(base, averaged_, averaged_at_);
+  }
+
+ private:
+  struct scale_regions {
+    region<scale_group> groups;
+    region<std::uint64_t> tiles;
+    region<std::uint64_t> places;
+  };
+
+  template <class Base, class T>
+  static void reserve(Base& base, std::vector<T>& list, region<T>& at, std::uint64_t count) {
+    const std::size_t most = std::max<std::size_t>(list.size(), count);
+    list.reserve(most);
+    at = base.memory.template plan<T>("tables", most);
+  }
+  template <class Base>
+  static void plan(Base& base, scale_lists& lists, scale_regions& at, std::uint64_t most) {
+    reserve(base, lists.groups, at.groups, most);
+    reserve(base, lists.tiles, at.tiles, most);
+    reserve(base, lists.places, at.places, most);
+  }
+  template <class Base, class T>
+  static void copy(Base& base, const std::vector<T>& list, const region<T>& at) {
+    base.executor.upload(std::span<const T>(list), base.memory.view(at));
+  }
+  template <class Base>
+  static void upload(Base& base, const scale_lists& lists, const scale_regions& at) {
+    copy(base, lists.groups, at.groups);
+    copy(base, lists.tiles, at.tiles);
+    copy(base, lists.places, at.places);
+  }
+  template <class Base>
+  static scale_table table(const Base& base, const scale_lists& lists, const scale_regions& at) noexcept {
+    return {base.memory.view(at.groups).data(), base.memory.view(at.tiles).data(), base.memory.view(at.places).data(),
+            lists.groups.size()};
+  }
+
+  std::vector<wire_tile> placed_;  // [tiles]
+  std::vector<std::size_t> own_;
+  scale_lists sent_;
+  scale_lists averaged_;
+  region<wire_tile> placed_at_;
+  region<std::size_t> own_at_;
+  scale_regions sent_at_;
+  scale_regions averaged_at_;
+};
+
+/// One exchange of codes. It owns where things are, and none of them.
+///
+/// @tparam WorkerStorage, ServerStorage  in what the errors are kept: float, bfloat16, or the executor's no_error_storage
+template <quantizer Quantizer, class Executor, class WorkerStorage, class ServerStorage>
+class code_exchange {
+  static_assert(
+      !stochastic_quantizer<Quantizer> ||
+          requires(const Quantizer& q) {
+            { q.seed } -> detail::converts_to<std::uint64_t>;
+          },
+      "slamb: a quantizer that says is_stochastic must have a member seed, from which its draws are made");
+
+ public:
+  /// @throws std::invalid_argument if scales are shared by blocks that tiles could not be cut into
+  explicit code_exchange(const Quantizer& quantizer) : quantizer_(quantizer) {
+    if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
+      detail::require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024,
+                         "a quantizer's block", groups.block, "a power of two in [16, 1024]");
+  }
+
+  const Quantizer& quantizer() const noexcept { return quantizer_; }
+  const wire_layout& wire() const noexcept { return wire_; }
+  exchange_tables& tables() noexcept { return tables_; }
+  const exchange_tables& tables() const noexcept { return tables_; }
+
+  /// Lays out the messages; allocates only where there are more pieces than ever before.
+  void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
+    wire_.assign(tensors, ranks, scale_groups_of(quantizer_), Quantizer::bits_per_element);
+    tables_.assign(wire_, rank);
+  }
+
+  /// Of the buffer that an exchange needs: what is sent, received, averaged, the mean as floats, what is exchanged whole.
+  /// An exchange never writes the padding of messages, and sends it as it is: the buffer must have been initialised, as an
+  /// arena's memory is.
+  std::uint64_t buffer_bytes() const noexcept { return part(5); }
+
+  /// The buffers, with nothing said of tables, errors, masks and the number of the step.
+  wire_view view(std::span<std::byte> buffer, int ranks, int rank) const noexcept {
+    return {.sent = buffer.data(),
+            .received = buffer.data() + part(1),
+            .averaged = buffer.data() + part(2),
+            .whole = reinterpret_cast<float*>(buffer.data() + part(4)),
+            .mean = reinterpret_cast<float*>(buffer.data() + part(3)),
+            .codes = wire_.codes(),
+            .message_bytes = wire_.message_bytes(),
+            .scale_bytes = wire_.scale_bytes(),
+            .random_stream = static_cast<std::uint64_t>(rank),
+            .ranks = static_cast<std::uint32_t>(ranks),
+            .rank = static_cast<std::uint32_t>(rank)};
+  }
+  /// The same of one rank's optimizer, with its tables; random numbers are drawn by the number of the step.
+  template <class Base>
+  wire_view view(const Base& base, std::span<std::byte> buffer) const noexcept {
+    wire_view wire = view(buffer, base.ranks.size(), base.ranks.rank());
+    wire.tiles = tables_.placed(base);
+    wire.steps = &base.record()->taken;
+    return wire;
+  }
+
+  /// What makes the messages ready to be encoded, if there are any; for an executor to invoke before `send`. That of the mean
+  /// gets the fingerprint of the step that has begun.
+  auto starts(const wire_view& wire, const step_record* record) const {
+    return all_in_order(
+        start_messages{nullptr, wire.sent, wire_.message_bytes(), wire.sent == nullptr ? 0U : wire_.ranks()},
+        start_messages{record, wire.averaged, wire_.message_bytes(), wire.averaged == nullptr ? 0U : 1U});
+  }
+
+  /// Both phases. Nothing that lasts is changed; the step is refused, on all ranks, if the signal of any is not finite, if any
+  /// has seen earlier in the step what is not, or if ranks have parted, which the second phase tells.
+  ///
+  /// @param counts  [tiles] elements that take part; @param statistic  [tiles], for the backend's use
+  template <class Pass, class Base>
+  void send(const Pass& pass, Base& base, const model_view& model, const wire_view& wire, const std::uint64_t* counts,
+            double* statistic) const {
+    if (base.ranks.local_size() >
+        1)  // that of the mean was started before ranks of this node could know that they have parted
+      base.executor.invoke(start_messages{base.record(), wire.averaged, wire_.message_bytes(), 1});
+    encode_signal(pass, base, model, wire, counts, statistic);
+    base.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
+                          base.executor.stream());
+    const refuse_by_scales refuse{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
+    encode_mean(base, model, wire, refuse, counts, statistic);
+    if (base.is_known_to_be_refused()) return;
+    base.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
+                          base.executor.stream());
+    // Also for what a device has noted of the first phase.
+    base.executor.invoke(refuse_alone{base.record()}, refuse,
+                         compare_fingerprints{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
+                         note_received{base.record(), wire.received, wire_.message_bytes(), wire_.ranks(),
+                                       wire_.scale_bytes(), has_word_of_codes()});
+    if (base.is_known_to_be_refused()) return;
+    if (wire_.whole_elements() > 0)
+      base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());
+  }
+
+  /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile, and
+  /// only after `send`, with which the step can no longer fail.
+  template <class Pass>
+  void receive(const Pass& pass, const Executor& executor, const model_view& model, const wire_view& wire,
+               tile_range tiles, double* results) const {
+    executor.template receive<WorkerStorage, ServerStorage>(pass, quantizer_, model, wire, tiles, results);
+  }
+
+  /// ‖x‖² and ‖x − x̂‖² of what was sent: `squares` [tiles][2].
+  template <class Pass>
+  void measure(const Pass& pass, const Executor& executor, const model_view& model, const wire_view& wire,
+               double* squares) const {
+    executor.template measure<WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), squares);
+  }
+
+ private:
+  static constexpr bool needs_scale_first = shared_scales<Quantizer>::are_known_first;
+
+  tile_range all_tiles() const noexcept { return {0, tables_.tiles()}; }
+  bool has_word_of_codes() const noexcept {
+    const std::span<const wire_piece> pieces = wire_.pieces();
+    return !pieces.empty() && pieces[0].owner == 0 && pieces[0].count * Quantizer::bits_per_element >= 32;
+  }
+  std::span<std::byte> received(const wire_view& wire) const noexcept {
+    return {wire.received, wire_.all_message_bytes()};
+  }
+
+  // Where a part of the buffer begins: at a multiple of message_unit, from where the arena has put the buffer.
+  std::uint64_t part(int number) const noexcept {
+    const std::uint64_t sizes[] = {wire_.all_message_bytes(), wire_.all_message_bytes(), wire_.message_bytes(),
+                                   wire_.codes() * sizeof(float),
+                                   (wire_.whole_elements() + wire_layout::code_unit) * sizeof(float)};
+    std::uint64_t first = 0;
+    constexpr std::uint64_t unit = wire_layout::message_unit;
+    for (int i = 0; i < number; ++i) first += (sizes[i] + unit - 1) / unit * unit;
+    return first;
+  }
+
+  // α and the codes of this rank's signal: docs/algorithms/one_bit_exchange.md (2), (3)
+  template <class Pass, class Base>
+  void encode_signal(const Pass& pass, Base& base, const model_view& model, const wire_view& wire,
+                     const std::uint64_t* counts, double* statistic) const {
+    const Executor& executor = base.executor;
+    const auto run = [&](auto work) {
+      executor.template send<work(), WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), statistic,
+                                                    base.not_finite());
+    };
+    run([] { return needs_scale_first ? encoding::measure : encoding::both; });
+    executor.template finish_scales<Quantizer>(
+        tables_.sent_scales(base), statistic, counts, wire.sent, model.refused,
+        tell_by_scales{base.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
+    if constexpr (needs_scale_first) run([] { return encoding::encode; });
+  }
+
+  // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
+  template <class Base>
+  void encode_mean(Base& base, const model_view& model, const wire_view& wire, const refuse_by_scales& refuse,
+                   const std::uint64_t* counts, double* statistic) const {
+    const Executor& executor = base.executor;
+    const auto run = [&](auto work) {
+      executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(base), statistic, refuse);
+    };
+    run([] { return needs_scale_first ? encoding::measure : encoding::both; });
+    executor.template finish_scales<Quantizer>(tables_.averaged_scales(base), statistic, counts, wire.averaged,
+                                               model.refused);
+    if constexpr (needs_scale_first) run([] { return encoding::encode; });
+  }
+
+  Quantizer quantizer_;
+  wire_layout wire_;
+  exchange_tables tables_;
+};
+
+}  // namespace slamb

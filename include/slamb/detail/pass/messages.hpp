@@ -1,0 +1,221 @@
+// What messages of codes carry beside codes and scales: the news of an overflow, which is a first scale of NaN, and at their end
+// the fingerprint of what all ranks must have alike. For an executor to invoke, by one thread or, since there are as many
+// messages as ranks, by several at once.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/detail/hash.hpp"
+#include "slamb/core/real.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
+
+namespace slamb {
+
+/// The scale of `count` elements whose squares or magnitudes add up to `total`, or whose largest magnitude it is.
+template <segment_scale Scale>
+SLAMB_HOST_DEVICE float scale_of(double total, std::uint64_t count) {
+  if (count == 0) return 0.0F;
+  if constexpr (Scale == segment_scale::l2) return static_cast<float>(std::sqrt(total / static_cast<double>(count)));
+  if constexpr (Scale == segment_scale::l1) return static_cast<float>(total / static_cast<double>(count));
+  return static_cast<float>(total);
+}
+
+/// What a quantizer's scales ask of those who encode.
+template <quantizer Quantizer>
+struct shared_scales {
+  /// Tiles share scales: they are made when all tiles have been looked at.
+  static constexpr bool exist = Quantizer::scale != segment_scale::none && !requires(const Quantizer& q) { q.block; };
+  /// And codes depend on them: the scale must be known before anything is encoded.
+  static constexpr bool are_known_first = exist && !encodes_without_scale<Quantizer>;
+};
+
+/// What has one scale: some tiles, and the places where it is written.
+struct scale_group {
+  std::uint64_t first_tile = 0;  ///< in the table's tiles
+  std::uint64_t last_tile = 0;
+  std::uint64_t first_place = 0;  ///< in the table's places
+  std::uint64_t last_place = 0;
+};
+
+/// All scales of one phase. Trivially copyable; pointers are in the backend's memory space.
+struct scale_table {
+  const scale_group* groups = nullptr;
+  const std::uint64_t* tiles = nullptr;   ///< numbers of tiles, group by group
+  const std::uint64_t* places = nullptr;  ///< floats from the first message on, group by group
+  std::size_t group_count = 0;
+};
+
+/// The arrays of a scale_table, made on the host; empty where tiles share no scales.
+struct scale_lists {
+  std::vector<scale_group> groups;
+  std::vector<std::uint64_t> tiles;
+  std::vector<std::uint64_t> places;
+
+  /// Of what a rank sends, into the messages to all ranks.
+  void assign_sent(const wire_layout& wire) {
+    clear();
+    if (!has_shared_scales(wire)) return;
+    const bool fused = wire.scales().of == scale_groups::fused;
+    const std::uint64_t message = wire.message_bytes() / sizeof(float);
+    if (fused) {
+      begin();
+      for (std::uint64_t rank = 0; rank < wire.ranks(); ++rank) places.push_back(rank * message);
+    }
+    const std::span<const wire_piece> pieces = wire.pieces();
+    std::uint64_t number = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const wire_piece& piece = pieces[i];
+      const std::uint64_t last = number + (piece.count + layout::tile_size - 1) / layout::tile_size;
+      if (piece.owner != wire_piece::whole) {
+        if (!fused && (i == 0 || pieces[i - 1].segment != piece.segment)) begin();
+        for (std::uint64_t tile = number; tile < last; ++tile) tiles.push_back(tile);
+        if (!fused) places.push_back(piece.owner * message + piece.scale);
+      }
+      end();
+      number = last;
+    }
+    end();
+  }
+
+  /// Of the mean over this rank's chunk, into the message to all.
+  ///
+  /// @param placed  [all tiles] where the codes of each are
+  /// @param own     the tiles of the chunk
+  void assign_averaged(const wire_layout& wire, std::span<const wire_tile> placed, std::span<const std::size_t> own) {
+    clear();
+    if (!has_shared_scales(wire)) return;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const std::uint64_t scale = placed[own[i]].scale;
+      if (i == 0 || scale != placed[own[i - 1]].scale) {
+        begin();
+        places.push_back(scale);
+      }
+      tiles.push_back(own[i]);
+      end();
+    }
+  }
+
+ private:
+  static bool has_shared_scales(const wire_layout& wire) noexcept {
+    return wire.scales().of == scale_groups::fused || wire.scales().of == scale_groups::per_tensor;
+  }
+  void clear() noexcept {
+    groups.clear();
+    tiles.clear();
+    places.clear();
+  }
+  void begin() { groups.push_back({tiles.size(), tiles.size(), places.size(), places.size()}); }
+  void end() noexcept {
+    if (groups.empty()) return;
+    groups.back().last_tile = tiles.size();
+    groups.back().last_place = places.size();
+  }
+};
+
+/// Scale number `index` of a message.
+SLAMB_HOST_DEVICE inline float* scale_in(std::byte* message, std::uint64_t index) noexcept {
+  return reinterpret_cast<float*>(message) + index;
+}
+
+/// The fingerprint in a message, which ends with it.
+SLAMB_HOST_DEVICE inline std::uint64_t* fingerprint_in(std::byte* message, std::uint64_t message_bytes) noexcept {
+  return reinterpret_cast<std::uint64_t*>(message + message_bytes) - 1;
+}
+
+/// Sets the first scale of each message to 0, for messages in which no other is written, and the fingerprint to that of the
+/// step that has begun.
+struct start_messages {
+  const step_record* record = nullptr;  ///< null: messages have no fingerprint
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
+
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    for (std::uint64_t i = thread; i < count; i += threads) {
+      std::byte* const message = messages + i * message_bytes;
+      *scale_in(message, 0) = 0.0F;
+      if (record != nullptr) *fingerprint_in(message, message_bytes) = fingerprint_of(*record);
+    }
+  }
+};
+
+/// Sets the first scale to NaN if this rank has seen what is not finite.
+struct tell_by_scales {
+  const step_record* record = nullptr;  ///< null: nothing is told
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
+
+  SLAMB_HOST_DEVICE bool has_to_tell() const { return record != nullptr && record->not_finite != 0; }
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    if (!has_to_tell()) return;
+    for (std::uint64_t i = thread; i < count; i += threads)
+      *scale_in(messages + i * message_bytes, 0) = as_real(std::uint32_t{0x7FC00000U});
+  }
+};
+
+/// Refuses the step if the first scale is not finite in a message of any rank.
+struct refuse_by_scales {
+  step_record* record = nullptr;
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
+
+  /// Of messages `thread`, `thread` + `threads`, ….
+  SLAMB_HOST_DEVICE bool has_to_refuse(unsigned thread = 0, unsigned threads = 1) const {
+    bool found = false;  // without leaving the loop, so that a thread waits once for all that it reads
+    for (std::uint64_t i = thread; i < count; i += threads) {
+      const std::uint32_t bits = as_word(*scale_in(messages + i * message_bytes, 0));
+      found |= (bits & 0x7F800000U) == 0x7F800000U;
+    }
+    return found;
+  }
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    if (has_to_refuse(thread, threads)) record->refused = 1;
+  }
+};
+
+/// Refuses the step if the fingerprint in a message of any rank is not that of this one, or if this one's node has parted. Where the
+/// step has been refused for an overflow, all ranks know it, and nothing is taken by which they would part.
+struct compare_fingerprints {
+  step_record* record = nullptr;
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
+
+  SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
+    if (record->refused != 0 && record->parted == 0 && record->node_parted == 0) return;
+    const std::uint64_t own = fingerprint_of(*record);
+    bool differs = false;
+    for (std::uint64_t i = thread; i < count; i += threads)
+      differs |= *fingerprint_in(messages + i * message_bytes, message_bytes) != own;
+    if (differs || record->node_parted != 0) note_difference(*record);
+  }
+};
+
+/// Notes some of what all ranks have received alike: the first scales of up to four messages, and the first codes of the first.
+struct note_received {
+  step_record* record = nullptr;
+  std::byte* messages = nullptr;
+  std::uint64_t message_bytes = 0;
+  std::uint64_t count = 0;
+  std::uint64_t scale_bytes = 0;
+  bool has_word_of_codes = false;  ///< the first message has 32 bits of codes, and not of padding
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    std::uint64_t received = has_word_of_codes ? as_word(*scale_in(messages + scale_bytes, 0)) : 0;
+    for (std::uint64_t i = 0; i < 4 && i < count; ++i)
+      received = detail::hash_with(received, as_word(*scale_in(messages + i * (count - 1) / 3 * message_bytes, 0)));
+    record->received = received;
+  }
+};
+
+}  // namespace slamb

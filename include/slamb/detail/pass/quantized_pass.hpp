@@ -1,0 +1,98 @@
+// A pass around a compressed exchange: it forms the signal that this rank sends, and uses what the exchange made of it.
+//
+// Like a pass (detail/pass/pass.hpp), with these in addition:
+//
+//     static constexpr unsigned signal_reads;       // streams the signal is formed from
+//     template <class Real, class Sums>
+//     Real signal(const element<Real>& e, const auto& constants, Sums& results) const;  // results.check_finite(…)
+//
+// operator() finds the mean of the ranks' signals, as the exchange has it, in e.exchanged. The signal is formed twice, to
+// be sent and, once everything has arrived, to find this rank's error: nothing is written in between, so a step that fails
+// or is skipped leaves no trace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "slamb/core/config.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/pass.hpp"
+
+namespace slamb {
+
+/// Where the codes of one tile are.
+struct wire_tile {
+  static constexpr std::uint32_t whole = std::numeric_limits<std::uint32_t>::max();
+
+  std::uint64_t code = 0;       ///< of its first element in the owner's message; of `whole`, in the buffer of those
+  std::uint64_t scale = 0;      ///< its first scale in the owner's message
+  std::uint32_t owner = whole;  ///< the rank that averages it; `whole`: exchanged as it is
+};
+
+/// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is
+/// [scales: float][codes], padded as `wire_layout` says; messages of all ranks lie one after another.
+struct wire_view {
+  const wire_tile* tiles = nullptr;  ///< [tiles]
+  std::byte* sent = nullptr;         ///< [ranks][message] what this rank sends of its signal
+  std::byte* received = nullptr;     ///< [ranks][message] what the ranks sent of this rank's chunk; then the result
+  std::byte* averaged = nullptr;     ///< [message] the mean over this rank's chunk
+  float* whole = nullptr;            ///< signals that are exchanged as they are, end to end
+  float* mean = nullptr;             ///< [codes] the mean over this rank's chunk before it was encoded
+  void* worker_error = nullptr;      ///< [state elements] what this rank failed to send
+  void* server_error = nullptr;      ///< [codes] what this rank failed to say of its chunk
+  const std::uint16_t* counted = nullptr;  ///< [ranks][codes/16] bits of the elements that take part; null: all
+  std::uint64_t codes = 0;                 ///< of a message
+  std::uint64_t message_bytes = 0;
+  std::uint64_t scale_bytes = 0;         ///< in front of the codes, with padding
+  std::uint64_t random_stream = 0;       ///< of this rank's stochastic rounding: see `stream`
+  const std::uint64_t* steps = nullptr;  ///< t − 1, by which draws differ from step to step; null: they do not
+  std::uint32_t ranks = 1;
+  std::uint32_t rank = 0;  ///< this one
+
+  /// Which draws this step makes.
+  SLAMB_HOST_DEVICE std::uint64_t stream() const {
+    return steps == nullptr ? random_stream : ((*steps + 1) << 16U) | random_stream;
+  }
+};
+
+/// What encoding a tile does.
+enum class encoding {
+  measure,  ///< takes the statistic of the scale alone
+  encode,   ///< encodes with the scale that is there
+  both      ///< encodes and takes the statistic, or makes the scale of each block
+};
+
+/// tensor_options::rows of one tensor, in the backend's memory.
+struct row_mask {
+  const std::uint8_t* rows = nullptr;  ///< [count]; those that are not 0 take part
+  std::uint64_t count = 0;             ///< 0: all take part
+};
+
+/// A pass whose exchange is the identity: on one rank alone.
+template <class Pass>
+struct pass_with_own_signal : Pass {
+  static constexpr unsigned reads = Pass::reads | Pass::signal_reads;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& results) const {
+    e.exchanged = Pass::signal(e, constants, results);
+    Pass::operator()(e, constants, results);
+  }
+};
+
+/// Sees whether the signal is finite.
+template <class Pass>
+struct check_signal : Pass {
+  static constexpr unsigned reads = Pass::signal_reads;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 0;
+  static constexpr int maxima = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& results) const {
+    Pass::signal(e, constants, results);
+  }
+};
+
+}  // namespace slamb

@@ -1,0 +1,80 @@
+// A pass over elements of which a selection is exchanged: SLAMB's passes, for any sparsifier.
+//
+// Like a pass (detail/pass/pass.hpp), with these in addition:
+//
+//     static constexpr unsigned packs;      // streams whose selected values go to the payload planes, in this order:
+//                                           // momentum, variance, parameter
+//     static constexpr bool receives;       // e.exchanged of selected elements is read from the first payload plane
+//     static constexpr bool receives_lost;  // may be left out; e.lost of them from the second, 0 without one
+//     static constexpr bool needs_freshness;
+//     template <class Real, class Mask, class Sums>
+//     void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const auto& constants, Sums& results) const;
+//
+// A pass that packs takes its sums over the elements that are not selected: the others are summed once they have been
+// exchanged, by a pass over the payload planes.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/layout.hpp"
+
+namespace slamb {
+
+/// What a selected pass knows of an element beside its values.
+template <class Real, class Mask>
+struct selected_lanes {
+  Mask selected;   ///< exchanged at this step
+  Real freshness;  ///< β3^age
+};
+
+/// Where the payload is. Trivially copyable; pointers are in the backend's memory space.
+struct payload_view {
+  const std::uint64_t* tile_first = nullptr;  ///< [tiles + 1] the first payload element of each tile
+  float* momentum = nullptr;                  ///< [payload] the plane that is exchanged
+  float* variance = nullptr;                  ///< [payload]
+  float* parameter = nullptr;                 ///< [payload]
+  freshness_table freshness{};                ///< β3^age
+  void* age = nullptr;                        ///< [state elements] stored_age_t, for selections that know no ages
+  std::uint64_t room =
+      0;  ///< of the plane that is exchanged; a device that packs it clears what is left of it, if there is any
+};
+
+/// A selection that is made on the device, by the number of the step that is known there.
+template <class Selection>
+struct stored_selection {
+  const Selection* at;  ///< in the backend's memory
+
+  SLAMB_HOST_DEVICE const Selection& resolve() const { return *at; }
+};
+
+/// Makes it; for an executor to invoke.
+template <class Steps, class Selection>
+struct store_selection {
+  Steps steps;                 ///< the sparsifier, or what it says of all steps
+  const std::uint64_t* taken;  ///< t − 1
+  Selection* to;
+
+  SLAMB_HOST_DEVICE void operator()() const { *to = steps.at(*taken + 1); }
+};
+
+/// The selection itself.
+template <class Selection>
+SLAMB_HOST_DEVICE const Selection& resolved(const Selection& given) {
+  return given;
+}
+template <class Selection>
+SLAMB_HOST_DEVICE const Selection& resolved(const stored_selection<Selection>& given) {
+  return given.resolve();
+}
+template <class Given>
+using resolved_t = std::remove_cvref_t<decltype(resolved(std::declval<const Given&>()))>;
+
+/// The coordinate of element `index` of a tensor.
+SLAMB_HOST_DEVICE inline coordinate coordinate_of(const segment& s, std::uint32_t tensor, std::uint64_t index) {
+  return {tensor, index, s.size, s.first, s.state};
+}
+
+}  // namespace slamb

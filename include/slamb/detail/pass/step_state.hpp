@@ -1,0 +1,267 @@
+// What a step finds out as it goes: kept in the backend's memory, so that nobody waits for it.
+//
+// On a device a step is enqueued whole before any of it has run. Whether a gradient has overflowed, and which step this is
+// when earlier ones were skipped, is known there alone. So passes look at `refused` themselves, and what depends on t is
+// computed by functions that the backend's executor invokes in order with the passes.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "slamb/core/config.hpp"
+#include "slamb/core/detail/hash.hpp"
+#include "slamb/core/real.hpp"
+#include "slamb/detail/pass/element.hpp"
+
+namespace slamb {
+
+/// The run state of an optimizer, in the backend's memory.
+struct step_record {
+  std::uint64_t taken = 0;        ///< t: steps so far
+  std::uint64_t skipped = 0;      ///< steps that did not happen, for a gradient of some rank was not finite
+  std::uint64_t left_out = 0;     ///< steps taken without the gradient of this rank, which alone was not finite
+  double gradient_scale = 1.0;    ///< what this step reads as the gradient, times this, is g
+  double norm = -1.0;             ///< of g in this step, before it was clipped; negative where no pass has found it
+  double last_norm = 0.0;         ///< the same of the last step that was taken
+  std::uint32_t not_finite = 0;   ///< set by passes: this rank has seen a value in this step that is not usable
+  std::uint32_t refused = 0;      ///< this or another rank has: the step does not happen
+  std::uint32_t was_refused = 0;  ///< the last step that ended did not happen
+  std::uint32_t parted = 0;       ///< ranks have been seen to differ: no step happens until they have been compared
+  std::uint32_t parted_kept = 0;  ///< `parted` as it was when `keep_parted` was there
+  std::uint32_t node_parted =
+      0;                      ///< not 0: the ranks of this node have, which it tells the others; its number, from 1 on
+  std::uint64_t lineage = 0;  ///< a hash of all steps so far: their rates, and what was received in them
+  std::uint64_t history = 0;  ///< the same with the rates of this step
+  std::uint64_t parameters = 0;         ///< a hash of the parameters before step `parameters_before`
+  std::uint64_t parameters_before = 0;  ///< 0: of none
+  std::uint64_t of_node = 0;            ///< the same, where only the ranks of this node have equal parameters
+  std::uint64_t of_node_before = 0;
+  std::uint64_t told = 0;         ///< the fingerprint of the step in which ranks were seen to differ
+  std::uint64_t received = 0;     ///< a hash of some of what this step has received, which all ranks receive alike
+  std::uint64_t selection = 0;    ///< a hash of what a sparsifier has selected in step `selected_in`
+  std::uint64_t selected_in = 0;  ///< 0: of none
+  std::uint64_t payload = 0;      ///< a hash of all that was received in step `payload_of`
+  std::uint64_t payload_of = 0;   ///< 0: of none
+  std::uint32_t has_norm = 0;     ///< last_norm is one
+};
+
+// Functions that an executor invokes: trivially copyable, called once, by one thread. One that can be called with (thread,
+// threads) as well may instead be called by several threads, which share its work; a call without arguments does all of it.
+
+struct nothing_to_do {
+  SLAMB_HOST_DEVICE void operator()() const {}
+};
+
+/// Several, one after another.
+template <class First, class... Rest>
+struct in_order {
+  First first;
+  in_order<Rest...> rest;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    first();
+    rest();
+  }
+};
+template <class Last>
+struct in_order<Last> {
+  Last last;
+
+  SLAMB_HOST_DEVICE void operator()() const { last(); }
+};
+
+template <class Last>
+in_order<Last> all_in_order(const Last& last) {
+  return {last};
+}
+template <class First, class... Rest>
+auto all_in_order(const First& first, const Rest&... rest) {
+  return in_order<First, Rest...>{first, all_in_order(rest...)};
+}
+
+/// Begins a step, and what all ranks must have alike in it: the steps before, and their number; `store_rates` adds the rates.
+struct begin_step {
+  step_record* record;
+  double gradient_scale;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    record->gradient_scale = gradient_scale;
+    record->norm = -1.0;
+    record->not_finite = 0;
+    record->refused = record->parted;
+    record->received = 0;
+    record->history = detail::hash_with(record->lineage, record->taken);
+  }
+};
+
+/// Notes a sum over all parameters, for the fingerprint of the step that follows.
+struct note_parameters {
+  step_record* record;
+  const double* sum;
+  bool only_in_node = false;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    (only_in_node ? record->of_node : record->parameters) = detail::bits_of(*sum);
+    (only_in_node ? record->of_node_before : record->parameters_before) = record->taken + 1;
+  }
+};
+
+/// Notes a sum over all that has been received in the step that has begun, for the fingerprint of the step after it.
+struct note_payload {
+  step_record* record;
+  const double* sum;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->refused != 0) return;
+    record->payload = detail::bits_of(*sum);
+    record->payload_of = record->taken + 1;
+  }
+};
+
+/// Notes a sum over all that is not selected, for the fingerprint of the step that has begun.
+struct note_selection {
+  step_record* record;
+  const double* sum;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->parted != 0) return;  // what it was when ranks parted is still to be compared
+    record->selection = detail::bits_of(*sum);
+    record->selected_in = record->taken + 1;
+  }
+};
+
+/// Of all that ranks must have alike in the step that has begun. That of a node whose ranks have parted is another than those of
+/// other nodes.
+/// @param in_node  of all that ranks of one node must have alike
+SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record, bool in_node = false) {
+  const bool has_parameters = record.parameters_before == record.taken + 1;
+  std::uint64_t all = detail::hash_with(record.history, has_parameters ? record.parameters : 0);
+  if (record.selected_in == record.taken + 1) all = detail::hash_with(all, record.selection);
+  if (record.payload_of != 0 && record.payload_of == record.taken) all = detail::hash_with(all, record.payload);
+  if (in_node && record.of_node_before == record.taken + 1) all = detail::hash_with(all, record.of_node);
+  return record.node_parted == 0 ? all : detail::hash_with(all, record.node_parted);
+}
+
+/// Notes a word for the fingerprint of the step that follows, in place of the parameters.
+struct note_word {
+  step_record* record;
+  std::uint64_t word;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    record->parameters = word;
+    record->parameters_before = record->taken + 1;
+  }
+};
+
+/// Puts aside whether ranks have been seen to differ so far, where nothing else writes.
+struct keep_parted {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const { record->parted_kept = record->parted; }
+};
+
+/// Ranks have been seen to differ: the step does not happen, nor do those after it.
+SLAMB_HOST_DEVICE inline void note_difference(step_record& record) {
+  if (record.parted == 0) record.told = fingerprint_of(record);
+  record.refused = record.parted = 1;
+}
+
+/// Ends a step, and opens the way for passes between steps.
+struct end_step {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->refused == 0) {
+      ++record->taken;
+      record->lineage = detail::hash_with(record->history, record->received);
+      record->last_norm = record->norm;
+      record->has_norm = record->norm < 0.0 ? 0 : 1;
+    } else if (record->parted == 0) {
+      ++record->skipped;
+    }
+    record->was_refused = record->refused;
+    record->not_finite = record->refused = 0;
+  }
+};
+
+/// Ends the refusal of a step that other ranks take, for nobody told them: this rank's gradient has been left out.
+struct leave_out_alone {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->parted != 0) return;
+    if (record->refused != 0) ++record->left_out;
+    record->refused = 0;
+  }
+};
+
+/// Where no other rank has to be told: what this one has seen decides.
+struct refuse_alone {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->not_finite != 0) record->refused = 1;
+  }
+};
+
+/// The scalars of Adam's update at the step that has begun, from the settings and t.
+struct set_adam_scalars {
+  const step_record* record;
+  adam_scalars* scalars;
+  double beta1, beta2, epsilon;
+  bool corrects_bias;
+  bool corrects_epsilon;  ///< ε is added to the √v that is not corrected
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const auto t = static_cast<double>(record->taken + 1);
+    const double momentum_correction = corrects_bias ? 1.0 / (1.0 - pow(beta1, t)) : 1.0;
+    const double deviation_correction = corrects_bias ? 1.0 / sqrt(1.0 - pow(beta2, t)) : 1.0;
+    scalars->one_minus_beta1 = static_cast<float>(1.0 - beta1);
+    scalars->one_minus_beta2 = static_cast<float>(1.0 - beta2);
+    scalars->momentum_correction = static_cast<float>(momentum_correction);
+    scalars->deviation_correction = static_cast<float>(deviation_correction);
+    scalars->epsilon = static_cast<float>(corrects_epsilon ? epsilon * deviation_correction : epsilon);
+    scalars->gradient_scale = static_cast<float>(record->gradient_scale);
+  }
+};
+
+/// Between the steps that are known to have been taken and those that have been enqueued: some may have been skipped.
+class step_count {
+ public:
+  void know(std::uint64_t taken) noexcept { least_ = most_ = taken; }
+  /// One more has been enqueued, of which nothing is known.
+  void add_unknown() noexcept { ++most_; }
+  /// One more has been enqueued, and is taken.
+  void add_taken() noexcept {
+    ++least_;
+    ++most_;
+  }
+  /// From now on steps may be taken, any number of times, of which nobody tells.
+  void lose() noexcept { is_lost_ = true; }
+
+  /// t of the step that is to be taken.
+  /// @param look  says how many have been taken, and waits; called only where it is not known
+  template <class Look>
+  std::uint64_t next(const Look& look) {
+    if (is_lost_ || least_ != most_) know(look());
+    return least_ + 1;
+  }
+
+  /// Whether holds(t). Looks only where that depends on steps of which nothing is known.
+  template <class Predicate, class Look>
+  bool holds_at_next(const Predicate& holds, const Look& look) {
+    constexpr std::uint64_t most_unknown = 4096;  // predicates are asked of each
+    if (is_lost_ || most_ - least_ >= most_unknown) know(look());
+    const bool first = holds(least_ + 1);
+    for (std::uint64_t t = least_ + 2; t <= most_ + 1; ++t)
+      if (holds(t) != first) return holds(next(look));
+    return first;
+  }
+
+ private:
+  std::uint64_t least_ = 0;
+  std::uint64_t most_ = 0;
+  bool is_lost_ = false;
+};
+
+}  // namespace slamb

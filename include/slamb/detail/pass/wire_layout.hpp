@@ -1,0 +1,156 @@
+// Where the codes of a compressed exchange lie on the wire: which rank averages which elements, and in which message
+// their codes and scales stand. Arithmetic on sizes alone, so that a planner counts bytes with the code that sends them.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/layout.hpp"
+
+namespace slamb {
+
+/// Which elements share a scale: docs/algorithms/one_bit_exchange.md, "Scales".
+struct scale_groups {
+  enum kind { none, fused, per_tensor, blocks };
+
+  kind of = fused;
+  std::uint32_t block = 0;  ///< elements, of blocks
+};
+
+/// How `q` shares its scales.
+template <quantizer Q>
+constexpr scale_groups scale_groups_of(const Q& q) noexcept {
+  if constexpr (Q::scale == segment_scale::none)
+    return {scale_groups::none, 0};
+  else if constexpr (requires { q.block; })
+    return {scale_groups::blocks, static_cast<std::uint32_t>(q.block)};
+  else
+    return {q.scales == scale_sharing::fused ? scale_groups::fused : scale_groups::per_tensor, 0};
+}
+
+/// What the layout must know of a tensor.
+struct wire_tensor {
+  std::uint64_t size = 0;  ///< elements
+  bool compressed = true;  ///< false: exchanged whole, beside the codes
+};
+
+/// A piece of a tensor that one rank averages.
+struct wire_piece : tile_cut {
+  static constexpr std::uint32_t whole = std::numeric_limits<std::uint32_t>::max();
+
+  std::uint32_t owner = whole;  ///< the rank that averages it; `whole`: exchanged as it is
+  std::uint64_t code = 0;       ///< of its first element in the owner's message; of `whole`, in the buffer of those
+  std::uint64_t scale = 0;      ///< its first scale in the owner's message
+};
+
+/// The layout for `ranks` ranks. A chunk of ⌈n/(128 N)⌉·128 elements belongs to each: of the tensors laid end to end, or,
+/// with a scale for each tensor, of every tensor by itself. The last chunks may be short or empty.
+///
+/// A message is [scales: float, at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
+/// that all of it is a multiple of 128 bytes][fingerprint: 8 bytes]. All have the same size, so where the first is aligned, all
+/// are, and are copied in wide accesses.
+class wire_layout {
+ public:
+  static constexpr std::uint64_t chunk_unit = 128;    ///< elements
+  static constexpr std::uint64_t code_unit = 16;      ///< codes
+  static constexpr std::uint64_t scale_unit = 16;     ///< bytes
+  static constexpr std::uint64_t message_unit = 128;  ///< bytes
+  static constexpr std::uint64_t fingerprint_bytes = 8;
+
+  wire_layout() = default;
+
+  /// @param bits  of a code
+  wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
+    assign(tensors, ranks, scales, bits);
+  }
+
+  /// The same layout anew; allocates only where there are more pieces than ever before.
+  void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
+    ranks_ = static_cast<std::uint64_t>(ranks);
+    scales_ = scales;
+    elements_ = whole_elements_ = codes_ = 0;
+    std::uint64_t scale_count = 1;
+    pieces_.clear();
+    pieces_.reserve(scales.of == scale_groups::per_tensor ? tensors.size() : tensors.size() + ranks_);
+    ends_.assign(ranks_, {});
+    for (const wire_tensor& t : tensors) (t.compressed ? elements_ : whole_elements_) += t.size;
+    std::uint64_t before = 0, whole = 0;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto tensor = static_cast<std::uint32_t>(i);
+      if (!tensors[i].compressed) {
+        if (tensors[i].size > 0) pieces_.push_back({{tensor, 0, tensors[i].size}, wire_piece::whole, whole, 0});
+        whole += tensors[i].size;
+      } else {
+        const bool by_tensor = scales.of == scale_groups::per_tensor;
+        cut(tensor, tensors[i].size, by_tensor ? 0 : before, chunk_of(by_tensor ? tensors[i].size : elements_));
+        before += tensors[i].size;
+      }
+    }
+    for (const end& e : ends_) {
+      codes_ = std::max(codes_, e.codes);
+      scale_count = std::max(scale_count, e.scales);
+    }
+    scale_bytes_ = padded(scale_count * sizeof(float), scale_unit);
+    message_bytes_ =
+        padded(scale_bytes_ + codes_ * static_cast<std::uint64_t>(bits) / 8 + fingerprint_bytes, message_unit);
+  }
+
+  std::span<const wire_piece> pieces() const noexcept { return pieces_; }  ///< in the order of the elements
+  std::uint64_t ranks() const noexcept { return ranks_; }                  ///< N
+  scale_groups scales() const noexcept { return scales_; }
+  std::uint64_t elements() const noexcept { return elements_; }              ///< compressed
+  std::uint64_t whole_elements() const noexcept { return whole_elements_; }  ///< exchanged whole
+  std::uint64_t codes() const noexcept { return codes_; }                    ///< of a message, with padding
+  std::uint64_t scale_bytes() const noexcept { return scale_bytes_; }        ///< in front of the codes, with padding
+  std::uint64_t message_bytes() const noexcept { return message_bytes_; }    ///< with padding
+  std::uint64_t all_message_bytes() const noexcept { return ranks_ * message_bytes_; }  ///< of either phase
+
+ private:
+  struct end {
+    std::uint64_t codes = 0;
+    std::uint64_t scales = 0;
+  };
+
+  static constexpr std::uint64_t padded(std::uint64_t size, std::uint64_t unit) noexcept {
+    return (size + unit - 1) / unit * unit;
+  }
+
+  std::uint64_t chunk_of(std::uint64_t elements) const noexcept {
+    return padded(elements, chunk_unit * ranks_) / ranks_;
+  }
+
+  // Cuts a tensor that has `before` elements in front of it where chunks end.
+  void cut(std::uint32_t tensor, std::uint64_t size, std::uint64_t before, std::uint64_t chunk) {
+    for (std::uint64_t first = 0; first < size;) {
+      const std::uint64_t owner = (before + first) / chunk;
+      const std::uint64_t count = std::min(size - first, (owner + 1) * chunk - (before + first));
+      end& message = ends_[owner];
+      pieces_.push_back({{tensor, first, count}, static_cast<std::uint32_t>(owner), message.codes, 0});
+      if (scales_.of == scale_groups::per_tensor) pieces_.back().scale = message.scales++;
+      if (scales_.of == scale_groups::blocks) {
+        pieces_.back().scale = message.scales;
+        message.scales += (count + scales_.block - 1) / scales_.block;
+      }
+      message.codes += padded(count, code_unit);
+      first += count;
+    }
+  }
+
+  std::uint64_t ranks_ = 1;
+  scale_groups scales_;
+  std::vector<wire_piece> pieces_;
+  std::vector<end> ends_;  // [ranks]
+  std::uint64_t elements_ = 0;
+  std::uint64_t whole_elements_ = 0;
+  std::uint64_t codes_ = 0;
+  std::uint64_t scale_bytes_ = scale_unit;
+  std::uint64_t message_bytes_ = message_unit;
+};
+
+}  // namespace slamb

@@ -1,0 +1,54 @@
+// What runs beside the stream of an optimizer: on a GPU, a second stream. Plain C++: needs no nvcc.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/detail/runtime/cuda_event.hpp"
+#include "slamb/detail/runtime/side_stream.hpp"
+
+namespace slamb {
+
+/// On a stream of its own, which can be captured with the other into one graph.
+template <class Task>
+class side_stream<cudaStream_t, Task> {
+ public:
+  /// @throws cuda_error
+  side_stream(cudaStream_t beside, std::size_t /*most*/) : beside_(beside) {
+    check_cuda(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  side_stream(const side_stream&) = delete;
+  side_stream& operator=(const side_stream&) = delete;
+  ~side_stream() { cudaStreamDestroy(own_); }
+
+  /// Of the tasks.
+  cudaStream_t stream() const noexcept { return own_; }
+
+  /// Enqueues the task behind what both streams have been given so far.
+  /// @throws cuda_error; what the task throws
+  void start(const Task& task) {
+    reached_.record(beside_);
+    reached_.hold_back(own_);
+    is_ahead_ = true;
+    task(own_);
+  }
+
+  /// What the other stream is given from now on waits for all tasks; the caller does not.
+  /// @throws cuda_error
+  void join() {
+    if (!is_ahead_) return;
+    is_ahead_ = false;
+    reached_.record(own_);
+    reached_.hold_back(beside_);
+  }
+
+ private:
+  cuda::event reached_;
+  cudaStream_t beside_;
+  cudaStream_t own_ = nullptr;
+  bool is_ahead_ = false;
+};
+
+}  // namespace slamb

@@ -1,0 +1,66 @@
+// Host memory through which payloads go to and from a GPU, in two halves that are used in turn. Plain C++: needs no nvcc.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/detail/runtime/cuda_event.hpp"
+
+namespace slamb::cuda {
+
+/// Pinned host memory that is freed with its owner, once the copies out of it are done, and the events that say what of it is
+/// ready. Of the device that was current when it was made, as the streams must be.
+class staging {
+ public:
+  /// @throws cuda_error
+  explicit staging(std::size_t bytes) : half_(bytes / 2) {
+    if (bytes > 0) check_cuda(cudaMallocHost(&memory_, bytes), "cudaMallocHost");
+  }
+  staging(staging&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)),
+        half_(other.half_),
+        ready_(std::move(other.ready_)),
+        done_(std::move(other.done_)) {}
+  staging& operator=(staging other) noexcept {  // what was held before is released, with `other`
+    std::swap(memory_, other.memory_);
+    std::swap(half_, other.half_);
+    std::swap(ready_, other.ready_);
+    std::swap(done_, other.done_);
+    return *this;
+  }
+  ~staging() {
+    if (memory_ == nullptr) return;
+    done_.wait();
+    cudaFreeHost(memory_);
+  }
+
+  std::size_t half_size() const noexcept { return half_; }
+  std::byte* half(int slot) const noexcept {
+    return static_cast<std::byte*>(memory_) + static_cast<std::size_t>(slot) * half_;
+  }
+
+  /// Marks what `stream` has been given so far as what a slot waits for, and asks whether that is done. @throws cuda_error @{
+  void mark(int slot, cudaStream_t stream) const { ready_[static_cast<std::size_t>(slot)].record(stream); }
+  bool is_ready(int slot) const { return ready_[static_cast<std::size_t>(slot)].is_done(); }
+  /// @}
+
+  /// Between these two the memory belongs to `stream`, behind which another may have had it. @throws cuda_error @{
+  void acquire(cudaStream_t stream) const { done_.hold_back(stream); }
+  void release(cudaStream_t stream) const { done_.record(stream); }
+  /// @}
+
+  /// The memory is never freed, for somebody may write to it yet.
+  void keep() noexcept { memory_ = nullptr; }
+
+ private:
+  void* memory_ = nullptr;
+  std::size_t half_ = 0;  // bytes
+  std::array<event, 2> ready_;
+  event done_;
+};
+
+}  // namespace slamb::cuda

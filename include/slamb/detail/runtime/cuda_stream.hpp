@@ -1,0 +1,32 @@
+// Copies in the order of a stream, and whether it is captured into a graph. Plain C++: needs no nvcc.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "slamb/detail/runtime/cuda_error.hpp"
+
+namespace slamb::cuda {
+
+/// Enqueues a copy between memories of any kind; nothing where the two are one.
+/// @throws cuda_error
+inline void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  if (bytes != 0 && to != from)
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+}
+
+/// Whether `stream` is being captured into a graph.
+/// @throws cuda_error
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t answer = cudaStreamIsCapturing(stream, &status);
+  if (answer == cudaErrorStreamCaptureImplicit) {  // another stream is, and this is the legacy one, which never is
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  check_cuda(answer, "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace slamb::cuda

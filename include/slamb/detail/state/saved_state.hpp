@@ -1,0 +1,259 @@
+// Everything that an optimizer keeps from step to step, as bytes: saved whole, checked whole, and only then restored.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/detail/hash.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/detail/state/state_bytes.hpp"
+#include "slamb/detail/state/state_part.hpp"
+
+namespace slamb {
+
+/// What a state has beside what the optimizer keeps.
+struct save_options {
+  bool with_parameters =
+      false;  ///< this rank's parameters too, so that nothing else of the optimizer's is needed to go on
+};
+
+/// How a saved state is restored.
+struct restore_options {
+  /// Also takes the state of another rank or of another number of ranks. Errors then start at zero, for what other ranks had
+  /// not sent is not in it; at a rank that is given its own state as well. So say it on all ranks or on none, and give all the
+  /// same parameters. Where momenta differ between ranks, with SLAMB and in the local steps of 0/1 Adam, give every rank the
+  /// state of one, and expect what the others had kept back to be lost.
+  bool from_other_ranks = false;
+  /// Restores the parameters too, where the state has them. False: they stay as they are, for callers who restore them.
+  bool parameters = true;
+};
+
+/// Saves a state, piece by piece.
+///
+/// @param ranks        whose state this is, and by whom `executor` waits
+/// @param visit_parts  calls its argument for each part, always in the same order; bytes in the memory of `executor` or of
+///                     the host
+/// @throws what `to` throws, and `executor`
+template <class Executor>
+void save_parts(const Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks,
+                const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
+                const save_options& options = {}, const state_facts& facts = {}) {
+  detail::state_header header{.kind = kind.hash(),
+                              .rank = static_cast<std::uint64_t>(ranks.rank()),
+                              .world = static_cast<std::uint64_t>(ranks.size()),
+                              .bytes = detail::least_state_bytes,
+                              .has_parameters = options.with_parameters ? 1U : 0U};
+  const auto visit_saved = [&](const auto& part) {
+    visit_parts([&](std::string_view name, std::span<const std::byte> bytes, state_part whose) {
+      if (whose != state_part::parameters || options.with_parameters) part(name, bytes);
+    });
+  };
+  visit_saved([&header](std::string_view, std::span<const std::byte> part) {
+    header.bytes += sizeof(detail::part_header) + detail::padded(part.size());
+  });
+  detail::state_writer all(to, header.bytes);
+  const std::string text = detail::text_of_state(kind, header, facts);
+  all.add(std::as_bytes(std::span(text)));
+  all.add(bytes_of(std::as_const(header)));
+  visit_saved([&](std::string_view name, std::span<const std::byte> part) {
+    const detail::part_header its{hash_of(name), part.size()};
+    all.add(bytes_of(its));
+    all.add(part, [&](std::span<const std::byte> some, std::span<std::byte> piece) {
+      executor.download(some, piece, ranks);
+    });
+    constexpr std::array<std::byte, 8> zeros{};
+    all.add(std::span(zeros).first(static_cast<std::size_t>(detail::padded(part.size()) - part.size())));
+  });
+  all.finish();
+}
+
+/// The bytes of a state.
+template <class Executor>
+std::vector<std::byte> save_parts(const Executor& executor, const state_kind& kind,
+                                  const typename Executor::ranks_type& ranks,
+                                  const std::function<void(const state_visitor&)>& visit_parts) {
+  std::vector<std::byte> all;
+  save_parts(executor, kind, ranks, visit_parts, detail::appending_to(all));
+  return all;
+}
+
+/// Sets a part of a state to 0. It may be of the host's memory, which on a device a copy reaches, and not what clears the
+/// device's.
+template <class Executor>
+void clear_by_copies(std::span<std::byte> part, const Executor& executor) {
+  const std::vector<std::byte> zeros(std::min(part.size(), std::size_t{1} << 20U));
+  for (; !part.empty(); part = part.subspan(std::min(part.size(), zeros.size())))
+    executor.upload(std::span<const std::byte>(zeros).first(std::min(part.size(), zeros.size())), part);
+}
+
+namespace detail {
+
+/// A saved state that is checked, and restored once it is found to fit.
+class saved_state {
+ public:
+  using visit_function = std::function<void(const state_visitor&)>;
+
+  saved_state(const byte_source& from, const state_kind& kind, const restore_options& options)
+      : from_(&from), kind_(kind), options_(options) {}
+
+  /// Reads all of it, and changes nothing.
+  /// @throws std::invalid_argument that says what does not fit; what the source throws
+  void require_fits(int rank, int world, const visit_function& visit_parts) {
+    require_whole();
+    if (header_.kind != kind_.hash())
+      refuse("the state of another optimizer; it must be one of " + std::string(kind_.recipe) +
+             " with the same policies");
+    const bool is_own =
+        header_.rank == static_cast<std::uint64_t>(rank) && header_.world == static_cast<std::uint64_t>(world);
+    if (!is_own && !options_.from_other_ranks)
+      refuse("the state of rank " + std::to_string(header_.rank) + " of " + std::to_string(header_.world) +
+             ", but this is rank " + std::to_string(rank) + " of " + std::to_string(world) +
+             "; with restore_options{.from_other_ranks = true} it is taken without its errors");
+    std::uint64_t at = state_text_bytes + sizeof(header_);
+    visit_parts([&](std::string_view name, std::span<const std::byte> part, state_part whose, const state_rule& rule) {
+      if (is_saved(whose)) at = require_part(at, name, part, whose, rule);
+    });
+    if (at != end_of_parts()) refuse("a state with more in it than this optimizer has");
+  }
+
+  /// Reads all of it again and restores it.
+  /// @throws error if what is read is not what was checked, and what the source throws: a part has been restored then
+  template <class Executor>
+  void restore(Executor& executor, const visit_function& visit_parts) const {
+    state_reader all(*from_);
+    all.skip(state_text_bytes + sizeof(header_));
+    visit_parts([&](std::string_view /*name*/, std::span<std::byte> part, state_part whose) {
+      if (!is_saved(whose)) return;
+      if (is_cleared(whose)) clear_by_copies(part, executor);
+      const bool is_restored = restores(whose);
+      std::uint64_t bytes = 0;  // as the source says it: that of errors of other ranks may be another than here
+      all.next(sizeof(part_header), [&](std::span<const std::byte> its) {
+        std::memcpy(&bytes, its.data() + offsetof(part_header, bytes), sizeof(bytes));
+      });
+      if (padded(bytes) > end_of_parts() - all.at() || (is_restored && bytes != part.size())) refuse_changed();
+      all.next(padded(bytes), [&](std::span<const std::byte> some) {
+        const std::span<const std::byte> own = some.first(std::min(some.size(), part.size()));
+        if (is_restored) executor.upload(own, part.first(own.size()));
+        part = part.subspan(own.size());
+      });
+    });
+    if (all.hash() != hash_) refuse_changed();
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw std::invalid_argument("slamb: " + from_->given_as + " " + why);
+  }
+  [[noreturn]] void refuse_changed() const {
+    throw error("slamb: " + from_->given_as +
+                " a state that was changed while it was read; the optimizer holds a part of "
+                "it: load a state that stays as it is before the next step");
+  }
+
+  bool is_saved(state_part whose) const noexcept {
+    return whose != state_part::parameters || header_.has_parameters != 0;
+  }
+  bool is_cleared(state_part whose) const noexcept { return whose == state_part::errors && options_.from_other_ranks; }
+  bool restores(state_part whose) const noexcept {
+    return whose == state_part::common || (whose == state_part::errors && !options_.from_other_ranks) ||
+           (whose == state_part::parameters && options_.parameters);
+  }
+  std::uint64_t end_of_parts() const noexcept { return from_->bytes - state_hash_bytes; }
+
+  void require_whole() {
+    if (from_->bytes < least_state_bytes) refuse(std::to_string(from_->bytes) + " bytes, which are no saved state");
+    header_ = header_of(*from_);
+    if (!header_.is_of_this_format()) refuse("bytes that are not a state saved by this version");
+    if (header_.bytes != from_->bytes)
+      refuse(std::to_string(from_->bytes) + " bytes of a state of " + std::to_string(header_.bytes));
+    state_reader all(*from_);
+    all.skip(end_of_parts());
+    hash_ = all.hash();
+    if (read_from<std::uint64_t>(*from_, end_of_parts()) != hash_)
+      refuse("a state whose bytes have changed since it was saved");
+  }
+
+  // Where the next part begins.
+  std::uint64_t require_part(std::uint64_t at, std::string_view name, std::span<const std::byte> part, state_part whose,
+                             const state_rule& rule) const {
+    if (end_of_parts() - at < sizeof(part_header)) refuse("a state without the " + std::string(name));
+    const auto its = read_from<part_header>(*from_, at);
+    const std::uint64_t left = end_of_parts() - at - sizeof(its);
+    if (its.name != hash_of(name) || its.bytes > left || padded(its.bytes) > left)
+      refuse("a state in which the " + std::string(name) + " should follow and does not");
+    if (its.bytes != part.size() && !is_cleared(whose))
+      refuse("a state with " + std::to_string(its.bytes) + " bytes of " + std::string(name) +
+             ", but this optimizer has " + std::to_string(part.size()) +
+             "; tensors and policies must be those of the optimizer that was saved");
+    const bool is_compared =
+        whose == state_part::fact || (whose == state_part::fact_of_errors && !options_.from_other_ranks);
+    const bool is_ruled = rule && restores(whose);
+    if (is_compared || is_ruled) {
+      std::vector<std::byte> saved(part.size());
+      from_->read(at + sizeof(its), saved);
+      if (is_compared) require_same(name, saved, part, whose);
+      if (is_ruled) require_obeyed(rule, name, saved);
+    }
+    return at + sizeof(its) + padded(its.bytes);
+  }
+
+  void require_same(std::string_view name, std::span<const std::byte> saved, std::span<const std::byte> part,
+                    state_part whose) const {
+    if (std::ranges::equal(saved, part)) return;
+    refuse("a state of other " + std::string(name) + "; they must be those of the optimizer that was saved" +
+           (whose == state_part::fact_of_errors
+                ? "; with restore_options{.from_other_ranks = true} it is taken without its errors"
+                : ""));
+  }
+
+  // It was written wrongly, or not by an optimizer.
+  void require_obeyed(const state_rule& rule, std::string_view name, std::span<const std::byte> saved) const {
+    try {
+      rule(saved);
+    } catch (const std::invalid_argument& wrong) {
+      std::string_view why = wrong.what();
+      constexpr std::string_view begin = "slamb: ";
+      if (why.starts_with(begin)) why.remove_prefix(begin.size());
+      refuse("a state whose " + std::string(name) + " cannot be right: " + std::string(why));
+    }
+  }
+
+  const byte_source* from_;
+  state_kind kind_;
+  restore_options options_;
+  state_header header_{};
+  std::uint64_t hash_ = 0;
+};
+
+}  // namespace detail
+
+/// Restores what `save_parts` has saved; nothing is changed unless all of it fits.
+///
+/// @param is_restoring  becomes true where the first byte may change, and false at the end
+/// @param go_on         go_on() makes of what has been restored what follows from it; it is a part of restoring
+/// @throws std::invalid_argument that says what does not fit; with `is_restoring` true, error if the source's bytes have changed
+///         since they were checked; what the source, `executor` and `go_on` throw
+template <class Executor>
+void restore_parts(
+    Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks, const byte_source& from,
+    const restore_options& options, const std::function<void(const state_visitor&)>& visit_parts, bool& is_restoring,
+    const std::function<void()>& go_on = [] {}) {
+  detail::saved_state saved(from, kind, options);
+  saved.require_fits(ranks.rank(), ranks.size(), visit_parts);
+  executor.wait(ranks);  // a copy from memory that is not pinned may wait for what is on the stream
+  is_restoring = true;
+  saved.restore(executor, visit_parts);
+  go_on();
+  is_restoring = false;
+}
+
+}  // namespace slamb

@@ -1,0 +1,278 @@
+// The bytes of a saved state: where they go to, where they come from, and what stands in them. They come and go in pieces, so that
+// no copy of all of them is ever in memory unless the caller makes one.
+//
+//     text      512 bytes for people: whose state it is, of which step, how many bytes
+//     header    48 bytes: the same for the library
+//     parts     each a header of 16 bytes (a hash of its name; its bytes), its bytes, padding to a multiple of 8
+//     hash      8 bytes, of all before
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#if defined(__GNUG__)
+#include <cxxabi.h>
+#endif
+
+#include "slamb/core/config.hpp"
+#include "slamb/core/detail/hash.hpp"
+
+namespace slamb {
+
+/// Takes the bytes of a state: called with one piece after another, each of `state_piece_bytes` but for the last, which may
+/// have fewer. A piece is there for the time of the call. What it throws ends the saving.
+using byte_sink = std::function<void(std::span<const std::byte> piece)>;
+
+/// The bytes of a state in memory, in a file or elsewhere. They are read twice, once to check all of them and once to restore
+/// them: a pipe, which can be read once, must be kept in a file or in memory first.
+struct byte_source {
+  /// Copies bytes first … first + to.size() − 1, at most `state_piece_bytes`, all of which there are; or throws.
+  using read_function = std::function<void(std::uint64_t first, std::span<std::byte> to)>;
+
+  byte_source(std::uint64_t how_many, read_function from, std::string as = "load_state() was given")
+      : bytes(how_many), read(std::move(from)), given_as(std::move(as)) {}
+
+  std::uint64_t bytes;  ///< how many there are
+  read_function read;
+  std::string given_as;  ///< how messages begin
+};
+
+/// Bytes that are saved or restored at a time.
+inline constexpr std::size_t state_piece_bytes = std::size_t{4} << 20U;
+
+/// Bytes of text that a state begins with.
+inline constexpr std::size_t state_text_bytes = 512;
+
+/// Whose state it is.
+struct state_kind {
+  std::string_view recipe;    ///< for messages too
+  std::string_view policies;  ///< a name of their types
+
+  std::uint64_t hash() const noexcept { return hash_of(recipe) ^ (hash_of(policies) << 1U); }
+};
+
+/// Whose states an optimizer saves and loads.
+template <class Optimizer>
+state_kind kind_of() noexcept {
+  return {Optimizer::recipe_name, typeid(typename Optimizer::options_type).name()};
+}
+
+/// What the text of a state says beside its kind and rank.
+struct state_facts {
+  std::uint64_t step = 0;
+  std::uint64_t tensors = 0;
+  std::uint64_t elements = 0;  ///< of all tensors
+};
+
+namespace detail {
+
+/// What stands between the text and the parts. All numbers are in the byte order of the machine.
+struct state_header {
+  char magic[8] = {'s', 'l', 'a', 'm', 'b', ' ', 's', '2'};
+  std::uint64_t kind = 0;  ///< `state_kind::hash`
+  std::uint64_t rank = 0;
+  std::uint64_t world = 1;
+  std::uint64_t bytes = 0;  ///< of all of it, from the text to the hash
+  std::uint64_t has_parameters = 0;
+
+  bool is_of_this_format() const noexcept { return std::memcmp(magic, state_header{}.magic, sizeof(magic)) == 0; }
+};
+
+/// What stands in front of a part.
+struct part_header {
+  std::uint64_t name = 0;  ///< hash
+  std::uint64_t bytes = 0;
+};
+
+inline constexpr std::size_t state_hash_bytes = sizeof(std::uint64_t);
+inline constexpr std::size_t least_state_bytes = state_text_bytes + sizeof(state_header) + state_hash_bytes;
+static_assert(state_text_bytes % 8 == 0 && sizeof(state_header) % 8 == 0 && state_piece_bytes % 8 == 0);
+
+constexpr std::uint64_t padded(std::uint64_t bytes) noexcept { return (bytes + 7) / 8 * 8; }
+
+/// The same with whole words.
+inline std::uint64_t hash_with_words(std::uint64_t hash, std::span<const std::byte> bytes) noexcept {
+  for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, 8);
+    hash = hash_with(hash, word);
+  }
+  return hash;
+}
+
+/// The header in the first bytes of a state; of fewer bytes than it takes, one of no kind.
+inline state_header header_in(std::span<const std::byte> first) noexcept {
+  state_header header{.magic = {}};
+  if (first.size() >= state_text_bytes + sizeof(header))
+    std::memcpy(&header, first.data() + state_text_bytes, sizeof(header));
+  return header;
+}
+
+/// The same of a source.
+inline state_header header_of(const byte_source& from) {
+  state_header header{.magic = {}};
+  if (from.bytes >= least_state_bytes) from.read(state_text_bytes, std::as_writable_bytes(std::span(&header, 1)));
+  return header;
+}
+inline bool has_no_parameters(const byte_source& from) {
+  const state_header header = header_of(from);
+  return header.is_of_this_format() && header.has_parameters == 0;
+}
+
+/// The name of a type for people: without the mangling of the compiler, if it can be undone, and without the namespace.
+inline std::string readable_type(std::string_view name) {
+  std::string text(name);
+#if defined(__GNUG__)
+  int status = 0;
+  if (char* const plain = abi::__cxa_demangle(text.c_str(), nullptr, nullptr, &status); plain != nullptr) {
+    text = plain;
+    std::free(plain);
+  }
+#endif
+  for (std::size_t at = text.find("slamb::"); at != std::string::npos; at = text.find("slamb::", at)) text.erase(at, 7);
+  return text;
+}
+
+/// The text at the beginning of a state: lines, and blanks up to a last line break. Long names of policies are cut.
+inline std::string text_of_state(const state_kind& kind, const state_header& header, const state_facts& facts) {
+  const auto line = [](const char* name, const std::string& value) { return std::string(name) + value + '\n'; };
+  const auto number = [](std::uint64_t value) { return std::to_string(value); };
+  const std::string first = "slamb saved state, format 2\n" + line("optimizer   ", std::string(kind.recipe));
+  const std::string rest =
+      line("rank        ", number(header.rank) + " of " + number(header.world)) +
+      line("step        ", number(facts.step)) +
+      line("tensors     ", number(facts.tensors) + ", of " + number(facts.elements) + " elements") +
+      line("parameters  ", header.has_parameters != 0 ? "saved" : "not saved") +
+      line("bytes       ", number(header.bytes) + ", of which these " + number(state_text_bytes) + " are text") +
+      line("saved by    ", "slamb " + number(SLAMB_VERSION_MAJOR) + "." + number(SLAMB_VERSION_MINOR) + "." +
+                               number(SLAMB_VERSION_PATCH));
+  std::string policies = readable_type(kind.policies);
+  const std::size_t room = state_text_bytes - 1 - std::min(state_text_bytes - 1, first.size() + rest.size() + 13);
+  if (policies.size() > room) policies = policies.substr(0, room - std::min<std::size_t>(room, 3)) + "...";
+  std::string text = first + line("policies    ", policies) + rest;
+  text.resize(state_text_bytes - 1, ' ');
+  return text + '\n';
+}
+
+/// Hands bytes to a sink in pieces, and their hash behind them.
+class state_writer {
+ public:
+  /// @param bytes  of the state; the last are the hash
+  state_writer(const byte_sink& to, std::uint64_t bytes)
+      : to_(&to), piece_(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, state_piece_bytes))) {}
+
+  /// @param copy  copy(from, to) for some bytes at a time
+  template <class Copy>
+  void add(std::span<const std::byte> from, const Copy& copy) {
+    while (!from.empty()) {
+      const std::size_t count = std::min(from.size(), piece_.size() - filled_);
+      copy(from.first(count), std::span(piece_).subspan(filled_, count));
+      filled_ += count;
+      from = from.subspan(count);
+      if (filled_ == piece_.size()) flush();
+    }
+  }
+  /// Bytes of the host.
+  void add(std::span<const std::byte> from) {
+    add(from, [](std::span<const std::byte> some, std::span<std::byte> to) { std::ranges::copy(some, to.begin()); });
+  }
+
+  void finish() {
+    hash_ = hash_with_words(hash_, std::span(piece_).first(filled_));
+    std::memcpy(piece_.data() + filled_, &hash_, state_hash_bytes);  // whole words so far, and room for one more
+    (*to_)(std::span(piece_).first(filled_ + state_hash_bytes));
+  }
+
+ private:
+  void flush() {
+    hash_ = hash_with_words(hash_, piece_);
+    (*to_)(piece_);
+    filled_ = 0;
+  }
+
+  const byte_sink* to_;
+  std::vector<std::byte> piece_;
+  std::size_t filled_ = 0;
+  std::uint64_t hash_ = hash_of_nothing;
+};
+
+/// Reads a source from its beginning to its end, and hashes what it reads.
+class state_reader {
+ public:
+  explicit state_reader(const byte_source& from)
+      : from_(&from), piece_(static_cast<std::size_t>(std::min<std::uint64_t>(from.bytes, state_piece_bytes))) {}
+
+  /// use(some) for the next bytes, some at a time, whole words each but for the last.
+  template <class Use>
+  void next(std::uint64_t bytes, const Use& use) {
+    for (std::uint64_t left = bytes; left > 0;) {
+      const std::span<std::byte> some =
+          std::span(piece_).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, piece_.size())));
+      from_->read(at_, some);
+      hash_ = hash_with_words(hash_, some);
+      at_ += some.size();
+      left -= some.size();
+      use(std::span<const std::byte>(some));
+    }
+  }
+  void skip(std::uint64_t bytes) {
+    next(bytes, [](std::span<const std::byte> /*some*/) {});
+  }
+
+  std::uint64_t at() const noexcept { return at_; }
+  std::uint64_t hash() const noexcept { return hash_; }
+
+ private:
+  const byte_source* from_;
+  std::vector<std::byte> piece_;
+  std::uint64_t at_ = 0;
+  std::uint64_t hash_ = hash_of_nothing;
+};
+
+/// A value of a source.
+template <class T>
+T read_from(const byte_source& from, std::uint64_t first) {
+  T value;
+  from.read(first, std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+/// Appends to `all`, which grows once.
+inline byte_sink appending_to(std::vector<std::byte>& all) {
+  return [&all](std::span<const std::byte> piece) {
+    if (all.empty()) all.reserve(static_cast<std::size_t>(header_in(piece).bytes));
+    all.insert(all.end(), piece.begin(), piece.end());
+  };
+}
+
+}  // namespace detail
+
+/// Bytes in memory, which must stay there as long as they are read.
+inline byte_source source_in(std::span<const std::byte> saved) {
+  return {saved.size(), [saved](std::uint64_t first, std::span<std::byte> to) {
+            std::ranges::copy(saved.subspan(static_cast<std::size_t>(first), to.size()), to.begin());
+          }};
+}
+
+/// Whether the bytes begin as a state of that kind does; `restore_parts` looks at all of them.
+inline bool is_state_of(const state_kind& kind, std::span<const std::byte> saved) noexcept {
+  const detail::state_header header = detail::header_in(saved);
+  return header.is_of_this_format() && header.kind == kind.hash();
+}
+
+inline bool is_state_of(const state_kind& kind, const byte_source& from) {
+  const detail::state_header header = detail::header_of(from);
+  return header.is_of_this_format() && header.kind == kind.hash();
+}
+
+}  // namespace slamb

@@ -1,0 +1,171 @@
+// What the passes of every recipe on Adam's update share: its constants, the candidate, and how it is applied.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/common_passes.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/pass.hpp"
+
+namespace slamb {
+
+/// What is constant within a tensor when an update is made or applied.
+template <class Factors>
+struct tensor_constants {
+  adam_scalars scalars;  ///< of the step
+  float weight_decay;    ///< λ
+  float rate;            ///< γ
+  Factors factors;       ///< of the trust ratio
+};
+
+/// The tables from which a pass takes them. Trivially copyable; pointers are in the backend's memory space, so that a step
+/// that has been captured finds new values there.
+template <class Factors>
+struct update_tables {
+  const adam_scalars* scalars = nullptr;
+  const segment* segments = nullptr;
+  const double* rates = nullptr;  ///< [groups]
+  const Factors* factors = nullptr;
+
+  SLAMB_HOST_DEVICE tensor_constants<Factors> operator[](std::uint32_t segment) const {
+    const ::slamb::segment& s = segments[segment];
+    const double rate = rates[s.group] * static_cast<double>(s.learning_rate_factor);
+    return {*scalars, s.weight_decay, static_cast<float>(rate), factors[segment]};
+  }
+};
+
+/// What a trust ratio makes of a tensor's sums.
+template <trust_ratio TrustRatio>
+using factors_of =
+    decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
+
+/// What all passes of Adam's update have in common.
+template <class TrustRatio>
+struct adam_update {
+  using factors_type = factors_of<TrustRatio>;
+
+  update_tables<factors_type> tensors;
+  TrustRatio trust_ratio;
+
+  SLAMB_HOST_DEVICE tensor_constants<factors_type> constants(std::uint32_t segment) const { return tensors[segment]; }
+
+  // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
+  template <class Real>
+  SLAMB_ELEMENT static candidate<Real> candidate_of(const element<Real>& e,
+                                                    const tensor_constants<factors_type>& tensor) {
+    const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
+    return {e.parameter, direction, direction + Real(tensor.weight_decay) * e.parameter};
+  }
+
+  // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
+  template <class Real>
+  SLAMB_ELEMENT void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
+                           const Real& freshness) const {
+    const Real scaled = trust_ratio.scale(tensor.factors, freshness) * candidate_of(e, tensor).update;
+    e.parameter = e.parameter - Real(tensor.rate) * scaled;
+  }
+};
+
+/// What the trust ratio makes of the sums of each tensor; for `finish_segments`.
+template <trust_ratio TrustRatio>
+struct find_factors {
+  TrustRatio trust;
+  const segment* segments;
+  factors_of<TrustRatio>* factors;  ///< [tensors]
+  int world;
+
+  SLAMB_HOST_DEVICE segment_facts facts_of(std::size_t tensor) const {
+    const segment& s = segments[tensor];
+    return {s.adapt, s.one_dimensional, s.weight_decay, world};
+  }
+  SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
+    factors[tensor] = trust.factors(sums, facts_of(tensor));
+  }
+};
+
+/// This rank's gradient → exchange buffer, seeing whether it is finite.
+struct gather_gradient : pass_without_constants {
+  static constexpr unsigned reads = stream::gradient;
+  static constexpr unsigned writes = stream::exchanged;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    e.exchanged = e.gradient;
+  }
+};
+
+/// Sees whether the gradient is finite.
+struct check_gradient : pass_without_constants {
+  static constexpr unsigned reads = stream::gradient;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+  }
+};
+
+/// The same, and ‖g‖².
+struct sum_gradient : pass_without_constants {
+  static constexpr unsigned reads = stream::gradient;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = 1;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    results.add_square(0, e.gradient);
+  }
+};
+
+/// m, v ← …, and the sums that the trust ratio asks for.
+template <class TrustRatio>
+struct update_and_sum : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::variance;
+  static constexpr int sums = TrustRatio::sums_per_segment;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+    update_momentum(e, tensor.scalars);
+    update_variance(e, tensor.scalars);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
+  }
+};
+
+/// p ← p − γ φ u.
+template <class TrustRatio>
+struct apply_update : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+/// Both at once, where the rate needs no norms.
+template <class TrustRatio>
+struct update_and_apply : adam_update<TrustRatio> {
+  static constexpr unsigned reads = update_and_sum<TrustRatio>::reads;
+  static constexpr unsigned writes = update_and_sum<TrustRatio>::writes | stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    update_momentum(e, tensor.scalars);
+    update_variance(e, tensor.scalars);
+    this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+}  // namespace slamb

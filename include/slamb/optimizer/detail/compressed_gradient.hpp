@@ -1,0 +1,212 @@
+// How LAMB's gradient becomes its mean over ranks in few bits, or a selected part of it, by facts of the policies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+#include "slamb/compressor/chain.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/exchange/norms.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/detail/exchange/selector.hpp"
+#include "slamb/detail/exchange/sparse.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/dense_gradient.hpp"
+
+namespace slamb {
+
+/// The gradient as a signal, and what the exchange made of it into the exchange buffer.
+struct decode_gradient : pass_without_constants {
+  static constexpr unsigned signal_reads = stream::gradient;
+  static constexpr unsigned reads = 0;
+  static constexpr unsigned writes = stream::exchanged;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    return e.gradient;
+  }
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& /*e*/, no_constants /*constants*/, Sums& /*sums*/) const {}
+};
+
+/// In few bits: the compressed exchange in two phases.
+template <quantizer Compressor, class ErrorFeedback, class Base>
+class gradient_exchange<Compressor, ErrorFeedback, Base> {
+ public:
+  gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
+      : settings_(settings), codes_(compressor, settings.alone_too) {
+    if constexpr (requires { compressor.zero_aware; })
+      if (compressor.zero_aware)
+        throw std::invalid_argument(
+            "slamb: basic_lamb's compressor has zero_aware = true, but its variance starts at 0 and would keep every "
+            "element out for good; it must be false: name rows that have no gradient in tensor_options::rows");
+  }
+
+  void plan(Base& base) {
+    if (!codes_.is_active(base)) return;
+    codes_.plan(base);
+    buffer_ = base.memory.template plan<float>("exchange", base.tensors.elements());
+    messages_ = base.memory.template plan<std::byte>("exchange", codes_.buffer_bytes());
+  }
+  void start(Base& base) { codes_.start(base); }
+
+  static double scale(const Base& /*base*/) noexcept { return 1.0; }
+  static bool send_early(const tensor_batch& /*bucket*/, Base& /*base*/) noexcept { return false; }
+  model_view exchange(Base& base) {
+    if (!codes_.is_active(base))
+      return exchange_whole_gradient(base, {}, settings_.skip_non_finite, settings_.max_norm);
+    model_view g = base.view();
+    g.exchanged = base.memory.view(buffer_).data();
+    const std::span<std::byte> messages = base.memory.view(messages_);
+    base.executor.invoke(codes_.starts(base, messages));
+    codes_.send(decode_gradient{}, base, g, messages);
+    if (base.is_known_to_be_refused()) return g;
+    codes_.receive(decode_gradient{}, base, g, messages, base.all_tiles());
+    g.gradient_is_exchanged = true;
+    clip_gradient(g, base, settings_.max_norm);
+    return g;
+  }
+
+  void visit_state(const Base& base, const state_visitor& part) const { codes_.visit_state(base, part); }
+  void measure_next() noexcept { codes_.measure_next(); }
+  void report(const Base& base, bool with_norms, statistics& all) const {
+    all.compression = codes_.measured();
+    if (with_norms) all.worker_error = codes_.worker_error(base);
+  }
+
+ private:
+  gradient_settings settings_;
+  quantized_exchange<Compressor, ErrorFeedback, Base> codes_;
+  region<float> buffer_;
+  region<std::byte> messages_;
+};
+
+/// Selected elements of gradient and error → payload.
+struct form_selected_gradient : pass_without_constants {
+  static constexpr unsigned signal_reads = stream::gradient | stream::residual;
+  static constexpr unsigned reads = signal_reads;
+  static constexpr unsigned writes = 0;
+  static constexpr unsigned packs = stream::momentum;
+  static constexpr bool receives = false;
+  static constexpr bool needs_freshness = false;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    const Real x = e.gradient + e.residual;
+    results.check_finite(x);
+    return x;
+  }
+  template <class Real, class Mask, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, no_constants constants,
+                                Sums& results) const {
+    e.momentum = signal(e, constants, results);
+  }
+};
+
+/// Payload → exchange buffer, with 0 for what was not selected, which becomes the error.
+struct receive_selected_gradient : pass_without_constants {
+  static constexpr unsigned reads = stream::gradient | stream::residual;
+  static constexpr unsigned writes = stream::exchanged | stream::residual;
+  static constexpr unsigned packs = 0;
+  static constexpr bool receives = true;
+  static constexpr bool receives_lost = true;
+  static constexpr bool needs_freshness = false;
+  static constexpr int sums = 0;
+
+  float scale;  ///< to the mean
+
+  // docs/algorithms/compressors.md (14), (18)
+  template <class Real, class Mask, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, no_constants /*constants*/,
+                                Sums& /*sums*/) const {
+    e.residual = select(at.selected, e.lost, e.gradient + e.residual);
+    e.exchanged = select(at.selected, e.exchanged * Real(scale), Real(0.0F));
+  }
+};
+
+/// A selected part of it: what is left out, or lost when the rest is encoded, is kept and sent later.
+template <class Compressor, class ErrorFeedback, class Base>
+requires(!requires { requires Compressor::selects_all; } &&
+         bool(Compressor::is_sparsifier)) class gradient_exchange<Compressor, ErrorFeedback, Base> {
+  static_assert(
+      ErrorFeedback::worker_state && !ErrorFeedback::server_state,
+      "slamb: basic_lamb with a Compressor that leaves elements out needs an ErrorFeedback that keeps them at "
+      "the rank: residual<>; or use basic_slamb, which keeps them in the momentum");
+  static_assert(std::is_same_v<typename error_storage<ErrorFeedback>::type, float>,
+                "slamb: a sparsifier's residual is kept as float: residual<float>");
+  using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
+  static constexpr bool is_encoded = chained<Compressor>;
+
+ public:
+  gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
+      : settings_(settings), compressor_(compressor), payload_(compressor) {}
+
+  void plan(Base& base) {
+    if (base.ranks.size() == 1) return;
+    largest_ = largest_payload_of(sparsifier_of(compressor_), std::as_const(base.tensors).segments());
+    residual_ = base.memory.template plan<float>("worker error", base.tensors.state_elements());
+    buffer_ = base.memory.template plan<float>("exchange", base.tensors.elements());
+    tile_first_ = base.memory.template plan<std::uint64_t>("payload", base.tensors.tiles().size() + 1);
+    planes_ = plan_summable(base.memory, "payload", (is_encoded ? 2 : 1) * largest_);
+    selector_.plan(base);
+    payload_.plan(base, largest_);
+  }
+  void start(Base& /*base*/) {}
+
+  static double scale(const Base& /*base*/) noexcept { return 1.0; }
+  static bool send_early(const tensor_batch& /*bucket*/, Base& /*base*/) noexcept { return false; }
+  model_view exchange(Base& base) {
+    if (base.ranks.size() == 1) return exchange_whole_gradient(base, {}, settings_.skip_non_finite, settings_.max_norm);
+    model_view g = base.view();
+    g.exchanged = base.memory.view(buffer_).data();
+    g.residual = base.memory.view(residual_).data();
+    base.executor.invoke(selector_.finds(sparsifier_of(compressor_), base));
+    const auto selection = selector_.select(sparsifier_of(compressor_), base, g, form_selected_gradient{});
+    float* const planes = payload_in(base.memory.view(planes_)).data();
+    const std::span<float> sent =
+        place_payload<sparsifier_type>(base, selection, base.memory.view(tile_first_), std::span(planes, largest_));
+    const payload_view payload{.tile_first = base.memory.view(tile_first_).data(),
+                               .momentum = planes,
+                               .variance = is_encoded ? planes + largest_ : nullptr,
+                               .room = largest_};
+    base.executor.run(form_selected_gradient{}, g, payload, selection, base.all_tiles(), nullptr, base.not_finite());
+    payload_.exchange(sent, payload.variance, base);
+    if (base.is_known_to_be_refused()) return g;
+    base.executor.run(receive_selected_gradient{{}, payload_.scale(base)}, g, payload, selection, base.all_tiles());
+    g.gradient_is_exchanged = true;
+    clip_gradient(g, base, settings_.max_norm);
+    return g;
+  }
+
+  Compressor& compressor() noexcept { return compressor_; }
+  void report(const Base& base, bool with_norms, statistics& all) const {
+    if (with_norms && base.ranks.size() > 1)
+      all.worker_error = norms_by_group(base, std::span<const float>(base.memory.view(residual_)));
+  }
+  void visit_state(const Base& base, const state_visitor& part) const {
+    part("worker error", std::as_writable_bytes(base.memory.view(residual_)), state_part::errors);
+  }
+
+ private:
+  gradient_settings settings_;
+  Compressor compressor_;
+  selector<sparsifier_type, Base> selector_;
+  payload_exchange<Compressor, Base> payload_;
+  std::uint64_t largest_ = 0;
+  region<float> residual_;
+  region<float> buffer_;
+  region<std::uint64_t> tile_first_;
+  region<float> planes_;
+};
+
+}  // namespace slamb

@@ -1,0 +1,168 @@
+// The passes of 1-bit Adam and 1-bit LAMB after their warm-up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+
+namespace slamb {
+
+/// A trust ratio that learns in the warm-up, and goes on by what the variance would have become.
+template <class T>
+concept frozen_ratio = trust_ratio<T> && requires {
+  requires T::is_frozen;
+};
+
+/// What a recipe keeps of a tensor for its trust ratio, if anything.
+template <class TrustRatio>
+struct kept_by {
+  struct type {};
+};
+template <frozen_ratio TrustRatio>
+struct kept_by<TrustRatio> {
+  using type = typename TrustRatio::segment_state;
+};
+
+/// Sums and largest values a tensor that the trust ratio asks for once momenta are compressed.
+template <trust_ratio TrustRatio>
+constexpr int compressed_sums() noexcept {
+  if constexpr (frozen_ratio<TrustRatio>)
+    return TrustRatio::frozen_sums;
+  else
+    return TrustRatio::sums_per_segment;
+}
+template <trust_ratio TrustRatio>
+constexpr int compressed_maxima() noexcept {
+  if constexpr (frozen_ratio<TrustRatio>)
+    return TrustRatio::frozen_maxima;
+  else
+    return 0;
+}
+
+/// The factors of a step of the warm-up, and what the trust ratio learns from them.
+template <trust_ratio TrustRatio>
+struct keep_average : find_factors<TrustRatio> {
+  typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
+
+  SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
+    find_factors<TrustRatio>::operator()(tensor, sums);
+    if constexpr (frozen_ratio<TrustRatio>) kept[tensor] = this->trust.averaged(kept[tensor], this->factors[tensor]);
+  }
+};
+
+/// The factors of a compressed step: docs/algorithms/one_bit_lamb.md (17) … (19)
+template <frozen_ratio TrustRatio>
+struct find_frozen_factors : find_factors<TrustRatio> {
+  typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
+
+  SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* found) const {
+    this->factors[tensor] =
+        this->trust.frozen_factors(kept[tensor], found, found + TrustRatio::frozen_sums, this->facts_of(tensor));
+  }
+};
+
+/// What is constant within a tensor: that of the update, and the scale of the momentum's signal.
+template <class Factors>
+struct signal_constants : tensor_constants<Factors> {
+  float signal_scale = 1.0F;          ///< z
+  float inverse_signal_scale = 1.0F;  ///< 1/z
+};
+
+/// The signal is the momentum with this rank's gradient in it; what the exchange makes of it is the momentum.
+template <class TrustRatio>
+struct exchanged_momentum : adam_update<TrustRatio> {
+  using factors_type = typename adam_update<TrustRatio>::factors_type;
+  static constexpr unsigned signal_reads = stream::gradient | stream::momentum;
+
+  const float* signal_scales;  ///< [tensors][2]: z and 1/z; null: 1
+
+  SLAMB_HOST_DEVICE signal_constants<factors_type> constants(std::uint32_t segment) const {
+    const tensor_constants<factors_type> update = this->tensors[segment];
+    if (signal_scales == nullptr) return {update, 1.0F, 1.0F};
+    return {update, signal_scales[2 * segment], signal_scales[2 * segment + 1]};
+  }
+
+  // x = z (β1 m + (1 − β1) g): docs/algorithms/one_bit_adam.md (6), one_bit_lamb.md (11)
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& tensor, Sums& results) const {
+    results.check_finite(e.gradient);
+    return Real(tensor.signal_scale) *
+           moved_towards(e.momentum, e.gradient * Real(tensor.scalars.gradient_scale), tensor.scalars.one_minus_beta1);
+  }
+
+  // m ← onebit(x)/z: docs/algorithms/one_bit_adam.md (7), one_bit_lamb.md (12)
+  template <class Real, class Constants>
+  SLAMB_ELEMENT static Real received(const element<Real>& e, const Constants& tensor) {
+    return e.exchanged * Real(tensor.inverse_signal_scale);
+  }
+};
+
+/// m ← received; p ← p − γ φ u, where the rate needs no norms.
+template <class TrustRatio>
+struct receive_and_apply : exchanged_momentum<TrustRatio> {
+  static constexpr unsigned reads = stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    e.momentum = this->received(e, tensor);
+    this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+/// m ← received, and the sums that the trust ratio asks for.
+template <class TrustRatio>
+struct receive_and_sum : exchanged_momentum<TrustRatio> {
+  static constexpr unsigned reads = stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum;
+  static constexpr int sums = TrustRatio::sums_per_segment;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+    e.momentum = this->received(e, tensor);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
+  }
+};
+
+/// The same with a variance that goes on: v_f of the gradient that the momenta tell, and how far v is from it.
+template <class TrustRatio>
+struct receive_and_refresh : exchanged_momentum<TrustRatio> {
+  static constexpr unsigned reads = stream::momentum | stream::variance | stream::fresh_variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::fresh_variance;
+  static constexpr int sums = TrustRatio::frozen_sums;
+  static constexpr int maxima = TrustRatio::frozen_maxima;
+
+  float inverse_one_minus_beta1;  ///< 1/(1 − β1)
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+    const Real before = e.momentum;
+    e.momentum = this->received(e, tensor);
+    // ĝ = (m − β1 m′)/(1 − β1);  v_f ← β2 v_f + (1 − β2) ĝ²: docs/algorithms/one_bit_lamb.md (13), (14)
+    const Real gradient = before + (e.momentum - before) * Real(inverse_one_minus_beta1);
+    e.fresh_variance = moved_towards(e.fresh_variance, gradient * gradient, tensor.scalars.one_minus_beta2);
+    // D/D_f: docs/algorithms/one_bit_lamb.md (15), (17)
+    const Real epsilon(tensor.scalars.epsilon);
+    const Real deviation_ratio = (square_root(e.variance) + epsilon) / (square_root(e.fresh_variance) + epsilon);
+    this->trust_ratio.accumulate_frozen(this->candidate_of(e, tensor), deviation_ratio, results);
+  }
+};
+
+/// v_f ← v.
+struct start_fresh_variance : pass_without_constants {
+  static constexpr unsigned reads = stream::variance;
+  static constexpr unsigned writes = stream::fresh_variance;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.fresh_variance = e.variance;
+  }
+};
+
+}  // namespace slamb

@@ -1,0 +1,95 @@
+// An optimizer whose types are known: a recipe with its policies, over ranks of one type of Communicator.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/communicator/detail/requirements.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/optimizer/detail/template_arguments.hpp"
+#include "slamb/optimizer/optimizer.hpp"
+
+namespace slamb::detail {
+
+/// Makes a recipe, whatever its ranks are, once all that it is given has been checked. A program that says
+/// `extern template struct slamb::detail::recipe_maker<…>` compiles it elsewhere, once.
+template <class Recipe>
+struct recipe_maker {
+  static std::unique_ptr<recipe> make(std::span<const parameter> parameters,
+                                      const typename Recipe::options_type& options, typename Recipe::ranks_type ranks,
+                                      typename Recipe::backend_type backend);
+};
+// Not inline: then `extern template` keeps the recipe out of a program's other sources.
+template <class Recipe>
+std::unique_ptr<recipe> recipe_maker<Recipe>::make(std::span<const parameter> parameters,
+                                                   const typename Recipe::options_type& options,
+                                                   typename Recipe::ranks_type ranks,
+                                                   typename Recipe::backend_type backend) {
+  Recipe::validate(options);
+  return std::make_unique<Recipe>(
+      parameters, options, suitable<decltype(Recipe::options_type::compressor)>(std::move(ranks)), std::move(backend));
+}
+
+/// What the optimizers of all recipes are beside an `optimizer`: constructed alike, and of known types.
+template <class Recipe, class Communicator>
+class optimizer_over : public optimizer {
+ public:
+  using recipe_type = Recipe;
+  using options_type = typename Recipe::options_type;
+  using compressor_type = decltype(options_type::compressor);
+  using communicator_type = Communicator;
+  using backend_type = typename Recipe::backend_type;
+
+  static constexpr const char* recipe_name = Recipe::recipe_name;  ///< as saved states name it
+
+  static_assert(
+      std::is_object_v<Communicator> && !std::is_const_v<Communicator>,
+      "slamb: an optimizer owns its Communicator, so that this must be neither a reference nor const; for one "
+      "that others use too, give a type that refers to it");
+  static_assert(suitable_communicator<Communicator, typename backend_type::stream_type, compressor_type>::value);
+
+  /// @param parameters  the tensors, listed in the same order on all ranks. Their data and gradients must outlive the optimizer;
+  ///                    the list and `tensor_options::rows` are copied
+  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
+  ///         different tensors or settings; communicator_error, on every rank, if a collective gives other values than it
+  ///         should, or fails; out_of_memory, which says how many bytes were asked for, and for what
+  explicit optimizer_over(std::span<const parameter> parameters, const options_type& options = {},
+                          Communicator communicator = {}, backend_type backend = {})
+      : optimizer(recipe_maker<Recipe>::make(parameters, options, typename Recipe::ranks_type(std::move(communicator)),
+                                             std::move(backend))) {}
+
+  /// @throws std::invalid_argument naming what is out of range
+  static void validate(const options_type& options) { Recipe::validate(options); }
+
+  const options_type& options() const { return typed("options()").options(); }
+  /// The communicator that was moved into it. What is called on it directly is not counted.
+  Communicator& communicator() { return typed("communicator()").ranks().template get<Communicator>(); }
+
+ protected:
+  /// @throws std::logic_error if it was moved from, or holds another recipe, which was assigned to it as an optimizer
+  Recipe& typed(const char* call) const {
+    if (auto* const own = dynamic_cast<Recipe*>(&held(call))) return *own;
+    throw std::logic_error("slamb: " + std::string(call) + " was called on a " + recipe_name +
+                           " to which an optimizer of another type has been assigned; keep one whose type changes in a "
+                           "slamb::optimizer");
+  }
+};
+
+/// Of no recipe: what is asked of it is as good as anything, since it does not compile.
+template <class Communicator>
+class optimizer_over<no_recipe, Communicator> : public optimizer {
+ public:
+  struct options_type {};
+  using communicator_type = Communicator;
+
+  template <class... Arguments>
+  explicit optimizer_over(const Arguments&...) noexcept : optimizer(nullptr) {}
+};
+
+}  // namespace slamb::detail

@@ -1,0 +1,384 @@
+// What every recipe stands on: the layout, the memory, the ranks, the learning rates and the counters.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/communicator/counting_communicator.hpp"
+#include "slamb/communicator/detail/requirements.hpp"
+#include "slamb/core/agreement.hpp"
+#include "slamb/core/detail/hash.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/detail/exchange/agreement.hpp"
+#include "slamb/detail/exchange/norms.hpp"
+#include "slamb/detail/exchange/summable.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/common_passes.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/runtime/late_read.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/comparison.hpp"
+#include "slamb/optimizer/detail/learning_rates.hpp"
+#include "slamb/optimizer/detail/node_reduction.hpp"
+#include "slamb/optimizer/detail/overlap.hpp"
+#include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/settings.hpp"
+
+namespace slamb {
+
+/// Refuses a model whose state the backend's memory cannot hold, before tables of its size are made on the host: they alone
+/// could fill the machine. Models that are not so large learn it when all that they need is allocated.
+/// @throws out_of_memory
+template <class Backend>
+void require_room_for_state(const layout& tensors, const Backend& backend) {
+  constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
+  if (tensors.state_elements() <= of_small_tables) return;
+  arena state;
+  static_cast<void>(state.plan<float>("momentum", tensors.state_elements()));
+  static_cast<void>(state.plan<float>("variance", tensors.state_elements()));
+  state.allocate(allocator_of(backend));
+}
+
+/// The tensors, memory, ranks and counters of one optimizer, whatever its Communicator.
+template <class Backend>
+class foundation {
+ public:
+  using executor_type = typename Backend::executor_type;
+  using stream_type = typename Backend::stream_type;
+  using ranks_type = counting_communicator<any_communicator<stream_type>>;
+  using late_steps = late_read<stream_type, std::uint64_t>;  ///< how many have been taken
+
+#if defined(__CUDACC__)
+  static_assert(!executor_type::is_synchronous,
+                "slamb: optimizers on the host backend are compiled in a .cpp: nvcc takes no vectors in functions that "
+                "are for the device too");
+#endif
+
+  /// @param compare_every  steps; 0: steps compare neither parameters nor what is selected
+  foundation(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
+             any_communicator<stream_type> communicator, Backend backend)
+      : tensors((backend.validate(), parameters), weight_decay,
+                [&backend](const layout& all) { require_room_for_state(all, backend); }),
+        executor(backend.make_executor(tensors.elements())),
+        ranks(std::move(communicator)),
+        rates(tensors),
+        compared(compare_every),
+        backend_(std::move(backend)) {
+    require_rank(ranks.rank(), ranks.size());
+    rates.plan(memory);
+    scalars_ = memory.plan<adam_scalars>("scalars", 1);
+    record_ = memory.plan<step_record>("scalars", 1);
+    compared.plan(*this);
+    momentum_ = memory.plan<float>("momentum", tensors.state_elements());
+    variance_ = memory.plan<float>("variance", tensors.state_elements());
+  }
+
+  foundation(foundation&&) noexcept = default;
+  foundation& operator=(foundation&&) noexcept = default;
+  ~foundation() { parts.close(); }
+
+  /// Room for `sums` double-precision sums a tile; norms need `norms_of_model::sums`.
+  void plan_sums(int sums) {
+    const auto most = static_cast<std::uint64_t>(std::max(sums, norms_of_model::sums));
+    sums_ = memory.plan<double>("sums", std::max<std::uint64_t>(tensors.tiles().size() * most, 1));
+  }
+
+  /// A buffer that is free between steps: whole gradients, with more than one rank, or at least `bytes`.
+  region<std::byte> plan_buffer(std::uint64_t bytes) {
+    const std::uint64_t whole = ranks.size() > 1 ? (sum_header::floats + tensors.elements()) * sizeof(float) : 0;
+    return memory.plan<std::byte>("exchange", std::max(whole, bytes));
+  }
+
+  /// The same memory, as gradients with a `sum_header` in front.
+  std::span<float> floats_of(region<std::byte> buffer) const noexcept {
+    if (ranks.size() == 1) return {};
+    return {reinterpret_cast<float*>(memory.view(buffer).data()) + sum_header::floats, tensors.elements()};
+  }
+
+  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, then allocates
+  /// everything that has been planned.
+  void allocate(agreement facts, detail::byte_collectives called = {}) {
+    describe_tensors(tensors, facts);
+    segments_ = memory.plan<segment>("tables", tensors.segments().size());
+    tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
+    first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
+    local.plan(*this);
+    require_agreement(facts, ranks.base(), executor, allocator_of(backend_), called);
+    memory.allocate(allocator_of(backend_));
+    executor.clear(memory.bytes());
+    executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
+    local.start(*this, memory.view(segments_));
+    executor.upload(tensors.tiles(), memory.view(tiles_));
+    executor.upload(tensors.first_tiles(), memory.view(first_tile_));
+    rates.start(memory, executor);
+  }
+
+  /// Calls replace(buffer), with a buffer that is there for as long, to replace the parameters on all ranks by the same; they are
+  /// compared in the next step.
+  template <class Replace>
+  void replace_parameters(const Replace& replace) {
+    if (!has_peers()) return;
+    compared.forget_difference(*this);
+    compared.compare_next();  // also if it fails on some ranks
+    constexpr std::uint64_t largest = 1U << 20U;
+    arena room;
+    const region<float> buffer = room.plan<float>(
+        "parameters", std::max(std::min(tensors.elements(), largest), least_averaging_buffer(tensors)));
+    const allocator from = allocator_of(backend_);
+    allocate_on_all_ranks(*this, from, "broadcast_parameters()", [&] { room.allocate(from); });
+    executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
+    replace(room.view(buffer));
+    executor.wait(ranks.base());
+    compared.note_equal_parameters();
+  }
+
+  /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
+  /// scalars are set; then invokes `more`.
+  template <trust_ratio TrustRatio, class Options, class... More>
+  void begin_step(const Options& options, double gradient_scale, const More&... more) {
+    begin_history(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
+  }
+  /// The part of that by which ranks compare themselves: the steps before, and the rates that have been set.
+  template <class... More>
+  void begin_history(double gradient_scale = 1.0, const More&... more) const {
+    bool has_begun = false;
+    rates.store(memory, executor, record(), [&](const store_rates& some) {
+      if (std::exchange(has_begun, true)) return executor.invoke(some);
+      executor.invoke(::slamb::begin_step{record(), gradient_scale}, some, more...);
+    });
+  }
+
+  /// Ends the step: it has been taken, or it has been refused and is skipped.
+  /// @return whether it has been taken, where that is known; true where it is not
+  bool end_step() {
+    const bool taken = !is_known_to_be_refused();
+    executor.invoke(::slamb::end_step{record()});
+    compared.end_step(is_captured());
+    is_captured() ? count_.lose() : count_.add_unknown();
+    if constexpr (executor_type::is_synchronous) count_.know(steps());
+    return taken;
+  }
+  /// Ends a step that is taken, whatever has been seen in it: nothing has to be found out.
+  void end_taken_step() {
+    executor.invoke(::slamb::end_step{record()});
+    compared.end_step(is_captured());
+    is_captured() ? count_.lose() : count_.add_taken();
+  }
+  /// Whether the last step was taken. Waits.
+  bool has_taken_last_step() const { return read(&record()->was_refused) == 0; }
+
+  /// Whether the step will not happen, where that is known without waiting. Where it is not, what follows does nothing.
+  bool is_known_to_be_refused() const noexcept {
+    if constexpr (executor_type::is_synchronous)
+      return record()->refused != 0;
+    else
+      return false;
+  }
+
+  /// How many steps have been taken. Waits for all that has been enqueued.
+  std::uint64_t steps() const { return read(&record()->taken); }
+
+  /// One value of the backend's memory. Waits.
+  template <class T>
+  T read(const T* from) const {
+    return executor.read(from, ranks.base());
+  }
+
+  /// t of the step that is to be taken. Waits, unless it is known.
+  /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
+  /// @throws std::logic_error if it is captured
+  std::uint64_t this_step(const char* needed_for) {
+    require_no_capture(needed_for);
+    return count_.next([this] { return steps(); });
+  }
+  /// Whether holds(t). Waits only where that depends on whether steps were skipped of which nothing is known yet.
+  /// @throws std::logic_error as `this_step`
+  template <class Predicate>
+  bool holds_at_this_step(const Predicate& holds, const char* needed_for) {
+    require_no_capture(needed_for);
+    return count_.holds_at_next(holds, [this] { return steps(); });
+  }
+
+  /// How many steps had been taken when this optimizer was constructed, or when a state was last restored.
+  std::uint64_t first_taken() const noexcept { return first_taken_; }
+
+  /// Reads how many of the steps so far have been taken, and does not wait.
+  void read_steps_later(late_steps& late) const { executor.read_later(&record()->taken, late); }
+  /// Knows what has been read: `this_step` then does not wait. Waits for the steps before the reading alone.
+  void find_steps(const late_steps& late) {
+    ranks.base().wait(late.stream());
+    count_.know(late.finish());
+  }
+
+  /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
+  /// @throws std::logic_error if it is captured
+  void require_no_capture(const char* needed_for) const {
+    if (is_captured())
+      throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
+  }
+
+  /// Whether there are other ranks, of this node or of others.
+  bool has_peers() const { return ranks.size() > 1 || ranks.local_size() > 1; }
+
+  /// Whether what is enqueued is captured into a graph.
+  bool is_captured() const {
+    if constexpr (executor_type::is_synchronous)
+      return false;
+    else
+      return executor.is_capturing();
+  }
+
+  step_record* record() const noexcept { return memory.view(record_).data(); }
+  adam_scalars* scalars() const noexcept { return memory.view(scalars_).data(); }
+  std::uint32_t* not_finite() const noexcept { return &record()->not_finite; }
+  const std::uint32_t* was_refused() const noexcept { return &record()->was_refused; }
+
+  /// What finds the factors of a trust ratio.
+  template <trust_ratio TrustRatio>
+  find_factors<TrustRatio> factors_from_sums(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) const {
+    return {trust, view().segments, memory.view(factors).data(), ranks.size()};
+  }
+
+  /// Finds the factors that no sums are needed for, once and for all.
+  template <trust_ratio TrustRatio>
+  void find_constant_factors(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) {
+    if constexpr (TrustRatio::sums_per_segment == 0)
+      finish_sums<0>(0, tensors.segments().size(), factors_from_sums(trust, factors));
+  }
+
+  /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments` of the executor.
+  template <int Sums, int Maxima = 0, class Finish>
+  void finish_sums(std::size_t first, std::size_t last, const Finish& finish) {
+    executor.template finish_segments<Sums, Maxima>(view(), first, last, sums(), finish);
+  }
+
+  /// What the passes of an update read: the scalars, the tensors, their rates and their trust ratios.
+  template <class Factors>
+  update_tables<Factors> tables(region<Factors> factors) const noexcept {
+    return {scalars(), view().segments, rates.stored(memory), memory.view(factors).data()};
+  }
+
+  /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
+  void set_gradient(std::size_t tensor, const float* gradient) {
+    tensors.require_gradient(tensor, gradient);
+    if (parts.is_ready(tensor)) parts.require_closed("set_gradient() of a tensor that is ready");
+    segment changed = std::as_const(tensors).segments()[tensor];
+    changed.gradient = gradient;
+    executor.upload(std::span<const segment>(&changed, 1),
+                    local.given(memory, memory.view(segments_)).subspan(tensor, 1));
+    tensors.segments()[tensor].gradient = gradient;
+  }
+  /// The same for all tensors, by one upload.
+  void set_gradients(std::span<const float* const> gradients) {
+    tensors.require_gradients(gradients);
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      if (parts.is_ready(i))
+        parts.require_closed(("set_gradients() with tensor " + std::to_string(i) + " ready").c_str());
+    std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
+    for (std::size_t i = 0; i < gradients.size(); ++i) changed[i].gradient = gradients[i];
+    executor.upload(std::span<const segment>(changed), local.given(memory, memory.view(segments_)));
+    std::ranges::copy(changed, tensors.segments().begin());
+  }
+
+  model_view view() const noexcept {
+    return {.segments = memory.view(segments_).data(),
+            .tiles = memory.view(tiles_).data(),
+            .first_tile = memory.view(first_tile_).data(),
+            .momentum = memory.view(momentum_).data(),
+            .variance = memory.view(variance_).data(),
+            .refused = &record()->refused};
+  }
+  tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
+  double* sums() const noexcept { return memory.view(sums_).data(); }
+  std::size_t cache_bytes() const noexcept { return backend_.cache_bytes; }
+  /// Where memory for the time of a call comes from.
+  allocator memory_source() const { return allocator_of(backend_); }
+
+  /// What lasts: calls part(name, bytes, state_part) for each.
+  void visit_state(const state_visitor& part) const {
+    std::uint64_t sizes = detail::hash_of_nothing;
+    for (const segment& s : tensors.segments()) sizes = detail::hash_with(sizes, s.size);
+    part("sizes of tensors", bytes_of(sizes), state_part::fact);
+    visit_count(part, "step", record()->taken, state_part::common);
+    visit_count(part, "skipped steps", record()->skipped, state_part::common);
+    visit_count(part, "local skips", record()->left_out, state_part::common);
+    part("lineage", bytes_of(record()->lineage), state_part::common);
+    part("momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
+    part("variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);
+  }
+
+  /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
+  void start_from_saved() {
+    compared.forget_difference(*this);
+    executor.invoke(::slamb::begin_step{record(), 1.0});
+    executor.write(&record()->has_norm, std::uint32_t{0});
+    executor.write(&record()->payload_of, std::uint64_t{0});
+    first_taken_ = steps();
+    count_.know(first_taken_);
+    compared.compare_next();
+  }
+
+  /// The same in place of all phases so far, once a state has been restored.
+  void start_in_phase(std::string_view name) { phases_.restart(name, steps() + 1, ranks.counts()); }
+
+  /// Says that the steps from the next on belong to another phase. Waits, unless it is known which the next is.
+  void enter_phase(std::string_view name) {
+    phases_.enter(name, count_.next([this] { return steps(); }), ranks.counts());
+  }
+
+  statistics report(bool with_norms) const {
+    parts.require_closed("statistics()");
+    const step_record now = read(record());
+    statistics all{.step = now.taken,
+                   .skipped_steps = now.skipped,
+                   .local_skips = now.left_out,
+                   .has_parted = now.parted != 0,
+                   .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,
+                   .traffic = ranks.counts(),
+                   .comparisons = ranks.comparisons()};
+    phases_.report(all);
+    if (!with_norms) return all;
+    all.norm = norms_of(*this);
+    return all;
+  }
+
+  // First, so that what it has begun has ended before the ranks and the memory move away.
+  open_step<stream_type, ranks_type> parts;  ///< of a step that is taken in parts
+  layout tensors;
+  executor_type executor;
+  ranks_type ranks;
+  learning_rates rates;
+  arena memory;
+  local_reduction local;
+  comparison<stream_type> compared;  ///< with the other ranks
+
+ private:
+  Backend backend_;
+  region<segment> segments_;
+  region<tile> tiles_;
+  region<std::size_t> first_tile_;
+  region<adam_scalars> scalars_;
+  region<step_record> record_;
+  region<float> momentum_;
+  region<float> variance_;
+  region<double> sums_;
+  phase_log phases_;
+  step_count count_;
+  std::uint64_t first_taken_ = 0;
+};
+
+}  // namespace slamb

@@ -1,0 +1,113 @@
+// Checks and comparisons of settings, for recipes that take Adam's and any policies.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+
+#include "slamb/core/agreement.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+
+namespace slamb {
+
+/// In the place of the setting max_gradient_norm where a recipe has none, so that the compiler can say so. Holds nothing.
+struct no_gradient_norm {
+  constexpr no_gradient_norm() = default;
+  template <class Norm>
+  requires std::is_arithmetic_v<Norm>
+  constexpr no_gradient_norm(Norm /*c*/) {  // NOLINT(google-explicit-constructor): stands where a number does
+    static_assert(!std::is_arithmetic_v<Norm>,
+                  "slamb: max_gradient_norm is a setting of basic_lamb (lamb, adamw) alone: basic_slamb (slamb), "
+                  "basic_one_bit (one_bit_adam, one_bit_lamb) and basic_zero_one_adam (zero_one_adam) do not clip "
+                  "gradients yet; clip the gradients of each rank before the step");
+  }
+};
+
+/// Lets a policy check its hyper-parameters, if it has any: `validate()` throws std::invalid_argument.
+template <class Policy>
+void validate_policy(const Policy& policy) {
+  if constexpr (requires { policy.validate(); }) policy.validate();
+}
+
+/// Lets a policy name the hyper-parameters that must be the same on all ranks, if it has any: `describe(facts)`.
+template <class Policy>
+void describe_policy(const Policy& policy, agreement& facts) {
+  if constexpr (requires { policy.describe(facts); }) policy.describe(facts);
+}
+
+/// Checks Adam's hyper-parameters and the policies in a recipe's options.
+/// @throws std::invalid_argument naming what is out of range
+template <class Options>
+void validate_settings(const Options& o) {
+  detail::require_decay_rate("beta1", o.beta1);
+  detail::require_decay_rate("beta2", o.beta2);
+  detail::require_positive("epsilon", o.epsilon);
+  detail::require_non_negative("weight_decay", o.weight_decay);
+  detail::require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
+  validate_policy(o.compressor);
+  validate_policy(o.error_feedback);
+  if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
+}
+
+/// Whether m̂ and v̂ are corrected for their start at 0; recipes whose algorithm does not have no such setting.
+template <class Options>
+bool corrects_bias(const Options& o) {
+  if constexpr (requires { o.bias_correction; })
+    return o.bias_correction;
+  else
+    return false;
+}
+
+/// What must be the same on all ranks of Adam's hyper-parameters and the policies.
+template <class Options>
+agreement agreement_of(std::string_view recipe, const Options& o, std::size_t tensors) {
+  std::string name(recipe);
+  name += typeid(Options).name();
+  agreement all(name, tensors);
+  all.add("beta1", o.beta1);
+  all.add("beta2", o.beta2);
+  all.add("epsilon", o.epsilon);
+  all.add("bias_correction", corrects_bias(o) ? 1.0 : 0.0);
+  all.add_word("bucket_bytes", o.bucket_bytes);
+  all.add_word("compare_every", o.compare_every);
+  describe_policy(o.compressor, all);
+  describe_policy(o.error_feedback, all);
+  if constexpr (requires { o.trust_ratio; }) describe_policy(o.trust_ratio, all);
+  return all;
+}
+
+/// Adds what must be the same of the tensors on all ranks: the same facts of each tensor, whatever it has, since ranks first
+/// compare the names of all facts.
+inline void describe_tensors(const layout& tensors, agreement& facts) {
+  for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
+    const segment& s = tensors.segments()[i];
+    const std::string tensor = "tensor " + std::to_string(i);
+    facts.add_word("the size of " + tensor, s.size);
+    facts.add("the weight decay of " + tensor, s.weight_decay);
+    facts.add("the learning-rate factor of " + tensor, s.learning_rate_factor);
+    facts.add_word("the group of " + tensor, s.group);
+    facts.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
+    facts.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
+    facts.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // in SLAMB it follows from what is above, too
+    facts.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
+    facts.add_hash("the rows of " + tensor + " that take part",
+                   hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
+  }
+}
+
+/// What sets the scalars of a step's update.
+template <trust_ratio TrustRatio, class Options>
+set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars) {
+  return {record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), has_uncorrected_epsilon<TrustRatio>};
+}
+
+}  // namespace slamb

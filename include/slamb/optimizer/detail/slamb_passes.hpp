@@ -1,0 +1,98 @@
+// The passes of SLAMB. Nothing is written to the model before the exchange is done, so a step that fails or is skipped
+// leaves everything as it was: pass A forms the payload, B sums what was received, C updates.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+
+namespace slamb {
+
+/// β3^a for a = 0, 1, … until it no longer changes, at most 65536 of them.
+inline std::vector<float> freshness_by_age(double beta3) {
+  std::vector<float> all{1.0F};
+  while (all.size() < 65536 && all.back() > 0.0F && beta3 < 1.0)
+    all.push_back(static_cast<float>(std::pow(beta3, static_cast<double>(all.size()))));
+  return all;
+}
+
+/// What a compressor that chooses by value looks at: m with this rank's gradient in it.
+template <class TrustRatio>
+struct momentum_to_choose_from : adam_update<TrustRatio> {
+  static constexpr unsigned signal_reads = stream::gradient | stream::momentum;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& results) const {
+    results.check_finite(e.gradient);
+    update_momentum(e, tensor.scalars);
+    return e.momentum;
+  }
+};
+
+/// A: the payload is m of what is selected; beside it v and p, for B; and the sums of what is not selected.
+template <class TrustRatio>
+struct form_payload : adam_update<TrustRatio> {
+  static constexpr bool sums_norms = TrustRatio::sums_per_segment > 0;
+  static constexpr unsigned reads =
+      stream::gradient | stream::momentum | (sums_norms ? stream::variance | stream::parameter : 0U);
+  static constexpr unsigned writes = 0;
+  static constexpr unsigned packs = stream::momentum | (sums_norms ? stream::variance | stream::parameter : 0U);
+  static constexpr bool receives = false;
+  static constexpr bool needs_freshness = false;
+  static constexpr int sums = TrustRatio::sums_per_segment;
+
+  template <class Real, class Mask, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const Constants& tensor,
+                                Sums& results) const {
+    results.check_finite(e.gradient);
+    update_momentum(e, tensor.scalars);
+    if constexpr (sums_norms) {
+      update_variance(e, tensor.scalars);
+      this->trust_ratio.accumulate(this->candidate_of(e, tensor), false, results);
+    }
+  }
+};
+
+/// B: the sums of what was received, over the payload planes.
+template <class TrustRatio>
+struct sum_received : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = 0;
+  static constexpr int sums = TrustRatio::sums_per_segment;
+
+  float per_rank;  ///< 1/N
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+    e.momentum = e.momentum * Real(per_rank);
+    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
+  }
+};
+
+/// C: m ← the mean over ranks where it was exchanged, else this rank's own; v ← …; p ← p − γ scale u.
+template <class TrustRatio>
+struct apply_received : adam_update<TrustRatio> {
+  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned packs = 0;
+  static constexpr bool receives = true;
+  static constexpr bool needs_freshness = true;
+  static constexpr int sums = 0;
+
+  float per_rank;  ///< 1/N
+
+  template <class Real, class Mask, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const Constants& tensor,
+                                Sums& /*sums*/) const {
+    update_momentum(e, tensor.scalars);
+    update_variance(e, tensor.scalars);
+    e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);
+    this->apply(e, tensor, at.freshness);
+  }
+};
+
+}  // namespace slamb

@@ -1,0 +1,232 @@
+// How every recipe is stepped, saved and reported: at once, or in parts while gradients are still computed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/optimizer_state.hpp"
+#include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/optimizer.hpp"
+
+namespace slamb::detail {
+
+/// What recipes have in common: a foundation, and the order in which a step is taken on it. A recipe says what is done in it:
+///
+///     begin()                begins a step with the rates that have been set
+///     send_early(bucket)     exchanges the part of the step that needs no other gradients than those of a tensor_batch;
+///                            false: it sends nothing early, now and in the rest of the step
+///     finish()               takes the step, but for what has been sent
+///     parameters_differ()    whether parameters may differ between ranks, the same on all; else false
+///     average()              makes parameters that differ between ranks their mean; else nothing
+template <class Backend>
+class stepping : public recipe {
+ public:
+  using backend_type = Backend;
+  using ranks_type = any_communicator<typename Backend::stream_type>;
+
+  template <class Options>
+  stepping(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend)
+      : base_(parameters, options.weight_decay, options.compare_every, std::move(ranks), std::move(backend)),
+        bucket_bytes_(options.bucket_bytes) {}
+
+  call_scope enter() const noexcept final {
+    if constexpr (requires { base_.executor.enter(); })
+      return base_.executor.enter();
+    else
+      return {};
+  }
+
+  void step(std::span<const double> rates_by_group) final { step_with(rates_by_group); }
+  void step(const learning_rates_at& rates) override { step_with(rates); }
+  void begin_step(std::span<const double> rates_by_group) final { begin_with(rates_by_group); }
+  void begin_step(const learning_rates_at& rates) override { begin_with(rates); }
+
+  void gradient_ready(std::size_t first, std::size_t count) final {
+    base_.parts.require_open("gradient_ready()");
+    base_.parts.set_ready(first, count);
+    close_if_it_throws([this] { send_ready(); });
+  }
+
+  void finish_step() final {
+    base_.parts.require_open("finish_step()");
+    base_.parts.set_all_ready();  // ranks exchange the same buckets, whatever they have said before
+    close_if_it_throws([this] {
+      send_ready();
+      reduce_and_finish();
+    });
+    base_.parts.close();
+  }
+
+  void synchronize_parameters() final {
+    require_usable("synchronize_parameters()");
+    if (!keeps_own_parameters()) return;
+    base_.parts.require_closed("synchronize_parameters()");
+    base_.compared.compare_in_call(base_, comparing_call::synchronize_parameters, are_equal());
+    average();
+    if (!base_.is_captured()) base_.compared.note_equal_parameters();
+  }
+
+  void broadcast_parameters(int root) final {
+    base_.parts.require_closed("broadcast_parameters()");
+    require_usable("broadcast_parameters()");
+    base_.require_no_capture("broadcast_parameters() allocates memory");
+    if (root < 0 || root >= base_.ranks.size())
+      throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
+                                  ", but the ranks are 0 … " + std::to_string(base_.ranks.size() - 1));
+    base_.compared.require_same_root(base_, root);
+    base_.replace_parameters(
+        [this, root](std::span<float> buffer) { ::slamb::broadcast_parameters(base_, root, buffer); });
+    go_on_from_replaced();
+  }
+
+  void compare_ranks() final {
+    base_.parts.require_closed("compare_ranks()");
+    require_usable("compare_ranks()");
+    base_.require_no_capture("compare_ranks() waits for what is on the device");
+    base_.compared.compare_in_call(base_, comparing_call::compare_ranks, are_equal());
+  }
+
+  void with_averaged_parameters(const std::function<void()>& evaluate) final {
+    base_.parts.require_closed("with_averaged_parameters()");
+    require_usable("with_averaged_parameters()");
+    if (base_.is_captured())
+      throw std::logic_error(
+          "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the "
+          "capture has ended");
+    if (!keeps_own_parameters()) return evaluate();
+    base_.compared.compare_in_call(base_, comparing_call::with_averaged_parameters, are_equal());
+    if (!parameters_differ()) return evaluate();
+    evaluate_on_average(
+        base_, base_.memory_source(), [this] { average(); }, evaluate);
+  }
+
+  void give_up_step() noexcept final { base_.parts.close(); }
+
+  memory_report memory() const final { return base_.memory.report(base_.tensors.elements()); }
+
+  void save_state(const byte_sink& to, const save_options& options) const final {
+    base_.parts.require_closed("save_state()");
+    require_usable("save_state()");
+    const state_facts facts{base_.steps(), base_.tensors.segments().size(), base_.tensors.elements()};
+    save_parts(
+        base_.executor, kind(), base_.ranks.base(),
+        [this](const state_visitor& part) { const_cast<stepping*>(this)->visit_all(part); },  // which it only reads
+        to, options, facts);
+  }
+
+  void load_state(const byte_source& from, const restore_options& options) final {
+    base_.parts.require_closed("load_state()");
+    base_.compared.compare_next();  // also if it fails on some ranks
+    restore_parts(
+        base_.executor, kind(), base_.ranks.base(), from, options,
+        [this](const state_visitor& part) { visit_all(part); }, is_half_restored_,
+        [this, &options] {
+          base_.start_from_saved();
+          go_on_from_saved(options);
+        });
+  }
+
+  void set_gradient(std::size_t tensor, const float* gradient) final { base_.set_gradient(tensor, gradient); }
+  void set_gradients(std::span<const float* const> gradients) final { base_.set_gradients(gradients); }
+
+  ranks_type& ranks() noexcept { return base_.ranks.base(); }
+
+ protected:
+  virtual void begin() = 0;
+  virtual bool send_early(const tensor_batch& bucket) = 0;
+  virtual void finish() = 0;
+  /// Whether parameters may differ between ranks, so that synchronize_parameters() has something to do: the same on all ranks.
+  virtual bool parameters_differ() { return false; }
+  /// The same as a function, for those who ask only where they have to.
+  auto are_equal() {
+    return [this] { return !parameters_differ(); };
+  }
+  /// Whether they ever do.
+  virtual bool keeps_own_parameters() const noexcept { return false; }
+  /// Makes the parameters their mean over ranks, where they may differ.
+  virtual void average() {}
+  /// Whose states it saves and loads.
+  virtual state_kind kind() const noexcept = 0;
+  /// What lasts: calls part(name, bytes, state_part) for each part of the state, the foundation's first.
+  virtual void visit_state(const state_visitor& part) = 0;
+  /// The parameters have been replaced, on all ranks by the same.
+  virtual void go_on_from_replaced() {}
+  /// A state has been restored.
+  virtual void go_on_from_saved(const restore_options& options) = 0;
+
+  foundation<Backend> base_;
+
+ private:
+  // The state, and the parameters behind it.
+  void visit_all(const state_visitor& part) {
+    visit_state(part);
+    for (const segment& s : std::as_const(base_.tensors).segments())
+      part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
+  }
+
+  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore
+  void require_usable(const char* call) const {
+    if (is_half_restored_)
+      throw std::logic_error("slamb: " + std::string(call) +
+                             " was called after a load_state() that failed halfway, so that a part of the state is of "
+                             "another step; load a state first");
+  }
+
+  void reduce_and_finish() {
+    base_.local.reduce(base_);
+    base_.compared.require_unparted(base_, are_equal());  // in the only node that there is
+    finish();
+    base_.compared.require_unparted(base_, are_equal());
+  }
+
+  void send_ready() {
+    if (base_.local.is_active()) return;  // nodes sum their gradients when all are ready
+    base_.parts.send_ready([this](const tensor_batch& bucket) { return send_early(bucket); });
+  }
+
+  template <class Body>
+  void close_if_it_throws(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      base_.parts.close();
+      throw;
+    }
+  }
+
+  template <class Rates>
+  void step_with(const Rates& rates) {
+    base_.parts.require_closed("step()");
+    require_usable("step()");
+    base_.rates.set(rates);
+    base_.compared.compare_before_step(base_, are_equal());
+    begin();
+    reduce_and_finish();
+  }
+
+  template <class Rates>
+  void begin_with(const Rates& rates) {
+    base_.parts.require_closed("begin_step()");
+    require_usable("begin_step()");
+    base_.rates.set(rates);
+    base_.parts.open(base_.tensors, bucket_bytes_, base_.executor.stream());
+    close_if_it_throws([this] {
+      base_.compared.compare_before_step(base_, are_equal());
+      begin();
+    });
+  }
+
+  std::uint64_t bucket_bytes_;
+  bool is_half_restored_ = false;
+};
+
+}  // namespace slamb::detail

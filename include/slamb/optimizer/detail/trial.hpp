@@ -1,0 +1,294 @@
+// A few steps of an optimizer on scratch tensors, timed: what a mean step of a training with it takes.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slamb/compressor/chain.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/core/random.hpp"
+#include "slamb/core/real.hpp"
+#include "slamb/detail/exchange/agreement.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/optimizer/lamb.hpp"
+#include "slamb/optimizer/one_bit.hpp"
+#include "slamb/optimizer/slamb.hpp"
+#include "slamb/optimizer/zero_one_adam.hpp"
+#include "slamb/schedule/intervals.hpp"
+#include "slamb/schedule/warm_up.hpp"
+
+namespace slamb {
+
+/// Elements that a tensor of `size` has in a model of `part` of its size: one at least, unless it has none.
+constexpr std::uint64_t scaled_size(std::uint64_t size, double part) noexcept {
+  if (part >= 1.0 || size == 0) return size;
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(size) * part));
+}
+
+/// Finite parameters and gradients, none of them 0, in memory of the backend's allocator that is freed with this.
+class scratch_model {
+ public:
+  /// @param part  in (0, 1]: of the elements of each tensor; tensors with rows keep whole rows, one at least
+  template <class Executor>
+  scratch_model(std::span<const parameter> like, double part, const Executor& executor, const allocator& from) {
+    tensors_.assign(like.begin(), like.end());
+    std::vector<region<float>> data, gradients;
+    for (parameter& p : tensors_) {
+      const std::size_t rows = p.options.rows.size();
+      const std::size_t kept_rows = static_cast<std::size_t>(scaled_size(rows, part));
+      p.size = rows > 0 ? p.size / rows * kept_rows : static_cast<std::size_t>(scaled_size(p.size, part));
+      p.options.rows = p.options.rows.first(kept_rows);
+      elements_ += p.size;
+      data.push_back(memory_.plan<float>("scratch", p.size));
+      gradients.push_back(memory_.plan<float>("scratch", p.size));
+    }
+    memory_.allocate(from);
+    const std::vector<float> values = made_up_values();
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      tensors_[i].data = filled(executor, memory_.view(data[i]), values);
+      tensors_[i].gradient = filled(executor, memory_.view(gradients[i]), values);
+    }
+  }
+
+  std::span<const parameter> tensors() const noexcept { return tensors_; }
+  std::uint64_t elements() const noexcept { return elements_; }
+
+ private:
+  // In ±[0.01, 0.02).
+  static std::vector<float> made_up_values() {
+    std::vector<float> values(std::size_t{1} << 16U);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::uint32_t word = philox(0x510A3B, i / 4, 0).at(i);
+      const float size = 0.01F + 0.01F * static_cast<float>(word >> 8U) / 16777216.0F;
+      values[i] = (word & 1U) != 0 ? size : -size;
+    }
+    return values;
+  }
+
+  template <class Executor>
+  static float* filled(const Executor& executor, std::span<float> tensor, std::span<const float> values) {
+    for (std::size_t first = 0; first < tensor.size(); first += values.size()) {
+      const std::size_t count = std::min(values.size(), tensor.size() - first);
+      executor.upload(values.first(count), tensor.subspan(first, count));
+    }
+    return tensor.data();
+  }
+
+  std::vector<parameter> tensors_;
+  arena memory_;
+  std::uint64_t elements_ = 0;
+};
+
+/// How a recipe is tried. `type` is the recipe with schedules that after two steps have come to the steps that most of a
+/// training consists of; `options(o, part)` are its options on tensors of `part` of their size; `take(optimizer, kind)`
+/// takes a step of one of its `kinds`, which follow each other, those from `each_time` on only once a round, and
+/// `weights(o, training_steps)` says how many of each there are in a mean step of the training.
+template <class Optimizer>
+struct trial_of {
+  static_assert(
+      sizeof(Optimizer) == 0,
+      "slamb: choose takes recipes of the library: basic_lamb, basic_slamb, basic_one_bit, basic_zero_one_adam");
+};
+
+namespace detail {
+
+/// The learning rate of trials, at which parameters stay in the range of floats unless λ is very large.
+inline constexpr double trial_rate = 1e-4;
+
+/// What recipes have in common: all steps are alike.
+template <class Optimizer, class Communicator, class Backend>
+struct trial_of_equal_steps {
+  using type = Optimizer;
+  using communicator_type = Communicator;
+  using backend_type = Backend;
+  static constexpr std::size_t kinds = 1, each_time = 1;
+
+  template <class Options>
+  static std::array<double, 1> weights(const Options& /*options*/, std::uint64_t /*training_steps*/) {
+    return {1.0};
+  }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
+};
+
+}  // namespace detail
+
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+struct trial_of<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>>
+    : detail::trial_of_equal_steps<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>,
+                                   Communicator, Backend> {
+  using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
+  static const options_type& options(const options_type& o, double /*part*/) { return o; }
+};
+
+/// A step, and the mean of the parameters, which is counted once in H steps.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
+  using type = basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>;
+  using communicator_type = Communicator;
+  using backend_type = Backend;
+  using options_type = typename type::options_type;
+  static constexpr std::size_t kinds = 2, each_time = 1;
+
+  static options_type options(options_type o, double part) {
+    o.local_steps = 0;
+    o.dense_below = scaled_size(o.dense_below, part);
+    return o;
+  }
+  static std::array<double, 2> weights(const options_type& o, std::uint64_t /*training_steps*/) {
+    return {1.0, o.local_steps > 0 ? 1.0 / static_cast<double>(o.local_steps) : 0.0};
+  }
+  static void take(type& optimizer, std::size_t kind) {
+    kind == 0 ? optimizer.step(detail::trial_rate) : optimizer.synchronize_parameters();
+  }
+};
+
+/// A step of the compressed phase: those of the warm-up are as a dense optimizer's.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
+struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>>
+    : detail::trial_of_equal_steps<
+          basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>, Communicator,
+          Backend> {
+  static auto options(const one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>& o, double /*part*/) {
+    return one_bit_options<Compressor, ErrorFeedback, TrustRatio, fixed_warm_up>{.beta1 = o.beta1,
+                                                                                 .beta2 = o.beta2,
+                                                                                 .epsilon = o.epsilon,
+                                                                                 .weight_decay = o.weight_decay,
+                                                                                 .compress_alone = o.compress_alone,
+                                                                                 .warm_up = {.steps = 1},
+                                                                                 .compressor = o.compressor,
+                                                                                 .error_feedback = o.error_feedback,
+                                                                                 .trust_ratio = o.trust_ratio};
+  }
+};
+
+/// A local step that exchanges and one that does not, in turn. The steps before them send codes of every element too.
+template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
+          class LocalSchedule>
+struct trial_of<
+    basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>> {
+  using type = basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend>;
+  using communicator_type = Communicator;
+  using backend_type = Backend;
+  using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+  static constexpr std::size_t kinds = 2, each_time = 2;
+
+  // The variance is frozen after the first step. The interval is 2 after the second, so that the third exchanges, the
+  // fifth, and so on.
+  static typename type::options_type options(const options_type& o, double /*part*/) {
+    return {.beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .epsilon = o.epsilon,
+            .weight_decay = o.weight_decay,
+            .compress_alone = o.compress_alone,
+            .variance_schedule = {.freeze_step = 1},
+            .local_schedule = {.scaler = 1, .clipper = 2},
+            .compressor = o.compressor,
+            .error_feedback = o.error_feedback};
+  }
+  static std::array<double, 2> weights(const options_type& o, std::uint64_t training_steps) {
+    typename LocalSchedule::state_type state{};
+    std::uint64_t exchanges = 0;
+    for (std::uint64_t tau = 1; tau <= training_steps; ++tau) {
+      if (o.local_schedule.exchanges(state, tau)) ++exchanges;
+      o.local_schedule.advance(state);
+    }
+    const double part = static_cast<double>(exchanges) / static_cast<double>(training_steps);
+    return {part, 1.0 - part};
+  }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
+};
+
+namespace detail {
+
+/// A time, and by how much measurements of it differ: s.
+struct typical_time {
+  double seconds = 0.0;
+  double deviation = 0.0;
+};
+
+/// The median [n > 0]; of an even number the mean of the two in the middle.
+inline double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return 0.5 * (values[(values.size() - 1) / 2] + values[values.size() / 2]);
+}
+
+/// The median, and the median of the distances to it, which single slow steps do not touch.
+inline typical_time typical_of(const std::vector<double>& seconds) {
+  const double median = median_of(seconds);
+  std::vector<double> distances = seconds;
+  for (double& s : distances) s = std::abs(s - median);
+  return {median, median_of(std::move(distances))};
+}
+
+/// The steps of an optimizer that are timed.
+template <class Optimizer>
+class trial {
+ public:
+  using how = trial_of<Optimizer>;
+  using communicator_type = typename how::communicator_type;
+  using backend_type = typename how::backend_type;
+
+  /// @param options  that have been validated
+  trial(const typename Optimizer::options_type& options, double part, std::uint64_t training_steps)
+      : options_(how::options(options, part)), weights_(how::weights(options, training_steps)) {
+    static_assert(
+        !requires { sparsifier_of(options_.compressor).require_ready(std::uint64_t{}); },
+        "slamb: choose cannot try a compressor that the caller tells its selection at every step, as "
+        "explicit_mask; construct the optimizer itself");
+  }
+
+  /// A round: takes `steps` steps with the communicator, after two that are not timed, and gives it back.
+  /// @param clock  clock(): seconds, a double
+  /// @throws what the optimizer throws
+  template <class Ranks, class Clock>
+  void run(Ranks& ranks, const scratch_model& model, const backend_type& backend, std::uint64_t steps, Clock& clock) {
+    typename how::type optimizer(model.tensors(), options_, std::move(ranks.template get<communicator_type>()),
+                                 backend);
+    const auto wait = [&] {
+      if constexpr (!backend_type::executor_type::is_synchronous) static_cast<void>(optimizer.statistics());
+    };
+    for (int untimed = 0; untimed < 2; ++untimed) optimizer.step(trial_rate);
+    wait();
+    for (std::uint64_t i = 0; i < steps; ++i) {
+      for (std::size_t kind = 0; kind < (i == 0 ? how::kinds : how::each_time); ++kind) {
+        const double start = clock();
+        how::take(optimizer, kind);
+        wait();
+        seconds_[kind].push_back(static_cast<float>(clock() - start));
+      }
+    }
+    ranks = Ranks(std::move(optimizer.communicator()));
+  }
+
+  /// Of a mean step of the training on the scratch tensors, as a mean over the ranks, which is the same on all of them.
+  /// Collective.
+  template <class Ranks, class Executor>
+  typical_time time(Ranks& ranks, const Executor& executor, const allocator& memory) {
+    typical_time all;
+    for (std::size_t kind = 0; kind < how::kinds; ++kind) {
+      call_in_backend(std::span<float>(seconds_[kind]), executor, memory, ranks,
+                      [&ranks](std::span<float> values, auto stream) { ranks.all_reduce_sum(values, stream); });
+      std::vector<double> means(seconds_[kind].begin(), seconds_[kind].end());
+      for (double& sum : means) sum /= ranks.size();
+      const typical_time one = typical_of(means);
+      all.seconds += rounded_product(weights_[kind], one.seconds);
+      all.deviation += rounded_product(weights_[kind], one.deviation);
+    }
+    return all;
+  }
+
+ private:
+  typename how::type::options_type options_;
+  std::array<double, how::kinds> weights_;
+  std::array<std::vector<float>, how::kinds> seconds_;
+};
+
+}  // namespace detail
+}  // namespace slamb

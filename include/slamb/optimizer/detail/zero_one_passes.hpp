@@ -1,0 +1,127 @@
+// The passes of 0/1 Adam beside those of Adam itself.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/trust_ratio/unit_trust_ratio.hpp"
+
+namespace slamb {
+
+/// Phase A without a refresh: the signal is the gradient, and what the exchange makes of it stands for it.
+struct receive_gradient : adam_update<unit_trust_ratio> {
+  static constexpr unsigned signal_reads = stream::gradient;
+  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& /*tensor*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    return e.gradient;
+  }
+
+  // docs/algorithms/zero_one_adam.md (4) … (6)
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    e.gradient = e.exchanged;
+    update_momentum(e, tensor.scalars);
+    this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+/// What is constant within a tensor in phase B: that of the update, and the learning rates since the last exchange.
+template <class Factors>
+struct local_constants : tensor_constants<Factors> {
+  float inverse_rate_sum = 0.0F;  ///< 1/Γ; 0 where Γ is 0
+};
+
+/// Phase B: a step of this rank's own, from the common point by what has been accumulated.
+struct local_update : adam_update<unit_trust_ratio> {
+  static constexpr unsigned reads =
+      stream::gradient | stream::momentum | stream::variance | stream::accumulated | stream::common;
+  static constexpr unsigned writes = stream::momentum | stream::accumulated | stream::parameter;
+  static constexpr int sums = 0;
+
+  // m_i, b_i, p_i: docs/algorithms/zero_one_adam.md (9) … (11)
+  template <class Real, class Constants>
+  SLAMB_ELEMENT void move(element<Real>& e, const Constants& tensor) const {
+    const Real before = e.common + e.accumulated;
+    update_momentum(e, tensor.scalars);
+    const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
+    e.accumulated = e.accumulated - Real(tensor.rate) * (direction + Real(tensor.weight_decay) * before);
+    e.parameter = e.common + e.accumulated;
+  }
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    move(e, tensor);
+  }
+};
+
+/// Phase B with an exchange: the signal is what the rank has moved since the last, in units of the momentum.
+struct exchange_update : local_update {
+  using factors_type = local_update::factors_type;
+  static constexpr unsigned signal_reads = local_update::reads;
+  static constexpr unsigned writes = stream::momentum | stream::accumulated | stream::common | stream::parameter;
+
+  const float* inverse_rate_sums = nullptr;  ///< [tensors] 1/Γ
+
+  SLAMB_HOST_DEVICE local_constants<factors_type> constants(std::uint32_t segment) const {
+    return {local_update::constants(segment), inverse_rate_sums[segment]};
+  }
+
+  // D = √v + ε
+  template <class Real, class Constants>
+  SLAMB_ELEMENT static Real deviation(const element<Real>& e, const Constants& tensor) {
+    return square_root(e.variance) + Real(tensor.scalars.epsilon);
+  }
+
+  // b D: docs/algorithms/zero_one_adam.md (13)
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& results) const {
+    results.check_finite(e.gradient);
+    this->move(e, tensor);
+    return e.accumulated * deviation(e, tensor);
+  }
+
+  // docs/algorithms/zero_one_adam.md (14) … (16)
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    this->move(e, tensor);
+    if (tensor.inverse_rate_sum != 0.0F) e.momentum = -(e.exchanged * Real(tensor.inverse_rate_sum));
+    e.common = e.common + e.exchanged / deviation(e, tensor);
+    e.parameter = e.common;
+    e.accumulated = Real(0.0F);
+  }
+};
+
+/// Phase B on one rank: Adam with a frozen variance.
+struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
+  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
+  static constexpr unsigned writes = stream::momentum | stream::parameter;
+  static constexpr int sums = 0;
+
+  template <class Real, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+    update_momentum(e, tensor.scalars);
+    this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+/// The common point is where all ranks are.
+struct start_common : pass_without_constants {
+  static constexpr unsigned reads = stream::parameter;
+  static constexpr unsigned writes = stream::common | stream::accumulated;
+  static constexpr int sums = 0;
+
+  template <class Real, class Sums>
+  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.common = e.parameter;
+    e.accumulated = Real(0.0F);
+  }
+};
+
+}  // namespace slamb

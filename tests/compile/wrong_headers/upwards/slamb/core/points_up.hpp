@@ -1,0 +1,4 @@
+// The lowest layer includes a high one: layers.py must say so.
+#pragma once
+
+#include "slamb/optimizer/optimizer.hpp"
