@@ -48,9 +48,9 @@ class bandwidth_meter {
  private:
   // In the widest registers that the program is compiled for, as the library's passes.
   static void add_scaled(float* a, const float* b, std::size_t count) {
-    using slamb::host::floats;
+    using slamb::detail::host::floats;
     const floats scale(0.001F);
-    for (std::size_t i = 0; i < count; i += slamb::host::lanes)
+    for (std::size_t i = 0; i < count; i += slamb::detail::host::lanes)
       (floats::load(a + i) + scale * floats::load(b + i)).store(a + i);
   }
 

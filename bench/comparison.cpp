@@ -17,13 +17,13 @@ namespace bench {
 namespace {
 
 result time_of_parameters(benchmark::State& state, workbench& at, unsigned threads) {
-  using pass = slamb::fingerprint_of_parameters;
-  const slamb::layout tensors(at.of_rank(0).tensors(), 0.0);
+  using pass = slamb::detail::fingerprint_of_parameters;
+  const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
   const auto executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
-  const slamb::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
   std::vector<double> sums(tensors.tiles().size());
   double all = 0.0;
-  const result r = time_of(state, at, slamb::bytes_per_element<pass>(), [&] {
+  const result r = time_of(state, at, slamb::detail::bytes_per_element<pass>(), [&] {
     executor.run(pass{}, view, {0, sums.size()}, sums.data());
     executor.add_up(sums, &all);
   });
@@ -36,14 +36,14 @@ result time_of_parameters(benchmark::State& state, workbench& at, unsigned threa
 // Of two ranks that have the same: the sum is twice the header.
 result time_of_header(benchmark::State& state, workbench& at) {
   constexpr std::size_t payload = 4096;
-  slamb::step_record record;
-  std::array<float, slamb::sum_header::floats + payload> sum{};
+  slamb::detail::step_record record;
+  std::array<float, slamb::detail::sum_header::floats + payload> sum{};
   const result r = time_of(state, at, 0.0, [&] {
-    slamb::begin_step{&record, 1.0}();
-    slamb::write_sum_header{&record, sum.data(), true}();
-    for (std::size_t i = 0; i < slamb::sum_header::floats; ++i) sum[i] *= 2.0F;
-    slamb::read_sum_header{&record, sum.data(), 2, payload}();
-    slamb::end_step{&record}();
+    slamb::detail::begin_step{&record, 1.0}();
+    slamb::detail::write_sum_header{&record, sum.data(), true}();
+    for (std::size_t i = 0; i < slamb::detail::sum_header::floats; ++i) sum[i] *= 2.0F;
+    slamb::detail::read_sum_header{&record, sum.data(), 2, payload}();
+    slamb::detail::end_step{&record}();
   });
   if (record.parted != 0 || record.taken == 0) throw std::runtime_error("ranks with the same fingerprint differ");
   return r;

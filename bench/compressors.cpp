@@ -23,18 +23,18 @@ namespace bench {
 namespace {
 
 // The gradient is what is encoded, and what is decoded is written where the parameters are.
-struct gradient_to_parameter : slamb::pass_without_constants {
-  static constexpr unsigned signal_reads = slamb::stream::gradient;
+struct gradient_to_parameter : slamb::detail::pass_without_constants {
+  static constexpr unsigned signal_reads = slamb::detail::stream::gradient;
   static constexpr unsigned reads = 0;
-  static constexpr unsigned writes = slamb::stream::parameter;
+  static constexpr unsigned writes = slamb::detail::stream::parameter;
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  SLAMB_ELEMENT Real signal(const slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
     return e.gradient;
   }
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.parameter = e.exchanged;
   }
 };
@@ -49,24 +49,24 @@ class coding {
       : quantizer_(quantizer),
         tensors_(tensors.tensors(), 0.0),
         executor_(slamb::host_backend{.threads = threads}.make_executor(tensors_.elements())),
-        wire_(wire_tensors(tensors_), 1, slamb::scale_groups_of(quantizer), Quantizer::bits_per_element),
+        wire_(wire_tensors(tensors_), 1, slamb::detail::scale_groups_of(quantizer), Quantizer::bits_per_element),
         message_(wire_.message_bytes() / sizeof(float) + 1),
         statistic_(tensors_.tiles().size()) {
     message_.fill(0.0F, 0, threads);
-    for (const slamb::wire_piece& piece : wire_.pieces())
-      for (std::uint64_t done = 0; done < piece.count; done += slamb::layout::tile_size) {
+    for (const slamb::detail::wire_piece& piece : wire_.pieces())
+      for (std::uint64_t done = 0; done < piece.count; done += slamb::detail::layout::tile_size) {
         const std::uint64_t scale = piece.scale + (wire_.scales().block == 0 ? 0 : done / wire_.scales().block);
         placed_.push_back({piece.code + done, scale, piece.owner});
       }
-    for (const slamb::tile& tile : std::as_const(tensors_).tiles()) counts_.push_back(tile.count);
+    for (const slamb::detail::tile& tile : std::as_const(tensors_).tiles()) counts_.push_back(tile.count);
     scales_.assign_sent(wire_);
   }
 
   void encode() {
     ++round_;
     std::uint32_t not_finite = 0;
-    executor_.template send<slamb::encoding::both, no_storage>(gradient_to_parameter{}, quantizer_, model_view(),
-                                                               view(), all_tiles(), statistic_.data(), &not_finite);
+    executor_.template send<slamb::detail::encoding::both, no_storage>(
+        gradient_to_parameter{}, quantizer_, model_view(), view(), all_tiles(), statistic_.data(), &not_finite);
     if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
     executor_.template finish_scales<Quantizer>(scales(), statistic_.data(), counts_.data(), view().sent, nullptr);
   }
@@ -78,7 +78,7 @@ class coding {
 
   // What came back must be near what was sent: half a bit an element tells the sign and no more.
   void check() const {
-    const slamb::segment& first = tensors_.segments()[0];
+    const slamb::detail::segment& first = tensors_.segments()[0];
     double signal = 0.0, lost = 0.0;
     for (std::uint64_t i = 0; i < first.size; ++i) {
       const auto x = static_cast<double>(first.gradient[i]);
@@ -91,23 +91,23 @@ class coding {
 
  private:
   using no_storage = executor_type::no_error_storage;
-  static_assert(!slamb::shared_scales<Quantizer>::are_known_first,
+  static_assert(!slamb::detail::shared_scales<Quantizer>::are_known_first,
                 "these benchmarks encode in one pass, before the scale of a tensor is known");
 
-  static std::vector<slamb::wire_tensor> wire_tensors(const slamb::layout& tensors) {
-    std::vector<slamb::wire_tensor> all;
-    for (const slamb::segment& s : tensors.segments()) all.push_back({s.size, true});
+  static std::vector<slamb::detail::wire_tensor> wire_tensors(const slamb::detail::layout& tensors) {
+    std::vector<slamb::detail::wire_tensor> all;
+    for (const slamb::detail::segment& s : tensors.segments()) all.push_back({s.size, true});
     return all;
   }
 
-  slamb::scale_table scales() const {
+  slamb::detail::scale_table scales() const {
     return {scales_.groups.data(), scales_.tiles.data(), scales_.places.data(), scales_.groups.size()};
   }
-  slamb::tile_range all_tiles() const { return {0, placed_.size()}; }
-  slamb::model_view model_view() const {
+  slamb::detail::tile_range all_tiles() const { return {0, placed_.size()}; }
+  slamb::detail::model_view model_view() const {
     return {.segments = std::as_const(tensors_).segments().data(), .tiles = tensors_.tiles().data()};
   }
-  slamb::wire_view view() const {
+  slamb::detail::wire_view view() const {
     auto* const message = reinterpret_cast<std::byte*>(message_.data());
     return {.tiles = placed_.data(),
             .sent = message,
@@ -119,14 +119,14 @@ class coding {
   }
 
   Quantizer quantizer_;
-  slamb::layout tensors_;
+  slamb::detail::layout tensors_;
   executor_type executor_;
-  slamb::wire_layout wire_;
+  slamb::detail::wire_layout wire_;
   huge_array message_;
-  std::vector<double> statistic_;         // [tiles]
-  std::vector<slamb::wire_tile> placed_;  // [tiles]
-  std::vector<std::uint64_t> counts_;     // [tiles]
-  slamb::scale_lists scales_;
+  std::vector<double> statistic_;                 // [tiles]
+  std::vector<slamb::detail::wire_tile> placed_;  // [tiles]
+  std::vector<std::uint64_t> counts_;             // [tiles]
+  slamb::detail::scale_lists scales_;
   std::uint64_t round_ = 0;
 };
 
@@ -151,9 +151,9 @@ void register_quantizer(const std::string& name, const shape_set& shapes, unsign
 }
 
 result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k& compressor, unsigned threads) {
-  const slamb::layout tensors(at.of_rank(0).tensors(), 0.0);
+  const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
   const executor_type executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
-  const slamb::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
   std::vector<std::uint16_t> bits(tensors.state_elements() / 16);
   const result r = time_of(state, at, sizeof(float) + 1.0 / 8.0, [&] {
     std::uint32_t not_finite = 0;
@@ -162,7 +162,7 @@ result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k
   });
   std::uint64_t chosen = 0, wanted = 0;
   for (const std::uint16_t group : bits) chosen += static_cast<std::uint64_t>(std::popcount(group));
-  for (const slamb::tile& tile : tensors.tiles()) wanted += compressor.chosen_of(tile.count);
+  for (const slamb::detail::tile& tile : tensors.tiles()) wanted += compressor.chosen_of(tile.count);
   if (chosen != wanted) throw std::runtime_error("not as many elements were chosen as were to be");
   return r;
 }

@@ -31,19 +31,20 @@ struct payload_fractions {
 /// Counts what `options.compressor` selects of the tensors at step t, and what is always exchanged whole.
 template <class Options>
 payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> tensors, const Options& options) {
-  slamb::layout layout(tensors, 0.0);
+  slamb::detail::layout layout(tensors, 0.0);
   const auto& sparsifier = slamb::sparsifier_of(options.compressor);
   std::uint64_t sent = 0, compressed = 0;
-  for (slamb::segment& s : layout.segments()) {
+  for (slamb::detail::segment& s : layout.segments()) {
     s.dense = s.dense || s.one_dimensional || s.size < options.dense_below;
     if (!s.dense) compressed += s.size;
   }
   if constexpr (slamb::chooser<std::remove_cvref_t<decltype(sparsifier)>>) {
-    for (const slamb::segment& s : layout.segments()) sent += s.dense ? s.size : sparsifier.largest_payload(s.size);
+    for (const slamb::detail::segment& s : layout.segments())
+      sent += s.dense ? s.size : sparsifier.largest_payload(s.size);
   } else {
     const auto selection = sparsifier.at(t);
-    for (const slamb::tile& tile : layout.tiles())
-      sent += slamb::host::count_selected(selection, layout.segments()[tile.segment], tile);
+    for (const slamb::detail::tile& tile : layout.tiles())
+      sent += slamb::detail::host::count_selected(selection, layout.segments()[tile.segment], tile);
   }
   const auto elements = static_cast<double>(layout.elements());
   return {static_cast<double>(sent) / elements, static_cast<double>(compressed) / elements};
@@ -54,17 +55,17 @@ payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> 
 /// @param checks  whether one rank alone looks for gradients that are not finite
 template <class TrustRatio>
 double bytes_of_whole_step(std::size_t ranks, bool checks) {
-  using slamb::bytes_per_element;
+  using slamb::detail::bytes_per_element;
   double bytes = 0.0;
   if (ranks > 1)
-    bytes += bytes_per_element<slamb::gather_gradient>();
+    bytes += bytes_per_element<slamb::detail::gather_gradient>();
   else if (checks)
-    bytes += bytes_per_element<slamb::check_gradient>();
+    bytes += bytes_per_element<slamb::detail::check_gradient>();
   if constexpr (TrustRatio::sums_per_segment == 0)
-    return bytes + bytes_per_element<slamb::update_and_apply<TrustRatio>>();
+    return bytes + bytes_per_element<slamb::detail::update_and_apply<TrustRatio>>();
   else
-    return bytes + bytes_per_element<slamb::update_and_sum<TrustRatio>>() +
-           bytes_per_element<slamb::apply_update<TrustRatio>>();
+    return bytes + bytes_per_element<slamb::detail::update_and_sum<TrustRatio>>() +
+           bytes_per_element<slamb::detail::apply_update<TrustRatio>>();
 }
 
 /// Bytes an element a step: AdamW and LAMB.
@@ -78,8 +79,8 @@ double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRat
 template <slamb::quantizer Quantizer>
 double code_bytes(const Quantizer& quantizer) {
   double bytes = Quantizer::bits_per_element / 8.0;
-  if (slamb::scale_groups_of(quantizer).of == slamb::scale_groups::blocks)
-    bytes += static_cast<double>(sizeof(float)) / slamb::scale_groups_of(quantizer).block;
+  if (slamb::detail::scale_groups_of(quantizer).of == slamb::detail::scale_groups::blocks)
+    bytes += static_cast<double>(sizeof(float)) / slamb::detail::scale_groups_of(quantizer).block;
   return bytes;
 }
 
@@ -88,7 +89,7 @@ double code_bytes(const Quantizer& quantizer) {
 template <slamb::quantizer Quantizer>
 double bytes_of_coded_payload(const Quantizer& quantizer, std::size_t ranks) {
   constexpr double value = sizeof(float);
-  constexpr double rounds = slamb::shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
+  constexpr double rounds = slamb::detail::shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
   const double code = code_bytes(quantizer), n = static_cast<double>(ranks);
   return rounds * value + code + (rounds * (n * code + value) + code) / n + 2.0 * value + 2.0 * code;
 }
@@ -100,7 +101,7 @@ double bytes_of_coded_payload(const Quantizer& quantizer, std::size_t ranks) {
 template <class Sparsifier>
 double bytes_of_ages(double compressed) {
   if constexpr (slamb::chooser<Sparsifier>)
-    return (2.0 * sizeof(slamb::bitmap_selection::age_type) + 2.0 * sizeof(float) + 3.0 / 8.0) * compressed;
+    return (2.0 * sizeof(slamb::detail::bitmap_selection::age_type) + 2.0 * sizeof(float) + 3.0 / 8.0) * compressed;
   else if constexpr (!slamb::has_age<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>)
     return 2.0 * sizeof(slamb::stored_age_t<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>) *
            compressed;
@@ -112,22 +113,22 @@ double bytes_of_ages(double compressed) {
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
                      std::span<const slamb::parameter> tensors, const steps_taken& taken) {
-  using slamb::bytes_per_element;
-  using form = slamb::form_payload<TrustRatio>;
-  using apply = slamb::apply_received<TrustRatio>;
+  using slamb::detail::bytes_per_element;
+  using form = slamb::detail::form_payload<TrustRatio>;
+  using apply = slamb::detail::apply_received<TrustRatio>;
   using sparsifier = std::remove_cvref_t<decltype(slamb::sparsifier_of(std::declval<const Compressor&>()))>;
   constexpr double value = sizeof(float);
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
   double bytes = bytes_per_element<form>() + value * std::popcount(form::packs) * payload.sent;
   if constexpr (TrustRatio::sums_per_segment > 0)
-    bytes += bytes_per_element<slamb::sum_received<TrustRatio>>() * payload.sent;
+    bytes += bytes_per_element<slamb::detail::sum_received<TrustRatio>>() * payload.sent;
   bytes += bytes_per_element<apply>() + (apply::receives ? value : 0.0) * payload.sent;
   bytes += bytes_of_ages<sparsifier>(payload.compressed);
   if constexpr (slamb::chained<Compressor>)
     if (taken.ranks > 1)
       bytes += bytes_of_coded_payload(optimizer.options().compressor.quantizer, taken.ranks) * payload.sent;
-  return bytes + taken.averagings *
-                     (bytes_per_element<slamb::gather_parameters>() + bytes_per_element<slamb::scatter_parameters>());
+  return bytes + taken.averagings * (bytes_per_element<slamb::detail::gather_parameters>() +
+                                     bytes_per_element<slamb::detail::scatter_parameters>());
 }
 
 }  // namespace bench

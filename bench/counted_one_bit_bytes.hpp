@@ -37,12 +37,13 @@ class exchange_bytes {
   }
 
  private:
-  using storage = typename slamb::error_storage<ErrorFeedback>::type;
+  using storage = typename slamb::detail::error_storage<ErrorFeedback>::type;
 
   static constexpr double value = sizeof(float);
   static constexpr double worker_error = ErrorFeedback::worker_state ? sizeof(storage) : 0.0;
   static constexpr double server_error = ErrorFeedback::server_state ? sizeof(storage) : 0.0;
-  static constexpr double rounds = slamb::shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;  // one for the scale
+  static constexpr double rounds =
+      slamb::detail::shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;  // one for the scale
 
   double code_;
   double ranks_;
@@ -51,8 +52,8 @@ class exchange_bytes {
 /// The same of one rank that encodes nothing: the check of the signal, and the pass.
 template <class Pass>
 double bytes_without_exchange() {
-  return slamb::bytes_per_element<slamb::check_signal<Pass>>() +
-         slamb::bytes_per_element<slamb::pass_with_own_signal<Pass>>();
+  return slamb::detail::bytes_per_element<slamb::detail::check_signal<Pass>>() +
+         slamb::detail::bytes_per_element<slamb::detail::pass_with_own_signal<Pass>>();
 }
 
 /// Bytes an element a step: 1-bit Adam and 1-bit LAMB.
@@ -67,13 +68,13 @@ double counted_bytes(
     return exchanges ? exchange.template send<Pass>() + exchange.template receive<Pass>()
                      : bytes_without_exchange<Pass>();
   };
-  const double apply = slamb::bytes_per_element<slamb::apply_update<TrustRatio>>();
-  if constexpr (slamb::frozen_ratio<TrustRatio>)
-    return with(std::type_identity<slamb::receive_and_refresh<TrustRatio>>{}) + apply;
+  const double apply = slamb::detail::bytes_per_element<slamb::detail::apply_update<TrustRatio>>();
+  if constexpr (slamb::detail::frozen_ratio<TrustRatio>)
+    return with(std::type_identity<slamb::detail::receive_and_refresh<TrustRatio>>{}) + apply;
   else if constexpr (TrustRatio::sums_per_segment > 0)
-    return with(std::type_identity<slamb::receive_and_sum<TrustRatio>>{}) + apply;
+    return with(std::type_identity<slamb::detail::receive_and_sum<TrustRatio>>{}) + apply;
   else
-    return with(std::type_identity<slamb::receive_and_apply<TrustRatio>>{});
+    return with(std::type_identity<slamb::detail::receive_and_apply<TrustRatio>>{});
 }
 
 /// Bytes an element a step: 0/1 Adam, of steps that exchanged codes and steps that did not.
@@ -82,20 +83,21 @@ template <class Compressor, class ErrorFeedback, class Communicator, class Backe
 double counted_bytes(const slamb::basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend,
                                                       VarianceSchedule, LocalSchedule>& optimizer,
                      std::span<const slamb::parameter> /*tensors*/, const steps_taken& taken) {
-  using slamb::bytes_per_element;
+  using slamb::detail::bytes_per_element;
   const exchange_bytes<ErrorFeedback, Compressor> exchange(optimizer.options().compressor, taken.ranks);
   const auto mixed = [part = taken.exchanges_of_codes](double with_codes, double without) {
     return part * with_codes + (1.0 - part) * without;
   };
   if (taken.phase == "variance")
-    return mixed(
-        exchange.template send<slamb::receive_gradient>() + exchange.template receive<slamb::receive_gradient>(),
-        bytes_of_whole_step<slamb::unit_trust_ratio>(taken.ranks, true));
+    return mixed(exchange.template send<slamb::detail::receive_gradient>() +
+                     exchange.template receive<slamb::detail::receive_gradient>(),
+                 bytes_of_whole_step<slamb::unit_trust_ratio>(taken.ranks, true));
   const bool is_active = taken.ranks > 1 || optimizer.options().compress_alone;
-  return mixed(exchange.template send<slamb::exchange_update>() + exchange.template receive<slamb::exchange_update>(),
-               bytes_per_element<slamb::check_gradient>() +
-                   (is_active ? bytes_per_element<slamb::local_update>()
-                              : bytes_per_element<slamb::update_with_frozen_variance>()));
+  return mixed(exchange.template send<slamb::detail::exchange_update>() +
+                   exchange.template receive<slamb::detail::exchange_update>(),
+               bytes_per_element<slamb::detail::check_gradient>() +
+                   (is_active ? bytes_per_element<slamb::detail::local_update>()
+                              : bytes_per_element<slamb::detail::update_with_frozen_variance>()));
 }
 
 }  // namespace bench

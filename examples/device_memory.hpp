@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <slamb/detail/runtime/cuda_error.hpp>
+#include <slamb/core/cuda_error.hpp>
 #include <span>
 #include <utility>
 
@@ -14,13 +14,13 @@ namespace device_memory {
 class stream {
  public:
   stream() {
-    slamb::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    slamb::detail::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   stream(stream&&) = delete;
   ~stream() { cudaStreamDestroy(stream_); }
 
   operator cudaStream_t() const noexcept { return stream_; }
-  void wait() const { slamb::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void wait() const { slamb::detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -31,7 +31,7 @@ class floats {
  public:
   explicit floats(std::size_t size) : size_(size) {
     void* memory = nullptr;
-    slamb::check_cuda(cudaMalloc(&memory, size * sizeof(float)), "cudaMalloc");
+    slamb::detail::check_cuda(cudaMalloc(&memory, size * sizeof(float)), "cudaMalloc");
     values_ = static_cast<float*>(memory);
   }
   floats(floats&& other) noexcept : values_(std::exchange(other.values_, nullptr)), size_(other.size_) {}
@@ -50,7 +50,7 @@ class floats {
 /// Copies `count` floats from or to the GPU, in the order of `on`. What is copied from the host may change once the
 /// call has returned; what is copied to it is there when the stream has been waited for.
 inline void copy(const float* from, float* to, std::size_t count, cudaStream_t on) {
-  slamb::check_cuda(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDefault, on), "cudaMemcpyAsync");
+  slamb::detail::check_cuda(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDefault, on), "cudaMemcpyAsync");
 }
 
 }  // namespace device_memory

@@ -1,7 +1,7 @@
 #include "copy.hpp"
 
 #include "../made_up.hpp"
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 
 namespace bench {
 namespace {
@@ -30,12 +30,12 @@ __global__ void __launch_bounds__(threads) made_up_kernel(float* to, std::size_t
 void enqueue_copy(const float* from, float* to, std::size_t count, cudaStream_t stream) {
   copy_kernel<<<static_cast<unsigned>(count / copy_unit), threads, 0, stream>>>(reinterpret_cast<const float4*>(from),
                                                                                 reinterpret_cast<float4*>(to));
-  slamb::check_cuda(cudaGetLastError(), "a kernel's launch");
+  slamb::detail::check_cuda(cudaGetLastError(), "a kernel's launch");
 }
 
 void enqueue_made_up(float* to, std::size_t count, float scale, unsigned seed, cudaStream_t stream) {
   made_up_kernel<<<1024, threads, 0, stream>>>(to, count, scale, seed);
-  slamb::check_cuda(cudaGetLastError(), "a kernel's launch");
+  slamb::detail::check_cuda(cudaGetLastError(), "a kernel's launch");
 }
 
 }  // namespace bench

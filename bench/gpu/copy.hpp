@@ -42,11 +42,12 @@ class copy_meter {
     for (int round = 0; round < 5; ++round) {
       best.kernel =
           std::max(best.kernel, rate_of([this] { enqueue_copy(from_.data(), to_.data(), from_.size(), stream_); }));
-      best.memcpy = std::max(best.memcpy, rate_of([this] {
-                               slamb::check_cuda(cudaMemcpyAsync(to_.data(), from_.data(), from_.size() * sizeof(float),
-                                                                 cudaMemcpyDeviceToDevice, stream_),
-                                                 "cudaMemcpyAsync");
-                             }));
+      best.memcpy =
+          std::max(best.memcpy, rate_of([this] {
+                     slamb::detail::check_cuda(cudaMemcpyAsync(to_.data(), from_.data(), from_.size() * sizeof(float),
+                                                               cudaMemcpyDeviceToDevice, stream_),
+                                               "cudaMemcpyAsync");
+                   }));
     }
     return best;
   }

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 
 namespace bench {
 
@@ -14,14 +14,14 @@ class cuda_stream {
  public:
   /// @throws slamb::cuda_error
   cuda_stream() {
-    slamb::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    slamb::detail::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   cuda_stream(cuda_stream&&) = delete;
   ~cuda_stream() { cudaStreamDestroy(stream_); }
 
   operator cudaStream_t() const noexcept { return stream_; }
   /// @throws slamb::cuda_error, also of what was enqueued before
-  void wait() const { slamb::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void wait() const { slamb::detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -32,7 +32,7 @@ class device_array {
  public:
   /// @throws slamb::cuda_error
   explicit device_array(std::size_t count) : count_(count) {
-    slamb::check_cuda(cudaMalloc(&memory_, count * sizeof(float)), "cudaMalloc");
+    slamb::detail::check_cuda(cudaMalloc(&memory_, count * sizeof(float)), "cudaMalloc");
   }
   device_array(device_array&&) = delete;
   ~device_array() { cudaFree(memory_); }

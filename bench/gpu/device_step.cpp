@@ -56,10 +56,11 @@ class device_model {
 class captured_step {
  public:
   captured_step(stepper& own, cudaStream_t stream, const slamb::learning_rates_at& rates) : stream_(stream) {
-    slamb::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    slamb::detail::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                              "cudaStreamBeginCapture");
     own.step(rates);
-    slamb::check_cuda(cudaStreamEndCapture(stream, &graph_), "cudaStreamEndCapture");
-    slamb::check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+    slamb::detail::check_cuda(cudaStreamEndCapture(stream, &graph_), "cudaStreamEndCapture");
+    slamb::detail::check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
   }
   captured_step(captured_step&&) = delete;
   ~captured_step() {
@@ -67,7 +68,7 @@ class captured_step {
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
   }
 
-  void launch() const { slamb::check_cuda(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); }
+  void launch() const { slamb::detail::check_cuda(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch"); }
 
  private:
   cudaStream_t stream_;
@@ -86,8 +87,8 @@ class rank_at_work {
   void step() { own_->step(learning_rate); }
   /// From now on `time_of` launches a graph of a step.
   void capture() {
-    slamb::check_cuda(cudaMemcpyAsync(rate_.data(), &learning_rate, sizeof(double), cudaMemcpyDefault, stream_),
-                      "cudaMemcpyAsync");
+    slamb::detail::check_cuda(cudaMemcpyAsync(rate_.data(), &learning_rate, sizeof(double), cudaMemcpyDefault, stream_),
+                              "cudaMemcpyAsync");
     stream_.wait();
     graph_.emplace(*own_, stream_, slamb::learning_rates_at{reinterpret_cast<const double*>(rate_.data())});
   }
@@ -187,10 +188,10 @@ void run_rank(run_of_ranks& run, slamb::thread_communicator communicator) {
 step_result time_step(const step_benchmark& benchmark, const shape_set& shapes, const effort& how_long,
                       copy_meter& copy) {
   int device = 0;
-  slamb::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  slamb::detail::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   run_of_ranks run{.benchmark = benchmark, .shapes = shapes, .how_long = how_long, .copy = copy};
   slamb::run_ranks(static_cast<int>(benchmark.ranks), [&](slamb::thread_communicator communicator) {
-    slamb::check_cuda(cudaSetDevice(device), "cudaSetDevice");
+    slamb::detail::check_cuda(cudaSetDevice(device), "cudaSetDevice");
     run_rank(run, std::move(communicator));
   });
   std::vector<double> seconds(how_long.batches, 0.0);  // of the slowest rank

@@ -24,38 +24,38 @@ struct bytes_of_kernel {
 };
 
 template <class Pass>
-struct bytes_of_kernel<slamb::cuda::pass_kernel<Pass>> {
-  static constexpr kernel_bytes value{.is_known = true, .element = slamb::bytes_per_element<Pass>()};
+struct bytes_of_kernel<slamb::detail::cuda::pass_kernel<Pass>> {
+  static constexpr kernel_bytes value{.is_known = true, .element = slamb::detail::bytes_per_element<Pass>()};
 };
 
 template <class Pass, class Selection>
-struct bytes_of_kernel<slamb::cuda::selected_kernel<Pass, Selection>> {
-  using kernel = slamb::cuda::selected_kernel<Pass, Selection>;
+struct bytes_of_kernel<slamb::detail::cuda::selected_kernel<Pass, Selection>> {
+  using kernel = slamb::detail::cuda::selected_kernel<Pass, Selection>;
   static constexpr double ages = kernel::stores_ages ? 2.0 * sizeof(typename kernel::age_type) : 0.0;
   static constexpr kernel_bytes value{
       .is_known = true,
-      .element = slamb::bytes_per_element<Pass>() + ages,
+      .element = slamb::detail::bytes_per_element<Pass>() + ages,
       .sent = static_cast<double>(sizeof(float)) * (std::popcount(Pass::packs) + (Pass::receives ? 1 : 0))};
 };
 
 template <class Pass>
-struct bytes_of_kernel<slamb::cuda::packed_kernel<Pass>> {
-  static constexpr kernel_bytes value{.is_known = true, .sent = slamb::bytes_per_element<Pass>()};
+struct bytes_of_kernel<slamb::detail::cuda::packed_kernel<Pass>> {
+  static constexpr kernel_bytes value{.is_known = true, .sent = slamb::detail::bytes_per_element<Pass>()};
 };
 
 namespace detail {
 
 template <class Storage>
-inline constexpr double error_bytes = std::is_same_v<Storage, slamb::cuda::no_storage> ? 0.0 : sizeof(Storage);
+inline constexpr double error_bytes = std::is_same_v<Storage, slamb::detail::cuda::no_storage> ? 0.0 : sizeof(Storage);
 template <class Quantizer>
 inline constexpr double bytes_of_code = Quantizer::bits_per_element / 8.0;
-template <slamb::encoding Work, class Quantizer>
-inline constexpr double encoded_bytes = Work == slamb::encoding::measure ? 0.0 : bytes_of_code<Quantizer>;
+template <slamb::detail::encoding Work, class Quantizer>
+inline constexpr double encoded_bytes = Work == slamb::detail::encoding::measure ? 0.0 : bytes_of_code<Quantizer>;
 
 }  // namespace detail
 
-template <slamb::encoding Work, class Storage, class Pass, class Quantizer>
-struct bytes_of_kernel<slamb::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
+template <slamb::detail::encoding Work, class Storage, class Pass, class Quantizer>
+struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
   static constexpr kernel_bytes value{
       .is_known = true,
       .element = static_cast<double>(sizeof(float)) * std::popcount(Pass::signal_reads) + detail::error_bytes<Storage> +
@@ -63,8 +63,8 @@ struct bytes_of_kernel<slamb::cuda::send_kernel<Work, Storage, Pass, Quantizer>>
 };
 
 // Of the chunk, which is 1/N of the elements, the codes of N ranks.
-template <slamb::encoding Work, class Storage, class Quantizer>
-struct bytes_of_kernel<slamb::cuda::average_kernel<Work, Storage, Quantizer>> {
+template <slamb::detail::encoding Work, class Storage, class Quantizer>
+struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quantizer>> {
   static constexpr kernel_bytes value{
       .is_known = true,
       .element = detail::bytes_of_code<Quantizer>,
@@ -72,7 +72,7 @@ struct bytes_of_kernel<slamb::cuda::average_kernel<Work, Storage, Quantizer>> {
 };
 
 template <class Storage, class ServerStorage, class Pass, class Quantizer>
-struct bytes_of_kernel<slamb::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizer>> {
+struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizer>> {
   static constexpr bool keeps = detail::error_bytes<Storage> > 0.0;  // what the signal has lost, by the codes sent
   static constexpr unsigned reads = keeps ? Pass::reads | Pass::signal_reads : Pass::reads;
   static constexpr kernel_bytes value{

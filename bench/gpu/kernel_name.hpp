@@ -12,7 +12,7 @@
 namespace bench {
 
 /// The name of a type without its namespaces, and without arguments of its arguments:
-/// "slamb::cuda::pass_kernel<slamb::apply_update<slamb::unit_trust_ratio> >" becomes "pass_kernel<apply_update>".
+/// "slamb::detail::cuda::pass_kernel<slamb::detail::apply_update<slamb::unit_trust_ratio> >" becomes "pass_kernel<apply_update>".
 inline std::string shortened(std::string_view name) {
   std::string text;
   int depth = 0;

@@ -114,10 +114,10 @@ bench::shape_set small_shapes() { return {"small", {{512, 1024}, {1024}, {300, 7
 void describe_gpu(bool markdown) {
   int device = 0, driver = 0, runtime = 0;
   cudaDeviceProp about{};
-  slamb::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  slamb::check_cuda(cudaGetDeviceProperties(&about, device), "cudaGetDeviceProperties");
-  slamb::check_cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
-  slamb::check_cuda(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  slamb::detail::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  slamb::detail::check_cuda(cudaGetDeviceProperties(&about, device), "cudaGetDeviceProperties");
+  slamb::detail::check_cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  slamb::detail::check_cuda(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   if (markdown) std::cout << "\n";
   std::cout << about.name << ", " << about.multiProcessorCount << " processors, " << (about.l2CacheSize >> 20)
             << " MiB of L2 cache; CUDA driver " << driver << ", runtime " << runtime << "\n\n";
@@ -128,11 +128,11 @@ std::size_t free_memory() {
   std::size_t free = 0, total = 0;
   int device = 0;
   cudaMemPool_t pool = nullptr;
-  slamb::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  slamb::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  slamb::check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
-  slamb::check_cuda(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
-  slamb::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  slamb::detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  slamb::detail::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  slamb::detail::check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  slamb::detail::check_cuda(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
+  slamb::detail::check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free;
 }
 

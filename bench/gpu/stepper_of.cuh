@@ -20,9 +20,9 @@ namespace bench {
 struct timed_backend : slamb::cuda_backend {
   launch_timer* timer = nullptr;
 
-  using executor_type = slamb::cuda::executor<watched_device<slamb::cuda::launcher, launch_timer>>;
+  using executor_type = slamb::detail::cuda::executor<watched_device<slamb::detail::cuda::launcher, launch_timer>>;
   executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type({slamb::cuda::launcher(stream), *timer});
+    return executor_type({slamb::detail::cuda::launcher(stream), *timer});
   }
 };
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 
 namespace bench {
 
@@ -13,7 +13,7 @@ namespace bench {
 class timed_event {
  public:
   /// @throws slamb::cuda_error
-  timed_event() { slamb::check_cuda(cudaEventCreate(&event_), "cudaEventCreate"); }
+  timed_event() { slamb::detail::check_cuda(cudaEventCreate(&event_), "cudaEventCreate"); }
   timed_event(timed_event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   timed_event& operator=(timed_event other) noexcept {
     std::swap(event_, other.event_);
@@ -24,12 +24,14 @@ class timed_event {
   }
 
   /// Marks what `stream` has been given so far. @throws slamb::cuda_error
-  void record(cudaStream_t stream) const { slamb::check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  void record(cudaStream_t stream) const {
+    slamb::detail::check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
   /// Seconds from `first` to this. Waits for this. @throws slamb::cuda_error
   double seconds_since(const timed_event& first) const {
     float milliseconds = 0.0F;
-    slamb::check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
-    slamb::check_cuda(cudaEventElapsedTime(&milliseconds, first.event_, event_), "cudaEventElapsedTime");
+    slamb::detail::check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    slamb::detail::check_cuda(cudaEventElapsedTime(&milliseconds, first.event_, event_), "cudaEventElapsedTime");
     return static_cast<double>(milliseconds) * 1e-3;
   }
 

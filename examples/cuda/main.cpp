@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <slamb/detail/runtime/cuda_error.hpp>
+#include <slamb/core/cuda_error.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -68,7 +68,7 @@ bool has_device() {
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);
   if (found != cudaErrorNoDevice && found != cudaErrorInsufficientDriver)
-    slamb::check_cuda(found, "cudaGetDeviceCount");
+    slamb::detail::check_cuda(found, "cudaGetDeviceCount");
   if (found == cudaSuccess && devices > 0) return true;
   std::printf("skipped: no GPU (%s)\n", cudaGetErrorString(found));
   return false;

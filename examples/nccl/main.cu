@@ -63,9 +63,10 @@ class regression {
     const std::vector<float> solution = random_numbers(1, weights_.size());
     device_memory::copy(x.data(), x_.data(), x.size(), stream_);
     device_memory::copy(solution.data(), weights_.data(), solution.size(), stream_);
-    slamb::check_cuda(cudaMemsetAsync(y_.data(), 0, y_.size() * sizeof(float), stream_), "cudaMemsetAsync");
+    slamb::detail::check_cuda(cudaMemsetAsync(y_.data(), 0, y_.size() * sizeof(float), stream_), "cudaMemsetAsync");
     compute_residual(y_.data());  // x w* − 0
-    slamb::check_cuda(cudaMemsetAsync(weights_.data(), 0, weights_.size() * sizeof(float), stream_), "cudaMemsetAsync");
+    slamb::detail::check_cuda(cudaMemsetAsync(weights_.data(), 0, weights_.size() * sizeof(float), stream_),
+                              "cudaMemsetAsync");
   }
 
   /// What the optimizer takes: pointers to memory of the GPU.
@@ -77,7 +78,7 @@ class regression {
   void compute_gradient() const {
     compute_residual(residual_.data());
     gradient_kernel<<<inputs, outputs, 0, stream_>>>(x_.data(), residual_.data(), gradient_.data());
-    slamb::check_cuda(cudaGetLastError(), "gradient_kernel's launch");
+    slamb::detail::check_cuda(cudaGetLastError(), "gradient_kernel's launch");
   }
 
   /// (x w − y) [examples × outputs] as of the last gradient.
@@ -86,7 +87,7 @@ class regression {
  private:
   void compute_residual(float* into) const {
     residual_kernel<<<examples, outputs, 0, stream_>>>(x_.data(), weights_.data(), y_.data(), into);
-    slamb::check_cuda(cudaGetLastError(), "residual_kernel's launch");
+    slamb::detail::check_cuda(cudaGetLastError(), "residual_kernel's launch");
   }
 
   cudaStream_t stream_;
@@ -149,7 +150,7 @@ void fit(const regression& model, optimizer_type& optimizer, cudaStream_t stream
 
 /// One rank, on the GPU of its number.
 void train(const ncclUniqueId& id, int rank, int ranks) {
-  slamb::check_cuda(cudaSetDevice(rank), "cudaSetDevice");
+  slamb::detail::check_cuda(cudaSetDevice(rank), "cudaSetDevice");
   const device_memory::stream stream;
   const regression model(rank, stream);
   const slamb::parameter weights = model.weights();
@@ -177,7 +178,7 @@ int find_devices(int ranks) {
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);
   if (found != cudaErrorNoDevice && found != cudaErrorInsufficientDriver)
-    slamb::check_cuda(found, "cudaGetDeviceCount");
+    slamb::detail::check_cuda(found, "cudaGetDeviceCount");
   if (found == cudaSuccess && devices >= ranks) return 0;
   std::printf("skipped: NCCL needs a GPU for each rank: --ranks is %d, but there are %d GPUs (%s)\n", ranks,
               found == cudaSuccess ? devices : 0, cudaGetErrorString(found));

@@ -24,12 +24,12 @@ namespace {
 using slamb::candidate;
 using slamb::frozen_trust_ratio;
 using slamb::segment_facts;
-using slamb::host::floats;
+using slamb::detail::host::floats;
 using test_support::random_source;
 using test_support::refusal;
 using test_support::told_apart_by;
 
-constexpr std::size_t lanes = slamb::host::lanes;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 constexpr double infinite = std::numeric_limits<double>::infinity();
 constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 

@@ -28,10 +28,10 @@ namespace quantizer_suite {
 namespace {
 
 using slamb::segment_scale;
-using slamb::host::floats;
-using slamb::host::words;
+using slamb::detail::host::floats;
+using slamb::detail::host::words;
 using test_support::random_source;
-constexpr std::size_t lanes = slamb::host::lanes;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using lane_array = std::array<float, lanes>;
 using fault = std::optional<std::string>;  // what is wrong, if anything is
@@ -116,7 +116,7 @@ std::vector<float> uniforms() {
   if (!is_stochastic<Q>) return {0.5F};
   std::vector<float> all{0x1p-17F, 0.5F, 1.0F - 0x1p-17F};
   all.resize(8);
-  slamb::host::fill_uniform(1, 2, 0, 5, all.data() + 3);
+  slamb::detail::host::fill_uniform(1, 2, 0, 5, all.data() + 3);
   return all;
 }
 
@@ -275,7 +275,7 @@ fault mean_fault(const Q& q, float x, float scale) {
 template <class Q>
 fault drawn_mean_fault(const Q& q, float x, float scale) {
   std::vector<float> uniform(1U << 15U);
-  slamb::host::fill_uniform(7, bits_of(x), 0, static_cast<std::uint32_t>(uniform.size()), uniform.data());
+  slamb::detail::host::fill_uniform(7, bits_of(x), 0, static_cast<std::uint32_t>(uniform.size()), uniform.data());
   double sum = 0.0, squares = 0.0;
   for (const float u : uniform) {
     const double error = static_cast<double>(decoded(q, x, scale, u)) - static_cast<double>(x);

@@ -51,10 +51,10 @@ using slamb::candidate;
 using slamb::rescaled_trust_ratio;
 using slamb::rescaling;
 using slamb::segment_facts;
-using slamb::host::floats;
+using slamb::detail::host::floats;
 using test_support::random_source;
 
-constexpr std::size_t lanes = slamb::host::lanes;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 constexpr double infinite = std::numeric_limits<double>::infinity();
 constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 

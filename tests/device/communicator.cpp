@@ -143,8 +143,8 @@ TEST_CASE("device ranks: a rank that is late is waited for by streams, not by th
     for (int i = 0; i < 50; ++i) {
       if (r.rank() == 0)
         for (int again = 0; again < 20; ++again)
-          slamb::check_cuda(cudaMemsetAsync(values.data(), again == 19 ? 0 : 0xFF, values.size_bytes(), on),
-                            "cudaMemsetAsync");
+          slamb::detail::check_cuda(cudaMemsetAsync(values.data(), again == 19 ? 0 : 0xFF, values.size_bytes(), on),
+                                    "cudaMemsetAsync");
       r.all_reduce_sum(values, on);
     }
   });

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <slamb/detail/runtime/cuda_error.hpp>
+#include <slamb/core/cuda_error.hpp>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,13 +15,13 @@ namespace device_tests {
 class stream {
  public:
   stream() {
-    slamb::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    slamb::detail::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   stream(stream&&) = delete;
   ~stream() { cudaStreamDestroy(stream_); }
 
   operator cudaStream_t() const noexcept { return stream_; }
-  void wait() const { slamb::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void wait() const { slamb::detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -31,9 +31,9 @@ class stream {
 class poisoned_memory {
  public:
   explicit poisoned_memory(std::size_t bytes) : bytes_(bytes) {
-    slamb::check_cuda(cudaMalloc(&memory_, bytes == 0 ? 1 : bytes), "cudaMalloc");
-    slamb::check_cuda(cudaMemset(memory_, 0xFF, bytes), "cudaMemset");
-    slamb::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // for streams that wait for no other
+    slamb::detail::check_cuda(cudaMalloc(&memory_, bytes == 0 ? 1 : bytes), "cudaMalloc");
+    slamb::detail::check_cuda(cudaMemset(memory_, 0xFF, bytes), "cudaMemset");
+    slamb::detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // for streams that wait for no other
   }
   poisoned_memory(poisoned_memory&& other) noexcept
       : memory_(std::exchange(other.memory_, nullptr)), bytes_(other.bytes_) {}
@@ -51,14 +51,16 @@ class poisoned_memory {
 /// In the order of `on`. @{
 template <class T>
 void upload(std::span<const T> from, T* to, cudaStream_t on) {
-  slamb::check_cuda(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyDefault, on), "cudaMemcpyAsync");
-  slamb::check_cuda(cudaStreamSynchronize(on), "cudaStreamSynchronize");
+  slamb::detail::check_cuda(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyDefault, on),
+                            "cudaMemcpyAsync");
+  slamb::detail::check_cuda(cudaStreamSynchronize(on), "cudaStreamSynchronize");
 }
 template <class T>
 std::vector<T> downloaded(const T* from, std::size_t count, cudaStream_t on) {
   std::vector<T> values(count);
-  slamb::check_cuda(cudaMemcpyAsync(values.data(), from, count * sizeof(T), cudaMemcpyDefault, on), "cudaMemcpyAsync");
-  slamb::check_cuda(cudaStreamSynchronize(on), "cudaStreamSynchronize");
+  slamb::detail::check_cuda(cudaMemcpyAsync(values.data(), from, count * sizeof(T), cudaMemcpyDefault, on),
+                            "cudaMemcpyAsync");
+  slamb::detail::check_cuda(cudaStreamSynchronize(on), "cudaStreamSynchronize");
   return values;
 }
 /// @}

@@ -19,7 +19,7 @@ using device_tests::side;
 
 int current_device() {
   int device = -1;
-  slamb::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  slamb::detail::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
 
@@ -36,16 +36,16 @@ outcome train(const recipe& of, int elsewhere) {
   std::optional<rank_of_run> run(std::in_place, of, side::device, given, alone.communicator(0), on);
   for (std::size_t i = 0; i < 7; ++i) {
     run->prepare(i);
-    slamb::check_cuda(cudaSetDevice(elsewhere), "cudaSetDevice");
+    slamb::detail::check_cuda(cudaSetDevice(elsewhere), "cudaSetDevice");
     run->take();
     CHECK(current_device() == elsewhere);
-    slamb::check_cuda(cudaSetDevice(0), "cudaSetDevice");
+    slamb::detail::check_cuda(cudaSetDevice(0), "cudaSetDevice");
   }
-  slamb::check_cuda(cudaSetDevice(elsewhere), "cudaSetDevice");
+  slamb::detail::check_cuda(cudaSetDevice(elsewhere), "cudaSetDevice");
   const outcome result = run->result();
   run.reset();
   CHECK(current_device() == elsewhere);
-  slamb::check_cuda(cudaSetDevice(0), "cudaSetDevice");
+  slamb::detail::check_cuda(cudaSetDevice(0), "cudaSetDevice");
   return result;
 }
 
@@ -71,10 +71,10 @@ TEST_CASE("device: steps are the same where another device is current" * doctest
 TEST_CASE("device: a stream of another device is refused" * doctest::skip(has_one_device())) {
   slamb::thread_group alone(1);
   const device_tests::stream on;
-  slamb::check_cuda(cudaSetDevice(1), "cudaSetDevice");
+  slamb::detail::check_cuda(cudaSetDevice(1), "cudaSetDevice");
   CHECK_THROWS_AS(
       rank_of_run(recipes[0], side::device, {.shapes = test_support::random_shapes(9, 2)}, alone.communicator(0), on),
       std::invalid_argument);
-  slamb::check_cuda(cudaSetDevice(0), "cudaSetDevice");
+  slamb::detail::check_cuda(cudaSetDevice(0), "cudaSetDevice");
 }
 #endif

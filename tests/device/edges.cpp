@@ -42,7 +42,7 @@ class fenced_memory {
   }
   void deallocate(void* memory, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    slamb::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    slamb::detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     for (const std::byte* side : {static_cast<std::byte*>(memory) - fence, static_cast<std::byte*>(memory) + bytes})
       for (const std::byte b : device_tests::downloaded(side, fence, nullptr)) broken_ += b == std::byte{0xFF} ? 0 : 1;
     held_.erase(memory);

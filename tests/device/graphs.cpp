@@ -22,7 +22,7 @@ using device_tests::side;
 class captured_graph {
  public:
   explicit captured_graph(cudaStream_t on) : on_(on) {
-    slamb::check_cuda(cudaStreamBeginCapture(on_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    slamb::detail::check_cuda(cudaStreamBeginCapture(on_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   }
   captured_graph(captured_graph&&) = delete;
   ~captured_graph() {
@@ -31,10 +31,10 @@ class captured_graph {
   }
 
   void end() {
-    slamb::check_cuda(cudaStreamEndCapture(on_, &graph_), "cudaStreamEndCapture");
-    slamb::check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+    slamb::detail::check_cuda(cudaStreamEndCapture(on_, &graph_), "cudaStreamEndCapture");
+    slamb::detail::check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
   }
-  void launch() const { slamb::check_cuda(cudaGraphLaunch(executable_, on_), "cudaGraphLaunch"); }
+  void launch() const { slamb::detail::check_cuda(cudaGraphLaunch(executable_, on_), "cudaGraphLaunch"); }
 
  private:
   cudaStream_t on_;

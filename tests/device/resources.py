@@ -41,8 +41,8 @@ def readable(names: list) -> list:
     text = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
     kept = []
     for name in text.splitlines():
-        name = re.sub(r"^void slamb::cuda::run_kernel<(.*)>\(.*$", r"\1", name)
-        kept.append(name.replace("slamb::cuda::", "").replace("slamb::", ""))
+        name = re.sub(r"^void slamb::detail::cuda::run_kernel<(.*)>\(.*$", r"\1", name)
+        kept.append(name.replace("slamb::detail::cuda::", "").replace("slamb::", ""))
     return kept
 
 

@@ -86,12 +86,12 @@ struct coded_setup {
 
 /// What passes need beside the state.
 struct coded_tables {
-  slamb::adam_scalars scalars{.one_minus_beta1 = 0.1F,
-                              .one_minus_beta2 = 0.01F,
-                              .momentum_correction = 1.3F,
-                              .deviation_correction = 1.1F,
-                              .epsilon = 1e-3F,
-                              .gradient_scale = 0.7F};
+  slamb::detail::adam_scalars scalars{.one_minus_beta1 = 0.1F,
+                                      .one_minus_beta2 = 0.01F,
+                                      .momentum_correction = 1.3F,
+                                      .deviation_correction = 1.1F,
+                                      .epsilon = 1e-3F,
+                                      .gradient_scale = 0.7F};
   std::vector<double> rates{0.011};  // [groups]
   std::vector<float> signal_scales;  // [tensors][2]
 };
@@ -110,13 +110,13 @@ class coded_memory {
   coded_memory& operator=(const coded_memory&) = delete;
 
   std::size_t tiles() const { return placed_.size(); }
-  slamb::tile_range all_tiles() const { return {0, tiles()}; }
+  slamb::detail::tile_range all_tiles() const { return {0, tiles()}; }
   bool has_masks() const {
     return setup_.zero_aware || std::ranges::any_of(setup_.tensors, [](const auto& t) { return !t.rows.empty(); });
   }
-  std::vector<slamb::row_mask> row_masks() const {
-    std::vector<slamb::row_mask> masks;
-    for (const slamb::segment& s : tensors.segments()) masks.push_back({s.rows.data(), s.rows.size()});
+  std::vector<slamb::detail::row_mask> row_masks() const {
+    std::vector<slamb::detail::row_mask> masks;
+    for (const slamb::detail::segment& s : tensors.segments()) masks.push_back({s.rows.data(), s.rows.size()});
     return masks;
   }
   float* gradient(std::size_t tensor) const { return gradients_[tensor]; }
@@ -128,21 +128,21 @@ class coded_memory {
   std::string difference(const coded_memory& other) const { return memory.difference(other.memory); }
 
   /// The scales of what is sent, and of the mean.
-  slamb::scale_lists sent_scales() const {
-    slamb::scale_lists lists;
+  slamb::detail::scale_lists sent_scales() const {
+    slamb::detail::scale_lists lists;
     lists.assign_sent(*layout_);
     return lists;
   }
-  slamb::scale_lists averaged_scales() const {
-    slamb::scale_lists lists;
+  slamb::detail::scale_lists averaged_scales() const {
+    slamb::detail::scale_lists lists;
     lists.assign_averaged(*layout_, placed_, own);
     return lists;
   }
 
-  slamb::layout tensors;
+  slamb::detail::layout tensors;
   guarded_arrays memory;
-  slamb::model_view view;
-  slamb::wire_view wire;
+  slamb::detail::model_view view;
+  slamb::detail::wire_view wire;
   std::uint16_t* counted = nullptr;
   std::vector<std::size_t> own;
   std::vector<double> statistic;      // [tiles + 1]
@@ -156,15 +156,15 @@ class coded_memory {
   }
   ~coded_memory() = default;
 
-  std::vector<slamb::wire_tensor> wire_tensors() const {
-    std::vector<slamb::wire_tensor> sizes;
+  std::vector<slamb::detail::wire_tensor> wire_tensors() const {
+    std::vector<slamb::detail::wire_tensor> sizes;
     for (const coded_tensor& t : setup_.tensors) sizes.push_back({t.size, t.compressed});
     return sizes;
   }
 
   /// @param layout  kept by address; @param sizes  a view of which only the sizes are looked at
-  void place(const slamb::wire_layout& layout, std::span<const slamb::wire_tile> placed, const slamb::wire_view& sizes,
-             kept_as worker, kept_as server) {
+  void place(const slamb::detail::wire_layout& layout, std::span<const slamb::detail::wire_tile> placed,
+             const slamb::detail::wire_view& sizes, kept_as worker, kept_as server) {
     layout_ = &layout;
     placed_ = placed;
     tensors.make_tiles(layout.pieces());
@@ -188,7 +188,7 @@ class coded_memory {
   // Sums of few of these, and of their squares, are exact in double precision, in whatever order.
   float on_grid() { return (static_cast<float>(random_.below(2048)) - 1024.0F) / 64.0F; }
 
-  slamb::layout make_layout() {
+  slamb::detail::layout make_layout() {
     std::vector<slamb::parameter> parameters;
     for (const coded_tensor& t : setup_.tensors) {
       float* const data = filled("parameter", t.size);
@@ -207,7 +207,7 @@ class coded_memory {
   // Between tensors the state stays poisoned.
   float* state(const std::string& name, bool is_positive) {
     float* const array = memory.take<float>(name, tensors.state_elements(), next_shift());
-    for (const slamb::segment& s : std::as_const(tensors).segments())
+    for (const slamb::detail::segment& s : std::as_const(tensors).segments())
       for (std::uint64_t i = 0; i < s.size; ++i) {
         const float x = on_grid();
         array[s.state + i] = is_positive ? (setup_.zero_aware && i % 3 == 1 ? 0.0F : x * x + 0.25F) : x;
@@ -225,7 +225,7 @@ class coded_memory {
     view.common = state("common", false);
   }
 
-  void make_wire(const slamb::wire_view& sizes, kept_as worker, kept_as server) {
+  void make_wire(const slamb::detail::wire_view& sizes, kept_as worker, kept_as server) {
     wire = sizes;
     wire.random_stream |= setup_.t << 16U;
     const std::uint64_t floats = wire.message_bytes / sizeof(float);
@@ -240,7 +240,7 @@ class coded_memory {
     wire.mean = memory.take<float>("mean", wire.codes, next_shift());
     void* const worker_error = take_error("worker error", worker, tensors.state_elements());
     void* const server_error = take_error("server error", server, wire.codes);
-    for (const slamb::segment& s : std::as_const(tensors).segments())
+    for (const slamb::detail::segment& s : std::as_const(tensors).segments())
       for (std::uint64_t i = 0; i < s.size; ++i) put(worker_error, worker, s.state + i, on_grid() / 8.0F);
     for (std::uint64_t i = 0; i < wire.codes; ++i) put(server_error, server, i, on_grid() / 8.0F);
     if (worker != kept_as::nothing) wire.worker_error = worker_error;
@@ -263,8 +263,8 @@ class coded_memory {
 
   coded_setup setup_;
   random_source random_;
-  const slamb::wire_layout* layout_ = nullptr;
-  std::span<const slamb::wire_tile> placed_;
+  const slamb::detail::wire_layout* layout_ = nullptr;
+  std::span<const slamb::detail::wire_tile> placed_;
   unsigned array_ = 0;
   std::vector<float*> gradients_;
 };
@@ -284,7 +284,9 @@ class coded_rank : public coded_memory {
   Quantizer quantizer;
 
  private:
-  slamb::code_exchange<Quantizer, slamb::host::executor, slamb::host::no_storage, slamb::host::no_storage> codes_;
+  slamb::detail::code_exchange<Quantizer, slamb::detail::host::executor, slamb::detail::host::no_storage,
+                               slamb::detail::host::no_storage>
+      codes_;
 };
 
 }  // namespace test_support

@@ -39,11 +39,11 @@ inline std::string settle_scales(slamb::segment_scale kind, std::byte* device, c
                                  std::uint64_t floats) {
   const bool is_sum = kind == slamb::segment_scale::l2 || kind == slamb::segment_scale::l1;
   for (std::uint64_t i = 0; i < floats; ++i) {
-    const float its = slamb::cuda::load_scale(device, i), expected = slamb::cuda::load_scale(host, i);
+    const float its = slamb::detail::cuda::load_scale(device, i), expected = slamb::detail::cuda::load_scale(host, i);
     const bool is_same = std::memcmp(&its, &expected, sizeof(float)) == 0;
     if (!is_same && !(is_sum && std::abs(its - expected) <= 0x1p-23F * std::abs(expected)))
       return std::to_string(i) + ": " + std::to_string(its) + " for " + std::to_string(expected);
-    slamb::cuda::store_scale(device, i, expected);
+    slamb::detail::cuda::store_scale(device, i, expected);
   }
   return "";
 }
@@ -84,12 +84,13 @@ inline void require_same(const coded_memory& device, const coded_memory& host) {
 template <class Case, class Stage, class Settle>
 void encode_both(typename Case::rank& host, typename Case::rank& device, const Stage& stage, const Settle& settle) {
   using quantizer = typename Case::quantizer;
-  using slamb::encoding;
-  constexpr bool first = slamb::shared_scales<quantizer>::are_known_first;
+  using slamb::detail::encoding;
+  constexpr bool first = slamb::detail::shared_scales<quantizer>::are_known_first;
   for (coded_memory* r : {static_cast<coded_memory*>(&host), static_cast<coded_memory*>(&device)})
     r->statistic.assign(r->statistic.size(), -1.0);
   stage(std::integral_constant < encoding, first ? encoding::measure : encoding::both > {});
-  if constexpr (slamb::cuda::scale_facts<quantizer>::is_shared) require_none(far_sum(device.statistic, host.statistic));
+  if constexpr (slamb::detail::cuda::scale_facts<quantizer>::is_shared)
+    require_none(far_sum(device.statistic, host.statistic));
   require_same(device, host);
   settle();
   require_same(device, host);
@@ -115,7 +116,7 @@ void compare(const coded_setup& setup, const typename Case::quantizer& quantizer
   mark(host, host.wire.sent, host.wire.ranks), mark(device, device.wire.sent, device.wire.ranks);
   encode_both<Case>(
       host, device,
-      [&]<slamb::encoding Work>(std::integral_constant<slamb::encoding, Work>) {
+      [&]<slamb::detail::encoding Work>(std::integral_constant<slamb::detail::encoding, Work>) {
         require(host_does.template send<Work>(host));
         require(device_does.template send<Work>(device));
       },
@@ -131,7 +132,7 @@ void compare(const coded_setup& setup, const typename Case::quantizer& quantizer
   mark(host, host.wire.averaged, 1), mark(device, device.wire.averaged, 1);
   encode_both<Case>(
       host, device,
-      [&]<slamb::encoding Work>(std::integral_constant<slamb::encoding, Work>) {
+      [&]<slamb::detail::encoding Work>(std::integral_constant<slamb::detail::encoding, Work>) {
         host_does.template average<Work>(host);
         device_does.template average<Work>(device);
       },

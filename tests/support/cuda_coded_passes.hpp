@@ -12,20 +12,20 @@ namespace test_support {
 
 /// The signal is the gradient and the momentum; the parameter moves by what the exchange made of it.
 struct sum_the_mean {
-  struct type : slamb::pass_without_constants {
-    static constexpr unsigned signal_reads = slamb::stream::gradient | slamb::stream::momentum;
-    static constexpr unsigned reads = slamb::stream::parameter;
-    static constexpr unsigned writes = slamb::stream::parameter | slamb::stream::accumulated;
+  struct type : slamb::detail::pass_without_constants {
+    static constexpr unsigned signal_reads = slamb::detail::stream::gradient | slamb::detail::stream::momentum;
+    static constexpr unsigned reads = slamb::detail::stream::parameter;
+    static constexpr unsigned writes = slamb::detail::stream::parameter | slamb::detail::stream::accumulated;
     static constexpr int sums = 1;
     static constexpr int maxima = 2;
 
     template <class Real, class Sums>
-    SLAMB_ELEMENT Real signal(const slamb::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    SLAMB_ELEMENT Real signal(const slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
       sums.check_finite(e.gradient);
       return e.gradient + e.momentum;
     }
     template <class Real, class Sums>
-    SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
       using slamb::absolute;
       e.parameter = e.parameter + e.exchanged;
       e.accumulated = e.exchanged;
@@ -44,12 +44,12 @@ struct sum_the_mean {
 struct use_the_loss {
   struct type : sum_the_mean::type {
     static constexpr bool uses_lost = true;
-    static constexpr unsigned writes = slamb::stream::parameter | slamb::stream::accumulated;
+    static constexpr unsigned writes = slamb::detail::stream::parameter | slamb::detail::stream::accumulated;
     static constexpr int sums = 0;
     static constexpr int maxima = 0;
 
     template <class Real, class Sums>
-    SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
       e.parameter = e.exchanged;
       e.accumulated = e.lost;
     }
@@ -61,13 +61,14 @@ struct use_the_loss {
 };
 
 template <class TrustRatio, class Rank>
-slamb::exchanged_momentum<TrustRatio> momentum_of(const Rank& r, const slamb::factors_of<TrustRatio>* factors) {
+slamb::detail::exchanged_momentum<TrustRatio> momentum_of(const Rank& r,
+                                                          const slamb::detail::factors_of<TrustRatio>* factors) {
   return {{{&r.tables.scalars, r.view.segments, r.tables.rates.data(), factors}, {}}, r.tables.signal_scales.data()};
 }
 
 /// 1-bit LAMB's.
 struct refresh {
-  using type = slamb::receive_and_refresh<slamb::frozen_trust_ratio>;
+  using type = slamb::detail::receive_and_refresh<slamb::frozen_trust_ratio>;
 
   template <class Rank>
   static type of(const Rank& r) {
@@ -78,11 +79,11 @@ struct refresh {
 
 /// 0/1 Adam's.
 struct exchange_updates {
-  using type = slamb::exchange_update;
+  using type = slamb::detail::exchange_update;
 
   template <class Rank>
   static type of(const Rank& r) {
-    static const std::vector<slamb::factors_of<slamb::unit_trust_ratio>> factors(20000);
+    static const std::vector<slamb::detail::factors_of<slamb::unit_trust_ratio>> factors(20000);
     type made;
     made.tensors = {&r.tables.scalars, r.view.segments, r.tables.rates.data(), factors.data()};
     made.inverse_rate_sums = r.tables.signal_scales.data();

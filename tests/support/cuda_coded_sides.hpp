@@ -20,8 +20,8 @@
 namespace test_support {
 
 template <class Storage>
-using host_storage =
-    std::conditional_t<std::is_same_v<Storage, slamb::cuda::no_storage>, slamb::host::no_storage, Storage>;
+using host_storage = std::conditional_t<std::is_same_v<Storage, slamb::detail::cuda::no_storage>,
+                                        slamb::detail::host::no_storage, Storage>;
 
 /// What an exchange is made of.
 template <class QuantizerType, class PassType, class WorkerStorage, class ServerStorage>
@@ -36,24 +36,24 @@ struct coded_case {
 /// Makes messages ready.
 inline void mark(const coded_memory& r, std::byte* messages, std::uint64_t count) {
   if (r.view.refused == nullptr || *r.view.refused == 0)
-    slamb::start_messages{nullptr, messages, r.wire.message_bytes, count}();
+    slamb::detail::start_messages{nullptr, messages, r.wire.message_bytes, count}();
 }
 
 /// Finds the elements that take part, by both.
 inline void mark_counted_on_host(coded_memory& r, bool zero_aware) {
-  const std::vector<slamb::row_mask> rows = r.row_masks();
-  slamb::host::executor(1, 1).mark_counted(r.view, r.wire, r.all_tiles(), rows.data(), zero_aware,
-                                           r.has_masks() ? r.counted : nullptr, r.counts.data());
+  const std::vector<slamb::detail::row_mask> rows = r.row_masks();
+  slamb::detail::host::executor(1, 1).mark_counted(r.view, r.wire, r.all_tiles(), rows.data(), zero_aware,
+                                                   r.has_masks() ? r.counted : nullptr, r.counts.data());
 }
-inline void mark_counted_by_kernel(coded_memory& r, bool zero_aware, const slamb::cuda::interpreter& on) {
-  const std::vector<slamb::row_mask> rows = r.row_masks();
-  const slamb::cuda::mark_counted_kernel kernel{.view = r.view,
-                                                .wire = r.wire,
-                                                .tiles = r.all_tiles(),
-                                                .rows = rows.data(),
-                                                .zero_aware = zero_aware,
-                                                .counted = r.has_masks() ? r.counted : nullptr,
-                                                .counts = r.counts.data()};
+inline void mark_counted_by_kernel(coded_memory& r, bool zero_aware, const slamb::detail::cuda::interpreter& on) {
+  const std::vector<slamb::detail::row_mask> rows = r.row_masks();
+  const slamb::detail::cuda::mark_counted_kernel kernel{.view = r.view,
+                                                        .wire = r.wire,
+                                                        .tiles = r.all_tiles(),
+                                                        .rows = rows.data(),
+                                                        .zero_aware = zero_aware,
+                                                        .counted = r.has_masks() ? r.counted : nullptr,
+                                                        .counts = r.counts.data()};
   on.launch(kernel, kernel.work());
 }
 
@@ -66,14 +66,14 @@ class host_side {
 
  public:
   void mark_counted(rank& r) const { mark_counted_on_host(r, is_zero_aware(r)); }
-  template <slamb::encoding Work>
+  template <slamb::detail::encoding Work>
   bool send(rank& r) const {
     std::uint32_t not_finite = 0;
     executor_.send<Work, host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
                                                               r.statistic.data(), &not_finite);
     return not_finite == 0;
   }
-  template <slamb::encoding Work>
+  template <slamb::detail::encoding Work>
   void average(rank& r) const {
     executor_.average<Work, host_storage<typename Case::server>>(r.quantizer, r.view, r.wire, r.own,
                                                                  r.statistic.data());
@@ -81,7 +81,7 @@ class host_side {
   void finish_sent(rank& r) const { finish(r, r.sent_scales(), r.wire.sent); }
   void finish_averaged(rank& r) const { finish(r, r.averaged_scales(), r.wire.averaged); }
   std::vector<double> receive(rank& r) const {
-    std::vector<double> sums(r.tiles() * slamb::results_of<typename pass::type>() + 1, -1.0);
+    std::vector<double> sums(r.tiles() * slamb::detail::results_of<typename pass::type>() + 1, -1.0);
     executor_.receive<host_storage<typename Case::worker>, host_storage<typename Case::server>>(
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), sums.data());
     return sums;
@@ -101,13 +101,13 @@ class host_side {
   }
 
  private:
-  void finish(rank& r, const slamb::scale_lists& lists, std::byte* messages) const {
+  void finish(rank& r, const slamb::detail::scale_lists& lists, std::byte* messages) const {
     executor_.finish_scales<quantizer>(
         {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()}, r.statistic.data(),
         r.counts.data(), messages, r.view.refused);
   }
 
-  slamb::host::executor executor_{1, 1};
+  slamb::detail::host::executor executor_{1, 1};
 };
 
 /// By kernels.
@@ -119,34 +119,34 @@ class device_side {
   using pass_type = typename pass::type;
 
  public:
-  explicit device_side(slamb::cuda::interpreter on = slamb::cuda::interpreter()) : on_(on) {}
+  explicit device_side(slamb::detail::cuda::interpreter on = slamb::detail::cuda::interpreter()) : on_(on) {}
 
   std::uint32_t not_finite = 0;
 
   void mark_counted(rank& r) const { mark_counted_by_kernel(r, host_side<Case>::is_zero_aware(r), on_); }
-  template <slamb::encoding Work>
+  template <slamb::detail::encoding Work>
   bool send(rank& r) {
     not_finite = 0;
-    launch(slamb::cuda::send_kernel<Work, typename Case::worker, pass_type, quantizer>{
+    launch(slamb::detail::cuda::send_kernel<Work, typename Case::worker, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), r.statistic.data(), &not_finite});
     return not_finite == 0;
   }
-  template <slamb::encoding Work>
+  template <slamb::detail::encoding Work>
   void average(rank& r) const {
-    launch(slamb::cuda::average_kernel<Work, typename Case::server, quantizer>{
+    launch(slamb::detail::cuda::average_kernel<Work, typename Case::server, quantizer>{
         r.quantizer, r.view, r.wire, r.own.data(), r.own.size(), r.statistic.data()});
   }
   void finish_sent(rank& r) const { finish(r, r.sent_scales(), r.wire.sent); }
   void finish_averaged(rank& r) const { finish(r, r.averaged_scales(), r.wire.averaged); }
   std::vector<double> receive(rank& r) const {
-    std::vector<double> sums(r.tiles() * slamb::results_of<pass_type>() + 1, -1.0);
-    launch(slamb::cuda::receive_kernel<typename Case::worker, typename Case::server, pass_type, quantizer>{
+    std::vector<double> sums(r.tiles() * slamb::detail::results_of<pass_type>() + 1, -1.0);
+    launch(slamb::detail::cuda::receive_kernel<typename Case::worker, typename Case::server, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), sums.data()});
     return sums;
   }
   std::vector<double> measure(rank& r) const {
     std::vector<double> squares(r.tiles() * 2 + 1, -1.0);
-    launch(slamb::cuda::measure_kernel<typename Case::worker, pass_type, quantizer>{
+    launch(slamb::detail::cuda::measure_kernel<typename Case::worker, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), squares.data()});
     return squares;
   }
@@ -156,9 +156,9 @@ class device_side {
   void launch(const Kernel& kernel) const {
     on_.launch(kernel, kernel.work());
   }
-  void finish(rank& r, const slamb::scale_lists& lists, std::byte* messages) const {
-    if constexpr (slamb::cuda::scale_facts<quantizer>::is_shared)
-      launch(slamb::cuda::scale_kernel<quantizer>{
+  void finish(rank& r, const slamb::detail::scale_lists& lists, std::byte* messages) const {
+    if constexpr (slamb::detail::cuda::scale_facts<quantizer>::is_shared)
+      launch(slamb::detail::cuda::scale_kernel<quantizer>{
           {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()},
           r.statistic.data(),
           r.counts.data(),
@@ -166,32 +166,33 @@ class device_side {
           r.view.refused});
   }
 
-  slamb::cuda::interpreter on_;
+  slamb::detail::cuda::interpreter on_;
 };
 
 /// Encodes the signal; calls after_sums() once the statistic is there, and after_scales() once the scales are.
 template <class Case, class Side, class Sums, class Scales>
 bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
-  constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
+  constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
   mark(r, r.wire.sent, r.wire.ranks);
-  const bool finite = side.template send < first ? slamb::encoding::measure : slamb::encoding::both > (r);
+  const bool finite =
+      side.template send < first ? slamb::detail::encoding::measure : slamb::detail::encoding::both > (r);
   after_sums();
   side.finish_sent(r);
   after_scales();
-  if constexpr (first) side.template send<slamb::encoding::encode>(r);
+  if constexpr (first) side.template send<slamb::detail::encoding::encode>(r);
   return finite;
 }
 
 /// Encodes the mean, likewise.
 template <class Case, class Side, class Sums, class Scales>
 void average_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
-  constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
+  constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
   mark(r, r.wire.averaged, 1);
-  side.template average<first ? slamb::encoding::measure : slamb::encoding::both>(r);
+  side.template average<first ? slamb::detail::encoding::measure : slamb::detail::encoding::both>(r);
   after_sums();
   side.finish_averaged(r);
   after_scales();
-  if constexpr (first) side.template average<slamb::encoding::encode>(r);
+  if constexpr (first) side.template average<slamb::detail::encoding::encode>(r);
 }
 
 }  // namespace test_support

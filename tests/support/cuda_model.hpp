@@ -79,26 +79,26 @@ class guarded_model {
   explicit guarded_model(const model_spec& spec) : memory_(room_for(spec)), spec_(spec) {
     std::vector<slamb::parameter> parameters;
     for (const std::size_t size : spec.sizes) {
-      float* const data = take(size, slamb::stream::parameter, 0.3);
-      float* const gradient = take(size, slamb::stream::gradient, 1.0);
+      float* const data = take(size, slamb::detail::stream::parameter, 0.3);
+      float* const gradient = take(size, slamb::detail::stream::gradient, 1.0);
       const bool dense = std::count(spec.dense.begin(), spec.dense.end(), parameters.size()) != 0;
       parameters.push_back(
           {.data = data, .gradient = gradient, .size = size, .dimensions = 2, .options = {.compress = !dense}});
       gradients_.push_back(gradient);
     }
-    tensors_ = slamb::layout(parameters, 0.01);
+    tensors_ = slamb::detail::layout(parameters, 0.01);
     if (spec.cut != 0) cut_tiles();
     const std::uint64_t state = tensors_.state_elements();
     view_ = {.segments = tensors_.segments().data(), .tiles = tensors_.tiles().data()};
-    view_.momentum = take_state(state, slamb::stream::momentum, 0.1);
-    view_.variance = take_state(state, slamb::stream::variance, 0.01);
-    view_.fresh_variance = take_state(state, slamb::stream::fresh_variance, 0.01);
-    view_.accumulated = take_state(state, slamb::stream::accumulated, 0.1);
-    view_.common = take_state(state, slamb::stream::common, 0.3);
-    view_.residual = take_state(state, slamb::stream::residual, 1.0);
+    view_.momentum = take_state(state, slamb::detail::stream::momentum, 0.1);
+    view_.variance = take_state(state, slamb::detail::stream::variance, 0.01);
+    view_.fresh_variance = take_state(state, slamb::detail::stream::fresh_variance, 0.01);
+    view_.accumulated = take_state(state, slamb::detail::stream::accumulated, 0.1);
+    view_.common = take_state(state, slamb::detail::stream::common, 0.3);
+    view_.residual = take_state(state, slamb::detail::stream::residual, 1.0);
     if (!tensors_.tiles().empty()) {
       view_.exchanged_first = tensors_.first_element(tensors_.tiles()[spec.exchanged_tile]);
-      exchanged_ = take(tensors_.elements() - view_.exchanged_first, slamb::stream::exchanged, 1.0);
+      exchanged_ = take(tensors_.elements() - view_.exchanged_first, slamb::detail::stream::exchanged, 1.0);
     }
     view_.exchanged = exchanged_;
     view_.gradient_is_exchanged = spec.gradient_is_exchanged;
@@ -106,9 +106,9 @@ class guarded_model {
   guarded_model(const guarded_model&) = delete;
   guarded_model& operator=(const guarded_model&) = delete;
 
-  slamb::model_view view() const { return view_; }
-  const slamb::layout& tensors() const { return tensors_; }
-  slamb::tile_range tiles() const { return {spec_.exchanged_tile, tensors_.tiles().size()}; }
+  slamb::detail::model_view view() const { return view_; }
+  const slamb::detail::layout& tensors() const { return tensors_; }
+  slamb::detail::tile_range tiles() const { return {spec_.exchanged_tile, tensors_.tiles().size()}; }
   /// [size] of a tensor.
   float* gradient(std::size_t tensor) { return gradients_[tensor]; }
   bool operator==(const guarded_model& other) const { return memory_ == other.memory_; }
@@ -116,8 +116,8 @@ class guarded_model {
   /// Elements of a written stream that still are poison. With `Stream` = exchanged, from the first of the buffer on.
   std::size_t unwritten(unsigned stream) const {
     std::size_t count = 0;
-    for (const slamb::tile& t : tensors_.tiles().subspan(spec_.exchanged_tile)) {
-      const slamb::segment& s = tensors_.segments()[t.segment];
+    for (const slamb::detail::tile& t : tensors_.tiles().subspan(spec_.exchanged_tile)) {
+      const slamb::detail::segment& s = tensors_.segments()[t.segment];
       const float* const from = first_of(stream, s, t);
       for (std::uint32_t i = 0; i < t.count; ++i) count += is_poison(from[i]) ? 1 : 0;
     }
@@ -138,7 +138,7 @@ class guarded_model {
   float* take(std::size_t count, unsigned stream, double scale) {
     float* const array = memory_.take(count, spec_.alignment < 4 ? spec_.alignment : taken_ % 4);
     random_source source(spec_.seed, ++taken_);
-    const bool positive = (stream & (slamb::stream::variance | slamb::stream::fresh_variance)) != 0;
+    const bool positive = (stream & (slamb::detail::stream::variance | slamb::detail::stream::fresh_variance)) != 0;
     if ((spec_.filled & stream) != 0)
       for (std::size_t i = 0; i < count; ++i) {
         const double x = scale * (2.0 * source.uniform() - 1.0);
@@ -150,38 +150,38 @@ class guarded_model {
   // Numbers where there are elements, poison in the gaps.
   float* take_state(std::size_t count, unsigned stream, double scale) {
     float* const array = take(count, stream, scale);
-    for (const slamb::segment& s : tensors_.segments())
+    for (const slamb::detail::segment& s : tensors_.segments())
       for (std::uint64_t i = s.size; i < (s.size + 15) / 16 * 16; ++i)
         array[s.state + i] = std::bit_cast<float>(poison_bits);
     return array;
   }
 
   void cut_tiles() {
-    std::vector<slamb::tile_cut> cuts;
+    std::vector<slamb::detail::tile_cut> cuts;
     for (std::size_t l = 0; l < spec_.sizes.size(); ++l)
       for (std::uint64_t first = 0; first < spec_.sizes[l]; first += spec_.cut)
         cuts.push_back(
             {static_cast<std::uint32_t>(l), first, std::min<std::uint64_t>(spec_.cut, spec_.sizes[l] - first)});
-    tensors_.make_tiles(std::span<const slamb::tile_cut>(cuts));
+    tensors_.make_tiles(std::span<const slamb::detail::tile_cut>(cuts));
   }
 
-  const float* first_of(unsigned stream, const slamb::segment& s, const slamb::tile& t) const {
+  const float* first_of(unsigned stream, const slamb::detail::segment& s, const slamb::detail::tile& t) const {
     switch (stream) {
-      case slamb::stream::parameter:
+      case slamb::detail::stream::parameter:
         return s.parameter + t.first;
-      case slamb::stream::exchanged:
+      case slamb::detail::stream::exchanged:
         return view_.exchanged + (s.first + t.first - view_.exchanged_first);
-      case slamb::stream::momentum:
+      case slamb::detail::stream::momentum:
         return view_.momentum + s.state + t.first;
-      case slamb::stream::variance:
+      case slamb::detail::stream::variance:
         return view_.variance + s.state + t.first;
-      case slamb::stream::fresh_variance:
+      case slamb::detail::stream::fresh_variance:
         return view_.fresh_variance + s.state + t.first;
-      case slamb::stream::accumulated:
+      case slamb::detail::stream::accumulated:
         return view_.accumulated + s.state + t.first;
-      case slamb::stream::common:
+      case slamb::detail::stream::common:
         return view_.common + s.state + t.first;
-      case slamb::stream::residual:
+      case slamb::detail::stream::residual:
         return view_.residual + s.state + t.first;
       default:
         throw std::logic_error("guarded_model: no such stream is written");
@@ -190,8 +190,8 @@ class guarded_model {
 
   guarded_memory memory_;
   model_spec spec_;
-  slamb::layout tensors_;
-  slamb::model_view view_;
+  slamb::detail::layout tensors_;
+  slamb::detail::model_view view_;
   float* exchanged_ = nullptr;
   std::vector<float*> gradients_;
   unsigned taken_ = 0;
@@ -201,9 +201,10 @@ class guarded_model {
 template <class TrustRatio>
 class made_up_tables {
  public:
-  made_up_tables(const slamb::layout& tensors, const TrustRatio& ratio, std::uint64_t seed = 3) : ratio_(ratio) {
+  made_up_tables(const slamb::detail::layout& tensors, const TrustRatio& ratio, std::uint64_t seed = 3)
+      : ratio_(ratio) {
     random_source source(seed, 0x7AB);
-    for (const slamb::segment& s : tensors.segments()) {
+    for (const slamb::detail::segment& s : tensors.segments()) {
       double sums[8];
       for (double& x : sums) x = 0.5 + source.uniform();
       rates_.resize(std::max<std::size_t>(rates_.size(), s.group + 1), 0.01 * source.uniform());
@@ -211,24 +212,24 @@ class made_up_tables {
     }
   }
 
-  slamb::adam_update<TrustRatio> update(const slamb::model_view& view) const {
+  slamb::detail::adam_update<TrustRatio> update(const slamb::detail::model_view& view) const {
     return {{&scalars_, view.segments, rates_.data(), factors_.data()}, ratio_};
   }
 
  private:
   TrustRatio ratio_;
-  slamb::adam_scalars scalars_{0.1F, 0.02F, 1.7F, 2.3F, 1e-6F, 0.5F};
+  slamb::detail::adam_scalars scalars_{0.1F, 0.02F, 1.7F, 2.3F, 1e-6F, 0.5F};
   std::vector<double> rates_;  // [groups]
-  std::vector<slamb::factors_of<TrustRatio>> factors_;
+  std::vector<slamb::detail::factors_of<TrustRatio>> factors_;
 };
 
 /// Calls body(interpreter) for grids of several sizes and every order of threads.
 template <class Body>
 void for_every_launch(const Body& body) {
-  using slamb::cuda::thread_order;
+  using slamb::detail::cuda::thread_order;
   for (const std::size_t blocks : {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{1000}})
     for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved})
-      body(slamb::cuda::interpreter(blocks, order));
+      body(slamb::detail::cuda::interpreter(blocks, order));
 }
 
 /// Whether two lists of sums are the same but for the order in which they were added. Poison is equal to itself alone.

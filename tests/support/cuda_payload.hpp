@@ -27,8 +27,8 @@ class guarded_payload {
   /// @param tile_first  kept by address
   /// @param filled      the planes have numbers in them; else poison
   /// @param has_lost    there is a second plane
-  guarded_payload(std::span<const std::uint64_t> tile_first, const slamb::layout& tensors, const model_spec& spec,
-                  bool filled, bool has_lost)
+  guarded_payload(std::span<const std::uint64_t> tile_first, const slamb::detail::layout& tensors,
+                  const model_spec& spec, bool filled, bool has_lost)
       : size_(tile_first.back()), memory_(room_for(size_, tensors.state_elements())) {
     for (unsigned plane = 0; plane < 3; ++plane) {
       planes_[plane] = memory_.take(size_, spec.alignment < 4 ? spec.alignment : plane % 4);
@@ -39,7 +39,7 @@ class guarded_payload {
     const std::uint64_t age_floats = tensors.state_elements() * sizeof(Age) / sizeof(float) + 4;
     auto* const age = reinterpret_cast<Age*>(memory_.take(age_floats, 0));
     random_source source(7);
-    for (const slamb::segment& s : tensors.segments())
+    for (const slamb::detail::segment& s : tensors.segments())
       for (std::uint64_t i = 0; i < s.size; ++i)
         age[s.state + i] = static_cast<Age>(source.below(4) == 0 ? ~0U - source.below(3) : source.below(30));
     random_source betas(11);
@@ -52,7 +52,7 @@ class guarded_payload {
              age};
   }
 
-  const slamb::payload_view& view() const { return view_; }
+  const slamb::detail::payload_view& view() const { return view_; }
   bool operator==(const guarded_payload& other) const { return memory_ == other.memory_; }
   /// Elements of plane 0, 1 or 2 that still are poison.
   std::size_t unwritten(unsigned plane) const {
@@ -70,7 +70,7 @@ class guarded_payload {
   guarded_memory memory_;
   float* planes_[3];
   std::vector<float> freshness_ = std::vector<float>(20);  // fewer than there are ages
-  slamb::payload_view view_;
+  slamb::detail::payload_view view_;
 };
 
 /// Goes along a tensor in runs of five elements, on the device too; never asked about a single element.
@@ -94,7 +94,7 @@ static_assert(slamb::has_runs<runs_of_five> && slamb::has_age<runs_of_five>);
 
 /// Calls body(selection) for selections of every kind at step t of a model.
 template <class Body>
-void for_every_selection(const slamb::layout& tensors, std::uint64_t t, const Body& body) {
+void for_every_selection(const slamb::detail::layout& tensors, std::uint64_t t, const Body& body) {
   using slamb::sampling;
   body(slamb::random_k<>{.k = 0.1, .block = 1, .seed = 3}.at(t));
   body(slamb::random_k<>{.k = 0.3, .block = 5, .seed = 4}.at(t));
@@ -107,7 +107,7 @@ void for_every_selection(const slamb::layout& tensors, std::uint64_t t, const Bo
   std::vector<std::uint16_t> bits(tensors.state_elements() / 16 + 1);
   random_source source(t);
   for (std::uint16_t& x : bits) x = static_cast<std::uint16_t>(source.next());
-  body(slamb::bitmap_selection{bits.data()});
+  body(slamb::detail::bitmap_selection{bits.data()});
   body(every_nth{}.at(t));
   body(marching_quarters::at(t));
   body(now_and_then{}.at(t));

@@ -67,26 +67,26 @@ class deferring_interpreter {
   deferred_stream stream() const noexcept { return {queue_}; }
   static bool is_capturing() noexcept { return false; }
   void clear(std::span<std::byte> memory) const {
-    queue_->add([memory] { slamb::cuda::interpreter::clear(memory); });
+    queue_->add([memory] { slamb::detail::cuda::interpreter::clear(memory); });
   }
   void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
     queue_->add([staged = std::vector<std::byte>(from.begin(), from.end()), to] {
-      slamb::cuda::interpreter::upload(staged, to);
+      slamb::detail::cuda::interpreter::upload(staged, to);
     });
   }
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     ++queue_->downloads;
     queue_->run_to(work_queue::all);
-    slamb::cuda::interpreter::download(from, to);
+    slamb::detail::cuda::interpreter::download(from, to);
   }
   template <class T>
-  void read_later(const T* from, slamb::late_read<deferred_stream, T>& late) const {
+  void read_later(const T* from, slamb::detail::late_read<deferred_stream, T>& late) const {
     if (queue_->reads_fail) throw slamb::error("the device reads nothing");
     late.start(from);
   }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
-    queue_->add([kernel, work] { slamb::cuda::interpreter(2).launch(kernel, work); });
+    queue_->add([kernel, work] { slamb::detail::cuda::interpreter(2).launch(kernel, work); });
   }
 
  private:
@@ -99,7 +99,7 @@ struct deferred_backend {
   slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = deferred_stream;
-  using executor_type = slamb::cuda::executor<deferring_interpreter>;
+  using executor_type = slamb::detail::cuda::executor<deferring_interpreter>;
 
   void validate() const {}
   executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(deferring_interpreter(*queue)); }
@@ -138,7 +138,7 @@ class deferred_communicator {
 
 /// Reads where the queue has come to the reading.
 template <class T>
-class slamb::late_read<test_support::deferred_stream, T> {
+class slamb::detail::late_read<test_support::deferred_stream, T> {
  public:
   explicit late_read(test_support::deferred_stream beside) : on_{beside.queue, 0} {}
 

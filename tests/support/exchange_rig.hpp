@@ -24,19 +24,19 @@
 namespace test_support {
 
 /// The signal is the gradient; the parameter becomes what the exchange made of it.
-struct keep_the_mean : slamb::pass_without_constants {
-  static constexpr unsigned signal_reads = slamb::stream::gradient;
+struct keep_the_mean : slamb::detail::pass_without_constants {
+  static constexpr unsigned signal_reads = slamb::detail::stream::gradient;
   static constexpr unsigned reads = 0;
-  static constexpr unsigned writes = slamb::stream::parameter;
+  static constexpr unsigned writes = slamb::detail::stream::parameter;
   static constexpr int sums = 0;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const slamb::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  SLAMB_ELEMENT Real signal(const slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
     sums.check_finite(e.gradient);
     return e.gradient;
   }
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.parameter = e.exchanged;
   }
 };
@@ -69,7 +69,7 @@ class guarded_bytes {
     std::span<std::byte> all() { return all_; }
 
    private:
-    static constexpr std::align_val_t alignment{slamb::arena::alignment};
+    static constexpr std::align_val_t alignment{slamb::detail::arena::alignment};
     std::span<std::byte> all_;
   };
 
@@ -161,7 +161,7 @@ std::vector<float> stored_floats(std::span<const std::byte> bytes) {
 /// The exchange of some quantizer and error feedback, with `keep_the_mean`: all of the rig that is compiled for each of them.
 class any_exchange {
  public:
-  using base_type = slamb::foundation<eager_backend>;
+  using base_type = slamb::detail::foundation<eager_backend>;
 
   any_exchange() = default;
   any_exchange(const any_exchange&) = delete;
@@ -175,11 +175,11 @@ class any_exchange {
   virtual void clear_errors(base_type& base) const = 0;
   /// Begins a step, and sends: the next exchange, which is measured.
   virtual void send(base_type& base, std::span<std::byte> buffer) = 0;
-  virtual void receive(base_type& base, std::span<std::byte> buffer, slamb::tile_range part) const = 0;
+  virtual void receive(base_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const = 0;
   virtual std::uint64_t declared_bytes(const base_type& base) const = 0;
   virtual const std::vector<slamb::compression_error>& measured() const = 0;
   virtual std::vector<double> worker_error(const base_type& base) const = 0;
-  virtual void visit_state(const base_type& base, const slamb::state_visitor& part) const = 0;
+  virtual void visit_state(const base_type& base, const slamb::detail::state_visitor& part) const = 0;
   virtual bool errors_are_narrow() const = 0;
 };
 
@@ -195,10 +195,10 @@ class exchange_of final : public any_exchange {
   void clear_errors(base_type& base) const override { exchange_.clear_errors(base); }
   void send(base_type& base, std::span<std::byte> buffer) override {
     exchange_.measure_next();
-    base.executor.invoke(slamb::begin_step{base.record(), 1.0}, exchange_.starts(base, buffer));
+    base.executor.invoke(slamb::detail::begin_step{base.record(), 1.0}, exchange_.starts(base, buffer));
     exchange_.send(keep_the_mean{}, base, base.view(), buffer);
   }
-  void receive(base_type& base, std::span<std::byte> buffer, slamb::tile_range part) const override {
+  void receive(base_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const override {
     exchange_.receive(keep_the_mean{}, base, base.view(), buffer, part);
   }
   std::uint64_t declared_bytes(const base_type& base) const override {
@@ -206,15 +206,15 @@ class exchange_of final : public any_exchange {
   }
   const std::vector<slamb::compression_error>& measured() const override { return exchange_.measured(); }
   std::vector<double> worker_error(const base_type& base) const override { return exchange_.worker_error(base); }
-  void visit_state(const base_type& base, const slamb::state_visitor& part) const override {
+  void visit_state(const base_type& base, const slamb::detail::state_visitor& part) const override {
     exchange_.visit_state(base, part);
   }
   bool errors_are_narrow() const override {
-    return sizeof(typename slamb::error_storage<ErrorFeedback>::type) == sizeof(slamb::bfloat16);
+    return sizeof(typename slamb::detail::error_storage<ErrorFeedback>::type) == sizeof(slamb::bfloat16);
   }
 
  private:
-  slamb::quantized_exchange<Quantizer, ErrorFeedback, base_type> exchange_;
+  slamb::detail::quantized_exchange<Quantizer, ErrorFeedback, base_type> exchange_;
 };
 
 /// One rank.
@@ -249,7 +249,8 @@ class exchanging_rank {
     now.done = !base_.is_known_to_be_refused();
     if (now.done) {
       const std::size_t tiles = base_.all_tiles().last;
-      for (const slamb::tile_range part : {slamb::tile_range{0, tiles / 2}, slamb::tile_range{tiles / 2, tiles}})
+      for (const slamb::detail::tile_range part :
+           {slamb::detail::tile_range{0, tiles / 2}, slamb::detail::tile_range{tiles / 2, tiles}})
         exchange_->receive(base_, buffer_->bytes(), part);
     }
     base_.end_step();
@@ -305,8 +306,8 @@ class exchanging_rank {
   void plan_guard() { guards_.push_back(base_.memory.plan<std::byte>("guard", 512)); }
 
   void set_variance(const std::vector<float>& variance) {
-    const std::span<const slamb::segment> segments = std::as_const(base_.tensors).segments();
-    for (const slamb::segment& s : segments)
+    const std::span<const slamb::detail::segment> segments = std::as_const(base_.tensors).segments();
+    for (const slamb::detail::segment& s : segments)
       for (std::uint64_t i = 0; i < s.size; ++i)
         base_.view().variance[s.state + i] = variance.empty() ? 1.0F : variance[s.first + i];
   }
@@ -320,7 +321,7 @@ class exchanging_rank {
           exchange_->errors_are_narrow() ? stored_floats<slamb::bfloat16>(bytes) : stored_floats<float>(bytes);
       if (name == "server error") now.server_error = std::move(values);
       if (name != "worker error" || bytes.empty()) return;
-      for (const slamb::segment& s : std::as_const(base_.tensors).segments()) {
+      for (const slamb::detail::segment& s : std::as_const(base_.tensors).segments()) {
         const auto first = values.begin() + static_cast<std::ptrdiff_t>(s.state);
         now.worker_error.insert(now.worker_error.end(), first, first + static_cast<std::ptrdiff_t>(s.size));
         std::fill_n(first, s.size, 0.0F);
@@ -334,7 +335,7 @@ class exchanging_rank {
   std::unique_ptr<guarded_bytes> arena_;  // which outlives the arena
   any_exchange::base_type base_;
   std::unique_ptr<any_exchange> exchange_;
-  std::vector<slamb::region<std::byte>> guards_;
+  std::vector<slamb::detail::region<std::byte>> guards_;
   std::unique_ptr<guarded_bytes> buffer_;
   std::uint64_t exchanges_ = 0;
 };

@@ -60,10 +60,10 @@ class recording_interpreter {
   static slamb::host_stream stream() noexcept { return {}; }
   bool is_capturing() const noexcept { return to_->is_on(); }
   void clear(std::span<std::byte> memory) const {
-    to_->take([memory] { slamb::cuda::interpreter::clear(memory); });
+    to_->take([memory] { slamb::detail::cuda::interpreter::clear(memory); });
   }
   static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
-    slamb::cuda::interpreter::upload(from, to);
+    slamb::detail::cuda::interpreter::upload(from, to);
   }
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     ++to_->reads;
@@ -71,12 +71,12 @@ class recording_interpreter {
     upload(from, to);
   }
   template <class T>
-  static void read_later(const T* from, slamb::late_read<slamb::host_stream, T>& late) noexcept {
+  static void read_later(const T* from, slamb::detail::late_read<slamb::host_stream, T>& late) noexcept {
     late.start(from);
   }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
-    to_->take([kernel, work] { slamb::cuda::interpreter(2).launch(kernel, work); });
+    to_->take([kernel, work] { slamb::detail::cuda::interpreter(2).launch(kernel, work); });
   }
 
  private:
@@ -89,7 +89,7 @@ struct recorded_backend {
   slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = slamb::host_stream;
-  using executor_type = slamb::cuda::executor<bench::watched_device<recording_interpreter, bench::call_list>>;
+  using executor_type = slamb::detail::cuda::executor<bench::watched_device<recording_interpreter, bench::call_list>>;
 
   void validate() const {}
   executor_type make_executor(std::uint64_t /*elements*/) const {

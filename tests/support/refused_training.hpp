@@ -186,11 +186,11 @@ inline outcome run_all(const experiment& e, const run_maker& make, complaints& w
 /// A saved state without the number of steps that were skipped.
 inline std::vector<std::byte> without_skips(std::vector<std::byte> state) {
   state.resize(state.size() - slamb::detail::state_hash_bytes);
-  for (std::size_t at = slamb::state_text_bytes + sizeof(slamb::detail::state_header); at < state.size();) {
+  for (std::size_t at = slamb::detail::state_text_bytes + sizeof(slamb::detail::state_header); at < state.size();) {
     slamb::detail::part_header part;
     std::memcpy(&part, state.data() + at, sizeof(part));
     at += sizeof(part);
-    if (part.name == slamb::hash_of("skipped steps")) std::memset(state.data() + at, 0, part.bytes);
+    if (part.name == slamb::detail::hash_of("skipped steps")) std::memset(state.data() + at, 0, part.bytes);
     at += slamb::detail::padded(part.bytes);
   }
   return state;

@@ -403,7 +403,7 @@ TEST_CASE(
       const slamb::traffic_counts by_evaluation = r.run.statistics().traffic - sent;
       if (m.differs) {
         CHECK(taken >= 4 * elements);
-        CHECK(taken < 4 * elements + slamb::arena::alignment);
+        CHECK(taken < 4 * elements + slamb::detail::arena::alignment);
         CHECK(by_evaluation.total().elements == elements);
       } else {
         CHECK(taken == 0);

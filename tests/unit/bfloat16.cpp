@@ -21,8 +21,8 @@ namespace {
 using slamb::bfloat16;
 using slamb::to_bfloat16;
 using slamb::to_float;
-using slamb::host::floats;
-constexpr std::size_t lanes = slamb::host::lanes;
+using slamb::detail::host::floats;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 /// Of every exponent and both signs: mantissas about the ties, and random ones. Finite.
 std::vector<float> finite_floats() {
@@ -103,8 +103,8 @@ TEST_CASE("bfloat16: arrays are stored as single numbers are, at any address, an
     whole.fill(untouched);
     part.fill(untouched);
     const floats x = floats::load(inputs.data() + first);
-    slamb::host::store_floats(x, whole.data() + 1);
-    slamb::host::store_floats(x, part.data() + 1, count);
+    slamb::detail::host::store_floats(x, whole.data() + 1);
+    slamb::detail::host::store_floats(x, part.data() + 1, count);
     REQUIRE(whole.front().bits == untouched.bits);
     REQUIRE(whole.back().bits == untouched.bits);
     REQUIRE(part.front().bits == untouched.bits);
@@ -114,8 +114,8 @@ TEST_CASE("bfloat16: arrays are stored as single numbers are, at any address, an
       REQUIRE(part[i + 1].bits == (i < static_cast<std::size_t>(count) ? expected : untouched.bits));
     }
     std::array<float, lanes> back{}, back_part{};
-    slamb::host::load_floats(whole.data() + 1).store(back.data());
-    slamb::host::load_floats(whole.data() + 1, count).store(back_part.data());
+    slamb::detail::host::load_floats(whole.data() + 1).store(back.data());
+    slamb::detail::host::load_floats(whole.data() + 1, count).store(back_part.data());
     for (std::size_t i = 0; i < lanes; ++i) {
       REQUIRE(bits_of(back[i]) == bits_of(to_float(whole[i + 1])));
       REQUIRE(bits_of(back_part[i]) == (i < static_cast<std::size_t>(count) ? bits_of(back[i]) : 0U));
@@ -126,8 +126,8 @@ TEST_CASE("bfloat16: arrays are stored as single numbers are, at any address, an
 TEST_CASE("storage: arrays of floats by the same names, bit for bit") {
   const std::vector<float> inputs = finite_floats();
   std::array<float, lanes> whole{}, part{};
-  slamb::host::store_floats(slamb::host::load_floats(inputs.data()), whole.data());
-  slamb::host::store_floats(slamb::host::load_floats(inputs.data(), 5), part.data(), 7);
+  slamb::detail::host::store_floats(slamb::detail::host::load_floats(inputs.data()), whole.data());
+  slamb::detail::host::store_floats(slamb::detail::host::load_floats(inputs.data(), 5), part.data(), 7);
   for (std::size_t i = 0; i < lanes; ++i) {
     CHECK(bits_of(whole[i]) == bits_of(inputs[i]));
     CHECK(bits_of(part[i]) == (i < 5 ? bits_of(inputs[i]) : 0U));

@@ -83,7 +83,7 @@ const std::vector<named_call>& every_call() {
       {"save_state()", [](optimizer& o) { static_cast<void>(std::as_const(o).save_state()); }},
       {"save_state()", [](optimizer& o) { std::as_const(o).save_state([](std::span<const std::byte> /*piece*/) {}); }},
       {"load_state()", [](optimizer& o) { o.load_state({}); }},
-      {"load_state()", [](optimizer& o) { o.load_state(slamb::source_in({})); }},
+      {"load_state()", [](optimizer& o) { o.load_state(slamb::detail::source_in({})); }},
       {"set_gradient()", [](optimizer& o) { o.set_gradient(0, nullptr); }},
       {"set_gradients()", [](optimizer& o) { o.set_gradients(gradients); }}};
   return all;

@@ -36,9 +36,9 @@ using slamb::byte_sink;
 using slamb::byte_source;
 using slamb::load_checkpoint;
 using slamb::save_checkpoint;
-using slamb::state_piece_bytes;
-using slamb::state_text_bytes;
 using slamb::thread_communicator;
+using slamb::detail::state_piece_bytes;
+using slamb::detail::state_text_bytes;
 using test_support::checkpoint;
 using test_support::checkpoints;
 using test_support::contains;
@@ -120,7 +120,7 @@ TEST_CASE("checkpoint: a state in pieces has the bytes of save_state(), whatever
     CHECK(state.pieces == std::vector<std::size_t>{state.all.size()});
 
     lonely_rank other({{5}, {9000}, {0}}, m.make);
-    other.optimizer().load_state(slamb::source_in(state.all));
+    other.optimizer().load_state(slamb::detail::source_in(state.all));
     CHECK(other.now().state == state.all);
     CHECK(other.now().values != run.now().values);  // which are the user's
   }
@@ -136,7 +136,7 @@ TEST_CASE("checkpoint: pieces are of 4 MiB but for the last, and no more is read
   CHECK(state.pieces[1] < state_piece_bytes);
 
   std::size_t largest = 0;
-  byte_source from = slamb::source_in(state.all);
+  byte_source from = slamb::detail::source_in(state.all);
   from.read = [&largest, read = from.read](std::uint64_t first, std::span<std::byte> to) {
     largest = std::max(largest, to.size());
     read(first, to);
@@ -266,7 +266,7 @@ TEST_CASE("checkpoint: a source that fails when it is first read has changed not
   const bytes state = run.now().state;
   lonely_rank other({{5}, {9000}}, maker_of<lamb>({}));
   const checkpoint before = other.now();
-  byte_source from = slamb::source_in(state);
+  byte_source from = slamb::detail::source_in(state);
   from.read = [](std::uint64_t, std::span<std::byte>) { throw slamb::file_error("no disk"); };
   CHECK(said_by<slamb::error>([&] { other.optimizer().load_state(from); }) == "no disk");
   CHECK(other.now() == before);

@@ -15,8 +15,8 @@
 namespace codes_tests {
 namespace {
 
-using slamb::host::words;
-constexpr std::size_t lanes = slamb::host::lanes;
+using slamb::detail::host::words;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using code_array = std::array<std::uint32_t, lanes>;
 
@@ -42,7 +42,7 @@ template <int Bits>
 std::vector<std::byte> stored(const code_array& codes, std::size_t shift) {
   alignas(64) std::array<std::byte, 64 + 2 * margin + 64> memory;
   memory.fill(untouched);
-  slamb::host::store_codes<Bits>(words::load(codes.data()), memory.data() + shift + margin);
+  slamb::detail::host::store_codes<Bits>(words::load(codes.data()), memory.data() + shift + margin);
   return {memory.begin() + static_cast<std::ptrdiff_t>(shift),
           memory.begin() + static_cast<std::ptrdiff_t>(shift + 2 * margin + 2 * Bits)};
 }
@@ -52,7 +52,7 @@ code_array loaded(const std::vector<std::byte>& bytes, std::size_t shift) {
   alignas(64) std::array<std::byte, 256> memory{};
   std::copy_n(bytes.begin() + margin, 2 * Bits, memory.begin() + static_cast<std::ptrdiff_t>(shift));
   code_array codes;
-  slamb::host::load_codes<Bits>(memory.data() + shift).store(codes.data());
+  slamb::detail::host::load_codes<Bits>(memory.data() + shift).store(codes.data());
   return codes;
 }
 

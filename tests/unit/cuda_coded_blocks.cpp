@@ -15,7 +15,7 @@ namespace {
 
 using namespace test_support;
 using slamb::bfloat16;
-using slamb::cuda::no_storage;
+using slamb::detail::cuda::no_storage;
 
 }  // namespace
 

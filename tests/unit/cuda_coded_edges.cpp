@@ -25,9 +25,9 @@ namespace {
 
 using namespace test_support;
 using slamb::bfloat16;
-using slamb::cuda::interpreter;
-using slamb::cuda::no_storage;
-using slamb::cuda::thread_order;
+using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::no_storage;
+using slamb::detail::cuda::thread_order;
 
 odd_blocks zero_aware_blocks() {
   odd_blocks made;
@@ -205,38 +205,38 @@ class many_messages {
   }
   std::vector<std::byte> memory() const { return r_.memory.bytes(); }
   const std::vector<double>& statistic() const { return r_.statistic; }
-  const slamb::step_record& record() const { return record_; }
+  const slamb::detail::step_record& record() const { return record_; }
 
   /// @param looks  at marks
   void average(bool looks) {
     record_ = {};
     r_.view.refused = &record_.refused;
-    using slamb::encoding;
-    constexpr bool first = slamb::shared_scales<typename Case::quantizer>::are_known_first;
-    const slamb::cuda::average_kernel<first ? encoding::measure : encoding::both, typename Case::server,
-                                      typename Case::quantizer>
+    using slamb::detail::encoding;
+    constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
+    const slamb::detail::cuda::average_kernel<first ? encoding::measure : encoding::both, typename Case::server,
+                                              typename Case::quantizer>
         kernel{r_.quantizer,
                r_.view,
                r_.wire,
                r_.own.data(),
                r_.own.size(),
                r_.statistic.data(),
-               looks ? marks() : slamb::refuse_by_scales{}};
+               looks ? marks() : slamb::detail::refuse_by_scales{}};
     on_.launch(kernel, kernel.work());
   }
   /// What is invoked after the second collective, with messages that are not marked.
   void end_exchange() {
-    auto both = slamb::all_in_order(slamb::refuse_alone{&record_}, marks());
-    const slamb::cuda::invoke_kernel<decltype(both)> kernel{both};
+    auto both = slamb::detail::all_in_order(slamb::detail::refuse_alone{&record_}, marks());
+    const slamb::detail::cuda::invoke_kernel<decltype(both)> kernel{both};
     on_.launch(kernel, kernel.work());
   }
 
  private:
-  slamb::refuse_by_scales marks() { return {&record_, r_.wire.received, r_.wire.message_bytes, r_.wire.ranks}; }
+  slamb::detail::refuse_by_scales marks() { return {&record_, r_.wire.received, r_.wire.message_bytes, r_.wire.ranks}; }
 
   typename Case::rank r_;
   interpreter on_;
-  slamb::step_record record_;
+  slamb::detail::step_record record_;
 };
 
 /// @param rank  averages

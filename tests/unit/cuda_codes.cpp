@@ -20,7 +20,7 @@
 #include "slamb/backend/host/detail/uniform.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
-#include "slamb/core/detail/bits.hpp"
+#include "slamb/core/bits.hpp"
 #include "support/cuda_coded.hpp"
 #include "support/cuda_coded_passes.hpp"
 #include "support/generate.hpp"
@@ -29,29 +29,29 @@ namespace cuda_codes_tests {
 namespace {
 
 using namespace test_support;
-using slamb::cuda::interpreter;
-using slamb::cuda::no_storage;
-using slamb::cuda::thread_order;
+using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::no_storage;
+using slamb::detail::cuda::thread_order;
 
 template <int Bits>
 void compare_codes(random_source& random) {
   std::uint32_t code[16];
-  for (std::uint32_t& c : code) c = static_cast<std::uint32_t>(random.next()) & slamb::cuda::detail::ones<Bits>;
+  for (std::uint32_t& c : code) c = static_cast<std::uint32_t>(random.next()) & slamb::detail::cuda::ones<Bits>;
   alignas(64) std::byte host[64], device[66];
   std::memset(device, 0xA5, sizeof(device));
-  slamb::host::store_codes<Bits>(slamb::host::words::load(code), host);
+  slamb::detail::host::store_codes<Bits>(slamb::detail::host::words::load(code), host);
   for (std::uint32_t half = 0; half < 2; ++half) {
     std::uint32_t eight[8];
     std::copy_n(code + 8 * half, 8, eight);
-    slamb::cuda::write_codes<Bits>(eight, device, 8 * half);
+    slamb::detail::cuda::write_codes<Bits>(eight, device, 8 * half);
     REQUIRE(device[Bits * (half + 1)] == std::byte{0xA5});
   }
   REQUIRE(std::memcmp(host, device, 2 * Bits) == 0);
   for (std::uint32_t i = 0; i < 16; ++i) {
     std::uint32_t one[1], four[4];
-    slamb::cuda::read_codes<Bits>(device, i, one);
+    slamb::detail::cuda::read_codes<Bits>(device, i, one);
     REQUIRE(one[0] == code[i]);
-    slamb::cuda::read_codes<Bits>(device, i / 4 * 4, four);
+    slamb::detail::cuda::read_codes<Bits>(device, i / 4 * 4, four);
     REQUIRE(four[i % 4] == code[i]);
   }
 }
@@ -73,10 +73,10 @@ TEST_CASE("cuda codes: the bytes of each width are the host's") {
 TEST_CASE("cuda codes: draws are the host's, also where the counter's lower half overflows") {
   for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{8192}, (std::uint64_t{1} << 35U) - 64}) {
     float expected[256];
-    slamb::host::fill_uniform(0x123456789ABCU, ~std::uint64_t{5}, first, 256, expected);
+    slamb::detail::host::fill_uniform(0x123456789ABCU, ~std::uint64_t{5}, first, 256, expected);
     for (std::uint32_t i = 0; i < 256; i += 8) {
-      slamb::cuda::scalar drawn[8];
-      slamb::cuda::draw_uniform(0x123456789ABCU, ~std::uint64_t{5}, first + i, drawn);
+      slamb::detail::cuda::scalar drawn[8];
+      slamb::detail::cuda::draw_uniform(0x123456789ABCU, ~std::uint64_t{5}, first + i, drawn);
       for (std::uint32_t j = 0; j < 8; ++j) REQUIRE(drawn[j].value == expected[i + j]);
     }
   }
@@ -115,12 +115,12 @@ void compare_choice(const coded_setup& setup, const Compressor& compressor, cons
                     interpreter on = interpreter()) {
   model host(setup, {}), device(setup, {});
   change(host), change(device);
-  const slamb::host::executor executor(1, 1);
+  const slamb::detail::host::executor executor(1, 1);
   std::uint32_t seen = 0;
   executor.choose(sum_the_mean::type{}, compressor, host.view, host.all_tiles(), bits_in(host), &seen);
   REQUIRE(seen == (is_finite ? 0 : 1));
   std::uint32_t not_finite = 0;
-  const slamb::cuda::choose_kernel<sum_the_mean::type, Compressor> kernel{
+  const slamb::detail::cuda::choose_kernel<sum_the_mean::type, Compressor> kernel{
       {}, compressor, device.view, device.all_tiles(), bits_in(device), &not_finite};
   on.launch(kernel, kernel.work());
   REQUIRE((not_finite == 0) == is_finite);
@@ -147,7 +147,7 @@ TEST_CASE("cuda choice: the largest of each tile, the first of equal ones") {
       compare_choice(
           setup, slamb::top_k{k},
           [](model& m) {
-            for (const slamb::segment& s : std::as_const(m.tensors).segments())
+            for (const slamb::detail::segment& s : std::as_const(m.tensors).segments())
               for (std::uint64_t i = 0; i < s.size; ++i) {
                 m.view.momentum[s.state + i] = 0.0F;  // equal magnitudes, zeros of both signs among them
                 m.gradient(static_cast<std::size_t>(&s - m.view.segments))[i] = i % 3 == 0   ? -0.0F
@@ -183,8 +183,8 @@ TEST_CASE("cuda choice: a tile that is not finite gets none, a refused step no c
   const std::uint32_t refused = 1;
   m.view.refused = &refused;
   std::uint32_t not_finite = 0;
-  const slamb::cuda::choose_kernel<sum_the_mean::type, slamb::top_k> kernel{{},   {0.1},      m.view, m.all_tiles(),
-                                                                            bits, &not_finite};
+  const slamb::detail::cuda::choose_kernel<sum_the_mean::type, slamb::top_k> kernel{
+      {}, {0.1}, m.view, m.all_tiles(), bits, &not_finite};
   interpreter().launch(kernel, kernel.work());
   CHECK(m.memory.bytes() == before);
 }
@@ -192,7 +192,7 @@ TEST_CASE("cuda choice: a tile that is not finite gets none, a refused step no c
 TEST_CASE("cuda masks: without rows and with every variance all elements take part") {
   model m({.tensors = {{100}, {17}, {5, false}}, .ranks = 2}, {});
   std::vector<std::uint64_t> counts(m.tiles() + 1, 99);
-  const slamb::cuda::mark_counted_kernel kernel{
+  const slamb::detail::cuda::mark_counted_kernel kernel{
       .view = m.view, .wire = m.wire, .tiles = m.all_tiles(), .counted = m.counted, .counts = counts.data()};
   interpreter().launch(kernel, kernel.work());
   CHECK(counts == std::vector<std::uint64_t>{100, 17, 5, 99});
@@ -208,22 +208,22 @@ TEST_CASE(
     constexpr std::uint64_t message = 12;  // bytes
     std::vector<float> messages(count * 3, 5.0F);
     auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
-    slamb::step_record record;
+    slamb::detail::step_record record;
     const interpreter on(3);
     const auto invoke = [&](const auto& function) {
-      const slamb::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
+      const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
       on.launch(kernel, kernel.work());
     };
     const auto refuses = [&] {
       record.refused = 0;
-      invoke(slamb::refuse_by_scales{&record, bytes, message, count});
+      invoke(slamb::detail::refuse_by_scales{&record, bytes, message, count});
       return record.refused != 0;
     };
     const std::vector<float> before = messages;
-    invoke(slamb::tell_by_scales{&record, bytes, message, count});
+    invoke(slamb::detail::tell_by_scales{&record, bytes, message, count});
     REQUIRE(messages == before);
     CHECK_FALSE(refuses());
-    invoke(slamb::start_messages{nullptr, bytes, message, count});
+    invoke(slamb::detail::start_messages{nullptr, bytes, message, count});
     for (std::uint64_t i = 0; i < count * 3; ++i) REQUIRE(messages[i] == (i % 3 == 0 ? 0.0F : 5.0F));
     messages[1] = messages[count * 3 - 1] = std::numeric_limits<float>::quiet_NaN();
     CHECK_FALSE(refuses());
@@ -237,7 +237,7 @@ TEST_CASE(
     messages[0] = std::numeric_limits<float>::max();
     CHECK_FALSE(refuses());
     record.not_finite = 1;
-    invoke(slamb::tell_by_scales{&record, bytes, message, count});
+    invoke(slamb::detail::tell_by_scales{&record, bytes, message, count});
     for (std::uint64_t i = 0; i < count; ++i) CHECK(std::isnan(messages[3 * i]));
     CHECK(refuses());
   }
@@ -249,18 +249,18 @@ TEST_CASE(
     constexpr std::uint64_t words = 16, message = 8 * words;  // bytes
     std::vector<std::uint64_t> messages(count * words, 5U);
     auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
-    slamb::step_record record;
+    slamb::detail::step_record record;
     record.history = 0x0123456789ABCDEFU;
-    const std::uint64_t own = slamb::fingerprint_of(record);
+    const std::uint64_t own = slamb::detail::fingerprint_of(record);
     const interpreter on(3);
     const auto invoke = [&](const auto& function) {
-      const slamb::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
+      const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
       on.launch(kernel, kernel.work());
     };
-    invoke(slamb::start_messages{&record, bytes, message, count});
+    invoke(slamb::detail::start_messages{&record, bytes, message, count});
     for (std::uint64_t i = 0; i < count * words; ++i)
       REQUIRE(messages[i] == (i % words == words - 1 ? own : i % words == 0 ? 0U : 5U));
-    const slamb::compare_fingerprints compare{&record, bytes, message, count};
+    const slamb::detail::compare_fingerprints compare{&record, bytes, message, count};
     invoke(compare);
     CHECK(record.refused == 0);
     CHECK(record.parted == 0);

@@ -28,13 +28,13 @@
 namespace cuda_passes_tests {
 namespace {
 
-using slamb::cuda::interpreter;
-using slamb::cuda::pass_kernel;
+using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::pass_kernel;
 using test_support::for_every_launch;
 using test_support::guarded_model;
 using test_support::model_spec;
 using test_support::poisoned_doubles;
-namespace stream = slamb::stream;
+namespace stream = slamb::detail::stream;
 
 /// Tails of every length of two vectors, behind nothing and behind a whole tile; and nothing at all.
 model_spec every_tail(unsigned alignment) {
@@ -53,13 +53,13 @@ model_spec small_spec(unsigned alignment = 0) {
 template <class Make>
 void expect_as_host(model_spec spec, const Make& make) {
   using pass_type = decltype(make(std::declval<const guarded_model&>()));
-  constexpr std::size_t results = slamb::results_of<pass_type>();
+  constexpr std::size_t results = slamb::detail::results_of<pass_type>();
   spec.filled = pass_type::reads;
   if (spec.gradient_is_exchanged) spec.filled |= stream::exchanged;
   guarded_model on_host(spec);
-  const slamb::tile_range tiles = on_host.tiles();
+  const slamb::detail::tile_range tiles = on_host.tiles();
   std::vector<double> host_sums = poisoned_doubles((tiles.last + 1) * results);
-  const slamb::host::executor executor(1, 1);
+  const slamb::detail::host::executor executor(1, 1);
   std::uint32_t host_not_finite = 0;
   executor.run(make(on_host), on_host.view(), tiles, host_sums.data(), &host_not_finite);
   const bool finite = host_not_finite == 0;
@@ -100,14 +100,14 @@ void expect_update_as_host(const model_spec& spec, const TrustRatio& ratio) {
 }
 
 /// Reads and writes whatever can be, each value to its neighbour, so that no two arrays can be taken for each other.
-struct everything : slamb::pass_without_constants {
+struct everything : slamb::detail::pass_without_constants {
   static constexpr unsigned reads = (stream::residual << 1U) - 1U;
   static constexpr unsigned writes = reads & ~stream::gradient;
   static constexpr int sums = 3;
   static constexpr int maxima = 2;
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
     using slamb::absolute;
     sums.check_finite(e.gradient);
     sums.add_square(0, e.gradient);
@@ -137,12 +137,12 @@ TEST_CASE("CUDA tile access: the threads of a block cover every element once, fo
     std::vector<int> seen(count + 4, 0);
     std::uint32_t in_groups = 0;
     for (unsigned thread = 0; thread < threads; ++thread)
-      slamb::cuda::for_each_group<threads>(thread, count,
-                                           [&]<unsigned Width>(std::uint32_t i, slamb::cuda::width<Width> /*here*/) {
-                                             CHECK(i % Width == 0);
-                                             in_groups += Width == 4 ? 4 : 0;
-                                             for (unsigned j = 0; j < Width; ++j) ++seen[i + j];
-                                           });
+      slamb::detail::cuda::for_each_group<threads>(
+          thread, count, [&]<unsigned Width>(std::uint32_t i, slamb::detail::cuda::width<Width> /*here*/) {
+            CHECK(i % Width == 0);
+            in_groups += Width == 4 ? 4 : 0;
+            for (unsigned j = 0; j < Width; ++j) ++seen[i + j];
+          });
     CHECK(std::accumulate(seen.begin(), seen.end(), 0) == static_cast<int>(count));
     for (std::uint32_t i = 0; i < count; ++i) CHECK(seen[i] == 1);
     CHECK(in_groups == count / 4 * 4);
@@ -159,14 +159,14 @@ TEST_CASE("CUDA tile access: any one array may lie elsewhere than at a multiple 
       for (std::size_t k = 0; k < arrays; ++k)
         for (std::size_t i = 0; i < length; ++i) memory[k][i] = static_cast<float>(100 * k + i);
       const auto array = [&](std::size_t k) { return memory[k] + (k == moved ? offset : 0); };
-      slamb::cuda::tile_arrays at(array(0), array(2), array(3));
+      slamb::detail::cuda::tile_arrays at(array(0), array(2), array(3));
       at.gradient = array(1);
       at.exchanged = array(4);
       at.fresh_variance = array(5);
       at.accumulated = array(6);
       at.common = array(7);
       at.residual = array(8);
-      slamb::element<slamb::cuda::scalar> e[4];
+      slamb::detail::element<slamb::detail::cuda::scalar> e[4];
       at.load<everything::reads>(e, first);
       for (std::size_t j = 0; j < 4; ++j) {
         const float read[arrays] = {e[j].parameter.value,   e[j].gradient.value,  e[j].momentum.value,
@@ -200,44 +200,45 @@ TEST_CASE("CUDA passes: every array is read and written as on the host, at every
 TEST_CASE("CUDA passes: tails of every length, at every alignment") {
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
     CAPTURE(alignment);
-    expect_update_as_host<slamb::update_and_sum>(every_tail(alignment), slamb::layerwise_trust_ratio{});
+    expect_update_as_host<slamb::detail::update_and_sum>(every_tail(alignment), slamb::layerwise_trust_ratio{});
   }
 }
 
 TEST_CASE("CUDA passes: those of AdamW and LAMB are the host's") {
   for (unsigned alignment = 0; alignment <= 4; alignment += 2) {
     const model_spec spec = small_spec(alignment);
-    expect_update_as_host<slamb::update_and_sum>(spec, slamb::layerwise_trust_ratio{});
-    expect_update_as_host<slamb::update_and_sum>(spec, slamb::unit_trust_ratio{});
-    expect_update_as_host<slamb::apply_update>(spec, slamb::layerwise_trust_ratio{});
-    expect_update_as_host<slamb::update_and_apply>(spec, slamb::unit_trust_ratio{});
+    expect_update_as_host<slamb::detail::update_and_sum>(spec, slamb::layerwise_trust_ratio{});
+    expect_update_as_host<slamb::detail::update_and_sum>(spec, slamb::unit_trust_ratio{});
+    expect_update_as_host<slamb::detail::apply_update>(spec, slamb::layerwise_trust_ratio{});
+    expect_update_as_host<slamb::detail::update_and_apply>(spec, slamb::unit_trust_ratio{});
   }
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::gather_gradient{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::check_gradient{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::sum_gradient{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::gather_gradient{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::check_gradient{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::sum_gradient{}; });
 }
 
 TEST_CASE("CUDA passes: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam are the host's") {
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::gather_parameters{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::scatter_parameters{{}, 0.3F}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::sum_of_variance{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::norms_of_model{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::fingerprint_of_parameters{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::start_fresh_variance{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::start_common{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::gather_parameters{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::scatter_parameters{{}, 0.3F}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::sum_of_variance{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::norms_of_model{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::fingerprint_of_parameters{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_fresh_variance{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_common{}; });
 
   const guarded_model shape(small_spec());
   const test_support::made_up_tables<slamb::frozen_trust_ratio> frozen(shape.tensors(), {});
-  using refresh = slamb::receive_and_refresh<slamb::frozen_trust_ratio>;
+  using refresh = slamb::detail::receive_and_refresh<slamb::frozen_trust_ratio>;
   expect_as_host_everywhere([&](const guarded_model& m) {
-    return slamb::pass_with_own_signal<refresh>{{{frozen.update(m.view()), nullptr}, 9.0F}};
+    return slamb::detail::pass_with_own_signal<refresh>{{{frozen.update(m.view()), nullptr}, 9.0F}};
   });
   const test_support::made_up_tables<slamb::unit_trust_ratio> unit(shape.tensors(), {});
   const std::vector<float> inverse_rate_sums(shape.tensors().segments().size(), 0.7F);
   expect_as_host_everywhere([&](const guarded_model& m) {
-    return slamb::pass_with_own_signal<slamb::exchange_update>{{{unit.update(m.view())}, inverse_rate_sums.data()}};
+    return slamb::detail::pass_with_own_signal<slamb::detail::exchange_update>{
+        {{unit.update(m.view())}, inverse_rate_sums.data()}};
   });
-  expect_as_host_everywhere([&](const guarded_model& m) { return slamb::local_update{unit.update(m.view())}; });
+  expect_as_host_everywhere([&](const guarded_model& m) { return slamb::detail::local_update{unit.update(m.view())}; });
 }
 
 TEST_CASE("CUDA passes: a range of tiles, with an exchange buffer that begins there") {
@@ -253,7 +254,7 @@ TEST_CASE("CUDA passes: no tensors, and ten thousand of one element") {
   const guarded_model nothing({.sizes = {0, 0}});
   const pass_kernel<everything> kernel{{}, nothing.view(), nothing.tiles(), nullptr, nullptr};
   CHECK(kernel.work() == 0);
-  slamb::cuda::interpreted_block<256> block(0, 1, slamb::cuda::thread_order::forwards);
+  slamb::detail::cuda::interpreted_block<256> block(0, 1, slamb::detail::cuda::thread_order::forwards);
   kernel(block);
   CHECK(nothing == guarded_model({.sizes = {0, 0}}));
 }
@@ -278,22 +279,23 @@ TEST_CASE("CUDA passes: a value that is not finite is found wherever it lies, an
         CAPTURE(value);
         m.gradient(tensor)[place] = value;
         const bool expected = !(std::abs(value) < 1.84e19F);
-        const slamb::cuda::thread_order order = static_cast<slamb::cuda::thread_order>(place % 3);
+        const slamb::detail::cuda::thread_order order = static_cast<slamb::detail::cuda::thread_order>(place % 3);
         std::uint32_t not_finite = 7;
-        const pass_kernel<slamb::check_gradient> kernel{{}, m.view(), m.tiles(), nullptr, &not_finite};
+        const pass_kernel<slamb::detail::check_gradient> kernel{{}, m.view(), m.tiles(), nullptr, &not_finite};
         interpreter(2, order).launch(kernel, kernel.work());
         CHECK(not_finite == (expected ? 1U : 7U));
         std::uint32_t on_host = 0;
-        slamb::host::executor(1, 1).run(slamb::check_gradient{}, m.view(), m.tiles(), nullptr, &on_host);
+        slamb::detail::host::executor(1, 1).run(slamb::detail::check_gradient{}, m.view(), m.tiles(), nullptr,
+                                                &on_host);
         CHECK(on_host == (expected ? 1 : 0));
       }
       m.gradient(tensor)[place] = before;
     }
     m.gradient(2)[3] = nan;
-    const pass_kernel<slamb::check_gradient> unseen{{}, m.view(), m.tiles(), nullptr, nullptr};
+    const pass_kernel<slamb::detail::check_gradient> unseen{{}, m.view(), m.tiles(), nullptr, nullptr};
     interpreter().launch(unseen, unseen.work());  // nobody wants to know
     std::uint32_t not_finite = 7;
-    const pass_kernel<slamb::check_gradient> others{{}, m.view(), {0, 3}, nullptr, &not_finite};
+    const pass_kernel<slamb::detail::check_gradient> others{{}, m.view(), {0, 3}, nullptr, &not_finite};
     interpreter().launch(others, others.work());
     CHECK(not_finite == 7);
   }
@@ -309,7 +311,7 @@ TEST_CASE("CUDA passes: a step that is refused leaves everything as it is") {
       untouched.gradient(1)[5] = std::numeric_limits<float>::infinity();
       std::vector<double> sums = poisoned_doubles(m.tiles().last * pass_kernel<everything>::results);
       std::uint32_t not_finite = 0;
-      slamb::model_view view = m.view();
+      slamb::detail::model_view view = m.view();
       view.refused = &refused;
       const pass_kernel<everything> kernel{{}, view, m.tiles(), sums.data(), &not_finite};
       launcher.launch(kernel, kernel.work());
@@ -365,7 +367,7 @@ std::vector<double> made_up_results(std::size_t tiles) {
   return results;
 }
 
-void expect_segments_as_host(const slamb::layout& tensors, std::size_t first, std::size_t last) {
+void expect_segments_as_host(const slamb::detail::layout& tensors, std::size_t first, std::size_t last) {
   const std::size_t count = tensors.segments().size();
   const std::vector<double> of_tiles = made_up_results(tensors.tiles().size());
   std::vector<std::size_t> first_tile;
@@ -373,7 +375,7 @@ void expect_segments_as_host(const slamb::layout& tensors, std::size_t first, st
   first_tile.push_back(tensors.tiles().size());
 
   std::vector<double> expected = poisoned_doubles(count * 3);
-  const slamb::host::executor executor(1, 1);
+  const slamb::detail::host::executor executor(1, 1);
   executor.visit_segments<2, 1>(tensors.first_tiles(), first, last, of_tiles.data(),
                                 slamb::any_communicator<>(slamb::self_communicator()),
                                 [&](std::size_t l, const double* results) {
@@ -384,7 +386,7 @@ void expect_segments_as_host(const slamb::layout& tensors, std::size_t first, st
     for_every_launch([&](const interpreter& launcher) {
       std::vector<double> finished = poisoned_doubles(count * 3);
       std::vector<int> calls(count, 0);
-      const slamb::cuda::segment_kernel<2, 1, record_results> kernel{
+      const slamb::detail::cuda::segment_kernel<2, 1, record_results> kernel{
           {finished.data(), calls.data()}, of_tiles.data(), first_tile.data(), first, last, &refused};
       launcher.launch(kernel, kernel.work());
       if (refused != 0) {
@@ -416,14 +418,14 @@ TEST_CASE("CUDA segments: totals and calls") {
   for (const std::size_t count : {0U, 1U, 31U, 512U, 513U, 100000U}) {
     CAPTURE(count);
     const std::vector<double> values = made_up_results(count);
-    const double expected = slamb::host::executor::total(std::span(values).first(count), alone);
+    const double expected = slamb::detail::host::executor::total(std::span(values).first(count), alone);
     double of_first_launch = -1.0;
     for (const std::uint32_t refused : {0U, 1U})
       for_every_launch([&](const interpreter& launcher) {
         double total[2] = {-1.0, -1.0};
         int calls = 0;
-        const slamb::cuda::total_kernel add{values.data(), count, total, &refused};
-        const slamb::cuda::invoke_kernel<count_calls> call{{&calls}, &refused};
+        const slamb::detail::cuda::total_kernel add{values.data(), count, total, &refused};
+        const slamb::detail::cuda::invoke_kernel<count_calls> call{{&calls}, &refused};
         launcher.launch(add, add.work());
         launcher.launch(call, call.work());
         launcher.launch(call, 4);  // more blocks than are needed are no more calls
@@ -445,8 +447,8 @@ TEST_CASE("CUDA segments: threads share the functions that can be shared, in ord
     std::vector<int> calls_of_thread(32), numbers(70), seen;
     const note_calls note{&calls_of_thread, &seen};
     const count_by_threads shared{calls_of_thread.data(), numbers.data(), 70};
-    const auto all = slamb::all_in_order(note, slamb::all_in_order(shared, shared), note);
-    const slamb::cuda::invoke_kernel<std::remove_cv_t<decltype(all)>> kernel{all};
+    const auto all = slamb::detail::all_in_order(note, slamb::detail::all_in_order(shared, shared), note);
+    const slamb::detail::cuda::invoke_kernel<std::remove_cv_t<decltype(all)>> kernel{all};
     launcher.launch(kernel, kernel.work());
     CHECK(seen == std::vector<int>{0, 64});
     CHECK(calls_of_thread == std::vector<int>(32, 2));
@@ -465,7 +467,7 @@ TEST_CASE("CUDA passes: a tensor of more than 2^32 elements") {
     return;
   }
   const slamb::parameter tensor{.data = parameter.data(), .gradient = gradient.data(), .size = size};
-  const slamb::layout tensors({&tensor, 1}, 0.01);
+  const slamb::detail::layout tensors({&tensor, 1}, 0.01);
   const std::size_t tiles = tensors.tiles().size();
   REQUIRE(tiles == size / 8192 + 1);
   constexpr std::uint64_t seen = 8192 + 5;  // elements of the last two tiles
@@ -480,25 +482,25 @@ TEST_CASE("CUDA passes: a tensor of more than 2^32 elements") {
   const auto last_of = [&](test_support::sparse_memory& array) {
     return std::vector<float>(array.data() + (size - seen), array.data() + size);
   };
-  const slamb::model_view view{.segments = tensors.segments().data(),
-                               .tiles = tensors.tiles().data(),
-                               .momentum = momentum.data(),
-                               .variance = variance.data(),
-                               .exchanged = exchanged.data()};
+  const slamb::detail::model_view view{.segments = tensors.segments().data(),
+                                       .tiles = tensors.tiles().data(),
+                                       .momentum = momentum.data(),
+                                       .variance = variance.data(),
+                                       .exchanged = exchanged.data()};
   const test_support::made_up_tables<slamb::unit_trust_ratio> tables(tensors, {});
-  const slamb::update_and_apply<slamb::unit_trust_ratio> pass{tables.update(view)};
-  const slamb::tile_range last_two{tiles - 2, tiles};
+  const slamb::detail::update_and_apply<slamb::unit_trust_ratio> pass{tables.update(view)};
+  const slamb::detail::tile_range last_two{tiles - 2, tiles};
 
   fill();
-  slamb::host::executor(1, 1).run(pass, view, last_two);
-  slamb::host::executor(1, 1).run(slamb::gather_gradient{}, view, last_two);
+  slamb::detail::host::executor(1, 1).run(pass, view, last_two);
+  slamb::detail::host::executor(1, 1).run(slamb::detail::gather_gradient{}, view, last_two);
   const std::vector<float> expected[] = {last_of(parameter), last_of(momentum), last_of(variance), last_of(exchanged)};
   fill();
   CHECK(last_of(parameter) != expected[0]);
   std::uint32_t not_finite = 0;
-  const pass_kernel<slamb::update_and_apply<slamb::unit_trust_ratio>> update{pass, view, last_two};
-  const pass_kernel<slamb::gather_gradient> gather{{}, view, last_two, nullptr, &not_finite};
-  const pass_kernel<slamb::check_gradient> check{{}, view, last_two, nullptr, &not_finite};
+  const pass_kernel<slamb::detail::update_and_apply<slamb::unit_trust_ratio>> update{pass, view, last_two};
+  const pass_kernel<slamb::detail::gather_gradient> gather{{}, view, last_two, nullptr, &not_finite};
+  const pass_kernel<slamb::detail::check_gradient> check{{}, view, last_two, nullptr, &not_finite};
   interpreter().launch(update, update.work());
   interpreter().launch(gather, gather.work());
   interpreter().launch(check, check.work());

@@ -27,15 +27,15 @@
 namespace cuda_selected_tests {
 namespace {
 
-using slamb::cuda::interpreter;
-using slamb::cuda::packed_kernel;
-using slamb::cuda::selected_kernel;
+using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::packed_kernel;
+using slamb::detail::cuda::selected_kernel;
 using test_support::for_every_launch;
 using test_support::guarded_model;
 using test_support::guarded_payload;
 using test_support::model_spec;
 using test_support::poisoned_doubles;
-namespace stream = slamb::stream;
+namespace stream = slamb::detail::stream;
 using rescaled = slamb::rescaled_trust_ratio<>;
 
 /// Small tiles and whole ones, tails of all sorts, a tensor that is always exchanged whole, and one of nothing.
@@ -43,11 +43,11 @@ model_spec spec_of(unsigned alignment) {
   return {.sizes = {1, 300, 0, 77, 9000, 40}, .alignment = alignment, .cut = alignment == 3 ? 500U : 0U, .dense = {3}};
 }
 
-std::vector<std::uint64_t> placed_by_host(const slamb::layout& tensors, const auto& selection) {
+std::vector<std::uint64_t> placed_by_host(const slamb::detail::layout& tensors, const auto& selection) {
   std::vector<std::uint64_t> tile_first(tensors.tiles().size() + 1);
-  const slamb::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
-  slamb::host::executor(1, 1).place_payload(view, selection, tile_first,
-                                            slamb::any_communicator<>(slamb::self_communicator()));
+  const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  slamb::detail::host::executor(1, 1).place_payload(view, selection, tile_first,
+                                                    slamb::any_communicator<>(slamb::self_communicator()));
   return tile_first;
 }
 
@@ -59,18 +59,18 @@ void check_places(const std::vector<std::uint64_t>& places, const std::vector<st
 void place_counted(const interpreter& launcher, std::size_t tiles, std::vector<std::uint64_t>& tile_first,
                    std::uint64_t poison) {
   CHECK(tile_first.front() == poison);  // not yet
-  const slamb::cuda::place_tiles_kernel place{.tiles = tiles, .tile_first = tile_first.data()};
+  const slamb::detail::cuda::place_tiles_kernel place{.tiles = tiles, .tile_first = tile_first.data()};
   launcher.launch(place, place.work());
   CHECK(tile_first.back() == poison);
   tile_first.pop_back();
 }
 
-std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const slamb::model_view& view,
+std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const slamb::detail::model_view& view,
                                              std::size_t tiles, const auto& selection) {
   constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
   std::vector<std::uint64_t> tile_first(tiles + 2, poison);
   using selection_type = std::remove_cvref_t<decltype(selection)>;
-  const slamb::cuda::count_selected_kernel<selection_type> count{view, selection, tiles, tile_first.data()};
+  const slamb::detail::cuda::count_selected_kernel<selection_type> count{view, selection, tiles, tile_first.data()};
   launcher.launch(count, count.work());
   place_counted(launcher, tiles, tile_first, poison);
   return tile_first;
@@ -78,12 +78,12 @@ std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const 
 
 /// The places that one kernel finds are those that two find, and it sees whether there is room.
 template <class Selection>
-void check_placed_at_once(const interpreter& launcher, const slamb::model_view& view,
+void check_placed_at_once(const interpreter& launcher, const slamb::detail::model_view& view,
                           const std::vector<std::uint64_t>& expected, const Selection& selection) {
   constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
   std::vector<std::uint64_t> tile_first(expected.size() + 1, poison);
   std::uint32_t too_many = 7;
-  slamb::cuda::place_kernel<Selection> place{
+  slamb::detail::cuda::place_kernel<Selection> place{
       view, selection, expected.size() - 1, tile_first.data(), expected.back(), &too_many};
   launcher.launch(place, place.work());
   CHECK(too_many == 7);
@@ -130,10 +130,10 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
   const auto payload_of = [&] {
     return payload_type(tile_first, on_host.tensors(), spec, pass_type::receives, has_lost);
   };
-  const slamb::tile_range tiles = on_host.tiles();
+  const slamb::detail::tile_range tiles = on_host.tiles();
   std::vector<double> host_sums = poisoned_doubles((tiles.last + 1) * pass_type::sums);
   payload_type host_payload = payload_of();
-  const slamb::host::executor executor(1, 1);
+  const slamb::detail::host::executor executor(1, 1);
   std::uint32_t host_not_finite = 0;
   executor.run(make(on_host), on_host.view(), host_payload.view(), selection, tiles, host_sums.data(),
                &host_not_finite);
@@ -156,7 +156,7 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
 }
 
 /// Uses all that a selected pass may.
-struct everything_selected : slamb::pass_without_constants {
+struct everything_selected : slamb::detail::pass_without_constants {
   static constexpr unsigned reads = stream::parameter | stream::gradient | stream::common | stream::residual;
   static constexpr unsigned writes = stream::exchanged | stream::momentum | stream::common;
   static constexpr unsigned packs = stream::variance | stream::parameter;
@@ -165,7 +165,7 @@ struct everything_selected : slamb::pass_without_constants {
   static constexpr int sums = 2;
 
   template <class Real, class Mask, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::element<Real>& e, const slamb::selected_lanes<Real, Mask>& at,
+  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, const slamb::detail::selected_lanes<Real, Mask>& at,
                                 no_constants /*constants*/, Sums& sums) const {
     using slamb::select;
     sums.check_finite(e.gradient);
@@ -192,16 +192,21 @@ void expect_all_as_host(unsigned alignment, std::uint64_t t) {
   });
   const auto expect_passes = [&](const auto& selection) {
     const auto expect = [&](const auto& make) { expect_selected_as_host(spec, selection, make); };
-    expect([&](const guarded_model& m) { return slamb::form_payload<rescaled>{tables.update(m.view())}; });
-    expect([&](const guarded_model& m) { return slamb::apply_received<rescaled>{tables.update(m.view()), 0.3F}; });
+    expect([&](const guarded_model& m) { return slamb::detail::form_payload<rescaled>{tables.update(m.view())}; });
+    expect([&](const guarded_model& m) {
+      return slamb::detail::apply_received<rescaled>{tables.update(m.view()), 0.3F};
+    });
   };
   const std::vector<std::uint8_t> mask = test_support::random_mask(8, t, shape.tensors().elements(), 0.4);
   for (const std::size_t block : {1U, 5U}) expect_passes(slamb::random_k<>{.k = 0.3, .block = block, .seed = 4}.at(t));
   expect_passes(slamb::explicit_mask::selection{mask.data()});
   const auto drawn = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.2, .seed = 6}.at(t);
   expect_passes(drawn);
-  expect_selected_as_host(spec, drawn, [](const guarded_model& /*model*/) { return slamb::form_selected_gradient{}; });
-  const auto receive = [](const guarded_model& /*model*/) { return slamb::receive_selected_gradient{{}, 0.5F}; };
+  expect_selected_as_host(spec, drawn,
+                          [](const guarded_model& /*model*/) { return slamb::detail::form_selected_gradient{}; });
+  const auto receive = [](const guarded_model& /*model*/) {
+    return slamb::detail::receive_selected_gradient{{}, 0.5F};
+  };
   for (const bool has_lost : {true, false}) expect_selected_as_host(spec, drawn, receive, has_lost);
 }
 
@@ -258,7 +263,7 @@ TEST_CASE("CUDA placement: any number of tiles, more elements than 2^32, and the
     for_every_launch([&](const interpreter& launcher) {
       std::vector<std::uint64_t> tile_first = counts;
       std::uint32_t too_many = 7;
-      const slamb::cuda::place_tiles_kernel place{
+      const slamb::detail::cuda::place_tiles_kernel place{
           .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back(), .too_many = &too_many};
       launcher.launch(place, place.work());
       CHECK(tile_first == expected);
@@ -266,7 +271,7 @@ TEST_CASE("CUDA placement: any number of tiles, more elements than 2^32, and the
       tile_first = counts;
       if (tiles == 0) return;
       tile_first = counts;
-      const slamb::cuda::place_tiles_kernel short_of_room{
+      const slamb::detail::cuda::place_tiles_kernel short_of_room{
           .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back() - 1, .too_many = &too_many};
       launcher.launch(short_of_room, short_of_room.work());
       CHECK(tile_first == expected);
@@ -280,7 +285,7 @@ TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host"
     CAPTURE(alignment);
     const guarded_model m(spec_of(alignment));
     const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
-    const slamb::sum_received<rescaled> pass{tables.update(m.view()), 0.25F};
+    const slamb::detail::sum_received<rescaled> pass{tables.update(m.view()), 0.25F};
     std::vector<std::vector<std::uint64_t>> places;
     test_support::for_every_selection(
         m.tensors(), 6, [&](const auto& selection) { places.push_back(placed_by_host(m.tensors(), selection)); });
@@ -290,11 +295,11 @@ TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host"
       std::vector<double> before = poisoned_doubles(tiles * 4 + 1);
       for (std::size_t i = 4; i < tiles * 4; ++i) before[i] = static_cast<double>(i % 13);
       std::vector<double> expected = before;
-      slamb::host::executor(1, 1).run_packed(pass, m.view(), payload.view(), {1, tiles}, expected.data());
+      slamb::detail::host::executor(1, 1).run_packed(pass, m.view(), payload.view(), {1, tiles}, expected.data());
       std::vector<double> first_sums;
       for_every_launch([&](const interpreter& launcher) {
         std::vector<double> sums = before;
-        const packed_kernel<slamb::sum_received<rescaled>> kernel{
+        const packed_kernel<slamb::detail::sum_received<rescaled>> kernel{
             pass, m.view(), payload.view(), {1, tiles}, sums.data()};
         launcher.launch(kernel, kernel.work());
         CHECK(test_support::are_near(sums, expected));
@@ -309,7 +314,7 @@ TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host"
 TEST_CASE("CUDA selected passes: a value that is not finite is found, whether it is selected or not") {
   const model_spec spec{.sizes = {3, 4096 + 21, 50}, .filled = stream::gradient | stream::momentum, .dense = {2}};
   guarded_model m(spec);
-  using pass_type = slamb::form_payload<slamb::unit_trust_ratio>;
+  using pass_type = slamb::detail::form_payload<slamb::unit_trust_ratio>;
   const test_support::made_up_tables<slamb::unit_trust_ratio> tables(m.tensors(), {});
   const auto selection = slamb::random_k<>{.k = 0.5}.at(2);
   const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
@@ -318,7 +323,7 @@ TEST_CASE("CUDA selected passes: a value that is not finite is found, whether it
     std::uint32_t not_finite = first;
     const selected_kernel<pass_type, std::remove_cv_t<decltype(selection)>> kernel{
         {tables.update(m.view())}, m.view(), payload.view(), selection, m.tiles(), nullptr, &not_finite};
-    interpreter(2, slamb::cuda::thread_order::backwards).launch(kernel, kernel.work());
+    interpreter(2, slamb::detail::cuda::thread_order::backwards).launch(kernel, kernel.work());
     return not_finite;
   };
   CHECK(finds(0) == 0);
@@ -347,7 +352,7 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
       const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
       guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec, true, true);
       const guarded_payload<std::uint8_t> untouched_payload(tile_first, m.tensors(), spec, true, true);
-      slamb::model_view view = m.view();
+      slamb::detail::model_view view = m.view();
       view.refused = &refused;
       std::vector<double> sums = poisoned_doubles(m.tiles().last * 4);
       std::uint32_t not_finite = 0;
@@ -361,7 +366,7 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
 
       const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
       std::vector<double> added(m.tiles().last * 4, 1.0);
-      const packed_kernel<slamb::sum_received<rescaled>> packed{
+      const packed_kernel<slamb::detail::sum_received<rescaled>> packed{
           {tables.update(view), 0.25F}, view, untouched_payload.view(), m.tiles(), added.data()};
       launcher.launch(packed, packed.work());
       CHECK((added == std::vector<double>(added.size(), 1.0)) == (refused != 0));
@@ -370,12 +375,13 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
       std::vector<std::uint64_t> placed = nothing;
       const std::size_t tiles = m.tiles().last;
       launcher.launch(
-          slamb::cuda::count_selected_kernel<slamb::detail::bernoulli_selection>{view, selection, tiles, placed.data()},
+          slamb::detail::cuda::count_selected_kernel<slamb::detail::bernoulli_selection>{view, selection, tiles,
+                                                                                         placed.data()},
           tiles);
       CHECK((placed == nothing) == (refused != 0));
       placed = nothing;
       std::uint32_t too_many = 0;
-      launcher.launch(slamb::cuda::place_tiles_kernel{tiles, placed.data(), &refused, 1, &too_many}, 1);
+      launcher.launch(slamb::detail::cuda::place_tiles_kernel{tiles, placed.data(), &refused, 1, &too_many}, 1);
       CHECK((placed == nothing) == (refused != 0));
       CHECK(too_many == (refused == 0 ? 1U : 0U));
     });
@@ -383,7 +389,7 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
 
 TEST_CASE("CUDA selected passes: what packs a payload clears what it leaves of its room") {
   for_every_launch([](const interpreter& launcher) {
-    using pass = slamb::form_payload<rescaled>;
+    using pass = slamb::detail::form_payload<rescaled>;
     model_spec spec = spec_of(0);
     spec.filled = pass::reads;
     guarded_model m(spec);
@@ -394,13 +400,13 @@ TEST_CASE("CUDA selected passes: what packs a payload clears what it leaves of i
     const std::uint64_t size = placed.back();
     for (const std::uint64_t room : {std::uint64_t{0}, size, size + 1, size + 5000}) {
       std::vector<float> plane(3 * (size + 6000), 7.0F);
-      const slamb::payload_view payload{.tile_first = placed.data(),
-                                        .momentum = plane.data(),
-                                        .variance = plane.data() + size + 6000,
-                                        .parameter = plane.data() + 2 * (size + 6000),
-                                        .room = room};
+      const slamb::detail::payload_view payload{.tile_first = placed.data(),
+                                                .momentum = plane.data(),
+                                                .variance = plane.data() + size + 6000,
+                                                .parameter = plane.data() + 2 * (size + 6000),
+                                                .room = room};
       std::vector<double> sums = poisoned_doubles(tiles * pass::sums);
-      const slamb::cuda::selected_kernel<pass, std::remove_cvref_t<decltype(selection)>> kernel{
+      const slamb::detail::cuda::selected_kernel<pass, std::remove_cvref_t<decltype(selection)>> kernel{
           {tables.update(m.view())}, m.view(), payload, selection, {0, tiles}, sums.data(), nullptr};
       launcher.launch(kernel, kernel.work());
       for (std::uint64_t i = size; i < size + 6000; ++i) REQUIRE(plane[i] == (i < room ? 0.0F : 7.0F));
@@ -424,26 +430,26 @@ TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
     return;
   }
   const slamb::parameter tensor{.data = parameter.data(), .gradient = gradient.data(), .size = size};
-  const slamb::layout tensors({&tensor, 1}, 0.01);
+  const slamb::detail::layout tensors({&tensor, 1}, 0.01);
   // The last two tiles, as if there were no others.
-  const slamb::model_view view{.segments = tensors.segments().data(),
-                               .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2),
-                               .momentum = momentum.data(),
-                               .variance = variance.data()};
+  const slamb::detail::model_view view{.segments = tensors.segments().data(),
+                                       .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2),
+                                       .momentum = momentum.data(),
+                                       .variance = variance.data()};
   constexpr std::uint64_t seen = 8192 + 5;
   const test_support::made_up_tables<rescaled> tables(tensors, {});
-  const slamb::apply_received<rescaled> pass{tables.update(view), 0.5F};
+  const slamb::detail::apply_received<rescaled> pass{tables.update(view), 0.5F};
   std::vector<float> received(seen, 0.7F);
   const std::vector<float> fresh{1.0F, 0.5F, 0.25F};
   const auto expect = [&](const auto& selection) {
     using selection_type = std::remove_cvref_t<decltype(selection)>;
     std::vector<std::uint64_t> tile_first(3);
-    slamb::host::executor(1, 1).place_payload(view, selection, tile_first,
-                                              slamb::any_communicator<>(slamb::self_communicator()));
+    slamb::detail::host::executor(1, 1).place_payload(view, selection, tile_first,
+                                                      slamb::any_communicator<>(slamb::self_communicator()));
     CHECK(tile_first.back() > seen / 20);
     CHECK(placed_by_kernels(interpreter(), view, 2, selection) == tile_first);
-    const slamb::payload_view payload{tile_first.data(), received.data(),   nullptr,
-                                      nullptr,           {fresh.data(), 3}, ages.data()};
+    const slamb::detail::payload_view payload{tile_first.data(), received.data(),   nullptr,
+                                              nullptr,           {fresh.data(), 3}, ages.data()};
     const auto result_of = [&](const auto& run) {
       test_support::random_source source(9);
       for (std::uint64_t i = size - seen; i < size; ++i) {
@@ -460,10 +466,10 @@ TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
       return all;
     };
     const auto by_host = result_of([&] {
-      slamb::host::executor(1, 1).run(pass, view, payload, selection, {0, 2}, nullptr);
+      slamb::detail::host::executor(1, 1).run(pass, view, payload, selection, {0, 2}, nullptr);
     });
     const auto by_kernel = result_of([&] {
-      const selected_kernel<slamb::apply_received<rescaled>, selection_type> kernel{
+      const selected_kernel<slamb::detail::apply_received<rescaled>, selection_type> kernel{
           pass, view, payload, selection, {0, 2}};
       interpreter().launch(kernel, kernel.work());
     });
@@ -477,7 +483,7 @@ TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
 TEST_CASE("CUDA selected elements: groups say what round robin says of each element") {
   constexpr unsigned threads = 256;
   constexpr std::uint32_t size = 16 * threads;
-  const std::vector<float> freshness = slamb::freshness_by_age(0.93);
+  const std::vector<float> freshness = slamb::detail::freshness_by_age(0.93);
   const slamb::freshness_table table{freshness.data(), static_cast<std::uint32_t>(freshness.size())};
   std::size_t wrong = 0, groups = 0;
   for (const double slots : {8.0, 9.0, 10.0, 13.0, 16.0, 31.0, 32.0})
@@ -491,12 +497,12 @@ TEST_CASE("CUDA selected elements: groups say what round robin says of each elem
           REQUIRE(selection.deals_small_groups());
           const slamb::coordinate c{.tensor = 3, .index = begin, .tensor_size = elements};
           const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(size, elements - begin));
-          slamb::cuda::groups_of_piece<size, true> piece;
+          slamb::detail::cuda::groups_of_piece<size, true> piece;
           for (unsigned thread = threads; thread-- > 0;) {
             piece.prepare<threads>(thread, selection, table);
             piece.deal<threads>(thread, selection, c, count);
           }
-          const slamb::cuda::grouped_piece known = piece.piece;
+          const slamb::detail::cuda::grouped_piece known = piece.piece;
           groups += known.in_whole;
           CHECK(count - known.in_whole < static_cast<std::uint32_t>(slots));
           for (std::uint32_t i = 0; i < count; ++i) {

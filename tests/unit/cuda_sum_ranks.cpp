@@ -15,10 +15,10 @@
 namespace cuda_sum_ranks_tests {
 namespace {
 
-using slamb::cuda::interpreter;
-using slamb::cuda::share_of_rank;
-using slamb::cuda::sum_ranks_kernel;
-using slamb::cuda::thread_order;
+using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::share_of_rank;
+using slamb::detail::cuda::sum_ranks_kernel;
+using slamb::detail::cuda::thread_order;
 
 /// Every rank launches the kernel for its share, one rank after the other.
 template <class T>

@@ -166,8 +166,9 @@ TEST_CASE("launches: names of kernels are short") {
   CHECK(bench::shortened("a::send<(a::encoding)1, float, a::momentum<a::ratio>, a::sign>") ==
         "send<(encoding)1, float, momentum, sign>");
   CHECK(bench::shortened("a::place") == "place");
-  CHECK(bench::name_of<slamb::cuda::pass_kernel<slamb::update_and_sum<slamb::layerwise_trust_ratio>>>() ==
-        "pass_kernel<update_and_sum>");
+  CHECK(
+      bench::name_of<slamb::detail::cuda::pass_kernel<slamb::detail::update_and_sum<slamb::layerwise_trust_ratio>>>() ==
+      "pass_kernel<update_and_sum>");
 }
 
 TEST_CASE("launches: AdamW, LAMB and SLAMB") {

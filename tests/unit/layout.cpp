@@ -14,9 +14,9 @@
 namespace layout_tests {
 namespace {
 
-using slamb::layout;
-using slamb::segment;
-using slamb::tile;
+using slamb::detail::layout;
+using slamb::detail::segment;
+using slamb::detail::tile;
 using test_support::model;
 using test_support::replica;
 
@@ -52,7 +52,7 @@ TEST_CASE("layout: tiles cover every element of every tensor once, in order") {
     std::uint64_t element = 0;
     std::size_t next_tile = 0;
     for (std::size_t l = 0; l < tensors.size(); ++l) {
-      const slamb::tile_range range = table.tiles_of(l);
+      const slamb::detail::tile_range range = table.tiles_of(l);
       CHECK(range.first == next_tile);
       std::uint64_t in_tensor = 0;
       for (std::size_t i = range.first; i < range.last; ++i) {

@@ -169,13 +169,13 @@ std::size_t steps_measured(const typename Optimizer::options_type& options, int 
 }
 
 /// Counts the passes that measure.
-struct counted_executor : slamb::host::executor {
-  using slamb::host::executor::executor;
+struct counted_executor : slamb::detail::host::executor {
+  using slamb::detail::host::executor::executor;
 
   template <class Storage, class... Arguments>
   void measure(const Arguments&... arguments) const {
     ++measurements;
-    slamb::host::executor::measure<Storage>(arguments...);
+    slamb::detail::host::executor::measure<Storage>(arguments...);
   }
 
   static inline int measurements = 0;

@@ -61,7 +61,7 @@ slamb::parameter unreal(std::uint64_t first_byte, std::uint64_t size) {
 
 TEST_CASE("out of memory: an arena says how much was asked for, the largest use first and the padding last") {
   std::vector<std::size_t> asked;
-  slamb::arena memory;
+  slamb::detail::arena memory;
   static_cast<void>(memory.plan<double>("sums", 10));
   static_cast<void>(memory.plan<float>("momentum", 100));
   static_cast<void>(memory.plan<float>("residual", 0));
@@ -73,7 +73,7 @@ TEST_CASE("out of memory: an arena says how much was asked for, the largest use 
 }
 
 TEST_CASE("out of memory: more elements than an address space holds are refused when they are planned") {
-  slamb::arena memory;
+  slamb::detail::arena memory;
   CHECK(refusal_of([&] { static_cast<void>(memory.plan<float>("momentum", std::uint64_t{1} << 62U)); }) ==
         "slamb: 4611686018427387904 elements of 4 bytes were asked for as momentum: more than an address space holds "
         "beside what was asked for before: nothing");
@@ -88,7 +88,7 @@ TEST_CASE("out of memory: what an allocator throws as std::bad_alloc is nested, 
     const char* what() const noexcept override { return "the pool is empty"; }
   };
   const auto planned = [] {
-    slamb::arena memory;
+    slamb::detail::arena memory;
     static_cast<void>(memory.plan<float>("momentum", 64));
     return memory;
   };

@@ -14,11 +14,11 @@
 namespace packing_tests {
 namespace {
 
-using slamb::host::count_of;
-using slamb::host::floats;
-using slamb::host::pack;
-using slamb::host::unpack;
-constexpr std::size_t lanes = slamb::host::lanes;
+using slamb::detail::host::count_of;
+using slamb::detail::host::floats;
+using slamb::detail::host::pack;
+using slamb::detail::host::unpack;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using lane_array = std::array<float, lanes>;
 

@@ -455,7 +455,7 @@ ranks_said said_of_altered(std::size_t place) {
 }  // namespace
 
 TEST_CASE("parted ranks: a sum that one rank has received otherwise is found in the step after it") {
-  const ranks_said all = said_of_altered(slamb::sum_header::floats);  // the first of the payload
+  const ranks_said all = said_of_altered(slamb::detail::sum_header::floats);  // the first of the payload
   CAPTURE(all);
   CHECK(all.all_say(
       "step 4: slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank "
@@ -671,7 +671,7 @@ TEST_CASE("parted ranks: what local steps go on from is compared in their exchan
 TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have left, is compared in the next step") {
   using optimizer = slamb::slamb<altered_communicator>;
   const auto zeros = [](std::span<std::byte> values) {
-    std::ranges::fill(values.subspan((slamb::sum_header::floats + 1) * sizeof(float), 100), std::byte{0});
+    std::ranges::fill(values.subspan((slamb::detail::sum_header::floats + 1) * sizeof(float), 100), std::byte{0});
   };
   const ranks_said in_sums = said_of_altered<optimizer>({.local_steps = 0, .compare_every = 5},
                                                         [](std::size_t t) { return t > 1; }, zeros, {});
@@ -1092,14 +1092,15 @@ double fingerprint_of(std::span<const float> values, std::uint32_t tensor, std::
 double fingerprint_by_library(std::span<float> values) {
   const std::vector<float> gradient(values.size());
   const std::array<slamb::parameter, 1> parameters{{{values.data(), gradient.data(), values.size()}}};
-  const slamb::layout tensors(parameters, 0.0);
+  const slamb::detail::layout tensors(parameters, 0.0);
   std::vector<float> state(tensors.state_elements());
-  const slamb::model_view view{.segments = tensors.segments().data(),
-                               .tiles = tensors.tiles().data(),
-                               .momentum = state.data(),
-                               .variance = state.data()};
+  const slamb::detail::model_view view{.segments = tensors.segments().data(),
+                                       .tiles = tensors.tiles().data(),
+                                       .momentum = state.data(),
+                                       .variance = state.data()};
   std::vector<double> sums(tensors.tiles().size());
-  slamb::host::executor(1, 1).run(slamb::fingerprint_of_parameters{}, view, {0, sums.size()}, sums.data());
+  slamb::detail::host::executor(1, 1).run(slamb::detail::fingerprint_of_parameters{}, view, {0, sums.size()},
+                                          sums.data());
   double all = 0.0;
   for (const double sum : sums) all += sum;
   return all;

@@ -86,9 +86,9 @@ bytes unsealed(bytes state) {
 bytes resealed(bytes state) {
   const std::size_t size = state.size();
   state.resize(size + slamb::detail::state_hash_bytes);
-  if (size >= slamb::state_text_bytes + sizeof(state_header)) {
+  if (size >= slamb::detail::state_text_bytes + sizeof(state_header)) {
     const std::uint64_t all = state.size();
-    std::memcpy(state.data() + slamb::state_text_bytes + offsetof(state_header, bytes), &all, sizeof(all));
+    std::memcpy(state.data() + slamb::detail::state_text_bytes + offsetof(state_header, bytes), &all, sizeof(all));
   }
   const std::uint64_t hash =
       slamb::detail::hash_with_words(slamb::detail::hash_of_nothing, std::span(state).first(size));
@@ -99,7 +99,7 @@ bytes resealed(bytes state) {
 /// Where the parts of a state without its hash begin.
 std::vector<std::size_t> parts_of(const bytes& state) {
   std::vector<std::size_t> all;
-  for (std::size_t at = slamb::state_text_bytes + sizeof(state_header); at < state.size();) {
+  for (std::size_t at = slamb::detail::state_text_bytes + sizeof(state_header); at < state.size();) {
     all.push_back(at);
     part_header its;
     std::memcpy(&its, state.data() + at, sizeof(its));
@@ -120,7 +120,7 @@ std::uint64_t word_of(const bytes& state, std::size_t at) {
 /// Where the bytes of a part begin in a state without its hash.
 std::size_t place_of(const bytes& state, std::string_view name) {
   for (const std::size_t part : parts_of(state))
-    if (word_of(state, part) == slamb::hash_of(name)) return part + sizeof(part_header);
+    if (word_of(state, part) == slamb::detail::hash_of(name)) return part + sizeof(part_header);
   FAIL("there is no " << name);
   return 0;
 }
@@ -806,18 +806,18 @@ TEST_CASE("saved state: errors of other ranks are cleared by copies, which reach
   };
   std::vector<std::byte> errors((std::size_t{2} << 20U) + 3, std::byte{7});
   std::vector<std::byte> common(40, std::byte{1});
-  const auto visit = [&](const slamb::state_visitor& part) {
-    part("errors", errors, slamb::state_part::errors);
-    part("nothing", {}, slamb::state_part::errors);
-    part("common", common, slamb::state_part::common);
+  const auto visit = [&](const slamb::detail::state_visitor& part) {
+    part("errors", errors, slamb::detail::state_part::errors);
+    part("nothing", {}, slamb::detail::state_part::errors);
+    part("common", common, slamb::detail::state_part::common);
   };
   only_copies executor;
-  const slamb::state_kind kind{};
-  const bytes saved = slamb::save_parts(executor, kind, one_rank{0}, visit);
+  const slamb::detail::state_kind kind{};
+  const bytes saved = slamb::detail::save_parts(executor, kind, one_rank{0}, visit);
   common.assign(common.size(), std::byte{2});
   bool is_restoring = true;
-  slamb::restore_parts(executor, kind, one_rank{1}, slamb::source_in(saved), {.from_other_ranks = true}, visit,
-                       is_restoring);
+  slamb::detail::restore_parts(executor, kind, one_rank{1}, slamb::detail::source_in(saved), {.from_other_ranks = true},
+                               visit, is_restoring);
   CHECK_FALSE(is_restoring);
   CHECK(std::count(errors.begin(), errors.end(), std::byte{0}) == std::ssize(errors));
   CHECK(std::count(common.begin(), common.end(), std::byte{1}) == std::ssize(common));

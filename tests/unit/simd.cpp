@@ -19,11 +19,11 @@
 namespace simd_tests {
 namespace {
 
-using slamb::host::double_sum;
-using slamb::host::floats;
-using slamb::host::lane_mask;
-using slamb::host::mask_of;
-constexpr std::size_t lanes = slamb::host::lanes;
+using slamb::detail::host::double_sum;
+using slamb::detail::host::floats;
+using slamb::detail::host::lane_mask;
+using slamb::detail::host::mask_of;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using lane_array = std::array<float, lanes>;
 

@@ -18,11 +18,11 @@
 namespace simd_words_tests {
 namespace {
 
-using slamb::host::floats;
-using slamb::host::lane_mask;
-using slamb::host::mask_of;
-using slamb::host::words;
-constexpr std::size_t lanes = slamb::host::lanes;
+using slamb::detail::host::floats;
+using slamb::detail::host::lane_mask;
+using slamb::detail::host::mask_of;
+using slamb::detail::host::words;
+constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using word_array = std::array<std::uint32_t, lanes>;
 using lane_array = std::array<float, lanes>;

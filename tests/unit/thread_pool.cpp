@@ -13,7 +13,7 @@
 namespace thread_pool_tests {
 namespace {
 
-using slamb::host::thread_pool;
+using slamb::detail::host::thread_pool;
 
 /// How often a loop called its body for each index of [0, size + 1): the last is beyond every loop.
 template <class Pool>

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "slamb/core/detail/bits.hpp"
+#include "slamb/core/bits.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "support/allocations.hpp"
 #include "support/described.hpp"
@@ -158,7 +158,7 @@ TEST_CASE("top_k: the part k of a tile, rounded up, and at least one") {
 }
 
 TEST_CASE("top_k: what is sent of a tensor is the sum over its tiles") {
-  static_assert(top_k::tile_size == slamb::layout::tile_size);
+  static_assert(top_k::tile_size == slamb::detail::layout::tile_size);
   for (const double k : {0.01, 0.3, 1.0})
     for (const std::uint64_t size : {0U, 1U, 100U, 8191U, 8192U, 8193U, 30000U, 16384U}) {
       const top_k policy{.k = k};

@@ -33,7 +33,7 @@ std::vector<float> by_hand(std::uint64_t seed, std::uint64_t stream, std::uint64
 
 std::vector<float> filled(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, std::uint32_t count) {
   std::vector<float> numbers(count + 16, untouched);
-  slamb::host::fill_uniform(seed, stream, first, count, numbers.data());
+  slamb::detail::host::fill_uniform(seed, stream, first, count, numbers.data());
   return numbers;
 }
 

@@ -21,10 +21,10 @@
 namespace wire_layout_tests {
 namespace {
 
-using slamb::scale_groups;
-using slamb::wire_layout;
-using slamb::wire_piece;
-using slamb::wire_tensor;
+using slamb::detail::scale_groups;
+using slamb::detail::wire_layout;
+using slamb::detail::wire_piece;
+using slamb::detail::wire_tensor;
 using test_support::mapped_tensor;
 using test_support::random_source;
 using test_support::shared_scales;
@@ -247,13 +247,13 @@ TEST_CASE("wire_layout: how quantizers share their scales") {
   const auto is = [](scale_groups groups, scale_groups::kind of, std::uint32_t block) {
     return groups.of == of && groups.block == block;
   };
-  CHECK(is(slamb::scale_groups_of(slamb::sign{}), scale_groups::fused, 0));
-  CHECK(
-      is(slamb::scale_groups_of(slamb::sign{.scales = slamb::scale_sharing::per_tensor}), scale_groups::per_tensor, 0));
-  CHECK(is(slamb::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 256));
-  CHECK(is(slamb::scale_groups_of(slamb::natural{}), scale_groups::none, 0));
-  CHECK(is(slamb::scale_groups_of(slamb::bf16{}), scale_groups::none, 0));
-  CHECK_FALSE(is(slamb::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 128));
+  CHECK(is(slamb::detail::scale_groups_of(slamb::sign{}), scale_groups::fused, 0));
+  CHECK(is(slamb::detail::scale_groups_of(slamb::sign{.scales = slamb::scale_sharing::per_tensor}),
+           scale_groups::per_tensor, 0));
+  CHECK(is(slamb::detail::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 256));
+  CHECK(is(slamb::detail::scale_groups_of(slamb::natural{}), scale_groups::none, 0));
+  CHECK(is(slamb::detail::scale_groups_of(slamb::bf16{}), scale_groups::none, 0));
+  CHECK_FALSE(is(slamb::detail::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 128));
 }
 
 }  // namespace wire_layout_tests

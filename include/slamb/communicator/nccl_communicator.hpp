@@ -16,8 +16,8 @@
 #include "slamb/communicator/nccl_error.hpp"
 #include "slamb/communicator/nccl_types.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/runtime/cuda_error.hpp"
 
 namespace slamb {
 

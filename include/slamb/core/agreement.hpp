@@ -41,7 +41,7 @@ class agreement {
   static constexpr const char* alike = "all ranks must be constructed alike";
 
   /// @param kind  names the optimizer and its policies
-  agreement(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
+  agreement(std::string_view kind, std::size_t tensors) : kind_(detail::hash_of(kind)), tensors_(tensors) {}
 
   /// @param remedy  says what would be right
   void add(std::string name, double value, const char* remedy = alike) {
@@ -68,7 +68,7 @@ class agreement {
     const std::array<fact, 3> head{
         {{"the optimizer or its policies", kind_, fact::secret},
          {"the number of tensors", tensors_, fact::word},
-         {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
+         {"the settings that the optimizer's policies describe", detail::hash_of(names), fact::secret}}};
     compare(ranks, head);
     std::uint64_t all = 0;
     for (const fact& f : facts_) all = (all ^ f.bits) * 0x9E3779B97F4A7C15U + (all >> 29U);

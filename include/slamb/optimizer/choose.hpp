@@ -67,8 +67,8 @@ struct choose_options {
 template <class Dense, class Compressed>
 class chosen_optimizer {
  public:
-  using communicator_type = typename trial_of<Dense>::communicator_type;
-  using backend_type = typename trial_of<Dense>::backend_type;
+  using communicator_type = typename detail::trial_of<Dense>::communicator_type;
+  using backend_type = typename detail::trial_of<Dense>::backend_type;
 
   /// Whether both take learning rates that are found in memory.
   static constexpr bool takes_rates_at =
@@ -77,8 +77,8 @@ class chosen_optimizer {
     compressed.step(rates);
   };
 
-  static_assert(std::same_as<communicator_type, typename trial_of<Compressed>::communicator_type> &&
-                    std::same_as<backend_type, typename trial_of<Compressed>::backend_type>,
+  static_assert(std::same_as<communicator_type, typename detail::trial_of<Compressed>::communicator_type> &&
+                    std::same_as<backend_type, typename detail::trial_of<Compressed>::backend_type>,
                 "slamb: both optimizers of choose must have the same Communicator and the same Backend");
 
   /// Constructs the one that `made` says; see `choose`.
@@ -151,13 +151,13 @@ class chosen_optimizer {
   /// Goes on from a saved state, with the parameters that belong to it.
   /// @throws std::invalid_argument that says what does not fit, as a state of the other optimizer; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    load_state(source_in(saved), options);
+    load_state(detail::source_in(saved), options);
   }
   /// The same in pieces: see `optimizer`.
   void load_state(const byte_source& from, const restore_options& options = {}) {
-    const state_kind other = is_compressed() ? kind_of<Dense>() : kind_of<Compressed>();
-    const state_kind own = is_compressed() ? kind_of<Compressed>() : kind_of<Dense>();
-    if (own.hash() != other.hash() && is_state_of(other, from))
+    const detail::state_kind other = is_compressed() ? detail::kind_of<Dense>() : detail::kind_of<Compressed>();
+    const detail::state_kind own = is_compressed() ? detail::kind_of<Compressed>() : detail::kind_of<Dense>();
+    if (own.hash() != other.hash() && detail::is_state_of(other, from))
       throw std::invalid_argument(
           "slamb: " + from.given_as + " the state of the " + std::string(is_compressed() ? "dense" : "compressed") +
           " optimizer, " + std::string(other.recipe) + ", but the " + (is_compressed() ? "compressed" : "dense") +
@@ -311,9 +311,9 @@ template <class Dense, class Compressed>
 chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters,
                                            const typename Dense::options_type& dense_options,
                                            const typename Compressed::options_type& compressed_options,
-                                           typename trial_of<Dense>::communicator_type communicator,
+                                           typename detail::trial_of<Dense>::communicator_type communicator,
                                            const choose_options& how = {},
-                                           typename trial_of<Dense>::backend_type backend = {}) {
+                                           typename detail::trial_of<Dense>::backend_type backend = {}) {
   return detail::choose_by<Dense, Compressed>(detail::steady_seconds{}, parameters, dense_options, compressed_options,
                                               std::move(communicator), how, std::move(backend));
 }

@@ -31,11 +31,11 @@ namespace slamb {
 /// Settings of `basic_one_bit`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
 struct one_bit_options {
-  double beta1 = 0.9;                                          ///< in [0, 1)
-  double beta2 = 0.999;                                        ///< in [0, 1)
-  double epsilon = 1e-8;                                       ///< > 0
-  double weight_decay = 0.01;                                  ///< λ ≥ 0
-  [[no_unique_address]] no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
+  double beta1 = 0.9;                                                  ///< in [0, 1)
+  double beta2 = 0.999;                                                ///< in [0, 1)
+  double epsilon = 1e-8;                                               ///< > 0
+  double weight_decay = 0.01;                                          ///< λ ≥ 0
+  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
   bool compress_alone = false;  ///< encodes and decodes with one rank too: what compression does, without a network
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never

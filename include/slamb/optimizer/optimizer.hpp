@@ -266,7 +266,7 @@ class optimizer {
   /// Parameters that were saved with it are restored.
   /// @throws std::invalid_argument that says what does not fit, and as `statistics`; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
-    load_state(source_in(saved), options);
+    load_state(detail::source_in(saved), options);
   }
 
   /// The same in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.

@@ -41,7 +41,7 @@ struct slamb_options {
   double epsilon = 1e-6;        ///< > 0
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool bias_correction = true;  ///< false: m̂ = m, v̂ = v
-  [[no_unique_address]] no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
+  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
   std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1

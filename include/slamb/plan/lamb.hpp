@@ -51,7 +51,8 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// Of memory traffic a parameter a step. What is selected is counted at step 1.
   double memory_bytes(std::uint64_t /*steps*/) const {
     const bool clips = options_.max_gradient_norm > 0.0 && std::isfinite(options_.max_gradient_norm);
-    return gradient_bytes(clips) + (clips ? bytes_per_element<sum_gradient>() : 0.0) + adam_step_bytes<TrustRatio>();
+    return gradient_bytes(clips) + (clips ? detail::bytes_per_element<detail::sum_gradient>() : 0.0) +
+           detail::adam_step_bytes<TrustRatio>();
   }
 
  private:
@@ -60,31 +61,32 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     if constexpr (is_whole) {
       return detail::sum_of(elements_of(tensors), world);
     } else if constexpr (quantizer<Compressor>) {
-      validate_policy(options.compressor);
+      detail::validate_policy(options.compressor);
       return detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded);
     } else {
-      return payload_plan<Compressor>(options.compressor, std::vector<tensor_shape>(tensors.begin(), tensors.end()),
-                                      world);
+      return detail::payload_plan<Compressor>(options.compressor,
+                                              std::vector<tensor_shape>(tensors.begin(), tensors.end()), world);
     }
   }
 
   // Until the mean gradient is there.
   double gradient_bytes(bool clips) const {
     if constexpr (quantizer<Compressor>) {
-      if (is_coded_) return coded_step_bytes<decode_gradient, Compressor, ErrorFeedback>(world_.ranks);
+      if (is_coded_) return detail::coded_step_bytes<detail::decode_gradient, Compressor, ErrorFeedback>(world_.ranks);
     } else if constexpr (!is_whole) {
       if (world_.ranks > 1) {
-        using form = form_selected_gradient;
-        using receive = receive_selected_gradient;
+        using form = detail::form_selected_gradient;
+        using receive = detail::receive_selected_gradient;
         constexpr double value = sizeof(float);
         const double packed = value * std::popcount(form::packs);
         const double received = value * ((receive::receives ? 1 : 0) + (chained<Compressor> ? 1 : 0));
-        return bytes_per_element<form>() + bytes_per_element<receive>() +
-               choice_bytes<form, typename payload_plan<Compressor>::sparsifier_type>(world_.ranks) +
-               exchange_.part_selected() * (packed + received + encoded_payload_bytes<Compressor, true>(world_.ranks));
+        return detail::bytes_per_element<form>() + detail::bytes_per_element<receive>() +
+               detail::choice_bytes<form, typename detail::payload_plan<Compressor>::sparsifier_type>(world_.ranks) +
+               exchange_.part_selected() *
+                   (packed + received + detail::encoded_payload_bytes<Compressor, true>(world_.ranks));
       }
     }
-    if (world_.ranks > 1 || (options_.skip_non_finite && !clips)) return whole_gradient_bytes(world_.ranks);
+    if (world_.ranks > 1 || (options_.skip_non_finite && !clips)) return detail::whole_gradient_bytes(world_.ranks);
     return 0.0;
   }
 

@@ -29,8 +29,8 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
         warm_up_steps_(options.warm_up.steps),
         dense_(detail::sum_of(elements_of(tensors), world)),
         compressed_(detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded_)) {
-    validate_policy(options.warm_up);
-    validate_policy(options.compressor);
+    detail::validate_policy(options.warm_up);
+    detail::validate_policy(options.compressor);
   }
 
   /// Of step t = 1, 2, ….
@@ -47,10 +47,10 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
 
   /// Of memory traffic a parameter a step, the mean of steps 1 … steps.
   double memory_bytes(std::uint64_t steps) const noexcept {
-    const double dense = whole_gradient_bytes(ranks_) + adam_step_bytes<TrustRatio>();
-    double compressed =
-        is_coded_ ? coded_step_bytes<pass_type, Compressor, ErrorFeedback>(ranks_) : own_signal_bytes<pass_type>();
-    if (TrustRatio::sums_per_segment > 0) compressed += bytes_per_element<apply_update<TrustRatio>>();
+    const double dense = detail::whole_gradient_bytes(ranks_) + detail::adam_step_bytes<TrustRatio>();
+    double compressed = is_coded_ ? detail::coded_step_bytes<pass_type, Compressor, ErrorFeedback>(ranks_)
+                                  : detail::own_signal_bytes<pass_type>();
+    if (TrustRatio::sums_per_segment > 0) compressed += detail::bytes_per_element<detail::apply_update<TrustRatio>>();
     const double part =
         steps == 0 ? 0.0 : static_cast<double>(std::min(steps, warm_up_steps_)) / static_cast<double>(steps);
     return part * dense + (1.0 - part) * compressed;
@@ -59,12 +59,12 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
  private:
   // The pass around the compressed exchange.
   static auto pass() {
-    if constexpr (frozen_ratio<TrustRatio>)
-      return std::type_identity<receive_and_refresh<TrustRatio>>{};
+    if constexpr (detail::frozen_ratio<TrustRatio>)
+      return std::type_identity<detail::receive_and_refresh<TrustRatio>>{};
     else if constexpr (TrustRatio::sums_per_segment > 0)
-      return std::type_identity<receive_and_sum<TrustRatio>>{};
+      return std::type_identity<detail::receive_and_sum<TrustRatio>>{};
     else
-      return std::type_identity<receive_and_apply<TrustRatio>>{};
+      return std::type_identity<detail::receive_and_apply<TrustRatio>>{};
   }
   using pass_type = typename decltype(pass())::type;
 

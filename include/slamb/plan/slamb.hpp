@@ -49,21 +49,23 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// Of memory traffic a parameter a step, the mean of steps 1 … steps; docs/performance.md. What is selected is counted
   /// at step 1.
   double memory_bytes(std::uint64_t steps) const {
-    using form = form_payload<TrustRatio>;
-    using apply = apply_received<TrustRatio>;
-    using payload_type = payload_plan<Compressor>;
+    using form = detail::form_payload<TrustRatio>;
+    using apply = detail::apply_received<TrustRatio>;
+    using payload_type = detail::payload_plan<Compressor>;
     constexpr double value = sizeof(float);
     const double sent = payload_.part_selected();
-    double bytes = bytes_per_element<form>() + value * std::popcount(form::packs) * sent;
-    if (TrustRatio::sums_per_segment > 0) bytes += bytes_per_element<sum_received<TrustRatio>>() * sent;
-    bytes += bytes_per_element<apply>() + (apply::receives ? value : 0.0) * sent;
-    bytes += choice_bytes<momentum_to_choose_from<TrustRatio>, typename payload_type::sparsifier_type>(world_.ranks);
-    if (world_.ranks > 1) bytes += encoded_payload_bytes<Compressor, false>(world_.ranks) * sent;
+    double bytes = detail::bytes_per_element<form>() + value * std::popcount(form::packs) * sent;
+    if (TrustRatio::sums_per_segment > 0) bytes += detail::bytes_per_element<detail::sum_received<TrustRatio>>() * sent;
+    bytes += detail::bytes_per_element<apply>() + (apply::receives ? value : 0.0) * sent;
+    bytes += detail::choice_bytes<detail::momentum_to_choose_from<TrustRatio>, typename payload_type::sparsifier_type>(
+        world_.ranks);
+    if (world_.ranks > 1) bytes += detail::encoded_payload_bytes<Compressor, false>(world_.ranks) * sent;
     if constexpr (apply::needs_freshness && !has_age<typename payload_type::selection_type>)
       bytes += 2.0 * sizeof(stored_age_t<typename payload_type::selection_type>) * payload_.part_selectable();
     if (world_.ranks > 1 && steps > 0)
       bytes += static_cast<double>(averagings(steps)) / static_cast<double>(steps) *
-               (bytes_per_element<gather_parameters>() + bytes_per_element<scatter_parameters>());
+               (detail::bytes_per_element<detail::gather_parameters>() +
+                detail::bytes_per_element<detail::scatter_parameters>());
     return bytes;
   }
 
@@ -71,7 +73,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   // The tensors, with those that are always exchanged whole marked.
   static std::vector<tensor_shape> marked(std::span<const tensor_shape> tensors, std::uint64_t dense_below) {
     std::vector<tensor_shape> all(tensors.begin(), tensors.end());
-    for (tensor_shape& t : all) t.compress = !goes_whole(t.size, t.dimensions <= 1, t.compress, dense_below);
+    for (tensor_shape& t : all) t.compress = !detail::goes_whole(t.size, t.dimensions <= 1, t.compress, dense_below);
     return all;
   }
 
@@ -87,20 +89,20 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   void plan_averaging() {
     std::vector<std::uint64_t> tiles;
     for (const tensor_shape& t : payload_.tensors())
-      for (std::uint64_t first = 0; first < t.size; first += layout::tile_size)
-        tiles.push_back(std::min<std::uint64_t>(layout::tile_size, t.size - first));
+      for (std::uint64_t first = 0; first < t.size; first += detail::layout::tile_size)
+        tiles.push_back(std::min<std::uint64_t>(detail::layout::tile_size, t.size - first));
     constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;
-    const std::uint64_t least = std::min<std::uint64_t>(layout::tile_size, elements_of(payload_.tensors()));
-    for_each_piece(
+    const std::uint64_t least = std::min<std::uint64_t>(detail::layout::tile_size, elements_of(payload_.tensors()));
+    detail::for_each_piece(
         tiles.size(), std::max(payload_.largest() * planes, least), [&](std::size_t i) { return tiles[i]; },
-        [&](tile_range, std::uint64_t elements) {
+        [&](detail::tile_range, std::uint64_t elements) {
           detail::add_times(averaging_, detail::sum_of(elements, world_), 1);
         });
   }
 
   options_type options_;
   plan_world world_;
-  payload_plan<Compressor> payload_;
+  detail::payload_plan<Compressor> payload_;
   traffic_counts averaging_;
 };
 

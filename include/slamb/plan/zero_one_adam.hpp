@@ -42,9 +42,9 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
         local_schedule_(options.local_schedule),
         whole_(detail::sum_of(elements_of(tensors), world)),
         coded_(detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded_)) {
-    validate_policy(options.variance_schedule);
-    validate_policy(options.local_schedule);
-    validate_policy(options.compressor);
+    detail::validate_policy(options.variance_schedule);
+    detail::validate_policy(options.local_schedule);
+    detail::validate_policy(options.compressor);
   }
 
   /// Of steps 1 … steps, by going through the schedules.
@@ -89,13 +89,13 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   double memory_bytes(std::uint64_t steps) const {
     if (steps == 0) return 0.0;
     const step_counts taken = counts(steps);
-    const double refresh = whole_gradient_bytes(ranks_) + adam_step_bytes<unit_trust_ratio>();
-    const double local =
-        bytes_per_element<check_gradient>() +
-        (is_coded_ ? bytes_per_element<local_update>() : bytes_per_element<update_with_frozen_variance>());
-    const double update = is_coded_ ? exchange_bytes<exchange_update>() : local;
+    const double refresh = detail::whole_gradient_bytes(ranks_) + detail::adam_step_bytes<unit_trust_ratio>();
+    const double local = detail::bytes_per_element<detail::check_gradient>() +
+                         (is_coded_ ? detail::bytes_per_element<detail::local_update>()
+                                    : detail::bytes_per_element<detail::update_with_frozen_variance>());
+    const double update = is_coded_ ? exchange_bytes<detail::exchange_update>() : local;
     const double bytes = static_cast<double>(taken.refresh) * refresh +
-                         static_cast<double>(taken.gradient) * exchange_bytes<receive_gradient>() +
+                         static_cast<double>(taken.gradient) * exchange_bytes<detail::receive_gradient>() +
                          static_cast<double>(taken.update) * update + static_cast<double>(taken.local) * local;
     return bytes / static_cast<double>(steps);
   }
@@ -103,7 +103,8 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
  private:
   template <class Pass>
   double exchange_bytes() const noexcept {
-    return is_coded_ ? coded_step_bytes<Pass, Compressor, ErrorFeedback>(ranks_) : own_signal_bytes<Pass>();
+    return is_coded_ ? detail::coded_step_bytes<Pass, Compressor, ErrorFeedback>(ranks_)
+                     : detail::own_signal_bytes<Pass>();
   }
 
   int ranks_;

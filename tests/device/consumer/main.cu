@@ -3,10 +3,10 @@
 
 int main() {
   float* values = nullptr;
-  slamb::check_cuda(cudaMalloc(&values, 200 * sizeof(float)), "cudaMalloc");
-  slamb::check_cuda(cudaMemset(values, 0, 200 * sizeof(float)), "cudaMemset");
+  slamb::detail::check_cuda(cudaMalloc(&values, 200 * sizeof(float)), "cudaMalloc");
+  slamb::detail::check_cuda(cudaMemset(values, 0, 200 * sizeof(float)), "cudaMemset");
   const slamb::parameter tensor{.data = values, .gradient = values + 100, .size = 100};
   slamb::adamw<slamb::self_communicator, slamb::cuda_backend> optimizer({&tensor, 1});
   optimizer.step(0.1);
-  slamb::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  slamb::detail::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }

@@ -6,7 +6,7 @@ int main(int argc, char** argv) {
   slamb::mpi_environment mpi(argc, argv);
   slamb::cuda_mpi_communicator communicator;
   float* values = nullptr;
-  slamb::check_cuda(cudaMalloc(reinterpret_cast<void**>(&values), 100 * sizeof(float)), "cudaMalloc");
-  slamb::check_cuda(cudaMemset(values, 0, 100 * sizeof(float)), "cudaMemset");
+  slamb::detail::check_cuda(cudaMalloc(reinterpret_cast<void**>(&values), 100 * sizeof(float)), "cudaMalloc");
+  slamb::detail::check_cuda(cudaMemset(values, 0, 100 * sizeof(float)), "cudaMemset");
   communicator.all_reduce_sum(std::span<float>(values, 100), nullptr);
 }

@@ -96,11 +96,11 @@ TEST_CASE("device processes: a captured stream is refused, and the communicator 
   slamb::cuda_mpi_communicator communicator;
   const std::vector<float> ones(100, 1.0F);
   const floats values(ones, on);
-  slamb::check_cuda(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  slamb::detail::check_cuda(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   CHECK_THROWS_AS(communicator.all_reduce_sum(values.span(), on), std::logic_error);
   cudaGraph_t graph = nullptr;
-  slamb::check_cuda(cudaStreamEndCapture(on, &graph), "cudaStreamEndCapture");
-  slamb::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  slamb::detail::check_cuda(cudaStreamEndCapture(on, &graph), "cudaStreamEndCapture");
+  slamb::detail::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
   communicator.all_reduce_sum(values.span(), on);
   CHECK(differences(values.read(on), std::vector<float>(100, static_cast<float>(communicator.size()))) == 0);
 }

@@ -100,7 +100,7 @@ TEST_CASE("devices: a stream of another device than the current one is refused a
         "device 1");
   CHECK_THROWS_AS(std::rethrow_exception(refusal), std::invalid_argument);
   CHECK(on.log.calls == 0);
-  CHECK(slamb::cuda::device_of(nullptr) == 1);
+  CHECK(slamb::detail::cuda::device_of(nullptr) == 1);
   CHECK_NOTHROW(on.make(on.nccl.make_stream()));
 }
 #endif

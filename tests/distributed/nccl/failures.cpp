@@ -351,9 +351,9 @@ TEST_CASE("nccl_communicator: an error of the stream is one of CUDA, and aborts"
 
 TEST_CASE("cuda_error: check_cuda throws what is no success, and clears it") {
   library nccl;
-  slamb::check_cuda(cudaSuccess, "cudaMemcpyAsync");
+  slamb::detail::check_cuda(cudaSuccess, "cudaMemcpyAsync");
   CHECK(nccl.count(0, "cudaGetLastError") == 0);
-  CHECK_THROWS_WITH_AS(slamb::check_cuda(cudaErrorIllegalAddress, "cudaMemcpyAsync"),
+  CHECK_THROWS_WITH_AS(slamb::detail::check_cuda(cudaErrorIllegalAddress, "cudaMemcpyAsync"),
                        "slamb: cudaMemcpyAsync failed: an illegal memory access was encountered "
                        "(cudaErrorIllegalAddress = 700)",
                        slamb::cuda_error);

@@ -31,32 +31,32 @@ class interpreter_beside_stream {
  public:
   /// @param log  outlives this
   interpreter_beside_stream(cudaStream_t stream, device_log* log)
-      : stream_(stream), device_(slamb::cuda::device_of(stream)), log_(log) {}
+      : stream_(stream), device_(slamb::detail::cuda::device_of(stream)), log_(log) {}
 
   cudaStream_t stream() const noexcept { return stream_; }
-  auto enter() const noexcept { return slamb::cuda::device_guard(device_); }
+  auto enter() const noexcept { return slamb::detail::cuda::device_guard(device_); }
   bool is_capturing() const {
     add_call();
     return false;
   }
   void clear(std::span<std::byte> memory) const {
     add_call();
-    slamb::cuda::interpreter::clear(memory);
+    slamb::detail::cuda::interpreter::clear(memory);
   }
   void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
     add_call();
-    slamb::cuda::interpreter::upload(from, to);
+    slamb::detail::cuda::interpreter::upload(from, to);
   }
   /// @throws std::logic_error where a device would wait for what never ends
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     add_call();
     if (cudaStreamQuery(stream_) != cudaSuccess) throw std::logic_error("this would hang");
-    slamb::cuda::interpreter::download(from, to);
+    slamb::detail::cuda::interpreter::download(from, to);
   }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
     add_call();
-    slamb::cuda::interpreter().launch(kernel, work);
+    slamb::detail::cuda::interpreter().launch(kernel, work);
   }
 
  private:
@@ -75,7 +75,7 @@ struct backend_beside_stream {
   std::size_t cache_bytes = 1U << 20U;
 
   using stream_type = cudaStream_t;
-  using executor_type = slamb::cuda::executor<interpreter_beside_stream>;
+  using executor_type = slamb::detail::cuda::executor<interpreter_beside_stream>;
 
   void validate() const {}
   executor_type make_executor(std::uint64_t /*elements*/) const {

@@ -10,8 +10,8 @@
 #include "slamb/backend/cuda/detail/executor.hpp"
 #include "slamb/backend/cuda/detail/launcher.cuh"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/runtime/cuda_error.hpp"
 
 namespace slamb {
 
@@ -27,7 +27,7 @@ inline allocator stream_allocator(cudaStream_t stream) {
                   static_cast<void>(cudaGetLastError());
                   throw out_of_memory(cuda_error(code, "cudaMallocAsync").what());
                 }
-                check_cuda(code, "cudaMallocAsync");
+                detail::check_cuda(code, "cudaMallocAsync");
                 return memory;
               },
           .deallocate = [stream](void* memory, std::size_t /*bytes*/) { cudaFreeAsync(memory, stream); }};
@@ -48,12 +48,14 @@ struct cuda_backend {
   std::size_t cache_bytes = std::numeric_limits<std::size_t>::max();  ///< as host_backend::cache_bytes; all at once
 
   using stream_type = cudaStream_t;
-  using executor_type = cuda::executor<cuda::launcher>;
+  using executor_type = detail::cuda::executor<detail::cuda::launcher>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(cuda::launcher(stream)); }
+  executor_type make_executor(std::uint64_t /*elements*/) const {
+    return executor_type(detail::cuda::launcher(stream));
+  }
   allocator make_allocator() const {
-    return memory.allocate || memory.deallocate ? memory : cuda::stream_allocator(stream);
+    return memory.allocate || memory.deallocate ? memory : detail::cuda::stream_allocator(stream);
   }
 };
 

@@ -18,12 +18,12 @@ namespace slamb {
 /// *Determinism*: the same bits whatever the grid and the order of threads.
 struct interpreted_backend {
   std::size_t most_blocks = 5;           ///< of a grid, as a GPU has a number that it can hold
-  cuda::thread_order order{};            ///< in which the threads of a block run between two barriers
+  detail::cuda::thread_order order{};    ///< in which the threads of a block run between two barriers
   std::size_t cache_bytes = 16U << 20U;  ///< tensors are walked in batches that fit, so that a second pass hits it
   allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;
-  using executor_type = cuda::executor<cuda::interpreter>;
+  using executor_type = detail::cuda::executor<detail::cuda::interpreter>;
 
   /// @throws std::invalid_argument
   void validate() const {
@@ -31,7 +31,7 @@ struct interpreted_backend {
   }
 
   executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type(cuda::interpreter(most_blocks, order));
+    return executor_type(detail::cuda::interpreter(most_blocks, order));
   }
 };
 

@@ -23,7 +23,7 @@ struct host_backend {
   allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;
-  using executor_type = host::executor;
+  using executor_type = detail::host::executor;
 
   /// @throws std::invalid_argument
   void validate() const { detail::require_in(threads <= 4096, "host_backend's threads", threads, "in [0, 4096]"); }

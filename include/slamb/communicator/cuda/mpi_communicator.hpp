@@ -201,7 +201,9 @@ class cuda_mpi_communicator {
   /// Enqueues copies on a stream.
   struct copies_on {
     cudaStream_t stream;
-    void operator()(void* to, const void* from, std::size_t bytes) const { cuda::copy_async(to, from, bytes, stream); }
+    void operator()(void* to, const void* from, std::size_t bytes) const {
+      detail::cuda::copy_async(to, from, bytes, stream);
+    }
   };
 
   explicit cuda_mpi_communicator(detail::cuda_mpi_transfer transfer) : transfer_(std::move(transfer)) {}

@@ -7,7 +7,7 @@
 #include "slamb/communicator/detail/thread_meeting.hpp"
 #include "slamb/core/config.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Elements first … last − 1 of all ranks' buffers become their sum over ranks, in every buffer. Sums are made in rank
 /// order, those of floats in double precision and rounded once, as thread_communicator makes them: the same bits.
@@ -59,4 +59,4 @@ inline rank_share share_of_rank(std::size_t elements, int rank, int ranks, std::
   return {first < elements ? first : elements, first + each < elements ? first + each : elements};
 }
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -19,8 +19,8 @@
 #include "slamb/communicator/cuda/sum_ranks_kernel.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/runtime/cuda_error.hpp"
 #include "slamb/detail/runtime/cuda_event.hpp"
 #include "slamb/detail/runtime/cuda_stream.hpp"
 
@@ -53,7 +53,7 @@ class cuda_thread_communicator {
   explicit cuda_thread_communicator(thread_communicator host)
       : host_(std::move(host)), rank_(host_->rank()), size_(host_->size()) {
     guarded([this] {
-      check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
+      detail::check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
       own_ = std::make_shared<const rank_events>();
       struct introduction {
         const std::shared_ptr<const rank_events>* events;
@@ -77,12 +77,12 @@ class cuda_thread_communicator {
     const std::size_t n = values.size();
     run<T>({.kind = collective::all_reduce, .count = n}, values, values, stream, [&](const posts& all) {
       if (size_ == 1) return;
-      cuda::sum_ranks_kernel<T> kernel{.ranks = size_};
+      detail::cuda::sum_ranks_kernel<T> kernel{.ranks = size_};
       for (std::size_t i = 0; i < all.size(); ++i) kernel.buffers[i] = static_cast<T*>(all[i].out);
-      const cuda::rank_share share = cuda::share_of_rank(n, rank_, size_, kernel.piece);
+      const detail::cuda::rank_share share = detail::cuda::share_of_rank(n, rank_, size_, kernel.piece);
       kernel.first = share.first;
       kernel.last = share.last;
-      cuda::launcher(stream).launch(kernel, kernel.work());
+      detail::cuda::launcher(stream).launch(kernel, kernel.work());
     });
   }
 
@@ -94,7 +94,7 @@ class cuda_thread_communicator {
     run<T>(
         call, values, values, stream,
         [&](const posts& all) {
-          cuda::copy_async(values.data(), all[static_cast<std::size_t>(root)].in, values.size_bytes(), stream);
+          detail::cuda::copy_async(values.data(), all[static_cast<std::size_t>(root)].in, values.size_bytes(), stream);
         },
         [&] { return detail::broadcast_fault(root, size_); });
   }
@@ -108,7 +108,7 @@ class cuda_thread_communicator {
         call, mine, all, stream,
         [&](const posts& ranks) {
           for (std::size_t i = 0; i < ranks.size(); ++i)
-            cuda::copy_async(all.data() + i * mine.size(), ranks[i].in, mine.size_bytes(), stream);
+            detail::cuda::copy_async(all.data() + i * mine.size(), ranks[i].in, mine.size_bytes(), stream);
         },
         [&] { return detail::all_gather_fault(mine.size(), all.size(), size_); });
   }
@@ -123,9 +123,9 @@ class cuda_thread_communicator {
         call, send, receive, stream,
         [&](const posts& all) {
           for (std::size_t i = 0; i < all.size(); ++i)
-            cuda::copy_async(receive.data() + i * chunk,
-                             static_cast<const T*>(all[i].in) + static_cast<std::size_t>(rank_) * chunk,
-                             chunk * sizeof(T), stream);
+            detail::cuda::copy_async(receive.data() + i * chunk,
+                                     static_cast<const T*>(all[i].in) + static_cast<std::size_t>(rank_) * chunk,
+                                     chunk * sizeof(T), stream);
         },
         [&] { return detail::all_to_all_fault(send.size(), receive.size(), size_); });
   }
@@ -142,8 +142,8 @@ class cuda_thread_communicator {
 
   /// What a rank's peers wait for. They share it, so that a rank may go while the runtime still looks at it.
   struct rank_events {
-    cuda::event ready;  ///< its buffers are what was enqueued before the collective made of them
-    cuda::event done;   ///< it has read and written what it does of its peers' buffers
+    detail::cuda::event ready;  ///< its buffers are what was enqueued before the collective made of them
+    detail::cuda::event done;   ///< it has read and written what it does of its peers' buffers
   };
 
   static constexpr auto no_fault = [] { return std::string(); };
@@ -203,7 +203,7 @@ class cuda_thread_communicator {
   /// Lets this rank's device use the memory of `peer`, and `peer` that of this device's default pool.
   void reach(int peer) const {
     int can = 0;
-    check_cuda(cudaDeviceCanAccessPeer(&can, device_, peer), "cudaDeviceCanAccessPeer");
+    detail::check_cuda(cudaDeviceCanAccessPeer(&can, device_, peer), "cudaDeviceCanAccessPeer");
     if (can == 0)
       throw communicator_error("slamb: a cuda_thread_communicator needs GPUs that reach each other's memory, and GPU " +
                                std::to_string(device_) + " does not reach that of GPU " + std::to_string(peer) +
@@ -212,14 +212,14 @@ class cuda_thread_communicator {
     if (enabled == cudaErrorPeerAccessAlreadyEnabled)
       static_cast<void>(cudaGetLastError());
     else
-      check_cuda(enabled, "cudaDeviceEnablePeerAccess");
+      detail::check_cuda(enabled, "cudaDeviceEnablePeerAccess");
     cudaMemPool_t pool = nullptr;
-    check_cuda(cudaDeviceGetDefaultMemPool(&pool, device_), "cudaDeviceGetDefaultMemPool");
+    detail::check_cuda(cudaDeviceGetDefaultMemPool(&pool, device_), "cudaDeviceGetDefaultMemPool");
     cudaMemAccessDesc access{};
     access.location.type = cudaMemLocationTypeDevice;
     access.location.id = peer;
     access.flags = cudaMemAccessFlagsProtReadWrite;
-    check_cuda(cudaMemPoolSetAccess(pool, &access, 1), "cudaMemPoolSetAccess");
+    detail::check_cuda(cudaMemPoolSetAccess(pool, &access, 1), "cudaMemPoolSetAccess");
   }
 
   std::optional<thread_communicator> host_;  // none once this rank has thrown

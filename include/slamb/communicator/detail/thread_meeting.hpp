@@ -18,31 +18,10 @@
 #include <vector>
 
 #include "slamb/communicator/detail/collective_call.hpp"
+#include "slamb/communicator/thread_options.hpp"
 #include "slamb/core/error.hpp"
 
-namespace slamb {
-
-/// Settings of a thread_group.
-struct thread_options {
-  std::chrono::milliseconds timeout{30000};  ///< how long a rank waits for its peers in one collective, > 0
-};
-
-/// What an injected fault does to the rank it is planned for.
-enum class fault_kind {
-  throws,    ///< the rank's call throws communicator_error before it takes part; its peers fail at once
-  stalls,    ///< the rank does not take part: it sleeps until the group has failed (its peers time out)
-  corrupts,  ///< all bits of the first element it sends are set (a quiet NaN): every rank gets the same wrong sum
-  corrupts_result,  ///< all bits of the first element it alone ends up with are set: ranks disagree
-};
-
-/// A failure planned for one call, for tests.
-struct fault {
-  int rank = 0;
-  std::uint64_t round = 0;  ///< of the rank's collectives, counted from 0 since the group was made
-  fault_kind kind = fault_kind::throws;
-};
-
-namespace detail {
+namespace slamb::detail {
 
 /// "rank 2", "ranks 0, 2, 5", of the bits set.
 inline std::string ranks_to_text(std::uint64_t ranks) {
@@ -264,5 +243,4 @@ class thread_meeting {
   std::vector<fault> faults_;
 };
 
-}  // namespace detail
-}  // namespace slamb
+}  // namespace slamb::detail

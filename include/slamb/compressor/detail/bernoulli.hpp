@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
-#include "slamb/core/detail/bits.hpp"
 #include "slamb/core/random.hpp"
 
 namespace slamb::detail {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
-#include "slamb/core/detail/bits.hpp"
 #include "slamb/core/random.hpp"
 
 namespace slamb::detail {

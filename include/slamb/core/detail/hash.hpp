@@ -7,7 +7,7 @@
 
 #include "slamb/core/config.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// 64-bit FNV-1a.
 constexpr std::uint64_t hash_of(std::string_view text) noexcept {
@@ -15,8 +15,6 @@ constexpr std::uint64_t hash_of(std::string_view text) noexcept {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
   return hash;
 }
-
-namespace detail {
 
 /// The bits of x.
 SLAMB_HOST_DEVICE inline std::uint64_t bits_of(double x) noexcept {
@@ -35,5 +33,4 @@ SLAMB_HOST_DEVICE constexpr std::uint64_t hash_with(std::uint64_t hash, std::uin
   return hash ^ (hash >> 32U);
 }
 
-}  // namespace detail
-}  // namespace slamb
+}  // namespace slamb::detail

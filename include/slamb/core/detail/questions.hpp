@@ -3,9 +3,7 @@
 
 #include <type_traits>
 
-namespace slamb {
-
-namespace detail {
+namespace slamb::detail {
 
 // What the concepts ask of types, by questions that take a compiler little time: the standard library's std::copyable and
 // std::convertible_to ask several others each, of every policy, in every source that includes the library.
@@ -16,6 +14,4 @@ concept converts_to = requires(From (&from)(), void (&take)(To)) {
   take(from());
 };
 
-}  // namespace detail
-
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -18,7 +18,7 @@
 #include "slamb/detail/exchange/tried_collectives.hpp"
 #include "slamb/detail/pass/arena.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Whether all ranks say the same number. Ranks may disagree on how many they are: each counts itself at each digit of its
 /// number, in a table of one size, and the digits of a number that all say are counted as often as there are ranks.
@@ -153,29 +153,29 @@ class host_ranks {
   /// @throws communicator_error, on every rank, if it gives other values than the sum
   void require_sums() const {
     if (all().size == 1) return;
-    detail::collective_fault fault;
-    if (ranks_.local_size() > 1) fault = detail::fault_of_sum(in_node(), detail::collective_fault::reduce_locally);
+    collective_fault fault;
+    if (ranks_.local_size() > 1) fault = fault_of_sum(in_node(), collective_fault::reduce_locally);
     if (ranks_.size() > 1) {
-      const auto next = detail::fault_of_sum(between(), detail::collective_fault::all_reduce_sum);
-      if (fault.of == detail::collective_fault::none) fault = next;
+      const auto next = fault_of_sum(between(), collective_fault::all_reduce_sum);
+      if (fault.of == collective_fault::none) fault = next;
     }
     require_no_fault(fault);
   }
 
   /// Tries collectives of bytes. One rank, or node, has nobody to send anything to.
   /// @throws communicator_error, on every rank, if one of them gives other bytes than it should
-  void require_bytes(detail::byte_collectives called) const {
+  void require_bytes(byte_collectives called) const {
     if (ranks_.size() == 1 || !(called.of_codes || called.of_choices)) return;
-    const detail::trying_rank me = trying();
-    detail::collective_fault fault;
-    const auto keep_first = [&fault](const detail::collective_fault& next) {
-      if (fault.of == detail::collective_fault::none) fault = next;
+    const trying_rank me = trying();
+    collective_fault fault;
+    const auto keep_first = [&fault](const collective_fault& next) {
+      if (fault.of == collective_fault::none) fault = next;
     };
     if (called.of_codes) {
-      keep_first(detail::fault_of_all_to_all(me));
-      keep_first(detail::fault_of_all_gather(me));
+      keep_first(fault_of_all_to_all(me));
+      keep_first(fault_of_all_gather(me));
     }
-    if (called.of_choices) keep_first(detail::fault_of_broadcast(me));
+    if (called.of_choices) keep_first(fault_of_broadcast(me));
     require_no_fault(fault);
   }
 
@@ -184,8 +184,8 @@ class host_ranks {
   summing_ranks summing(int rank, int size, const Sum& sum) const {
     return {rank, size, [this, sum](std::span<float> values) { in_backend(values, sum); }};
   }
-  detail::trying_rank trying() const {
-    constexpr std::size_t chunk = detail::tried_bytes;
+  trying_rank trying() const {
+    constexpr std::size_t chunk = tried_bytes;
     using bytes = std::span<std::byte>;
     return {.rank = ranks_.rank(),
             .size = ranks_.size(),
@@ -212,7 +212,7 @@ class host_ranks {
   void in_backend(std::span<T> values, const Call& call) const {
     call_in_backend(values, executor_, memory_, ranks_, call);
   }
-  void require_no_fault(const detail::collective_fault& fault) const {
+  void require_no_fault(const collective_fault& fault) const {
     detail::require_no_fault(fault, all(), [this](const std::string& reason) { ranks_.abort(reason); });
   }
 
@@ -228,7 +228,7 @@ class host_ranks {
 ///         collective gives other values than it should, or fails
 template <class Stream, class Executor>
 void require_agreement(const agreement& facts, any_communicator<Stream>& ranks, const Executor& executor,
-                       const allocator& memory, detail::byte_collectives called = {}) {
+                       const allocator& memory, byte_collectives called = {}) {
   const host_ranks all(ranks, executor, memory);
   if (ranks.joins_nodes()) require_alike_nodes(all.in_node(), all.between());
   all.require_sums();
@@ -236,4 +236,4 @@ void require_agreement(const agreement& facts, any_communicator<Stream>& ranks, 
   all.require_bytes(called);
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -13,7 +13,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// L2 norms of an array [state elements] of the backend's memory, by group.
 template <class Base, class T>
@@ -69,4 +69,4 @@ void equalize_signals(const Base& base, const Set& set) {
   visit_sizes([&](std::size_t i, double q) { set(i, q > 0.0 ? std::min(mean / q, largest_signal_scale) : 1.0); });
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

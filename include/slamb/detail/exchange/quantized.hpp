@@ -21,7 +21,7 @@
 #include "slamb/detail/pass/wire_layout.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// One bit for each code of all messages, if any element is left out; and how many take part in each tile.
 class counted_elements {
@@ -220,11 +220,11 @@ class quantized_exchange {
  private:
   // A hash of which elements a rank's server errors belong to.
   std::uint64_t places_of_codes() const noexcept {
-    std::uint64_t hash = detail::hash_of_nothing;
+    std::uint64_t hash = hash_of_nothing;
     for (const wire_piece& piece : codes_.wire().pieces())
       for (const std::uint64_t word :
            {std::uint64_t{piece.segment}, piece.first, std::uint64_t{piece.owner}, piece.code})
-        hash = detail::hash_with(hash, word);
+        hash = hash_with(hash, word);
     return hash;
   }
 
@@ -268,4 +268,4 @@ class quantized_exchange {
   std::vector<compression_error> measured_;  // [groups]
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -15,7 +15,7 @@
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// What a bitmap selects: bit i of the state arrays' elements. How old the rest is, the optimizer keeps.
 struct bitmap_selection {
@@ -135,4 +135,4 @@ class selector<Sparsifier, Base> {
   region<std::uint16_t> bits_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -17,7 +17,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The most elements that are sent at any one step, of tensors that are exchanged whole or as the sparsifier says.
 template <class Sparsifier>
@@ -190,4 +190,4 @@ class payload_exchange<Compressor, Base> {
   region<std::byte> buffer_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

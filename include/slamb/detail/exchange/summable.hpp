@@ -11,7 +11,7 @@
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The floats in front of a payload. Their number keeps the payload aligned as its memory is, to 64 bytes.
 ///
@@ -94,7 +94,7 @@ struct read_sum_header {
   SLAMB_HOST_DEVICE void note_some(const float* received) const {
     std::uint32_t words[noted];
     for (std::uint64_t i = 0; i < noted; ++i) words[i] = finite_word(received[i * (payload - 1) / (noted - 1)]);
-    for (const std::uint32_t word : words) record->received = detail::hash_with(record->received, word);
+    for (const std::uint32_t word : words) record->received = hash_with(record->received, word);
   }
   // Ranks may receive different bits of NaN.
   SLAMB_HOST_DEVICE static std::uint32_t finite_word(float x) { return x == x ? as_word(x) : 0x7FC00000U; }
@@ -148,4 +148,4 @@ void all_reduce_or_refuse(std::span<float> payload, std::uint64_t whole, Base& b
   base.executor.invoke(read_sum_header{base.record(), header, base.ranks.size(), whole});
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

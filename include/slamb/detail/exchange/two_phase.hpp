@@ -18,7 +18,7 @@
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Where the codes of each tile are, which tiles are this rank's to average, and what shares a scale.
 class exchange_tables {
@@ -131,7 +131,7 @@ class code_exchange {
   static_assert(
       !stochastic_quantizer<Quantizer> ||
           requires(const Quantizer& q) {
-            { q.seed } -> detail::converts_to<std::uint64_t>;
+            { q.seed } -> converts_to<std::uint64_t>;
           },
       "slamb: a quantizer that says is_stochastic must have a member seed, from which its draws are made");
 
@@ -139,8 +139,8 @@ class code_exchange {
   /// @throws std::invalid_argument if scales are shared by blocks that tiles could not be cut into
   explicit code_exchange(const Quantizer& quantizer) : quantizer_(quantizer) {
     if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
-      detail::require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024,
-                         "a quantizer's block", groups.block, "a power of two in [16, 1024]");
+      require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024, "a quantizer's block",
+                 groups.block, "a power of two in [16, 1024]");
   }
 
   const Quantizer& quantizer() const noexcept { return quantizer_; }
@@ -291,4 +291,4 @@ class code_exchange {
   exchange_tables tables_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -18,7 +18,7 @@
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// A region of an arena that has been planned; the memory exists once the arena has been allocated.
 template <class T>
@@ -145,4 +145,4 @@ class arena {
   allocator allocator_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

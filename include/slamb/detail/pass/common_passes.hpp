@@ -8,7 +8,7 @@
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Parameters → exchange buffer.
 struct gather_parameters : pass_without_constants {
@@ -136,4 +136,4 @@ struct norms_of_model : pass_without_constants {
   }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -7,7 +7,7 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/real.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The values of one element that a pass works on. A pass declares which of them it reads and writes.
 template <class Real>
@@ -63,4 +63,4 @@ SLAMB_ELEMENT Real adam_direction(const Real& momentum, const Real& variance, co
          (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -16,7 +16,7 @@
 #include "slamb/core/error.hpp"
 #include "slamb/core/parameter.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// One tensor, as the passes see it. Trivially copyable: on a device it lives in device memory.
 struct segment {
@@ -163,8 +163,8 @@ class layout {
         p.options.rows.empty() || p.size % p.options.rows.size() == 0, i,
         "has " + std::to_string(p.options.rows.size()) + " rows, which must divide its size " + std::to_string(p.size));
     const double decay = p.options.weight_decay.value_or(weight_decay);
-    detail::require_non_negative(name(i) + "'s weight_decay", decay);
-    detail::require_non_negative(name(i) + "'s learning_rate_factor", p.options.learning_rate_factor);
+    require_non_negative(name(i) + "'s weight_decay", decay);
+    require_non_negative(name(i) + "'s learning_rate_factor", p.options.learning_rate_factor);
     segments_.push_back({.parameter = p.data,
                          .gradient = p.gradient,
                          .size = p.size,
@@ -286,4 +286,4 @@ void for_each_piece(std::size_t tiles, std::uint64_t room, CountOf count_of, Vis
   }
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

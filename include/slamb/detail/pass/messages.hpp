@@ -17,7 +17,7 @@
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The scale of `count` elements whose squares or magnitudes add up to `total`, or whose largest magnitude it is.
 template <segment_scale Scale>
@@ -213,9 +213,9 @@ struct note_received {
   SLAMB_HOST_DEVICE void operator()() const {
     std::uint64_t received = has_word_of_codes ? as_word(*scale_in(messages + scale_bytes, 0)) : 0;
     for (std::uint64_t i = 0; i < 4 && i < count; ++i)
-      received = detail::hash_with(received, as_word(*scale_in(messages + i * (count - 1) / 3 * message_bytes, 0)));
+      received = hash_with(received, as_word(*scale_in(messages + i * (count - 1) / 3 * message_bytes, 0)));
     record->received = received;
   }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -20,7 +20,7 @@
 #include "slamb/core/config.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The arrays a pass can read or write.
 namespace stream {
@@ -116,4 +116,4 @@ struct pass_without_constants {
   SLAMB_HOST_DEVICE static no_constants constants(std::uint32_t /*segment*/) { return {}; }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

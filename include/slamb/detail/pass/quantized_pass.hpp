@@ -19,7 +19,7 @@
 #include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Where the codes of one tile are.
 struct wire_tile {
@@ -95,4 +95,4 @@ struct check_signal : Pass {
   }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -21,7 +21,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// What a selected pass knows of an element beside its values.
 template <class Real, class Mask>
@@ -77,4 +77,4 @@ SLAMB_HOST_DEVICE inline coordinate coordinate_of(const segment& s, std::uint32_
   return {tensor, index, s.size, s.first, s.state};
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

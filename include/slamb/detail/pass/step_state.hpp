@@ -13,7 +13,7 @@
 #include "slamb/core/real.hpp"
 #include "slamb/detail/pass/element.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The run state of an optimizer, in the backend's memory.
 struct step_record {
@@ -90,7 +90,7 @@ struct begin_step {
     record->not_finite = 0;
     record->refused = record->parted;
     record->received = 0;
-    record->history = detail::hash_with(record->lineage, record->taken);
+    record->history = hash_with(record->lineage, record->taken);
   }
 };
 
@@ -101,7 +101,7 @@ struct note_parameters {
   bool only_in_node = false;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    (only_in_node ? record->of_node : record->parameters) = detail::bits_of(*sum);
+    (only_in_node ? record->of_node : record->parameters) = bits_of(*sum);
     (only_in_node ? record->of_node_before : record->parameters_before) = record->taken + 1;
   }
 };
@@ -113,7 +113,7 @@ struct note_payload {
 
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->refused != 0) return;
-    record->payload = detail::bits_of(*sum);
+    record->payload = bits_of(*sum);
     record->payload_of = record->taken + 1;
   }
 };
@@ -125,7 +125,7 @@ struct note_selection {
 
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->parted != 0) return;  // what it was when ranks parted is still to be compared
-    record->selection = detail::bits_of(*sum);
+    record->selection = bits_of(*sum);
     record->selected_in = record->taken + 1;
   }
 };
@@ -135,11 +135,11 @@ struct note_selection {
 /// @param in_node  of all that ranks of one node must have alike
 SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record, bool in_node = false) {
   const bool has_parameters = record.parameters_before == record.taken + 1;
-  std::uint64_t all = detail::hash_with(record.history, has_parameters ? record.parameters : 0);
-  if (record.selected_in == record.taken + 1) all = detail::hash_with(all, record.selection);
-  if (record.payload_of != 0 && record.payload_of == record.taken) all = detail::hash_with(all, record.payload);
-  if (in_node && record.of_node_before == record.taken + 1) all = detail::hash_with(all, record.of_node);
-  return record.node_parted == 0 ? all : detail::hash_with(all, record.node_parted);
+  std::uint64_t all = hash_with(record.history, has_parameters ? record.parameters : 0);
+  if (record.selected_in == record.taken + 1) all = hash_with(all, record.selection);
+  if (record.payload_of != 0 && record.payload_of == record.taken) all = hash_with(all, record.payload);
+  if (in_node && record.of_node_before == record.taken + 1) all = hash_with(all, record.of_node);
+  return record.node_parted == 0 ? all : hash_with(all, record.node_parted);
 }
 
 /// Notes a word for the fingerprint of the step that follows, in place of the parameters.
@@ -173,7 +173,7 @@ struct end_step {
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->refused == 0) {
       ++record->taken;
-      record->lineage = detail::hash_with(record->history, record->received);
+      record->lineage = hash_with(record->history, record->received);
       record->last_norm = record->norm;
       record->has_norm = record->norm < 0.0 ? 0 : 1;
     } else if (record->parted == 0) {
@@ -264,4 +264,4 @@ class step_count {
   bool is_lost_ = false;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

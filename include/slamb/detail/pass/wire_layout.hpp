@@ -13,7 +13,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Which elements share a scale: docs/algorithms/one_bit_exchange.md, "Scales".
 struct scale_groups {
@@ -153,4 +153,4 @@ class wire_layout {
   std::uint64_t message_bytes_ = message_unit;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/core/detail/call_scope.hpp"
-#include "slamb/detail/runtime/cuda_error.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// The current device, of which `stream` must be. Null, the default stream, is of whatever device is current.
 ///
@@ -45,4 +45,4 @@ inline int device_of(cudaStream_t stream) {
   return {before, [](int restored) { static_cast<void>(cudaSetDevice(restored)); }};
 }
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// A point in the work of a stream, of the device that was current when it was made. It keeps no time.
 class event {
@@ -43,4 +43,4 @@ class event {
   cudaEvent_t event_ = nullptr;
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

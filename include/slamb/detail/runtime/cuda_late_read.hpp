@@ -5,13 +5,13 @@
 
 #include <type_traits>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/runtime/cuda_pinned_words.hpp"
 #include "slamb/detail/runtime/cuda_side_stream.hpp"
 #include "slamb/detail/runtime/cuda_stream.hpp"
 #include "slamb/detail/runtime/late_read.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// By a copy into pinned memory, on a stream of its own. One reading at a time: what is read next takes the place of what was
 /// read before.
@@ -66,4 +66,4 @@ class late_read<cudaStream_t, T> {
   T* value_;  // pinned
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <vector>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// 64 bytes at a time, that all devices can reach. What has once been allocated is kept until the process ends, 4 KiB for
 /// each 64 values that are lent at once: cudaFreeHost waits for all streams of a device, also for one that waits for a dead
@@ -55,4 +55,4 @@ class pinned_words {
   std::size_t words_ = 0;  // of all pages
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

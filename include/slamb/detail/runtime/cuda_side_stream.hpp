@@ -5,11 +5,11 @@
 
 #include <cstddef>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/runtime/cuda_event.hpp"
 #include "slamb/detail/runtime/side_stream.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// On a stream of its own, which can be captured with the other into one graph.
 template <class Task>
@@ -51,4 +51,4 @@ class side_stream<cudaStream_t, Task> {
   bool is_ahead_ = false;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

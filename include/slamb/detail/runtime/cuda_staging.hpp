@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <utility>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/runtime/cuda_event.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Pinned host memory that is freed with its owner, once the copies out of it are done, and the events that say what of it is
 /// ready. Of the device that was current when it was made, as the streams must be.
@@ -63,4 +63,4 @@ class staging {
   event done_;
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -5,9 +5,9 @@
 
 #include <cstddef>
 
-#include "slamb/detail/runtime/cuda_error.hpp"
+#include "slamb/core/cuda_error.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Enqueues a copy between memories of any kind; nothing where the two are one.
 /// @throws cuda_error
@@ -29,4 +29,4 @@ inline bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

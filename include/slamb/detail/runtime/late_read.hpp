@@ -3,7 +3,7 @@
 
 #include "slamb/core/concepts.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Reads a T of the backend's memory behind what a stream has been given so far. Who looks at it waits until it has been read,
 /// and not for what the stream was given afterwards. A backend that runs behind the host specialises it for its streams.
@@ -23,4 +23,4 @@ class late_read<host_stream, T> {
   T value_{};
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

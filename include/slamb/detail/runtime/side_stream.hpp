@@ -11,7 +11,7 @@
 
 #include "slamb/core/concepts.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Runs tasks, `task(stream)`, in order and beside a stream, if the backend has specialised it for its streams; else in the
 /// order of the stream itself, with nothing beside anything.
@@ -100,4 +100,4 @@ class side_stream<host_stream, Task> {
   std::thread thread_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

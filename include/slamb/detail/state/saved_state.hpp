@@ -18,24 +18,7 @@
 #include "slamb/detail/state/state_bytes.hpp"
 #include "slamb/detail/state/state_part.hpp"
 
-namespace slamb {
-
-/// What a state has beside what the optimizer keeps.
-struct save_options {
-  bool with_parameters =
-      false;  ///< this rank's parameters too, so that nothing else of the optimizer's is needed to go on
-};
-
-/// How a saved state is restored.
-struct restore_options {
-  /// Also takes the state of another rank or of another number of ranks. Errors then start at zero, for what other ranks had
-  /// not sent is not in it; at a rank that is given its own state as well. So say it on all ranks or on none, and give all the
-  /// same parameters. Where momenta differ between ranks, with SLAMB and in the local steps of 0/1 Adam, give every rank the
-  /// state of one, and expect what the others had kept back to be lost.
-  bool from_other_ranks = false;
-  /// Restores the parameters too, where the state has them. False: they stay as they are, for callers who restore them.
-  bool parameters = true;
-};
+namespace slamb::detail {
 
 /// Saves a state, piece by piece.
 ///
@@ -47,31 +30,31 @@ template <class Executor>
 void save_parts(const Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks,
                 const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
                 const save_options& options = {}, const state_facts& facts = {}) {
-  detail::state_header header{.kind = kind.hash(),
-                              .rank = static_cast<std::uint64_t>(ranks.rank()),
-                              .world = static_cast<std::uint64_t>(ranks.size()),
-                              .bytes = detail::least_state_bytes,
-                              .has_parameters = options.with_parameters ? 1U : 0U};
+  state_header header{.kind = kind.hash(),
+                      .rank = static_cast<std::uint64_t>(ranks.rank()),
+                      .world = static_cast<std::uint64_t>(ranks.size()),
+                      .bytes = least_state_bytes,
+                      .has_parameters = options.with_parameters ? 1U : 0U};
   const auto visit_saved = [&](const auto& part) {
     visit_parts([&](std::string_view name, std::span<const std::byte> bytes, state_part whose) {
       if (whose != state_part::parameters || options.with_parameters) part(name, bytes);
     });
   };
   visit_saved([&header](std::string_view, std::span<const std::byte> part) {
-    header.bytes += sizeof(detail::part_header) + detail::padded(part.size());
+    header.bytes += sizeof(part_header) + padded(part.size());
   });
-  detail::state_writer all(to, header.bytes);
-  const std::string text = detail::text_of_state(kind, header, facts);
+  state_writer all(to, header.bytes);
+  const std::string text = text_of_state(kind, header, facts);
   all.add(std::as_bytes(std::span(text)));
   all.add(bytes_of(std::as_const(header)));
   visit_saved([&](std::string_view name, std::span<const std::byte> part) {
-    const detail::part_header its{hash_of(name), part.size()};
+    const part_header its{hash_of(name), part.size()};
     all.add(bytes_of(its));
     all.add(part, [&](std::span<const std::byte> some, std::span<std::byte> piece) {
       executor.download(some, piece, ranks);
     });
     constexpr std::array<std::byte, 8> zeros{};
-    all.add(std::span(zeros).first(static_cast<std::size_t>(detail::padded(part.size()) - part.size())));
+    all.add(std::span(zeros).first(static_cast<std::size_t>(padded(part.size()) - part.size())));
   });
   all.finish();
 }
@@ -82,7 +65,7 @@ std::vector<std::byte> save_parts(const Executor& executor, const state_kind& ki
                                   const typename Executor::ranks_type& ranks,
                                   const std::function<void(const state_visitor&)>& visit_parts) {
   std::vector<std::byte> all;
-  save_parts(executor, kind, ranks, visit_parts, detail::appending_to(all));
+  save_parts(executor, kind, ranks, visit_parts, appending_to(all));
   return all;
 }
 
@@ -94,8 +77,6 @@ void clear_by_copies(std::span<std::byte> part, const Executor& executor) {
   for (; !part.empty(); part = part.subspan(std::min(part.size(), zeros.size())))
     executor.upload(std::span<const std::byte>(zeros).first(std::min(part.size(), zeros.size())), part);
 }
-
-namespace detail {
 
 /// A saved state that is checked, and restored once it is found to fit.
 class saved_state {
@@ -234,8 +215,6 @@ class saved_state {
   std::uint64_t hash_ = 0;
 };
 
-}  // namespace detail
-
 /// Restores what `save_parts` has saved; nothing is changed unless all of it fits.
 ///
 /// @param is_restoring  becomes true where the first byte may change, and false at the end
@@ -247,7 +226,7 @@ void restore_parts(
     Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks, const byte_source& from,
     const restore_options& options, const std::function<void(const state_visitor&)>& visit_parts, bool& is_restoring,
     const std::function<void()>& go_on = [] {}) {
-  detail::saved_state saved(from, kind, options);
+  saved_state saved(from, kind, options);
   saved.require_fits(ranks.rank(), ranks.size(), visit_parts);
   executor.wait(ranks);  // a copy from memory that is not pinned may wait for what is on the stream
   is_restoring = true;
@@ -256,4 +235,4 @@ void restore_parts(
   is_restoring = false;
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -26,26 +26,9 @@
 
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/hash.hpp"
+#include "slamb/core/saved_state.hpp"
 
-namespace slamb {
-
-/// Takes the bytes of a state: called with one piece after another, each of `state_piece_bytes` but for the last, which may
-/// have fewer. A piece is there for the time of the call. What it throws ends the saving.
-using byte_sink = std::function<void(std::span<const std::byte> piece)>;
-
-/// The bytes of a state in memory, in a file or elsewhere. They are read twice, once to check all of them and once to restore
-/// them: a pipe, which can be read once, must be kept in a file or in memory first.
-struct byte_source {
-  /// Copies bytes first … first + to.size() − 1, at most `state_piece_bytes`, all of which there are; or throws.
-  using read_function = std::function<void(std::uint64_t first, std::span<std::byte> to)>;
-
-  byte_source(std::uint64_t how_many, read_function from, std::string as = "load_state() was given")
-      : bytes(how_many), read(std::move(from)), given_as(std::move(as)) {}
-
-  std::uint64_t bytes;  ///< how many there are
-  read_function read;
-  std::string given_as;  ///< how messages begin
-};
+namespace slamb::detail {
 
 /// Bytes that are saved or restored at a time.
 inline constexpr std::size_t state_piece_bytes = std::size_t{4} << 20U;
@@ -73,8 +56,6 @@ struct state_facts {
   std::uint64_t tensors = 0;
   std::uint64_t elements = 0;  ///< of all tensors
 };
-
-namespace detail {
 
 /// What stands between the text and the parts. All numbers are in the byte order of the machine.
 struct state_header {
@@ -255,8 +236,6 @@ inline byte_sink appending_to(std::vector<std::byte>& all) {
   };
 }
 
-}  // namespace detail
-
 /// Bytes in memory, which must stay there as long as they are read.
 inline byte_source source_in(std::span<const std::byte> saved) {
   return {saved.size(), [saved](std::uint64_t first, std::span<std::byte> to) {
@@ -266,13 +245,13 @@ inline byte_source source_in(std::span<const std::byte> saved) {
 
 /// Whether the bytes begin as a state of that kind does; `restore_parts` looks at all of them.
 inline bool is_state_of(const state_kind& kind, std::span<const std::byte> saved) noexcept {
-  const detail::state_header header = detail::header_in(saved);
+  const state_header header = header_in(saved);
   return header.is_of_this_format() && header.kind == kind.hash();
 }
 
 inline bool is_state_of(const state_kind& kind, const byte_source& from) {
-  const detail::state_header header = detail::header_of(from);
+  const state_header header = header_of(from);
   return header.is_of_this_format() && header.kind == kind.hash();
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

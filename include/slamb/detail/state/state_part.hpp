@@ -12,7 +12,7 @@
 
 #include "slamb/core/error.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Whose a part of the state is.
 enum class state_part {
@@ -27,8 +27,6 @@ enum class state_part {
 /// right. A hash tells bytes that have changed; this tells those that were wrong when they were written.
 using state_rule = std::function<void(std::span<const std::byte> saved)>;
 
-namespace detail {
-
 template <class Visit>
 concept visits_parts = std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part>;
 template <class Visit>
@@ -36,19 +34,17 @@ concept visits_parts_with_rules =
     !visits_parts<Visit> &&
     std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part, const state_rule&>;
 
-}  // namespace detail
-
 /// What is called for each part of a state: its name, its bytes in the memory of the backend or of the host, whose it is, and its
 /// rule, if it has one.
 class state_visitor {
  public:
   /// @param visit  visit(name, bytes, whose)
-  template <detail::visits_parts Visit>
+  template <visits_parts Visit>
   state_visitor(Visit visit)  // NOLINT(google-explicit-constructor): stands where a function does
       : visit_([visit = std::move(visit)](std::string_view name, std::span<std::byte> bytes, state_part whose,
                                           const state_rule& /*rule*/) mutable { visit(name, bytes, whose); }) {}
   /// @param visit  visit(name, bytes, whose, rule)
-  template <detail::visits_parts_with_rules Visit>
+  template <visits_parts_with_rules Visit>
   state_visitor(Visit visit) : visit_(std::move(visit)) {}  // NOLINT(google-explicit-constructor)
 
   void operator()(std::string_view name, std::span<std::byte> bytes, state_part whose,
@@ -81,8 +77,6 @@ auto bytes_of_all(Vector& values) noexcept {
     return std::as_writable_bytes(std::span(values));
 }
 
-namespace detail {
-
 /// The value that the bytes of a part are.
 template <class T>
 T value_of(std::span<const std::byte> saved) {
@@ -96,18 +90,16 @@ inline void require_saved_count(std::span<const std::byte> saved) {
   require_count("the count", value_of<std::uint64_t>(saved));
 }
 
-}  // namespace detail
-
 /// Visits a count, as of steps.
 inline void visit_count(const state_visitor& part, std::string_view name, std::uint64_t& count, state_part whose) {
-  part(name, bytes_of(count), whose, detail::require_saved_count);
+  part(name, bytes_of(count), whose, require_saved_count);
 }
 
 /// Visits a flag.
 inline void visit_flag(const state_visitor& part, std::string_view name, bool& flag, state_part whose) {
   part(name, std::as_writable_bytes(std::span(&flag, 1)), whose, [](std::span<const std::byte> saved) {
     const auto byte = std::to_integer<std::uint64_t>(saved.front());
-    detail::require_word_in(byte <= 1, "the flag", byte, "0 or 1");
+    require_word_in(byte <= 1, "the flag", byte, "0 or 1");
   });
 }
 
@@ -117,9 +109,9 @@ void visit_schedule(const state_visitor& part, std::string_view name, const Sche
                     state_part whose) {
   if constexpr (requires { schedule.validate(std::as_const(state)); })
     part(name, bytes_of(state), whose,
-         [&schedule](std::span<const std::byte> saved) { schedule.validate(detail::value_of<State>(saved)); });
+         [&schedule](std::span<const std::byte> saved) { schedule.validate(value_of<State>(saved)); });
   else
     part(name, bytes_of(state), whose);
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

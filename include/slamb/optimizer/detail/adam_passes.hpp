@@ -11,7 +11,7 @@
 #include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// What is constant within a tensor when an update is made or applied.
 template <class Factors>
@@ -32,7 +32,7 @@ struct update_tables {
   const Factors* factors = nullptr;
 
   SLAMB_HOST_DEVICE tensor_constants<Factors> operator[](std::uint32_t segment) const {
-    const ::slamb::segment& s = segments[segment];
+    const ::slamb::detail::segment& s = segments[segment];
     const double rate = rates[s.group] * static_cast<double>(s.learning_rate_factor);
     return {*scalars, s.weight_decay, static_cast<float>(rate), factors[segment]};
   }
@@ -168,4 +168,4 @@ struct update_and_apply : adam_update<TrustRatio> {
   }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

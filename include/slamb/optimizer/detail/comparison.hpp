@@ -22,7 +22,7 @@
 #include "slamb/detail/runtime/late_read.hpp"
 #include "slamb/optimizer/detail/difference_of_ranks.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The comparisons of one optimizer with those of the other ranks. In the first step, and in the first after the state or the
 /// parameters have been replaced, ranks compare by one small collective: they may be at different steps, and call different
@@ -106,7 +106,7 @@ class comparison {
     base.executor.run(fingerprint_of_unselected{}, unrefused_view(base), payload_view{.tile_first = tile_first.data()},
                       selection, base.all_tiles(), base.sums());
     base.executor.add_up(sums_of(base), base.sums());
-    base.executor.invoke(::slamb::note_selection{base.record(), base.sums()});
+    base.executor.invoke(::slamb::detail::note_selection{base.record(), base.sums()});
   }
 
   /// At the end of a step: what has been received, the same on all ranks, becomes a part of what they compare in the next, if it is
@@ -117,7 +117,7 @@ class comparison {
     base.executor.clear(std::as_writable_bytes(sums_of(base)));  // to which a pass over payloads adds
     base.executor.run_packed(fingerprint_of_payload{}, base.view(), payload, base.all_tiles(), base.sums());
     base.executor.add_up(sums_of(base), base.sums());
-    base.executor.invoke(::slamb::note_payload{base.record(), base.sums()});
+    base.executor.invoke(::slamb::detail::note_payload{base.record(), base.sums()});
   }
 
   /// After what a step has exchanged.
@@ -220,7 +220,7 @@ class comparison {
     if (is_step)
       base.begin_history();
     else
-      base.executor.invoke(::slamb::begin_step{base.record(), 1.0});
+      base.executor.invoke(::slamb::detail::begin_step{base.record(), 1.0});
 
     const std::span<float> header = base.memory.view(header_);
     const auto stream = base.executor.stream();
@@ -282,4 +282,4 @@ class comparison {
   region<float> header_;  // of a sum of nothing
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

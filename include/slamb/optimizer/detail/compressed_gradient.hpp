@@ -19,7 +19,7 @@
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// The gradient as a signal, and what the exchange made of it into the exchange buffer.
 struct decode_gradient : pass_without_constants {
@@ -209,4 +209,4 @@ requires(!requires { requires Compressor::selects_all; } &&
   region<float> planes_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -18,7 +18,7 @@
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Whether c is the bound of a norm: 0 and ∞ say that there is none.
 inline bool bounds_norm(double c) noexcept { return c > 0.0 && std::isfinite(c); }
@@ -164,4 +164,4 @@ class gradient_exchange {
   region<float> buffer_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -14,7 +14,7 @@
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// In which calls ranks compare what they have.
 enum class comparing_call : std::uint8_t { step, synchronize_parameters, with_averaged_parameters, compare_ranks };
@@ -141,7 +141,7 @@ class difference_of_ranks {
     std::vector<std::uint64_t> of_tensor;
     base_.executor.template visit_segments<Fingerprint::sums>(
         base_.tensors.first_tiles(), 0, base_.tensors.segments().size(), base_.sums(), base_.ranks.base(),
-        [&of_tensor](std::size_t /*i*/, const double* sum) { of_tensor.push_back(detail::bits_of(*sum)); });
+        [&of_tensor](std::size_t /*i*/, const double* sum) { of_tensor.push_back(bits_of(*sum)); });
     return of_tensor;
   }
 
@@ -152,4 +152,4 @@ class difference_of_ranks {
   step_record record_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -16,14 +16,9 @@
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/step_state.hpp"
+#include "slamb/optimizer/learning_rates_at.hpp"
 
-namespace slamb {
-
-/// Learning rates that a step finds in the backend's memory when it runs: of a step that is captured into a CUDA graph, which
-/// reads them anew each time the graph is launched.
-struct learning_rates_at {
-  const double* by_group = nullptr;  ///< [groups], which the optimizer reads until the step is done
-};
+namespace slamb::detail {
 
 /// Puts learning rates where passes read them, and adds them to the history of steps; for an executor to invoke. One found
 /// in memory that is negative or not finite, also times the factor of a tensor, is dealt with as a gradient that is not finite.
@@ -43,15 +38,14 @@ struct store_rates {
   /// A rate as it is compared: as the float that tensors are moved by.
   SLAMB_HOST_DEVICE static std::uint64_t word_of(double rate) { return as_word(static_cast<float>(rate) + 0.0F); }
   SLAMB_HOST_DEVICE void operator()() const {
-    std::uint64_t found = detail::hash_of_nothing;
+    std::uint64_t found = hash_of_nothing;
     for (std::size_t i = 0; i < count; ++i) {
       const double rate = from == nullptr ? value[i] : from[i];
       if (from != nullptr && largest_factor[i] >= 0.0 && !is_usable(rate * largest_factor[i])) record->not_finite = 1;
-      if (from != nullptr && largest_factor[i] >= 0.0) found = detail::hash_with(found, word_of(rate));
+      if (from != nullptr && largest_factor[i] >= 0.0) found = hash_with(found, word_of(rate));
       to[i] = rate;
     }
-    if (from != nullptr || adds_hash)
-      record->history = detail::hash_with(record->history, from == nullptr ? hash : found);
+    if (from != nullptr || adds_hash) record->history = hash_with(record->history, from == nullptr ? hash : found);
   }
 };
 
@@ -83,10 +77,10 @@ class learning_rates {
       throw std::invalid_argument("slamb: step() was given " + std::to_string(by_group.size()) +
                                   " learning rates, but there are " + std::to_string(largest_factor_.size()) +
                                   " groups");
-    for (const double rate : by_group) detail::require_non_negative("the learning rate", rate);
+    for (const double rate : by_group) require_non_negative("the learning rate", rate);
     for (std::size_t i = 0; i < largest_factor_.size(); ++i)
-      detail::require_non_negative("the learning rate times learning_rate_factor",
-                                   by_group[by_group.size() == 1 ? 0 : i] * std::max(largest_factor_[i], 0.0));
+      require_non_negative("the learning rate times learning_rate_factor",
+                           by_group[by_group.size() == 1 ? 0 : i] * std::max(largest_factor_[i], 0.0));
     on_host_.assign(largest_factor_.size(), by_group[0]);
     if (by_group.size() > 1) std::copy(by_group.begin(), by_group.end(), on_host_.begin());
     elsewhere_ = nullptr;
@@ -144,9 +138,9 @@ class learning_rates {
  private:
   // Of the groups that have tensors.
   std::uint64_t hash_of_rates() const noexcept {
-    std::uint64_t hash = detail::hash_of_nothing;
+    std::uint64_t hash = hash_of_nothing;
     for (std::size_t i = 0; i < on_host_.size(); ++i)
-      if (largest_factor_[i] >= 0.0) hash = detail::hash_with(hash, store_rates::word_of(on_host_[i]));
+      if (largest_factor_[i] >= 0.0) hash = hash_with(hash, store_rates::word_of(on_host_[i]));
     return hash;
   }
 
@@ -157,4 +151,4 @@ class learning_rates {
   region<double> factors_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

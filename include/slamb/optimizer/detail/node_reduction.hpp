@@ -12,7 +12,7 @@
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// This rank's gradient, scaled → the node's.
 struct gather_share_of_gradient : pass_without_constants {
@@ -83,4 +83,4 @@ class local_reduction {
   region<float> gradient_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

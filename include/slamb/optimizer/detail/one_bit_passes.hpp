@@ -9,7 +9,7 @@
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// A trust ratio that learns in the warm-up, and goes on by what the variance would have become.
 template <class T>
@@ -165,4 +165,4 @@ struct start_fresh_variance : pass_without_constants {
   }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -38,7 +38,7 @@
 #include "slamb/optimizer/detail/parameter_average.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Refuses a model whose state the backend's memory cannot hold, before tables of its size are made on the host: they alone
 /// could fill the machine. Models that are not so large learn it when all that they need is allocated.
@@ -111,7 +111,7 @@ class foundation {
 
   /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, then allocates
   /// everything that has been planned.
-  void allocate(agreement facts, detail::byte_collectives called = {}) {
+  void allocate(agreement facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
@@ -140,7 +140,7 @@ class foundation {
         "parameters", std::max(std::min(tensors.elements(), largest), least_averaging_buffer(tensors)));
     const allocator from = allocator_of(backend_);
     allocate_on_all_ranks(*this, from, "broadcast_parameters()", [&] { room.allocate(from); });
-    executor.invoke(::slamb::begin_step{record(), 1.0});  // a step that failed may have been refused before
+    executor.invoke(::slamb::detail::begin_step{record(), 1.0});  // a step that failed may have been refused before
     replace(room.view(buffer));
     executor.wait(ranks.base());
     compared.note_equal_parameters();
@@ -158,7 +158,7 @@ class foundation {
     bool has_begun = false;
     rates.store(memory, executor, record(), [&](const store_rates& some) {
       if (std::exchange(has_begun, true)) return executor.invoke(some);
-      executor.invoke(::slamb::begin_step{record(), gradient_scale}, some, more...);
+      executor.invoke(::slamb::detail::begin_step{record(), gradient_scale}, some, more...);
     });
   }
 
@@ -166,7 +166,7 @@ class foundation {
   /// @return whether it has been taken, where that is known; true where it is not
   bool end_step() {
     const bool taken = !is_known_to_be_refused();
-    executor.invoke(::slamb::end_step{record()});
+    executor.invoke(::slamb::detail::end_step{record()});
     compared.end_step(is_captured());
     is_captured() ? count_.lose() : count_.add_unknown();
     if constexpr (executor_type::is_synchronous) count_.know(steps());
@@ -174,7 +174,7 @@ class foundation {
   }
   /// Ends a step that is taken, whatever has been seen in it: nothing has to be found out.
   void end_taken_step() {
-    executor.invoke(::slamb::end_step{record()});
+    executor.invoke(::slamb::detail::end_step{record()});
     compared.end_step(is_captured());
     is_captured() ? count_.lose() : count_.add_taken();
   }
@@ -310,8 +310,8 @@ class foundation {
 
   /// What lasts: calls part(name, bytes, state_part) for each.
   void visit_state(const state_visitor& part) const {
-    std::uint64_t sizes = detail::hash_of_nothing;
-    for (const segment& s : tensors.segments()) sizes = detail::hash_with(sizes, s.size);
+    std::uint64_t sizes = hash_of_nothing;
+    for (const segment& s : tensors.segments()) sizes = hash_with(sizes, s.size);
     part("sizes of tensors", bytes_of(sizes), state_part::fact);
     visit_count(part, "step", record()->taken, state_part::common);
     visit_count(part, "skipped steps", record()->skipped, state_part::common);
@@ -324,7 +324,7 @@ class foundation {
   /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
   void start_from_saved() {
     compared.forget_difference(*this);
-    executor.invoke(::slamb::begin_step{record(), 1.0});
+    executor.invoke(::slamb::detail::begin_step{record(), 1.0});
     executor.write(&record()->has_norm, std::uint32_t{0});
     executor.write(&record()->payload_of, std::uint64_t{0});
     first_taken_ = steps();
@@ -381,4 +381,4 @@ class foundation {
   std::uint64_t first_taken_ = 0;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -15,7 +15,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/runtime/side_stream.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Tensors in buckets, from the last tensor to the first, as backward passes are done with them. The order of exchanges is
 /// that of the buckets on all ranks, in whatever order their gradients become ready. The first tensors' bucket goes last, when
@@ -173,4 +173,4 @@ class open_step {
   bool has_started_ = false;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -21,7 +21,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// What a buffer for `average_parameters` must hold at least: elements.
 inline std::uint64_t least_averaging_buffer(const layout& tensors) noexcept {
@@ -175,4 +175,4 @@ void evaluate_on_average(Base& base, const allocator& from, const Average& avera
   own->restore();
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -17,7 +17,7 @@
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// In the place of the setting max_gradient_norm where a recipe has none, so that the compiler can say so. Holds nothing.
 struct no_gradient_norm {
@@ -48,11 +48,11 @@ void describe_policy(const Policy& policy, agreement& facts) {
 /// @throws std::invalid_argument naming what is out of range
 template <class Options>
 void validate_settings(const Options& o) {
-  detail::require_decay_rate("beta1", o.beta1);
-  detail::require_decay_rate("beta2", o.beta2);
-  detail::require_positive("epsilon", o.epsilon);
-  detail::require_non_negative("weight_decay", o.weight_decay);
-  detail::require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
+  require_decay_rate("beta1", o.beta1);
+  require_decay_rate("beta2", o.beta2);
+  require_positive("epsilon", o.epsilon);
+  require_non_negative("weight_decay", o.weight_decay);
+  require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
   validate_policy(o.compressor);
   validate_policy(o.error_feedback);
   if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
@@ -110,4 +110,4 @@ set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, ad
   return {record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), has_uncorrected_epsilon<TrustRatio>};
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

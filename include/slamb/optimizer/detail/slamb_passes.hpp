@@ -10,7 +10,7 @@
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// β3^a for a = 0, 1, … until it no longer changes, at most 65536 of them.
 inline std::vector<float> freshness_by_age(double beta3) {
@@ -95,4 +95,4 @@ struct apply_received : adam_update<TrustRatio> {
   }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

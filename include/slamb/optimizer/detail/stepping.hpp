@@ -84,7 +84,7 @@ class stepping : public recipe {
                                   ", but the ranks are 0 … " + std::to_string(base_.ranks.size() - 1));
     base_.compared.require_same_root(base_, root);
     base_.replace_parameters(
-        [this, root](std::span<float> buffer) { ::slamb::broadcast_parameters(base_, root, buffer); });
+        [this, root](std::span<float> buffer) { ::slamb::detail::broadcast_parameters(base_, root, buffer); });
     go_on_from_replaced();
   }
 

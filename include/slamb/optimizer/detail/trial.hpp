@@ -24,7 +24,7 @@
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/schedule/warm_up.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Elements that a tensor of `size` has in a model of `part` of its size: one at least, unless it has none.
 constexpr std::uint64_t scaled_size(std::uint64_t size, double part) noexcept {
@@ -97,8 +97,6 @@ struct trial_of {
       "slamb: choose takes recipes of the library: basic_lamb, basic_slamb, basic_one_bit, basic_zero_one_adam");
 };
 
-namespace detail {
-
 /// The learning rate of trials, at which parameters stay in the range of floats unless λ is very large.
 inline constexpr double trial_rate = 1e-4;
 
@@ -117,12 +115,10 @@ struct trial_of_equal_steps {
   static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
 };
 
-}  // namespace detail
-
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 struct trial_of<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>>
-    : detail::trial_of_equal_steps<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>,
-                                   Communicator, Backend> {
+    : trial_of_equal_steps<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>, Communicator,
+                           Backend> {
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
   static const options_type& options(const options_type& o, double /*part*/) { return o; }
 };
@@ -145,16 +141,15 @@ struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator,
     return {1.0, o.local_steps > 0 ? 1.0 / static_cast<double>(o.local_steps) : 0.0};
   }
   static void take(type& optimizer, std::size_t kind) {
-    kind == 0 ? optimizer.step(detail::trial_rate) : optimizer.synchronize_parameters();
+    kind == 0 ? optimizer.step(trial_rate) : optimizer.synchronize_parameters();
   }
 };
 
 /// A step of the compressed phase: those of the warm-up are as a dense optimizer's.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
 struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>>
-    : detail::trial_of_equal_steps<
-          basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>, Communicator,
-          Backend> {
+    : trial_of_equal_steps<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>,
+                           Communicator, Backend> {
   static auto options(const one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>& o, double /*part*/) {
     return one_bit_options<Compressor, ErrorFeedback, TrustRatio, fixed_warm_up>{.beta1 = o.beta1,
                                                                                  .beta2 = o.beta2,
@@ -202,10 +197,8 @@ struct trial_of<
     const double part = static_cast<double>(exchanges) / static_cast<double>(training_steps);
     return {part, 1.0 - part};
   }
-  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
 };
-
-namespace detail {
 
 /// A time, and by how much measurements of it differ: s.
 struct typical_time {
@@ -290,5 +283,4 @@ class trial {
   std::array<std::vector<float>, how::kinds> seconds_;
 };
 
-}  // namespace detail
-}  // namespace slamb
+}  // namespace slamb::detail

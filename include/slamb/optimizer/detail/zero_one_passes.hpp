@@ -8,7 +8,7 @@
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Phase A without a refresh: the signal is the gradient, and what the exchange makes of it stands for it.
 struct receive_gradient : adam_update<unit_trust_ratio> {
@@ -124,4 +124,4 @@ struct start_common : pass_without_constants {
   }
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -14,7 +14,7 @@
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Bytes an element of the update that AdamW, LAMB and every warm-up make of a whole gradient.
 template <class TrustRatio>
@@ -82,4 +82,4 @@ constexpr double own_signal_bytes() noexcept {
   return bytes_per_element<check_signal<Pass>>() + bytes_per_element<pass_with_own_signal<Pass>>();
 }
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -13,7 +13,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/plan/traffic.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// What is exchanged of tensors by a compressor that selects.
 template <compressor Compressor>
@@ -44,7 +44,7 @@ class payload_plan {
     if constexpr (by_value)
       return sum_over([this](const coordinate& c) { return chosen_of(c.tensor_size); });
     else
-      return sum_over([s = sparsifier_.at(t)](const coordinate& c) { return detail::selected_of(s, c); });
+      return sum_over([s = sparsifier_.at(t)](const coordinate& c) { return selected_of(s, c); });
   }
 
   /// The most that is sent at any step, at least one element.
@@ -57,16 +57,16 @@ class payload_plan {
     const std::uint64_t sent = std::max<std::uint64_t>(selected(t), 1);
     traffic_counts counts;
     if constexpr (encodes)
-      counts = detail::coded(detail::wire_of_payload(sent, compressor_.quantizer, world_.ranks), world_);
+      counts = coded(wire_of_payload(sent, compressor_.quantizer, world_.ranks), world_);
     else
-      counts = detail::sum_of(sent, world_);
+      counts = sum_of(sent, world_);
     if (by_value && world_.ranks > 1) counts.record(collective::broadcast, choice_bytes(), 1, world_.ranks);
     return counts;
   }
 
   /// Of steps 1 … steps. Fast for a compressor whose payloads repeat, as those of round robin do every 1/k steps.
   traffic_counts total(std::uint64_t steps) const {
-    return detail::total_of(steps, period(), [this](std::uint64_t t) { return step(t); });
+    return total_of(steps, period(), [this](std::uint64_t t) { return step(t); });
   }
 
   const std::vector<tensor_shape>& tensors() const noexcept { return tensors_; }
@@ -122,7 +122,7 @@ class payload_plan {
     if constexpr (by_value)
       return 1;
     else
-      return detail::period_of(sparsifier_);
+      return period_of(sparsifier_);
   }
 
   Compressor compressor_;
@@ -131,4 +131,4 @@ class payload_plan {
   plan_world world_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -12,7 +12,7 @@
 
 namespace {
 
-using read_of_count = slamb::late_read<cudaStream_t, std::uint64_t>;
+using read_of_count = slamb::detail::late_read<cudaStream_t, std::uint64_t>;
 
 }  // namespace
 

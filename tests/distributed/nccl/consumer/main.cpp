@@ -5,9 +5,9 @@
 int main() {
   slamb::nccl_communicator communicator(slamb::nccl_communicator::unique_id(), 0, 1);
   cudaStream_t stream = nullptr;
-  slamb::check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
+  slamb::detail::check_cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
   float* values = nullptr;
-  slamb::check_cuda(cudaMalloc(&values, 100 * sizeof(float)), "cudaMalloc");
+  slamb::detail::check_cuda(cudaMalloc(&values, 100 * sizeof(float)), "cudaMalloc");
   communicator.all_reduce_sum(std::span(values, 100), stream);
   communicator.wait(stream);
 }

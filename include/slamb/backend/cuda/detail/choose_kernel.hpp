@@ -13,7 +13,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// What the threads of a block share while they choose: 40 KiB.
 struct choice_memory {
@@ -184,4 +184,4 @@ struct choose_kernel {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

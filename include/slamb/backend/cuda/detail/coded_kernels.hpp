@@ -15,7 +15,7 @@
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// The elements of a tile as this rank sends them: signal and error.
 template <class Pass, class Constants, class Storage>
@@ -202,4 +202,4 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
   });
 }
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -14,13 +14,11 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/random.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Bits that a code may have.
 template <int Bits>
 inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bits == 8 || Bits == 16 || Bits == 32;
-
-namespace detail {
 
 // Messages are aligned for floats, and no better: the codes that follow their scales are read by words of at most 4 bytes.
 template <class Word>
@@ -38,8 +36,6 @@ SLAMB_ELEMENT void write_word(std::uint32_t value, std::byte* to) {
 template <int Bits>
 inline constexpr std::uint32_t ones = 0xFFFFFFFFU >> (32 - Bits);
 
-}  // namespace detail
-
 /// Reads the codes i … i + Width − 1.
 ///
 /// @param codes  of a tile: code i is at its bits [i·Bits, (i + 1)·Bits), least significant first; aligned for words of 4
@@ -55,15 +51,15 @@ SLAMB_ELEMENT void read_codes(const std::byte* codes, std::uint32_t i, std::uint
   if constexpr (together <= 16) {
     std::uint32_t word = 0;
     if constexpr (together == 16) {
-      word = detail::read_word<std::uint16_t>(from);
+      word = read_word<std::uint16_t>(from);
     } else {
-      word = detail::read_word<std::uint8_t>(from) >> (i * bits % 8);
+      word = read_word<std::uint8_t>(from) >> (i * bits % 8);
     }
-    for (unsigned j = 0; j < Width; ++j) code[j] = word >> (j * bits) & detail::ones<Bits>;
+    for (unsigned j = 0; j < Width; ++j) code[j] = word >> (j * bits) & ones<Bits>;
   } else {
     std::uint32_t word[together / 32];
-    for (unsigned k = 0; k < together / 32; ++k) word[k] = detail::read_word<std::uint32_t>(from + std::size_t{4} * k);
-    for (unsigned j = 0; j < Width; ++j) code[j] = word[j * bits / 32] >> (j * bits % 32) & detail::ones<Bits>;
+    for (unsigned k = 0; k < together / 32; ++k) word[k] = read_word<std::uint32_t>(from + std::size_t{4} * k);
+    for (unsigned j = 0; j < Width; ++j) code[j] = word[j * bits / 32] >> (j * bits % 32) & ones<Bits>;
   }
 }
 
@@ -78,15 +74,15 @@ SLAMB_ELEMENT void write_codes(const std::uint32_t (&code)[8], std::byte* codes,
   if constexpr (Bits <= 4) {
     std::uint32_t word = 0;
     for (unsigned j = 0; j < 8; ++j) word |= code[j] << (j * bits);
-    if constexpr (Bits == 1) detail::write_word<std::uint8_t>(word, to);
-    if constexpr (Bits == 2) detail::write_word<std::uint16_t>(word, to);
-    if constexpr (Bits == 4) detail::write_word<std::uint32_t>(word, to);
+    if constexpr (Bits == 1) write_word<std::uint8_t>(word, to);
+    if constexpr (Bits == 2) write_word<std::uint16_t>(word, to);
+    if constexpr (Bits == 4) write_word<std::uint32_t>(word, to);
   } else {
     constexpr unsigned in_word = 32 / bits;
     for (unsigned k = 0; k < bits / 4; ++k) {
       std::uint32_t word = 0;
       for (unsigned j = 0; j < in_word; ++j) word |= code[k * in_word + j] << (j * bits);
-      detail::write_word<std::uint32_t>(word, to + std::size_t{4} * k);
+      write_word<std::uint32_t>(word, to + std::size_t{4} * k);
     }
   }
 }
@@ -100,4 +96,4 @@ SLAMB_ELEMENT void draw_uniform(std::uint64_t seed, std::uint64_t stream, std::u
     uniform[j] = scalar(to_real(drawn.word[j / 2] >> (j % 2 * 16) & 0xFFFFU)) * scalar(0x1p-16F) + scalar(0x1p-17F);
 }
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -10,7 +10,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Sets the bits of the elements that take part, and counts them. Of tensors that are exchanged whole all do, and have no
 /// bits.
@@ -76,4 +76,4 @@ struct mark_counted_kernel {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -14,7 +14,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// What the exchange made of a tile, and what of this rank's signal was sent.
 template <class Quantizer>
@@ -216,4 +216,4 @@ struct measure_kernel {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

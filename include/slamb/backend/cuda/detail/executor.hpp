@@ -29,7 +29,7 @@
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/runtime/late_read.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the interpreter.
 /// host::executor says what each function does; here a call returns before it is done.
@@ -122,7 +122,7 @@ class executor {
   template <class Pass>
   void run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr,
            std::uint32_t* not_finite = nullptr) const {
-    static_assert((Pass::writes & ::slamb::stream::gradient) == 0,
+    static_assert((Pass::writes & ::slamb::detail::stream::gradient) == 0,
                   "slamb: a pass must not write gradients: they are the user's");
     launch(pass_kernel<Pass>{pass, view, tiles, sums, not_finite});
   }
@@ -241,4 +241,4 @@ class executor {
   Device device_;
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -29,7 +29,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/runtime/late_read.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// The order in which the threads of a phase run.
 enum class thread_order { forwards, backwards, interleaved };
@@ -178,4 +178,4 @@ class interpreter {
   thread_order order_;
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

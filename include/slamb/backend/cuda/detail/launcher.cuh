@@ -11,8 +11,8 @@
 #include <type_traits>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/runtime/cuda_device_guard.hpp"
-#include "slamb/detail/runtime/cuda_error.hpp"
 #include "slamb/detail/runtime/cuda_late_read.hpp"
 #include "slamb/detail/runtime/cuda_side_stream.hpp"
 #include "slamb/detail/runtime/cuda_stream.hpp"
@@ -20,11 +20,11 @@
 template <>
 struct slamb::stream_copy<cudaStream_t> {
   static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
-    ::slamb::cuda::copy_async(to.data(), from.data(), from.size(), stream);
+    ::slamb::detail::cuda::copy_async(to.data(), from.data(), from.size(), stream);
   }
 };
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Numbers that are added together.
 template <int Count>
@@ -175,7 +175,7 @@ class launcher {
 
   /// Whether the stream is being captured into a graph.
   /// @throws cuda_error
-  bool is_capturing() const { return ::slamb::cuda::is_capturing(stream_); }
+  bool is_capturing() const { return ::slamb::detail::cuda::is_capturing(stream_); }
 
   // In order with what was enqueued before. What is uploaded may change once the call has returned; a download waits.
   void clear(std::span<std::byte> memory) const {
@@ -221,4 +221,4 @@ class launcher {
   int processors_ = 1;
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -11,7 +11,7 @@
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// What a pass takes of a thread's elements.
 template <class Pass>
@@ -140,4 +140,4 @@ struct packed_kernel {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

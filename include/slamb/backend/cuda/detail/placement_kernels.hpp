@@ -12,7 +12,7 @@
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Finds the places at once, where the selection says how much of a tensor is selected before any of its elements: each
 /// block those of as many tiles as it has threads. Whether the step is refused it does not ask: too large a payload refuses it,
@@ -166,4 +166,4 @@ struct place_tiles_kernel {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

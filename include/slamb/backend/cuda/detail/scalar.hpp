@@ -9,7 +9,7 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/real.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// A float. Element functions are templates over Real: on a device it is this.
 struct scalar {
@@ -87,4 +87,4 @@ struct thread_sums {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -13,7 +13,7 @@
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Makes the scales that tiles share, a block for each, and marks the messages of a rank that has something to tell: then all
 /// of the scales are NaN, so that it does not matter in which order blocks write them.
@@ -72,4 +72,4 @@ struct scale_kernel {
   };
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

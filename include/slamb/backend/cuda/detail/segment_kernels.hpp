@@ -8,7 +8,7 @@
 #include "slamb/core/config.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Adds the results of each tensor's tiles, in a fixed order, and calls finish(tensor, results) with the `Sums` sums and the
 /// `Maxima` largest values, which are at least 0: `results` is a const double* [Sums + Maxima], to be used until it returns.
@@ -137,4 +137,4 @@ struct invoke_kernel {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

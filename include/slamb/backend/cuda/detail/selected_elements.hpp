@@ -14,7 +14,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// A selection whose member `runs` can run on a device, and says so: `static constexpr bool runs_on_device = true`.
 template <class S>
@@ -245,4 +245,4 @@ SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Th
   return all;
 }
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -11,7 +11,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Takes the sums of what is not selected, and checks everything.
 template <class Sums>
@@ -187,4 +187,4 @@ struct selected_kernel {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -12,7 +12,7 @@
 #include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Whether the step must not happen. Then no kernel does anything.
 ///
@@ -158,4 +158,4 @@ SLAMB_ELEMENT void for_each_group(unsigned thread, std::uint32_t count, const Bo
   for (std::uint32_t i = in_groups + thread; i < count; i += Threads) body(i, width<1>{});
 }
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -14,7 +14,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// Codes stand in groups of sixteen, and so do the bits of what takes part.
 inline constexpr std::uint32_t code_group = 16;
@@ -155,4 +155,4 @@ struct tile_counted {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -17,7 +17,7 @@
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb::cuda {
+namespace slamb::detail::cuda {
 
 /// What a scale is made from, of some elements.
 template <segment_scale Scale>
@@ -190,4 +190,4 @@ class tile_encoder {
   }
 };
 
-}  // namespace slamb::cuda
+}  // namespace slamb::detail::cuda

@@ -13,7 +13,7 @@
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// What a scale is made from, of some elements.
@@ -198,4 +198,4 @@ SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_vie
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -11,7 +11,7 @@
 #include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/backend/host/detail/simd_words.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Bits that a code may have.
@@ -221,4 +221,4 @@ words load_codes(const std::byte* from) {
 #endif
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -7,7 +7,7 @@
 
 #include "slamb/backend/host/detail/coded_tile_runner.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// What the exchange made of a tile, and what of this rank's signal was sent.
@@ -149,4 +149,4 @@ SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, co
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

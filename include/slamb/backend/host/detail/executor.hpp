@@ -17,7 +17,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Runs passes. Everything is done when a call returns. Nothing is done where `model_view::refused` points to what is not 0.
@@ -310,4 +310,4 @@ class executor {
 };
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -32,7 +32,7 @@
 #define SLAMB_SIMD_NAMESPACE generic
 #endif
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 inline constexpr int lanes = 16;
@@ -116,4 +116,4 @@ SLAMB_ALWAYS_INLINE doubles widen_high(floats x) {
 }  // namespace native
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -6,7 +6,7 @@
 
 #include "slamb/backend/host/detail/simd.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 inline constexpr std::uint32_t all_lanes = (1U << lanes) - 1U;
@@ -59,4 +59,4 @@ SLAMB_ALWAYS_INLINE floats unpack(std::uint32_t bits, const float* from) {
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -8,10 +8,10 @@
 
 #include "slamb/backend/host/detail/packing.hpp"
 #include "slamb/backend/host/detail/tile_runner.hpp"
-#include "slamb/core/detail/bits.hpp"
+#include "slamb/core/bits.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Which elements of a piece of a tile are selected, and how fresh each is. Lives in the first-level cache.
@@ -192,4 +192,4 @@ SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const model_view& view, c
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

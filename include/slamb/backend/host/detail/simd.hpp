@@ -12,7 +12,7 @@
 #include "slamb/backend/host/detail/native_simd.hpp"
 #include "slamb/core/config.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// True or false in each lane.
@@ -49,8 +49,6 @@ struct floats {
     for (int i = 0; i < count; ++i) to[i] = all[i];
   }
 };
-
-namespace detail {
 
 // f of each register of the arguments, without a loop, so that every optimisation level keeps them in registers.
 template <class Result, class F, class... Arguments>
@@ -109,40 +107,24 @@ struct rooted {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::floats x) const { return native::square_root(x); }
 };
 
-}  // namespace detail
-
-SLAMB_ALWAYS_INLINE floats operator+(const floats& a, const floats& b) {
-  return detail::lanewise<floats>(detail::plus{}, a, b);
-}
-SLAMB_ALWAYS_INLINE floats operator-(const floats& a, const floats& b) {
-  return detail::lanewise<floats>(detail::minus{}, a, b);
-}
-SLAMB_ALWAYS_INLINE floats operator*(const floats& a, const floats& b) {
-  return detail::lanewise<floats>(detail::times{}, a, b);
-}
-SLAMB_ALWAYS_INLINE floats operator/(const floats& a, const floats& b) {
-  return detail::lanewise<floats>(detail::over{}, a, b);
-}
+SLAMB_ALWAYS_INLINE floats operator+(const floats& a, const floats& b) { return lanewise<floats>(plus{}, a, b); }
+SLAMB_ALWAYS_INLINE floats operator-(const floats& a, const floats& b) { return lanewise<floats>(minus{}, a, b); }
+SLAMB_ALWAYS_INLINE floats operator*(const floats& a, const floats& b) { return lanewise<floats>(times{}, a, b); }
+SLAMB_ALWAYS_INLINE floats operator/(const floats& a, const floats& b) { return lanewise<floats>(over{}, a, b); }
 SLAMB_ALWAYS_INLINE floats operator-(const floats& a) { return floats(-0.0F) - a; }
-SLAMB_ALWAYS_INLINE lane_mask operator<(const floats& a, const floats& b) {
-  return detail::lanewise<lane_mask>(detail::less{}, a, b);
-}
+SLAMB_ALWAYS_INLINE lane_mask operator<(const floats& a, const floats& b) { return lanewise<lane_mask>(less{}, a, b); }
 SLAMB_ALWAYS_INLINE lane_mask operator&(const lane_mask& a, const lane_mask& b) {
-  return detail::lanewise<lane_mask>(detail::conjunction{}, a, b);
+  return lanewise<lane_mask>(conjunction{}, a, b);
 }
-SLAMB_ALWAYS_INLINE lane_mask operator~(const lane_mask& a) {
-  return detail::lanewise<lane_mask>(detail::inverse{}, a);
-}
+SLAMB_ALWAYS_INLINE lane_mask operator~(const lane_mask& a) { return lanewise<lane_mask>(inverse{}, a); }
 
 // Found by argument-dependent lookup from the element functions.
 SLAMB_ALWAYS_INLINE floats select(const lane_mask& mask, const floats& yes, const floats& no) {
-  return detail::lanewise<floats>(detail::chosen{}, mask, yes, no);
+  return lanewise<floats>(chosen{}, mask, yes, no);
 }
-SLAMB_ALWAYS_INLINE floats square_root(const floats& x) { return detail::lanewise<floats>(detail::rooted{}, x); }
+SLAMB_ALWAYS_INLINE floats square_root(const floats& x) { return lanewise<floats>(rooted{}, x); }
 SLAMB_ALWAYS_INLINE floats minimum(const floats& a, const floats& b) { return select(b < a, b, a); }
 SLAMB_ALWAYS_INLINE floats maximum(const floats& a, const floats& b) { return select(a < b, b, a); }
-
-namespace detail {
 
 inline constexpr std::int32_t bit_of_lane[lanes] = {1 << 0,  1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
                                                     1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
@@ -156,8 +138,6 @@ SLAMB_ALWAYS_INLINE native::ints mask_part(std::uint32_t bits) {
   return (all & bit) != 0;
 }
 
-}  // namespace detail
-
 /// The mask of all lanes.
 SLAMB_ALWAYS_INLINE lane_mask all_of_lanes() {
   lane_mask mask;
@@ -168,11 +148,11 @@ SLAMB_ALWAYS_INLINE lane_mask all_of_lanes() {
 /// The mask of the lanes whose bit in `bits` is set (lane i: bit i).
 SLAMB_ALWAYS_INLINE lane_mask mask_of(std::uint32_t bits) {
   lane_mask mask;
-  mask.part[0] = detail::mask_part<0>(bits);
-  if constexpr (native::parts > 1) mask.part[1] = detail::mask_part<1>(bits);
+  mask.part[0] = mask_part<0>(bits);
+  if constexpr (native::parts > 1) mask.part[1] = mask_part<1>(bits);
   if constexpr (native::parts > 2) {
-    mask.part[2] = detail::mask_part<2>(bits);
-    mask.part[3] = detail::mask_part<3>(bits);
+    mask.part[2] = mask_part<2>(bits);
+    mask.part[3] = mask_part<3>(bits);
   }
   return mask;
 }
@@ -224,4 +204,4 @@ struct double_sum {
 };
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -6,7 +6,7 @@
 #include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/core/config.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 namespace native {
@@ -78,8 +78,6 @@ struct words {
   SLAMB_ALWAYS_INLINE void store(std::uint32_t* to) const { native::store_parts(part, to); }
 };
 
-namespace detail {
-
 struct both {
   SLAMB_ALWAYS_INLINE native::words operator()(native::words a, native::words b) const { return a & b; }
 };
@@ -121,46 +119,30 @@ struct converting {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::words x) const { return native::converted(x); }
 };
 
-}  // namespace detail
-
-SLAMB_ALWAYS_INLINE words operator+(const words& a, const words& b) {
-  return detail::lanewise<words>(detail::plus{}, a, b);
-}
-SLAMB_ALWAYS_INLINE words operator-(const words& a, const words& b) {
-  return detail::lanewise<words>(detail::minus{}, a, b);
-}
-SLAMB_ALWAYS_INLINE words operator&(const words& a, const words& b) {
-  return detail::lanewise<words>(detail::both{}, a, b);
-}
-SLAMB_ALWAYS_INLINE words operator|(const words& a, const words& b) {
-  return detail::lanewise<words>(detail::either{}, a, b);
-}
-SLAMB_ALWAYS_INLINE words operator^(const words& a, const words& b) {
-  return detail::lanewise<words>(detail::differing{}, a, b);
-}
+SLAMB_ALWAYS_INLINE words operator+(const words& a, const words& b) { return lanewise<words>(plus{}, a, b); }
+SLAMB_ALWAYS_INLINE words operator-(const words& a, const words& b) { return lanewise<words>(minus{}, a, b); }
+SLAMB_ALWAYS_INLINE words operator&(const words& a, const words& b) { return lanewise<words>(both{}, a, b); }
+SLAMB_ALWAYS_INLINE words operator|(const words& a, const words& b) { return lanewise<words>(either{}, a, b); }
+SLAMB_ALWAYS_INLINE words operator^(const words& a, const words& b) { return lanewise<words>(differing{}, a, b); }
 /// By 0 … 31.
-SLAMB_ALWAYS_INLINE words operator<<(const words& a, int count) {
-  return detail::lanewise<words>(detail::left_by{count}, a);
-}
-SLAMB_ALWAYS_INLINE words operator>>(const words& a, int count) {
-  return detail::lanewise<words>(detail::right_by{count}, a);
-}
+SLAMB_ALWAYS_INLINE words operator<<(const words& a, int count) { return lanewise<words>(left_by{count}, a); }
+SLAMB_ALWAYS_INLINE words operator>>(const words& a, int count) { return lanewise<words>(right_by{count}, a); }
 SLAMB_ALWAYS_INLINE lane_mask operator<(const words& a, const words& b) {
-  return detail::lanewise<lane_mask>(detail::word_less{}, a, b);
+  return lanewise<lane_mask>(word_less{}, a, b);
 }
 SLAMB_ALWAYS_INLINE lane_mask operator==(const words& a, const words& b) {
-  return detail::lanewise<lane_mask>(detail::word_equal{}, a, b);
+  return lanewise<lane_mask>(word_equal{}, a, b);
 }
 
 // Found by argument-dependent lookup from the element functions; core/real.hpp says what they are.
 SLAMB_ALWAYS_INLINE words select(const lane_mask& mask, const words& yes, const words& no) {
-  return detail::lanewise<words>(detail::chosen_word{}, mask, yes, no);
+  return lanewise<words>(chosen_word{}, mask, yes, no);
 }
-SLAMB_ALWAYS_INLINE words as_word(const floats& x) { return detail::lanewise<words>(detail::reinterpreted{}, x); }
-SLAMB_ALWAYS_INLINE floats as_real(const words& x) { return detail::lanewise<floats>(detail::reinterpreted{}, x); }
-SLAMB_ALWAYS_INLINE words to_word(const floats& x) { return detail::lanewise<words>(detail::converting{}, x); }
-SLAMB_ALWAYS_INLINE floats to_real(const words& x) { return detail::lanewise<floats>(detail::converting{}, x); }
+SLAMB_ALWAYS_INLINE words as_word(const floats& x) { return lanewise<words>(reinterpreted{}, x); }
+SLAMB_ALWAYS_INLINE floats as_real(const words& x) { return lanewise<floats>(reinterpreted{}, x); }
+SLAMB_ALWAYS_INLINE words to_word(const floats& x) { return lanewise<words>(converting{}, x); }
+SLAMB_ALWAYS_INLINE floats to_real(const words& x) { return lanewise<floats>(converting{}, x); }
 SLAMB_ALWAYS_INLINE floats absolute(const floats& x) { return as_real(as_word(x) & words(0x7FFFFFFFU)); }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

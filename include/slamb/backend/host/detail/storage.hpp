@@ -11,7 +11,7 @@
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/config.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// The sixteen numbers at `from`, of any alignment.
@@ -59,4 +59,4 @@ SLAMB_ALWAYS_INLINE void store_floats(const floats& x, T* to, int count) {
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace slamb::host {
+namespace slamb::detail::host {
 
 /// Runs loops on the calling thread and `threads − 1` others. One loop at a time. A body that throws
 /// ends the program, as a thread's would: `std::terminate`.
@@ -133,4 +133,4 @@ class thread_pool {
   std::vector<std::thread> workers_;
 };
 
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -14,7 +14,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// How an error is stored that is not kept.
@@ -127,4 +127,4 @@ SLAMB_ALWAYS_INLINE void read_ahead(const T* from) {
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -15,7 +15,7 @@
 #error "slamb finds overflowed gradients by NaN and infinity: compile without -ffast-math and -ffinite-math-only"
 #endif
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// The sums and largest values of one tile, and whether all values that were checked are usable.
@@ -136,4 +136,4 @@ bool run_tile(const Pass& pass, const model_view& view, const tile& t, double* s
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -11,10 +11,8 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/random.hpp"
 
-namespace slamb::host {
+namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
-
-namespace detail {
 
 #if defined(__SSE2__)
 
@@ -105,8 +103,6 @@ inline void random_bytes(std::uint64_t seed, std::uint64_t stream, std::uint64_t
 
 #endif
 
-}  // namespace detail
-
 /// Uniform numbers in (0, 1) for elements first … first + count − 1 of a stream: (r + ½)/2^16, r of sixteen bits.
 ///
 /// Element i has bits 16 (i mod 8) … of the four words of Philox with key `seed` and counter (i/8, `stream`).
@@ -119,7 +115,7 @@ inline void fill_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t
   constexpr std::uint32_t chunk = lanes * 8;
   alignas(SLAMB_SIMD_BYTES) std::byte bits[2 * chunk];
   for (std::uint32_t begin = 0; begin < count; begin += chunk) {
-    detail::random_bytes(seed, stream, (first + begin) / 8, bits);
+    random_bytes(seed, stream, (first + begin) / 8, bits);
     const std::uint32_t part = std::min(chunk, count - begin);
     for (std::uint32_t i = 0; i < part; i += lanes) {
       const floats numbers = to_real(load_codes<16>(bits + 2 * i)) * floats(0x1p-16F) + floats(0x1p-17F);
@@ -133,4 +129,4 @@ inline void fill_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
-}  // namespace slamb::host
+}  // namespace slamb::detail::host

@@ -27,14 +27,17 @@ class cuda_error : public error {
   const char* call_;
 };
 
+namespace detail {
+
 /// Throws if `code` is not cudaSuccess. The runtime's own record of the error is cleared, where it can be, so that a
 /// later check of something else does not find it again.
 ///
 /// @throws cuda_error with `code` and `call`, which is a literal
-inline void check_cuda(cudaError_t code, const char* call) {
+inline void detail::check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());
   throw cuda_error(code, call);
 }
 
+}  // namespace detail
 }  // namespace slamb
