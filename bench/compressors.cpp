@@ -24,17 +24,17 @@ namespace {
 
 // The gradient is what is encoded, and what is decoded is written where the parameters are.
 struct gradient_to_parameter : slamb::detail::pass_without_constants {
-  static constexpr unsigned signal_reads = slamb::detail::stream::gradient;
-  static constexpr unsigned reads = 0;
-  static constexpr unsigned writes = slamb::detail::stream::parameter;
+  using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient>;
+  using reads = slamb::detail::arrays<>;
+  using writes = slamb::detail::arrays<slamb::detail::array::parameter>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     return e.gradient;
   }
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.parameter = e.exchanged;
   }
 };

@@ -119,7 +119,7 @@ double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRa
   using sparsifier = std::remove_cvref_t<decltype(slamb::sparsifier_of(std::declval<const Compressor&>()))>;
   constexpr double value = sizeof(float);
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
-  double bytes = bytes_per_element<form>() + value * std::popcount(form::packs) * payload.sent;
+  double bytes = bytes_per_element<form>() + value * form::packs::stored * payload.sent;
   if constexpr (TrustRatio::sums_per_segment > 0)
     bytes += bytes_per_element<slamb::detail::sum_received<TrustRatio>>() * payload.sent;
   bytes += bytes_per_element<apply>() + (apply::receives ? value : 0.0) * payload.sent;

@@ -22,7 +22,7 @@ class exchange_bytes {
   /// Encodes the signal, and the mean over this rank's chunk; keeps what the mean has lost.
   template <class Pass>
   double send() const {
-    const double signal = rounds * (value * std::popcount(Pass::signal_reads) + worker_error) + code_;
+    const double signal = rounds * (value * Pass::signal_reads::stored + worker_error) + code_;
     const double mean = rounds * (ranks_ * code_ + server_error + value) + code_;
     const double lost = ErrorFeedback::server_state ? value + code_ + server_error : 0.0;
     return signal + (mean + lost) / ranks_;
@@ -31,9 +31,9 @@ class exchange_bytes {
   /// Runs the pass with the decoded mean, and keeps what the signal has lost.
   template <class Pass>
   double receive() const {
-    constexpr unsigned reads = ErrorFeedback::worker_state ? Pass::reads | Pass::signal_reads : Pass::reads;
+    using reads = slamb::detail::union_of_t<typename Pass::reads, slamb::detail::arrays_if<bool(ErrorFeedback::worker_state), typename Pass::signal_reads>>;
     const double lost = ErrorFeedback::worker_state ? 2.0 * worker_error + code_ : 0.0;  // by the codes that were sent
-    return value * (std::popcount(reads) + std::popcount(Pass::writes)) + lost + code_;
+    return value * (reads::stored + Pass::writes::stored) + lost + code_;
   }
 
  private:

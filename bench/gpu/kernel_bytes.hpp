@@ -35,7 +35,7 @@ struct bytes_of_kernel<slamb::detail::cuda::selected_kernel<Pass, Selection>> {
   static constexpr kernel_bytes value{
       .is_known = true,
       .element = slamb::detail::bytes_per_element<Pass>() + ages,
-      .sent = static_cast<double>(sizeof(float)) * (std::popcount(Pass::packs) + (Pass::receives ? 1 : 0))};
+      .sent = static_cast<double>(sizeof(float)) * (Pass::packs::stored + (Pass::receives ? 1 : 0))};
 };
 
 template <class Pass>
@@ -58,7 +58,7 @@ template <slamb::detail::encoding Work, class Storage, class Pass, class Quantiz
 struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
   static constexpr kernel_bytes value{
       .is_known = true,
-      .element = static_cast<double>(sizeof(float)) * std::popcount(Pass::signal_reads) + detail::error_bytes<Storage> +
+      .element = static_cast<double>(sizeof(float)) * Pass::signal_reads::stored + detail::error_bytes<Storage> +
                  detail::encoded_bytes<Work, Quantizer>};
 };
 
@@ -77,7 +77,7 @@ struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorag
   static constexpr unsigned reads = keeps ? Pass::reads | Pass::signal_reads : Pass::reads;
   static constexpr kernel_bytes value{
       .is_known = true,
-      .element = static_cast<double>(sizeof(float)) * (std::popcount(reads) + std::popcount(Pass::writes)) +
+      .element = static_cast<double>(sizeof(float)) * (reads::stored + Pass::writes::stored) +
                  2.0 * detail::error_bytes<Storage> + (keeps ? 2.0 : 1.0) * detail::bytes_of_code<Quantizer>,
       .own = detail::error_bytes<ServerStorage> > 0.0
                  ? sizeof(float) + detail::bytes_of_code<Quantizer> + detail::error_bytes<ServerStorage>

@@ -21,6 +21,8 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/optimizer/detail/one_bit_passes.hpp"
+#include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "support/generate.hpp"
 
 namespace test_support {
@@ -141,7 +143,11 @@ class coded_memory {
 
   slamb::detail::layout tensors;
   guarded_arrays memory;
-  slamb::detail::model_view view;
+  slamb::detail::state_view<slamb::detail::model_view,
+                            slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
+                                                  slamb::detail::array::fresh_variance,
+                                                  slamb::detail::array::accumulated, slamb::detail::array::common>>
+      view{};
   slamb::detail::wire_view wire;
   std::uint16_t* counted = nullptr;
   std::vector<std::size_t> own;

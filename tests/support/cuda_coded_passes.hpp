@@ -13,19 +13,19 @@ namespace test_support {
 /// The signal is the gradient and the momentum; the parameter moves by what the exchange made of it.
 struct sum_the_mean {
   struct type : slamb::detail::pass_without_constants {
-    static constexpr unsigned signal_reads = slamb::detail::stream::gradient | slamb::detail::stream::momentum;
-    static constexpr unsigned reads = slamb::detail::stream::parameter;
-    static constexpr unsigned writes = slamb::detail::stream::parameter | slamb::detail::stream::accumulated;
+    using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient, slamb::detail::array::momentum>;
+    using reads = slamb::detail::arrays<slamb::detail::array::parameter>;
+    using writes = slamb::detail::arrays<slamb::detail::array::parameter, slamb::detail::array::accumulated>;
     static constexpr int sums = 1;
     static constexpr int maxima = 2;
 
-    template <class Real, class Sums>
-    SLAMB_ELEMENT Real signal(const slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    template <class Element, class Sums>
+    SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& sums) const {
       sums.check_finite(e.gradient);
       return e.gradient + e.momentum;
     }
-    template <class Real, class Sums>
-    SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+    template <class Element, class Sums>
+    SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& sums) const {
       using slamb::absolute;
       e.parameter = e.parameter + e.exchanged;
       e.accumulated = e.exchanged;
@@ -44,12 +44,12 @@ struct sum_the_mean {
 struct use_the_loss {
   struct type : sum_the_mean::type {
     static constexpr bool uses_lost = true;
-    static constexpr unsigned writes = slamb::detail::stream::parameter | slamb::detail::stream::accumulated;
+    using writes = slamb::detail::arrays<slamb::detail::array::parameter, slamb::detail::array::accumulated>;
     static constexpr int sums = 0;
     static constexpr int maxima = 0;
 
-    template <class Real, class Sums>
-    SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    template <class Element, class Sums>
+    SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
       e.parameter = e.exchanged;
       e.accumulated = e.lost;
     }

@@ -42,7 +42,8 @@ inline void mark(const coded_memory& r, std::byte* messages, std::uint64_t count
 /// Finds the elements that take part, by both.
 inline void mark_counted_on_host(coded_memory& r, bool zero_aware) {
   const std::vector<slamb::detail::row_mask> rows = r.row_masks();
-  slamb::detail::host::executor(1, 1).mark_counted(r.view, r.wire, r.all_tiles(), rows.data(), zero_aware,
+  slamb::detail::host::executor(1, 1).mark_counted(r.view, r.wire, r.all_tiles(), rows.data(),
+                                                   zero_aware ? r.view.variance : nullptr,
                                                    r.has_masks() ? r.counted : nullptr, r.counts.data());
 }
 inline void mark_counted_by_kernel(coded_memory& r, bool zero_aware, const slamb::detail::cuda::interpreter& on) {
@@ -51,7 +52,7 @@ inline void mark_counted_by_kernel(coded_memory& r, bool zero_aware, const slamb
                                                         .wire = r.wire,
                                                         .tiles = r.all_tiles(),
                                                         .rows = rows.data(),
-                                                        .zero_aware = zero_aware,
+                                                        .variance = zero_aware ? r.view.variance : nullptr,
                                                         .counted = r.has_masks() ? r.counted : nullptr,
                                                         .counts = r.counts.data()};
   on.launch(kernel, kernel.work());

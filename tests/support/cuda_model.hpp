@@ -18,6 +18,9 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/compressed_gradient.hpp"
+#include "slamb/optimizer/detail/one_bit_passes.hpp"
+#include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "support/generate.hpp"
 
 namespace test_support {
@@ -73,14 +76,46 @@ struct model_spec {
   std::uint64_t seed = 1;
 };
 
+/// The arrays of a model, as bits.
+namespace stream {
+inline constexpr unsigned parameter = 1U << 0U;
+inline constexpr unsigned gradient = 1U << 1U;
+inline constexpr unsigned momentum = 1U << 2U;
+inline constexpr unsigned variance = 1U << 3U;
+inline constexpr unsigned exchanged = 1U << 4U;
+inline constexpr unsigned fresh_variance = 1U << 5U;
+inline constexpr unsigned accumulated = 1U << 6U;
+inline constexpr unsigned common = 1U << 7U;
+inline constexpr unsigned residual = 1U << 8U;
+}  // namespace stream
+
+/// The arrays of a list, as bits.
+template <class... Arrays>
+constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> list) {
+  namespace array = slamb::detail::array;
+  const auto bit = [list](auto one, unsigned its) { return decltype(list)::template has<decltype(one)> ? its : 0U; };
+  return bit(array::parameter{}, stream::parameter) | bit(array::gradient{}, stream::gradient) |
+         bit(array::momentum{}, stream::momentum) | bit(array::variance{}, stream::variance) |
+         bit(array::exchanged{}, stream::exchanged) | bit(array::fresh_variance{}, stream::fresh_variance) |
+         bit(array::accumulated{}, stream::accumulated) | bit(array::common{}, stream::common) |
+         bit(array::residual{}, stream::residual);
+}
+
+/// Views of such a model.
+using full_view = slamb::detail::state_view<
+    slamb::detail::model_view,
+    slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
+                          slamb::detail::array::fresh_variance, slamb::detail::array::accumulated,
+                          slamb::detail::array::common, slamb::detail::array::residual>>;
+
 /// A model with all arrays that passes know. The same spec makes the same bytes.
 class guarded_model {
  public:
   explicit guarded_model(const model_spec& spec) : memory_(room_for(spec)), spec_(spec) {
     std::vector<slamb::parameter> parameters;
     for (const std::size_t size : spec.sizes) {
-      float* const data = take(size, slamb::detail::stream::parameter, 0.3);
-      float* const gradient = take(size, slamb::detail::stream::gradient, 1.0);
+      float* const data = take(size, stream::parameter, 0.3);
+      float* const gradient = take(size, stream::gradient, 1.0);
       const bool dense = std::count(spec.dense.begin(), spec.dense.end(), parameters.size()) != 0;
       parameters.push_back(
           {.data = data, .gradient = gradient, .size = size, .dimensions = 2, .options = {.compress = !dense}});
@@ -89,16 +124,17 @@ class guarded_model {
     tensors_ = slamb::detail::layout(parameters, 0.01);
     if (spec.cut != 0) cut_tiles();
     const std::uint64_t state = tensors_.state_elements();
-    view_ = {.segments = tensors_.segments().data(), .tiles = tensors_.tiles().data()};
-    view_.momentum = take_state(state, slamb::detail::stream::momentum, 0.1);
-    view_.variance = take_state(state, slamb::detail::stream::variance, 0.01);
-    view_.fresh_variance = take_state(state, slamb::detail::stream::fresh_variance, 0.01);
-    view_.accumulated = take_state(state, slamb::detail::stream::accumulated, 0.1);
-    view_.common = take_state(state, slamb::detail::stream::common, 0.3);
-    view_.residual = take_state(state, slamb::detail::stream::residual, 1.0);
+    view_.segments = tensors_.segments().data();
+    view_.tiles = tensors_.tiles().data();
+    view_.momentum = take_state(state, stream::momentum, 0.1);
+    view_.variance = take_state(state, stream::variance, 0.01);
+    view_.fresh_variance = take_state(state, stream::fresh_variance, 0.01);
+    view_.accumulated = take_state(state, stream::accumulated, 0.1);
+    view_.common = take_state(state, stream::common, 0.3);
+    view_.residual = take_state(state, stream::residual, 1.0);
     if (!tensors_.tiles().empty()) {
       view_.exchanged_first = tensors_.first_element(tensors_.tiles()[spec.exchanged_tile]);
-      exchanged_ = take(tensors_.elements() - view_.exchanged_first, slamb::detail::stream::exchanged, 1.0);
+      exchanged_ = take(tensors_.elements() - view_.exchanged_first, stream::exchanged, 1.0);
     }
     view_.exchanged = exchanged_;
     view_.gradient_is_exchanged = spec.gradient_is_exchanged;
@@ -106,7 +142,7 @@ class guarded_model {
   guarded_model(const guarded_model&) = delete;
   guarded_model& operator=(const guarded_model&) = delete;
 
-  slamb::detail::model_view view() const { return view_; }
+  const full_view& view() const { return view_; }
   const slamb::detail::layout& tensors() const { return tensors_; }
   slamb::detail::tile_range tiles() const { return {spec_.exchanged_tile, tensors_.tiles().size()}; }
   /// [size] of a tensor.
@@ -138,7 +174,7 @@ class guarded_model {
   float* take(std::size_t count, unsigned stream, double scale) {
     float* const array = memory_.take(count, spec_.alignment < 4 ? spec_.alignment : taken_ % 4);
     random_source source(spec_.seed, ++taken_);
-    const bool positive = (stream & (slamb::detail::stream::variance | slamb::detail::stream::fresh_variance)) != 0;
+    const bool positive = (stream & (stream::variance | stream::fresh_variance)) != 0;
     if ((spec_.filled & stream) != 0)
       for (std::size_t i = 0; i < count; ++i) {
         const double x = scale * (2.0 * source.uniform() - 1.0);
@@ -167,21 +203,21 @@ class guarded_model {
 
   const float* first_of(unsigned stream, const slamb::detail::segment& s, const slamb::detail::tile& t) const {
     switch (stream) {
-      case slamb::detail::stream::parameter:
+      case stream::parameter:
         return s.parameter + t.first;
-      case slamb::detail::stream::exchanged:
+      case stream::exchanged:
         return view_.exchanged + (s.first + t.first - view_.exchanged_first);
-      case slamb::detail::stream::momentum:
+      case stream::momentum:
         return view_.momentum + s.state + t.first;
-      case slamb::detail::stream::variance:
+      case stream::variance:
         return view_.variance + s.state + t.first;
-      case slamb::detail::stream::fresh_variance:
+      case stream::fresh_variance:
         return view_.fresh_variance + s.state + t.first;
-      case slamb::detail::stream::accumulated:
+      case stream::accumulated:
         return view_.accumulated + s.state + t.first;
-      case slamb::detail::stream::common:
+      case stream::common:
         return view_.common + s.state + t.first;
-      case slamb::detail::stream::residual:
+      case stream::residual:
         return view_.residual + s.state + t.first;
       default:
         throw std::logic_error("guarded_model: no such stream is written");
@@ -191,7 +227,7 @@ class guarded_model {
   guarded_memory memory_;
   model_spec spec_;
   slamb::detail::layout tensors_;
-  slamb::detail::model_view view_;
+  full_view view_{};
   float* exchanged_ = nullptr;
   std::vector<float*> gradients_;
   unsigned taken_ = 0;

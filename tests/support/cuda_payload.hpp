@@ -45,9 +45,7 @@ class guarded_payload {
     random_source betas(11);
     for (float& x : freshness_) x = static_cast<float>(betas.uniform());
     view_ = {tile_first.data(),
-             planes_[0],
-             has_lost ? planes_[1] : nullptr,
-             planes_[2],
+             {planes_[0], has_lost ? planes_[1] : nullptr, planes_[2]},
              {freshness_.data(), static_cast<std::uint32_t>(freshness_.size())},
              age};
   }

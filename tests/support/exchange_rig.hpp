@@ -25,18 +25,18 @@ namespace test_support {
 
 /// The signal is the gradient; the parameter becomes what the exchange made of it.
 struct keep_the_mean : slamb::detail::pass_without_constants {
-  static constexpr unsigned signal_reads = slamb::detail::stream::gradient;
-  static constexpr unsigned reads = 0;
-  static constexpr unsigned writes = slamb::detail::stream::parameter;
+  using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient>;
+  using reads = slamb::detail::arrays<>;
+  using writes = slamb::detail::arrays<slamb::detail::array::parameter>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& sums) const {
     sums.check_finite(e.gradient);
     return e.gradient;
   }
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.parameter = e.exchanged;
   }
 };
@@ -170,8 +170,8 @@ class any_exchange {
 
   virtual void plan(base_type& base) = 0;
   virtual std::uint64_t buffer_bytes() const = 0;
-  virtual void start(base_type& base) = 0;
-  virtual void find_counted(base_type& base) = 0;
+  virtual void start(base_type& base, const float* variance) = 0;
+  virtual void find_counted(base_type& base, const float* variance) = 0;
   virtual void clear_errors(base_type& base) const = 0;
   /// Begins a step, and sends: the next exchange, which is measured.
   virtual void send(base_type& base, std::span<std::byte> buffer) = 0;
@@ -190,8 +190,8 @@ class exchange_of final : public any_exchange {
 
   void plan(base_type& base) override { exchange_.plan(base); }
   std::uint64_t buffer_bytes() const override { return exchange_.buffer_bytes(); }
-  void start(base_type& base) override { exchange_.start(base); }
-  void find_counted(base_type& base) override { exchange_.find_counted(base); }
+  void start(base_type& base, const float* variance) override { exchange_.start(base, variance); }
+  void find_counted(base_type& base, const float* variance) override { exchange_.find_counted(base, variance); }
   void clear_errors(base_type& base) const override { exchange_.clear_errors(base); }
   void send(base_type& base, std::span<std::byte> buffer) override {
     exchange_.measure_next();
@@ -224,7 +224,7 @@ class exchanging_rank {
                   slamb::thread_communicator communicator)
       : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
         base_(mine_.parameters(), 0.0, 0,
-              slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup)),
+              slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup), {}),
         exchange_(std::move(exchange)) {
     plan_guard();
     exchange_->plan(base_);
@@ -234,7 +234,7 @@ class exchanging_rank {
     for (const auto guard : guards_) std::ranges::fill(base_.memory.view(guard), mark);
     buffer_ = std::make_unique<guarded_bytes>(exchange_->buffer_bytes());
     set_variance(setup.variance);
-    exchange_->start(base_);
+    exchange_->start(base_, variance_.data());
   }
 
   exchange_record exchange(std::span<const float> gradient) {
@@ -271,7 +271,7 @@ class exchanging_rank {
   /// [n] what zero-aware coding looks at from now on.
   void change_variance(const std::vector<float>& variance) {
     set_variance(variance);
-    exchange_->find_counted(base_);
+    exchange_->find_counted(base_, variance_.data());
   }
 
   /// All that this rank holds, guards as well: a test that spoils it must see `intact` fail.
@@ -306,10 +306,11 @@ class exchanging_rank {
   void plan_guard() { guards_.push_back(base_.memory.plan<std::byte>("guard", 512)); }
 
   void set_variance(const std::vector<float>& variance) {
+    variance_.resize(base_.tensors.state_elements());
     const std::span<const slamb::detail::segment> segments = std::as_const(base_.tensors).segments();
     for (const slamb::detail::segment& s : segments)
       for (std::uint64_t i = 0; i < s.size; ++i)
-        base_.view().variance[s.state + i] = variance.empty() ? 1.0F : variance[s.first + i];
+        variance_[s.state + i] = variance.empty() ? 1.0F : variance[s.first + i];
   }
 
   // Worker errors are where the state of their tensor is, with zeros between tensors; else `intact` fails.
@@ -334,6 +335,7 @@ class exchanging_rank {
   wire_log log_;
   std::unique_ptr<guarded_bytes> arena_;  // which outlives the arena
   any_exchange::base_type base_;
+  std::vector<float> variance_;  // [state elements]
   std::unique_ptr<any_exchange> exchange_;
   std::vector<slamb::detail::region<std::byte>> guards_;
   std::unique_ptr<guarded_bytes> buffer_;

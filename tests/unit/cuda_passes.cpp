@@ -34,7 +34,9 @@ using test_support::for_every_launch;
 using test_support::guarded_model;
 using test_support::model_spec;
 using test_support::poisoned_doubles;
-namespace stream = slamb::detail::stream;
+namespace array = slamb::detail::array;
+namespace stream = test_support::stream;
+using slamb::detail::arrays;
 
 /// Tails of every length of two vectors, behind nothing and behind a whole tile; and nothing at all.
 model_spec every_tail(unsigned alignment) {
@@ -54,7 +56,7 @@ template <class Make>
 void expect_as_host(model_spec spec, const Make& make) {
   using pass_type = decltype(make(std::declval<const guarded_model&>()));
   constexpr std::size_t results = slamb::detail::results_of<pass_type>();
-  spec.filled = pass_type::reads;
+  spec.filled = test_support::streams_of(typename pass_type::reads());
   if (spec.gradient_is_exchanged) spec.filled |= stream::exchanged;
   guarded_model on_host(spec);
   const slamb::detail::tile_range tiles = on_host.tiles();
@@ -78,7 +80,7 @@ void expect_as_host(model_spec spec, const Make& make) {
     if (first_sums.empty()) first_sums = sums;
     CHECK(test_support::are_same(sums, first_sums));
     for (unsigned bit = stream::parameter; bit <= stream::residual; bit <<= 1U)
-      if ((pass_type::writes & bit) != 0) CHECK(on_device.unwritten(bit) == 0);
+      if ((test_support::streams_of(typename pass_type::writes()) & bit) != 0) CHECK(on_device.unwritten(bit) == 0);
   });
 }
 
@@ -101,13 +103,14 @@ void expect_update_as_host(const model_spec& spec, const TrustRatio& ratio) {
 
 /// Reads and writes whatever can be, each value to its neighbour, so that no two arrays can be taken for each other.
 struct everything : slamb::detail::pass_without_constants {
-  static constexpr unsigned reads = (stream::residual << 1U) - 1U;
-  static constexpr unsigned writes = reads & ~stream::gradient;
+  using writes = arrays<array::parameter, array::momentum, array::variance, array::exchanged, array::fresh_variance,
+                        array::accumulated, array::common, array::residual>;
+  using reads = slamb::detail::union_of_t<writes, arrays<array::gradient>>;
   static constexpr int sums = 3;
   static constexpr int maxima = 2;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, no_constants /*constants*/, Sums& sums) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& sums) const {
     using slamb::absolute;
     sums.check_finite(e.gradient);
     sums.add_square(0, e.gradient);
@@ -115,7 +118,7 @@ struct everything : slamb::detail::pass_without_constants {
     sums.add_square(2, e.common);
     sums.take_maximum(0, absolute(e.parameter));
     sums.take_maximum(1, e.variance);
-    const Real residual = e.residual;
+    const auto residual = e.residual;
     e.residual = e.common + e.gradient;
     e.common = e.accumulated;
     e.accumulated = e.fresh_variance;
@@ -150,33 +153,37 @@ TEST_CASE("CUDA tile access: the threads of a block cover every element once, fo
 }
 
 TEST_CASE("CUDA tile access: any one array may lie elsewhere than at a multiple of sixteen bytes") {
-  constexpr std::size_t arrays = 9, length = 16, first = 4;
-  for (std::size_t moved = 0; moved < arrays; ++moved) {
+  constexpr std::size_t number = 9, length = 16, first = 4;
+  for (std::size_t moved = 0; moved < number; ++moved) {
     for (std::size_t offset = 0; offset < 8; ++offset) {
       CAPTURE(moved);
       CAPTURE(offset);
-      alignas(16) float memory[arrays][length];
-      for (std::size_t k = 0; k < arrays; ++k)
+      alignas(16) float memory[number][length];
+      for (std::size_t k = 0; k < number; ++k)
         for (std::size_t i = 0; i < length; ++i) memory[k][i] = static_cast<float>(100 * k + i);
       const auto array = [&](std::size_t k) { return memory[k] + (k == moved ? offset : 0); };
-      slamb::detail::cuda::tile_arrays at(array(0), array(2), array(3));
+      const slamb::detail::segment nothing{};
+      slamb::detail::cuda::tile_arrays_of<everything> at(test_support::full_view{}, nothing, {});
+      at.parameter = array(0);
       at.gradient = array(1);
+      at.momentum = array(2);
+      at.variance = array(3);
       at.exchanged = array(4);
       at.fresh_variance = array(5);
       at.accumulated = array(6);
       at.common = array(7);
       at.residual = array(8);
-      slamb::detail::element<slamb::detail::cuda::scalar> e[4];
-      at.load<everything::reads>(e, first);
+      slamb::detail::element_of<everything, slamb::detail::cuda::scalar> e[4];
+      at.load(everything::reads(), e, first);
       for (std::size_t j = 0; j < 4; ++j) {
-        const float read[arrays] = {e[j].parameter.value,   e[j].gradient.value,  e[j].momentum.value,
+        const float read[number] = {e[j].parameter.value,   e[j].gradient.value,  e[j].momentum.value,
                                     e[j].variance.value,    e[j].exchanged.value, e[j].fresh_variance.value,
                                     e[j].accumulated.value, e[j].common.value,    e[j].residual.value};
-        for (std::size_t k = 0; k < arrays; ++k) CHECK(read[k] == array(k)[first + j]);
+        for (std::size_t k = 0; k < number; ++k) CHECK(read[k] == array(k)[first + j]);
         e[j].parameter = -1.0F;
         e[j].residual = -2.0F;
       }
-      at.store<stream::parameter | stream::residual>(e, first);
+      at.store(arrays<slamb::detail::array::parameter, slamb::detail::array::residual>(), e, first);
       for (std::size_t i = 0; i < length - offset; ++i) {
         const bool inside = i >= first && i < first + 4;
         const auto was = [&](std::size_t k) { return static_cast<float>(100 * k + i + (k == moved ? offset : 0)); };
@@ -311,7 +318,7 @@ TEST_CASE("CUDA passes: a step that is refused leaves everything as it is") {
       untouched.gradient(1)[5] = std::numeric_limits<float>::infinity();
       std::vector<double> sums = poisoned_doubles(m.tiles().last * pass_kernel<everything>::results);
       std::uint32_t not_finite = 0;
-      slamb::detail::model_view view = m.view();
+      auto view = m.view();
       view.refused = &refused;
       const pass_kernel<everything> kernel{{}, view, m.tiles(), sums.data(), &not_finite};
       launcher.launch(kernel, kernel.work());
@@ -482,11 +489,9 @@ TEST_CASE("CUDA passes: a tensor of more than 2^32 elements") {
   const auto last_of = [&](test_support::sparse_memory& array) {
     return std::vector<float>(array.data() + (size - seen), array.data() + size);
   };
-  const slamb::detail::model_view view{.segments = tensors.segments().data(),
-                                       .tiles = tensors.tiles().data(),
-                                       .momentum = momentum.data(),
-                                       .variance = variance.data(),
-                                       .exchanged = exchanged.data()};
+  const slamb::detail::state_view<slamb::detail::model_view, arrays<array::momentum, array::variance>> view{
+      {.segments = tensors.segments().data(), .tiles = tensors.tiles().data(), .exchanged = exchanged.data()},
+      {{momentum.data()}, {variance.data()}}};
   const test_support::made_up_tables<slamb::unit_trust_ratio> tables(tensors, {});
   const slamb::detail::update_and_apply<slamb::unit_trust_ratio> pass{tables.update(view)};
   const slamb::detail::tile_range last_two{tiles - 2, tiles};

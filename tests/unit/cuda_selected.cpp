@@ -35,7 +35,9 @@ using test_support::guarded_model;
 using test_support::guarded_payload;
 using test_support::model_spec;
 using test_support::poisoned_doubles;
-namespace stream = slamb::detail::stream;
+namespace array = slamb::detail::array;
+namespace stream = test_support::stream;
+using slamb::detail::arrays;
 using rescaled = slamb::rescaled_trust_ratio<>;
 
 /// Small tiles and whole ones, tails of all sorts, a tensor that is always exchanged whole, and one of nothing.
@@ -108,11 +110,9 @@ void check_launch(bool same_model, bool same_payload, const std::vector<double>&
 }
 
 /// All that a pass packs and writes is written.
-void check_written(const guarded_model& on_device, std::span<const std::size_t> unwritten_of_planes, unsigned packs,
+void check_written(const guarded_model& on_device, std::span<const std::size_t> unwritten_of_planes, std::size_t packs,
                    unsigned writes) {
-  if ((packs & stream::momentum) != 0) CHECK(unwritten_of_planes[0] == 0);
-  if ((packs & stream::variance) != 0) CHECK(unwritten_of_planes[1] == 0);
-  if ((packs & stream::parameter) != 0) CHECK(unwritten_of_planes[2] == 0);
+  for (std::size_t plane = 0; plane < packs; ++plane) CHECK(unwritten_of_planes[plane] == 0);
   for (unsigned bit = stream::parameter; bit <= stream::residual; bit <<= 1U)
     if ((writes & bit) != 0) CHECK(on_device.unwritten(bit) == 0);
 }
@@ -124,7 +124,7 @@ template <class Selection, class Make>
 void expect_selected_as_host(model_spec spec, const Selection& selection, const Make& make, bool has_lost = true) {
   using pass_type = decltype(make(std::declval<const guarded_model&>()));
   using payload_type = guarded_payload<slamb::stored_age_t<Selection>>;
-  spec.filled = pass_type::reads;
+  spec.filled = test_support::streams_of(typename pass_type::reads());
   guarded_model on_host(spec);
   const std::vector<std::uint64_t> tile_first = placed_by_host(on_host.tensors(), selection);
   const auto payload_of = [&] {
@@ -151,22 +151,22 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
     if (first_sums.empty()) first_sums = sums;
     check_launch(on_device == on_host, payload == host_payload, sums, host_sums, first_sums, not_finite);
     const std::size_t unwritten[] = {payload.unwritten(0), payload.unwritten(1), payload.unwritten(2)};
-    check_written(on_device, unwritten, pass_type::packs, pass_type::writes);
+    check_written(on_device, unwritten, pass_type::packs::count,
+                  test_support::streams_of(typename pass_type::writes()));
   });
 }
 
 /// Uses all that a selected pass may.
 struct everything_selected : slamb::detail::pass_without_constants {
-  static constexpr unsigned reads = stream::parameter | stream::gradient | stream::common | stream::residual;
-  static constexpr unsigned writes = stream::exchanged | stream::momentum | stream::common;
-  static constexpr unsigned packs = stream::variance | stream::parameter;
+  using reads = arrays<array::parameter, array::gradient, array::common, array::residual>;
+  using writes = arrays<array::exchanged, array::momentum, array::common>;
+  using packs = arrays<array::variance, array::parameter>;
   static constexpr bool receives = true;
   static constexpr bool needs_freshness = true;
   static constexpr int sums = 2;
 
-  template <class Real, class Mask, class Sums>
-  SLAMB_ELEMENT void operator()(slamb::detail::element<Real>& e, const slamb::detail::selected_lanes<Real, Mask>& at,
-                                no_constants /*constants*/, Sums& sums) const {
+  template <class Element, class Lanes, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Lanes& at, no_constants /*constants*/, Sums& sums) const {
     using slamb::select;
     sums.check_finite(e.gradient);
     sums.add_square(0, e.gradient);
@@ -352,7 +352,7 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
       const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
       guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec, true, true);
       const guarded_payload<std::uint8_t> untouched_payload(tile_first, m.tensors(), spec, true, true);
-      slamb::detail::model_view view = m.view();
+      auto view = m.view();
       view.refused = &refused;
       std::vector<double> sums = poisoned_doubles(m.tiles().last * 4);
       std::uint32_t not_finite = 0;
@@ -391,7 +391,7 @@ TEST_CASE("CUDA selected passes: what packs a payload clears what it leaves of i
   for_every_launch([](const interpreter& launcher) {
     using pass = slamb::detail::form_payload<rescaled>;
     model_spec spec = spec_of(0);
-    spec.filled = pass::reads;
+    spec.filled = test_support::streams_of(pass::reads());
     guarded_model m(spec);
     const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
     const auto selection = slamb::random_k<>{.k = 0.2}.at(3);
@@ -400,11 +400,10 @@ TEST_CASE("CUDA selected passes: what packs a payload clears what it leaves of i
     const std::uint64_t size = placed.back();
     for (const std::uint64_t room : {std::uint64_t{0}, size, size + 1, size + 5000}) {
       std::vector<float> plane(3 * (size + 6000), 7.0F);
-      const slamb::detail::payload_view payload{.tile_first = placed.data(),
-                                                .momentum = plane.data(),
-                                                .variance = plane.data() + size + 6000,
-                                                .parameter = plane.data() + 2 * (size + 6000),
-                                                .room = room};
+      const slamb::detail::payload_view payload{
+          .tile_first = placed.data(),
+          .plane = {plane.data(), plane.data() + size + 6000, plane.data() + 2 * (size + 6000)},
+          .room = room};
       std::vector<double> sums = poisoned_doubles(tiles * pass::sums);
       const slamb::detail::cuda::selected_kernel<pass, std::remove_cvref_t<decltype(selection)>> kernel{
           {tables.update(m.view())}, m.view(), payload, selection, {0, tiles}, sums.data(), nullptr};
@@ -432,10 +431,9 @@ TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
   const slamb::parameter tensor{.data = parameter.data(), .gradient = gradient.data(), .size = size};
   const slamb::detail::layout tensors({&tensor, 1}, 0.01);
   // The last two tiles, as if there were no others.
-  const slamb::detail::model_view view{.segments = tensors.segments().data(),
-                                       .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2),
-                                       .momentum = momentum.data(),
-                                       .variance = variance.data()};
+  const slamb::detail::state_view<slamb::detail::model_view, arrays<array::momentum, array::variance>> view{
+      {.segments = tensors.segments().data(), .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2)},
+      {{momentum.data()}, {variance.data()}}};
   constexpr std::uint64_t seen = 8192 + 5;
   const test_support::made_up_tables<rescaled> tables(tensors, {});
   const slamb::detail::apply_received<rescaled> pass{tables.update(view), 0.5F};

@@ -22,6 +22,7 @@
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/optimizer_state.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
@@ -62,9 +63,10 @@ class lamb_recipe final : public stepping<Backend> {
 
   lamb_recipe(std::span<const parameter> parameters, const options_type& options,
               typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
         exchange_(options.compressor, {options.skip_non_finite, options.max_gradient_norm, options.compress_alone}) {
+    state_.plan(base_);
     exchange_.plan(base_);
     base_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
@@ -76,7 +78,8 @@ class lamb_recipe final : public stepping<Backend> {
   }
 
   statistics report(bool with_norms) const override {
-    statistics all = base_.report(with_norms);
+    statistics all = base_.report();
+    if (with_norms) all.norm = norms_of(base_, state_.over(base_.view(), base_.memory));
     exchange_.report(base_, with_norms, all);
     return all;
   }
@@ -85,6 +88,7 @@ class lamb_recipe final : public stepping<Backend> {
   auto& exchange() noexcept { return exchange_; }
 
  private:
+  using state_type = state_arrays<array::momentum, array::variance>;
   using factors_type = factors_of<TrustRatio>;
   using stepping<Backend>::base_;
 
@@ -95,7 +99,8 @@ class lamb_recipe final : public stepping<Backend> {
     const model_view g = exchange_.exchange(base_);
     if (!base_.is_known_to_be_refused()) {
       const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
-      take_adam_step(base_, g, update, batches_, base_.factors_from_sums(options_.trust_ratio, factors_));
+      take_adam_step(base_, state_.over(g, base_.memory), update, batches_,
+                     base_.factors_from_sums(options_.trust_ratio, factors_));
     }
     base_.end_step();
   }
@@ -111,11 +116,13 @@ class lamb_recipe final : public stepping<Backend> {
   state_kind kind() const noexcept override { return kind_of<lamb_recipe>(); }
   void visit_state(const state_visitor& part) override {
     base_.visit_state(part);
+    state_.visit(part, base_.memory);
     exchange_.visit_state(base_, part);
   }
   void go_on_from_saved(const restore_options& /*options*/) override { base_.start_in_phase("dense"); }
 
   options_type options_;
+  state_type state_;
   gradient_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
   region<factors_type> factors_;
   std::vector<tensor_batch> batches_;

@@ -21,6 +21,7 @@
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/optimizer_state.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/schedule/warm_up.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
@@ -68,20 +69,21 @@ class one_bit_recipe final : public stepping<Backend> {
 
   one_bit_recipe(std::span<const parameter> parameters, const options_type& options,
                  typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
         exchange_(options.compressor, options.compress_alone) {
+    state_.plan(base_);
     exchange_.plan(base_);
     base_.plan_sums(std::max({sums_per_segment + maxima_per_segment, int{TrustRatio::sums_per_segment}, 2}));
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
     if constexpr (is_frozen) {
       kept_ = base_.memory.template plan<kept_type>("trust ratios", base_.tensors.segments().size());
       signal_scales_ = base_.memory.template plan<float>("signal scales", 2 * base_.tensors.segments().size());
-      fresh_variance_ = base_.memory.template plan<float>("fresh variance", base_.tensors.state_elements());
     }
+    fresh_.plan(base_);
     buffer_ = base_.plan_buffer(exchange_.buffer_bytes());
     base_.allocate(facts(), byte_collectives_of<Compressor>);
-    exchange_.start(base_);
+    exchange_.start(base_, view().variance);
     base_.find_constant_factors(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(base_, 5 * sizeof(float));
     if constexpr (is_frozen) start_kept();
@@ -89,7 +91,8 @@ class one_bit_recipe final : public stepping<Backend> {
   }
 
   statistics report(bool with_norms) const override {
-    statistics all = base_.report(with_norms);
+    statistics all = base_.report();
+    if (with_norms) all.norm = norms_of(base_, view());
     all.warm_up = {warm_up_end_, warm_up_.variance_ratio};
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(base_);
@@ -104,6 +107,8 @@ class one_bit_recipe final : public stepping<Backend> {
   static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
   static constexpr int maxima_per_segment = compressed_maxima<TrustRatio>();
   using factors_type = factors_of<TrustRatio>;
+  using state_type = state_arrays<array::momentum, array::variance>;
+  using fresh_type = std::conditional_t<is_frozen, state_arrays<array::fresh_variance>, state_arrays<>>;
   using kept_type = typename kept_by<TrustRatio>::type;
   using stepping<Backend>::base_;
 
@@ -137,7 +142,8 @@ class one_bit_recipe final : public stepping<Backend> {
   void step_warming_up() {
     const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
     if (base_.is_known_to_be_refused()) return;
-    take_adam_step(base_, g, update(), batches_, keep_average<TrustRatio>{factors(), kept().data()});
+    take_adam_step(base_, state_.over(g, base_.memory), update(), batches_,
+                   keep_average<TrustRatio>{factors(), kept().data()});
   }
 
   // docs/algorithms/one_bit_adam.md (6) … (9), one_bit_lamb.md (11) … (20)
@@ -177,7 +183,7 @@ class one_bit_recipe final : public stepping<Backend> {
   bool warm_up_ends() {
     if (!base_.has_taken_last_step()) return false;
     const std::uint64_t t = base_.steps();
-    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? variance_norm(base_) : 0.0;
+    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? variance_norm(base_, view()) : 0.0;
     return options_.warm_up.ends_after(warm_up_, t, norm, options_.beta2);
   }
 
@@ -193,9 +199,9 @@ class one_bit_recipe final : public stepping<Backend> {
     if constexpr (is_frozen) {
       base_.executor.run(start_fresh_variance{}, view(), base_.all_tiles());
       if (exchange_.is_active(base_))
-        equalize_signals(base_, [this](std::size_t i, double z) { set_signal_scale(i, z); });
+        equalize_signals(base_, view(), [this](std::size_t i, double z) { set_signal_scale(i, z); });
     }
-    exchange_.find_counted(base_);
+    exchange_.find_counted(base_, view().variance);
     is_compressed_ = true;
     warm_up_end_ = base_.steps();
     base_.enter_phase("compressed");
@@ -217,35 +223,33 @@ class one_bit_recipe final : public stepping<Backend> {
   const float* signal_scales() const noexcept { return is_frozen ? base_.memory.view(signal_scales_).data() : nullptr; }
   std::span<kept_type> kept() const noexcept { return base_.memory.view(kept_); }
 
-  model_view view() const noexcept {
-    model_view all = base_.view();
-    if constexpr (is_frozen) all.fresh_variance = base_.memory.view(fresh_variance_).data();
-    return all;
-  }
+  auto view() const noexcept { return fresh_.over(state_.over(base_.view(), base_.memory), base_.memory); }
 
   state_kind kind() const noexcept override { return kind_of<one_bit_recipe>(); }
   void visit_state(const state_visitor& part) override {
     base_.visit_state(part);
+    state_.visit(part, base_.memory);
     exchange_.visit_state(base_, part);
     part("trust ratio state", std::as_writable_bytes(base_.memory.view(kept_)), state_part::common);
     part("signal scales", std::as_writable_bytes(base_.memory.view(signal_scales_)), state_part::common);
-    part("fresh variance", std::as_writable_bytes(base_.memory.view(fresh_variance_)), state_part::common);
+    fresh_.visit(part, base_.memory);
     visit_schedule(part, "warm-up", options_.warm_up, warm_up_, state_part::common);
     visit_flag(part, "phase", is_compressed_, state_part::common);
     visit_count(part, "end of the warm-up", warm_up_end_, state_part::common);
   }
   void go_on_from_saved(const restore_options& /*options*/) override {
     base_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
-    exchange_.find_counted(base_);
+    exchange_.find_counted(base_, view().variance);
     if (!is_compressed_ && has_ended_before()) begin_compression();
   }
 
   options_type options_;
+  state_type state_;
+  fresh_type fresh_;
   quantized_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
   region<factors_type> factors_;
   region<kept_type> kept_;
   region<float> signal_scales_;
-  region<float> fresh_variance_;
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
   typename WarmUp::state_type warm_up_{};

@@ -26,6 +26,7 @@
 #include "slamb/optimizer/detail/parameter_average.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
@@ -90,9 +91,10 @@ class slamb_recipe final : public stepping<Backend> {
 
   slamb_recipe(std::span<const parameter> parameters, const options_type& options,
                typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
         exchange_(options.compressor) {
+    state_.plan(base_);
     mark_dense_tensors();
     plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(base_.tensors).segments());
     const std::vector<float> freshness = freshness_by_age(options_.beta3);
@@ -124,7 +126,11 @@ class slamb_recipe final : public stepping<Backend> {
            base_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
   }
 
-  statistics report(bool with_norms) const override { return base_.report(with_norms); }
+  statistics report(bool with_norms) const override {
+    statistics all = base_.report();
+    if (with_norms) all.norm = norms_of(base_, view());
+    return all;
+  }
 
   const options_type& options() const noexcept { return options_; }
   Compressor& compressor() noexcept { return options_.compressor; }
@@ -132,6 +138,7 @@ class slamb_recipe final : public stepping<Backend> {
  private:
   using base_type = foundation<Backend>;
   using stepping<Backend>::base_;
+  using state_type = state_arrays<array::momentum, array::variance>;
   using selector_type = selector<sparsifier_type, base_type>;
   using selection_type = typename selector_type::selection_type;
   using age_type = stored_age_t<selection_type>;
@@ -174,14 +181,14 @@ class slamb_recipe final : public stepping<Backend> {
 
   // Where what is selected goes in the payload.
   void place() {
-    selection_.emplace(selector_.select(sparsifier_of(options_.compressor), base_, base_.view(),
+    selection_.emplace(selector_.select(sparsifier_of(options_.compressor), base_, view(),
                                         momentum_to_choose_from<TrustRatio>{update()}));
     sent_ = place_payload<sparsifier_type>(base_, *selection_, base_.memory.view(tile_first_), room().first(plane_));
   }
 
   // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
   void form(tile_range tiles) {
-    base_.executor.run(form_payload<TrustRatio>{update()}, base_.view(), payload(), *selection_, tiles, base_.sums(),
+    base_.executor.run(form_payload<TrustRatio>{update()}, view(), payload(), *selection_, tiles, base_.sums(),
                        base_.not_finite());
   }
 
@@ -202,6 +209,7 @@ class slamb_recipe final : public stepping<Backend> {
                "synchronize_parameters() yourself");
   }
 
+  auto view() const noexcept { return state_.over(base_.view(), base_.memory); }
   adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }
 
   void update_parameters() {
@@ -216,7 +224,7 @@ class slamb_recipe final : public stepping<Backend> {
     }
 
     // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
-    base_.executor.run(apply_received<TrustRatio>{update(), received_scale}, base_.view(), payload(), *selection_,
+    base_.executor.run(apply_received<TrustRatio>{update(), received_scale}, view(), payload(), *selection_,
                        base_.all_tiles());
   }
 
@@ -240,9 +248,7 @@ class slamb_recipe final : public stepping<Backend> {
   payload_view payload() const noexcept {
     float* const first = room().data();
     return {.tile_first = base_.memory.view(tile_first_).data(),
-            .momentum = first,
-            .variance = planes > 1 ? first + plane_ : nullptr,
-            .parameter = planes > 1 ? first + 2 * plane_ : nullptr,
+            .plane = {first, planes > 1 ? first + plane_ : nullptr, planes > 1 ? first + 2 * plane_ : nullptr},
             .freshness = {base_.memory.view(freshness_).data(), static_cast<std::uint32_t>(freshness_.count)},
             .age = base_.memory.view(age_).data(),
             .room = plane_};
@@ -251,6 +257,7 @@ class slamb_recipe final : public stepping<Backend> {
   state_kind kind() const noexcept override { return kind_of<slamb_recipe>(); }
   void visit_state(const state_visitor& part) override {
     base_.visit_state(part);
+    state_.visit(part, base_.memory);
     part("age", std::as_writable_bytes(base_.memory.view(age_)), state_part::common);
   }
   void go_on_from_replaced() override { is_averaging_ = false; }
@@ -260,6 +267,7 @@ class slamb_recipe final : public stepping<Backend> {
   }
 
   options_type options_;
+  state_type state_;
   selector_type selector_;
   payload_exchange<Compressor, base_type> exchange_;
   region<factors_type> factors_;

@@ -23,6 +23,7 @@
 #include "slamb/optimizer/detail/optimizer_state.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "slamb/schedule/intervals.hpp"
@@ -68,24 +69,23 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   zero_one_adam_recipe(std::span<const parameter> parameters, const options_type& options,
                        typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend)),
+      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
         exchange_(options.compressor, options.compress_alone),
         late_steps_(base_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()) {
+    state_.plan(base_);
     exchange_.plan(base_);
     base_.plan_sums(2);
     factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
-    if (exchange_.is_active(base_)) {
+    if (exchange_.is_active(base_))
       inverse_rate_sums_ = base_.memory.template plan<float>("learning rates", base_.tensors.segments().size());
-      accumulated_ = base_.memory.template plan<float>("accumulated update", base_.tensors.state_elements());
-      common_ = base_.memory.template plan<float>("common parameters", base_.tensors.state_elements());
-    }
+    local_.plan(base_, exchange_.is_active(base_));
     buffer_ =
         base_.plan_buffer(std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(base_.tensors) * 4));
     base_.allocate(facts(), byte_collectives_of<Compressor>);
-    exchange_.start(base_);
+    exchange_.start(base_, view().variance);
     base_.find_constant_factors(unit_trust_ratio{}, factors_);
     batches_ = one_batch_of(base_.tensors);
     base_.enter_phase("variance");
@@ -107,7 +107,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   statistics report(bool with_norms) const override {
     const_cast<zero_one_adam_recipe*>(this)->settle();  // which was to be said of the step before
-    statistics all = base_.report(with_norms);
+    statistics all = base_.report();
+    if (with_norms) all.norm = norms_of(base_, view());
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(base_);
     return all;
@@ -117,6 +118,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void measure_next_step() noexcept { exchange_.measure_next(); }
 
  private:
+  using state_type = state_arrays<array::momentum, array::variance>;
   using factors_type = factors_of<unit_trust_ratio>;
   using executor_type = typename Backend::executor_type;
   using stepping<Backend>::base_;
@@ -160,8 +162,9 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void step_with_whole_gradient() {
     const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
     if (!base_.is_known_to_be_refused()) {
-      take_adam_step(base_, g, update(), batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
-      exchange_.find_counted(base_);
+      take_adam_step(base_, state_.over(g, base_.memory), update(), batches_,
+                     base_.factors_from_sums(unit_trust_ratio{}, factors_));
+      exchange_.find_counted(base_, view().variance);
     }
     end_step();
   }
@@ -269,17 +272,12 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   std::span<std::byte> buffer() const noexcept { return base_.memory.view(buffer_); }
   adam_update<unit_trust_ratio> update() const { return {base_.tables(factors_), {}}; }
 
-  model_view view() const noexcept {
-    model_view all = base_.view();
-    all.accumulated = base_.memory.view(accumulated_).data();
-    all.common = base_.memory.view(common_).data();
-    return all;
-  }
+  auto view() const noexcept { return local_.over(state_.over(base_.view(), base_.memory), base_.memory); }
 
   // The point from which all ranks take their local steps.
   void tell_common() {
     const bool has_one = is_local_ && exchange_.is_active(base_);
-    base_.compared.set_common(has_one ? base_.memory.view(common_).data() : nullptr);
+    base_.compared.set_common(has_one ? view().common : nullptr);
   }
 
   // From the point that all ranks now have in common.
@@ -296,9 +294,9 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void visit_state(const state_visitor& part) override {
     settle();
     base_.visit_state(part);
+    state_.visit(part, base_.memory);
     exchange_.visit_state(base_, part);
-    part("accumulated update", std::as_writable_bytes(base_.memory.view(accumulated_)), state_part::errors);
-    part("common parameters", std::as_writable_bytes(base_.memory.view(common_)), state_part::errors);
+    local_.visit(part, base_.memory, state_part::errors);
     part("sums of rates", bytes_of_all(rate_sums_), state_part::errors);
     visit_schedule(part, "variance schedule", options_.variance_schedule, variance_state_, state_part::common);
     visit_schedule(part, "local schedule", options_.local_schedule, local_state_, state_part::common);
@@ -308,16 +306,16 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void go_on_from_saved(const restore_options& options) override {
     if (options.from_other_ranks && is_local_) start_from_common();  // from the parameters as they are
     base_.start_in_phase(is_local_ ? "local steps" : "variance");
-    exchange_.find_counted(base_);
+    exchange_.find_counted(base_, view().variance);
     tell_common();
   }
 
   options_type options_;
+  state_type state_;
+  state_arrays<array::accumulated, array::common> local_;
   quantized_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
   region<factors_type> factors_;
   region<float> inverse_rate_sums_;
-  region<float> accumulated_;
-  region<float> common_;
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
   typename foundation<Backend>::late_steps late_steps_;

@@ -78,7 +78,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
         using form = detail::form_selected_gradient;
         using receive = detail::receive_selected_gradient;
         constexpr double value = sizeof(float);
-        const double packed = value * std::popcount(form::packs);
+        const double packed = value * form::packs::stored;
         const double received = value * ((receive::receives ? 1 : 0) + (chained<Compressor> ? 1 : 0));
         return detail::bytes_per_element<form>() + detail::bytes_per_element<receive>() +
                detail::choice_bytes<form, typename detail::payload_plan<Compressor>::sparsifier_type>(world_.ranks) +

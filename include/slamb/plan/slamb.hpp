@@ -54,7 +54,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     using payload_type = detail::payload_plan<Compressor>;
     constexpr double value = sizeof(float);
     const double sent = payload_.part_selected();
-    double bytes = detail::bytes_per_element<form>() + value * std::popcount(form::packs) * sent;
+    double bytes = detail::bytes_per_element<form>() + value * form::packs::stored * sent;
     if (TrustRatio::sums_per_segment > 0) bytes += detail::bytes_per_element<detail::sum_received<TrustRatio>>() * sent;
     bytes += detail::bytes_per_element<apply>() + (apply::receives ? value : 0.0) * sent;
     bytes += detail::choice_bytes<detail::momentum_to_choose_from<TrustRatio>, typename payload_type::sparsifier_type>(

@@ -5,12 +5,12 @@
 
 // Clears the user's gradient.
 struct clear_gradient : slamb::detail::pass_without_constants {
-  static constexpr unsigned reads = slamb::detail::stream::gradient;
-  static constexpr unsigned writes = slamb::detail::stream::gradient;
+  using reads = slamb::detail::arrays<slamb::detail::array::gradient>;
+  using writes = reads;
   static constexpr int sums = 0;
-  template <class Real, class Sums>
-  void operator()(slamb::detail::element<Real>& e, no_constants, Sums&) const {
-    e.gradient = e.gradient * Real(0.0F);
+  template <class Element, class Sums>
+  void operator()(Element& e, no_constants, Sums&) const {
+    e.gradient = e.gradient * typename Element::real(0.0F);
   }
 };
 

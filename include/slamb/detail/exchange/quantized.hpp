@@ -55,11 +55,12 @@ class counted_elements {
     base.executor.upload(std::span<const row_mask>(masks), base.memory.view(masks_));
   }
 
-  /// Finds them anew; where that depends on it, by the variance as it now is.
+  /// Finds them anew; where that depends on it, by the variance [state elements] as it now is.
   template <class Base>
-  void find(Base& base, const wire_view& wire) const {
-    base.executor.mark_counted(base.view(), wire, base.all_tiles(), base.memory.view(masks_).data(), zero_aware_,
-                               exists_ ? base.memory.view(bits_).data() : nullptr, base.memory.view(counts_).data());
+  void find(Base& base, const wire_view& wire, const float* variance) const {
+    base.executor.mark_counted(base.view(), wire, base.all_tiles(), base.memory.view(masks_).data(),
+                               zero_aware_ ? variance : nullptr, exists_ ? base.memory.view(bits_).data() : nullptr,
+                               base.memory.view(counts_).data());
   }
 
   /// For wire_view::counted.
@@ -139,16 +140,18 @@ class quantized_exchange {
   std::uint64_t buffer_bytes() const noexcept { return is_laid_out_ ? codes_.buffer_bytes() : 0; }
 
   /// Fills the tables, once the memory is there.
-  void start(Base& base) {
+  /// @param variance  as for find_counted
+  void start(Base& base, const float* variance = nullptr) {
     if (!is_active(base)) return;
     codes_.tables().upload(base);
     counted_.upload(base);
-    find_counted(base);
+    find_counted(base, variance);
   }
 
   /// Finds the elements that take part, again if the variance has changed.
-  void find_counted(Base& base) {
-    if (is_active(base)) counted_.find(base, wire_at(base, {}));
+  /// @param variance  [state elements] those where it is 0 take no part, if the quantizer is zero-aware
+  void find_counted(Base& base, const float* variance) {
+    if (is_active(base)) counted_.find(base, wire_at(base, {}), variance);
   }
 
   /// What makes the buffer ready; for an executor to invoke before `send`.
@@ -160,8 +163,8 @@ class quantized_exchange {
   /// all ranks, if the signal of any is not finite.
   ///
   /// @param view  the state; @param buffer  `buffer_bytes()`, left alone until all is received
-  template <class Pass>
-  void send(const Pass& pass, Base& base, const model_view& view, std::span<std::byte> buffer) {
+  template <class Pass, class View>
+  void send(const Pass& pass, Base& base, const View& view, std::span<std::byte> buffer) {
     if (!is_active(base)) {
       base.executor.run(check_signal<Pass>{pass}, view, base.all_tiles(), nullptr, base.not_finite());
       return base.executor.invoke(refuse_alone{base.record()});
@@ -177,8 +180,8 @@ class quantized_exchange {
   /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile.
   ///
   /// @param results  [tiles][results_of<Pass>()], if it takes sums
-  template <class Pass>
-  void receive(const Pass& pass, Base& base, const model_view& view, std::span<std::byte> buffer, tile_range tiles,
+  template <class Pass, class View>
+  void receive(const Pass& pass, Base& base, const View& view, std::span<std::byte> buffer, tile_range tiles,
                double* results = nullptr) const {
     if (is_active(base))
       codes_.receive(pass, base.executor, view, wire_at(base, buffer), tiles, results);
@@ -244,8 +247,8 @@ class quantized_exchange {
   }
 
   // ‖x − x̂‖ and ‖x‖ of this rank, by group.
-  template <class Pass>
-  void measure(const Pass& pass, Base& base, const model_view& view, const wire_view& wire) {
+  template <class Pass, class View>
+  void measure(const Pass& pass, Base& base, const View& view, const wire_view& wire) {
     codes_.measure(pass, base.executor, view, wire, base.sums());
     measured_.assign(base.tensors.groups(), {});
     base.executor.template visit_segments<2>(base.tensors.first_tiles(), 0, base.tensors.segments().size(), base.sums(),

@@ -84,9 +84,8 @@ class selector {
 
   /// What is selected at the step that has begun.
   /// @param pass  forms the values, for those that look at them
-  template <class Pass>
-  selected_type select(const Sparsifier& sparsifier, Base& base, const model_view& /*view*/,
-                       const Pass& /*pass*/) const {
+  template <class Pass, class View>
+  selected_type select(const Sparsifier& sparsifier, Base& base, const View& /*view*/, const Pass& /*pass*/) const {
     if constexpr (requires { sparsifier.require_ready(std::uint64_t{}); })
       sparsifier.require_ready(base.tensors.elements());
     if constexpr (is_stored)
@@ -117,8 +116,8 @@ class selector<Sparsifier, Base> {
 
   static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Base& /*base*/) { return {}; }
 
-  template <class Pass>
-  selection_type select(const Sparsifier& sparsifier, Base& base, const model_view& view, const Pass& pass) const {
+  template <class Pass, class View>
+  selection_type select(const Sparsifier& sparsifier, Base& base, const View& view, const Pass& pass) const {
     const std::span<std::uint16_t> bits = base.memory.view(bits_);
     const int leader = static_cast<int>((base.this_step("ranks choose in turn by its number") - 1) %
                                         static_cast<std::uint64_t>(base.ranks.size()));

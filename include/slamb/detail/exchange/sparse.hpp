@@ -73,26 +73,38 @@ class payload_exchange {
   }
 };
 
+namespace array {
+
+/// What encoding has lost of a payload, where it is put aside.
+struct payload_loss : state_array {
+  template <class T>
+  struct field {
+    T payload_loss;
+  };
+};
+
+}  // namespace array
+
 /// The payload as a signal; it becomes its mean, and what encoding lost of this rank's is added or put aside.
 template <bool KeepsApart>
 struct encoded_payload : pass_without_constants {
-  static constexpr unsigned signal_reads = stream::exchanged;
-  static constexpr unsigned reads = 0;
-  static constexpr unsigned writes = stream::exchanged | (KeepsApart ? stream::momentum : 0U);
+  using signal_reads = arrays<array::exchanged>;
+  using reads = arrays<>;
+  using writes = union_of_t<arrays<array::exchanged>, arrays_if<KeepsApart, arrays<array::payload_loss>>>;
   static constexpr int sums = 0;
   static constexpr bool uses_lost = true;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& results) const {
     results.check_finite(e.exchanged);
     return e.exchanged;
   }
 
   // docs/algorithms/compressors.md (17), (18)
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     if constexpr (KeepsApart)
-      e.momentum = e.lost;
+      e.payload_loss = e.lost;
     else
       e.exchanged = e.exchanged + e.lost;
   }
@@ -133,20 +145,20 @@ class payload_exchange<Compressor, Base> {
       return base.executor.invoke(refuse_alone{base.record()});
     }
     if (payload.size() != uploaded_size_) upload(base, payload.size());
-    const model_view model{.segments = base.memory.view(segment_table_).data(),
-                           .tiles = base.memory.view(tile_table_).data(),
-                           .momentum = lost,
-                           .exchanged = payload.data(),
-                           .refused = base.view().refused};
+    const model_view payload_alone{.segments = base.memory.view(segment_table_).data(),
+                                   .tiles = base.memory.view(tile_table_).data(),
+                                   .exchanged = payload.data(),
+                                   .refused = base.view().refused};
     if (lost != nullptr)
-      exchange_as(encoded_payload<true>{}, model, base);
+      exchange_as(encoded_payload<true>{}, state_view<model_view, arrays<array::payload_loss>>{payload_alone, {{lost}}},
+                  base);
     else
-      exchange_as(encoded_payload<false>{}, model, base);
+      exchange_as(encoded_payload<false>{}, payload_alone, base);
   }
 
  private:
-  template <class Pass>
-  void exchange_as(const Pass& pass, const model_view& model, Base& base) {
+  template <class Pass, class View>
+  void exchange_as(const Pass& pass, const View& model, Base& base) {
     const wire_view wire = codes_.view(base, base.memory.view(buffer_));
     double* const statistic = base.memory.view(statistic_).data();
     base.executor.invoke(codes_.starts(wire, base.record()));

@@ -194,8 +194,8 @@ class code_exchange {
   /// has seen earlier in the step what is not, or if ranks have parted, which the second phase tells.
   ///
   /// @param counts  [tiles] elements that take part; @param statistic  [tiles], for the backend's use
-  template <class Pass, class Base>
-  void send(const Pass& pass, Base& base, const model_view& model, const wire_view& wire, const std::uint64_t* counts,
+  template <class Pass, class Base, class View>
+  void send(const Pass& pass, Base& base, const View& model, const wire_view& wire, const std::uint64_t* counts,
             double* statistic) const {
     if (base.ranks.local_size() >
         1)  // that of the mean was started before ranks of this node could know that they have parted
@@ -220,15 +220,15 @@ class code_exchange {
 
   /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile, and
   /// only after `send`, with which the step can no longer fail.
-  template <class Pass>
-  void receive(const Pass& pass, const Executor& executor, const model_view& model, const wire_view& wire,
-               tile_range tiles, double* results) const {
+  template <class Pass, class View>
+  void receive(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire, tile_range tiles,
+               double* results) const {
     executor.template receive<WorkerStorage, ServerStorage>(pass, quantizer_, model, wire, tiles, results);
   }
 
   /// ‖x‖² and ‖x − x̂‖² of what was sent: `squares` [tiles][2].
-  template <class Pass>
-  void measure(const Pass& pass, const Executor& executor, const model_view& model, const wire_view& wire,
+  template <class Pass, class View>
+  void measure(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire,
                double* squares) const {
     executor.template measure<WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), squares);
   }
@@ -257,8 +257,8 @@ class code_exchange {
   }
 
   // α and the codes of this rank's signal: docs/algorithms/one_bit_exchange.md (2), (3)
-  template <class Pass, class Base>
-  void encode_signal(const Pass& pass, Base& base, const model_view& model, const wire_view& wire,
+  template <class Pass, class Base, class View>
+  void encode_signal(const Pass& pass, Base& base, const View& model, const wire_view& wire,
                      const std::uint64_t* counts, double* statistic) const {
     const Executor& executor = base.executor;
     const auto run = [&](auto work) {

@@ -6,23 +6,14 @@
 
 #include "slamb/core/config.hpp"
 #include "slamb/core/real.hpp"
+#include "slamb/detail/pass/arrays.hpp"
 
 namespace slamb::detail {
 
-/// The values of one element that a pass works on. A pass declares which of them it reads and writes.
-template <class Real>
-struct element {
-  Real parameter;
-  Real gradient;
-  Real momentum;
-  Real variance;
-  Real exchanged;       ///< of the contiguous exchange buffer, or what an exchange made of a signal
-  Real lost;            ///< of this rank's signal when it was compressed, for passes that say `uses_lost`
-  Real fresh_variance;  ///< 1-bit LAMB's v_f
-  Real accumulated;     ///< 0/1 Adam's b: updates since the last exchange
-  Real common;          ///< 0/1 Adam's last common parameters
-  Real residual;        ///< what earlier exchanges of selected elements have left out
-  Real position;        ///< the element's number in its tensor, modulo 2^24
+/// The values of one element that a pass works on: those of the arrays in a list.
+template <class Real, class List>
+struct element : fields<Real, List> {
+  using real = Real;
 };
 
 /// The scalars of Adam's update that change from step to step; the same for all tensors.
@@ -43,15 +34,17 @@ SLAMB_ELEMENT Real moved_towards(const Real& x, const Real& y, float one_minus_b
 }
 
 /// m ← β1 m + (1 − β1) g: docs/algorithms/lamb.md (3), slamb.md (1).
-template <class Real>
-SLAMB_ELEMENT void update_momentum(element<Real>& e, const adam_scalars& s) {
+template <class Element>
+SLAMB_ELEMENT void update_momentum(Element& e, const adam_scalars& s) {
+  using Real = typename Element::real;
   const Real gradient = e.gradient * Real(s.gradient_scale);
   e.momentum = moved_towards(e.momentum, gradient, s.one_minus_beta1);
 }
 
 /// v ← β2 v + (1 − β2) g²: docs/algorithms/lamb.md (4), slamb.md (2).
-template <class Real>
-SLAMB_ELEMENT void update_variance(element<Real>& e, const adam_scalars& s) {
+template <class Element>
+SLAMB_ELEMENT void update_variance(Element& e, const adam_scalars& s) {
+  using Real = typename Element::real;
   const Real gradient = e.gradient * Real(s.gradient_scale);
   e.variance = moved_towards(e.variance, gradient * gradient, s.one_minus_beta2);
 }

@@ -3,43 +3,31 @@
 // Recipes are written as a few passes; a backend runs any of them and knows none. A pass is a trivially copyable
 // struct with
 //
-//     static constexpr unsigned reads, writes;        // streams, or-ed
+//     using reads = arrays<…>; using writes = arrays<…>;
 //     static constexpr int sums;                      // double-precision sums a tensor
 //     static constexpr int maxima;                    // largest values a tensor; may be left out for none
 //     auto constants(std::uint32_t segment) const;    // what is constant within a tensor
-//     template <class Real, class Sums>
-//     void operator()(element<Real>& e, const auto& constants, Sums& results) const;
+//     template <class Element, class Sums>
+//     void operator()(Element& e, const auto& constants, Sums& results) const;
 //
 // From the declaration follow the bytes of memory traffic an element, which the benchmarks divide by the time.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "slamb/core/config.hpp"
+#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
 namespace slamb::detail {
 
-/// The arrays a pass can read or write.
-namespace stream {
-inline constexpr unsigned parameter = 1U << 0U;
-inline constexpr unsigned gradient = 1U << 1U;
-inline constexpr unsigned momentum = 1U << 2U;
-inline constexpr unsigned variance = 1U << 3U;
-inline constexpr unsigned exchanged = 1U << 4U;
-inline constexpr unsigned fresh_variance = 1U << 5U;
-inline constexpr unsigned accumulated = 1U << 6U;
-inline constexpr unsigned common = 1U << 7U;
-inline constexpr unsigned residual = 1U << 8U;
-inline constexpr unsigned position = 1U << 9U;  // which lies in no memory, and can only be read
-}  // namespace stream
-
 /// Bytes of memory traffic an element of pass P.
 template <class P>
 constexpr double bytes_per_element() noexcept {
-  return static_cast<double>(sizeof(float)) * (std::popcount(P::reads & ~stream::position) + std::popcount(P::writes));
+  return static_cast<double>(sizeof(float)) * static_cast<double>(P::reads::stored + P::writes::stored);
 }
 
 /// How many largest values pass P takes of each tensor.
@@ -57,55 +45,143 @@ constexpr int results_of() noexcept {
   return P::sums + maxima_of<P>();
 }
 
-/// Where the arrays are. Trivially copyable; pointers are in the backend's memory space.
+/// Where the arrays of every optimizer are. Trivially copyable; pointers are in the backend's memory space.
 struct model_view {
   const segment* segments = nullptr;        ///< [tensors]
   const tile* tiles = nullptr;              ///< [tiles]
   const std::size_t* first_tile = nullptr;  ///< [tensors + 1] the number of each tensor's first tile; then of all
-  float* momentum = nullptr;                ///< [state elements]
-  float* variance = nullptr;                ///< [state elements]
   float* exchanged = nullptr;  ///< the exchange buffer: elements exchanged_first … of all tensors, end to end
   std::uint64_t exchanged_first = 0;
-  float* fresh_variance = nullptr;         ///< [state elements]
-  float* accumulated = nullptr;            ///< [state elements]
-  float* common = nullptr;                 ///< [state elements]
-  float* residual = nullptr;               ///< [state elements]
   bool gradient_is_exchanged = false;      ///< `gradient` is read from the exchange buffer
   const std::uint32_t* refused = nullptr;  ///< where it points to is not 0: the step must not happen, passes do nothing
 };
 
-/// The arrays of one tile, each from its first element; null where there is none.
-struct tile_pointers {
-  float* parameter = nullptr;
-  const float* gradient = nullptr;
-  float* momentum = nullptr;
-  float* variance = nullptr;
-  float* exchanged = nullptr;
-  float* fresh_variance = nullptr;
-  float* accumulated = nullptr;
-  float* common = nullptr;
-  float* residual = nullptr;
-  std::uint32_t position = 0;  ///< of the first element: see `element::position`
+/// The same with state arrays, of [state elements] each.
+template <class View, class List>
+struct state_view : View, fields<float*, List> {};
 
-  SLAMB_HOST_DEVICE tile_pointers(float* p, float* m, float* v) : parameter(p), momentum(m), variance(v) {}
+/// The lists that a pass declares; empty where it does not. One that only forms a signal reads and writes nothing else.
+template <class P>
+struct reads_of {
+  using type = arrays<>;
+};
+template <class P>
+requires requires { typename P::reads; }
+struct reads_of<P> {
+  using type = typename P::reads;
+};
+template <class P>
+struct writes_of {
+  using type = arrays<>;
+};
+template <class P>
+requires requires { typename P::writes; }
+struct writes_of<P> {
+  using type = typename P::writes;
+};
+template <class P>
+struct signal_reads_of {
+  using type = arrays<>;
+};
+template <class P>
+requires requires { typename P::signal_reads; }
+struct signal_reads_of<P> {
+  using type = typename P::signal_reads;
+};
+template <class P>
+struct packs_of {
+  using type = arrays<>;
+};
+template <class P>
+requires requires { typename P::packs; }
+struct packs_of<P> {
+  using type = typename P::packs;
+};
 
-  SLAMB_HOST_DEVICE tile_pointers(const model_view& view, const segment& s, const tile& t)
-      : parameter(at(s.parameter, t.first)),
-        gradient(at(s.gradient, t.first)),
-        momentum(at(view.momentum, s.state + t.first)),
-        variance(at(view.variance, s.state + t.first)),
-        exchanged(at(view.exchanged, s.first + t.first - view.exchanged_first)),
-        fresh_variance(at(view.fresh_variance, s.state + t.first)),
-        accumulated(at(view.accumulated, s.state + t.first)),
-        common(at(view.common, s.state + t.first)),
-        residual(at(view.residual, s.state + t.first)),
-        position(static_cast<std::uint32_t>(t.first) & 0xFFFFFFU) {
-    if (view.gradient_is_exchanged) gradient = exchanged;
+/// The arrays that a pass reads from memory and writes to it.
+template <class P>
+using accessed_by =
+    union_of_t<typename reads_of<P>::type, typename writes_of<P>::type, typename signal_reads_of<P>::type>;
+
+/// What an element of a pass has: its arrays, and what an exchange makes of a signal; or `works_on`, if it says so.
+template <class P>
+struct arrays_of {
+  using type = union_of_t<accessed_by<P>, typename packs_of<P>::type, arrays<array::exchanged, array::lost>>;
+};
+template <class P>
+requires requires { typename P::works_on; }
+struct arrays_of<P> {
+  using type = typename P::works_on;
+};
+template <class P, class Real>
+using element_of = element<Real, typename arrays_of<P>::type>;
+
+/// Those of a list that are state.
+template <class List>
+struct state_of;
+template <class... Arrays>
+struct state_of<arrays<Arrays...>> {
+  using type = union_of_t<arrays<>, arrays_if<std::is_base_of_v<state_array, Arrays>, arrays<Arrays>>...>;
+};
+
+/// Where the arrays of a list are: what a backend takes of any view that has them. Trivially copyable.
+template <class List>
+struct view_with;
+template <class... Arrays>
+struct view_with<arrays<Arrays...>> : model_view, Arrays::template field<float*>... {
+  view_with() = default;
+  template <class View>
+  view_with(const View& view) : model_view(view) {  // NOLINT(google-explicit-constructor): a part of it
+    static_assert((std::is_base_of_v<typename Arrays::template field<float*>, View> && ...),
+                  "slamb: a pass reads or writes a state array that the view which it is given does not have");
+    ((value_of<Arrays, float*>(*this) = value_of<Arrays, float*>(view)), ...);
   }
+};
+template <class P>
+using view_of = view_with<typename state_of<accessed_by<P>>::type>;
 
-  template <class T>
-  SLAMB_HOST_DEVICE static T* at(T* array, std::uint64_t first) {
-    return array == nullptr ? nullptr : array + first;
+/// `array` from element `first` on, if there is one.
+template <class T>
+SLAMB_HOST_DEVICE T* from_element(T* array, std::uint64_t first) {
+  return array == nullptr ? nullptr : array + first;
+}
+
+/// The arrays of a pass within one tile, each from its first element; null where there is none.
+template <class List>
+struct tile_pointers;
+template <class... Arrays>
+struct tile_pointers<arrays<Arrays...>> : Arrays::template field<typename Arrays::stored*>... {
+  std::uint32_t first_position = 0;  ///< of the first element: see `array::position`
+
+  template <class View>
+  SLAMB_HOST_DEVICE tile_pointers(const View& view, const segment& s, const tile& t)
+      : Arrays::template field<typename Arrays::stored*>{where<Arrays>(view, s, t)}...,
+        first_position(static_cast<std::uint32_t>(t.first) & 0xFFFFFFU) {}
+
+  /// Those that lie in the planes of a payload, in this order, from its element `first` on.
+  template <std::size_t Planes>
+  SLAMB_HOST_DEVICE tile_pointers(float* const (&planes)[Planes], std::uint64_t first)
+      : tile_pointers(planes, first, std::make_index_sequence<sizeof...(Arrays)>()) {}
+
+ private:
+  template <std::size_t Planes, std::size_t... Plane>
+  SLAMB_HOST_DEVICE tile_pointers(float* const (&planes)[Planes], std::uint64_t first,
+                                  std::index_sequence<Plane...> /*planes*/)
+      : Arrays::template field<typename Arrays::stored*>{
+            from_element(Plane < Planes ? planes[Plane < Planes ? Plane : 0] : nullptr, first)}... {}
+
+  template <class Array, class View>
+  SLAMB_HOST_DEVICE static typename Array::stored* where(const View& view, const segment& s, const tile& t) {
+    if constexpr (std::is_void_v<typename Array::stored>)
+      return nullptr;
+    else if constexpr (std::is_same_v<Array, array::parameter>)
+      return from_element(s.parameter, t.first);
+    else if constexpr (std::is_same_v<Array, array::exchanged>)
+      return from_element(view.exchanged, s.first + t.first - view.exchanged_first);
+    else if constexpr (std::is_same_v<Array, array::gradient>)
+      return view.gradient_is_exchanged ? where<array::exchanged>(view, s, t) : from_element(s.gradient, t.first);
+    else
+      return from_element(value_of<Array, float*>(view), s.state + t.first);
   }
 };
 

@@ -2,9 +2,9 @@
 //
 // Like a pass (detail/pass/pass.hpp), with these in addition:
 //
-//     static constexpr unsigned signal_reads;       // streams the signal is formed from
-//     template <class Real, class Sums>
-//     Real signal(const element<Real>& e, const auto& constants, Sums& results) const;  // results.check_finite(…)
+//     using signal_reads = arrays<…>;               // those the signal is formed from
+//     template <class Element, class Sums>
+//     Real signal(const Element& e, const auto& constants, Sums& results) const;  // results.check_finite(…)
 //
 // operator() finds the mean of the ranks' signals, as the exchange has it, in e.exchanged. The signal is formed twice, to
 // be sent and, once everything has arrived, to find this rank's error: nothing is written in between, so a step that fails
@@ -72,10 +72,10 @@ struct row_mask {
 /// A pass whose exchange is the identity: on one rank alone.
 template <class Pass>
 struct pass_with_own_signal : Pass {
-  static constexpr unsigned reads = Pass::reads | Pass::signal_reads;
+  using reads = union_of_t<typename Pass::reads, typename Pass::signal_reads>;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& constants, Sums& results) const {
     e.exchanged = Pass::signal(e, constants, results);
     Pass::operator()(e, constants, results);
   }
@@ -84,13 +84,14 @@ struct pass_with_own_signal : Pass {
 /// Sees whether the signal is finite.
 template <class Pass>
 struct check_signal : Pass {
-  static constexpr unsigned reads = Pass::signal_reads;
-  static constexpr unsigned writes = 0;
+  using reads = typename Pass::signal_reads;
+  using writes = arrays<>;
+  using works_on = typename arrays_of<Pass>::type;
   static constexpr int sums = 0;
   static constexpr int maxima = 0;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& constants, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& constants, Sums& results) const {
     Pass::signal(e, constants, results);
   }
 };

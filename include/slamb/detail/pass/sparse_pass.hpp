@@ -2,16 +2,15 @@
 //
 // Like a pass (detail/pass/pass.hpp), with these in addition:
 //
-//     static constexpr unsigned packs;      // streams whose selected values go to the payload planes, in this order:
-//                                           // momentum, variance, parameter
+//     using packs = arrays<…>;              // whose selected values go to the planes of the payload, in this order
 //     static constexpr bool receives;       // e.exchanged of selected elements is read from the first payload plane
 //     static constexpr bool receives_lost;  // may be left out; e.lost of them from the second, 0 without one
 //     static constexpr bool needs_freshness;
-//     template <class Real, class Mask, class Sums>
-//     void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const auto& constants, Sums& results) const;
+//     template <class Element, class Lanes, class Sums>
+//     void operator()(Element& e, const Lanes& at, const auto& constants, Sums& results) const;
 //
 // A pass that packs takes its sums over the elements that are not selected: the others are summed once they have been
-// exchanged, by a pass over the payload planes.
+// exchanged, by a pass over the payload planes, which reads the arrays of its `reads` from them, in that order.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +32,7 @@ struct selected_lanes {
 /// Where the payload is. Trivially copyable; pointers are in the backend's memory space.
 struct payload_view {
   const std::uint64_t* tile_first = nullptr;  ///< [tiles + 1] the first payload element of each tile
-  float* momentum = nullptr;                  ///< [payload] the plane that is exchanged
-  float* variance = nullptr;                  ///< [payload]
-  float* parameter = nullptr;                 ///< [payload]
+  float* plane[3] = {};                       ///< [payload] each; the first is exchanged
   freshness_table freshness{};                ///< β3^age
   void* age = nullptr;                        ///< [state elements] stored_age_t, for selections that know no ages
   std::uint64_t room =

@@ -54,17 +54,19 @@ struct adam_update {
   SLAMB_HOST_DEVICE tensor_constants<factors_type> constants(std::uint32_t segment) const { return tensors[segment]; }
 
   // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
-  template <class Real>
-  SLAMB_ELEMENT static candidate<Real> candidate_of(const element<Real>& e,
-                                                    const tensor_constants<factors_type>& tensor) {
+  template <class Element>
+  SLAMB_ELEMENT static candidate<typename Element::real> candidate_of(const Element& e,
+                                                                      const tensor_constants<factors_type>& tensor) {
+    using Real = typename Element::real;
     const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
     return {e.parameter, direction, direction + Real(tensor.weight_decay) * e.parameter};
   }
 
   // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
-  template <class Real>
-  SLAMB_ELEMENT void apply(element<Real>& e, const tensor_constants<factors_type>& tensor,
-                           const Real& freshness) const {
+  template <class Element>
+  SLAMB_ELEMENT void apply(Element& e, const tensor_constants<factors_type>& tensor,
+                           const typename Element::real& freshness) const {
+    using Real = typename Element::real;
     const Real scaled = trust_ratio.scale(tensor.factors, freshness) * candidate_of(e, tensor).update;
     e.parameter = e.parameter - Real(tensor.rate) * scaled;
   }
@@ -89,12 +91,12 @@ struct find_factors {
 
 /// This rank's gradient → exchange buffer, seeing whether it is finite.
 struct gather_gradient : pass_without_constants {
-  static constexpr unsigned reads = stream::gradient;
-  static constexpr unsigned writes = stream::exchanged;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<array::exchanged>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
     results.check_finite(e.gradient);
     e.exchanged = e.gradient;
   }
@@ -102,24 +104,24 @@ struct gather_gradient : pass_without_constants {
 
 /// Sees whether the gradient is finite.
 struct check_gradient : pass_without_constants {
-  static constexpr unsigned reads = stream::gradient;
-  static constexpr unsigned writes = 0;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
     results.check_finite(e.gradient);
   }
 };
 
 /// The same, and ‖g‖².
 struct sum_gradient : pass_without_constants {
-  static constexpr unsigned reads = stream::gradient;
-  static constexpr unsigned writes = 0;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<>;
   static constexpr int sums = 1;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& results) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
     results.check_finite(e.gradient);
     results.add_square(0, e.gradient);
   }
@@ -128,12 +130,12 @@ struct sum_gradient : pass_without_constants {
 /// m, v ← …, and the sums that the trust ratio asks for.
 template <class TrustRatio>
 struct update_and_sum : adam_update<TrustRatio> {
-  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
-  static constexpr unsigned writes = stream::momentum | stream::variance;
+  using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
+  using writes = arrays<array::momentum, array::variance>;
   static constexpr int sums = TrustRatio::sums_per_segment;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
@@ -143,12 +145,13 @@ struct update_and_sum : adam_update<TrustRatio> {
 /// p ← p − γ φ u.
 template <class TrustRatio>
 struct apply_update : adam_update<TrustRatio> {
-  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
-  static constexpr unsigned writes = stream::parameter;
+  using reads = arrays<array::momentum, array::variance, array::parameter>;
+  using writes = arrays<array::parameter>;
   static constexpr int sums = 0;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     this->apply(e, tensor, Real(1.0F));
   }
 };
@@ -156,12 +159,13 @@ struct apply_update : adam_update<TrustRatio> {
 /// Both at once, where the rate needs no norms.
 template <class TrustRatio>
 struct update_and_apply : adam_update<TrustRatio> {
-  static constexpr unsigned reads = update_and_sum<TrustRatio>::reads;
-  static constexpr unsigned writes = update_and_sum<TrustRatio>::writes | stream::parameter;
+  using reads = typename update_and_sum<TrustRatio>::reads;
+  using writes = union_of_t<typename update_and_sum<TrustRatio>::writes, arrays<array::parameter>>;
   static constexpr int sums = 0;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     this->apply(e, tensor, Real(1.0F));

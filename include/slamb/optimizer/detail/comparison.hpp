@@ -239,9 +239,8 @@ class comparison {
     if (base.read(&base.record()->parted) != 0) throw_difference(base, call, are_equal);
   }
 
-  template <class Base, class Fingerprint>
-  void note_sum(const Base& base, const Fingerprint& fingerprint, const model_view& model,
-                bool only_in_node = false) const {
+  template <class Base, class Fingerprint, class View>
+  void note_sum(const Base& base, const Fingerprint& fingerprint, const View& model, bool only_in_node = false) const {
     base.executor.run(fingerprint, model, base.all_tiles(), base.sums());
     base.executor.add_up(sums_of(base), base.sums());
     base.executor.invoke(note_parameters{base.record(), base.sums(), only_in_node});

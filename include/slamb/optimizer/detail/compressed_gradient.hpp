@@ -18,23 +18,24 @@
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
 
 namespace slamb::detail {
 
 /// The gradient as a signal, and what the exchange made of it into the exchange buffer.
 struct decode_gradient : pass_without_constants {
-  static constexpr unsigned signal_reads = stream::gradient;
-  static constexpr unsigned reads = 0;
-  static constexpr unsigned writes = stream::exchanged;
+  using signal_reads = arrays<array::gradient>;
+  using reads = arrays<>;
+  using writes = arrays<array::exchanged>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& results) const {
     results.check_finite(e.gradient);
     return e.gradient;
   }
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& /*e*/, no_constants /*constants*/, Sums& /*sums*/) const {}
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& /*e*/, no_constants /*constants*/, Sums& /*sums*/) const {}
 };
 
 /// In few bits: the compressed exchange in two phases.
@@ -89,35 +90,48 @@ class gradient_exchange<Compressor, ErrorFeedback, Base> {
   region<std::byte> messages_;
 };
 
+namespace array {
+
+/// What earlier exchanges of selected elements have left out.
+struct residual : state_array {
+  static constexpr const char* name = "worker error";
+  template <class T>
+  struct field {
+    T residual;
+  };
+};
+
+}  // namespace array
+
 /// Selected elements of gradient and error → payload.
 struct form_selected_gradient : pass_without_constants {
-  static constexpr unsigned signal_reads = stream::gradient | stream::residual;
-  static constexpr unsigned reads = signal_reads;
-  static constexpr unsigned writes = 0;
-  static constexpr unsigned packs = stream::momentum;
+  using signal_reads = arrays<array::gradient, array::residual>;
+  using reads = signal_reads;
+  using writes = arrays<>;
+  using packs = arrays<array::exchanged>;
   static constexpr bool receives = false;
   static constexpr bool needs_freshness = false;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, no_constants /*constants*/, Sums& results) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& results) const {
+    using Real = typename Element::real;
     results.check_finite(e.gradient);
     const Real x = e.gradient + e.residual;
     results.check_finite(x);
     return x;
   }
-  template <class Real, class Mask, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, no_constants constants,
-                                Sums& results) const {
-    e.momentum = signal(e, constants, results);
+  template <class Element, class Lanes, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Lanes& /*at*/, no_constants constants, Sums& results) const {
+    e.exchanged = signal(e, constants, results);
   }
 };
 
 /// Payload → exchange buffer, with 0 for what was not selected, which becomes the error.
 struct receive_selected_gradient : pass_without_constants {
-  static constexpr unsigned reads = stream::gradient | stream::residual;
-  static constexpr unsigned writes = stream::exchanged | stream::residual;
-  static constexpr unsigned packs = 0;
+  using reads = arrays<array::gradient, array::residual>;
+  using writes = arrays<array::exchanged, array::residual>;
+  using packs = arrays<>;
   static constexpr bool receives = true;
   static constexpr bool receives_lost = true;
   static constexpr bool needs_freshness = false;
@@ -126,9 +140,9 @@ struct receive_selected_gradient : pass_without_constants {
   float scale;  ///< to the mean
 
   // docs/algorithms/compressors.md (14), (18)
-  template <class Real, class Mask, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, no_constants /*constants*/,
-                                Sums& /*sums*/) const {
+  template <class Element, class Lanes, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Lanes& at, no_constants /*constants*/, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     e.residual = select(at.selected, e.lost, e.gradient + e.residual);
     e.exchanged = select(at.selected, e.exchanged * Real(scale), Real(0.0F));
   }
@@ -154,7 +168,7 @@ requires(!requires { requires Compressor::selects_all; } &&
   void plan(Base& base) {
     if (base.ranks.size() == 1) return;
     largest_ = largest_payload_of(sparsifier_of(compressor_), std::as_const(base.tensors).segments());
-    residual_ = base.memory.template plan<float>("worker error", base.tensors.state_elements());
+    residual_.plan(base);
     buffer_ = base.memory.template plan<float>("exchange", base.tensors.elements());
     tile_first_ = base.memory.template plan<std::uint64_t>("payload", base.tensors.tiles().size() + 1);
     planes_ = plan_summable(base.memory, "payload", (is_encoded ? 2 : 1) * largest_);
@@ -167,20 +181,18 @@ requires(!requires { requires Compressor::selects_all; } &&
   static bool send_early(const tensor_batch& /*bucket*/, Base& /*base*/) noexcept { return false; }
   model_view exchange(Base& base) {
     if (base.ranks.size() == 1) return exchange_whole_gradient(base, {}, settings_.skip_non_finite, settings_.max_norm);
-    model_view g = base.view();
+    auto g = residual_.over(base.view(), base.memory);
     g.exchanged = base.memory.view(buffer_).data();
-    g.residual = base.memory.view(residual_).data();
     base.executor.invoke(selector_.finds(sparsifier_of(compressor_), base));
     const auto selection = selector_.select(sparsifier_of(compressor_), base, g, form_selected_gradient{});
     float* const planes = payload_in(base.memory.view(planes_)).data();
     const std::span<float> sent =
         place_payload<sparsifier_type>(base, selection, base.memory.view(tile_first_), std::span(planes, largest_));
     const payload_view payload{.tile_first = base.memory.view(tile_first_).data(),
-                               .momentum = planes,
-                               .variance = is_encoded ? planes + largest_ : nullptr,
+                               .plane = {planes, is_encoded ? planes + largest_ : nullptr},
                                .room = largest_};
     base.executor.run(form_selected_gradient{}, g, payload, selection, base.all_tiles(), nullptr, base.not_finite());
-    payload_.exchange(sent, payload.variance, base);
+    payload_.exchange(sent, payload.plane[1], base);
     if (base.is_known_to_be_refused()) return g;
     base.executor.run(receive_selected_gradient{{}, payload_.scale(base)}, g, payload, selection, base.all_tiles());
     g.gradient_is_exchanged = true;
@@ -190,11 +202,10 @@ requires(!requires { requires Compressor::selects_all; } &&
 
   Compressor& compressor() noexcept { return compressor_; }
   void report(const Base& base, bool with_norms, statistics& all) const {
-    if (with_norms && base.ranks.size() > 1)
-      all.worker_error = norms_by_group(base, std::span<const float>(base.memory.view(residual_)));
+    if (with_norms && base.ranks.size() > 1) all.worker_error = norms_by_group(base, residual_.of(0, base.memory));
   }
   void visit_state(const Base& base, const state_visitor& part) const {
-    part("worker error", std::as_writable_bytes(base.memory.view(residual_)), state_part::errors);
+    residual_.visit(part, base.memory, state_part::errors);
   }
 
  private:
@@ -203,7 +214,7 @@ requires(!requires { requires Compressor::selects_all; } &&
   selector<sparsifier_type, Base> selector_;
   payload_exchange<Compressor, Base> payload_;
   std::uint64_t largest_ = 0;
-  region<float> residual_;
+  state_arrays<array::residual> residual_;
   region<float> buffer_;
   region<std::uint64_t> tile_first_;
   region<float> planes_;

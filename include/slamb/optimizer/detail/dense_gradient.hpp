@@ -94,8 +94,9 @@ model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool ski
 /// m, v, p ← …, by a gradient that is the same on all ranks: docs/algorithms/lamb.md (3) … (7).
 ///
 /// @param finish  makes the factors of a tensor from its sums, if there are any: `find_factors`, or what does so and more
-template <trust_ratio TrustRatio, class Base, class Finish>
-void take_adam_step(Base& base, const model_view& view, const adam_update<TrustRatio>& update,
+/// @param view    the state, and where the gradient is read
+template <trust_ratio TrustRatio, class Base, class View, class Finish>
+void take_adam_step(Base& base, const View& view, const adam_update<TrustRatio>& update,
                     std::span<const tensor_batch> batches, const Finish& finish) {
   for (const tensor_batch& tensors : batches) {
     if constexpr (TrustRatio::sums_per_segment == 0) {

@@ -27,12 +27,10 @@ model_view unrefused_view(const Base& base) noexcept {
   return model;
 }
 
-/// The same with the parameters that ranks have in common.
+/// The same with what is compared in the place of parameters.
 template <class Base>
-model_view view_of_common(const Base& base, float* common) noexcept {
-  model_view model = unrefused_view(base);
-  model.common = common;
-  return model;
+auto view_of_common(const Base& base, float* common) noexcept {
+  return state_view<model_view, arrays<array::compared>>{unrefused_view(base), {{common}}};
 }
 
 /// What this rank has, as it was when ranks were seen to differ; described in an order in which each comparison makes sense after
@@ -135,8 +133,8 @@ class difference_of_ranks {
     return hashes(fingerprint_of_parameters{}, unrefused_view(base_));
   }
   // [tensors]
-  template <class Fingerprint>
-  std::vector<std::uint64_t> hashes(const Fingerprint& fingerprint, const model_view& model) const {
+  template <class Fingerprint, class View>
+  std::vector<std::uint64_t> hashes(const Fingerprint& fingerprint, const View& model) const {
     base_.executor.run(fingerprint, model, base_.all_tiles(), base_.sums());
     std::vector<std::uint64_t> of_tensor;
     base_.executor.template visit_segments<Fingerprint::sums>(

@@ -16,14 +16,15 @@ namespace slamb::detail {
 
 /// This rank's gradient, scaled → the node's.
 struct gather_share_of_gradient : pass_without_constants {
-  static constexpr unsigned reads = stream::gradient;
-  static constexpr unsigned writes = stream::exchanged;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<array::exchanged>;
   static constexpr int sums = 0;
 
   float scale = 1.0F;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     e.exchanged = e.gradient * Real(scale);
   }
 };

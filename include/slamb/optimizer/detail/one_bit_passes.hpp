@@ -11,6 +11,19 @@
 
 namespace slamb::detail {
 
+namespace array {
+
+/// v_f: the variance as it would have become: docs/algorithms/one_bit_lamb.md (14).
+struct fresh_variance : state_array {
+  static constexpr const char* name = "fresh variance";
+  template <class T>
+  struct field {
+    T fresh_variance;
+  };
+};
+
+}  // namespace array
+
 /// A trust ratio that learns in the warm-up, and goes on by what the variance would have become.
 template <class T>
 concept frozen_ratio = trust_ratio<T> && requires {
@@ -76,7 +89,7 @@ struct signal_constants : tensor_constants<Factors> {
 template <class TrustRatio>
 struct exchanged_momentum : adam_update<TrustRatio> {
   using factors_type = typename adam_update<TrustRatio>::factors_type;
-  static constexpr unsigned signal_reads = stream::gradient | stream::momentum;
+  using signal_reads = arrays<array::gradient, array::momentum>;
 
   const float* signal_scales;  ///< [tensors][2]: z and 1/z; null: 1
 
@@ -87,16 +100,18 @@ struct exchanged_momentum : adam_update<TrustRatio> {
   }
 
   // x = z (β1 m + (1 − β1) g): docs/algorithms/one_bit_adam.md (6), one_bit_lamb.md (11)
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& tensor, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, const Constants& tensor, Sums& results) const {
+    using Real = typename Element::real;
     results.check_finite(e.gradient);
     return Real(tensor.signal_scale) *
            moved_towards(e.momentum, e.gradient * Real(tensor.scalars.gradient_scale), tensor.scalars.one_minus_beta1);
   }
 
   // m ← onebit(x)/z: docs/algorithms/one_bit_adam.md (7), one_bit_lamb.md (12)
-  template <class Real, class Constants>
-  SLAMB_ELEMENT static Real received(const element<Real>& e, const Constants& tensor) {
+  template <class Element, class Constants>
+  SLAMB_ELEMENT static auto received(const Element& e, const Constants& tensor) {
+    using Real = typename Element::real;
     return e.exchanged * Real(tensor.inverse_signal_scale);
   }
 };
@@ -104,12 +119,13 @@ struct exchanged_momentum : adam_update<TrustRatio> {
 /// m ← received; p ← p − γ φ u, where the rate needs no norms.
 template <class TrustRatio>
 struct receive_and_apply : exchanged_momentum<TrustRatio> {
-  static constexpr unsigned reads = stream::variance | stream::parameter;
-  static constexpr unsigned writes = stream::momentum | stream::parameter;
+  using reads = arrays<array::variance, array::parameter>;
+  using writes = arrays<array::momentum, array::parameter>;
   static constexpr int sums = 0;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     e.momentum = this->received(e, tensor);
     this->apply(e, tensor, Real(1.0F));
   }
@@ -118,12 +134,12 @@ struct receive_and_apply : exchanged_momentum<TrustRatio> {
 /// m ← received, and the sums that the trust ratio asks for.
 template <class TrustRatio>
 struct receive_and_sum : exchanged_momentum<TrustRatio> {
-  static constexpr unsigned reads = stream::variance | stream::parameter;
-  static constexpr unsigned writes = stream::momentum;
+  using reads = arrays<array::variance, array::parameter>;
+  using writes = arrays<array::momentum>;
   static constexpr int sums = TrustRatio::sums_per_segment;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
     e.momentum = this->received(e, tensor);
     this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
   }
@@ -132,15 +148,16 @@ struct receive_and_sum : exchanged_momentum<TrustRatio> {
 /// The same with a variance that goes on: v_f of the gradient that the momenta tell, and how far v is from it.
 template <class TrustRatio>
 struct receive_and_refresh : exchanged_momentum<TrustRatio> {
-  static constexpr unsigned reads = stream::momentum | stream::variance | stream::fresh_variance | stream::parameter;
-  static constexpr unsigned writes = stream::momentum | stream::fresh_variance;
+  using reads = arrays<array::momentum, array::variance, array::fresh_variance, array::parameter>;
+  using writes = arrays<array::momentum, array::fresh_variance>;
   static constexpr int sums = TrustRatio::frozen_sums;
   static constexpr int maxima = TrustRatio::frozen_maxima;
 
   float inverse_one_minus_beta1;  ///< 1/(1 − β1)
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
+    using Real = typename Element::real;
     const Real before = e.momentum;
     e.momentum = this->received(e, tensor);
     // ĝ = (m − β1 m′)/(1 − β1);  v_f ← β2 v_f + (1 − β2) ĝ²: docs/algorithms/one_bit_lamb.md (13), (14)
@@ -155,12 +172,12 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
 
 /// v_f ← v.
 struct start_fresh_variance : pass_without_constants {
-  static constexpr unsigned reads = stream::variance;
-  static constexpr unsigned writes = stream::fresh_variance;
+  using reads = arrays<array::variance>;
+  using writes = arrays<array::fresh_variance>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.fresh_variance = e.variance;
   }
 };

@@ -42,14 +42,14 @@ namespace slamb::detail {
 
 /// Refuses a model whose state the backend's memory cannot hold, before tables of its size are made on the host: they alone
 /// could fill the machine. Models that are not so large learn it when all that they need is allocated.
+/// @param names  of the state arrays
 /// @throws out_of_memory
 template <class Backend>
-void require_room_for_state(const layout& tensors, const Backend& backend) {
+void require_room_for_state(const layout& tensors, const Backend& backend, std::span<const char* const> names) {
   constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
   if (tensors.state_elements() <= of_small_tables) return;
   arena state;
-  static_cast<void>(state.plan<float>("momentum", tensors.state_elements()));
-  static_cast<void>(state.plan<float>("variance", tensors.state_elements()));
+  for (const char* const name : names) static_cast<void>(state.plan<float>(name, tensors.state_elements()));
   state.allocate(allocator_of(backend));
 }
 
@@ -70,9 +70,9 @@ class foundation {
 
   /// @param compare_every  steps; 0: steps compare neither parameters nor what is selected
   foundation(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
-             any_communicator<stream_type> communicator, Backend backend)
+             any_communicator<stream_type> communicator, Backend backend, std::span<const char* const> state)
       : tensors((backend.validate(), parameters), weight_decay,
-                [&backend](const layout& all) { require_room_for_state(all, backend); }),
+                [&](const layout& all) { require_room_for_state(all, backend, state); }),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
         rates(tensors),
@@ -83,8 +83,6 @@ class foundation {
     scalars_ = memory.plan<adam_scalars>("scalars", 1);
     record_ = memory.plan<step_record>("scalars", 1);
     compared.plan(*this);
-    momentum_ = memory.plan<float>("momentum", tensors.state_elements());
-    variance_ = memory.plan<float>("variance", tensors.state_elements());
   }
 
   foundation(foundation&&) noexcept = default;
@@ -298,8 +296,6 @@ class foundation {
     return {.segments = memory.view(segments_).data(),
             .tiles = memory.view(tiles_).data(),
             .first_tile = memory.view(first_tile_).data(),
-            .momentum = memory.view(momentum_).data(),
-            .variance = memory.view(variance_).data(),
             .refused = &record()->refused};
   }
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
@@ -317,8 +313,6 @@ class foundation {
     visit_count(part, "skipped steps", record()->skipped, state_part::common);
     visit_count(part, "local skips", record()->left_out, state_part::common);
     part("lineage", bytes_of(record()->lineage), state_part::common);
-    part("momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
-    part("variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);
   }
 
   /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
@@ -340,7 +334,7 @@ class foundation {
     phases_.enter(name, count_.next([this] { return steps(); }), ranks.counts());
   }
 
-  statistics report(bool with_norms) const {
+  statistics report() const {
     parts.require_closed("statistics()");
     const step_record now = read(record());
     statistics all{.step = now.taken,
@@ -351,8 +345,6 @@ class foundation {
                    .traffic = ranks.counts(),
                    .comparisons = ranks.comparisons()};
     phases_.report(all);
-    if (!with_norms) return all;
-    all.norm = norms_of(*this);
     return all;
   }
 
@@ -373,8 +365,6 @@ class foundation {
   region<std::size_t> first_tile_;
   region<adam_scalars> scalars_;
   region<step_record> record_;
-  region<float> momentum_;
-  region<float> variance_;
   region<double> sums_;
   phase_log phases_;
   step_count count_;

@@ -116,12 +116,12 @@ void allocate_on_all_ranks(Base& base, const allocator& from, const char* call, 
 
 /// Exchange buffer → parameters, to the bit.
 struct restore_parameters : pass_without_constants {
-  static constexpr unsigned reads = stream::exchanged;
-  static constexpr unsigned writes = stream::parameter;
+  using reads = arrays<array::exchanged>;
+  using writes = arrays<array::parameter>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.parameter = e.exchanged;
   }
 };

@@ -23,10 +23,10 @@ inline std::vector<float> freshness_by_age(double beta3) {
 /// What a compressor that chooses by value looks at: m with this rank's gradient in it.
 template <class TrustRatio>
 struct momentum_to_choose_from : adam_update<TrustRatio> {
-  static constexpr unsigned signal_reads = stream::gradient | stream::momentum;
+  using signal_reads = arrays<array::gradient, array::momentum>;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT auto signal(Element e, const Constants& tensor, Sums& results) const {
     results.check_finite(e.gradient);
     update_momentum(e, tensor.scalars);
     return e.momentum;
@@ -37,17 +37,16 @@ struct momentum_to_choose_from : adam_update<TrustRatio> {
 template <class TrustRatio>
 struct form_payload : adam_update<TrustRatio> {
   static constexpr bool sums_norms = TrustRatio::sums_per_segment > 0;
-  static constexpr unsigned reads =
-      stream::gradient | stream::momentum | (sums_norms ? stream::variance | stream::parameter : 0U);
-  static constexpr unsigned writes = 0;
-  static constexpr unsigned packs = stream::momentum | (sums_norms ? stream::variance | stream::parameter : 0U);
+  using reads = union_of_t<arrays<array::gradient, array::momentum>,
+                           arrays_if<sums_norms, arrays<array::variance, array::parameter>>>;
+  using writes = arrays<>;
+  using packs = union_of_t<arrays<array::momentum>, arrays_if<sums_norms, arrays<array::variance, array::parameter>>>;
   static constexpr bool receives = false;
   static constexpr bool needs_freshness = false;
   static constexpr int sums = TrustRatio::sums_per_segment;
 
-  template <class Real, class Mask, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& /*at*/, const Constants& tensor,
-                                Sums& results) const {
+  template <class Element, class Lanes, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Lanes& /*at*/, const Constants& tensor, Sums& results) const {
     results.check_finite(e.gradient);
     update_momentum(e, tensor.scalars);
     if constexpr (sums_norms) {
@@ -60,14 +59,15 @@ struct form_payload : adam_update<TrustRatio> {
 /// B: the sums of what was received, over the payload planes.
 template <class TrustRatio>
 struct sum_received : adam_update<TrustRatio> {
-  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
-  static constexpr unsigned writes = 0;
+  using reads = arrays<array::momentum, array::variance, array::parameter>;
+  using writes = arrays<>;
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   float per_rank;  ///< 1/N
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
+    using Real = typename Element::real;
     e.momentum = e.momentum * Real(per_rank);
     this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
   }
@@ -76,18 +76,18 @@ struct sum_received : adam_update<TrustRatio> {
 /// C: m ← the mean over ranks where it was exchanged, else this rank's own; v ← …; p ← p − γ scale u.
 template <class TrustRatio>
 struct apply_received : adam_update<TrustRatio> {
-  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
-  static constexpr unsigned writes = stream::momentum | stream::variance | stream::parameter;
-  static constexpr unsigned packs = 0;
+  using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
+  using writes = arrays<array::momentum, array::variance, array::parameter>;
+  using packs = arrays<>;
   static constexpr bool receives = true;
   static constexpr bool needs_freshness = true;
   static constexpr int sums = 0;
 
   float per_rank;  ///< 1/N
 
-  template <class Real, class Mask, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const selected_lanes<Real, Mask>& at, const Constants& tensor,
-                                Sums& /*sums*/) const {
+  template <class Element, class Lanes, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Lanes& at, const Constants& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);

@@ -33,9 +33,11 @@ class stepping : public recipe {
   using backend_type = Backend;
   using ranks_type = any_communicator<typename Backend::stream_type>;
 
+  /// @param state  the names of the recipe's state arrays
   template <class Options>
-  stepping(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend)
-      : base_(parameters, options.weight_decay, options.compare_every, std::move(ranks), std::move(backend)),
+  stepping(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend,
+           std::span<const char* const> state)
+      : base_(parameters, options.weight_decay, options.compare_every, std::move(ranks), std::move(backend), state),
         bucket_bytes_(options.bucket_bytes) {}
 
   call_scope enter() const noexcept final {

@@ -10,22 +10,45 @@
 
 namespace slamb::detail {
 
+namespace array {
+
+/// b: updates since the last exchange: docs/algorithms/zero_one_adam.md (10).
+struct accumulated : state_array {
+  static constexpr const char* name = "accumulated update";
+  template <class T>
+  struct field {
+    T accumulated;
+  };
+};
+
+/// a: the parameters that all ranks had after the last exchange.
+struct common : state_array {
+  static constexpr const char* name = "common parameters";
+  template <class T>
+  struct field {
+    T common;
+  };
+};
+
+}  // namespace array
+
 /// Phase A without a refresh: the signal is the gradient, and what the exchange makes of it stands for it.
 struct receive_gradient : adam_update<unit_trust_ratio> {
-  static constexpr unsigned signal_reads = stream::gradient;
-  static constexpr unsigned reads = stream::momentum | stream::variance | stream::parameter;
-  static constexpr unsigned writes = stream::momentum | stream::parameter;
+  using signal_reads = arrays<array::gradient>;
+  using reads = arrays<array::momentum, array::variance, array::parameter>;
+  using writes = arrays<array::momentum, array::parameter>;
   static constexpr int sums = 0;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(const element<Real>& e, const Constants& /*tensor*/, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, const Constants& /*tensor*/, Sums& results) const {
     results.check_finite(e.gradient);
     return e.gradient;
   }
 
   // docs/algorithms/zero_one_adam.md (4) … (6)
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     e.gradient = e.exchanged;
     update_momentum(e, tensor.scalars);
     this->apply(e, tensor, Real(1.0F));
@@ -40,14 +63,14 @@ struct local_constants : tensor_constants<Factors> {
 
 /// Phase B: a step of this rank's own, from the common point by what has been accumulated.
 struct local_update : adam_update<unit_trust_ratio> {
-  static constexpr unsigned reads =
-      stream::gradient | stream::momentum | stream::variance | stream::accumulated | stream::common;
-  static constexpr unsigned writes = stream::momentum | stream::accumulated | stream::parameter;
+  using reads = arrays<array::gradient, array::momentum, array::variance, array::accumulated, array::common>;
+  using writes = arrays<array::momentum, array::accumulated, array::parameter>;
   static constexpr int sums = 0;
 
   // m_i, b_i, p_i: docs/algorithms/zero_one_adam.md (9) … (11)
-  template <class Real, class Constants>
-  SLAMB_ELEMENT void move(element<Real>& e, const Constants& tensor) const {
+  template <class Element, class Constants>
+  SLAMB_ELEMENT void move(Element& e, const Constants& tensor) const {
+    using Real = typename Element::real;
     const Real before = e.common + e.accumulated;
     update_momentum(e, tensor.scalars);
     const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
@@ -55,8 +78,8 @@ struct local_update : adam_update<unit_trust_ratio> {
     e.parameter = e.common + e.accumulated;
   }
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
     move(e, tensor);
   }
 };
@@ -64,8 +87,8 @@ struct local_update : adam_update<unit_trust_ratio> {
 /// Phase B with an exchange: the signal is what the rank has moved since the last, in units of the momentum.
 struct exchange_update : local_update {
   using factors_type = local_update::factors_type;
-  static constexpr unsigned signal_reads = local_update::reads;
-  static constexpr unsigned writes = stream::momentum | stream::accumulated | stream::common | stream::parameter;
+  using signal_reads = local_update::reads;
+  using writes = arrays<array::momentum, array::accumulated, array::common, array::parameter>;
 
   const float* inverse_rate_sums = nullptr;  ///< [tensors] 1/Γ
 
@@ -74,22 +97,24 @@ struct exchange_update : local_update {
   }
 
   // D = √v + ε
-  template <class Real, class Constants>
-  SLAMB_ELEMENT static Real deviation(const element<Real>& e, const Constants& tensor) {
+  template <class Element, class Constants>
+  SLAMB_ELEMENT static auto deviation(const Element& e, const Constants& tensor) {
+    using Real = typename Element::real;
     return square_root(e.variance) + Real(tensor.scalars.epsilon);
   }
 
   // b D: docs/algorithms/zero_one_adam.md (13)
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT Real signal(element<Real> e, const Constants& tensor, Sums& results) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT auto signal(Element e, const Constants& tensor, Sums& results) const {
     results.check_finite(e.gradient);
     this->move(e, tensor);
     return e.accumulated * deviation(e, tensor);
   }
 
   // docs/algorithms/zero_one_adam.md (14) … (16)
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     this->move(e, tensor);
     if (tensor.inverse_rate_sum != 0.0F) e.momentum = -(e.exchanged * Real(tensor.inverse_rate_sum));
     e.common = e.common + e.exchanged / deviation(e, tensor);
@@ -100,12 +125,13 @@ struct exchange_update : local_update {
 
 /// Phase B on one rank: Adam with a frozen variance.
 struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
-  static constexpr unsigned reads = stream::gradient | stream::momentum | stream::variance | stream::parameter;
-  static constexpr unsigned writes = stream::momentum | stream::parameter;
+  using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
+  using writes = arrays<array::momentum, array::parameter>;
   static constexpr int sums = 0;
 
-  template <class Real, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, const Constants& tensor, Sums& /*sums*/) const {
+  template <class Element, class Constants, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     update_momentum(e, tensor.scalars);
     this->apply(e, tensor, Real(1.0F));
   }
@@ -113,12 +139,13 @@ struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
 
 /// The common point is where all ranks are.
 struct start_common : pass_without_constants {
-  static constexpr unsigned reads = stream::parameter;
-  static constexpr unsigned writes = stream::common | stream::accumulated;
+  using reads = arrays<array::parameter>;
+  using writes = arrays<array::common, array::accumulated>;
   static constexpr int sums = 0;
 
-  template <class Real, class Sums>
-  SLAMB_ELEMENT void operator()(element<Real>& e, no_constants /*constants*/, Sums& /*sums*/) const {
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    using Real = typename Element::real;
     e.common = e.parameter;
     e.accumulated = Real(0.0F);
   }

@@ -44,13 +44,13 @@ constexpr double coded_step_bytes(int ranks) noexcept {
   constexpr double times = shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
   // What was lost is found from the signal, formed once more, and this rank's own codes.
   constexpr bool finds_lost = ErrorFeedback::worker_state || requires { Pass::uses_lost; };
-  constexpr unsigned reads = Pass::reads | (finds_lost ? Pass::signal_reads : 0U);
+  using reads = union_of_t<typename Pass::reads, arrays_if<finds_lost, typename Pass::signal_reads>>;
   const double per_rank = 1.0 / ranks;
 
-  const double encode = times * (value * std::popcount(Pass::signal_reads) + worker_error) + code;
+  const double encode = times * (value * Pass::signal_reads::stored + worker_error) + code;
   const double average = times * (code + per_rank * (server_error + value)) + per_rank * code;
   const double keep = ErrorFeedback::server_state ? per_rank * (value + code + server_error) : 0.0;
-  const double receive = value * (std::popcount(reads) + std::popcount(Pass::writes)) + 2.0 * worker_error +
+  const double receive = value * (reads::stored + Pass::writes::stored) + 2.0 * worker_error +
                          (finds_lost ? 2.0 : 1.0) * code;
   return encode + average + keep + receive;
 }
@@ -71,7 +71,7 @@ template <class Pass, class Sparsifier>
 constexpr double choice_bytes([[maybe_unused]] int ranks) noexcept {
   constexpr double bit = 1.0 / 8.0;
   if constexpr (chooser<Sparsifier>)
-    return (sizeof(float) * std::popcount(Pass::signal_reads) + 2.0 * bit) / ranks + 3.0 * bit;
+    return (sizeof(float) * Pass::signal_reads::stored + 2.0 * bit) / ranks + 3.0 * bit;
   else
     return 0.0;
 }

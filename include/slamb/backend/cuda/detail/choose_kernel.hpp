@@ -146,7 +146,7 @@ struct choose_kernel {
 
   Pass pass;
   Compressor compressor;
-  model_view view;
+  view_of<Pass> view;
   tile_range tiles;
   std::uint16_t* bits = nullptr;        ///< [state elements/16], zeroed
   std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value is not finite: the choice means nothing then
@@ -162,7 +162,7 @@ struct choose_kernel {
       const segment& s = view.segments[t.segment];
       if (s.dense) continue;
       const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-          pass, pass.constants(t.segment), tile_arrays(view, s, t), {nullptr, 0}, {}};
+          pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, s, t), {nullptr, 0}, {}};
       typename Block::template registers<thread_sums<0>> checks;
       block.each([&](unsigned thread) {
         thread_sums<0> own;

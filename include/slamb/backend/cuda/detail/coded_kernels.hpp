@@ -22,14 +22,14 @@ template <class Pass, class Constants, class Storage>
 struct worker_source {
   const Pass& pass;
   Constants constants;
-  tile_arrays at;
+  tile_arrays_of<Pass> at;
   error_array<Storage> error;
   tile_counted counted;
 
   template <unsigned Width, class Checks>
   SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& checks) const {
-    element<scalar> e[Width];
-    at.template load<Pass::signal_reads>(e, i);
+    element_of<Pass, scalar> e[Width];
+    at.load(typename Pass::signal_reads(), e, i);
     for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
     error.add_to(x, i);
     for (unsigned j = 0; j < Width; ++j) checks.check_finite(error.bound(x[j]));
@@ -77,7 +77,7 @@ struct send_kernel {
 
   Pass pass;
   Quantizer quantizer;
-  model_view view;
+  view_of<Pass> view;
   wire_view wire;
   tile_range tiles;
   double* statistic = nullptr;          ///< [all tiles]; not used unless tiles share scales and Work is not encode
@@ -99,8 +99,11 @@ struct send_kernel {
         continue;
       }
       const segment& s = view.segments[t.segment];
-      const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
-          pass, pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w}};
+      const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
+                                                                             pass.constants(t.segment),
+                                                                             tile_arrays_of<Pass>(view, s, t),
+                                                                             {wire.worker_error, s.state + t.first},
+                                                                             {wire, w}};
       const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
       const encoder encode{quantizer, wire.stream(), w.owner * wire.codes + w.code, t.count};
       encode(block, source, source.counted, to, checks, encoder::has_statistic ? statistic + i : nullptr);
@@ -112,7 +115,7 @@ struct send_kernel {
   template <class Block, class Checks>
   SLAMB_HOST_DEVICE void copy(Block& block, const tile& t, const wire_tile& w, Checks& checks) const {
     const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-        pass, pass.constants(t.segment), tile_arrays(view, view.segments[t.segment], t), {nullptr, 0}, {}};
+        pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, view.segments[t.segment], t), {nullptr, 0}, {}};
     float* const to = wire.whole + w.code;
     block.each([&](unsigned thread) {
       thread_sums<0> own = checks[thread];

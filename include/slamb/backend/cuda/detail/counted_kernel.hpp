@@ -21,8 +21,8 @@ struct mark_counted_kernel {
   wire_view wire;
   tile_range tiles;
   const row_mask* rows = nullptr;    ///< [tensors]; null: no tensor has a mask
-  bool zero_aware = false;           ///< elements whose variance is 0 take no part
-  std::uint16_t* counted = nullptr;  ///< [ranks][codes/16]; null: all elements take part; null: all elements take part
+  const float* variance = nullptr;   ///< [state elements] elements where it is 0 take no part; null: they do
+  std::uint16_t* counted = nullptr;  ///< [ranks][codes/16]; null: all elements take part
   std::uint64_t* counts = nullptr;   ///< [all tiles] how many take part
 
   /// Pieces to launch it for.
@@ -52,11 +52,11 @@ struct mark_counted_kernel {
     const segment& s = view.segments[t.segment];
     const row_mask mask = rows == nullptr ? row_mask{} : rows[t.segment];
     const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
-    const float* const variance = tile_arrays::at(view.variance, s.state + t.first);
+    const float* const of_tile = from_element(variance, s.state + t.first);
     block.each([&](unsigned thread) {
       for (std::uint32_t i = thread; i < t.count; i += threads) {
         bool takes_part = mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0;
-        if (zero_aware) takes_part = takes_part && variance[i] != 0.0F;
+        if (of_tile != nullptr) takes_part = takes_part && of_tile[i] != 0.0F;
         block.template shared<memory>().takes_part[i] = takes_part ? 1 : 0;
       }
     });

@@ -77,7 +77,7 @@ struct receive_kernel {
 
   Pass pass;
   Quantizer quantizer;
-  model_view view;
+  view_of<Pass> view;
   wire_view wire;
   tile_range tiles;
   double* sums = nullptr;  ///< [all tiles][results] each tile's sums, then its largest values
@@ -111,26 +111,27 @@ struct receive_kernel {
                              const Decoded& decoded) const {
     // The signal is formed only where something is made of what it has lost.
     constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_lost);
-    constexpr unsigned reads = forms_signal ? Pass::reads | Pass::signal_reads : Pass::reads;
-    const tile_arrays at(view, view.segments[t.segment], t);
+    using reads = std::conditional_t<forms_signal, union_of_t<typename Pass::reads, typename Pass::signal_reads>,
+                                     typename Pass::reads>;
+    const tile_arrays_of<Pass> at(view, view.segments[t.segment], t);
     const auto constants = pass.constants(t.segment);
     typename Block::template registers<sums_of<Pass>> mine;
     block.each([&](unsigned thread) {
       sums_of<Pass> own;
       for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-        element<scalar> e[Width];
-        at.template load<reads>(e, i);
+        element_of<Pass, scalar> e[Width];
+        at.load(reads(), e, i);
         if constexpr (forms_signal)
           find_lost(e, i, constants, error, decoded);
         else if constexpr (uses_lost)
-          for (element<scalar>& whole : e) whole.lost = 0.0F;
+          for (element_of<Pass, scalar>& whole : e) whole.lost = 0.0F;
         scalar mean[Width];
         decoded.mean(i, mean);
         for (unsigned j = 0; j < Width; ++j) {
           e[j].exchanged = mean[j];
           pass(e[j], constants, own);
         }
-        at.template store<Pass::writes>(e, i);
+        at.store(typename Pass::writes(), e, i);
       });
       mine[thread] = own;
     });
@@ -138,7 +139,7 @@ struct receive_kernel {
   }
 
   template <class ErrorStorage, unsigned Width, class Constants, class Decoded>
-  SLAMB_ELEMENT void find_lost(element<scalar> (&e)[Width], std::uint32_t i, const Constants& constants,
+  SLAMB_ELEMENT void find_lost(element_of<Pass, scalar> (&e)[Width], std::uint32_t i, const Constants& constants,
                                const error_array<ErrorStorage>& error, const Decoded& decoded) const {
     already_checked checks;
     scalar x[Width];
@@ -169,7 +170,7 @@ struct measure_kernel {
 
   Pass pass;
   Quantizer quantizer;
-  model_view view;
+  view_of<Pass> view;
   wire_view wire;
   tile_range tiles;
   double* squares = nullptr;  ///< [all tiles][2]
@@ -198,8 +199,11 @@ struct measure_kernel {
   template <class Block, class Sums>
   SLAMB_HOST_DEVICE void sum(Block& block, const tile& t, const wire_tile& w, Sums& mine) const {
     const segment& s = view.segments[t.segment];
-    const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
-        pass, pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w}};
+    const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
+                                                                           pass.constants(t.segment),
+                                                                           tile_arrays_of<Pass>(view, s, t),
+                                                                           {wire.worker_error, s.state + t.first},
+                                                                           {wire, w}};
     const decoded_tile<Quantizer> decoded(quantizer, wire, w);
     block.each([&](unsigned thread) {
       thread_sums<2> own;

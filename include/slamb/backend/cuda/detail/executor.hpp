@@ -119,17 +119,17 @@ class executor {
     return sum;
   }
 
-  template <class Pass>
-  void run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr,
+  template <class Pass, class View>
+  void run(const Pass& pass, const View& view, tile_range tiles, double* sums = nullptr,
            std::uint32_t* not_finite = nullptr) const {
-    static_assert((Pass::writes & ::slamb::detail::stream::gradient) == 0,
+    static_assert(!Pass::writes::template has<array::gradient>,
                   "slamb: a pass must not write gradients: they are the user's");
-    launch(pass_kernel<Pass>{pass, view, tiles, sums, not_finite});
+    launch(pass_kernel<Pass>{pass, view_of<Pass>(view), tiles, sums, not_finite});
   }
-  template <class Pass, class Selection>
-  void run(const Pass& pass, const model_view& view, const payload_view& payload, const Selection& selection,
+  template <class Pass, class View, class Selection>
+  void run(const Pass& pass, const View& view, const payload_view& payload, const Selection& selection,
            tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
-    launch(selected_kernel<Pass, Selection>{pass, view, payload, selection, tiles, sums, not_finite});
+    launch(selected_kernel<Pass, Selection>{pass, view_of<Pass>(view), payload, selection, tiles, sums, not_finite});
   }
   template <class Pass>
   void run_packed(const Pass& pass, const model_view& view, const payload_view& payload, tile_range tiles,
@@ -182,19 +182,20 @@ class executor {
   }
 
   void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
-                    bool zero_aware, std::uint16_t* bits, std::uint64_t* counts) const {
-    launch(mark_counted_kernel{view, wire, tiles, rows, zero_aware, bits, counts});
+                    const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
+    launch(mark_counted_kernel{view, wire, tiles, rows, variance, bits, counts});
   }
-  template <class Pass, class Compressor>
-  void choose(const Pass& pass, const Compressor& compressor, const model_view& view, tile_range tiles,
-              std::uint16_t* bits, std::uint32_t* not_finite = nullptr) const {
-    launch(choose_kernel<Pass, Compressor>{pass, compressor, view, tiles, bits, not_finite});
+  template <class Pass, class Compressor, class View>
+  void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,
+              std::uint32_t* not_finite = nullptr) const {
+    launch(choose_kernel<Pass, Compressor>{pass, compressor, view_of<Pass>(view), tiles, bits, not_finite});
   }
 
-  template <encoding Work, class Storage, class Pass, class Quantizer>
-  void send(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-            tile_range tiles, double* statistic, std::uint32_t* not_finite = nullptr) const {
-    launch(send_kernel<Work, Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, statistic, not_finite});
+  template <encoding Work, class Storage, class Pass, class Quantizer, class View>
+  void send(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
+            double* statistic, std::uint32_t* not_finite = nullptr) const {
+    launch(send_kernel<Work, Storage, Pass, Quantizer>{pass, quantizer, view_of<Pass>(view), wire, tiles, statistic,
+                                                       not_finite});
   }
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
@@ -206,15 +207,16 @@ class executor {
                std::span<const std::size_t> own, double* statistic, const refuse_by_scales& refuse = {}) const {
     launch(average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic, refuse});
   }
-  template <class Storage, class ServerStorage, class Pass, class Quantizer>
-  void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               tile_range tiles, double* results) const {
-    launch(receive_kernel<Storage, ServerStorage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, results});
+  template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
+  void receive(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
+               double* results) const {
+    launch(receive_kernel<Storage, ServerStorage, Pass, Quantizer>{pass, quantizer, view_of<Pass>(view), wire, tiles,
+                                                                   results});
   }
-  template <class Storage, class Pass, class Quantizer>
-  void measure(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               tile_range tiles, double* squares) const {
-    launch(measure_kernel<Storage, Pass, Quantizer>{pass, quantizer, view, wire, tiles, squares});
+  template <class Storage, class Pass, class Quantizer, class View>
+  void measure(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
+               double* squares) const {
+    launch(measure_kernel<Storage, Pass, Quantizer>{pass, quantizer, view_of<Pass>(view), wire, tiles, squares});
   }
 
  private:

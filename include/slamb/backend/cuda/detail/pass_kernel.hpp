@@ -18,14 +18,14 @@ template <class Pass>
 using sums_of = thread_sums<Pass::sums, maxima_of<Pass>()>;
 
 /// Runs `pass` over a thread's part of `count` elements of `at`, all of one tensor.
-template <unsigned Threads, class Pass, class Constants>
-SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constants& constants, const tile_arrays& at,
+template <unsigned Threads, class Pass, class Constants, class Arrays>
+SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constants& constants, const Arrays& at,
                                 std::uint32_t count, sums_of<Pass>& sums) {
   for_each_group<Threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-    element<scalar> e[Width];
-    at.template load<Pass::reads>(e, i);
+    element_of<Pass, scalar> e[Width];
+    at.load(typename Pass::reads(), e, i);
     for (unsigned j = 0; j < Width; ++j) pass(e[j], constants, sums);
-    at.template store<Pass::writes>(e, i);
+    at.store(typename Pass::writes(), e, i);
   });
 }
 
@@ -62,7 +62,7 @@ struct pass_kernel {
   static constexpr int results = results_of<Pass>();
 
   Pass pass;
-  model_view view;
+  view_of<Pass> view;
   tile_range tiles;
   double* sums = nullptr;               ///< [all tiles][results] each tile's sums, then its largest values
   std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value that the pass checked is not finite; may be null
@@ -76,7 +76,7 @@ struct pass_kernel {
     typename Block::template registers<sums_of<Pass>> mine;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
-      const tile_arrays at(view, view.segments[t.segment], t);
+      const tile_arrays_of<Pass> at(view, view.segments[t.segment], t);
       const auto constants = pass.constants(t.segment);
       block.each([&](unsigned thread) {
         sums_of<Pass> own;
@@ -100,7 +100,7 @@ struct pass_kernel {
 /// Runs a pass over what the tiles have in the payload planes, and adds what it sums to `sums`.
 template <class Pass>
 struct packed_kernel {
-  static_assert(Pass::writes == 0, "slamb: a pass over the payload only takes sums");
+  static_assert(Pass::writes::count == 0, "slamb: a pass over the payload only takes sums");
   static_assert(maxima_of<Pass>() == 0, "slamb: a pass over the payload takes no largest values");
   static constexpr unsigned threads = 256;
 
@@ -120,8 +120,7 @@ struct packed_kernel {
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const std::uint64_t first = payload.tile_first[i];
       const auto count = static_cast<std::uint32_t>(payload.tile_first[i + 1] - first);
-      const tile_arrays planes(tile_arrays::at(payload.parameter, first), tile_arrays::at(payload.momentum, first),
-                               tile_arrays::at(payload.variance, first));
+      const tile_arrays<typename Pass::reads> planes(payload.plane, first);
       const auto constants = pass.constants(view.tiles[i].segment);
       block.each([&](unsigned thread) {
         sums_of<Pass> own;

@@ -32,8 +32,8 @@ struct selected_kernel {
   static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
   static constexpr unsigned threads = 256;
   using selection_type = resolved_t<Selection>;
-  static constexpr bool is_short =
-      Pass::packs != 0 && (has_selected_before<selection_type> || has_words<selection_type>);  ///< 48 registers suffice
+  static constexpr bool is_short = Pass::packs::count != 0 && (has_selected_before<selection_type> ||
+                                                               has_words<selection_type>);  ///< 48 registers suffice
   static constexpr unsigned blocks_at_once =
       is_short ? 5 : 4;  ///< 4: 64 registers; of its own choice ptxas spills for sm_100
   static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
@@ -42,7 +42,7 @@ struct selected_kernel {
                                           may_deal_small_groups<selection_type>>;
 
   Pass pass;
-  model_view view;
+  view_of<Pass> view;
   payload_view payload;
   Selection selection;
   tile_range tiles;
@@ -55,7 +55,7 @@ struct selected_kernel {
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_refused(view.refused)) return;
-    if constexpr (Pass::packs != 0) clear_rest(block);
+    if constexpr (Pass::packs::count != 0) clear_rest(block);
     typename Block::template registers<sums_of<Pass>> mine;
     auto& elements = block.template shared<elements_type>();
     prepare_selected(block, elements, resolved(selection), payload.freshness);
@@ -63,11 +63,10 @@ struct selected_kernel {
       const tile t = view.tiles[number];
       const segment& s = view.segments[t.segment];
       const std::uint64_t place = payload.tile_first[number];
-      tile_under_way under_way{.at = tile_arrays(view, s, t),
+      tile_under_way under_way{.at = tile_arrays_of<Pass>(view, s, t),
                                .age = nullptr,
-                               .momentum = tile_arrays::at(payload.momentum, place),
-                               .variance = tile_arrays::at(payload.variance, place),
-                               .parameter = tile_arrays::at(payload.parameter, place),
+                               .plane = {from_element(payload.plane[0], place), from_element(payload.plane[1], place),
+                                         from_element(payload.plane[2], place)},
                                .dense = s.dense};
       if constexpr (stores_ages) under_way.age = static_cast<age_type*>(payload.age) + s.state + t.first;
       const auto constants = pass.constants(t.segment);
@@ -111,24 +110,20 @@ struct selected_kernel {
     if (size >= payload.room) return;
     block.each([&](unsigned thread) {
       for (std::uint64_t i = size + block.index() * threads + thread; i < payload.room; i += block.count() * threads)
-        payload.momentum[i] = 0.0F;
+        payload.plane[0][i] = 0.0F;
     });
   }
 
   static constexpr age_type oldest = std::numeric_limits<age_type>::max();
 
   struct tile_under_way {
-    tile_arrays at;
+    tile_arrays_of<Pass> at;
     age_type* age;    // [elements of the tile], where ages are stored
-    float* momentum;  // the planes of the payload, from the piece's first element on
-    float* variance;
-    float* parameter;
+    float* plane[3];  // of the payload, from the piece's first element on
     bool dense;
 
     SLAMB_HOST_DEVICE void advance(std::uint32_t selected) {
-      momentum = tile_arrays::at(momentum, selected);
-      variance = tile_arrays::at(variance, selected);
-      parameter = tile_arrays::at(parameter, selected);
+      for (float*& all : plane) all = from_element(all, selected);
     }
   };
 
@@ -137,30 +132,35 @@ struct selected_kernel {
   SLAMB_ELEMENT void run(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
                          const coordinate& c, const Constants& constants, std::uint32_t first, std::uint32_t i,
                          width<Width> /*here*/, sums_of<Pass>& own) const {
-    element<scalar> e[Width];
+    element_of<Pass, scalar> e[Width];
     bool selected[Width];
     float fresh[Width];
-    t.at.template load<Pass::reads>(e, first + i);
+    t.at.load(typename Pass::reads(), e, first + i);
     const auto known = elements.from(i);
     for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
     if constexpr (Pass::needs_freshness) find_freshness(t, elements, piece, c, first, i, selected, fresh);
     std::uint32_t place = known.before;
     for (unsigned j = 0; j < Width; ++j) {
-      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.momentum[place] : 0.0F;
+      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.plane[0][place] : 0.0F;
       if constexpr (requires { Pass::receives_lost; })
-        e[j].lost = selected[j] && payload.variance != nullptr ? t.variance[place] : 0.0F;
+        e[j].lost = selected[j] && payload.plane[1] != nullptr ? t.plane[1][place] : 0.0F;
       unsent_sums<sums_of<Pass>> unsent{own, !selected[j]};
       selected_lanes<scalar, bool> lane{selected[j], scalar(0.0F)};
       if constexpr (Pass::needs_freshness) lane.freshness = fresh[j];
       pass(e[j], lane, constants, unsent);
       if (selected[j]) {
-        if constexpr ((Pass::packs & stream::momentum) != 0) t.momentum[place] = e[j].momentum.value;
-        if constexpr ((Pass::packs & stream::variance) != 0) t.variance[place] = e[j].variance.value;
-        if constexpr ((Pass::packs & stream::parameter) != 0) t.parameter[place] = e[j].parameter.value;
+        pack(typename Pass::packs(), e[j], t.plane, place);
         ++place;
       }
     }
-    t.at.template store<Pass::writes>(e, first + i);
+    t.at.store(typename Pass::writes(), e, first + i);
+  }
+
+  template <class... Arrays, class Element>
+  SLAMB_ELEMENT static void pack(arrays<Arrays...> /*packs*/, [[maybe_unused]] const Element& e,
+                                 [[maybe_unused]] float* const (&planes)[3], [[maybe_unused]] std::uint32_t place) {
+    [[maybe_unused]] unsigned plane = 0;
+    ((planes[plane++][place] = value_of<Arrays, scalar>(e).value), ...);
   }
 
   // β3^age. Where the selection knows no ages they are stored, and move on by one step.

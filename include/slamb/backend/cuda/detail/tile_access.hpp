@@ -95,57 +95,51 @@ SLAMB_ELEMENT void store_to(const T (&from)[Width], T* array, std::size_t i) {
 }
 
 /// How the arrays of one tile are read and written, by a thread.
-struct tile_arrays : tile_pointers {
-  using tile_pointers::tile_pointers;
+template <class List>
+struct tile_arrays : tile_pointers<List> {
+  using tile_pointers<List>::tile_pointers;
 
-  /// Reads `Streams` of the elements i … i + Width − 1 of the tile; i is a multiple of Width. Other members of `e` stay as they
+  /// Reads some arrays of the elements i … i + Width − 1 of the tile; i is a multiple of Width. Other members of `e` stay as they
   /// are.
-  template <unsigned Streams, unsigned Width>
-  SLAMB_ELEMENT void load(element<scalar> (&e)[Width], std::size_t i) const {
-    using one = element<scalar>;
-    if constexpr ((Streams & stream::parameter) != 0) load_member<&one::parameter>(parameter, i, e);
-    if constexpr ((Streams & stream::gradient) != 0) load_member<&one::gradient>(gradient, i, e);
-    if constexpr ((Streams & stream::momentum) != 0) load_member<&one::momentum>(momentum, i, e);
-    if constexpr ((Streams & stream::variance) != 0) load_member<&one::variance>(variance, i, e);
-    if constexpr ((Streams & stream::exchanged) != 0) load_member<&one::exchanged>(exchanged, i, e);
-    if constexpr ((Streams & stream::fresh_variance) != 0) load_member<&one::fresh_variance>(fresh_variance, i, e);
-    if constexpr ((Streams & stream::accumulated) != 0) load_member<&one::accumulated>(accumulated, i, e);
-    if constexpr ((Streams & stream::common) != 0) load_member<&one::common>(common, i, e);
-    if constexpr ((Streams & stream::residual) != 0) load_member<&one::residual>(residual, i, e);
-    if constexpr ((Streams & stream::position) != 0)
-      for (unsigned j = 0; j < Width; ++j) e[j].position = scalar(static_cast<float>(position + i + j));
+  template <class Element, unsigned Width, class... Arrays>
+  SLAMB_ELEMENT void load(arrays<Arrays...> /*some*/, [[maybe_unused]] Element (&e)[Width],
+                          [[maybe_unused]] std::size_t i) const {
+    (load_one<Arrays>(e, i), ...);
   }
 
   /// Writes them.
-  template <unsigned Streams, unsigned Width>
-  SLAMB_ELEMENT void store(const element<scalar> (&e)[Width], std::size_t i) const {
-    static_assert((Streams & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
-    static_assert((Streams & stream::position) == 0, "slamb: a pass cannot write positions: they lie in no memory");
-    using one = element<scalar>;
-    if constexpr ((Streams & stream::parameter) != 0) store_member<&one::parameter>(e, parameter, i);
-    if constexpr ((Streams & stream::momentum) != 0) store_member<&one::momentum>(e, momentum, i);
-    if constexpr ((Streams & stream::variance) != 0) store_member<&one::variance>(e, variance, i);
-    if constexpr ((Streams & stream::exchanged) != 0) store_member<&one::exchanged>(e, exchanged, i);
-    if constexpr ((Streams & stream::fresh_variance) != 0) store_member<&one::fresh_variance>(e, fresh_variance, i);
-    if constexpr ((Streams & stream::accumulated) != 0) store_member<&one::accumulated>(e, accumulated, i);
-    if constexpr ((Streams & stream::common) != 0) store_member<&one::common>(e, common, i);
-    if constexpr ((Streams & stream::residual) != 0) store_member<&one::residual>(e, residual, i);
+  template <class Element, unsigned Width, class... Arrays>
+  SLAMB_ELEMENT void store(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element (&e)[Width],
+                           [[maybe_unused]] std::size_t i) const {
+    static_assert((!std::is_same_v<Arrays, array::gradient> && ...),
+                  "slamb: a pass must not write gradients: they are the user's");
+    static_assert((!std::is_void_v<typename Arrays::stored> && ...),
+                  "slamb: a pass cannot write positions: they lie in no memory");
+    (store_one<Arrays>(e, i), ...);
   }
 
  private:
-  template <scalar element<scalar>::*Member, unsigned Width>
-  SLAMB_ELEMENT static void load_member(const float* array, std::size_t i, element<scalar> (&e)[Width]) {
-    float x[Width];
-    load_from(array, i, x);
-    for (unsigned j = 0; j < Width; ++j) e[j].*Member = x[j];
+  template <class Array, class Element, unsigned Width>
+  SLAMB_ELEMENT void load_one(Element (&e)[Width], std::size_t i) const {
+    if constexpr (std::is_same_v<Array, array::position>) {
+      for (unsigned j = 0; j < Width; ++j) e[j].position = scalar(static_cast<float>(this->first_position + i + j));
+    } else {
+      float x[Width];
+      load_from(value_of<Array, typename Array::stored*>(*this), i, x);
+      for (unsigned j = 0; j < Width; ++j) value_of<Array, scalar>(e[j]) = x[j];
+    }
   }
-  template <scalar element<scalar>::*Member, unsigned Width>
-  SLAMB_ELEMENT static void store_member(const element<scalar> (&e)[Width], float* array, std::size_t i) {
+  template <class Array, class Element, unsigned Width>
+  SLAMB_ELEMENT void store_one(const Element (&e)[Width], std::size_t i) const {
     float x[Width];
-    for (unsigned j = 0; j < Width; ++j) x[j] = (e[j].*Member).value;
-    store_to(x, array, i);
+    for (unsigned j = 0; j < Width; ++j) x[j] = value_of<Array, scalar>(e[j]).value;
+    store_to(x, value_of<Array, typename Array::stored*>(*this), i);
   }
 };
+
+/// The same, of a pass.
+template <class Pass>
+using tile_arrays_of = tile_arrays<accessed_by<Pass>>;
 
 /// Calls body(i, width<4>{}) for groups of four elements, i a multiple of 4, and body(i, width<1>{}) for those that are left,
 /// such that all threads of a block together cover [0, count): neighbours have neighbouring elements. For use within a phase.

@@ -99,13 +99,13 @@ template <class Pass, class Constants, class Storage>
 struct worker_source {
   const Pass& pass;
   Constants constants;
-  tile_arrays at;
+  tile_arrays_of<Pass> at;
   error_array<Storage> error;
   tile_counted counted;
   tile_sums<0>& checks;
 
   template <class... Count>
-  SLAMB_ALWAYS_INLINE floats signal(element<floats>& e, std::size_t i, Count... count) const {
+  SLAMB_ALWAYS_INLINE floats signal(element_of<Pass, floats>& e, std::size_t i, Count... count) const {
     floats x = pass.signal(e, constants, checks);
     if constexpr (error_array<Storage>::exists) x = x + error.load(i, count...);
     checks.check_finite(error_array<Storage>::bound(x));
@@ -114,9 +114,9 @@ struct worker_source {
 
   template <class... Count>
   SLAMB_ALWAYS_INLINE floats operator()(std::uint32_t i, Count... count) const {
-    element<floats> e;
-    if constexpr (Pass::signal_reads == stream::gradient) read_ahead(at.gradient + i);
-    at.template load<Pass::signal_reads>(e, i, count...);
+    element_of<Pass, floats> e;
+    if constexpr (std::is_same_v<typename Pass::signal_reads, arrays<array::gradient>>) read_ahead(at.gradient + i);
+    at.load(typename Pass::signal_reads(), e, i, count...);
     return counted.keep(signal(e, i, count...), i, count...);
   }
 };
@@ -147,9 +147,9 @@ struct server_source {
 
 /// Encodes one tile of this rank's signal, or takes its statistic; of a tensor that is exchanged whole, copies it. Returns
 /// whether all that the pass checked was finite.
-template <encoding Work, class Storage, class Pass, class Quantizer>
-SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const model_view& view,
-                             const wire_view& wire, std::size_t tile_number, double* statistic) {
+template <encoding Work, class Storage, class Pass, class Quantizer, class View>
+SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
+                             std::size_t tile_number, double* statistic) {
   const tile t = view.tiles[tile_number];
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
@@ -157,15 +157,18 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
   if (w.owner == wire_tile::whole) {
     if constexpr (Work == encoding::encode) return true;  // copied when it was measured
     const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-        pass, pass.constants(t.segment), tile_arrays(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+        pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
     by_lanes(0, t.count,
              [&](std::uint32_t i, auto... number) { source(i, number...).store(wire.whole + w.code + i, number...); });
     *statistic = 0.0;
     return checks.all_finite();
   }
-  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
-      pass,  pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w},
-      checks};
+  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
+                                                                         pass.constants(t.segment),
+                                                                         tile_arrays_of<Pass>(view, s, t),
+                                                                         {wire.worker_error, s.state + t.first},
+                                                                         {wire, w},
+                                                                         checks};
   const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
   *statistic = encode_elements<Work>(quantizer, source, t.count, wire.stream(), w.owner * wire.codes + w.code, to);
   return checks.all_finite();

@@ -52,35 +52,35 @@ struct already_checked {
 
 /// Sixteen elements of a decoded tile, or fewer: Count… is nothing, or their number.
 template <class Storage, class Pass, class Constants, class Sums, class Quantizer, class... Count>
-SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& constants, const tile_arrays& at,
+SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& constants, const tile_arrays_of<Pass>& at,
                                        const error_array<Storage>& error, const decoded_tile<Quantizer>& decoded,
                                        std::uint32_t i, Sums& sums, Count... count) {
-  element<floats> e;
+  element_of<Pass, floats> e;
   already_checked checks;
   if constexpr (error_array<Storage>::exists) {
-    at.template load<Pass::reads | Pass::signal_reads>(e, i, count...);
+    at.load(union_of_t<typename Pass::reads, typename Pass::signal_reads>(), e, i, count...);
     const floats x = pass.signal(e, constants, checks) + error.load(i, count...);
     error.store(decoded.lost(x, i), i, count...);
   } else if constexpr (requires { Pass::uses_lost; }) {
-    at.template load<Pass::reads | Pass::signal_reads>(e, i, count...);
+    at.load(union_of_t<typename Pass::reads, typename Pass::signal_reads>(), e, i, count...);
     e.lost = decoded.lost(pass.signal(e, constants, checks), i);
   } else {
-    at.template load<Pass::reads>(e, i, count...);
+    at.load(typename Pass::reads(), e, i, count...);
   }
   e.exchanged = decoded.mean(i);
   pass(e, constants, sums);
-  at.template store<Pass::writes>(e, i, count...);
+  at.store(typename Pass::writes(), e, i, count...);
 }
 
 /// Runs `pass` over a tile with the mean of the ranks' signals, and keeps this rank's error; what it sums becomes `results`
 /// [results_of<Pass>()].
-template <class Storage, class Pass, class Quantizer>
-SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, const model_view& view,
-                                const wire_view& wire, std::size_t tile_number, double* results) {
+template <class Storage, class Pass, class Quantizer, class View>
+SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
+                                std::size_t tile_number, double* results) {
   const tile t = view.tiles[tile_number];
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
-  const tile_arrays at(view, s, t);
+  const tile_arrays_of<Pass> at(view, s, t);
   const auto constants = pass.constants(t.segment);
   sums_of<Pass> sums;
   std::uint32_t i = 0;
@@ -88,12 +88,12 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
   if (w.owner == wire_tile::whole) {
     const whole_tile whole{wire.whole + w.code, floats(1.0F / static_cast<float>(wire.ranks))};
     const auto receive = [&](auto& its_sums, auto... count) {
-      element<floats> e;
-      at.template load<Pass::reads>(e, i, count...);
+      element_of<Pass, floats> e;
+      at.load(typename Pass::reads(), e, i, count...);
       e.exchanged = whole.mean(i, count...);
       if constexpr (requires { Pass::uses_lost; }) e.lost = floats(0.0F);
       pass(e, constants, its_sums);
-      at.template store<Pass::writes>(e, i, count...);
+      at.store(typename Pass::writes(), e, i, count...);
     };
     for (; i + lanes <= t.count; i += lanes) receive(sums);
     if (auto of_rest = rest_sums(); i < t.count) receive(of_rest, static_cast<int>(t.count - i));
@@ -109,14 +109,14 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
 
 /// Lets `compressor` choose among the values that `pass` forms of a tile; a tensor that is always sent whole needs no
 /// choice. Returns whether all were finite.
-template <class Pass, class Compressor>
-bool choose_in_tile(const Pass& pass, const Compressor& compressor, const model_view& view, const tile& t,
+template <class Pass, class Compressor, class View>
+bool choose_in_tile(const Pass& pass, const Compressor& compressor, const View& view, const tile& t,
                     std::uint16_t* bits) {
   const segment& s = view.segments[t.segment];
   if (s.dense) return true;
   tile_sums<0> checks;
   const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-      pass, pass.constants(t.segment), tile_arrays(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+      pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
   alignas(64) float value[layout::tile_size];
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) { source(i, number...).store(value + i); });
   if (!checks.all_finite()) return false;
@@ -125,18 +125,21 @@ bool choose_in_tile(const Pass& pass, const Compressor& compressor, const model_
 }
 
 /// ‖x‖² and ‖x − x̂‖² of a tile of this rank's signal x, of which x̂ was sent: `squares` [2].
-template <class Storage, class Pass, class Quantizer>
-SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, const model_view& view,
-                                const wire_view& wire, std::size_t tile_number, double* squares) {
+template <class Storage, class Pass, class Quantizer, class View>
+SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
+                                std::size_t tile_number, double* squares) {
   const tile t = view.tiles[tile_number];
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   squares[0] = squares[1] = 0.0;
   if (w.owner == wire_tile::whole) return;
   tile_sums<0> unused;
-  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{
-      pass,  pass.constants(t.segment), tile_arrays(view, s, t), {wire.worker_error, s.state + t.first}, {wire, w},
-      unused};
+  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
+                                                                         pass.constants(t.segment),
+                                                                         tile_arrays_of<Pass>(view, s, t),
+                                                                         {wire.worker_error, s.state + t.first},
+                                                                         {wire, w},
+                                                                         unused};
   const decoded_tile<Quantizer> decoded(quantizer, wire, w);
   double_sum signal, lost;
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) {

@@ -95,20 +95,21 @@ class executor {
 
   /// Runs a pass over a range of tiles; `sums` [tiles][results_of<Pass>()] receives what each tile sums.
   /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
-  template <class Pass>
-  void run(const Pass& pass, const model_view& view, tile_range tiles, double* sums = nullptr,
+  template <class Pass, class View>
+  void run(const Pass& pass, const View& view, tile_range tiles, double* sums = nullptr,
            std::uint32_t* not_finite = nullptr) const {
-    all_of(view, tiles, not_finite, [&pass, &view, sums](std::size_t i) {
-      return run_tile(pass, view, view.tiles[i], sums == nullptr ? nullptr : sums + i * results_of<Pass>());
+    all_of(view, tiles, not_finite, [&pass, its = view_of<Pass>(view), sums](std::size_t i) {
+      return run_tile(pass, its, its.tiles[i], sums == nullptr ? nullptr : sums + i * results_of<Pass>());
     });
   }
 
   /// The same for a selected pass.
-  template <class Pass, class Selection>
-  void run(const Pass& pass, const model_view& view, const payload_view& payload, const Selection& selection,
+  template <class Pass, class View, class Selection>
+  void run(const Pass& pass, const View& view, const payload_view& payload, const Selection& selection,
            tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
+    const view_of<Pass> its(view);
     all_of(view, tiles, not_finite, [&](std::size_t i) {
-      return run_selected_tile(pass, view, payload, selection, i, Pass::sums == 0 ? nullptr : sums + i * Pass::sums);
+      return run_selected_tile(pass, its, payload, selection, i, Pass::sums == 0 ? nullptr : sums + i * Pass::sums);
     });
   }
 
@@ -156,37 +157,39 @@ class executor {
   using no_error_storage = no_storage;
 
   /// Sets the bits of the elements that take part in a compressed exchange: those of rows that are not 0, if there are
-  /// `rows` [tensors], and, if `zero_aware`, whose variance is not 0. Tensors that are exchanged whole have no bits.
+  /// `rows` [tensors], and whose `variance` is not 0, if there is one. Tensors that are exchanged whole have no bits.
   /// @param bits    [ranks][codes/16], zeroed; null: all elements take part
   /// @param counts  [tiles] how many take part
   void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
-                    bool zero_aware, std::uint16_t* bits, std::uint64_t* counts) const {
+                    const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
     all_of(view, tiles, nullptr, [&](std::size_t i) {
       const tile& t = view.tiles[i];
       const wire_tile& w = wire.tiles[i];
       counts[i] = bits == nullptr || w.owner == wire_tile::whole
                       ? t.count
-                      : mark_tile(view, t, rows[t.segment], zero_aware, bits + (w.owner * wire.codes + w.code) / lanes);
+                      : mark_tile(view, t, rows[t.segment], variance, bits + (w.owner * wire.codes + w.code) / lanes);
       return true;
     });
   }
 
   /// Lets `compressor` choose by the values that `pass` forms: `bits` [state elements/16], zeroed.
   /// @param not_finite  becomes 1 if a value was not finite; the choice means nothing then
-  template <class Pass, class Compressor>
-  void choose(const Pass& pass, const Compressor& compressor, const model_view& view, tile_range tiles,
-              std::uint16_t* bits, std::uint32_t* not_finite = nullptr) const {
+  template <class Pass, class Compressor, class View>
+  void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,
+              std::uint32_t* not_finite = nullptr) const {
+    const view_of<Pass> its(view);
     all_of(view, tiles, not_finite,
-           [&](std::size_t i) { return choose_in_tile(pass, compressor, view, view.tiles[i], bits); });
+           [&](std::size_t i) { return choose_in_tile(pass, compressor, its, its.tiles[i], bits); });
   }
 
   /// Encodes this rank's signal; `statistic` [tiles] receives what the scales are made from.
   /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
-  template <encoding Work, class Storage, class Pass, class Quantizer>
-  void send(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-            tile_range tiles, double* statistic, std::uint32_t* not_finite = nullptr) const {
+  template <encoding Work, class Storage, class Pass, class Quantizer, class View>
+  void send(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
+            double* statistic, std::uint32_t* not_finite = nullptr) const {
+    const view_of<Pass> its(view);
     all_of(view, tiles, not_finite,
-           [&](std::size_t i) { return send_tile<Work, Storage>(pass, quantizer, view, wire, i, statistic + i); });
+           [&](std::size_t i) { return send_tile<Work, Storage>(pass, quantizer, its, wire, i, statistic + i); });
   }
 
   /// Makes the scales that tiles share, of what they have summed.
@@ -226,12 +229,13 @@ class executor {
 
   /// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and what the mean over its
   /// chunk lost when it was encoded.
-  template <class Storage, class ServerStorage, class Pass, class Quantizer>
-  void receive(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               tile_range tiles, double* results) const {
+  template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
+  void receive(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
+               double* results) const {
+    const view_of<Pass> its(view);
     all_of(view, tiles, nullptr, [&](std::size_t i) {
       double* const of_tile = results == nullptr ? nullptr : results + i * results_of<Pass>();
-      receive_tile<Storage>(pass, quantizer, view, wire, i, of_tile);
+      receive_tile<Storage>(pass, quantizer, its, wire, i, of_tile);
       if constexpr (error_array<ServerStorage>::exists)
         if (wire.tiles[i].owner == wire.rank) keep_server_error<ServerStorage>(quantizer, view, wire, i);
       return true;
@@ -239,11 +243,12 @@ class executor {
   }
 
   /// ‖x‖² and ‖x − x̂‖² of what this rank has sent: `squares` [tiles][2].
-  template <class Storage, class Pass, class Quantizer>
-  void measure(const Pass& pass, const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               tile_range tiles, double* squares) const {
+  template <class Storage, class Pass, class Quantizer, class View>
+  void measure(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
+               double* squares) const {
+    const view_of<Pass> its(view);
     all_of(view, tiles, nullptr, [&](std::size_t i) {
-      measure_tile<Storage>(pass, quantizer, view, wire, i, squares + 2 * i);
+      measure_tile<Storage>(pass, quantizer, its, wire, i, squares + 2 * i);
       return true;
     });
   }
@@ -269,16 +274,16 @@ class executor {
     }
   }
 
-  static std::uint64_t mark_tile(const model_view& view, const tile& t, const row_mask& mask, bool zero_aware,
+  static std::uint64_t mark_tile(const model_view& view, const tile& t, const row_mask& mask, const float* variance,
                                  std::uint16_t* bits) {
     const segment& s = view.segments[t.segment];
     const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
-    const float* const variance = view.variance + s.state + t.first;
+    const float* const of_tile = variance == nullptr ? nullptr : variance + s.state + t.first;
     std::uint64_t counted = 0;
     for (std::uint32_t first = 0; first < t.count; first += lanes) {
       std::uint32_t group = 0;
       for (std::uint32_t i = first; i < std::min(t.count, first + lanes); ++i)
-        if ((mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0) && (!zero_aware || variance[i] != 0.0F))
+        if ((mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0) && (of_tile == nullptr || of_tile[i] != 0.0F))
           group |= 1U << (i - first);
       bits[first / lanes] = static_cast<std::uint16_t>(group);
       counted += count_of(group);

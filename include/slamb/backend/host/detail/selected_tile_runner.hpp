@@ -124,11 +124,10 @@ void fill_chunk(const Selection& selection, const segment& s, coordinate c, std:
 template <class Pass>
 void run_packed_tile(const Pass& pass, const model_view& view, const payload_view& payload, std::size_t tile_number,
                      double* sums) {
-  static_assert(Pass::writes == 0, "slamb: a pass over the payload only takes sums");
+  static_assert(Pass::writes::count == 0, "slamb: a pass over the payload only takes sums");
   const std::uint64_t first = payload.tile_first[tile_number];
   const std::uint64_t count = payload.tile_first[tile_number + 1] - first;
-  const tile_arrays planes(tile_arrays::at(payload.parameter, first), tile_arrays::at(payload.momentum, first),
-                           tile_arrays::at(payload.variance, first));
+  const tile_arrays<typename Pass::reads> planes(payload.plane, first);
   tile_sums<Pass::sums> tile_sum;
   run_elements(pass, pass.constants(view.tiles[tile_number].segment), planes, count, tile_sum);
   for (int i = 0; i < Pass::sums; ++i) sums[i] += tile_sum.sum[i].total();
@@ -139,7 +138,7 @@ template <class Pass, class Constants>
 struct selected_lane_runner {
   const Pass& pass;
   Constants constants;
-  tile_arrays at;
+  tile_arrays_of<Pass> at;
   payload_view payload;
   std::uint64_t cursor;  // in the payload
   tile_sums<Pass::sums>& sums;
@@ -151,30 +150,37 @@ struct selected_lane_runner {
     masked_tile_sums<Pass::sums> unsent{sums, mask_of(~bits & counted)};
     selected_lanes<floats, lane_mask> lane{mask_of(bits), {}};
     if constexpr (Pass::needs_freshness) lane.freshness = floats::load(freshness);
-    element<floats> e;
-    at.template load<Pass::reads>(e, i, count...);
-    if constexpr (Pass::receives) e.exchanged = unpack(bits, payload.momentum + cursor);
+    element_of<Pass, floats> e;
+    at.load(typename Pass::reads(), e, i, count...);
+    if constexpr (Pass::receives) e.exchanged = unpack(bits, payload.plane[0] + cursor);
     if constexpr (requires { Pass::receives_lost; })
-      e.lost = payload.variance == nullptr ? floats(0.0F) : unpack(bits, payload.variance + cursor);
+      e.lost = payload.plane[1] == nullptr ? floats(0.0F) : unpack(bits, payload.plane[1] + cursor);
     pass(e, lane, constants, unsent);
-    if constexpr ((Pass::packs & stream::momentum) != 0) pack(bits, e.momentum, payload.momentum + cursor);
-    if constexpr ((Pass::packs & stream::variance) != 0) pack(bits, e.variance, payload.variance + cursor);
-    if constexpr ((Pass::packs & stream::parameter) != 0) pack(bits, e.parameter, payload.parameter + cursor);
-    at.template store<Pass::writes>(e, i, count...);
+    pack_into_planes(typename Pass::packs(), bits, e);
+    at.store(typename Pass::writes(), e, i, count...);
     cursor += count_of(bits);
+  }
+
+ private:
+  template <class... Arrays, class Element>
+  SLAMB_ALWAYS_INLINE void pack_into_planes(arrays<Arrays...> /*packs*/, [[maybe_unused]] std::uint32_t bits,
+                                            [[maybe_unused]] const Element& e) {
+    [[maybe_unused]] std::size_t plane = 0;
+    (pack(bits, value_of<Arrays, floats>(e), payload.plane[plane++] + cursor), ...);
   }
 };
 
 /// Runs `pass` over a tile; its sums become `sums` [Pass::sums]. Returns whether all that it checked was finite.
-template <class Pass, class Selection>
-SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const model_view& view, const payload_view& payload,
+template <class Pass, class View, class Selection>
+SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const View& view, const payload_view& payload,
                                      const Selection& selection, std::size_t tile_number, double* sums) {
   const tile t = view.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   constexpr bool needs_ages = Pass::needs_freshness && !has_age<Selection>;
   tile_sums<Pass::sums> tile_sum;
   selected_lane_runner<Pass, decltype(pass.constants(0))> runner{
-      pass, pass.constants(t.segment), tile_arrays(view, s, t), payload, payload.tile_first[tile_number], tile_sum};
+      pass,    pass.constants(t.segment),       tile_arrays_of<Pass>(view, s, t),
+      payload, payload.tile_first[tile_number], tile_sum};
   chunk_selection chunk;
   for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {
     const std::uint32_t count = std::min(chunk_selection::size, t.count - first);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/detail/pass/element.hpp"
@@ -69,68 +70,68 @@ template <class Pass>
 using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 
 /// How the arrays of one tile are read and written, sixteen elements at a time.
-struct tile_arrays : tile_pointers {
-  using tile_pointers::tile_pointers;
-
-  static constexpr float numbers_of_lanes[lanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+template <class List>
+struct tile_arrays : tile_pointers<List> {
+  using tile_pointers<List>::tile_pointers;
 
   // Where[…] is nothing, or the number of lanes in use.
-  template <unsigned Streams, class... Where>
-  SLAMB_ALWAYS_INLINE void load(element<floats>& e, std::size_t i, Where... where) const {
-    if constexpr ((Streams & stream::parameter) != 0) e.parameter = floats::load(parameter + i, where...);
-    if constexpr ((Streams & stream::gradient) != 0) e.gradient = floats::load(gradient + i, where...);
-    if constexpr ((Streams & stream::momentum) != 0) e.momentum = floats::load(momentum + i, where...);
-    if constexpr ((Streams & stream::variance) != 0) e.variance = floats::load(variance + i, where...);
-    if constexpr ((Streams & stream::exchanged) != 0) e.exchanged = floats::load(exchanged + i, where...);
-    if constexpr ((Streams & stream::fresh_variance) != 0)
-      e.fresh_variance = floats::load(fresh_variance + i, where...);
-    if constexpr ((Streams & stream::accumulated) != 0) e.accumulated = floats::load(accumulated + i, where...);
-    if constexpr ((Streams & stream::common) != 0) e.common = floats::load(common + i, where...);
-    if constexpr ((Streams & stream::residual) != 0) e.residual = floats::load(residual + i, where...);
-    if constexpr ((Streams & stream::position) != 0)
-      e.position = floats(static_cast<float>(position + i)) + floats::load(numbers_of_lanes);
+  template <class Element, class... Arrays, class... Where>
+  SLAMB_ALWAYS_INLINE void load(arrays<Arrays...> /*some*/, [[maybe_unused]] Element& e, [[maybe_unused]] std::size_t i,
+                                [[maybe_unused]] Where... where) const {
+    (load_one<Arrays>(e, i, where...), ...);
+  }
+  template <class Element, class... Arrays, class... Where>
+  SLAMB_ALWAYS_INLINE void store(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element& e,
+                                 [[maybe_unused]] std::size_t i, [[maybe_unused]] Where... where) const {
+    static_assert((!std::is_same_v<Arrays, array::gradient> && ...),
+                  "slamb: a pass must not write gradients: they are the user's");
+    static_assert((!std::is_void_v<typename Arrays::stored> && ...),
+                  "slamb: a pass cannot write positions: they lie in no memory");
+    (value_of<Arrays, floats>(e).store(value_of<Arrays, typename Arrays::stored*>(*this) + i, where...), ...);
   }
 
-  template <unsigned Streams, class... Where>
-  SLAMB_ALWAYS_INLINE void store(const element<floats>& e, std::size_t i, Where... where) const {
-    if constexpr ((Streams & stream::parameter) != 0) e.parameter.store(parameter + i, where...);
-    if constexpr ((Streams & stream::momentum) != 0) e.momentum.store(momentum + i, where...);
-    if constexpr ((Streams & stream::variance) != 0) e.variance.store(variance + i, where...);
-    if constexpr ((Streams & stream::exchanged) != 0) e.exchanged.store(exchanged + i, where...);
-    if constexpr ((Streams & stream::fresh_variance) != 0) e.fresh_variance.store(fresh_variance + i, where...);
-    if constexpr ((Streams & stream::accumulated) != 0) e.accumulated.store(accumulated + i, where...);
-    if constexpr ((Streams & stream::common) != 0) e.common.store(common + i, where...);
-    if constexpr ((Streams & stream::residual) != 0) e.residual.store(residual + i, where...);
+ private:
+  static constexpr float numbers_of_lanes[lanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+  template <class Array, class Element, class... Where>
+  SLAMB_ALWAYS_INLINE void load_one(Element& e, std::size_t i, Where... where) const {
+    if constexpr (std::is_same_v<Array, array::position>)
+      e.position = floats(static_cast<float>(this->first_position + i)) + floats::load(numbers_of_lanes);
+    else
+      value_of<Array, floats>(e) = floats::load(value_of<Array, typename Array::stored*>(*this) + i, where...);
   }
 };
 
+/// The same, of a pass.
+template <class Pass>
+using tile_arrays_of = tile_arrays<accessed_by<Pass>>;
+
 /// Runs `pass` over `count` elements of `at`, all of one tensor, taking sums in the order of the elements.
-template <class Pass, class Constants>
-SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, const tile_arrays& at, std::size_t count,
+template <class Pass, class Constants, class Arrays>
+SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, const Arrays& at, std::size_t count,
                                 sums_of<Pass>& sums) {
-  static_assert((Pass::writes & stream::gradient) == 0, "slamb: a pass must not write gradients: they are the user's");
-  static_assert((Pass::writes & stream::position) == 0, "slamb: a pass cannot write positions: they lie in no memory");
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    element<floats> e;
-    at.template load<Pass::reads>(e, i);
+    element_of<Pass, floats> e;
+    at.load(typename Pass::reads(), e, i);
     pass(e, constants, sums);
-    at.template store<Pass::writes>(e, i);
+    at.store(typename Pass::writes(), e, i);
   }
   if (const int rest = static_cast<int>(count - i); rest > 0) {
     masked_sums_of<Pass> rest_sums{sums, mask_of((1U << static_cast<unsigned>(rest)) - 1U)};
-    element<floats> e;
-    at.template load<Pass::reads>(e, i, rest);
+    element_of<Pass, floats> e;
+    at.load(typename Pass::reads(), e, i, rest);
     pass(e, constants, rest_sums);
-    at.template store<Pass::writes>(e, i, rest);
+    at.store(typename Pass::writes(), e, i, rest);
   }
 }
 
 /// Runs `pass` over a tile; what it sums becomes `sums` [results_of<Pass>()]. Returns whether all that it checked was finite.
-template <class Pass>
-bool run_tile(const Pass& pass, const model_view& view, const tile& t, double* sums) {
+template <class Pass, class View>
+bool run_tile(const Pass& pass, const View& view, const tile& t, double* sums) {
   sums_of<Pass> tile_sum;
-  run_elements(pass, pass.constants(t.segment), tile_arrays(view, view.segments[t.segment], t), t.count, tile_sum);
+  run_elements(pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, view.segments[t.segment], t), t.count,
+               tile_sum);
   tile_sum.write(sums);
   return tile_sum.all_finite();
 }
