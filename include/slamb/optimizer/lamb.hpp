@@ -92,12 +92,16 @@ class lamb_recipe final : public stepping<Backend> {
   using factors_type = factors_of<TrustRatio>;
   using stepping<Backend>::base_;
 
+  // A step: docs/algorithms/lamb.md.
   void begin() override { base_.template begin_step<TrustRatio>(options_, exchange_.scale(base_)); }
-  bool send_early(const tensor_batch& bucket) override { return exchange_.send_early(bucket, base_); }
+
+  // g ← the mean of the ranks' gradients: (1)
+  bool exchange(const gradient_bucket& bucket) override { return exchange_.exchange(bucket, base_); }
+
+  // g ← g / max(1, ‖g‖/c);  m, v, p ← …: (2) … (7)
   void finish() override {
-    // docs/algorithms/lamb.md (1), (2)
-    const model_view g = exchange_.exchange(base_);
     if (!base_.is_known_to_be_refused()) {
+      const model_view g = exchange_.receive(base_);
       const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
       take_adam_step(base_, state_.over(g, base_.memory), update, batches_,
                      base_.factors_from_sums(options_.trust_ratio, factors_));

@@ -119,6 +119,7 @@ class one_bit_recipe final : public stepping<Backend> {
     return all;
   }
 
+  // A step: docs/algorithms/one_bit_adam.md (a), one_bit_lamb.md (l).
   void begin() override {
     may_end_ =
         !is_compressed_ && base_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
@@ -129,47 +130,47 @@ class one_bit_recipe final : public stepping<Backend> {
       base_.template begin_step<TrustRatio>(options_, 1.0 / base_.ranks.size());
   }
 
-  bool send_early(const tensor_batch& bucket) override {
-    return !is_compressed_ && send_whole_gradient(base_, base_.floats_of(buffer_), true, bucket);
+  // In the warm-up g ← the mean of the ranks' gradients: a (1), l (1). Then m ← exchange(β1 m + (1−β1) g_i): a (6), l (11)
+  bool exchange(const gradient_bucket& bucket) override {
+    if (!is_compressed_) return exchange_dense_gradient(base_, base_.floats_of(buffer_), true, bucket);
+    if (!bucket.is_last) return false;
+    exchange_.send(momentum(), base_, view(), base_.memory.view(buffer_));
+    return true;
   }
 
+  // m, v, p ← …: a (2) … (5), l (2) … (7). Then m, v_f, p ← …: a (7) … (9), l (12) … (20)
   void finish() override {
-    is_compressed_ ? step_compressed() : step_warming_up();
+    if (!base_.is_known_to_be_refused()) {
+      if (is_compressed_)
+        update_compressed();
+      else
+        take_adam_step(base_, state_.over(dense_mean(base_, base_.floats_of(buffer_)), base_.memory), update(),
+                       batches_, keep_average<TrustRatio>{factors(), kept().data()});
+    }
     if (base_.end_step() && may_end_ && warm_up_ends()) begin_compression();
   }
 
-  // docs/algorithms/one_bit_adam.md (1) … (5), one_bit_lamb.md (1) … (7)
-  void step_warming_up() {
-    const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
-    if (base_.is_known_to_be_refused()) return;
-    take_adam_step(base_, state_.over(g, base_.memory), update(), batches_,
-                   keep_average<TrustRatio>{factors(), kept().data()});
-  }
-
-  // docs/algorithms/one_bit_adam.md (6) … (9), one_bit_lamb.md (11) … (20)
-  void step_compressed() {
-    const exchanged_momentum<TrustRatio> momentum{update(), signal_scales()};
-    exchange_.send(momentum, base_, view(), base_.memory.view(buffer_));
-    if (base_.is_known_to_be_refused()) return;
+  void update_compressed() {
     for (const tensor_batch& tensors : batches_) {
       const auto receive = [&](const auto& pass) {
         exchange_.receive(pass, base_, view(), base_.memory.view(buffer_), tensors.tiles, base_.sums());
       };
       if constexpr (is_frozen) {
-        receive(receive_and_refresh<TrustRatio>{momentum, static_cast<float>(1.0 / (1.0 - options_.beta1))});
+        receive(receive_and_refresh<TrustRatio>{momentum(), static_cast<float>(1.0 / (1.0 - options_.beta1))});
         base_.template finish_sums<sums_per_segment, maxima_per_segment>(
             tensors.first, tensors.last, find_frozen_factors<TrustRatio>{factors(), kept().data()});
       } else if constexpr (sums_per_segment > 0) {
-        receive(receive_and_sum<TrustRatio>{momentum});
+        receive(receive_and_sum<TrustRatio>{momentum()});
         base_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
       } else {
-        receive(receive_and_apply<TrustRatio>{momentum});
+        receive(receive_and_apply<TrustRatio>{momentum()});
       }
       if constexpr (is_frozen || sums_per_segment > 0)
         base_.executor.run(apply_update<TrustRatio>{update()}, view(), tensors.tiles);
     }
   }
 
+  exchanged_momentum<TrustRatio> momentum() const { return {update(), signal_scales()}; }
   adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }
   find_factors<TrustRatio> factors() const { return base_.factors_from_sums(options_.trust_ratio, factors_); }
 

@@ -146,50 +146,68 @@ class slamb_recipe final : public stepping<Backend> {
 
   static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
 
+  // A step: docs/algorithms/slamb.md.
   void begin() override {
     averages_ = averages_now();
     base_.template begin_step<TrustRatio>(options_, 1.0, selector_.finds(sparsifier_of(options_.compressor), base_));
-    if constexpr (!chooser<sparsifier_type>) place();
+    if constexpr (!chooser<sparsifier_type>) select();
   }
 
-  // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload.
-  bool send_early(const tensor_batch& bucket) override {
-    if constexpr (chooser<sparsifier_type> || chained<Compressor> || !base_type::executor_type::is_synchronous) {
-      return false;
+  // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: (1) … (3)
+  bool exchange(const gradient_bucket& bucket) override {
+    if (!bucket.is_last && !can_exchange_early(bucket)) return false;
+    if constexpr (chooser<sparsifier_type>) select();
+    base_.executor.run(form_payload<TrustRatio>{update()}, view(), payload(), *selection_, bucket.tiles, base_.sums(),
+                       base_.not_finite());
+    if (!bucket.is_last) {
+      base_.parts.start_sum(sent_in(bucket), base_.ranks);
     } else {
-      const std::span<const std::uint64_t> tile_first = base_.memory.view(tile_first_);
-      const std::uint64_t first = tile_first[bucket.tiles.first];
-      if (base_.ranks.size() == 1 || first == 0) return false;  // the last part tells all ranks of an overflow
-      form(bucket.tiles);
-      base_.parts.start_sum(sent_.subspan(first, tile_first[bucket.tiles.last] - first), base_.ranks);
-      return true;
+      base_.parts.join();
+      exchange_.exchange(sent_in(bucket), sent_.size(), base_);
     }
+    return true;
   }
 
+  // R(M), R(¬M); p ← p − γ scale u: (4) … (15). Every H steps p ← mean over ranks: (16)
   void finish() override {
-    if constexpr (chooser<sparsifier_type>) place();
-    const std::size_t rest = base_.parts.sent_from(base_.tensors).tiles.first;
-    form({0, rest});
-    base_.parts.join();
-    exchange_.exchange(rest == base_.tensors.tiles().size() ? sent_ : sent_.first(base_.memory.view(tile_first_)[rest]),
-                       sent_.size(), base_);
-    if (!base_.is_known_to_be_refused()) update_parameters();
+    if (!base_.is_known_to_be_refused()) {
+      const float received_scale = exchange_.scale(base_);  // to the mean
+      if constexpr (TrustRatio::sums_per_segment > 0) {
+        base_.executor.run_packed(sum_received<TrustRatio>{update(), received_scale}, base_.view(), payload(),
+                                  base_.all_tiles(), base_.sums());
+        base_.template finish_sums<TrustRatio::sums_per_segment>(
+            0, base_.tensors.segments().size(), base_.factors_from_sums(options_.trust_ratio, factors_));
+      }
+      base_.executor.run(apply_received<TrustRatio>{update(), received_scale}, view(), payload(), *selection_,
+                         base_.all_tiles());
+    }
     if constexpr (!chained<Compressor>)  // else ranks have added what encoding lost of their own
       base_.compared.note_payload(base_, payload());
     if (base_.end_step() && averages_) average_unless(base_.was_refused());
   }
 
-  // Where what is selected goes in the payload.
-  void place() {
+  // Which elements are exchanged, and where they go in the payload.
+  void select() {
     selection_.emplace(selector_.select(sparsifier_of(options_.compressor), base_, view(),
                                         momentum_to_choose_from<TrustRatio>{update()}));
     sent_ = place_payload<sparsifier_type>(base_, *selection_, base_.memory.view(tile_first_), room().first(plane_));
   }
 
-  // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: docs/algorithms/slamb.md (1) … (3)
-  void form(tile_range tiles) {
-    base_.executor.run(form_payload<TrustRatio>{update()}, view(), payload(), *selection_, tiles, base_.sums(),
-                       base_.not_finite());
+  // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload; and something
+  // must be left to be sent with the last bucket.
+  bool can_exchange_early(const gradient_bucket& bucket) const {
+    if constexpr (chooser<sparsifier_type> || chained<Compressor> || !base_type::executor_type::is_synchronous)
+      return false;
+    else
+      return base_.ranks.size() > 1 && base_.memory.view(tile_first_)[bucket.tiles.first] > 0;
+  }
+
+  // The part of the payload that a bucket has.
+  std::span<float> sent_in(const gradient_bucket& bucket) const {
+    if (bucket.tiles.last - bucket.tiles.first == base_.tensors.tiles().size()) return sent_;
+    const std::span<const std::uint64_t> tile_first = base_.memory.view(tile_first_);
+    return sent_.subspan(tile_first[bucket.tiles.first],
+                         tile_first[bucket.tiles.last] - tile_first[bucket.tiles.first]);
   }
 
   void average_unless(const std::uint32_t* refused) {
@@ -211,22 +229,6 @@ class slamb_recipe final : public stepping<Backend> {
 
   auto view() const noexcept { return state_.over(base_.view(), base_.memory); }
   adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }
-
-  void update_parameters() {
-    const float received_scale = exchange_.scale(base_);  // to the mean
-
-    // R(M), R(¬M): docs/algorithms/slamb.md (11) … (15)
-    if constexpr (TrustRatio::sums_per_segment > 0) {
-      base_.executor.run_packed(sum_received<TrustRatio>{update(), received_scale}, base_.view(), payload(),
-                                base_.all_tiles(), base_.sums());
-      base_.template finish_sums<TrustRatio::sums_per_segment>(0, base_.tensors.segments().size(),
-                                                               base_.factors_from_sums(options_.trust_ratio, factors_));
-    }
-
-    // p ← p − γ scale u: docs/algorithms/slamb.md (8), (9)
-    base_.executor.run(apply_received<TrustRatio>{update(), received_scale}, view(), payload(), *selection_,
-                       base_.all_tiles());
-  }
 
   agreement facts() const {
     agreement all = agreement_of("basic_slamb ", options_, base_.tensors.segments().size());

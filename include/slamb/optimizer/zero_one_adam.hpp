@@ -138,56 +138,68 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     return all;
   }
 
+  // What a step exchanges.
+  enum class kind_of_step : std::uint8_t {
+    dense_gradient,      // phase A, where the variance is refreshed
+    quantized_gradient,  // phase A, else
+    quantized_update,    // phase B: what local steps have moved
+    nothing              // phase B: a local step
+  };
+
+  // A step: docs/algorithms/zero_one_adam.md.
   void begin() override {
     settle();
-    tau_ = base_.this_step(needs_its_number) + 1;  // docs/algorithms/zero_one_adam.md (1)
-    refreshes_ = !is_local_ && options_.variance_schedule.refreshes(variance_state_, tau_);
+    tau_ = base_.this_step(needs_its_number) + 1;  // (1)
+    if (!is_local_)
+      kind_ = options_.variance_schedule.refreshes(variance_state_, tau_) ? kind_of_step::dense_gradient
+                                                                          : kind_of_step::quantized_gradient;
+    else
+      kind_ = exchange_.is_active(base_) && options_.local_schedule.exchanges(local_state_, tau_)
+                  ? kind_of_step::quantized_update
+                  : kind_of_step::nothing;
     tell_common();
-    if (is_local_ && options_.local_schedule.exchanges(local_state_, tau_)) base_.compared.compare_common(base_);
-    base_.template begin_step<unit_trust_ratio>(options_, refreshes_ ? 1.0 / base_.ranks.size() : 1.0,
+    if (kind_ == kind_of_step::quantized_update) base_.compared.compare_common(base_);
+    base_.template begin_step<unit_trust_ratio>(options_,
+                                                kind_ == kind_of_step::dense_gradient ? 1.0 / base_.ranks.size() : 1.0,
                                                 exchange_.starts(base_, buffer()));
   }
 
-  bool send_early(const tensor_batch& bucket) override {
-    return refreshes_ && send_whole_gradient(base_, base_.floats_of(buffer_), true, bucket);
+  bool exchange(const gradient_bucket& bucket) override {
+    if (kind_ == kind_of_step::dense_gradient)  // (2), (3)
+      return exchange_dense_gradient(base_, base_.floats_of(buffer_), true, bucket);
+    if (!bucket.is_last) return false;
+    if (kind_ == kind_of_step::quantized_gradient) {  // (4)
+      exchange_.send(receive_gradient{update()}, base_, view(), buffer());
+    } else if (kind_ == kind_of_step::quantized_update) {  // (12) … (14)
+      upload_rate_sums();
+      exchange_.send(local_signal(), base_, view(), buffer());
+    } else {
+      base_.executor.run(check_gradient{}, view(), base_.all_tiles(), nullptr, base_.not_finite());
+      base_.executor.invoke(refuse_alone{base_.record()});
+    }
+    return true;
   }
 
   void finish() override {
-    if (!is_local_) return refreshes_ ? step_with_whole_gradient() : step_with_compressed_gradient();
-    if (!exchange_.is_active(base_)) return step_alone();
-    return options_.local_schedule.exchanges(local_state_, tau_) ? step_with_exchange() : step_locally();
-  }
-
-  // docs/algorithms/zero_one_adam.md (2), (3), (5), (6)
-  void step_with_whole_gradient() {
-    const model_view g = exchange_whole_gradient(base_, base_.floats_of(buffer_), true);
+    if (kind_ == kind_of_step::nothing && exchange_.is_active(base_)) return finish_locally();
     if (!base_.is_known_to_be_refused()) {
-      take_adam_step(base_, state_.over(g, base_.memory), update(), batches_,
-                     base_.factors_from_sums(unit_trust_ratio{}, factors_));
-      exchange_.find_counted(base_, view().variance);
+      if (kind_ == kind_of_step::dense_gradient) {  // (5), (6)
+        take_adam_step(base_, state_.over(dense_mean(base_, base_.floats_of(buffer_)), base_.memory), update(),
+                       batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
+        exchange_.find_counted(base_, view().variance);
+      } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
+        exchange_.receive(receive_gradient{update()}, base_, view(), buffer(), base_.all_tiles());
+      } else if (kind_ == kind_of_step::quantized_update) {  // (15), (16)
+        exchange_.receive(local_signal(), base_, view(), buffer(), base_.all_tiles());
+      } else {  // one rank: (9), (6)
+        base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
+      }
     }
     end_step();
   }
 
-  // docs/algorithms/zero_one_adam.md (4) … (6)
-  void step_with_compressed_gradient() { exchange(receive_gradient{update()}); }
-
-  // One rank: docs/algorithms/zero_one_adam.md (9), (6)
-  void step_alone() {
-    check_own_gradient();
-    base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
-    end_step();
-  }
-
-  // docs/algorithms/zero_one_adam.md (9) … (16)
-  void step_with_exchange() {
-    upload_rate_sums();
-    exchange(exchange_update{{update()}, base_.memory.view(inverse_rate_sums_).data()});
-  }
-
-  // docs/algorithms/zero_one_adam.md (9) … (12)
-  void step_locally() {
-    check_own_gradient();
+  // (9) … (12)
+  void finish_locally() {
     base_.executor.run(local_update{update()}, view(), base_.all_tiles());
     // No collective tells the others of an overflow, and the step counts as theirs do.
     base_.executor.invoke(leave_out_alone{base_.record()});
@@ -196,6 +208,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     differs_ = true;
     options_.local_schedule.advance(local_state_);
   }
+
+  exchange_update local_signal() const { return {{update()}, base_.memory.view(inverse_rate_sums_).data()}; }
 
   // Ends a step that may have been refused. What a backend that runs behind makes of it is found when it is needed.
   void end_step() {
@@ -235,19 +249,6 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     }
     options_.variance_schedule.advance(variance_state_, tau_);
     is_local_ = is_last;
-  }
-
-  void check_own_gradient() {
-    base_.executor.run(check_gradient{}, view(), base_.all_tiles(), nullptr, base_.not_finite());
-    base_.executor.invoke(refuse_alone{base_.record()});
-  }
-
-  // Ends the step too.
-  template <class Pass>
-  void exchange(const Pass& pass) {
-    exchange_.send(pass, base_, view(), buffer());
-    if (!base_.is_known_to_be_refused()) exchange_.receive(pass, base_, view(), buffer(), base_.all_tiles());
-    end_step();
   }
 
   // a, b_i: docs/algorithms/zero_one_adam.md (8). In a step that is refused it does nothing.
@@ -323,8 +324,8 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   std::vector<float> inverse_;     // [tensors]
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
-  std::uint64_t tau_ = 0;   // of the step that is taken
-  bool refreshes_ = false;  // the variance, in the step that is taken
+  std::uint64_t tau_ = 0;                      // of the step that is taken
+  kind_of_step kind_ = kind_of_step::nothing;  // of the step that is taken
   bool is_local_ = false;
   bool is_unsettled_ = false;  // it is not known yet whether the last step was taken
   bool is_asked_ = false;      // late_steps_ will have that

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <type_traits>
@@ -60,17 +61,20 @@ class gradient_exchange<Compressor, ErrorFeedback, Base> {
   void start(Base& base) { codes_.start(base); }
 
   static double scale(const Base& /*base*/) noexcept { return 1.0; }
-  static bool send_early(const tensor_batch& /*bucket*/, Base& /*base*/) noexcept { return false; }
-  model_view exchange(Base& base) {
+  bool exchange(const gradient_bucket& bucket, Base& base) {
+    if (!bucket.is_last) return false;  // scales are of all gradients
     if (!codes_.is_active(base))
-      return exchange_whole_gradient(base, {}, settings_.skip_non_finite, settings_.max_norm);
-    model_view g = base.view();
-    g.exchanged = base.memory.view(buffer_).data();
+      return exchange_dense_gradient(base, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
     const std::span<std::byte> messages = base.memory.view(messages_);
     base.executor.invoke(codes_.starts(base, messages));
-    codes_.send(decode_gradient{}, base, g, messages);
-    if (base.is_known_to_be_refused()) return g;
-    codes_.receive(decode_gradient{}, base, g, messages, base.all_tiles());
+    codes_.send(decode_gradient{}, base, base.view(), messages);
+    return true;
+  }
+  model_view receive(Base& base) {
+    if (!codes_.is_active(base)) return dense_mean(base, {});
+    model_view g = base.view();
+    g.exchanged = base.memory.view(buffer_).data();
+    codes_.receive(decode_gradient{}, base, g, base.memory.view(messages_), base.all_tiles());
     g.gradient_is_exchanged = true;
     clip_gradient(g, base, settings_.max_norm);
     return g;
@@ -178,23 +182,24 @@ requires(!requires { requires Compressor::selects_all; } &&
   void start(Base& /*base*/) {}
 
   static double scale(const Base& /*base*/) noexcept { return 1.0; }
-  static bool send_early(const tensor_batch& /*bucket*/, Base& /*base*/) noexcept { return false; }
-  model_view exchange(Base& base) {
-    if (base.ranks.size() == 1) return exchange_whole_gradient(base, {}, settings_.skip_non_finite, settings_.max_norm);
-    auto g = residual_.over(base.view(), base.memory);
-    g.exchanged = base.memory.view(buffer_).data();
+  bool exchange(const gradient_bucket& bucket, Base& base) {
+    if (!bucket.is_last) return false;  // the selection finds the places of all in the payload
+    if (base.ranks.size() == 1)
+      return exchange_dense_gradient(base, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
     base.executor.invoke(selector_.finds(sparsifier_of(compressor_), base));
-    const auto selection = selector_.select(sparsifier_of(compressor_), base, g, form_selected_gradient{});
-    float* const planes = payload_in(base.memory.view(planes_)).data();
+    selection_.emplace(selector_.select(sparsifier_of(compressor_), base, view(base), form_selected_gradient{}));
     const std::span<float> sent =
-        place_payload<sparsifier_type>(base, selection, base.memory.view(tile_first_), std::span(planes, largest_));
-    const payload_view payload{.tile_first = base.memory.view(tile_first_).data(),
-                               .plane = {planes, is_encoded ? planes + largest_ : nullptr},
-                               .room = largest_};
-    base.executor.run(form_selected_gradient{}, g, payload, selection, base.all_tiles(), nullptr, base.not_finite());
-    payload_.exchange(sent, payload.plane[1], base);
-    if (base.is_known_to_be_refused()) return g;
-    base.executor.run(receive_selected_gradient{{}, payload_.scale(base)}, g, payload, selection, base.all_tiles());
+        place_payload<sparsifier_type>(base, *selection_, base.memory.view(tile_first_), planes(base).first(largest_));
+    base.executor.run(form_selected_gradient{}, view(base), payload(base), *selection_, base.all_tiles(), nullptr,
+                      base.not_finite());
+    payload_.exchange(sent, payload(base).plane[1], base);
+    return true;
+  }
+  model_view receive(Base& base) {
+    if (base.ranks.size() == 1) return dense_mean(base, {});
+    auto g = view(base);
+    base.executor.run(receive_selected_gradient{{}, payload_.scale(base)}, g, payload(base), *selection_,
+                      base.all_tiles());
     g.gradient_is_exchanged = true;
     clip_gradient(g, base, settings_.max_norm);
     return g;
@@ -209,9 +214,23 @@ requires(!requires { requires Compressor::selects_all; } &&
   }
 
  private:
+  auto view(const Base& base) const noexcept {
+    auto g = residual_.over(base.view(), base.memory);
+    g.exchanged = base.memory.view(buffer_).data();
+    return g;
+  }
+  std::span<float> planes(const Base& base) const noexcept { return payload_in(base.memory.view(planes_)); }
+  payload_view payload(const Base& base) const noexcept {
+    float* const first = planes(base).data();
+    return {.tile_first = base.memory.view(tile_first_).data(),
+            .plane = {first, is_encoded ? first + largest_ : nullptr},
+            .room = largest_};
+  }
+
   gradient_settings settings_;
   Compressor compressor_;
   selector<sparsifier_type, Base> selector_;
+  std::optional<typename selector<sparsifier_type, Base>::selected_type> selection_;  // of the step that is taken
   payload_exchange<Compressor, Base> payload_;
   std::uint64_t largest_ = 0;
   state_arrays<array::residual> residual_;

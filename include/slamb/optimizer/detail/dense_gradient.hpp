@@ -17,6 +17,7 @@
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/overlap.hpp"
 
 namespace slamb::detail {
 
@@ -49,45 +50,48 @@ void clip_gradient(const model_view& view, Base& base, double c, std::uint32_t* 
   base.executor.invoke(clip_gradient_scale{base.record(), base.scalars(), base.sums(), c});
 }
 
-/// Begins the exchange of the whole gradients of a bucket, into their places of `buffer`.
-/// @return whether there is anything to exchange
-template <class Base>
-bool send_whole_gradient(Base& base, std::span<float> buffer, bool skip_non_finite, const tensor_batch& bucket) {
-  if (base.ranks.size() == 1) return false;
-  model_view g = base.view();
-  g.exchanged = buffer.data();
-  base.executor.run(gather_gradient{}, g, bucket.tiles, nullptr, skip_non_finite ? base.not_finite() : nullptr);
-  const std::uint64_t first = base.tensors.first_element(bucket.first);
-  base.parts.start_sum(buffer.subspan(first, base.tensors.first_element(bucket.last) - first), base.ranks);
-  return true;
-}
-
-/// g ← the mean over ranks, clipped, for a step that has begun with the scale 1/N, but for what has been sent. Nothing that
-/// lasts is changed; the step is refused, on all ranks, if a gradient of any is not finite.
+/// Exchanges the gradients of a bucket as they are, in a step that has begun with the scale 1/N: `dense_mean` is then what is read
+/// as the gradient. Nothing that lasts is changed; with the last bucket the step is refused, on all ranks, if a gradient of any is
+/// not finite.
 ///
 /// @param buffer  [elements] with a `sum_header` in front, with more than one rank
 /// @param skip_non_finite  false: takes gradients as they are
-/// @param max_norm  c; 0 or ∞: no clipping
-/// @return where the gradient is to be read
+/// @param max_norm  c, for one rank, which has to look at gradients anyway; 0 or ∞: no clipping
+/// @return false: there is nothing to exchange early
 template <class Base>
-model_view exchange_whole_gradient(Base& base, std::span<float> buffer, bool skip_non_finite, double max_norm = 0.0) {
+bool exchange_dense_gradient(Base& base, std::span<float> buffer, bool skip_non_finite, const gradient_bucket& bucket,
+                             double max_norm = 0.0) {
   model_view g = base.view();
   std::uint32_t* const not_finite = skip_non_finite ? base.not_finite() : nullptr;
-  if (base.ranks.size() > 1) {
-    g.exchanged = buffer.data();
-    const tensor_batch sent = base.parts.sent_from(base.tensors);
-    base.executor.run(gather_gradient{}, g, {0, sent.tiles.first}, nullptr, not_finite);
-    base.parts.join();
-    all_reduce_or_refuse(buffer.first(base.tensors.first_element(sent.first)), buffer.size(), base, skip_non_finite);
-    g.gradient_is_exchanged = true;
-    clip_gradient(g, base, max_norm);
-    return g;
+  if (base.ranks.size() == 1) {
+    if (!bucket.is_last) return false;
+    if (bounds_norm(max_norm))
+      clip_gradient(g, base, max_norm, not_finite);
+    else if (skip_non_finite)
+      base.executor.run(check_gradient{}, g, base.all_tiles(), nullptr, not_finite);
+    if (skip_non_finite) base.executor.invoke(refuse_alone{base.record()});
+    return true;
   }
-  if (bounds_norm(max_norm))
-    clip_gradient(g, base, max_norm, not_finite);
-  else if (skip_non_finite)
-    base.executor.run(check_gradient{}, g, base.all_tiles(), nullptr, not_finite);
-  if (skip_non_finite) base.executor.invoke(refuse_alone{base.record()});
+  g.exchanged = buffer.data();
+  base.executor.run(gather_gradient{}, g, bucket.tiles, nullptr, not_finite);
+  const std::uint64_t first = base.tensors.first_element(bucket.first);
+  const std::span<float> values = buffer.subspan(first, base.tensors.first_element(bucket.last) - first);
+  if (!bucket.is_last) {
+    base.parts.start_sum(values, base.ranks);
+  } else {
+    base.parts.join();
+    all_reduce_or_refuse(values, buffer.size(), base, skip_non_finite);
+  }
+  return true;
+}
+
+/// Where the mean of gradients that have been exchanged so is read, times the scale of the step.
+template <class Base>
+model_view dense_mean(const Base& base, std::span<float> buffer) noexcept {
+  model_view g = base.view();
+  if (base.ranks.size() == 1) return g;
+  g.exchanged = buffer.data();
+  g.gradient_is_exchanged = true;
   return g;
 }
 
@@ -148,13 +152,16 @@ class gradient_exchange {
 
   /// What is read as the gradient, times this, is the mean.
   static double scale(const Base& base) noexcept { return 1.0 / base.ranks.size(); }
-  /// Begins to exchange a bucket, if that can be done before the rest.
-  bool send_early(const tensor_batch& bucket, Base& base) {
-    return send_whole_gradient(base, payload_in(base.memory.view(buffer_)), settings_.skip_non_finite, bucket);
-  }
-  model_view exchange(Base& base) {
-    return exchange_whole_gradient(base, payload_in(base.memory.view(buffer_)), settings_.skip_non_finite,
+  /// Exchanges a bucket; false where it is not the last: only with the last.
+  bool exchange(const gradient_bucket& bucket, Base& base) {
+    return exchange_dense_gradient(base, payload_in(base.memory.view(buffer_)), settings_.skip_non_finite, bucket,
                                    settings_.max_norm);
+  }
+  /// The mean, clipped, once all has been exchanged and the step goes on: where it is read as the gradient.
+  model_view receive(Base& base) {
+    const model_view g = dense_mean(base, payload_in(base.memory.view(buffer_)));
+    if (base.ranks.size() > 1) clip_gradient(g, base, settings_.max_norm);
+    return g;
   }
 
   void report(const Base& /*base*/, bool /*with_norms*/, statistics& /*all*/) const {}

@@ -17,6 +17,12 @@
 
 namespace slamb::detail {
 
+/// Tensors of which a step exchanges what it has to at once. The last bucket of a step has the first tensors: with it all ranks tell
+/// each other whether any has seen what is not finite.
+struct gradient_bucket : tensor_batch {
+  bool is_last = true;
+};
+
 /// Tensors in buckets, from the last tensor to the first, as backward passes are done with them. The order of exchanges is
 /// that of the buckets on all ranks, in whatever order their gradients become ready. The first tensors' bucket goes last, when
 /// the step is finished, and then tells all ranks whether any has seen what is not finite.
@@ -124,15 +130,21 @@ class open_step {
   void set_all_ready() { buckets_->set_all_ready(); }
   bool is_ready(std::size_t tensor) const { return is_open_ && buckets_->is_ready(tensor); }
 
-  /// send(bucket) for each bucket that has become complete, until it says in this step, by false, that it sends none.
-  template <class Send>
-  void send_ready(const Send& send) {
+  /// exchange(bucket) for each bucket that has become complete, until it says in this step, by false, that it exchanges none early.
+  template <class Exchange>
+  void exchange_ready(const Exchange& exchange) {
     while (sends_) {
       const std::optional<tensor_batch> bucket = buckets_->next();
       if (!bucket) return;
-      sends_ = send(*bucket);
+      sends_ = exchange(gradient_bucket{*bucket, false});
       if (sends_) sent_from_ = bucket;
     }
+  }
+
+  /// The bucket of all tensors that have not been exchanged.
+  gradient_bucket rest(const layout& tensors) const noexcept {
+    if (sent_from_) return {{0, sent_from_->first, {0, sent_from_->tiles.first}}, true};
+    return {{0, tensors.segments().size(), {0, tensors.tiles().size()}}, true};
   }
 
   /// Begins to sum `values` [n] over ranks, beside the stream and after the sums before; they are left alone until `join`.
@@ -145,12 +157,6 @@ class open_step {
   /// @throws what a sum has thrown
   void join() {
     if (std::exchange(has_started_, false)) side_->join();
-  }
-
-  /// The first tensors and tiles of what has been sent; what comes before them has not. Nothing has been sent: the ends of all.
-  tensor_batch sent_from(const layout& tensors) const noexcept {
-    const std::size_t all = tensors.segments().size();
-    return sent_from_.value_or(tensor_batch{all, all, {tensors.tiles().size(), tensors.tiles().size()}});
   }
 
   /// What was started and has not been waited for is waited for; whether it fails is no longer asked.

@@ -21,12 +21,13 @@ namespace slamb::detail {
 
 /// What recipes have in common: a foundation, and the order in which a step is taken on it. A recipe says what is done in it:
 ///
-///     begin()                begins a step with the rates that have been set
-///     send_early(bucket)     exchanges the part of the step that needs no other gradients than those of a tensor_batch;
-///                            false: it sends nothing early, now and in the rest of the step
-///     finish()               takes the step, but for what has been sent
-///     parameters_differ()    whether parameters may differ between ranks, the same on all; else false
-///     average()              makes parameters that differ between ranks their mean; else nothing
+///     begin()             begins a step with the rates that have been set
+///     exchange(bucket)    forms what a bucket of tensors has to exchange, and exchanges it: for one bucket after another as
+///                         their gradients become ready, or for all tensors at once. False, where it is not the last: it
+///                         exchanges nothing early, now and in the rest of the step
+///     finish()            updates the model by what has been exchanged, unless the step is skipped, and ends the step
+///
+/// A step is these three, from top to bottom; in parts there are more buckets.
 template <class Backend>
 class stepping : public recipe {
  public:
@@ -55,15 +56,15 @@ class stepping : public recipe {
   void gradient_ready(std::size_t first, std::size_t count) final {
     base_.parts.require_open("gradient_ready()");
     base_.parts.set_ready(first, count);
-    close_if_it_throws([this] { send_ready(); });
+    close_if_it_throws([this] { exchange_ready(); });
   }
 
   void finish_step() final {
     base_.parts.require_open("finish_step()");
     base_.parts.set_all_ready();  // ranks exchange the same buckets, whatever they have said before
     close_if_it_throws([this] {
-      send_ready();
-      reduce_and_finish();
+      exchange_ready();
+      exchange_rest_and_finish();
     });
     base_.parts.close();
   }
@@ -144,7 +145,7 @@ class stepping : public recipe {
 
  protected:
   virtual void begin() = 0;
-  virtual bool send_early(const tensor_batch& bucket) = 0;
+  virtual bool exchange(const gradient_bucket& bucket) = 0;
   virtual void finish() = 0;
   /// Whether parameters may differ between ranks, so that synchronize_parameters() has something to do: the same on all ranks.
   virtual bool parameters_differ() { return false; }
@@ -183,16 +184,17 @@ class stepping : public recipe {
                              "another step; load a state first");
   }
 
-  void reduce_and_finish() {
+  void exchange_rest_and_finish() {
     base_.local.reduce(base_);
     base_.compared.require_unparted(base_, are_equal());  // in the only node that there is
+    exchange(base_.parts.rest(base_.tensors));
     finish();
     base_.compared.require_unparted(base_, are_equal());
   }
 
-  void send_ready() {
+  void exchange_ready() {
     if (base_.local.is_active()) return;  // nodes sum their gradients when all are ready
-    base_.parts.send_ready([this](const tensor_batch& bucket) { return send_early(bucket); });
+    base_.parts.exchange_ready([this](const gradient_bucket& bucket) { return exchange(bucket); });
   }
 
   template <class Body>
@@ -212,7 +214,7 @@ class stepping : public recipe {
     base_.rates.set(rates);
     base_.compared.compare_before_step(base_, are_equal());
     begin();
-    reduce_and_finish();
+    exchange_rest_and_finish();
   }
 
   template <class Rates>
