@@ -22,11 +22,10 @@ doxygen=build/docs/doxygen
 rm -rf build/docs
 mkdir -p "$doxygen"
 doxygen docs/Doxyfile
-python3 docs/mend_xml.py "$doxygen/xml"
-
 failed=0
 python3 docs/check_reference.py --self-test
 python3 docs/check_reference.py "$doxygen" || failed=1
+python3 docs/mend_xml.py "$doxygen/xml"
 sphinx-build -q -b html -W -n --keep-going -d build/docs/doctrees docs build/docs/html || failed=1
 python3 docs/check_links.py --self-test >/dev/null
 python3 docs/check_links.py || failed=1

@@ -5,6 +5,7 @@
 - Classes of `detail`, as a base or as what derives from a class, are left out.
 - Members that a `using` declaration brings are listed with those that replace them: the later ones of one signature are left out.
 - Designated initialisers lose their dots, and a requires-expression as a value is left out.
+- A concept's definition, which Breathe does not show, is put behind its comment.
 - The inline namespace of the SIMD level is no part of a name.
 """
 
@@ -16,6 +17,10 @@ import xml.etree.ElementTree as xml
 
 def mend(root):
     for compound in root.iter("compounddef"):
+        if compound.get("kind") == "concept":
+            definition = "".join(compound.find("initializer").itertext()).rstrip() + ";"
+            shown = xml.SubElement(xml.SubElement(compound.find("detaileddescription"), "para"), "verbatim")
+            shown.text = re.sub(r"\A.*?concept slamb::(\w+ =) +", r"concept \1 ", definition, flags=re.DOTALL)
         for part in list(compound):
             if part.tag == "derivedcompoundref" or part.tag == "basecompoundref" and "detail::" in "".join(part.itertext()):
                 compound.remove(part)
