@@ -27,8 +27,10 @@ def mend(root):
         seen = set()
         for section in compound.iter("sectiondef"):
             for member in list(section):
-                signature = (member.get("kind"), member.findtext("name"), member.findtext("argsstring", "").split(" requires")[0].split("=delete")[0].strip(),
-                             "".join(member.find("requiresclause").itertext()) if member.find("requiresclause") is not None else "")
+                requires = member.find("requiresclause")
+                signature = (member.get("kind"), member.findtext("name"),
+                             re.sub(r" requires.*|=delete$", "", member.findtext("argsstring", "")).strip(),
+                             "" if requires is None else "".join(requires.itertext()))
                 if member.tag == "memberdef" and member.get("kind") == "function" and signature in seen:
                     section.remove(member)
                 seen.add(signature)
