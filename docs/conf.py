@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 
+from breathe.renderer.sphinxrenderer import SphinxRenderer
 from docutils import nodes
 from sphinx import addnodes
 
@@ -24,6 +25,7 @@ breathe_projects = {"slamb": str(root / "build/docs/doxygen/xml")}
 breathe_default_project = "slamb"
 breathe_default_members = ("members", "undoc-members")
 breathe_show_include = False
+SphinxRenderer.sections.sort(key=lambda section: section[0] != "public-attrib")  # options and other members come first
 
 # Breathe refers to all that Doxygen has, of which the pages show the public names.
 suppress_warnings = ["ref.ref"]
