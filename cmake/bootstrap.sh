@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing to build the programs and the tests, with the system's package manager.
 #
-#   bash cmake/bootstrap.sh [build] [train] [test] [cross] [--check]
+#   bash cmake/bootstrap.sh [build] [train] [test] [cross] [docs] [--check]
 #
 # Groups: build (compiler and CMake), train (the example's libraries and gnuplot), test (what the tests and benchmarks need),
-# cross (on x86-64: a compiler for aarch64 and qemu, which runs what it makes). No group: build, train and test.
+# cross (on x86-64: a compiler for aarch64 and qemu, which runs what it makes), docs (what builds the site). No group: build, train
+# and test.
 # --check installs nothing and exits 1 if something is missing.
 # On Debian and Ubuntu missing packages are installed by apt, as root or through sudo; a machine that has them all needs no
 # network. Elsewhere the names are listed and the script exits 1, unless the tools and libraries are all there already.
@@ -13,10 +14,11 @@ set -euo pipefail
 build_packages=(g++ cmake ninja-build)
 train_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev gnuplot-nox)
 test_packages=(doctest-dev libbenchmark-dev clang clang-format clang-tidy python3 procps openmpi-bin libopenmpi-dev)
+docs_packages=(doxygen python3 python3-sphinx python3-myst-parser python3-breathe furo)
 cross_packages=()
 if [[ "$(uname -m)" == x86_64 ]]; then cross_packages=(g++-aarch64-linux-gnu qemu-user); fi
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 check_only=false
 any_group=false
@@ -27,9 +29,10 @@ for argument in "$@"; do
     train) wanted+=("${train_packages[@]}") any_group=true ;;
     test) wanted+=("${test_packages[@]}") any_group=true ;;
     cross) wanted+=(${cross_packages[@]+"${cross_packages[@]}"}) any_group=true ;;
+    docs) wanted+=("${docs_packages[@]}") any_group=true ;;
     --check) check_only=true ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test, cross or --check" >&2; exit 2 ;;
+    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test, cross, docs or --check" >&2; exit 2 ;;
   esac
 done
 if ! $any_group; then
@@ -45,10 +48,14 @@ installed() {
     ninja-build) command -v ninja >/dev/null ;;
     gnuplot-nox) command -v gnuplot >/dev/null ;;
     clang) command -v clang++ >/dev/null ;;
-    cmake | clang-format | clang-tidy | python3) command -v "$1" >/dev/null ;;
+    cmake | clang-format | clang-tidy | python3 | doxygen) command -v "$1" >/dev/null ;;
     procps) command -v pgrep >/dev/null ;;
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ >/dev/null ;;
     qemu-user) command -v qemu-aarch64 >/dev/null || command -v qemu-aarch64-static >/dev/null ;;
+    python3-sphinx) command -v sphinx-build >/dev/null ;;
+    python3-myst-parser) has_module myst_parser ;;
+    python3-breathe) has_module breathe ;;
+    furo) has_module furo ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
     libopenmpi-dev) command -v mpicxx >/dev/null ;;
     libeigen3-dev) has_config Eigen3 ;;
@@ -58,6 +65,14 @@ installed() {
     libbenchmark-dev) has_config benchmark ;;
     *) return 1 ;;
   esac
+}
+
+# has_module NAME: the Python that runs sphinx-build has it.
+has_module() {
+  local sphinx python
+  sphinx="$(command -v sphinx-build)" || return 1
+  python="$(sed -n '1s/^#! *//p' "$sphinx" | tr -d '\0')"
+  ${python:-false} -c "import $1" 2>/dev/null
 }
 
 # has_config NAME: NAMEConfig.cmake, in any case, lies under a prefix where CMake looks.

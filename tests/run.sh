@@ -7,7 +7,7 @@
 # --all: also the bits of aarch64, under qemu, what has intrinsics compiled for every level of x86-64, headers without precompiled
 # ones before them, what nvcc compiles where it is installed, and the parts of the suite that another compiler may see another
 # way: numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under
-# ThreadSanitizer.
+# ThreadSanitizer. And the site of the documentation, with its reference and its links.
 # --thorough: all of the suite by these three too, which takes much longer.
 # --gpu: the benchmarks and tests on the GPU at hand, and a report of them. It needs the CUDA Toolkit and CMake, and installs
 # nothing: without doctest, MPI, PyTorch or compute-sanitizer only their part is skipped. No GPU is a failure. --stage, once or
@@ -256,7 +256,7 @@ fi
 started=$SECONDS
 # Not by `run`: sudo may ask for a password at the terminal.
 groups=(build train test)
-if $all || $thorough; then groups+=(cross); fi
+if $all || $thorough; then groups+=(cross docs); fi
 bash cmake/bootstrap.sh "${groups[@]}" &
 child=$!
 if ! wait_for_child; then
@@ -270,6 +270,7 @@ suite release
 judge "format" "$(tool clang-format)" format_check
 judge "clang-tidy" "$(tool clang-tidy)" tidy_check
 if $all || $thorough; then
+  check docs bash docs/build.sh --check-tools
   suite clang part_of_clang
   cuda_suite
   suite asan part_of_asan

@@ -1,4 +1,4 @@
-// From which threads an optimizer calls its Communicator, and that it makes one call at a time: what docs/policies.md says of it.
+// From which threads an optimizer calls its Communicator, and that it makes one call at a time: what docs/extend/communicator.md says of it.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -241,7 +241,7 @@ class communicator_checker {
 
 }  // namespace detail
 
-/// Checks that a Communicator of host memory does what optimizers rely on, as docs/policies.md has it: sums of floats;
+/// Checks that a Communicator of host memory does what optimizers rely on, as docs/extend/communicator.md has it: sums of floats;
 /// all_gather, all_to_all and broadcast of bytes, if it has them; reduce_locally, if its ranks are nodes. Sizes are 0, 1, fewer
 /// than ranks, odd and large; spans are not aligned, and have margins that must not be written. Values have either sign, are
 /// denormal, huge, infinite, NaN. Sums must have the same bits on all ranks. Every rank is root once; calls follow each other

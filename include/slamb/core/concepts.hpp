@@ -1,5 +1,5 @@
 // The roles as concepts. A type of yours that models one plugs into every recipe: nothing to derive from,
-// nothing to register. docs/policies.md shows how to write each.
+// nothing to register. docs/extend/index.md shows how to write each.
 #pragma once
 
 #include <algorithm>
