@@ -1,5 +1,5 @@
 // The oracle against recorded runs, and the generators and measures that every other test leans on.
-#include "../support/oracle.hpp"
+#include "support/oracle.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "../support/generate.hpp"
-#include "../support/record.hpp"
-#include "../support/trace.hpp"
+#include "support/generate.hpp"
+#include "support/record.hpp"
+#include "support/trace.hpp"
 
 #ifndef SLAMB_TEST_DATA
 #error "define SLAMB_TEST_DATA as the path of tests/data"

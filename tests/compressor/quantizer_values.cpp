@@ -1,4 +1,4 @@
-// What the shipped quantizers make of single numbers; tests/conformance/quantizer.cpp is what all of them have in common.
+// What the shipped quantizers make of single numbers; quantizer.cpp is what all of them have in common.
 #include <doctest/doctest.h>
 
 #include <algorithm>

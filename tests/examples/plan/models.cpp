@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/plan/forecast.hpp"
-#include "../../examples/plan/models.hpp"
-#include "../../examples/plan/optimizers.hpp"
-#include "../../examples/plan/settings.hpp"
-#include "../../examples/plan/shape_file.hpp"
+#include "../../../examples/plan/forecast.hpp"
+#include "../../../examples/plan/models.hpp"
+#include "../../../examples/plan/optimizers.hpp"
+#include "../../../examples/plan/settings.hpp"
+#include "../../../examples/plan/shape_file.hpp"
 
 namespace plan_tests {
 namespace {

@@ -1,5 +1,5 @@
 // The example of a Communicator over sockets, here between threads: what it does, and how it fails.
-#include "../../examples/sockets/socket_communicator.hpp"
+#include "../../../examples/sockets/socket_communicator.hpp"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/one_bit_record.hpp"
+#include "support/one_bit_record.hpp"
 
 #ifndef SLAMB_TEST_DATA
 #error "define SLAMB_TEST_DATA as the path of tests/data"

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <string>
 
-#include "../support/one_bit_record.hpp"
-#include "../support/record.hpp"
-#include "../support/replay.hpp"
 #include "instances/interpreted.hpp"
+#include "support/one_bit_record.hpp"
+#include "support/record.hpp"
+#include "support/replay.hpp"
 
 namespace interpreted_replay_tests {
 namespace {

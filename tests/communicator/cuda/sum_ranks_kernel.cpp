@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "../support/generate.hpp"
 #include "slamb/backend/cuda/detail/interpreter.hpp"
 #include "slamb/communicator/cuda/sum_ranks_kernel.hpp"
+#include "support/generate.hpp"
 
 namespace cuda_sum_ranks_tests {
 namespace {

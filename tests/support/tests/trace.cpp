@@ -1,5 +1,5 @@
 // The reader of traces: what it reads, and how it names what it refuses.
-#include "../support/trace.hpp"
+#include "support/trace.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "../support/files.hpp"
-#include "../support/record.hpp"
-#include "../support/said.hpp"
+#include "support/files.hpp"
+#include "support/record.hpp"
+#include "support/said.hpp"
 
 namespace trace_tests {
 namespace {

@@ -1,6 +1,6 @@
 // Replaying traces through the library: recorded runs, runs made up by the oracle, and everything that must count as
 // failed.
-#include "../support/replay_all.hpp"
+#include "support/replay_all.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "../support/files.hpp"
-#include "../support/one_bit_record.hpp"
-#include "../support/record.hpp"
-#include "../support/said.hpp"
+#include "support/files.hpp"
+#include "support/one_bit_record.hpp"
+#include "support/record.hpp"
+#include "support/said.hpp"
 
 #ifndef SLAMB_TEST_DATA
 #error "define SLAMB_TEST_DATA as the path of tests/data"
