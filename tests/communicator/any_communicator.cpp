@@ -15,7 +15,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace any_communicator_tests {
+namespace communicator_any_communicator_tests {
 namespace {
 
 using slamb::any_communicator;
@@ -197,4 +197,4 @@ TEST_CASE("any_communicator: a training over it has the bits of one over what it
                                 train(std::in_place_type<any_communicator<>>)));
 }
 
-}  // namespace any_communicator_tests
+}  // namespace communicator_any_communicator_tests

@@ -27,7 +27,7 @@
 #include "support/thread_nodes.hpp"
 #include "support/wrong_communicators.hpp"
 
-namespace check_communicator_tests {
+namespace communicator_check_communicator_tests {
 namespace {
 
 using slamb::check_communicator;
@@ -416,4 +416,4 @@ TEST_CASE("check_communicator: calls come from a second thread too, if that is a
   CHECK(*one.callers == std::set{std::this_thread::get_id()});
 }
 
-}  // namespace check_communicator_tests
+}  // namespace communicator_check_communicator_tests

@@ -20,7 +20,7 @@
 #include "support/odd_communicators.hpp"
 #include "support/thread_nodes.hpp"
 
-namespace communicator_suite {
+namespace communicator_communicator_tests {
 namespace {
 
 using namespace test_support::communicator_suite;
@@ -170,4 +170,4 @@ TEST_CASE("communicator suite: its checks see writes outside a buffer") {
   CHECK(overrun(result) == "rank 1, element 0: margin written");
 }
 
-}  // namespace communicator_suite
+}  // namespace communicator_communicator_tests

@@ -13,7 +13,7 @@
 #include "slamb/communicator/run_ranks.hpp"
 #include "support/odd_communicators.hpp"
 
-namespace counting_communicator_tests {
+namespace communicator_counting_communicator_tests {
 namespace {
 
 using slamb::collective;
@@ -175,4 +175,4 @@ TEST_CASE("counting_communicator: nested ones count alike") {
   CHECK(communicator.counts().total().elements == 12 + 5 + 12 + 12);
 }
 
-}  // namespace counting_communicator_tests
+}  // namespace communicator_counting_communicator_tests

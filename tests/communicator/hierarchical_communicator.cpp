@@ -10,7 +10,7 @@
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 
-namespace hierarchical_communicator_tests {
+namespace communicator_hierarchical_communicator_tests {
 namespace {
 
 using slamb::host_stream;
@@ -130,4 +130,4 @@ TEST_CASE("hierarchical_communicator: both parts are told of what one throws, an
   CHECK(*asked.calls == list{"local abort (its disk is full)", "between abort (its disk is full)"});
 }
 
-}  // namespace hierarchical_communicator_tests
+}  // namespace communicator_hierarchical_communicator_tests

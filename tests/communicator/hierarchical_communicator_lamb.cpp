@@ -21,7 +21,7 @@
 #include "support/replica.hpp"
 #include "support/thread_nodes.hpp"
 
-namespace hierarchical_lamb_tests {
+namespace communicator_hierarchical_communicator_lamb_tests {
 namespace {
 
 using namespace test_support;
@@ -280,4 +280,4 @@ TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks 
   CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::fault_kind::stalls), {.timeout = 3s}), "after 3000 ms rank "));
 }
 
-}  // namespace hierarchical_lamb_tests
+}  // namespace communicator_hierarchical_communicator_lamb_tests

@@ -13,7 +13,7 @@
 #include "support/replica.hpp"
 #include "support/thread_nodes.hpp"
 
-namespace hierarchical_recipes_tests {
+namespace communicator_hierarchical_communicator_recipes_tests {
 namespace {
 
 using namespace test_support;
@@ -101,4 +101,4 @@ TEST_CASE("hierarchical_communicator: a state saved by one rank of a node goes o
   });
 }
 
-}  // namespace hierarchical_recipes_tests
+}  // namespace communicator_hierarchical_communicator_recipes_tests

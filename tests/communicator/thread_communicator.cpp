@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace thread_communicator_tests {
+namespace communicator_thread_communicator_tests {
 namespace {
 
 using namespace std::chrono_literals;
@@ -695,4 +695,4 @@ TEST_CASE("run_ranks: runs every rank at once and joins them all") {
   CHECK(done == 5);
 }
 
-}  // namespace thread_communicator_tests
+}  // namespace communicator_thread_communicator_tests

@@ -22,7 +22,7 @@
 #include "support/quadratic.hpp"
 #include "support/selection_history.hpp"
 
-namespace compressor_suite {
+namespace compressor_compressor_tests {
 namespace {
 
 using slamb::coordinate;
@@ -485,4 +485,4 @@ TEST_CASE("compressors: a step that is skipped leaves kept ages as they were") {
   CHECK(train(true) == train(false));
 }
 
-}  // namespace compressor_suite
+}  // namespace compressor_compressor_tests

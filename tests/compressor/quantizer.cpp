@@ -24,7 +24,7 @@
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 
-namespace quantizer_suite {
+namespace compressor_quantizer_tests {
 namespace {
 
 using slamb::segment_scale;
@@ -531,4 +531,4 @@ TEST_CASE("odd quantizers: conform") {
   check(ternary{});
 }
 
-}  // namespace quantizer_suite
+}  // namespace compressor_quantizer_tests

@@ -18,7 +18,7 @@
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 
-namespace quantizers_tests {
+namespace compressor_quantizer_values_tests {
 namespace {
 
 using test_support::random_source;
@@ -191,4 +191,4 @@ TEST_CASE("floating: the codes of fp16 are those of IEEE 754") {
   }
 }
 
-}  // namespace quantizers_tests
+}  // namespace compressor_quantizer_values_tests

@@ -13,7 +13,7 @@
 
 #include "support/selection_history.hpp"
 
-namespace random_k_tests {
+namespace compressor_random_k_tests {
 namespace {
 
 using slamb::random_k;
@@ -247,4 +247,4 @@ TEST_CASE("random_k: refuses settings out of range, naming them") {
   CHECK_NOTHROW((coin{.k = 1e-9}.validate()));
 }
 
-}  // namespace random_k_tests
+}  // namespace compressor_random_k_tests

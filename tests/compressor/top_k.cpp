@@ -20,7 +20,7 @@
 #include "support/described.hpp"
 #include "support/generate.hpp"
 
-namespace top_k_tests {
+namespace compressor_top_k_tests {
 namespace {
 
 using slamb::top_k;
@@ -181,4 +181,4 @@ TEST_CASE("top_k: facts, refusals and description") {
   CHECK(test_support::told_apart_by(top_k{.k = 0.1}, top_k{.k = 0.2}) == "top_k's k");
 }
 
-}  // namespace top_k_tests
+}  // namespace compressor_top_k_tests

@@ -15,7 +15,7 @@
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 
-namespace bfloat16_tests {
+namespace core_bfloat16_tests {
 namespace {
 
 using slamb::bfloat16;
@@ -134,4 +134,4 @@ TEST_CASE("storage: arrays of floats by the same names, bit for bit") {
   }
 }
 
-}  // namespace bfloat16_tests
+}  // namespace core_bfloat16_tests

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace random_tests {
+namespace core_random_tests {
 namespace {
 
 using slamb::philox;
@@ -121,4 +121,4 @@ TEST_CASE("scaled_to: the words of philox fall evenly on any number of bins") {
   }
 }
 
-}  // namespace random_tests
+}  // namespace core_random_tests

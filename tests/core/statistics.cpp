@@ -16,7 +16,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace statistics_tests {
+namespace core_statistics_tests {
 namespace {
 
 using slamb::bytes_sent_by;
@@ -273,4 +273,4 @@ TEST_CASE("memory: one rank of LAMB holds no exchange buffer") {
   CHECK(run.memory().bytes_per_parameter < 8.1);
 }
 
-}  // namespace statistics_tests
+}  // namespace core_statistics_tests

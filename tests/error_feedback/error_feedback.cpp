@@ -15,7 +15,7 @@
 #include "support/odd_policies.hpp"
 #include "support/quadratic.hpp"
 
-namespace error_feedback_suite {
+namespace error_feedback_error_feedback_tests {
 namespace {
 
 using test_support::keeps_and_describes;
@@ -144,4 +144,4 @@ TEST_CASE("error feedbacks: settings that differ among ranks are found by their 
                   slamb::disagreement_error);
 }
 
-}  // namespace error_feedback_suite
+}  // namespace error_feedback_error_feedback_tests

@@ -24,7 +24,7 @@
 #include "support/exchange_properties.hpp"
 #include "support/odd_quantizers.hpp"
 
-namespace quantized_exchange_tests {
+namespace exchange_quantized_tests {
 namespace {
 
 using namespace test_support;  // of which nearly everything is used
@@ -719,4 +719,4 @@ TEST_CASE("quantized exchange: draws differ by rank, phase, exchange, chunk and 
   CHECK(itself.deviations() > 100.0);
 }
 
-}  // namespace quantized_exchange_tests
+}  // namespace exchange_quantized_tests

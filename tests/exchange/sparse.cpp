@@ -15,7 +15,7 @@
 #include "support/cluster.hpp"
 #include "support/odd_quantizers.hpp"
 
-namespace sparsified_exchange_tests {
+namespace exchange_sparse_tests {
 namespace {
 
 using slamb::chain;
@@ -252,4 +252,4 @@ TEST_CASE("chain: a quantizer with a scale by tensor, or one that leaves element
                        std::invalid_argument);
 }
 
-}  // namespace sparsified_exchange_tests
+}  // namespace exchange_sparse_tests

@@ -19,7 +19,7 @@
 #include "support/thread_nodes.hpp"
 #include "support/wrong_communicators.hpp"
 
-namespace tried_collectives_tests {
+namespace exchange_tried_collectives_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -335,4 +335,4 @@ TEST_CASE("tried collectives: ranks that are nodes try both of their parts") {
     CHECK(said.find("and sums within a node and between nodes must be sums over ranks") != std::string::npos);
 }
 
-}  // namespace tried_collectives_tests
+}  // namespace exchange_tried_collectives_tests

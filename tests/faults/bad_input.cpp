@@ -21,7 +21,7 @@
 #include "support/said.hpp"
 #include "support/watching_communicators.hpp"
 
-namespace bad_input_tests {
+namespace faults_bad_input_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -708,4 +708,4 @@ TEST_CASE("bad input: a rank that refuses its own arguments, or has no memory, e
   CHECK(contains(no_memory[0], "communicator: slamb: the thread_group failed: rank 1 left"));
 }
 
-}  // namespace bad_input_tests
+}  // namespace faults_bad_input_tests

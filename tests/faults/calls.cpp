@@ -22,7 +22,7 @@
 #include "support/replica.hpp"
 #include "support/watching_communicators.hpp"
 
-namespace calls_tests {
+namespace faults_calls_tests {
 namespace {
 
 using slamb::optimizer;
@@ -360,4 +360,4 @@ TEST_CASE("calls: of many threads at once each is made or refused, and the steps
   CHECK(run.statistics().step == taken + 1);
 }
 
-}  // namespace calls_tests
+}  // namespace faults_calls_tests

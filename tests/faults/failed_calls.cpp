@@ -14,7 +14,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace failed_calls_tests {
+namespace faults_failed_calls_tests {
 namespace {
 
 using slamb::communicator_error;
@@ -188,4 +188,4 @@ TEST_CASE("failed calls: a step that one rank refuses keeps the others waiting u
     CHECK(aborted[rank] == "slamb: the thread_group failed: rank 1 was aborted: its learning rate is wrong");
 }
 
-}  // namespace failed_calls_tests
+}  // namespace faults_failed_calls_tests

@@ -15,7 +15,7 @@
 #include "support/faulty_training.hpp"
 #include "support/one_bit_cluster.hpp"
 
-namespace one_bit_faults_tests {
+namespace faults_one_bit_training_tests {
 namespace {
 
 using slamb::fault_kind;
@@ -185,4 +185,4 @@ TEST_CASE("failure: a rank that stalls in an exchange ends in an exception on al
   }
 }
 
-}  // namespace one_bit_faults_tests
+}  // namespace faults_one_bit_training_tests

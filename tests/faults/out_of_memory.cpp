@@ -19,7 +19,7 @@
 #include "support/replica.hpp"
 #include "support/said.hpp"
 
-namespace out_of_memory_tests {
+namespace faults_out_of_memory_tests {
 namespace {
 
 using test_support::contains;
@@ -175,4 +175,4 @@ TEST_CASE("out of memory: a model that no machine holds is refused before its ta
   CHECK(asked.size() == 1);
 }
 
-}  // namespace out_of_memory_tests
+}  // namespace faults_out_of_memory_tests

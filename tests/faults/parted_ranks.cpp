@@ -25,7 +25,7 @@
 #include "support/saved_training.hpp"
 #include "support/thread_nodes.hpp"
 
-namespace parted_ranks_tests {
+namespace faults_parted_ranks_tests {
 namespace {
 
 using test_support::every_recipe;
@@ -1140,4 +1140,4 @@ TEST_CASE("fingerprint_of_parameters: every bit of every element matters, and so
   CHECK(seen.size() == 1000);
 }
 
-}  // namespace parted_ranks_tests
+}  // namespace faults_parted_ranks_tests

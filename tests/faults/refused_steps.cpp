@@ -14,7 +14,7 @@
 #include "support/allocations.hpp"
 #include "support/refused_training.hpp"
 
-namespace refused_steps_tests {
+namespace faults_refused_steps_tests {
 namespace {
 
 using test_support::complaints;
@@ -364,4 +364,4 @@ TEST_CASE("backends: reach the same parameters over 50 steps with refused ones i
   }
 }
 
-}  // namespace refused_steps_tests
+}  // namespace faults_refused_steps_tests

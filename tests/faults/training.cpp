@@ -22,7 +22,7 @@
 #include "support/faulty_training.hpp"
 #include "support/watching_communicators.hpp"
 
-namespace faults_tests {
+namespace faults_training_tests {
 namespace {
 
 using slamb::communicator_error;
@@ -225,4 +225,4 @@ TEST_CASE("failure: a sum that comes back spoiled is skipped by all ranks") {
   });
 }
 
-}  // namespace faults_tests
+}  // namespace faults_training_tests

@@ -18,7 +18,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace choose_tests {
+namespace optimizer_choose_tests {
 namespace {
 
 using slamb::choose_options;
@@ -446,4 +446,4 @@ TEST_CASE("choose: a communicator that fails in the trial ends all ranks alike, 
   }
 }
 
-}  // namespace choose_tests
+}  // namespace optimizer_choose_tests

@@ -15,7 +15,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace lamb_tests {
+namespace optimizer_lamb_tests {
 namespace {
 
 using test_support::error_of_dense;
@@ -228,4 +228,4 @@ TEST_CASE("replica: a spoiled guard or gradient is seen") {
   }
 }
 
-}  // namespace lamb_tests
+}  // namespace optimizer_lamb_tests

@@ -13,7 +13,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace gradient_norm_tests {
+namespace optimizer_lamb_gradient_norm_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -131,4 +131,4 @@ TEST_CASE("gradient norm: is forgotten where a state is loaded, and kept where a
   CHECK(is_near(run.statistics().gradient_norm, norm));
 }
 
-}  // namespace gradient_norm_tests
+}  // namespace optimizer_lamb_gradient_norm_tests

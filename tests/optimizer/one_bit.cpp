@@ -17,7 +17,7 @@
 #include "support/one_bit_cluster.hpp"
 #include "support/watching_communicators.hpp"
 
-namespace one_bit_tests {
+namespace optimizer_one_bit_tests {
 namespace {
 
 using slamb::scale_sharing;
@@ -438,4 +438,4 @@ TEST_CASE("one-bit: rows without a gradient do not move in 10,000 steps, and err
   });
 }
 
-}  // namespace one_bit_tests
+}  // namespace optimizer_one_bit_tests

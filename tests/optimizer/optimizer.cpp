@@ -14,7 +14,7 @@
 #include "support/generate.hpp"
 #include "support/replica.hpp"
 
-namespace optimizer_tests {
+namespace optimizer_optimizer_tests {
 namespace {
 
 using slamb::optimizer;
@@ -220,4 +220,4 @@ TEST_CASE("optimizer: is destroyed as what it is") {
   CHECK(destroyed == 1);
 }
 
-}  // namespace optimizer_tests
+}  // namespace optimizer_optimizer_tests

@@ -15,7 +15,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace slamb_optimizer_tests {
+namespace optimizer_slamb_tests {
 namespace {
 
 using slamb::explicit_mask;
@@ -238,4 +238,4 @@ TEST_CASE("slamb: parameters are averaged at steps 1, 1 + H, 1 + 2H, and on dema
   CHECK(worst <= 2e-7 * test_support::max_magnitude(std::span<const float>(last[1][0])));
 }
 
-}  // namespace slamb_optimizer_tests
+}  // namespace optimizer_slamb_tests

@@ -17,7 +17,7 @@
 #include "support/one_bit_cluster.hpp"
 #include "support/watching_communicators.hpp"
 
-namespace zero_one_adam_tests {
+namespace optimizer_zero_one_adam_tests {
 namespace {
 
 using slamb::scale_sharing;
@@ -384,4 +384,4 @@ TEST_CASE("zero-one adam: the published schedule has 153 full exchanges and 70,4
   CHECK(after.traffic[slamb::collective::all_gather].rounds == 70'467);
 }
 
-}  // namespace zero_one_adam_tests
+}  // namespace optimizer_zero_one_adam_tests

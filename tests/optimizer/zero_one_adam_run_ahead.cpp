@@ -17,7 +17,7 @@
 #include "support/deferred_backend.hpp"
 #include "support/one_bit_cluster.hpp"
 
-namespace run_ahead_tests {
+namespace optimizer_zero_one_adam_run_ahead_tests {
 namespace {
 
 using test_support::deferred_backend;
@@ -351,4 +351,4 @@ TEST_CASE("run ahead: a step whose outcome the device could not be asked for is 
   CHECK(failures > 10);
 }
 
-}  // namespace run_ahead_tests
+}  // namespace optimizer_zero_one_adam_run_ahead_tests

@@ -11,7 +11,7 @@
 #include "slamb/core/parameter.hpp"
 #include "support/cluster.hpp"
 
-namespace layout_tests {
+namespace pass_layout_tests {
 namespace {
 
 using slamb::layout;
@@ -130,4 +130,4 @@ TEST_CASE("layout: gradients may share memory, and neighbours may touch") {
   CHECK_NOTHROW(layout(touching, 0.0));
 }
 
-}  // namespace layout_tests
+}  // namespace pass_layout_tests

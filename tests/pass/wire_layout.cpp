@@ -18,7 +18,7 @@
 #include "support/generate.hpp"
 #include "support/wire_map.hpp"
 
-namespace wire_layout_tests {
+namespace pass_wire_layout_tests {
 namespace {
 
 using slamb::scale_groups;
@@ -256,4 +256,4 @@ TEST_CASE("wire_layout: how quantizers share their scales") {
   CHECK_FALSE(is(slamb::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 128));
 }
 
-}  // namespace wire_layout_tests
+}  // namespace pass_wire_layout_tests

@@ -11,7 +11,7 @@
 #include "support/allocations.hpp"
 #include "support/thread_nodes.hpp"
 
-namespace allocation_tests {
+namespace properties_allocation_tests {
 namespace {
 
 struct model {
@@ -87,4 +87,4 @@ TEST_CASE("step: the count of allocations can fail") {
   CHECK(test_support::allocations() > before);
 }
 
-}  // namespace allocation_tests
+}  // namespace properties_allocation_tests

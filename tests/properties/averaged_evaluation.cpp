@@ -23,7 +23,7 @@
 #include "support/saved_training.hpp"
 #include "support/thread_nodes.hpp"
 
-namespace averaged_evaluation_tests {
+namespace properties_averaged_evaluation_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -416,4 +416,4 @@ TEST_CASE(
   }
 }
 
-}  // namespace averaged_evaluation_tests
+}  // namespace properties_averaged_evaluation_tests

@@ -13,7 +13,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace calling_threads_tests {
+namespace properties_calling_threads_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -162,4 +162,4 @@ TEST_CASE("calling threads: calls that overlap would be found") {
   CHECK(log->overlaps == 1);
 }
 
-}  // namespace calling_threads_tests
+}  // namespace properties_calling_threads_tests

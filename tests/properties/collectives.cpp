@@ -19,7 +19,7 @@
 #include "support/cluster.hpp"
 #include "support/every_recipe.hpp"
 
-namespace collectives_tests {
+namespace properties_collectives_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -348,4 +348,4 @@ TEST_CASE("determinism: every recipe has the same bits for one thread and for tw
   }
 }
 
-}  // namespace collectives_tests
+}  // namespace properties_collectives_tests

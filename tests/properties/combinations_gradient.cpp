@@ -6,7 +6,7 @@
 
 #include "support/convergence.hpp"
 
-namespace combinations_gradient_tests {
+namespace properties_combinations_gradient_tests {
 namespace {
 
 using test_support::left_after;
@@ -92,4 +92,4 @@ TEST_CASE("combinations: LAMB and AdamW miss the minimum with signs whose errors
   CHECK(left_of_adamw<slamb::no_error_feedback>(slamb::sign{}) > missed);
 }
 
-}  // namespace combinations_gradient_tests
+}  // namespace properties_combinations_gradient_tests

@@ -6,7 +6,7 @@
 
 #include "support/convergence.hpp"
 
-namespace combinations_momentum_tests {
+namespace properties_combinations_momentum_tests {
 namespace {
 
 using test_support::missed;
@@ -50,4 +50,4 @@ TEST_CASE("combinations: SLAMB misses the minimum if nothing is ever sent") {
   CHECK(left_of_slamb(test_support::nothing_ever{}) > missed);
 }
 
-}  // namespace combinations_momentum_tests
+}  // namespace properties_combinations_momentum_tests

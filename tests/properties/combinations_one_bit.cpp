@@ -9,7 +9,7 @@
 
 #include "support/convergence.hpp"
 
-namespace combinations_one_bit_tests {
+namespace properties_combinations_one_bit_tests {
 namespace {
 
 using slamb::host_backend;
@@ -72,4 +72,4 @@ TEST_CASE("combinations: a user's block that tiles cannot be cut into is refused
     CHECK_THROWS_WITH_AS(made_with(block), doctest::Contains("a quantizer's block"), std::invalid_argument);
 }
 
-}  // namespace combinations_one_bit_tests
+}  // namespace properties_combinations_one_bit_tests

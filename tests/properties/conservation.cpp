@@ -21,7 +21,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace conservation_tests {
+namespace properties_conservation_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -237,4 +237,4 @@ TEST_CASE("identity c: the comparison can fail") {
   CHECK(find_deviations<slamb::no_error_feedback>(quantizer, 3, true, false).signal > 1e-2);
 }
 
-}  // namespace conservation_tests
+}  // namespace properties_conservation_tests

@@ -10,7 +10,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace determinism_tests {
+namespace properties_determinism_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -100,4 +100,4 @@ TEST_CASE("determinism: an optimizer that is moved goes on") {
   }
 }
 
-}  // namespace determinism_tests
+}  // namespace properties_determinism_tests

@@ -17,7 +17,7 @@
 #include "support/faulty_training.hpp"
 #include "support/odd_policies.hpp"
 
-namespace hostile_exchange_tests {
+namespace properties_edge_cases_tests {
 namespace {
 
 using slamb::scale_sharing;
@@ -309,4 +309,4 @@ TEST_CASE("hostile: an allocator that fails on one rank ends its peers at once, 
   CHECK(freed == 1);
 }
 
-}  // namespace hostile_exchange_tests
+}  // namespace properties_edge_cases_tests

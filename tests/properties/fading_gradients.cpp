@@ -8,7 +8,7 @@
 
 #include "slamb/slamb.hpp"
 
-namespace fading_gradients_tests {
+namespace properties_fading_gradients_tests {
 namespace {
 
 // 3000 steps, of which the first alone has a gradient; no weight decay.
@@ -70,4 +70,4 @@ TEST_CASE("AdamW: a constant gradient makes steps of the learning rate, also whe
   CHECK(worst < 1e-3);
 }
 
-}  // namespace fading_gradients_tests
+}  // namespace properties_fading_gradients_tests

@@ -19,7 +19,7 @@
 #include "support/made_optimizer.hpp"
 #include "support/recorded_backend.hpp"
 
-namespace graphs_tests {
+namespace properties_graphs_tests {
 namespace {
 
 using test_support::maker_of;
@@ -489,4 +489,4 @@ TEST_CASE("learning rates: more groups than travel at once, and more than travel
   }
 }
 
-}  // namespace graphs_tests
+}  // namespace properties_graphs_tests

@@ -17,7 +17,7 @@
 #include "support/cluster.hpp"
 #include "support/watching_communicators.hpp"
 
-namespace identities_tests {
+namespace properties_identities_tests {
 namespace {
 
 using slamb::collective;
@@ -464,4 +464,4 @@ TEST_CASE("identity h: a slow decay follows the oracle over 300 steps, and alway
   CHECK(test_support::worst_error(e, reached, test_support::slamb_oracle(e, fresh)) > 1e-3);
 }
 
-}  // namespace identities_tests
+}  // namespace properties_identities_tests

@@ -12,7 +12,7 @@
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 
-namespace interchange_tests {
+namespace properties_interchange_tests {
 namespace {
 
 /// What training has made of parameters and state.
@@ -102,4 +102,4 @@ TEST_CASE("interchange: state that one backend has saved the other loads") {
   check_both_ways<zero_one_adam>(options);
 }
 
-}  // namespace interchange_tests
+}  // namespace properties_interchange_tests

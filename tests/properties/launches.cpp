@@ -15,7 +15,7 @@
 #include "slamb/slamb.hpp"
 #include "support/recorded_backend.hpp"
 
-namespace launches_tests {
+namespace properties_launches_tests {
 namespace {
 
 /// What one step asked of the device.
@@ -220,4 +220,4 @@ TEST_CASE("launches: set_gradients is one upload, however many tensors there are
   CHECK(counts_of(device.calls) == counts{0, 0, 31, 0});
 }
 
-}  // namespace launches_tests
+}  // namespace properties_launches_tests

@@ -13,7 +13,7 @@
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
-namespace monitoring_tests {
+namespace properties_monitoring_tests {
 namespace {
 
 using slamb::host_backend;
@@ -313,4 +313,4 @@ TEST_CASE("monitoring: a measurement is a pass of its own, taken only when asked
   check_cost<zero_one>({.compress_alone = true, .variance_schedule = {6, 2}, .local_schedule = {2, 4}}, 5);
 }
 
-}  // namespace monitoring_tests
+}  // namespace properties_monitoring_tests

@@ -20,7 +20,7 @@
 #error "define SLAMB_TEST_DATA as the path of tests/data"
 #endif
 
-namespace replay_tests {
+namespace properties_replay_tests {
 namespace {
 
 using test_support::contains;
@@ -239,4 +239,4 @@ TEST_CASE("replay: a setting out of the optimizer's range fails with the optimiz
   CHECK_THROWS_WITH(replay(given), doctest::Contains("beta1 = 1.5"));
 }
 
-}  // namespace replay_tests
+}  // namespace properties_replay_tests

@@ -24,7 +24,7 @@
 #include "support/cluster.hpp"
 #include "support/watching_communicators.hpp"
 
-namespace steps_in_parts_tests {
+namespace properties_steps_in_parts_tests {
 namespace {
 
 using slamb::thread_communicator;
@@ -352,4 +352,4 @@ TEST_CASE("steps in parts: an optimizer that goes or moves with a step open wait
   CHECK(second.statistics().step == 1);
 }
 
-}  // namespace steps_in_parts_tests
+}  // namespace properties_steps_in_parts_tests

@@ -11,7 +11,7 @@
 
 #include "support/described.hpp"
 
-namespace intervals_tests {
+namespace schedule_intervals_tests {
 namespace {
 
 using slamb::doubling_local_interval;
@@ -202,4 +202,4 @@ TEST_CASE("intervals: describe each setting") {
   CHECK(told_apart_by(local{}, local{}) == "no fact");
 }
 
-}  // namespace intervals_tests
+}  // namespace schedule_intervals_tests

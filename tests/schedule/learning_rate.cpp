@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace learning_rate_tests {
+namespace schedule_learning_rate_tests {
 namespace {
 
 using doctest::Approx;
@@ -139,4 +139,4 @@ TEST_CASE("learning-rate schedules: name the value that is out of range") {
   CHECK(complaint([] { return slamb::constant{1.0}(1); }) == "nothing was thrown");
 }
 
-}  // namespace learning_rate_tests
+}  // namespace schedule_learning_rate_tests

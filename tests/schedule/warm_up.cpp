@@ -14,7 +14,7 @@
 
 #include "support/described.hpp"
 
-namespace warm_up_tests {
+namespace schedule_warm_up_tests {
 namespace {
 
 using slamb::automatic_warm_up;
@@ -236,4 +236,4 @@ TEST_CASE("warm-ups: describe each setting") {
   CHECK(told_apart_by(automatic{}, automatic{.interval = 1, .most_steps = 1}) == "several facts");
 }
 
-}  // namespace warm_up_tests
+}  // namespace schedule_warm_up_tests

@@ -21,7 +21,7 @@
 #include "support/said.hpp"
 #include "support/saved_training.hpp"
 
-namespace saved_state_tests {
+namespace state_saved_state_tests {
 namespace {
 
 using slamb::restore_options;
@@ -842,4 +842,4 @@ TEST_CASE("saved state: settings may differ, and an optimizer without tensors ha
   }
 }
 
-}  // namespace saved_state_tests
+}  // namespace state_saved_state_tests

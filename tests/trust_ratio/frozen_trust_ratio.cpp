@@ -18,7 +18,7 @@
 #include "support/described.hpp"
 #include "support/generate.hpp"
 
-namespace frozen_trust_ratio_suite {
+namespace trust_ratio_frozen_trust_ratio_tests {
 namespace {
 
 using slamb::candidate;
@@ -427,4 +427,4 @@ TEST_CASE("frozen_trust_ratio: describes each setting") {
   differs({.factor_change = 0.2}, "factor_change");
 }
 
-}  // namespace frozen_trust_ratio_suite
+}  // namespace trust_ratio_frozen_trust_ratio_tests

@@ -23,7 +23,7 @@
 #include "support/odd_policies.hpp"
 #include "support/quadratic.hpp"
 
-namespace trust_ratio_suite {
+namespace trust_ratio_trust_ratio_tests {
 
 /// A float whose products no compiler fuses with a sum: what a lane of `floats` promises, on every flag.
 struct strict {
@@ -498,4 +498,4 @@ TEST_CASE("trust ratios: a policy's own check is asked") {
                   std::invalid_argument);
 }
 
-}  // namespace trust_ratio_suite
+}  // namespace trust_ratio_trust_ratio_tests

@@ -10,7 +10,7 @@
 #include "support/cuda_coded_sides.hpp"
 #include "support/odd_quantizers.hpp"
 
-namespace cuda_coded_tests {
+namespace backend_cuda_coded_kernels_tests {
 namespace {
 
 using namespace test_support;
@@ -45,4 +45,4 @@ TEST_CASE("cuda codes: quantizers of a stranger") {
   compare_all<coded<odd_blocks, sum_the_mean, float>>(zero_aware_blocks(32));
 }
 
-}  // namespace cuda_coded_tests
+}  // namespace backend_cuda_coded_kernels_tests

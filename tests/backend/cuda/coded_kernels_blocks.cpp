@@ -10,7 +10,7 @@
 #include "support/cuda_coded_sides.hpp"
 #include "support/odd_quantizers.hpp"
 
-namespace cuda_coded_blocks_tests {
+namespace backend_cuda_coded_kernels_blocks_tests {
 namespace {
 
 using namespace test_support;
@@ -34,4 +34,4 @@ TEST_CASE("cuda codes: numbers without a scale") {
   compare_all<coded<odd_floats, sum_the_mean, float>>({});
 }
 
-}  // namespace cuda_coded_blocks_tests
+}  // namespace backend_cuda_coded_kernels_blocks_tests

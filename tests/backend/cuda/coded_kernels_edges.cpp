@@ -20,7 +20,7 @@
 #include "support/cuda_coded_sides.hpp"
 #include "support/odd_quantizers.hpp"
 
-namespace cuda_coded_edges_tests {
+namespace backend_cuda_coded_kernels_edges_tests {
 namespace {
 
 using namespace test_support;
@@ -278,4 +278,4 @@ TEST_CASE("cuda codes: a mark in the message of any of a hundred ranks stops the
   check_marks<signs>(99, {});  // which has nothing to average
 }
 
-}  // namespace cuda_coded_edges_tests
+}  // namespace backend_cuda_coded_kernels_edges_tests

@@ -25,7 +25,7 @@
 #include "support/cuda_coded_passes.hpp"
 #include "support/generate.hpp"
 
-namespace cuda_codes_tests {
+namespace backend_cuda_codes_tests {
 namespace {
 
 using namespace test_support;
@@ -277,4 +277,4 @@ TEST_CASE(
   }
 }
 
-}  // namespace cuda_codes_tests
+}  // namespace backend_cuda_codes_tests

@@ -25,7 +25,7 @@
 #include "support/cuda_model.hpp"
 #include "support/sparse_memory.hpp"
 
-namespace cuda_passes_tests {
+namespace backend_cuda_pass_kernel_tests {
 namespace {
 
 using slamb::cuda::interpreter;
@@ -513,4 +513,4 @@ TEST_CASE("CUDA passes: a tensor of more than 2^32 elements") {
   expect_segments_as_host(tensors, 0, 1);  // half a million tiles
 }
 
-}  // namespace cuda_passes_tests
+}  // namespace backend_cuda_pass_kernel_tests

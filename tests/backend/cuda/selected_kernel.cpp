@@ -24,7 +24,7 @@
 #include "support/cuda_payload.hpp"
 #include "support/sparse_memory.hpp"
 
-namespace cuda_selected_tests {
+namespace backend_cuda_selected_kernel_tests {
 namespace {
 
 using slamb::cuda::interpreter;
@@ -518,4 +518,4 @@ TEST_CASE("CUDA selected elements: groups say what round robin says of each elem
   CHECK(groups > 0);
 }
 
-}  // namespace cuda_selected_tests
+}  // namespace backend_cuda_selected_kernel_tests

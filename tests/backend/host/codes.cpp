@@ -12,7 +12,7 @@
 
 #include "support/generate.hpp"
 
-namespace codes_tests {
+namespace backend_host_codes_tests {
 namespace {
 
 using slamb::host::words;
@@ -129,4 +129,4 @@ TEST_CASE("codes: the least significant bit first") {
   CHECK(stored<16>(codes, 0)[margin + 1] == std::byte{0x12});
 }
 
-}  // namespace codes_tests
+}  // namespace backend_host_codes_tests

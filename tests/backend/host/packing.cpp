@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-namespace packing_tests {
+namespace backend_host_packing_tests {
 namespace {
 
 using slamb::host::count_of;
@@ -98,4 +98,4 @@ TEST_CASE("packing: payloads that end where memory ends are neither read nor wri
   }
 }
 
-}  // namespace packing_tests
+}  // namespace backend_host_packing_tests

@@ -16,7 +16,7 @@
 #include "slamb/core/real.hpp"
 #include "support/generate.hpp"
 
-namespace simd_tests {
+namespace backend_host_simd_tests {
 namespace {
 
 using slamb::host::double_sum;
@@ -261,4 +261,4 @@ TEST_CASE("simd: a square that a float cannot hold is exact in a sum") {
   CHECK(double_sum{}.total() == 0.0);
 }
 
-}  // namespace simd_tests
+}  // namespace backend_host_simd_tests

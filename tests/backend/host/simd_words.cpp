@@ -15,7 +15,7 @@
 #include "slamb/core/real.hpp"
 #include "support/generate.hpp"
 
-namespace simd_words_tests {
+namespace backend_host_simd_words_tests {
 namespace {
 
 using slamb::host::floats;
@@ -221,4 +221,4 @@ TEST_CASE("simd_words: the absolute value clears the sign, of zero and NaN as we
   CHECK(absolute(-2.5F) == 2.5F);
 }
 
-}  // namespace simd_words_tests
+}  // namespace backend_host_simd_words_tests

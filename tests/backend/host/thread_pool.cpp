@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace thread_pool_tests {
+namespace backend_host_thread_pool_tests {
 namespace {
 
 using slamb::host::thread_pool;
@@ -117,4 +117,4 @@ TEST_CASE("thread_pool: pools come and go, used or not, also on several threads 
   CHECK(wrong == 0);
 }
 
-}  // namespace thread_pool_tests
+}  // namespace backend_host_thread_pool_tests

@@ -12,7 +12,7 @@
 #include "slamb/core/random.hpp"
 #include "support/generate.hpp"
 
-namespace uniform_tests {
+namespace backend_host_uniform_tests {
 namespace {
 
 constexpr float untouched = -1.0F;
@@ -84,4 +84,4 @@ TEST_CASE("uniform: between 0 and 1, a multiple of 2^-17, spread evenly") {
     CHECK(std::abs(n - count / 16.0) < 5.0 * std::sqrt(count * (1.0 / 16.0) * (15.0 / 16.0)));
 }
 
-}  // namespace uniform_tests
+}  // namespace backend_host_uniform_tests

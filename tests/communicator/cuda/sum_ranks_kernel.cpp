@@ -12,7 +12,7 @@
 #include "slamb/communicator/cuda/sum_ranks_kernel.hpp"
 #include "support/generate.hpp"
 
-namespace cuda_sum_ranks_tests {
+namespace communicator_cuda_sum_ranks_kernel_tests {
 namespace {
 
 using slamb::cuda::interpreter;
@@ -92,4 +92,4 @@ TEST_CASE("sum over ranks: shares of ranks are disjoint and are all there is") {
     }
 }
 
-}  // namespace cuda_sum_ranks_tests
+}  // namespace communicator_cuda_sum_ranks_kernel_tests

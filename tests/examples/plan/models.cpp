@@ -14,7 +14,7 @@
 #include "../../../examples/plan/settings.hpp"
 #include "../../../examples/plan/shape_file.hpp"
 
-namespace plan_tests {
+namespace examples_plan_models_tests {
 namespace {
 
 using slamb::tensor_shape;
@@ -216,4 +216,4 @@ TEST_CASE("shape file: what is wrong is said with file and line") {
   CHECK_THROWS_AS(plan::read_shapes(std::filesystem::path(".")), plan::shape_error);
 }
 
-}  // namespace plan_tests
+}  // namespace examples_plan_models_tests

@@ -27,7 +27,7 @@
 #include "support/files.hpp"
 #include "support/said.hpp"
 
-namespace socket_communicator_tests {
+namespace examples_sockets_socket_communicator_tests {
 namespace {
 
 using namespace std::chrono_literals;
@@ -267,4 +267,4 @@ TEST_CASE("socket_communicator: strangers are let go, and what peers send is not
   CHECK(contains(said, "and this rank broadcast of 10 from root 1, its call 1"));
 }
 
-}  // namespace socket_communicator_tests
+}  // namespace examples_sockets_socket_communicator_tests

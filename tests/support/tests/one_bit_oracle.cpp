@@ -15,7 +15,7 @@
 #error "define SLAMB_TEST_DATA as the path of tests/data"
 #endif
 
-namespace one_bit_oracle_tests {
+namespace support_tests_one_bit_oracle_tests {
 namespace {
 
 using oracle::exchange_settings;
@@ -235,4 +235,4 @@ TEST_CASE("one-bit oracle: close calls are seen, and settled") {
   CHECK(close[0][1] > 0.69e-4F);
 }
 
-}  // namespace one_bit_oracle_tests
+}  // namespace support_tests_one_bit_oracle_tests

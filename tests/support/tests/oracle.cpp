@@ -23,7 +23,7 @@
 #error "define SLAMB_TEST_DATA as the path of tests/data"
 #endif
 
-namespace oracle_tests {
+namespace support_tests_oracle_tests {
 namespace {
 
 using test_support::trace;
@@ -302,4 +302,4 @@ TEST_CASE("generate: max_relative_error sees one wrong element, and NaN wherever
   CHECK_THROWS(max_relative_error(floats{1.0F}, doubles{}));
 }
 
-}  // namespace oracle_tests
+}  // namespace support_tests_oracle_tests

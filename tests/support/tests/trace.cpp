@@ -15,7 +15,7 @@
 #include "support/record.hpp"
 #include "support/said.hpp"
 
-namespace trace_tests {
+namespace support_tests_trace_tests {
 namespace {
 
 using test_support::contains;
@@ -267,4 +267,4 @@ TEST_CASE("trace: masks are SLAMB's alone") {
   CHECK(read_trace(folder.path()).masks.empty());
 }
 
-}  // namespace trace_tests
+}  // namespace support_tests_trace_tests
