@@ -468,7 +468,7 @@ TEST_CASE("thread_communicator: a failed group stays failed with the first reaso
 
 // ---------------------------------------------------------------------------------------------------- injected faults
 
-TEST_CASE("fault: throws fails every rank at once in the planned round") {
+TEST_CASE("fault_kind: throws fails every rank at once in the planned round") {
   thread_group group(3);
   group.inject({.rank = 1, .round = 2, .kind = fault_kind::throws});
   std::vector<int> done(3);
@@ -483,7 +483,7 @@ TEST_CASE("fault: throws fails every rank at once in the planned round") {
   CHECK(result.elapsed < at_once);
 }
 
-TEST_CASE("fault: stalls makes every rank time out, the stalled one too") {
+TEST_CASE("fault_kind: stalls makes every rank time out, the stalled one too") {
   thread_group group(3, {.timeout = brief});
   group.inject({.rank = 0, .round = 1, .kind = fault_kind::stalls});
   std::latch started(3);
@@ -499,14 +499,14 @@ TEST_CASE("fault: stalls makes every rank time out, the stalled one too") {
   CHECK(result.elapsed < at_once);
 }
 
-TEST_CASE("fault: a stalled rank that nobody waits for ends as well") {
+TEST_CASE("fault_kind: a stalled rank that nobody waits for ends as well") {
   thread_group group(1, {.timeout = 50ms});
   group.inject({.rank = 0, .round = 0, .kind = fault_kind::stalls});
   const report result = run_and_catch(group, [](thread_communicator& communicator) { sum(communicator); });
   CHECK(result.thrown[0] == failed + "rank 0 stalled in all_reduce_sum of 1 float32, and no peer waited for it");
 }
 
-TEST_CASE("fault: corrupts makes the sum a NaN on every rank and corrupts_result on one") {
+TEST_CASE("fault_kind: corrupts makes the sum a NaN on every rank and corrupts_result on one") {
   for (const auto& [kind, ranks_hit] :
        {std::pair{fault_kind::corrupts, 3}, std::pair{fault_kind::corrupts_result, 1}}) {
     thread_group group(3);
@@ -526,7 +526,7 @@ TEST_CASE("fault: corrupts makes the sum a NaN on every rank and corrupts_result
   }
 }
 
-TEST_CASE("fault: corrupts leaves the buffer that is sent from untouched if it is not written to") {
+TEST_CASE("fault_kind: corrupts leaves the buffer that is sent from untouched if it is not written to") {
   thread_group group(2);
   group.inject({.rank = 0, .round = 0, .kind = fault_kind::corrupts});
   std::vector<std::uint8_t> seen(2);
@@ -543,7 +543,7 @@ TEST_CASE("fault: corrupts leaves the buffer that is sent from untouched if it i
   CHECK(sent == std::vector<std::uint8_t>{5, 5});
 }
 
-TEST_CASE("fault: nothing is corrupted in an empty payload, nor in a broadcast by a rank that only receives") {
+TEST_CASE("fault_kind: nothing is corrupted in an empty payload, nor in a broadcast by a rank that only receives") {
   thread_group group(2);
   group.inject({.rank = 1, .round = 0, .kind = fault_kind::corrupts});
   group.inject({.rank = 1, .round = 1, .kind = fault_kind::corrupts});
@@ -559,7 +559,7 @@ TEST_CASE("fault: nothing is corrupted in an empty payload, nor in a broadcast b
   CHECK(received == std::vector<float>{4.0F, 4.0F});
 }
 
-TEST_CASE("fault: a rank that is not in the group is refused") {
+TEST_CASE("fault_kind: a rank that is not in the group is refused") {
   thread_group group(2);
   CHECK_THROWS_WITH_AS(group.inject({.rank = 2}), "slamb: fault::rank = 2, but it must be in [0, 2)",
                        std::invalid_argument);

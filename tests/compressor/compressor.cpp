@@ -388,7 +388,7 @@ void check_training(const Compressor& compressor, int steps = 45) {
 
 }  // namespace
 
-TEST_CASE("compressors: SLAMB with any of them is what the plain loop with its selection is") {
+TEST_CASE("compressor: SLAMB with any of them is what the plain loop with its selection is") {
   check_training(of_slots<sampling::round_robin>(10));
   check_training(of_slots<sampling::round_robin>(5, 16));
   check_training(random_k<sampling::bernoulli>{.k = 0.2, .seed = 3});
@@ -402,18 +402,18 @@ TEST_CASE("compressors: SLAMB with any of them is what the plain loop with its s
   check_training(test_support::plain_copy{});
 }
 
-TEST_CASE("compressors: the comparison of trainings finds another selection, and another freshness") {
+TEST_CASE("compressor: the comparison of trainings finds another selection, and another freshness") {
   using test_support::every_nth;
   CHECK(training_error(every_nth{.n = 4}, 2, 45, every_nth{.n = 5}) > 1e-3);
   CHECK(training_error(of_slots<sampling::round_robin>(10), 2, 45, of_slots<sampling::round_robin>(10, 1, 2)) > 1e-3);
 }
 
-TEST_CASE("compressors: ages that the optimizer keeps saturate at 255 and not before") {
+TEST_CASE("compressor: ages that the optimizer keeps saturate at 255 and not before") {
   const test_support::now_and_then rarely{{}, 280};
   CHECK(training_error(rarely, 2, 300, rarely, 0.998, 0.0005) < 1e-4);
 }
 
-TEST_CASE("compressors: a payload larger than promised is refused before anything is sent or changed") {
+TEST_CASE("compressor: a payload larger than promised is refused before anything is sent or changed") {
   const quadratic problem({{101, 2}}, 1);
   std::vector<float> p = problem.start();
   const std::vector<float> before = p;
@@ -429,7 +429,7 @@ TEST_CASE("compressors: a payload larger than promised is refused before anythin
   CHECK(optimizer.statistics().traffic.total().rounds == 0);
 }
 
-TEST_CASE("compressors: basic_lamb takes any that selects all") {
+TEST_CASE("compressor: basic_lamb takes any that selects all") {
   const quadratic problem(test_support::odd_tensors(), 3);
   using slamb::thread_communicator;
   const auto with = [&](auto compressor) {
@@ -442,7 +442,7 @@ TEST_CASE("compressors: basic_lamb takes any that selects all") {
   CHECK(with(test_support::plain_copy{}) == with(slamb::no_compressor{}));
 }
 
-TEST_CASE("compressors: settings are checked, and compared among ranks") {
+TEST_CASE("compressor: settings are checked, and compared among ranks") {
   const quadratic problem({{20, 2}}, 2);
   using optimizer = slamb::slamb<slamb::thread_communicator, test_support::every_nth>;
   const auto with = [&](auto n_of_rank) {
@@ -457,7 +457,7 @@ TEST_CASE("compressors: settings are checked, and compared among ranks") {
   CHECK_NOTHROW(with([](int) -> std::uint64_t { return 2; }));
 }
 
-TEST_CASE("compressors: a step that is skipped leaves kept ages as they were") {
+TEST_CASE("compressor: a step that is skipped leaves kept ages as they were") {
   const quadratic problem({{100, 2}}, 2);
   const auto train = [&](bool with_bad_step) {
     std::vector<std::vector<float>> result(2);

@@ -439,20 +439,20 @@ void check_random_combinations(std::uint64_t round) {
 
 }  // namespace
 
-TEST_CASE("quantized exchange: random combinations of quantizers, feedbacks, ranks and tensors, first round") {
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, first round") {
   check_random_combinations(0);
 }
-TEST_CASE("quantized exchange: random combinations of quantizers, feedbacks, ranks and tensors, second round") {
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, second round") {
   check_random_combinations(1);
 }
-TEST_CASE("quantized exchange: random combinations of quantizers, feedbacks, ranks and tensors, third round") {
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, third round") {
   check_random_combinations(2);
 }
-TEST_CASE("quantized exchange: random combinations of quantizers, feedbacks, ranks and tensors, fourth round") {
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, fourth round") {
   check_random_combinations(3);
 }
 
-TEST_CASE("quantized exchange: each property finds what is against it") {
+TEST_CASE("quantized_exchange: each property finds what is against it") {
   const small_setup made(3);
   const observation o = observed<sign, two_sided<>>(made.exchanged);
   const auto every_property = [](const observation& changed) {
@@ -524,7 +524,7 @@ TEST_CASE("quantized exchange: each property finds what is against it") {
   CHECK(difference_of(o.history, other) != "");
 }
 
-TEST_CASE("quantized exchange: the equations of one quantizer are not those of another") {
+TEST_CASE("quantized_exchange: the equations of one quantizer are not those of another") {
   const small_setup made(3);
   const auto fault_as = [&](auto change) {
     observation o = observed<sign, two_sided<>>(made.exchanged);
@@ -548,7 +548,7 @@ TEST_CASE("quantized exchange: the equations of one quantizer are not those of a
   CHECK(fault_of_traffic({of_many_tensors, fused, by_tensor.history}) != "");
 }
 
-TEST_CASE("quantized exchange: scales count elements that take part, and no padding") {
+TEST_CASE("quantized_exchange: scales count elements that take part, and no padding") {
   // 3 elements of size 2 and 13 places of padding; in another tensor 16 of size 5, half of which take no part.
   const std::vector<std::uint8_t> rows{0, 1};
   exchange_setup setup{.tensors = {{3}, {16}}, .world = 2};
@@ -565,7 +565,7 @@ TEST_CASE("quantized exchange: scales count elements that take part, and no padd
   CHECK(result({}, 0) == doctest::Approx(std::sqrt((3.0 * 4.0 + 8.0 * 25.0) / 11.0)));
 }
 
-TEST_CASE("quantized exchange: errors stay bounded over many exchanges") {
+TEST_CASE("quantized_exchange: errors stay bounded over many exchanges") {
   // Norms: a sign loses a part of what it sends, so that errors are a geometric sum.
   const auto norms_below = [](const error_sizes& s, double bound) {
     return s.worker_norm > 0.0 && s.worker_norm < bound && s.server_norm > 0.0 && s.server_norm < bound;
@@ -590,7 +590,7 @@ TEST_CASE("quantized exchange: errors stay bounded over many exchanges") {
   CHECK_FALSE(elements_below(errors_of_many_exchanges(make_exchange<slamb::int4, two_sided<>>), 1.0 / 127.0));
 }
 
-TEST_CASE("quantized exchange: a number that is not finite stops all ranks and leaves all errors, wherever it is") {
+TEST_CASE("quantized_exchange: a number that is not finite stops all ranks and leaves all errors, wherever it is") {
   for (const int world : {1, 3})
     for (int rank = 0; rank < world; ++rank)
       for (const float bad : not_finite)
@@ -610,7 +610,7 @@ TEST_CASE("quantized exchange: a number that is not finite stops all ranks and l
         }
 }
 
-TEST_CASE("quantized exchange: once its errors are cleared, an exchange is like the first") {
+TEST_CASE("quantized_exchange: once its errors are cleared, an exchange is like the first") {
   const small_setup made(3, 2);
   std::array<std::vector<float>, 4> results;  // two of each, before and after
   slamb::run_ranks(3, [&](slamb::thread_communicator communicator) {
@@ -627,7 +627,7 @@ TEST_CASE("quantized exchange: once its errors are cleared, an exchange is like 
   CHECK_FALSE(same_bits(results[1], observed<sign, no_error_feedback>(made.exchanged).history[1][0].result));
 }
 
-TEST_CASE("quantized exchange: elements that no longer take part leave no error behind") {
+TEST_CASE("quantized_exchange: elements that no longer take part leave no error behind") {
   small_setup made(2, 4);
   const std::size_t n = total_size(made.exchanged.tensors);
   std::array<std::vector<float>, 2> variances{std::vector<float>(n, 1.0F), std::vector<float>(n, 1.0F)};
@@ -658,7 +658,7 @@ TEST_CASE("quantized exchange: elements that no longer take part leave no error 
   }
 }
 
-TEST_CASE("quantized exchange: as many collectives for 398 tensors as for one") {
+TEST_CASE("quantized_exchange: as many collectives for 398 tensors as for one") {
   for (const std::size_t tensors : {1U, 7U, 398U})
     for (const bool with_whole : {false, true}) {
       exchange_setup setup{.tensors = model(tensors, {37}), .world = 2};
@@ -672,7 +672,7 @@ TEST_CASE("quantized exchange: as many collectives for 398 tensors as for one") 
     }
 }
 
-TEST_CASE("quantized exchange: the rig sees a byte that is written where it should not be") {
+TEST_CASE("quantized_exchange: the rig sees a byte that is written where it should not be") {
   slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
     small_setup made(1);
     exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
@@ -691,7 +691,7 @@ TEST_CASE("quantized exchange: the rig sees a byte that is written where it shou
   });
 }
 
-TEST_CASE("quantized exchange: draws differ by rank, phase, exchange, chunk and element") {
+TEST_CASE("quantized_exchange: draws differ by rank, phase, exchange, chunk and element") {
   constexpr std::size_t exchanges = 60, n = 700;
   exchange_setup setup{.tensors = {{n}}, .world = 3};
   const std::vector<float> always = random_gradient(8, 0, 0, n);  // the same for all: only draws make a difference

@@ -75,7 +75,7 @@ float tried_sum(int size) {
 }  // namespace
 
 TEST_CASE(
-    "tried collectives: a Communicator that does what it should is taken by every optimizer, and nothing is counted") {
+    "tried_collectives: a Communicator that does what it should is taken by every optimizer, and nothing is counted") {
   for (const int size : {1, 2, 3, 5}) {
     CAPTURE(size);
     const auto nothing = std::vector<std::string>(static_cast<std::size_t>(size));
@@ -90,13 +90,13 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("tried collectives: each is called once, with two sums to tell of faults and two to compare settings") {
+TEST_CASE("tried_collectives: each is called once, with two sums to tell of faults and two to compare settings") {
   CHECK(test_support::rounds_at_construction<lamb>() == 4);
   CHECK(test_support::rounds_at_construction<one_bit>() == 4 + 3);
   CHECK(test_support::rounds_at_construction<choosing_lamb>() == 4 + 2);
 }
 
-TEST_CASE("tried collectives: sums that are means are found on all ranks") {
+TEST_CASE("tried_collectives: sums that are means are found on all ranks") {
   for (const int size : {2, 4}) {
     const std::vector<std::string> said = refusals<lamb>(mistake::sum_is_mean, size);
     for (int rank = 0; rank < size; ++rank) {
@@ -107,7 +107,7 @@ TEST_CASE("tried collectives: sums that are means are found on all ranks") {
   }
 }
 
-TEST_CASE("tried collectives: sums that lack ranks, elements or NaN are found on all ranks") {
+TEST_CASE("tried_collectives: sums that lack ranks, elements or NaN are found on all ranks") {
   const std::vector<std::string> own = refusals<lamb>(mistake::sum_is_own, 3);
   for (int rank = 0; rank < 3; ++rank)
     CHECK(own[static_cast<std::size_t>(rank)] ==
@@ -129,7 +129,7 @@ TEST_CASE("tried collectives: sums that lack ranks, elements or NaN are found on
     CHECK(said.find("slamb: the Communicator's all_reduce_sum returned ") == 0);
 }
 
-TEST_CASE("tried collectives: sums of fewer bits than settings and fingerprints have are found on all ranks") {
+TEST_CASE("tried_collectives: sums of fewer bits than settings and fingerprints have are found on all ranks") {
   const auto sentence = [](const std::string& found, int element, int rank, int size, const std::string& wanted) {
     return "slamb: the Communicator's all_reduce_sum returned " + found + " as element " + std::to_string(element) +
            " on rank " + std::to_string(rank) + " of " + std::to_string(size) + ", where the ranks' values add up to " +
@@ -154,7 +154,7 @@ TEST_CASE("tried collectives: sums of fewer bits than settings and fingerprints 
 }
 
 TEST_CASE(
-    "tried collectives: integers that are tried add up exactly in any order, and need the bits that are relied on") {
+    "tried_collectives: integers that are tried add up exactly in any order, and need the bits that are relied on") {
   for (const int size : {2, 3, 64, 300, 1000}) {
     CAPTURE(size);
     const std::size_t elements = slamb::detail::tried_elements(size);
@@ -182,7 +182,7 @@ TEST_CASE(
   CHECK(slamb::detail::tried_value(7, many, 1) <= 8.0F);
 }
 
-TEST_CASE("tried collectives: an all_gather that is out of order or lacks ranks is found on all ranks") {
+TEST_CASE("tried_collectives: an all_gather that is out of order or lacks ranks is found on all ranks") {
   const std::string rule = "; `all` must be every rank's `mine`, in rank order";
   CHECK(refusals<one_bit>(mistake::gather_reversed, 4) ==
         on_all(4,
@@ -197,7 +197,7 @@ TEST_CASE("tried collectives: an all_gather that is out of order or lacks ranks 
   CHECK(refusals<lamb>(mistake::gather_reversed, 4) == std::vector<std::string>(4));  // which does not call it
 }
 
-TEST_CASE("tried collectives: an all_to_all that is transposed or swaps ranks is found on all ranks") {
+TEST_CASE("tried_collectives: an all_to_all that is transposed or swaps ranks is found on all ranks") {
   const std::string rule = "; chunk j of `receive` must be this rank's chunk of rank j's `send`";
   CHECK(refusals<one_bit>(mistake::exchange_keeps_its_own, 3) ==
         on_all(3,
@@ -212,14 +212,14 @@ TEST_CASE("tried collectives: an all_to_all that is transposed or swaps ranks is
   CHECK(refusals<choosing_lamb>(mistake::exchange_swaps_ranks, 3) == std::vector<std::string>(3));
 }
 
-TEST_CASE("tried collectives: a broadcast that ignores its root, or does not reach all, is found on all ranks") {
+TEST_CASE("tried_collectives: a broadcast that ignores its root, or does not reach all, is found on all ranks") {
   const std::string rule = "; every rank's `values` must become those of `root`";
   CHECK(refusals<choosing_lamb>(mistake::broadcast_from_rank_0, 3) ==
         on_all(3, "slamb: the Communicator's broadcast from root 2 left rank 0's `values` on rank 0 of 3" + rule));
   CHECK(refusals<one_bit>(mistake::broadcast_from_rank_0, 3) == std::vector<std::string>(3));
 }
 
-TEST_CASE("tried collectives: what one rank has found is told to those whose own results are right") {
+TEST_CASE("tried_collectives: what one rank has found is told to those whose own results are right") {
   // Its last byte is lost in odd sizes alone, which messages of codes never have.
   CHECK(refusals<one_bit>(mistake::gather_lacks_last_byte_if_odd, 3) == std::vector<std::string>(3));
 
@@ -240,7 +240,7 @@ TEST_CASE("tried collectives: what one rank has found is told to those whose own
                        "`mine` on rank 1 of 3; `all` must be every rank's `mine`, in rank order"));
 }
 
-TEST_CASE("tried collectives: ranks of which one cannot be told, for its sums are wrong, are not left waiting") {
+TEST_CASE("tried_collectives: ranks of which one cannot be told, for its sums are wrong, are not left waiting") {
   // Rank 1 finds its sums wrong and leaves; what rank 0 would wait for does not come.
   std::vector<std::string> said(2);
   const auto begin = std::chrono::steady_clock::now();
@@ -259,7 +259,7 @@ TEST_CASE("tried collectives: ranks of which one cannot be told, for its sums ar
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));  // of a timeout of 30
 }
 
-TEST_CASE("tried collectives: a verdict that wrong sums have changed is a fault of the sums") {
+TEST_CASE("tried_collectives: a verdict that wrong sums have changed is a fault of the sums") {
   using slamb::detail::collective_fault;
   const collective_fault fault{
       .of = collective_fault::all_to_all, .rank = 3, .size = 4, .place = 2, .from = 1, .chunk = 1};
@@ -275,7 +275,7 @@ TEST_CASE("tried collectives: a verdict that wrong sums have changed is a fault 
   CHECK(said(collective_fault::of_numbers(numbers, 3, 4)) == unclear);
 }
 
-TEST_CASE("tried collectives: on a device they go through the backend's memory") {
+TEST_CASE("tried_collectives: on a device they go through the backend's memory") {
   using backend = slamb::interpreted_backend;
   using device_one_bit = slamb::one_bit_adam<ranks, slamb::sign, backend>;
   CHECK(refusals<device_one_bit>(mistake::none, 2, backend{}) == std::vector<std::string>(2));
@@ -315,7 +315,7 @@ std::vector<std::string> refusals_of_nodes(mistake in_node, mistake between) {
 
 }  // namespace
 
-TEST_CASE("tried collectives: ranks that are nodes try both of their parts") {
+TEST_CASE("tried_collectives: ranks that are nodes try both of their parts") {
   using nodes_lamb = slamb::lamb<wrong_nodes>;
   using nodes_one_bit = slamb::one_bit_adam<wrong_nodes>;
   CHECK(refusals_of_nodes<nodes_lamb>(mistake::none, mistake::none) == std::vector<std::string>(4));

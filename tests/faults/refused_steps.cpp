@@ -245,7 +245,7 @@ TEST_CASE("failed steps: leave the state as it was, whichever collective fails, 
       });
 }
 
-TEST_CASE("saved states: go from one backend to the other in the middle of every phase, after refused steps too") {
+TEST_CASE("saved_state: go from one backend to the other in the middle of every phase, after refused steps too") {
   for (const refusing_recipe& recipe : refusing_recipes())
     for (const int world : {1, 2}) {
       CAPTURE(recipe.name);
@@ -277,7 +277,7 @@ TEST_CASE("saved states: go from one backend to the other in the middle of every
     }
 }
 
-TEST_CASE("optimizers: can be moved between steps, and run beside another") {
+TEST_CASE("optimizer: can be moved between steps, and run beside another") {
   for_all(270, 8, {2},
           [](const refusing_recipe& /*recipe*/, const run_maker& make, const experiment& e, complaints& wrong) {
             const outcome expected = run_all(e, make, wrong);

@@ -139,30 +139,30 @@ void check_equal_ranks(const trajectory& reached) {
 
 }  // namespace
 
-TEST_CASE("one-bit adam: follows the oracle for tensors of all sizes, every number of ranks and both scales") {
+TEST_CASE("one_bit_adam: follows the oracle for tensors of all sizes, every number of ranks and both scales") {
   for (const int world : {1, 2, 3, 4, 5, 6, 7, 8}) check_edges<adam>(world);
   for (const int world : {2, 5}) check_edges<l1_adam>(world);
 }
 
-TEST_CASE("one-bit lamb: follows the oracle for tensors of all sizes, every number of ranks and both scales") {
+TEST_CASE("one_bit_lamb: follows the oracle for tensors of all sizes, every number of ranks and both scales") {
   for (const int world : {1, 2, 3, 4, 5, 6, 7, 8}) check_edges<lamb>(world);
   for (const int world : {2, 5}) check_edges<l1_lamb>(world);
 }
 
-TEST_CASE("one-bit adam: follows the oracle for all switches, with groups, and tensors exchanged whole") {
+TEST_CASE("one_bit_adam: follows the oracle for all switches, with groups, and tensors exchanged whole") {
   check_variants<adam>();
 }
 
-TEST_CASE("one-bit lamb: follows the oracle for all switches, with groups, and tensors exchanged whole") {
+TEST_CASE("one_bit_lamb: follows the oracle for all switches, with groups, and tensors exchanged whole") {
   check_variants<lamb>();
 }
 
-TEST_CASE("one-bit: the comparison with the oracle can fail") {
+TEST_CASE("one_bit: the comparison with the oracle can fail") {
   check_comparison<adam>();
   check_comparison<lamb>();
 }
 
-TEST_CASE("one-bit: follows the oracle with the errors of one side, or none") {
+TEST_CASE("one_bit: follows the oracle with the errors of one side, or none") {
   const experiment e = make_structured_experiment({{300}, {8193}, {40}}, 32, 3, 6);
   const auto check = [&e]<class ErrorFeedback>(ErrorFeedback /*type*/) {
     using as_adam = slamb::basic_one_bit<slamb::sign, ErrorFeedback, slamb::unit_trust_ratio, thread_communicator,
@@ -176,7 +176,7 @@ TEST_CASE("one-bit: follows the oracle with the errors of one side, or none") {
   check(slamb::no_error_feedback{});
 }
 
-TEST_CASE("one-bit: follows the oracle where no tensor is compressed, and where one is") {
+TEST_CASE("one_bit: follows the oracle where no tensor is compressed, and where one is") {
   for (const int compressed : {0, 1}) {
     model tensors{{300}, {129}, {0}, {1}};
     for (auto& l : tensors) l.options.compress = false;
@@ -188,7 +188,7 @@ TEST_CASE("one-bit: follows the oracle where no tensor is compressed, and where 
   }
 }
 
-TEST_CASE("one-bit: an automatic warm-up ends where it says, and the oracle goes on from there") {
+TEST_CASE("one_bit: an automatic warm-up ends where it says, and the oracle goes on from there") {
   using automatic = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio,
                                          thread_communicator, slamb::host_backend, slamb::automatic_warm_up>;
   const automatic::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.5, .interval = 16}};
@@ -205,7 +205,7 @@ TEST_CASE("one-bit: an automatic warm-up ends where it says, and the oracle goes
   check_equal_ranks(reached);
 }
 
-TEST_CASE("identity d: 1-bit Adam and 1-bit LAMB have the same bits on all ranks after every step") {
+TEST_CASE("one_bit: 1-bit Adam and 1-bit LAMB have the same bits on all ranks after every step") {
   for (const int world : {2, 3, 4, 7, 8}) {
     CAPTURE(world);
     const experiment e = test_support::make_experiment(test_support::mixed_model(35), 35, world, 6);
@@ -216,7 +216,7 @@ TEST_CASE("identity d: 1-bit Adam and 1-bit LAMB have the same bits on all ranks
   }
 }
 
-TEST_CASE("one-bit: any number of threads makes the same bits") {
+TEST_CASE("one_bit: any number of threads makes the same bits") {
   const experiment e = test_support::make_experiment(test_support::mixed_model(44), 44, 2, 6);
   const auto check = [&e]<class Optimizer>(Optimizer* /*type*/) {
     for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
@@ -230,7 +230,7 @@ TEST_CASE("one-bit: any number of threads makes the same bits") {
   check(static_cast<lamb*>(nullptr));
 }
 
-TEST_CASE("one-bit adam: within its warm-up it is Adam without bias correction, bit for bit") {
+TEST_CASE("one_bit_adam: within its warm-up it is Adam without bias correction, bit for bit") {
   using adamw = slamb::adamw<thread_communicator>;
   for (const int world : {1, 2, 5}) {
     CAPTURE(world);
@@ -240,7 +240,7 @@ TEST_CASE("one-bit adam: within its warm-up it is Adam without bias correction, 
   }
 }
 
-TEST_CASE("one-bit lamb: within its warm-up it is LAMB with its clamp, without bias correction, bit for bit") {
+TEST_CASE("one_bit_lamb: within its warm-up it is LAMB with its clamp, without bias correction, bit for bit") {
   using dense = slamb::lamb<thread_communicator>;
   const experiment e = test_support::make_experiment(test_support::mixed_model(37), 37, 3, 5);
   CHECK(test_support::same_bits(
@@ -248,7 +248,7 @@ TEST_CASE("one-bit lamb: within its warm-up it is LAMB with its clamp, without b
       test_support::train<dense>(e, {.epsilon = 1e-8, .bias_correction = false, .trust_ratio = {0.01, 10.0}})));
 }
 
-TEST_CASE("one-bit: two ranks that are equal are one that compresses alone, bit for bit") {
+TEST_CASE("one_bit: two ranks that are equal are one that compresses alone, bit for bit") {
   // All in the chunk of rank 0: ⌈121/256⌉·128 elements.
   const experiment one = test_support::make_experiment({{100}, {20}, {1}}, 42, 1, 8);
   experiment two = one;
@@ -271,7 +271,7 @@ TEST_CASE("one-bit: two ranks that are equal are one that compresses alone, bit 
   check(static_cast<lamb*>(nullptr));
 }
 
-TEST_CASE("identity e: on one rank, 1-bit LAMB's factor is that of the true variance") {
+TEST_CASE("one_bit: on one rank, 1-bit LAMB's factor is that of the true variance") {
   // λ = 0 and a free factor: p moves by γ c̄ max_j(D/D_f) m/D.
   experiment e = make_structured_experiment({{100}}, 43, 1, 12);
   const lamb::options_type options{.beta2 = 0.9,
@@ -310,7 +310,7 @@ TEST_CASE("identity e: on one rank, 1-bit LAMB's factor is that of the true vari
   }
 }
 
-TEST_CASE("one-bit: with no tensors, or empty ones alone, a step is a step") {
+TEST_CASE("one_bit: with no tensors, or empty ones alone, a step is a step") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](thread_communicator communicator) {
       replica mine(tensors, {});
@@ -322,7 +322,7 @@ TEST_CASE("one-bit: with no tensors, or empty ones alone, a step is a step") {
   }
 }
 
-TEST_CASE("one-bit: the defaults are the papers'") {
+TEST_CASE("one_bit: the defaults are the papers'") {
   const slamb::one_bit_lamb<>::options_type options;
   CHECK(options.beta1 == 0.9);
   CHECK(options.beta2 == 0.999);
@@ -343,7 +343,7 @@ TEST_CASE("one-bit: the defaults are the papers'") {
 
 // --------------------------------------------------------------------------------------------------------------- guards
 
-TEST_CASE("one-bit lamb: a tensor that is all zero at the switch stays finite and follows the oracle") {
+TEST_CASE("one_bit_lamb: a tensor that is all zero at the switch stays finite and follows the oracle") {
   experiment e = make_structured_experiment({{300}, {40}, {17}, {20}}, 38, 3, 7);
   e.tensors[1].options.weight_decay = 0.0;
   std::fill_n(e.start.begin() + 300, 40 + 17, 0.0F);
@@ -360,7 +360,7 @@ TEST_CASE("one-bit lamb: a tensor that is all zero at the switch stays finite an
   }
 }
 
-TEST_CASE("one-bit lamb: a ratio that is clamped to 1 is not averaged") {
+TEST_CASE("one_bit_lamb: a ratio that is clamped to 1 is not averaged") {
   experiment e = make_structured_experiment({{300}, {40}, {17}}, 39, 2, 7);
   std::fill_n(e.start.begin(), 300, 50.0F);       // always clamped: c̄ stays 0, and with it the tensor
   std::fill_n(e.start.begin() + 300, 40, 3.15F);  // clamped at first
@@ -374,7 +374,7 @@ TEST_CASE("one-bit lamb: a ratio that is clamped to 1 is not averaged") {
   CHECK(run.usual_ratios()[1] < 0.3);  // of fewer than four ratios near 1
 }
 
-TEST_CASE("one-bit: elements that are left out are not moved, whatever is sent for the others") {
+TEST_CASE("one_bit: elements that are left out are not moved, whatever is sent for the others") {
   // Rows 1, 4 and 5 of 6 never have a gradient.
   constexpr std::array<std::uint8_t, 6> rows{1, 0, 1, 1, 0, 0};
   model tensors{{6 * 50}, {200}};
@@ -405,7 +405,7 @@ TEST_CASE("one-bit: elements that are left out are not moved, whatever is sent f
   }
 }
 
-TEST_CASE("one-bit: rows without a gradient do not move in 10,000 steps, and errors do not grow") {
+TEST_CASE("one_bit: rows without a gradient do not move in 10,000 steps, and errors do not grow") {
   model tensors{{200}, {40}};
   tensors[0].options.weight_decay = 0.0;
   constexpr std::uint64_t steps = 10'000;

@@ -91,12 +91,12 @@ std::vector<std::pair<std::string, options_type>> variants() {
 
 }  // namespace
 
-TEST_CASE("zero-one adam: follows the oracle for tensors of all sizes, every number of ranks and both scales") {
+TEST_CASE("zero_one_adam: follows the oracle for tensors of all sizes, every number of ranks and both scales") {
   for (const int world : {1, 2, 3, 4, 5, 6, 7, 8}) check_edges<optimizer>(world);
   for (const int world : {2, 5}) check_edges<l1_optimizer>(world);
 }
 
-TEST_CASE("zero-one adam: follows the oracle for all switches, with groups, and tensors exchanged whole") {
+TEST_CASE("zero_one_adam: follows the oracle for all switches, with groups, and tensors exchanged whole") {
   for (const int world : {1, 3, 4}) {
     const auto seed = static_cast<std::uint64_t>(70 + world);
     model tensors = test_support::mixed_model(seed);
@@ -110,7 +110,7 @@ TEST_CASE("zero-one adam: follows the oracle for all switches, with groups, and 
   }
 }
 
-TEST_CASE("zero-one adam: the comparison with the oracle can fail") {
+TEST_CASE("zero_one_adam: the comparison with the oracle can fail") {
   const model tensors{{300}, {129}, {40}};
   experiment e = make_structured_experiment(tensors, 75, 3, 14);
   const options_type given{.weight_decay = 0.1, .variance_schedule = short_variance, .local_schedule = short_local};
@@ -136,7 +136,7 @@ TEST_CASE("zero-one adam: the comparison with the oracle can fail") {
   CHECK(error_with([](auto&, auto& l) { l[1].options.learning_rate_factor = 1.1; }) > wrong);
 }
 
-TEST_CASE("zero-one adam: follows the oracle with the errors of one side, or none") {
+TEST_CASE("zero_one_adam: follows the oracle with the errors of one side, or none") {
   const experiment e = make_structured_experiment({{300}, {8193}, {40}}, 76, 3, 14);
   const auto check = [&e]<class ErrorFeedback>(ErrorFeedback /*type*/) {
     using variant = slamb::basic_zero_one_adam<slamb::sign, ErrorFeedback, thread_communicator, slamb::host_backend>;
@@ -147,7 +147,7 @@ TEST_CASE("zero-one adam: follows the oracle with the errors of one side, or non
   check(slamb::no_error_feedback{});
 }
 
-TEST_CASE("identity d: 0/1 Adam has the same bits on all ranks in its first phase and after every exchange") {
+TEST_CASE("zero_one_adam: 0/1 Adam has the same bits on all ranks in its first phase and after every exchange") {
   for (const int world : {2, 3, 4, 7, 8}) {
     CAPTURE(world);
     const experiment e = test_support::make_experiment(test_support::mixed_model(77), 77, world, 24);
@@ -169,7 +169,7 @@ TEST_CASE("identity d: 0/1 Adam has the same bits on all ranks in its first phas
   }
 }
 
-TEST_CASE("zero-one adam: any number of threads makes the same bits") {
+TEST_CASE("zero_one_adam: any number of threads makes the same bits") {
   const experiment e = test_support::make_experiment(test_support::mixed_model(86), 86, 2, 14);
   const options_type options{.variance_schedule = short_variance, .local_schedule = short_local};
   const trajectory expected = test_support::train<optimizer>(e, options);
@@ -177,7 +177,7 @@ TEST_CASE("zero-one adam: any number of threads makes the same bits") {
     CHECK(test_support::same_bits(test_support::train<optimizer>(e, options, {.threads = threads}), expected));
 }
 
-TEST_CASE("identity f: 0/1 Adam that refreshes at every step and never freezes is Adam without bias correction") {
+TEST_CASE("zero_one_adam: 0/1 Adam that refreshes at every step and never freezes is Adam without bias correction") {
   using adamw = slamb::adamw<thread_communicator>;
   for (const int world : {1, 2, 5}) {
     CAPTURE(world);
@@ -188,7 +188,7 @@ TEST_CASE("identity f: 0/1 Adam that refreshes at every step and never freezes i
   }
 }
 
-TEST_CASE("zero-one adam: one rank goes its way, whatever the schedule of exchanges") {
+TEST_CASE("zero_one_adam: one rank goes its way, whatever the schedule of exchanges") {
   const experiment e = test_support::make_experiment(test_support::mixed_model(79), 79, 1, 30);
   const auto train_with = [&e](slamb::doubling_local_interval local) {
     return test_support::train<optimizer>(e, {.variance_schedule = short_variance, .local_schedule = local});
@@ -198,7 +198,7 @@ TEST_CASE("zero-one adam: one rank goes its way, whatever the schedule of exchan
   CHECK(test_support::same_bits(train_with({.scaler = 5, .clipper = 3}), expected));
 }
 
-TEST_CASE("zero-one adam: an interval at the learning rate 0 keeps the momentum, and everything finite") {
+TEST_CASE("zero_one_adam: an interval at the learning rate 0 keeps the momentum, and everything finite") {
   experiment e = make_structured_experiment({{300}, {40}}, 90, 3, 18);
   e.tensors[1].options.group = 1;
   for (std::size_t t = 0; t < e.steps(); ++t) {
@@ -220,7 +220,7 @@ TEST_CASE("zero-one adam: an interval at the learning rate 0 keeps the momentum,
   CHECK(test_support::same_bits(test_support::train<optimizer>(e, options).back()[2], e.start));
 }
 
-TEST_CASE("zero-one adam: elements that are left out are not moved, whatever is sent for the others") {
+TEST_CASE("zero_one_adam: elements that are left out are not moved, whatever is sent for the others") {
   // Rows 1, 4 and 5 of 6 never have a gradient.
   constexpr std::array<std::uint8_t, 6> rows{1, 0, 1, 1, 0, 0};
   model tensors{{6 * 50}, {200}};
@@ -248,7 +248,7 @@ TEST_CASE("zero-one adam: elements that are left out are not moved, whatever is 
   }
 }
 
-TEST_CASE("zero-one adam: zero-aware sees an element as soon as a refresh does") {
+TEST_CASE("zero_one_adam: zero-aware sees an element as soon as a refresh does") {
   // The second half has its first gradient at step 2, in one bit, and is refreshed at step 3.
   experiment e = make_structured_experiment({{100}}, 82, 2, 14);
   for (auto& of_rank : e.gradients[0]) std::fill_n(of_rank.begin() + 50, 50, 0.0F);
@@ -257,7 +257,7 @@ TEST_CASE("zero-one adam: zero-aware sees an element as soon as a refresh does")
   CHECK(error_of_one_bit<optimizer>(e, options) <= tolerance);
 }
 
-TEST_CASE("zero-one adam: rows without a gradient do not move in 10,000 steps, and errors do not grow") {
+TEST_CASE("zero_one_adam: rows without a gradient do not move in 10,000 steps, and errors do not grow") {
   model tensors{{200}, {40}};
   tensors[0].options.weight_decay = 0.0;
   constexpr std::uint64_t steps = 10'000;
@@ -293,7 +293,7 @@ TEST_CASE("zero-one adam: rows without a gradient do not move in 10,000 steps, a
   });
 }
 
-TEST_CASE("zero-one adam: synchronize_parameters makes parameters equal, and changes nothing of the training") {
+TEST_CASE("zero_one_adam: synchronize_parameters makes parameters equal, and changes nothing of the training") {
   const experiment e = test_support::make_experiment({{9000}, {100}, {33, 1}}, 84, 3, 16);
   const options_type options{.variance_schedule = short_variance, .local_schedule = short_local};
   const trajectory expected = test_support::train<optimizer>(e, options);
@@ -325,7 +325,7 @@ TEST_CASE("zero-one adam: synchronize_parameters makes parameters equal, and cha
   }
 }
 
-TEST_CASE("zero-one adam: two ranks that are equal are one that compresses alone, bit for bit") {
+TEST_CASE("zero_one_adam: two ranks that are equal are one that compresses alone, bit for bit") {
   // All in the chunk of rank 0: ⌈121/256⌉·128 elements.
   const experiment one = test_support::make_experiment({{100}, {20}, {1}}, 85, 1, 16);
   for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
@@ -343,7 +343,7 @@ TEST_CASE("zero-one adam: two ranks that are equal are one that compresses alone
   }
 }
 
-TEST_CASE("zero-one adam: with no tensors, or empty ones alone, a step is a step") {
+TEST_CASE("zero_one_adam: with no tensors, or empty ones alone, a step is a step") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](thread_communicator communicator) {
       replica mine(tensors, {});
@@ -357,7 +357,7 @@ TEST_CASE("zero-one adam: with no tensors, or empty ones alone, a step is a step
   }
 }
 
-TEST_CASE("zero-one adam: the defaults are the published ones") {
+TEST_CASE("zero_one_adam: the defaults are the published ones") {
   const slamb::zero_one_adam<>::options_type options;
   CHECK(options.beta1 == 0.9);
   CHECK(options.beta2 == 0.999);
@@ -370,7 +370,7 @@ TEST_CASE("zero-one adam: the defaults are the published ones") {
   CHECK(options.compressor.scales == scale_sharing::fused);
 }
 
-TEST_CASE("zero-one adam: the published schedule has 153 full exchanges and 70,467 of one bit") {
+TEST_CASE("zero_one_adam: the published schedule has 153 full exchanges and 70,467 of one bit") {
   using peers = test_support::imagined_peers;
   replica mine({{1}}, std::vector<float>{1.0F});
   mine.set_gradient(std::vector<float>{1.0F});

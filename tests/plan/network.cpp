@@ -92,7 +92,7 @@ TEST_CASE("network: refuses what cannot be") {
   CHECK_THROWS_AS((network{.node_bandwidth = infinity}.validate()), std::invalid_argument);
 }
 
-TEST_CASE("break-even: solved by hand") {
+TEST_CASE("break_even: solved by hand") {
   // 1 s more beside the exchange, 9 GB less on the wire: worth it under 9 GB/s.
   const training_cost sparse{3.0,
                              network_load::of(one(collective::all_gather, 16'000'000'000 / 15, 16), four_a_node, 16)};
@@ -110,7 +110,7 @@ TEST_CASE("break-even: solved by hand") {
   CHECK(slamb::find_break_even(dense, cheap, four_a_node).beats == break_even::never);
 }
 
-TEST_CASE("break-even: right at every bandwidth, for any two plans") {
+TEST_CASE("break_even: right at every bandwidth, for any two plans") {
   random_source source(402);
   int seen[4] = {};
   for (int i = 0; i < 400; ++i) {

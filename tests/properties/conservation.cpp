@@ -1,4 +1,4 @@
-// Identity c: what a compressed exchange leaves out is in the errors, and in the next exchange. For every quantizer with
+// Conservation: what a compressed exchange leaves out is in the errors, and in the next exchange. For every quantizer with
 // its own decode, element by element:
 //
 //     result = mean of (x_i + e_i − e_i′) + s − s′
@@ -208,7 +208,7 @@ void check_both_errors(const Q& quantizer) {
 
 // Each quantizer with one feedback, and each feedback with one quantizer. More combinations are held to the same law without an
 // optimizer, in quantized_exchange.cpp.
-TEST_CASE("identity c: signs lose nothing but what is in the errors") {
+TEST_CASE("conservation: signs lose nothing but what is in the errors") {
   for (const slamb::scale_sharing scales : {slamb::scale_sharing::fused, slamb::scale_sharing::per_tensor}) {
     check_both_errors(slamb::sign{.scales = scales});
     check_conservation<slamb::residual<>>(slamb::sign{.scales = scales}, 3);
@@ -217,19 +217,19 @@ TEST_CASE("identity c: signs lose nothing but what is in the errors") {
   }
 }
 
-TEST_CASE("identity c: integers lose nothing but what is in the errors") {
+TEST_CASE("conservation: integers lose nothing but what is in the errors") {
   check_both_errors(slamb::int8{});
   check_conservation<slamb::residual<>>(slamb::int4{}, 3);
   check_conservation<slamb::residual<>>(slamb::int4{.block = 16}, 3);
 }
 
-TEST_CASE("identity c: floats of fewer bits lose nothing but what is in the errors") {
+TEST_CASE("conservation: floats of fewer bits lose nothing but what is in the errors") {
   check_both_errors(slamb::natural{});
   check_conservation<slamb::no_error_feedback>(slamb::bf16{}, 3);
   check_both_errors(slamb::fp16{});
 }
 
-TEST_CASE("identity c: the comparison can fail") {
+TEST_CASE("conservation: the comparison can fail") {
   const slamb::sign quantizer{};
   CHECK(find_deviations<slamb::two_sided<>>(quantizer, 3, false, true).signal > 1e-2);
   CHECK(find_deviations<slamb::two_sided<>>(quantizer, 3, true, false).mean > 1e-2);

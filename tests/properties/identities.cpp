@@ -209,7 +209,7 @@ constexpr std::uint64_t any_age = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-TEST_CASE("identity a: the mean of the ranks' momenta is the dense moving average, whatever was exchanged") {
+TEST_CASE("identities: the mean of the ranks' momenta is the dense moving average, whatever was exchanged") {
   for (const int world : {2, 3, 4}) {
     const experiment e = make_experiment(mixed_model(), static_cast<std::uint64_t>(60 + world), world, 6);
     std::vector<double> dense(e.start.size(), 0.0);
@@ -246,7 +246,7 @@ TEST_CASE("identity a: the mean of the ranks' momenta is the dense moving averag
   }
 }
 
-TEST_CASE("identity b: SLAMB alone, with everything sent, is LAMB with its clamp, bit for bit") {
+TEST_CASE("identities: SLAMB alone, with everything sent, is LAMB with its clamp, bit for bit") {
   model tensors = test_support::random_model(61, 8);
   experiment e = make_experiment(tensors, 61, 1, 6);
   // Ratios beyond both ends of the clamp, which one-dimensional tensors do not have.
@@ -274,7 +274,7 @@ TEST_CASE("identity b: SLAMB alone, with everything sent, is LAMB with its clamp
   }
 }
 
-TEST_CASE("identity b: equal ranks with equal gradients, and everything sent, are one rank") {
+TEST_CASE("identities: equal ranks with equal gradients, and everything sent, are one rank") {
   const experiment one = make_experiment(test_support::random_model(62, 6), 62, 1, 5);
   const auto check = [&one]<rescaling Form>() {
     using full = optimizer<random_k<>, Form>;
@@ -299,7 +299,7 @@ TEST_CASE("identity b: equal ranks with equal gradients, and everything sent, ar
   check.template operator()<rescaling::blend>();
 }
 
-TEST_CASE("identity b: equal ranks of LAMB and AdamW are one rank") {
+TEST_CASE("identities: equal ranks of LAMB and AdamW are one rank") {
   const experiment one = make_experiment(test_support::random_model(63, 6), 63, 1, 5);
   const trajectory expected = train<lamb>(one, {});
   for (const int world : {2, 4, 8}) {
@@ -310,7 +310,7 @@ TEST_CASE("identity b: equal ranks of LAMB and AdamW are one rank") {
   CHECK(same_bits(train_with_equal_peers<slamb::adamw<imagined_peers>>(one, 8, {}), train<adamw>(one, {})));
 }
 
-TEST_CASE("identity d: AdamW and LAMB have the same bits on all ranks after every step") {
+TEST_CASE("identities: AdamW and LAMB have the same bits on all ranks after every step") {
   for (const int world : {2, 3, 4, 7, 8}) {
     const experiment e =
         make_experiment(test_support::random_model(64, 6), static_cast<std::uint64_t>(64 + world), world, 5);
@@ -325,7 +325,7 @@ TEST_CASE("identity d: AdamW and LAMB have the same bits on all ranks after ever
   }
 }
 
-TEST_CASE("identity d: SLAMB has the same bits on all ranks after every averaging, and not before it") {
+TEST_CASE("identities: SLAMB has the same bits on all ranks after every averaging, and not before it") {
   for (const int world : {2, 3, 4, 7, 8}) {
     const experiment e = make_experiment({{20'000}, {9000}, {33, 1}}, static_cast<std::uint64_t>(70 + world), world, 7);
     const trajectory reached =
@@ -338,7 +338,7 @@ TEST_CASE("identity d: SLAMB has the same bits on all ranks after every averagin
   }
 }
 
-TEST_CASE("identity g: every step sends exactly the elements of its mask, and the parameters every H steps") {
+TEST_CASE("identities: every step sends exactly the elements of its mask, and the parameters every H steps") {
   const experiment e = make_experiment({{9001}, {17, 1}, {20'003}, {8999}, {0}}, 65, 2, 12);
   const std::uint64_t all = e.start.size();
   constexpr std::uint64_t always = 17 + 8999;
@@ -362,7 +362,7 @@ TEST_CASE("identity g: every step sends exactly the elements of its mask, and th
   });
 }
 
-TEST_CASE("identity g: the payload is the mask for every compressor and block size") {
+TEST_CASE("identities: the payload is the mask for every compressor and block size") {
   const experiment e = make_experiment(test_support::random_model(66, 6), 66, 2, 5);
   const auto check = [&e](const auto& compressor) {
     using compressor_type = std::remove_cvref_t<decltype(compressor)>;
@@ -394,7 +394,7 @@ TEST_CASE("identity g: the payload is the mask for every compressor and block si
   }
 }
 
-TEST_CASE("identity g: AdamW and LAMB send every element at every step, in one round") {
+TEST_CASE("identities: AdamW and LAMB send every element at every step, in one round") {
   const experiment e = make_experiment(mixed_model(), 67, 4, 3);
   slamb::run_ranks(4, [&](thread_communicator communicator) {
     replica mine(e.tensors, e.start);
@@ -407,14 +407,14 @@ TEST_CASE("identity g: AdamW and LAMB send every element at every step, in one r
   });
 }
 
-TEST_CASE("identity g: the shares that the paper's models exchange") {
+TEST_CASE("identities: the shares that the paper's models exchange") {
   CHECK(rounded_to_percent(share_of_dense{360'258, 336'232'258, 100}.counted(), 100) == 11.10);  // BERT-Large
   CHECK(rounded_to_percent(share_of_dense{236'704, 87'768'224, 100}.counted(), 100) == 11.24);   // Swin-B
   CHECK(rounded_to_percent(share_of_dense{96'730, 1'727'962, 50}.counted(), 10) == 17.0);        // ResNet-110
   CHECK(rounded_to_percent(share_of_dense{96'730, 1'727'962, 100}.counted(), 10) != 17.0);
 }
 
-TEST_CASE("identity g: an optimizer of ResNet-110's size exchanges 17.0 % of the dense elements") {
+TEST_CASE("identities: an optimizer of ResNet-110's size exchanges 17.0 % of the dense elements") {
   constexpr share_of_dense resnet{96'730, 1'727'962, 50};
   const model tensors{{resnet.dense, 1}, {resnet.all - resnet.dense}};
   std::vector<float> data(resnet.all, 0.1F);
@@ -429,7 +429,7 @@ TEST_CASE("identity g: an optimizer of ResNet-110's size exchanges 17.0 % of the
   CHECK(rounded_to_percent(resnet.of(run.statistics().traffic.total().elements), 10) == 17.0);
 }
 
-TEST_CASE("identity h: ages are exact for a slow decay over hundreds of steps") {
+TEST_CASE("identities: ages are exact for a slow decay over hundreds of steps") {
   const auto keep = [](auto& compressor, std::uint64_t step) { leave_mask(compressor, step); };
   // Round robin in 400 slots: nothing is ever forgotten.
   CHECK(check_ages(random_k<>{.k = 1.0 / 400.0}, 1000, 900, any_age, keep) == 399);
@@ -441,7 +441,7 @@ TEST_CASE("identity h: ages are exact for a slow decay over hundreds of steps") 
   CHECK(check_ages(random_k<sampling::bernoulli>{.k = 0.002}, 1003, 600, 255, keep) > 300);
 }
 
-TEST_CASE("identity h: ages of an explicit mask go beyond a byte") {
+TEST_CASE("identities: ages of an explicit mask go beyond a byte") {
   constexpr std::size_t n = 50;
   std::vector<std::uint8_t> mask(n);
   const auto set = [&mask](explicit_mask& compressor, std::uint64_t step) {
@@ -451,7 +451,7 @@ TEST_CASE("identity h: ages of an explicit mask go beyond a byte") {
   CHECK(check_ages(explicit_mask{}, n, 420, any_age, set) == 420);
 }
 
-TEST_CASE("identity h: a slow decay follows the oracle over 300 steps, and always fresh does not") {
+TEST_CASE("identities: a slow decay follows the oracle over 300 steps, and always fresh does not") {
   using probe = optimizer<random_k<>>;
   experiment e = make_experiment({{600}, {40, 1}}, 68, 2, 300);
   test_support::use_one_rate(e, 0.02);

@@ -93,7 +93,7 @@ static_assert(slamb::local_schedule<every_fifth> && !slamb::variance_schedule<ev
 
 }  // namespace
 
-TEST_CASE("0/1 Adam's intervals: 118,000 steps have the rounds of the published schedule") {
+TEST_CASE("intervals: 118,000 steps have the rounds of the published schedule") {
   const rounds published = rounds_of(exponential_variance_interval{.freeze_step = 12500, .update_scaler = 16},
                                      doubling_local_interval{.scaler = 32678, .clipper = 16}, 118000);
   CHECK(published.variance_steps == 12500);  // τ = 2 … 12,501
@@ -155,7 +155,7 @@ TEST_CASE("doubling_local_interval: without a largest it never becomes 0") {
   CHECK(state.interval == most);
 }
 
-TEST_CASE("0/1 Adam's intervals: go on from a state that was saved") {
+TEST_CASE("intervals: go on from a state that was saved") {
   const exponential_variance_interval variance{.update_scaler = 3};
   exponential_variance_interval::state_type state;
   steps_taken found;

@@ -115,7 +115,7 @@ TEST_CASE("linear_warmup: wraps any callable, another warm-up included") {
   CHECK(nested(3) == 1.0);
 }
 
-TEST_CASE("learning-rate schedules: name the value that is out of range") {
+TEST_CASE("learning_rate: name the value that is out of range") {
   const auto holds = [](const std::string& message, const std::string& part) {
     CAPTURE(message);
     CHECK(message.find(part) != std::string::npos);

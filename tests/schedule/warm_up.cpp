@@ -213,7 +213,7 @@ TEST_CASE("automatic_warm_up: starts its comparison again if the interval was ch
   CHECK(t == 1010 + 160);
 }
 
-TEST_CASE("warm-ups: name what is out of range") {
+TEST_CASE("warm_up: name what is out of range") {
   CHECK(refusal(fixed_warm_up{.steps = 0}) == "slamb: fixed_warm_up's steps = 0, but it must be >= 1");
   CHECK(refusal(fixed_warm_up{.steps = 1}) == "nothing was thrown");
   for (const double threshold : {0.0, -1.0, 1.01, not_a_number})
@@ -225,7 +225,7 @@ TEST_CASE("warm-ups: name what is out of range") {
   CHECK(refusal(automatic_warm_up{.threshold = 1.0, .least_steps = 10, .most_steps = 10}) == "nothing was thrown");
 }
 
-TEST_CASE("warm-ups: describe each setting") {
+TEST_CASE("warm_up: describe each setting") {
   CHECK(told_apart_by(fixed_warm_up{}, fixed_warm_up{}) == "no fact");
   CHECK(told_apart_by(fixed_warm_up{}, fixed_warm_up{.steps = 1001}) == "fixed_warm_up's steps");
   using automatic = automatic_warm_up;

@@ -311,7 +311,7 @@ descent descend(const test_support::quadratic& problem, const optimizer_maker& m
 
 }  // namespace
 
-TEST_CASE("saved state: training goes on from it bit for bit, whenever it was saved") {
+TEST_CASE("saved_state: training goes on from it bit for bit, whenever it was saved") {
   const experiment e = odd_experiment(3, 9);
   test_support::check_resumes(e, maker_of<lamb>({.max_gradient_norm = 1.0}));
   test_support::check_resumes(e, maker_of<sparse>({.local_steps = 3, .dense_below = 100}));
@@ -323,7 +323,7 @@ TEST_CASE("saved state: training goes on from it bit for bit, whenever it was sa
       e, maker_of<one_bit_lamb>({.warm_up = {2}, .compressor = {scale_sharing::per_tensor, true}}));
 }
 
-TEST_CASE("saved state: the same with every policy that keeps something") {
+TEST_CASE("saved_state: the same with every policy that keeps something") {
   const experiment e = odd_experiment(3, 9);
   test_support::check_resumes(e, maker_of<thrifty_adamw>({.compressor = {.scales = scale_sharing::per_tensor}}));
   test_support::check_resumes(e, maker_of<sparse_adamw>({}));
@@ -332,7 +332,7 @@ TEST_CASE("saved state: the same with every policy that keeps something") {
   test_support::check_resumes(e, maker_of<bytewise>({.dense_below = 100}));
 }
 
-TEST_CASE("saved state: a warm-up that ends by itself goes on, and ends after the same step") {
+TEST_CASE("saved_state: a warm-up that ends by itself goes on, and ends after the same step") {
   const experiment e = odd_experiment(2, 30);
   // A sample at every step: the first comparison is at step 17.
   const self_timed_lamb::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.8}};
@@ -352,7 +352,7 @@ TEST_CASE("saved state: a warm-up that ends by itself goes on, and ends after th
   CHECK(rest.at.back()[0].values == rest.at.back()[1].values);
 }
 
-TEST_CASE("saved state: 0/1 Adam goes on from it in either phase, between two exchanges and right after one") {
+TEST_CASE("saved_state: 0/1 Adam goes on from it in either phase, between two exchanges and right after one") {
   const experiment e = odd_experiment(3, 16);
   const course whole = train_saving(e, maker_of<zero_one>(short_phases));
   for (const std::size_t exchange : {5U, 6U, 7U, 11U, 15U}) {
@@ -367,7 +367,7 @@ TEST_CASE("saved state: 0/1 Adam goes on from it in either phase, between two ex
   test_support::check_resumes(odd_experiment(2, 9), maker_of<zero_one>(zero_aware));
 }
 
-TEST_CASE("saved state: one rank alone goes on, whether it compresses or not") {
+TEST_CASE("saved_state: one rank alone goes on, whether it compresses or not") {
   const experiment e = odd_experiment(1, 8);
   for (const auto& named : lonely_makers()) {
     const auto& name = named.first;
@@ -379,7 +379,7 @@ TEST_CASE("saved state: one rank alone goes on, whether it compresses or not") {
   test_support::check_resumes(e, maker_of<zero_one>(short_phases));
 }
 
-TEST_CASE("saved state: the same state has the same bytes, and saving changes nothing") {
+TEST_CASE("saved_state: the same state has the same bytes, and saving changes nothing") {
   for (const auto& named : lonely_makers()) {
     const auto& name = named.first;
     const auto& make = named.second;
@@ -395,7 +395,7 @@ TEST_CASE("saved state: the same state has the same bytes, and saving changes no
   }
 }
 
-TEST_CASE("saved state: statistics go on from it, and count the traffic of this run") {
+TEST_CASE("saved_state: statistics go on from it, and count the traffic of this run") {
   const experiment e = odd_experiment(2, 16);
   const auto check = [&e](const optimizer_maker& make, std::size_t when) {
     CAPTURE(when);
@@ -435,7 +435,7 @@ TEST_CASE("saved state: statistics go on from it, and count the traffic of this 
   }
 }
 
-TEST_CASE("saved state: steps that were skipped, and what one rank has left out, are counted on") {
+TEST_CASE("saved_state: steps that were skipped, and what one rank has left out, are counted on") {
   const model tensors{{40}};
   for (const auto& named : lonely_makers()) {
     const auto& name = named.first;
@@ -454,7 +454,7 @@ TEST_CASE("saved state: steps that were skipped, and what one rank has left out,
   }
 }
 
-TEST_CASE("saved state: with a shorter warm-up compression begins at once, and what it needs is made then") {
+TEST_CASE("saved_state: with a shorter warm-up compression begins at once, and what it needs is made then") {
   const experiment e = odd_experiment(3, 9);
   const auto check = [&e]<class Optimizer>(std::type_identity<Optimizer> /*type*/, std::uint64_t shorter) {
     CAPTURE(shorter);
@@ -474,7 +474,7 @@ TEST_CASE("saved state: with a shorter warm-up compression begins at once, and w
   }
 }
 
-TEST_CASE("saved state: with a warm-up that is not over it goes on, and ends when it is now to end") {
+TEST_CASE("saved_state: with a warm-up that is not over it goes on, and ends when it is now to end") {
   const experiment e = odd_experiment(2, 9);
   const course longer = train_saving(e, maker_of<one_bit_lamb>({.warm_up = {6}}));
   const optimizer_maker five = maker_of<one_bit_lamb>({.warm_up = {5}});
@@ -482,7 +482,7 @@ TEST_CASE("saved state: with a warm-up that is not over it goes on, and ends whe
   CHECK(test_support::goes_on_as(train_saving(e, five), rest, 4));
 }
 
-TEST_CASE("saved state: a warm-up that has ended does not begin again") {
+TEST_CASE("saved_state: a warm-up that has ended does not begin again") {
   const experiment e = odd_experiment(2, 9);
   const auto check = [&e]<class Optimizer>(std::type_identity<Optimizer> /*type*/) {
     const course whole = train_saving(e, maker_of<Optimizer>({.warm_up = {3}}));
@@ -499,7 +499,7 @@ TEST_CASE("saved state: a warm-up that has ended does not begin again") {
   check(std::type_identity<one_bit_lamb>{});
 }
 
-TEST_CASE("saved state: 0/1 Adam with an earlier end of its first phase ends it after the next step") {
+TEST_CASE("saved_state: 0/1 Adam with an earlier end of its first phase ends it after the next step") {
   const experiment e = odd_experiment(2, 12);
   const auto ending_after = [](std::uint64_t freeze_step) {
     zero_one::options_type phases = short_phases;
@@ -513,7 +513,7 @@ TEST_CASE("saved state: 0/1 Adam with an earlier end of its first phase ends it 
   CHECK(rest.said[1][0].phase == "local steps");
 }
 
-TEST_CASE("saved state: of another rank, or of another number of ranks, is refused unless it is asked for") {
+TEST_CASE("saved_state: of another rank, or of another number of ranks, is refused unless it is asked for") {
   const experiment three = odd_experiment(3, 9), two = odd_experiment(2, 9);
   const std::vector<std::pair<std::string, optimizer_maker>> makers = {
       {"lamb", maker_of<lamb>({})},
@@ -560,7 +560,7 @@ TEST_CASE("saved state: of another rank, or of another number of ranks, is refus
   }
 }
 
-TEST_CASE("saved state: other numbers of ranks go on sensibly from the state of three") {
+TEST_CASE("saved_state: other numbers of ranks go on sensibly from the state of three") {
   const test_support::tensor_shapes shapes{{300}, {17, 1}, {0}, {1000, 3}};
   const test_support::quadratic before(shapes, 3);
   struct recipe {
@@ -600,7 +600,7 @@ TEST_CASE("saved state: other numbers of ranks go on sensibly from the state of 
   }
 }
 
-TEST_CASE("saved state: a rank that is given its own state among others begins without errors, as they do") {
+TEST_CASE("saved_state: a rank that is given its own state among others begins without errors, as they do") {
   const experiment e = odd_experiment(2, 16);
   const course whole = train_saving(e, maker_of<zero_one>(short_phases));
   for (const std::size_t when : {9U, 11U, 13U}) {  // exchanges follow at 11 and 15
@@ -620,26 +620,26 @@ TEST_CASE("saved state: a rank that is given its own state among others begins w
 }
 
 // A case for each optimizer, since these are the longest here: all of them together take minutes under AddressSanitizer.
-TEST_CASE("saved state: bytes that have changed by accident are refused, and nothing has changed: LAMB") {
+TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: LAMB") {
   check_accidents(lonely_maker_of<lamb>());
 }
-TEST_CASE("saved state: bytes that have changed by accident are refused, and nothing has changed: SLAMB") {
+TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: SLAMB") {
   check_accidents(lonely_maker_of<sparse>());
 }
-TEST_CASE("saved state: bytes that have changed by accident are refused, and nothing has changed: AdamW of signs") {
+TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: AdamW of signs") {
   check_accidents(lonely_maker_of<signed_adamw>());
 }
-TEST_CASE("saved state: bytes that have changed by accident are refused, and nothing has changed: 1-bit Adam") {
+TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: 1-bit Adam") {
   check_accidents(lonely_maker_of<one_bit_adam>());
 }
-TEST_CASE("saved state: bytes that have changed by accident are refused, and nothing has changed: 1-bit LAMB") {
+TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: 1-bit LAMB") {
   check_accidents(lonely_maker_of<one_bit_lamb>());
 }
-TEST_CASE("saved state: bytes that have changed by accident are refused, and nothing has changed: 0/1 Adam") {
+TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: 0/1 Adam") {
   check_accidents(lonely_maker_of<zero_one>());
 }
 
-TEST_CASE("saved state: parts of wrong sizes and names are refused even if the hash fits") {
+TEST_CASE("saved_state: parts of wrong sizes and names are refused even if the hash fits") {
   for (const auto& named : lonely_makers()) {
     const auto& name = named.first;
     const auto& make = named.second;
@@ -648,7 +648,7 @@ TEST_CASE("saved state: parts of wrong sizes and names are refused even if the h
   }
 }
 
-TEST_CASE("saved state: counts that no training reaches are refused even if the hash fits") {
+TEST_CASE("saved_state: counts that no training reaches are refused even if the hash fits") {
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max(), first = (std::uint64_t{1} << 53U) + 1;
   for (const auto& named : lonely_makers()) {
     CAPTURE(named.first);
@@ -661,7 +661,7 @@ TEST_CASE("saved state: counts that no training reaches are refused even if the 
   }
 }
 
-TEST_CASE("saved state: schedules and flags as no training leaves them are refused even if the hash fits") {
+TEST_CASE("saved_state: schedules and flags as no training leaves them are refused even if the hash fits") {
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   const std::string too_many = " = 18446744073709551615, but it must be at most 9007199254740992";
   const auto flag = [](const std::string& part, std::uint64_t byte) {
@@ -686,7 +686,7 @@ TEST_CASE("saved state: schedules and flags as no training leaves them are refus
                       {"warm-up", 17 * 8, most, 8, "automatic_warm_up's taken" + too_many}});
 }
 
-TEST_CASE("saved state: errors that are not restored need not be right") {
+TEST_CASE("saved_state: errors that are not restored need not be right") {
   const model tensors{{5}, {33}};
   const optimizer_maker make = lonely_maker_of<zero_one>();
   bytes state = unsealed(trained(tensors, make).now().state);
@@ -697,7 +697,7 @@ TEST_CASE("saved state: errors that are not restored need not be right") {
   CHECK_NOTHROW(other.step(7));
 }
 
-TEST_CASE("saved state: an optimizer in which what follows from a state could not be made takes no step") {
+TEST_CASE("saved_state: an optimizer in which what follows from a state could not be made takes no step") {
   using optimizer = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, thread_communicator,
                                          slamb::host_backend, lost_warm_up>;
   const model tensors{{5}, {33}};
@@ -719,7 +719,7 @@ TEST_CASE("saved state: an optimizer in which what follows from a state could no
   CHECK(other.optimizer().statistics().step == 3);
 }
 
-TEST_CASE("saved state: of another recipe or with other policies is refused, with the name of what would do") {
+TEST_CASE("saved_state: of another recipe or with other policies is refused, with the name of what would do") {
   const model tensors{{5}, {33}};
   const auto makers = lonely_makers();
   for (std::size_t i = 0; i < makers.size(); ++i) {
@@ -736,7 +736,7 @@ TEST_CASE("saved state: of another recipe or with other policies is refused, wit
   }
 }
 
-TEST_CASE("saved state: of other tensors is refused, even if they take as much memory") {
+TEST_CASE("saved_state: of other tensors is refused, even if they take as much memory") {
   const model tensors{{17}, {33}, {0}};
   const std::vector<model> others = {{{33}, {17}, {0}},
                                      {{18}, {33}, {0}},
@@ -759,7 +759,7 @@ TEST_CASE("saved state: of other tensors is refused, even if they take as much m
   }
 }
 
-TEST_CASE("saved state: errors of chunks that lie elsewhere are refused, and left out if that is asked for") {
+TEST_CASE("saved_state: errors of chunks that lie elsewhere are refused, and left out if that is asked for") {
   // As many codes, but of other elements.
   const experiment e = test_support::make_experiment({{512}, {512}}, 160, 2, 3);
   const course fused = train_saving(e, maker_of<signed_adamw>({}));
@@ -787,7 +787,7 @@ TEST_CASE("saved state: errors of chunks that lie elsewhere are refused, and lef
   });
 }
 
-TEST_CASE("saved state: errors of other ranks are cleared by copies, which reach the host's memory too") {
+TEST_CASE("saved_state: errors of other ranks are cleared by copies, which reach the host's memory too") {
   struct one_rank {
     int number;
     int rank() const { return number; }
@@ -823,7 +823,7 @@ TEST_CASE("saved state: errors of other ranks are cleared by copies, which reach
   CHECK(std::count(common.begin(), common.end(), std::byte{1}) == std::ssize(common));
 }
 
-TEST_CASE("saved state: settings may differ, and an optimizer without tensors has a state") {
+TEST_CASE("saved_state: settings may differ, and an optimizer without tensors has a state") {
   const model tensors{{5}, {33}};
   const bytes state = trained(tensors, maker_of<lamb>({})).now().state;
   lonely_rank other(tensors, maker_of<lamb>({.beta1 = 0.5, .epsilon = 1e-3, .max_gradient_norm = 2.0}));

@@ -247,7 +247,7 @@ float layerwise(const slamb::layerwise_trust_ratio& policy, double p, double u, 
 
 }  // namespace
 
-TEST_CASE("trust-ratio suite: finds a policy that treats vectors otherwise than floats") {
+TEST_CASE("trust_ratio suite: finds a policy that treats vectors otherwise than floats") {
   CHECK_FALSE(lanes_fault<strict>(two_faced<0>{}));
   CHECK(lanes_fault<strict>(two_faced<1>{}));
   CHECK(lanes_fault<strict>(two_faced<2>{}));
@@ -256,7 +256,7 @@ TEST_CASE("trust-ratio suite: finds a policy that treats vectors otherwise than 
   CHECK(lanes_fault<strict>(two_faced<5>{}));
 }
 
-TEST_CASE("trust ratios: a float and a lane of a vector give the same bits") {
+TEST_CASE("trust_ratio: a float and a lane of a vector give the same bits") {
   check_lanes(slamb::unit_trust_ratio{});
   check_lanes(slamb::layerwise_trust_ratio{});
   check_lanes(slamb::layerwise_trust_ratio{.lower = 0.01, .upper = 10.0, .adapt_without_weight_decay = false});
@@ -337,7 +337,7 @@ TEST_CASE("rescaled_trust_ratio: sums are of p and u in the product form, of p a
   CHECK_FALSE(slamb::has_uncorrected_epsilon<rescaled_trust_ratio<rescaling::product>>);
 }
 
-TEST_CASE("trust ratios: clamps out of range are refused") {
+TEST_CASE("trust_ratio: clamps out of range are refused") {
   const auto refuses = [](const auto& policy) { CHECK_THROWS_AS(policy.validate(), std::invalid_argument); };
   for (const double lower : {-1.0, infinite, no_number}) {
     refuses(slamb::layerwise_trust_ratio{.lower = lower});
@@ -458,7 +458,7 @@ void check_lamb(const TrustRatio& policy, scales_of_tensor scales) {
 
 }  // namespace
 
-TEST_CASE("trust ratios: SLAMB with any of them is what the plain loop over whole tensors is") {
+TEST_CASE("trust_ratio: SLAMB with any of them is what the plain loop over whole tensors is") {
   check_slamb(slamb::unit_trust_ratio{}, ones);
   check_slamb(slamb::layerwise_trust_ratio{}, of_layer);
   check_slamb(rescaled_trust_ratio<rescaling::product>{}, product);
@@ -468,7 +468,7 @@ TEST_CASE("trust ratios: SLAMB with any of them is what the plain loop over whol
   check_slamb(test_support::as_fresh_as_it_is{}, fresh);
 }
 
-TEST_CASE("trust ratios: LAMB with any that takes norms is what the plain loop over whole tensors is") {
+TEST_CASE("trust_ratio: LAMB with any that takes norms is what the plain loop over whole tensors is") {
   check_lamb(slamb::unit_trust_ratio{}, ones);
   check_lamb(slamb::layerwise_trust_ratio{}, of_layer);
   check_lamb(rescaled_trust_ratio<rescaling::product>{}, product);
@@ -477,17 +477,17 @@ TEST_CASE("trust ratios: LAMB with any that takes norms is what the plain loop o
   check_lamb(test_support::six_norms{}, of_six_norms);
 }
 
-TEST_CASE("trust ratios: LAMB asks one that takes no norms for its factors all the same") {
+TEST_CASE("trust_ratio: LAMB asks one that takes no norms for its factors all the same") {
   check_lamb(test_support::as_fresh_as_it_is{}, fresh);
 }
 
-TEST_CASE("trust ratios: the comparison of trainings finds another one") {
+TEST_CASE("trust_ratio: the comparison of trainings finds another one") {
   CHECK(slamb_error(rescaled_trust_ratio<rescaling::product>{}, blend, 2) > 1e-3);
   CHECK(slamb_error(test_support::damped_update{}, ones, 2) > 1e-3);
   CHECK(lamb_error(test_support::six_norms{}, damped, 2) > 1e-3);
 }
 
-TEST_CASE("trust ratios: a policy's own check is asked") {
+TEST_CASE("trust_ratio: a policy's own check is asked") {
   const quadratic problem({{20, 2}}, 1);
   using optimizer = slamb::slamb<slamb::thread_communicator, slamb::random_k<>, test_support::damped_update>;
   CHECK_THROWS_AS(test_support::train_ranks(problem, 1, rate,

@@ -26,18 +26,18 @@ odd_blocks zero_aware_blocks(std::uint32_t block) {
 
 }  // namespace
 
-TEST_CASE("cuda codes: signs with errors of floats") {
+TEST_CASE("cuda coded_kernels: signs with errors of floats") {
   compare_all<coded<slamb::sign, refresh, float>>({});
   compare_all<coded<slamb::sign, refresh, float>>({.scales = slamb::scale_sharing::per_tensor, .zero_aware = true});
 }
 
-TEST_CASE("cuda codes: signs with a mean magnitude") {
+TEST_CASE("cuda coded_kernels: signs with a mean magnitude") {
   using l1 = slamb::basic_sign<slamb::segment_scale::l1>;
   compare_all<coded<l1, exchange_updates, bfloat16>>({});
   compare_all<coded<l1, exchange_updates, bfloat16>>({.scales = slamb::scale_sharing::per_tensor});
 }
 
-TEST_CASE("cuda codes: quantizers of a stranger") {
+TEST_CASE("cuda coded_kernels: quantizers of a stranger") {
   compare_all<coded<odd_ternary, refresh, bfloat16>>({});
   compare_all<coded<odd_ternary, refresh, bfloat16>>(per_tensor<odd_ternary>());
   compare_all<coded<odd_levels, sum_the_mean, no_storage, float>>({});

@@ -19,14 +19,14 @@ using slamb::cuda::no_storage;
 
 }  // namespace
 
-TEST_CASE("cuda codes: integers with a scale for each block, rounded at random") {
+TEST_CASE("cuda coded_kernels: integers with a scale for each block, rounded at random") {
   compare_all<coded<slamb::int8, use_the_loss, no_storage>>({.block = 128, .seed = 11});
   compare_all<coded<slamb::int8, use_the_loss, no_storage>>({.block = 1024, .seed = 0x123456789ABCDEFU});
   compare_all<coded<slamb::int4, refresh, bfloat16>>({.block = 16, .seed = 12});
   compare_all<coded<slamb::integer<2>, sum_the_mean, bfloat16, no_storage>>({.block = 512, .seed = 13});
 }
 
-TEST_CASE("cuda codes: numbers without a scale") {
+TEST_CASE("cuda coded_kernels: numbers without a scale") {
   compare_all<coded<slamb::natural, sum_the_mean, float>>({.seed = 14});
   compare_all<coded<slamb::natural, sum_the_mean, float>>({.seed = 15});
   compare_all<coded<slamb::bf16, exchange_updates, float>>({});

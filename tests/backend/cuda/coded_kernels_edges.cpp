@@ -42,7 +42,7 @@ using ternaries = coded<odd_ternary, sum_the_mean, bfloat16>;
 
 }  // namespace
 
-TEST_CASE("cuda codes: no tensors, empty chunks, and ten thousand tensors of one element") {
+TEST_CASE("cuda coded_kernels: no tensors, empty chunks, and ten thousand tensors of one element") {
   compare<signs>({.tensors = {}, .ranks = 2}, {});
   compare<integers>({.tensors = {}, .ranks = 2}, {});
   compare<signs>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});  // a chunk with nothing in it
@@ -91,7 +91,7 @@ void compare_grids(const coded_setup& setup, const typename Case::quantizer& qua
 
 }  // namespace
 
-TEST_CASE("cuda codes: the same bits by any grid and order of threads") {
+TEST_CASE("cuda coded_kernels: the same bits by any grid and order of threads") {
   const coded_setup setup{.tensors = tensors_of_all_lengths(), .ranks = 2, .rank = 1, .mixed = true};
   const coded_setup masked{.tensors = tensors_with_rows(), .ranks = 2, .rank = 0, .zero_aware = true};
   for (const coded_setup& one : {setup, masked}) {
@@ -102,7 +102,7 @@ TEST_CASE("cuda codes: the same bits by any grid and order of threads") {
   }
 }
 
-TEST_CASE("cuda codes: a step that is refused leaves all as it is") {
+TEST_CASE("cuda coded_kernels: a step that is refused leaves all as it is") {
   const coded_setup setup{.tensors = tensors_with_rows(), .ranks = 2, .zero_aware = true};
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer) {
     typename Case::rank r(setup, quantizer);
@@ -148,7 +148,7 @@ TEST_CASE("cuda codes: a step that is refused leaves all as it is") {
   check(integers{}, {.block = 32});
 }
 
-TEST_CASE("cuda codes: what is not finite is found wherever it is, and only then") {
+TEST_CASE("cuda coded_kernels: what is not finite is found wherever it is, and only then") {
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer, float value, bool is_usable) {
     for (const unsigned shift : {0U, 1U})
       for (const bool compressed : {true, false})
@@ -176,7 +176,7 @@ TEST_CASE("cuda codes: what is not finite is found wherever it is, and only then
   check(halves{}, {}, 1.8e19F, true);
 }
 
-TEST_CASE("cuda codes: an error that bfloat16 would round to what can never be sent is refused") {
+TEST_CASE("cuda coded_kernels: an error that bfloat16 would round to what can never be sent is refused") {
   const auto usable = [](auto side, auto& r) {
     r.gradient(0)[9] = 1.84e19F;
     return send_all<coded<slamb::sign, sum_the_mean, bfloat16>>(
@@ -271,7 +271,9 @@ void check_marks(int rank, const typename Case::quantizer& quantizer) {
 
 }  // namespace
 
-TEST_CASE("cuda codes: a mark in the message of any of a hundred ranks stops the average, and refuses the step later") {
+TEST_CASE(
+    "cuda coded_kernels: a mark in the message of any of a hundred ranks stops the average, and refuses the step "
+    "later") {
   check_marks<signs>(1, {});
   check_marks<integers>(0, {.block = 32});
   check_marks<ternaries>(2, {});

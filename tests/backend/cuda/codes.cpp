@@ -138,7 +138,7 @@ coded_setup some_tensors() {
 
 }  // namespace
 
-TEST_CASE("cuda choice: the largest of each tile, the first of equal ones") {
+TEST_CASE("cuda choose_kernel: the largest of each tile, the first of equal ones") {
   coded_setup setup = some_tensors();
   for (const double k : {1e-9, 0.01, 0.07, 0.5, 0.999, 1.0})
     for (setup.shift = 0; setup.shift < 2; ++setup.shift) {
@@ -161,7 +161,7 @@ TEST_CASE("cuda choice: the largest of each tile, the first of equal ones") {
     }
 }
 
-TEST_CASE("cuda choice: any grid, none and very many tensors, and compressors of a stranger") {
+TEST_CASE("cuda choose_kernel: any grid, none and very many tensors, and compressors of a stranger") {
   for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
     for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved}) {
       compare_choice(some_tensors(), slamb::top_k{0.1}, unchanged, true, interpreter(blocks, order));
@@ -171,7 +171,7 @@ TEST_CASE("cuda choice: any grid, none and very many tensors, and compressors of
   compare_choice({.tensors = std::vector<coded_tensor>(10000, coded_tensor{1})}, slamb::top_k{0.1}, unchanged, true);
 }
 
-TEST_CASE("cuda choice: a tile that is not finite gets none, a refused step no choice at all") {
+TEST_CASE("cuda choose_kernel: a tile that is not finite gets none, a refused step no choice at all") {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::size_t place : {0U, 8191U, 8192U, 8200U, 16399U})
     for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 2e19F})
@@ -189,7 +189,7 @@ TEST_CASE("cuda choice: a tile that is not finite gets none, a refused step no c
   CHECK(m.memory.bytes() == before);
 }
 
-TEST_CASE("cuda masks: without rows and with every variance all elements take part") {
+TEST_CASE("cuda counted_kernel: without rows and with every variance all elements take part") {
   model m({.tensors = {{100}, {17}, {5, false}}, .ranks = 2}, {});
   std::vector<std::uint64_t> counts(m.tiles() + 1, 99);
   const slamb::cuda::mark_counted_kernel kernel{
@@ -203,7 +203,7 @@ TEST_CASE("cuda masks: without rows and with every variance all elements take pa
 }
 
 TEST_CASE(
-    "marks: a rank that has seen what is not finite marks its messages, and a mark of any rank refuses the step") {
+    "messages: a rank that has seen what is not finite marks its messages, and a mark of any rank refuses the step") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
     constexpr std::uint64_t message = 12;  // bytes
     std::vector<float> messages(count * 3, 5.0F);
@@ -244,7 +244,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "marks: a message ends with the fingerprint of its rank, and another than one's own refuses the step for good") {
+    "messages: a message ends with the fingerprint of its rank, and another than one's own refuses the step for good") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
     constexpr std::uint64_t words = 16, message = 8 * words;  // bytes
     std::vector<std::uint64_t> messages(count * words, 5U);

@@ -131,7 +131,7 @@ everything make_everything(const guarded_model& /*model*/) { return {}; }
 
 }  // namespace
 
-TEST_CASE("CUDA tile access: the threads of a block cover every element once, four at a time but for the last") {
+TEST_CASE("cuda tile_access: the threads of a block cover every element once, four at a time but for the last") {
   constexpr unsigned threads = 32;
   for (std::uint32_t count = 0; count <= 300; ++count) {
     std::vector<int> seen(count + 4, 0);
@@ -149,7 +149,7 @@ TEST_CASE("CUDA tile access: the threads of a block cover every element once, fo
   }
 }
 
-TEST_CASE("CUDA tile access: any one array may lie elsewhere than at a multiple of sixteen bytes") {
+TEST_CASE("cuda tile_access: any one array may lie elsewhere than at a multiple of sixteen bytes") {
   constexpr std::size_t arrays = 9, length = 16, first = 4;
   for (std::size_t moved = 0; moved < arrays; ++moved) {
     for (std::size_t offset = 0; offset < 8; ++offset) {
@@ -188,7 +188,7 @@ TEST_CASE("CUDA tile access: any one array may lie elsewhere than at a multiple 
   }
 }
 
-TEST_CASE("CUDA passes: every array is read and written as on the host, at every alignment and cut") {
+TEST_CASE("cuda pass_kernel: every array is read and written as on the host, at every alignment and cut") {
   expect_as_host_everywhere(make_everything);
   for (const std::uint64_t cut : {1U, 3U, 4U, 64U, 100U}) {
     CAPTURE(cut);
@@ -197,14 +197,14 @@ TEST_CASE("CUDA passes: every array is read and written as on the host, at every
   expect_as_host({.sizes = {1, 777, 0, 1040, 33}, .cut = 500, .gradient_is_exchanged = true}, make_everything);
 }
 
-TEST_CASE("CUDA passes: tails of every length, at every alignment") {
+TEST_CASE("cuda pass_kernel: tails of every length, at every alignment") {
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
     CAPTURE(alignment);
     expect_update_as_host<slamb::update_and_sum>(every_tail(alignment), slamb::layerwise_trust_ratio{});
   }
 }
 
-TEST_CASE("CUDA passes: those of AdamW and LAMB are the host's") {
+TEST_CASE("cuda pass_kernel: those of AdamW and LAMB are the host's") {
   for (unsigned alignment = 0; alignment <= 4; alignment += 2) {
     const model_spec spec = small_spec(alignment);
     expect_update_as_host<slamb::update_and_sum>(spec, slamb::layerwise_trust_ratio{});
@@ -217,7 +217,7 @@ TEST_CASE("CUDA passes: those of AdamW and LAMB are the host's") {
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::sum_gradient{}; });
 }
 
-TEST_CASE("CUDA passes: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam are the host's") {
+TEST_CASE("cuda pass_kernel: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam are the host's") {
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::gather_parameters{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::scatter_parameters{{}, 0.3F}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::sum_of_variance{}; });
@@ -240,14 +240,14 @@ TEST_CASE("CUDA passes: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam 
   expect_as_host_everywhere([&](const guarded_model& m) { return slamb::local_update{unit.update(m.view())}; });
 }
 
-TEST_CASE("CUDA passes: a range of tiles, with an exchange buffer that begins there") {
+TEST_CASE("cuda pass_kernel: a range of tiles, with an exchange buffer that begins there") {
   for (std::size_t first = 0; first < 6; ++first) {
     CAPTURE(first);
     expect_as_host({.sizes = {1200, 33, 4000}, .cut = 700, .exchanged_tile = first}, make_everything);
   }
 }
 
-TEST_CASE("CUDA passes: no tensors, and ten thousand of one element") {
+TEST_CASE("cuda pass_kernel: no tensors, and ten thousand of one element") {
   expect_as_host({.sizes = {}}, make_everything);
   expect_as_host({.sizes = std::vector<std::size_t>(10000, 1)}, make_everything);
   const guarded_model nothing({.sizes = {0, 0}});
@@ -258,7 +258,7 @@ TEST_CASE("CUDA passes: no tensors, and ten thousand of one element") {
   CHECK(nothing == guarded_model({.sizes = {0, 0}}));
 }
 
-TEST_CASE("CUDA passes: a value that is not finite is found wherever it lies, and only then") {
+TEST_CASE("cuda pass_kernel: a value that is not finite is found wherever it lies, and only then") {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const unsigned alignment : {0U, 1U}) {
@@ -299,7 +299,7 @@ TEST_CASE("CUDA passes: a value that is not finite is found wherever it lies, an
   }
 }
 
-TEST_CASE("CUDA passes: a step that is refused leaves everything as it is") {
+TEST_CASE("cuda pass_kernel: a step that is refused leaves everything as it is") {
   const model_spec spec = small_spec();
   for (const std::uint32_t refused : {0U, 1U, 5U}) {
     for_every_launch([&](const interpreter& launcher) {
@@ -402,7 +402,7 @@ void expect_segments_as_host(const slamb::layout& tensors, std::size_t first, st
 
 }  // namespace
 
-TEST_CASE("CUDA segments: the results of a tensor's tiles are added as on the host, for one tile or many") {
+TEST_CASE("cuda segment_kernels: the results of a tensor's tiles are added as on the host, for one tile or many") {
   const guarded_model m({.sizes = {1, 0, 8192, 8193, 100000, 0, 3}, .filled = 0, .cut = 50});
   expect_segments_as_host(m.tensors(), 0, 7);
   expect_segments_as_host(m.tensors(), 2, 5);
@@ -411,7 +411,7 @@ TEST_CASE("CUDA segments: the results of a tensor's tiles are added as on the ho
   expect_segments_as_host(many.tensors(), 0, 10000);
 }
 
-TEST_CASE("CUDA segments: totals and calls") {
+TEST_CASE("cuda segment_kernels: totals and calls") {
   const slamb::any_communicator<> alone{slamb::self_communicator()};
   for (const std::size_t count : {0U, 1U, 31U, 512U, 513U, 100000U}) {
     CAPTURE(count);
@@ -440,7 +440,7 @@ TEST_CASE("CUDA segments: totals and calls") {
   }
 }
 
-TEST_CASE("CUDA segments: threads share the functions that can be shared, in order with the others") {
+TEST_CASE("cuda segment_kernels: threads share the functions that can be shared, in order with the others") {
   for_every_launch([&](const interpreter& launcher) {
     std::vector<int> calls_of_thread(32), numbers(70), seen;
     const note_calls note{&calls_of_thread, &seen};
@@ -457,7 +457,7 @@ TEST_CASE("CUDA segments: threads share the functions that can be shared, in ord
   });
 }
 
-TEST_CASE("CUDA passes: a tensor of more than 2^32 elements") {
+TEST_CASE("cuda pass_kernel: a tensor of more than 2^32 elements") {
   constexpr std::uint64_t size = (std::uint64_t{1} << 32U) + 5;
   test_support::sparse_memory parameter(size), gradient(size), momentum(size), variance(size), exchanged(size);
   if (!parameter || !gradient || !momentum || !variance || !exchanged) {

@@ -207,7 +207,7 @@ void expect_all_as_host(unsigned alignment, std::uint64_t t) {
 
 }  // namespace
 
-TEST_CASE("CUDA selected passes: payload, ages, model and sums are the host's, with every selection") {
+TEST_CASE("cuda selected_kernel: payload, ages, model and sums are the host's, with every selection") {
   std::uint64_t t = 1;
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
     CAPTURE(alignment);
@@ -216,7 +216,7 @@ TEST_CASE("CUDA selected passes: payload, ages, model and sums are the host's, w
   }
 }
 
-TEST_CASE("CUDA selected passes: tails of every length, and ten thousand tensors of one element") {
+TEST_CASE("cuda selected_kernel: tails of every length, and ten thousand tensors of one element") {
   model_spec tails;
   for (std::size_t tail = 0; tail < 16; ++tail) tails.sizes.insert(tails.sizes.end(), {tail, 4096 + tail, 8192 + tail});
   const model_spec many{.sizes = std::vector<std::size_t>(10000, 1)};
@@ -228,7 +228,7 @@ TEST_CASE("CUDA selected passes: tails of every length, and ten thousand tensors
   }
 }
 
-TEST_CASE("CUDA placement: counts and places are the host's") {
+TEST_CASE("cuda placement_kernels: counts and places are the host's") {
   for (const std::uint64_t t : {1U, 2U, 3U, 300U}) {
     for (const std::uint64_t cut : {0U, 37U}) {
       guarded_model m({.sizes = {1, 300, 0, 77, 9000, 40, 20000}, .filled = 0, .cut = cut, .dense = {3}});
@@ -246,7 +246,7 @@ TEST_CASE("CUDA placement: counts and places are the host's") {
   }
 }
 
-TEST_CASE("CUDA placement: any number of tiles, more elements than 2^32, and the room for them") {
+TEST_CASE("cuda placement_kernels: any number of tiles, more elements than 2^32, and the room for them") {
   test_support::random_source source(2);
   for (const std::size_t tiles : {0U, 1U, 2U, 4095U, 4096U, 4097U, 50000U}) {
     CAPTURE(tiles);
@@ -275,7 +275,7 @@ TEST_CASE("CUDA placement: any number of tiles, more elements than 2^32, and the
   }
 }
 
-TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host") {
+TEST_CASE("cuda packed_kernel: the sums of the payload are added as on the host") {
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
     CAPTURE(alignment);
     const guarded_model m(spec_of(alignment));
@@ -306,7 +306,7 @@ TEST_CASE("CUDA packed passes: the sums of the payload are added as on the host"
   }
 }
 
-TEST_CASE("CUDA selected passes: a value that is not finite is found, whether it is selected or not") {
+TEST_CASE("cuda selected_kernel: a value that is not finite is found, whether it is selected or not") {
   const model_spec spec{.sizes = {3, 4096 + 21, 50}, .filled = stream::gradient | stream::momentum, .dense = {2}};
   guarded_model m(spec);
   using pass_type = slamb::form_payload<slamb::unit_trust_ratio>;
@@ -335,7 +335,7 @@ TEST_CASE("CUDA selected passes: a value that is not finite is found, whether it
   CHECK(finds(0) == 0);
 }
 
-TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it is") {
+TEST_CASE("cuda selected_kernel: a step that is refused leaves everything as it is") {
   const model_spec spec = spec_of(0);
   const auto selection = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.5}.at(2);
   for (const std::uint32_t refused : {0U, 1U})
@@ -381,7 +381,7 @@ TEST_CASE("CUDA selected passes: a step that is refused leaves everything as it 
     });
 }
 
-TEST_CASE("CUDA selected passes: what packs a payload clears what it leaves of its room") {
+TEST_CASE("cuda selected_kernel: what packs a payload clears what it leaves of its room") {
   for_every_launch([](const interpreter& launcher) {
     using pass = slamb::form_payload<rescaled>;
     model_spec spec = spec_of(0);
@@ -408,7 +408,7 @@ TEST_CASE("CUDA selected passes: what packs a payload clears what it leaves of i
   });
 }
 
-TEST_CASE("CUDA selected passes: no tensors") {
+TEST_CASE("cuda selected_kernel: no tensors") {
   const guarded_model m({.sizes = {}});
   const auto selection = slamb::random_k<>{}.at(1);
   CHECK(placed_by_kernels(interpreter(), m.view(), 0, selection) == std::vector<std::uint64_t>{0});
@@ -416,7 +416,7 @@ TEST_CASE("CUDA selected passes: no tensors") {
                           [](const guarded_model& /*model*/) { return everything_selected{}; });
 }
 
-TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
+TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
   constexpr std::uint64_t size = (std::uint64_t{1} << 32U) + 5;
   test_support::sparse_memory parameter(size), gradient(size), momentum(size), variance(size), ages(size / 4 + 1);
   if (!parameter || !gradient || !momentum || !variance || !ages) {
@@ -474,7 +474,7 @@ TEST_CASE("CUDA selected passes: a tensor of more than 2^32 elements") {
   expect(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.1}.at(3));
 }
 
-TEST_CASE("CUDA selected elements: groups say what round robin says of each element") {
+TEST_CASE("cuda selected_elements: groups say what round robin says of each element") {
   constexpr unsigned threads = 256;
   constexpr std::uint32_t size = 16 * threads;
   const std::vector<float> freshness = slamb::freshness_by_age(0.93);

@@ -186,7 +186,7 @@ TEST_CASE("forecast: every optimizer is planned for every model") {
   CHECK_THROWS_AS(plan::plan_optimizer("sgd", {}, chosen, {2, 4}), std::invalid_argument);
 }
 
-TEST_CASE("shape file: a line is a name and its dimensions") {
+TEST_CASE("shape_file: a line is a name and its dimensions") {
   std::istringstream in("# a small network\nweight 20 30  # rows columns\n\n  bias 20\nkernel 16 3 3 3\n");
   const shapes tensors = plan::read_shapes(in, "shapes.txt");
   REQUIRE(tensors.size() == 3);
@@ -198,7 +198,7 @@ TEST_CASE("shape file: a line is a name and its dimensions") {
   CHECK(tensors[2].dimensions == 4);
 }
 
-TEST_CASE("shape file: what is wrong is said with file and line") {
+TEST_CASE("shape_file: what is wrong is said with file and line") {
   check_unreadable("a 1\nb 2\n", "nothing was thrown");
   check_unreadable("a 1\nb\n", "shapes.txt:2: 'b' has no dimensions");
   check_unreadable("a 3 x\n", "shapes.txt:1: 'x' is not a dimension");

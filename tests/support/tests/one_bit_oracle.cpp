@@ -43,7 +43,7 @@ std::vector<vector> random_signals(std::uint64_t seed, int world, std::size_t n)
 
 }  // namespace
 
-TEST_CASE("one-bit oracle: reaches the recorded parameters of 1-bit Adam") {
+TEST_CASE("one_bit_oracle: reaches the recorded parameters of 1-bit Adam") {
   for (const std::string name : {"one-bit-adam-fused", "one-bit-adam-per-tensor"}) {
     CAPTURE(name);
     const trace given = recorded(name);
@@ -66,7 +66,7 @@ TEST_CASE("one-bit oracle: reaches the recorded parameters of 1-bit Adam") {
   }
 }
 
-TEST_CASE("one-bit oracle: reaches the recorded parameters of 1-bit LAMB") {
+TEST_CASE("one_bit_oracle: reaches the recorded parameters of 1-bit LAMB") {
   const trace given = recorded("one-bit-lamb");
   const auto how = test_support::oracle_one_bit_settings(given.settings);
   CHECK(error_of(given, how) <= 1e-6);
@@ -83,7 +83,7 @@ TEST_CASE("one-bit oracle: reaches the recorded parameters of 1-bit LAMB") {
   CHECK(error_with([](auto& o) { o.algorithm = oracle::method::adamw; }) > 1e-4);
 }
 
-TEST_CASE("one-bit oracle: reaches the recorded parameters of 0/1 Adam") {
+TEST_CASE("one_bit_oracle: reaches the recorded parameters of 0/1 Adam") {
   const trace given = recorded("zero-one-adam");
   const auto how = test_support::oracle_zero_one_settings(given.settings);
   CHECK(error_of(given, how) <= 1e-6);
@@ -99,7 +99,7 @@ TEST_CASE("one-bit oracle: reaches the recorded parameters of 0/1 Adam") {
   CHECK(error_with([](auto& o) { o.exchange.scales = sharing::fused; }) > 1e-4);
 }
 
-TEST_CASE("one-bit oracle: two ranks exchange three numbers, by hand") {
+TEST_CASE("one_bit_oracle: two ranks exchange three numbers, by hand") {
   two_phase_exchange exchange({{.size = 3}}, 2, {.code = oracle::signs_with(oracle::sign_scale::l1)});
   // Scales 2 and 4; what is sent: (2, −2, 2) and (−4, −4, 4); mean (−1, −3, 3), of scale 7/3.
   const vector first = exchange({{1.0, -2.0, 3.0}, {-6.0, -5.0, 1.0}}, none_left_out);
@@ -113,14 +113,14 @@ TEST_CASE("one-bit oracle: two ranks exchange three numbers, by hand") {
   CHECK(test_support::max_relative_error(second, vector{7.0 / 18, 7.0 / 18, 7.0 / 18}) < 1e-14);
 }
 
-TEST_CASE("one-bit oracle: the l2 scale is the root of the mean square, and -0 has the sign of +") {
+TEST_CASE("one_bit_oracle: the l2 scale is the root of the mean square, and -0 has the sign of +") {
   CHECK(oracle::scale_of({3.0, -4.0, 0.0, 0.0}, oracle::sign_scale::l2) == 2.5);
   CHECK(oracle::scale_of({3.0, -4.0, 0.0, 0.0}, oracle::sign_scale::l1) == 1.75);
   CHECK(oracle::signs_with(oracle::sign_scale::l2)({-0.0, 2.0}, {})[0] > 0.0);
   CHECK(oracle::scale_of({}, oracle::sign_scale::l2) == 0.0);
 }
 
-TEST_CASE("one-bit oracle: what an exchange loses is in the errors, element by element") {
+TEST_CASE("one_bit_oracle: what an exchange loses is in the errors, element by element") {
   const std::vector<oracle::tensor> tensors{{.size = 5}, {.size = 0}, {.size = 400}, {.size = 77, .compress = false}};
   for (const sharing scales : {sharing::fused, sharing::per_tensor, sharing::blocks}) {
     for (const int world : {1, 2, 3, 5}) {
@@ -159,7 +159,7 @@ TEST_CASE("one-bit oracle: what an exchange loses is in the errors, element by e
   }
 }
 
-TEST_CASE("one-bit oracle: chunks and scales are where they should be") {
+TEST_CASE("one_bit_oracle: chunks and scales are where they should be") {
   std::vector<std::vector<std::size_t>> sent(2), received(2);
   const auto groups_of = [&](exchange_settings how, const std::vector<oracle::tensor>& tensors) {
     sent.assign(2, {});
@@ -188,7 +188,7 @@ TEST_CASE("one-bit oracle: chunks and scales are where they should be") {
   CHECK(received[1] == sizes{44});
 }
 
-TEST_CASE("one-bit oracle: one rank exchanges nothing, unless it is asked to") {
+TEST_CASE("one_bit_oracle: one rank exchanges nothing, unless it is asked to") {
   const auto x = random_signals(2, 1, 300);
   two_phase_exchange identity({{.size = 300}}, 1, {});
   CHECK(identity(x, none_left_out) == x[0]);
@@ -197,7 +197,7 @@ TEST_CASE("one-bit oracle: one rank exchanges nothing, unless it is asked to") {
   CHECK(coded(x, none_left_out) != x[0]);
 }
 
-TEST_CASE("one-bit oracle: 1-bit LAMB of one rank has the gradient and the true variance, and 1-bit Adam is Adam") {
+TEST_CASE("one_bit_oracle: 1-bit LAMB of one rank has the gradient and the true variance, and 1-bit Adam is Adam") {
   const std::size_t n = 40;
   const auto start = test_support::widened(test_support::random_parameters(1, n));
   const std::vector<oracle::tensor> tensors{{.size = 25}, {.size = 15}};
@@ -220,7 +220,7 @@ TEST_CASE("one-bit oracle: 1-bit LAMB of one rank has the gradient and the true 
   CHECK(test_support::max_relative_error(zero_one.parameters(0), dense.parameters()) < 1e-14);
 }
 
-TEST_CASE("one-bit oracle: close calls are seen, and settled") {
+TEST_CASE("one_bit_oracle: close calls are seen, and settled") {
   two_phase_exchange exchange({{.size = 4}}, 1, {.compress_alone = true});
   exchange({{1.0, -1e-6, 0.0, 1.0}}, none_left_out);
   CHECK(exchange.close_calls() == std::vector<std::size_t>{1});
