@@ -6,14 +6,14 @@ include(slamb_programs)
 
 
 # slamb_example_tests(<example> [LIBRARIES <target>…]): slamb_<example>_tests, of the sources in the folder at hand. A source
-# some.cpp has the name <example>_some in SLAMB_TESTS_ONLY and SLAMB_TESTS_LEFT_OUT; if none is left, there is no program.
+# some.cpp has the name examples/<example>/some in SLAMB_TESTS_ONLY and SLAMB_TESTS_LEFT_OUT; if none is left, there is no program.
 function(slamb_example_tests example)
   cmake_parse_arguments(PARSE_ARGV 1 tests "" "" "LIBRARIES")
   slamb_glob(found "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   set(sources)
   foreach(source IN LISTS found)
     cmake_path(GET source STEM name)
-    set(name "${example}_${name}")
+    set(name "examples/${example}/${name}")
     if(SLAMB_TESTS_ONLY AND NOT name MATCHES "^(${SLAMB_TESTS_ONLY})$")
       continue()
     elseif(SLAMB_TESTS_LEFT_OUT AND name MATCHES "^(${SLAMB_TESTS_LEFT_OUT})$")

@@ -136,7 +136,7 @@ configure_and_build() {
 part_of_clang=(
   -DSLAMB_COMPILE_TESTS=OFF
   -DSLAMB_INSTANCES_INTERPRETED=OFF  # which no test of this part has
-  "-DSLAMB_TESTS_ONLY=bfloat16|codes|compressor|cuda_(codes|passes|sum_ranks)|frozen_trust_ratio|lamb|one_bit|packing|quantizers?|random|random_k|replay|simd|simd_words|slamb_optimizer|top_k|trust_ratio|uniform|zero_one_adam"
+  "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|pass_kernel)|backend/host/(codes|packing|simd|simd_words|uniform)|communicator/cuda/.*|compressor/.*|core/(bfloat16|random)|optimizer/(lamb|one_bit|slamb|zero_one_adam)|properties/replay|trust_ratio/.*"
 )
 part_of_asan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
@@ -144,12 +144,12 @@ part_of_asan=(
   -DSLAMB_INSTANCES_INTERPRETED=OFF
   # Without checks of null pointers, which crash anyway, and of alignment: a third of the time of compiling.
   "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer"
-  "-DSLAMB_TESTS_ONLY=check_communicator|checkpoint|codes|communicator|counting_communicator|cuda_(codes|passes)|error_feedback|hierarchical_communicator|lamb|layout|packing|quantizers?|random_k|saved_state|simd|simd_words|slamb_optimizer|thread_(communicator|pool)|top_k|trace|uniform|wire_layout|zero_one_adam"
+  "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|pass_kernel)|backend/host/.*|checkpoint|communicator/((check|counting|hierarchical|thread)_)?communicator|compressor/(quantizer|quantizer_values|random_k|top_k)|error_feedback/.*|optimizer/(lamb|slamb|zero_one_adam)|pass/.*|state/.*|support/tests/trace"
 )
 part_of_tsan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
-  "-DSLAMB_TESTS_ONLY=allocation|calling_threads|calls|check_communicator|communicator|determinism|faults|hierarchical_(communicator|lamb)|one_bit_faults|socket_communicator|statistics|steps_in_parts|thread_(communicator|pool)"
+  "-DSLAMB_TESTS_ONLY=backend/host/thread_pool|communicator/((check|hierarchical|thread)_)?communicator|communicator/hierarchical_communicator_lamb|core/statistics|examples/sockets/.*|faults/(calls|one_bit_training|training)|properties/(allocation|calling_threads|determinism|steps_in_parts)"
 )
 
 # suite PRESET [PART [WRAPPER…]]: builds a preset, unless all is asked for only the part by this name, and adds up the cases of

@@ -1,0 +1,280 @@
+// What kernels of the compressed exchange are made of: codes of each width, draws, the choice by value, marks of refusal.
+#include "slamb/backend/cuda/detail/codes.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "slamb/backend/cuda/detail/choose_kernel.hpp"
+#include "slamb/backend/cuda/detail/counted_kernel.hpp"
+#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/scale_kernels.hpp"
+#include "slamb/backend/cuda/detail/segment_kernels.hpp"
+#include "slamb/backend/host/detail/codes.hpp"
+#include "slamb/backend/host/detail/uniform.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/compressor/top_k.hpp"
+#include "slamb/core/bits.hpp"
+#include "support/cuda_coded.hpp"
+#include "support/cuda_coded_passes.hpp"
+#include "support/generate.hpp"
+
+namespace backend_cuda_codes_tests {
+namespace {
+
+using namespace test_support;
+using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::no_storage;
+using slamb::detail::cuda::thread_order;
+
+template <int Bits>
+void compare_codes(random_source& random) {
+  std::uint32_t code[16];
+  for (std::uint32_t& c : code) c = static_cast<std::uint32_t>(random.next()) & slamb::detail::cuda::ones<Bits>;
+  alignas(64) std::byte host[64], device[66];
+  std::memset(device, 0xA5, sizeof(device));
+  slamb::detail::host::store_codes<Bits>(slamb::detail::host::words::load(code), host);
+  for (std::uint32_t half = 0; half < 2; ++half) {
+    std::uint32_t eight[8];
+    std::copy_n(code + 8 * half, 8, eight);
+    slamb::detail::cuda::write_codes<Bits>(eight, device, 8 * half);
+    REQUIRE(device[Bits * (half + 1)] == std::byte{0xA5});
+  }
+  REQUIRE(std::memcmp(host, device, 2 * Bits) == 0);
+  for (std::uint32_t i = 0; i < 16; ++i) {
+    std::uint32_t one[1], four[4];
+    slamb::detail::cuda::read_codes<Bits>(device, i, one);
+    REQUIRE(one[0] == code[i]);
+    slamb::detail::cuda::read_codes<Bits>(device, i / 4 * 4, four);
+    REQUIRE(four[i % 4] == code[i]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda codes: the bytes of each width are the host's") {
+  random_source random(3);
+  for (int round = 0; round < 50; ++round) {
+    compare_codes<1>(random);
+    compare_codes<2>(random);
+    compare_codes<4>(random);
+    compare_codes<8>(random);
+    compare_codes<16>(random);
+    compare_codes<32>(random);
+  }
+}
+
+TEST_CASE("cuda codes: draws are the host's, also where the counter's lower half overflows") {
+  for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{8192}, (std::uint64_t{1} << 35U) - 64}) {
+    float expected[256];
+    slamb::detail::host::fill_uniform(0x123456789ABCU, ~std::uint64_t{5}, first, 256, expected);
+    for (std::uint32_t i = 0; i < 256; i += 8) {
+      slamb::detail::cuda::scalar drawn[8];
+      slamb::detail::cuda::draw_uniform(0x123456789ABCU, ~std::uint64_t{5}, first + i, drawn);
+      for (std::uint32_t j = 0; j < 8; ++j) REQUIRE(drawn[j].value == expected[i + j]);
+    }
+  }
+}
+
+namespace {
+
+// A model in memory, of which a selection is chosen; with one rank tiles are as in a layout that nothing cuts.
+using model = coded_rank<slamb::sign, no_storage, no_storage>;
+
+/// Chooses every second element, or the first ones if the first is positive: as no one else would.
+struct odd_chooser {
+  static constexpr bool is_sparsifier = true;
+  static constexpr bool payload_is_summable = true;
+  static constexpr bool payload_is_constant = true;
+  static constexpr int bits_per_element = 32;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
+
+  SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const { return (count + 1) / 2; }
+  SLAMB_HOST_DEVICE void choose(const float* values, std::uint32_t count, std::uint16_t* bits) const {
+    for (std::uint32_t j = 0; j < chosen_of(count); ++j)
+      slamb::set_bit(bits, count > 0 && values[0] > 0.0F ? j : 2 * j);
+  }
+};
+static_assert(slamb::chooser<odd_chooser>);
+
+std::uint16_t* bits_in(model& m) {
+  const std::uint64_t groups = m.tensors.state_elements() / 16;
+  auto* const bits = m.memory.take<std::uint16_t>("choice", groups);
+  std::fill_n(bits, groups, std::uint16_t{0});
+  return bits;
+}
+
+template <class Compressor, class Change>
+void compare_choice(const coded_setup& setup, const Compressor& compressor, const Change& change, bool is_finite,
+                    interpreter on = interpreter()) {
+  model host(setup, {}), device(setup, {});
+  change(host), change(device);
+  const slamb::detail::host::executor executor(1, 1);
+  std::uint32_t seen = 0;
+  executor.choose(sum_the_mean::type{}, compressor, host.view, host.all_tiles(), bits_in(host), &seen);
+  REQUIRE(seen == (is_finite ? 0 : 1));
+  std::uint32_t not_finite = 0;
+  const slamb::detail::cuda::choose_kernel<sum_the_mean::type, Compressor> kernel{
+      {}, compressor, device.view, device.all_tiles(), bits_in(device), &not_finite};
+  on.launch(kernel, kernel.work());
+  REQUIRE((not_finite == 0) == is_finite);
+  REQUIRE(device.difference(host) == "");
+}
+
+const auto unchanged = [](model&) {};
+
+coded_setup some_tensors() {
+  coded_setup setup;
+  for (std::size_t n = 0; n < 40; ++n) setup.tensors.push_back({n, n % 6 != 5});
+  for (const std::size_t n : {8192U, 8193U, 16400U, 1000U}) setup.tensors.push_back({n});
+  return setup;
+}
+
+}  // namespace
+
+TEST_CASE("cuda choose_kernel: the largest of each tile, the first of equal ones") {
+  coded_setup setup = some_tensors();
+  for (const double k : {1e-9, 0.01, 0.07, 0.5, 0.999, 1.0})
+    for (setup.shift = 0; setup.shift < 2; ++setup.shift) {
+      CAPTURE(k);
+      compare_choice(setup, slamb::top_k{k}, unchanged, true);
+      compare_choice(
+          setup, slamb::top_k{k},
+          [](model& m) {
+            for (const slamb::detail::segment& s : std::as_const(m.tensors).segments())
+              for (std::uint64_t i = 0; i < s.size; ++i) {
+                m.view.momentum[s.state + i] = 0.0F;  // equal magnitudes, zeros of both signs among them
+                m.gradient(static_cast<std::size_t>(&s - m.view.segments))[i] = i % 3 == 0   ? -0.0F
+                                                                                : i % 3 == 1 ? 0.0F
+                                                                                             : -2.0F;
+              }
+          },
+          true);
+      compare_choice(
+          setup, slamb::top_k{k}, [](model& m) { m.gradient(40)[77] = 1e19F; }, true);
+    }
+}
+
+TEST_CASE("cuda choose_kernel: any grid, none and very many tensors, and compressors of a stranger") {
+  for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
+    for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved}) {
+      compare_choice(some_tensors(), slamb::top_k{0.1}, unchanged, true, interpreter(blocks, order));
+      compare_choice(some_tensors(), odd_chooser{}, unchanged, true, interpreter(blocks, order));
+    }
+  compare_choice({}, slamb::top_k{0.1}, unchanged, true);
+  compare_choice({.tensors = std::vector<coded_tensor>(10000, coded_tensor{1})}, slamb::top_k{0.1}, unchanged, true);
+}
+
+TEST_CASE("cuda choose_kernel: a tile that is not finite gets none, a refused step no choice at all") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const std::size_t place : {0U, 8191U, 8192U, 8200U, 16399U})
+    for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 2e19F})
+      compare_choice(
+          some_tensors(), slamb::top_k{0.1}, [&](model& m) { m.gradient(42)[place] = bad; }, false);
+  model m(some_tensors(), {});
+  std::uint16_t* const bits = bits_in(m);
+  const std::vector<std::byte> before = m.memory.bytes();
+  const std::uint32_t refused = 1;
+  m.view.refused = &refused;
+  std::uint32_t not_finite = 0;
+  const slamb::detail::cuda::choose_kernel<sum_the_mean::type, slamb::top_k> kernel{
+      {}, {0.1}, m.view, m.all_tiles(), bits, &not_finite};
+  interpreter().launch(kernel, kernel.work());
+  CHECK(m.memory.bytes() == before);
+}
+
+TEST_CASE("cuda counted_kernel: without rows and with every variance all elements take part") {
+  model m({.tensors = {{100}, {17}, {5, false}}, .ranks = 2}, {});
+  std::vector<std::uint64_t> counts(m.tiles() + 1, 99);
+  const slamb::detail::cuda::mark_counted_kernel kernel{
+      .view = m.view, .wire = m.wire, .tiles = m.all_tiles(), .counted = m.counted, .counts = counts.data()};
+  interpreter().launch(kernel, kernel.work());
+  CHECK(counts == std::vector<std::uint64_t>{100, 17, 5, 99});
+  for (const std::size_t group : {0U, 1U, 2U, 3U, 4U, 5U}) CHECK(m.counted[group] == 0xFFFF);
+  CHECK(m.counted[6] == 0x000F);
+  CHECK(m.counted[7] == 0xFFFF);
+  CHECK(m.counted[8] == 0x0001);
+}
+
+TEST_CASE(
+    "messages: a rank that has seen what is not finite marks its messages, and a mark of any rank refuses the step") {
+  for (const std::uint64_t count : {1U, 2U, 129U}) {
+    constexpr std::uint64_t message = 12;  // bytes
+    std::vector<float> messages(count * 3, 5.0F);
+    auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
+    slamb::detail::step_record record;
+    const interpreter on(3);
+    const auto invoke = [&](const auto& function) {
+      const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
+      on.launch(kernel, kernel.work());
+    };
+    const auto refuses = [&] {
+      record.refused = 0;
+      invoke(slamb::detail::refuse_by_scales{&record, bytes, message, count});
+      return record.refused != 0;
+    };
+    const std::vector<float> before = messages;
+    invoke(slamb::detail::tell_by_scales{&record, bytes, message, count});
+    REQUIRE(messages == before);
+    CHECK_FALSE(refuses());
+    invoke(slamb::detail::start_messages{nullptr, bytes, message, count});
+    for (std::uint64_t i = 0; i < count * 3; ++i) REQUIRE(messages[i] == (i % 3 == 0 ? 0.0F : 5.0F));
+    messages[1] = messages[count * 3 - 1] = std::numeric_limits<float>::quiet_NaN();
+    CHECK_FALSE(refuses());
+    for (std::uint64_t place = 0; place < count; ++place)
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity()}) {
+        const float good = std::exchange(messages[3 * place], bad);
+        CHECK(refuses());
+        messages[3 * place] = good;
+      }
+    messages[0] = std::numeric_limits<float>::max();
+    CHECK_FALSE(refuses());
+    record.not_finite = 1;
+    invoke(slamb::detail::tell_by_scales{&record, bytes, message, count});
+    for (std::uint64_t i = 0; i < count; ++i) CHECK(std::isnan(messages[3 * i]));
+    CHECK(refuses());
+  }
+}
+
+TEST_CASE(
+    "messages: a message ends with the fingerprint of its rank, and another than one's own refuses the step for good") {
+  for (const std::uint64_t count : {1U, 2U, 129U}) {
+    constexpr std::uint64_t words = 16, message = 8 * words;  // bytes
+    std::vector<std::uint64_t> messages(count * words, 5U);
+    auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
+    slamb::detail::step_record record;
+    record.history = 0x0123456789ABCDEFU;
+    const std::uint64_t own = slamb::detail::fingerprint_of(record);
+    const interpreter on(3);
+    const auto invoke = [&](const auto& function) {
+      const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
+      on.launch(kernel, kernel.work());
+    };
+    invoke(slamb::detail::start_messages{&record, bytes, message, count});
+    for (std::uint64_t i = 0; i < count * words; ++i)
+      REQUIRE(messages[i] == (i % words == words - 1 ? own : i % words == 0 ? 0U : 5U));
+    const slamb::detail::compare_fingerprints compare{&record, bytes, message, count};
+    invoke(compare);
+    CHECK(record.refused == 0);
+    CHECK(record.parted == 0);
+    for (std::uint64_t place = 0; place < count; ++place) {
+      const std::uint64_t kept = std::exchange(messages[words * place + words - 1], own ^ (1U << 31U));
+      invoke(compare);
+      CHECK(record.refused == 1);
+      CHECK(record.parted == 1);
+      CHECK(record.told == own);
+      messages[words * place + words - 1] = kept;
+      record.refused = record.parted = 0;
+      record.told = 0;
+    }
+  }
+}
+
+}  // namespace backend_cuda_codes_tests

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "slamb/core/named.hpp"

@@ -1,0 +1,5 @@
+// A role.
+#pragma once
+
+template <class T>
+concept role = true;

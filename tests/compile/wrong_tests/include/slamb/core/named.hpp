@@ -1,0 +1,3 @@
+#pragma once
+
+inline int f() { return 1; }

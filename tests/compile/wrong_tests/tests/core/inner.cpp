@@ -1,0 +1,5 @@
+namespace inner_tests {
+
+TEST_CASE("inner: is found") {}
+
+}  // namespace inner_tests

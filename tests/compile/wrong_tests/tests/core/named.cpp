@@ -1,0 +1,5 @@
+namespace core_named_tests {
+
+TEST_CASE("named: is found") {}
+
+}  // namespace core_named_tests

@@ -1,0 +1,194 @@
+// What the shipped quantizers make of single numbers; quantizer.cpp is what all of them have in common.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/integer.hpp"
+#include "slamb/compressor/natural.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "support/described.hpp"
+#include "support/generate.hpp"
+#include "support/nearest.hpp"
+
+namespace compressor_quantizer_values_tests {
+namespace {
+
+using test_support::random_source;
+using test_support::refusal;
+using test_support::told_apart_by;
+
+constexpr float largest = std::numeric_limits<float>::max();
+constexpr float smallest = std::numeric_limits<float>::denorm_min();
+
+std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+
+template <class Q>
+std::uint32_t code_of(const Q& q, float x, float scale, float uniform) {
+  return q.encode(x, scale, uniform);
+}
+
+template <class Q>
+float decoded(const Q& q, float x, float scale, float uniform) {
+  return q.template decode<float>(code_of(q, x, scale, uniform), scale);
+}
+
+/// (r + ½)/2^16.
+float draw(std::uint32_t r) { return (static_cast<float>(r) + 0.5F) * 0x1p-16F; }
+
+/// Whether x becomes `value` by every draw.
+template <class Q>
+bool always(const Q& q, float x, float scale, float value) {
+  for (std::uint32_t r = 0; r < 0x10000U; ++r)
+    if (bits_of(decoded(q, x, scale, draw(r))) != bits_of(value)) return false;
+  return true;
+}
+
+/// Floats of every exponent and sign, about the ties of a format that drops `dropped` bits, and random ones.
+std::vector<float> floats_about_ties(std::uint32_t dropped) {
+  std::vector<float> all;
+  random_source source(8, dropped);
+  const std::uint32_t half = 1U << (dropped - 1U), mask = 2U * half - 1U;
+  for (std::uint32_t upper = 0; upper < 0x200U; ++upper) {
+    if ((upper & 0xFFU) == 0xFFU) continue;
+    for (int n = 0; n < 100; ++n) {
+      const auto mantissa = static_cast<std::uint32_t>(source.next()) & 0x7FFFFFU;
+      for (const std::uint32_t lower : {0U, half - 1U, half, half + 1U, mask, mantissa & mask})
+        all.push_back(std::bit_cast<float>(upper << 23U | (n == 0 ? 0x7FFFFFU & ~mask : mantissa & ~mask) | lower));
+    }
+  }
+  return all;
+}
+
+/// How many of them a quantizer rounds otherwise than to the nearest of a format.
+template <class Q>
+std::size_t wrongly_rounded(const Q& q, const test_support::number_format& format, std::uint32_t dropped) {
+  std::size_t wrong_ones = 0;
+  for (const float x : floats_about_ties(dropped)) {
+    const auto nearest = static_cast<float>(test_support::nearest(format, static_cast<double>(x)));
+    wrong_ones += bits_of(decoded(q, x, 1.0F, 0.5F)) == bits_of(nearest) ? 0 : 1;
+  }
+  return wrong_ones;
+}
+
+}  // namespace
+
+TEST_CASE("sign: 1 for both zeros, and the scale with its sign") {
+  const slamb::sign q;
+  CHECK(code_of(q, 0.0F, 1.0F, 0.5F) == 1);
+  CHECK(code_of(q, -0.0F, 1.0F, 0.5F) == 1);
+  CHECK(code_of(q, smallest, 1.0F, 0.5F) == 1);
+  CHECK(code_of(q, -smallest, 1.0F, 0.5F) == 0);
+  CHECK(q.decode<float>(1, 2.5F) == 2.5F);
+  CHECK(q.decode<float>(0, 2.5F) == -2.5F);
+  CHECK(told_apart_by(q, slamb::sign{.scales = slamb::scale_sharing::per_tensor}) ==
+        "sign's scales (0: fused, 1: per tensor)");
+  CHECK(told_apart_by(q, slamb::sign{.zero_aware = true}) == "sign's zero_aware");
+  CHECK(told_apart_by(q, q) == "no fact");
+}
+
+TEST_CASE("integer: zero and the largest of a block are exact by every draw") {
+  for (const float scale : {1.0F, 0.1F, 3.3e-20F, 7e30F, largest, smallest}) {
+    CAPTURE(scale);
+    CHECK(always(slamb::int8{}, scale, scale, scale));
+    CHECK(always(slamb::int8{}, -scale, scale, -scale));
+    CHECK(always(slamb::int4{}, scale, scale, scale));
+    CHECK(always(slamb::integer<2>{}, -scale, scale, -scale));
+    CHECK(always(slamb::int8{}, 0.0F, scale, 0.0F));
+    CHECK(always(slamb::int4{}, -0.0F, scale, 0.0F));
+  }
+  CHECK_FALSE(always(slamb::int8{}, 0.5F, 1.0F, 0.5F));
+}
+
+TEST_CASE("integer: a scale that is too small saturates, and one of 0 makes zeros of zeros") {
+  const slamb::int8 q;
+  CHECK(always(q, 5.0F, 1.0F, 1.0F));
+  CHECK(always(q, -largest, smallest, -smallest));
+  CHECK(always(q, 0.0F, 0.0F, 0.0F));
+  CHECK(code_of(q, std::numeric_limits<float>::infinity(), 1.0F, 0.5F) == 254);
+  CHECK(code_of(q, std::numeric_limits<float>::quiet_NaN(), 1.0F, 0.5F) <= 254);
+}
+
+TEST_CASE("integer: says what is wrong with a block, and what ranks must agree on") {
+  for (const std::uint32_t size : {0U, 1U, 8U, 24U, 100U, 2048U})
+    CHECK(refusal(slamb::int8{.block = size}).find("integer's block = " + std::to_string(size)) != std::string::npos);
+  for (const std::uint32_t size : {16U, 32U, 64U, 128U, 256U, 512U, 1024U})
+    CHECK(refusal(slamb::int4{.block = size}) == "nothing was thrown");
+  CHECK(told_apart_by(slamb::int8{}, slamb::int8{.block = 64}) == "integer's block");
+  CHECK(told_apart_by(slamb::int8{}, slamb::int8{.seed = std::uint64_t{1} << 63U}) == "integer's seed");
+}
+
+TEST_CASE("natural: zero and the powers of two are exact by every draw") {
+  const slamb::natural q{.seed = 4};
+  CHECK(always(q, 0.0F, 1.0F, 0.0F));
+  for (int exponent = slamb::natural::least_exponent; exponent <= slamb::natural::largest_exponent; exponent += 7) {
+    const float power = std::ldexp(1.0F, exponent);
+    CHECK(always(q, power, 1.0F, power));
+    CHECK(always(q, -power, 1.0F, -power));
+    CHECK(code_of(q, power, 1.0F, 0.5F) == static_cast<std::uint32_t>(exponent + 97));
+    CHECK(code_of(q, -power, 1.0F, 0.5F) == static_cast<std::uint32_t>(exponent + 97 + 128));
+  }
+  CHECK(told_apart_by(q, slamb::natural{.seed = 5}) == "natural's seed");
+}
+
+TEST_CASE("natural: saturates above 2^30, and draws between 0 and 2^-96 below that") {
+  const slamb::natural q;
+  CHECK(always(q, 0x1.8p30F, 1.0F, 0x1p30F));
+  CHECK(always(q, -largest, 1.0F, -0x1p30F));
+  std::size_t up = 0;
+  for (std::uint32_t r = 0; r < 0x10000U; ++r) {
+    const float value = decoded(q, 0x1p-98F, 1.0F, draw(r));
+    REQUIRE((value == 0.0F || value == 0x1p-96F));
+    up += value == 0.0F ? 0 : 1;
+  }
+  CHECK(up == 0x4000U);
+  CHECK(always(q, smallest, 1.0F, 0.0F));
+}
+
+TEST_CASE("floating: rounds to nearest, ties to even, at every exponent") {
+  using test_support::bfloat16_format;
+  using test_support::binary16_format;
+  CHECK(wrongly_rounded(slamb::bf16{}, bfloat16_format, 16) == 0);
+  CHECK(wrongly_rounded(slamb::fp16{}, binary16_format, 13) == 0);
+  for (int bits = 14; bits <= 24; ++bits) {  // the ties of subnormal numbers
+    CAPTURE(bits);
+    CHECK(wrongly_rounded(slamb::fp16{}, binary16_format, static_cast<std::uint32_t>(std::min(bits, 23))) == 0);
+  }
+  CHECK(wrongly_rounded(slamb::bf16{}, binary16_format, 16) > 0);
+  auto other = binary16_format;
+  other.largest = 65536.0;
+  CHECK(wrongly_rounded(slamb::fp16{}, other, 13) > 0);
+  other = binary16_format;
+  other.least_exponent = -13;
+  CHECK(wrongly_rounded(slamb::fp16{}, other, 13) > 0);
+}
+
+TEST_CASE("floating: the codes of fp16 are those of IEEE 754") {
+  const slamb::fp16 q;
+  CHECK(code_of(q, 1.0F, 1.0F, 0.5F) == 0x3C00U);
+  CHECK(code_of(q, -2.0F, 1.0F, 0.5F) == 0xC000U);
+  CHECK(code_of(q, 65504.0F, 1.0F, 0.5F) == 0x7BFFU);
+  CHECK(code_of(q, largest, 1.0F, 0.5F) == 0x7BFFU);
+  CHECK(code_of(q, 0x1p-24F, 1.0F, 0.5F) == 0x0001U);
+  CHECK(code_of(q, 0x1p-25F, 1.0F, 0.5F) == 0x0000U);
+  CHECK(code_of(q, 0x1.FF8p-15F, 1.0F, 0.5F) == 0x03FFU);
+  CHECK(code_of(q, -0.0F, 1.0F, 0.5F) == 0x8000U);
+  for (std::uint32_t code = 0; code < 0x10000U; ++code) {
+    const auto exponent = static_cast<int>(code >> 10U & 31U);
+    if (exponent == 31) continue;
+    const double mantissa = (code & 0x3FFU) / 1024.0;
+    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -14) : std::ldexp(1.0 + mantissa, exponent - 15);
+    const auto value = static_cast<float>((code & 0x8000U) != 0 ? -magnitude : magnitude);
+    REQUIRE(bits_of(q.decode<float>(code, 1.0F)) == bits_of(value));
+    REQUIRE(code_of(q, value, 1.0F, 0.5F) == code);
+  }
+}
+
+}  // namespace compressor_quantizer_values_tests

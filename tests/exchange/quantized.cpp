@@ -1,0 +1,722 @@
+// The compressed exchange by itself: what must hold for every quantizer, error feedback, number of ranks and shape of a
+// model, over random combinations of all of them, with errors carried from one exchange to the next.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/integer.hpp"
+#include "slamb/compressor/natural.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/error_feedback/no_error_feedback.hpp"
+#include "slamb/error_feedback/residual.hpp"
+#include "slamb/error_feedback/two_sided.hpp"
+#include "support/exchange_properties.hpp"
+#include "support/odd_quantizers.hpp"
+
+namespace exchange_quantized_tests {
+namespace {
+
+using namespace test_support;  // of which nearly everything is used
+using slamb::bfloat16;
+using slamb::no_error_feedback;
+using slamb::residual;
+using slamb::segment_scale;
+using slamb::two_sided;
+
+// ---------------------------------------------------------------------------------------- quantizers and feedbacks
+
+struct quantizer_settings {
+  bool per_tensor = false;
+  std::uint32_t block = 128;
+  bool zero_aware = false;
+  std::uint64_t seed = 1;
+  bool by_default = false;  ///< all as the quantizer has it
+};
+
+template <class Quantizer>
+Quantizer quantizer_of(const quantizer_settings& s) {
+  Quantizer q;
+  if (s.by_default) return q;
+  if constexpr (requires { q.scales; })
+    q.scales = s.per_tensor ? slamb::scale_sharing::per_tensor : slamb::scale_sharing::fused;
+  if constexpr (requires { q.block; }) q.block = s.block;
+  if constexpr (requires { q.zero_aware; }) q.zero_aware = s.zero_aware;
+  if constexpr (requires { q.seed; }) q.seed = s.seed;
+  return q;
+}
+
+/// A quantizer with an error feedback.
+struct combination {
+  exchange_scheme (*scheme)(const quantizer_settings&);
+  std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool alone_too);
+
+  exchange_history run(const exchange_setup& setup, const quantizer_settings& s) const {
+    return run_exchanges(setup, [&] { return make(s, setup.alone_too); });
+  }
+  observation observed(const exchange_setup& setup, const quantizer_settings& s) const {
+    return {setup, scheme(s), run(setup, s)};
+  }
+};
+
+template <class Quantizer, class ErrorFeedback>
+std::unique_ptr<any_exchange> make_exchange(const quantizer_settings& s, bool alone_too) {
+  return std::make_unique<exchange_of<Quantizer, ErrorFeedback>>(quantizer_of<Quantizer>(s), alone_too);
+}
+
+template <class Quantizer>
+struct meaning;  // its name and model
+
+template <class Quantizer, class ErrorFeedback>
+exchange_scheme scheme_of(const quantizer_settings& s) {
+  using meant = meaning<Quantizer>;
+  exchange_scheme made{.name = std::string(meant::name), .model = &meant::model, .scale = Quantizer::scale};
+  if constexpr (requires(Quantizer q) { q.scales; })
+    made.sharing = s.per_tensor ? shared_scales::per_tensor : shared_scales::fused;
+  if constexpr (requires(Quantizer q) { q.block; }) {
+    made.sharing = shared_scales::blocks;
+    made.block = s.block;
+  }
+  if constexpr (requires(Quantizer q) { q.zero_aware; }) made.zero_aware = s.zero_aware;
+  made.keeps_worker_error = ErrorFeedback::worker_state;
+  made.keeps_server_error = ErrorFeedback::server_state;
+  if constexpr (requires { typename ErrorFeedback::storage_type; })
+    made.errors_are_narrow = std::is_same_v<typename ErrorFeedback::storage_type, bfloat16>;
+  made.name += made.keeps_server_error ? ", two_sided" : made.keeps_worker_error ? ", residual" : ", no errors";
+  made.name += made.errors_are_narrow ? " as bfloat16" : "";
+  return made;
+}
+
+template <class Quantizer, class... ErrorFeedbacks>
+void append(std::vector<combination>& all) {
+  (all.push_back({&scheme_of<Quantizer, ErrorFeedbacks>, &make_exchange<Quantizer, ErrorFeedbacks>}), ...);
+}
+
+using sign = slamb::sign;
+using l1_sign = slamb::basic_sign<segment_scale::l1>;
+
+#define SLAMB_MEANING(quantizer, its_model)         \
+  template <>                                       \
+  struct meaning<quantizer> {                       \
+    static constexpr const char* name = #quantizer; \
+    static constexpr const auto& model = its_model; \
+  };
+SLAMB_MEANING(sign, code_models::sign)
+SLAMB_MEANING(l1_sign, code_models::sign)
+SLAMB_MEANING(slamb::int8, code_models::integer<8>)
+SLAMB_MEANING(slamb::int4, code_models::integer<4>)
+SLAMB_MEANING(slamb::natural, code_models::natural)
+SLAMB_MEANING(slamb::bf16, code_models::bf16)
+SLAMB_MEANING(slamb::fp16, code_models::fp16)
+SLAMB_MEANING(odd_ternary, code_models::odd_ternary)
+SLAMB_MEANING(odd_levels, code_models::odd_levels)
+SLAMB_MEANING(odd_blocks, code_models::odd_blocks)
+SLAMB_MEANING(odd_floats, code_models::odd_floats)
+#undef SLAMB_MEANING
+
+/// Each quantizer with some of the feedbacks, and each feedback with all kinds of quantizers.
+const std::vector<combination>& combinations() {
+  static const std::vector<combination> all = [] {
+    std::vector<combination> made;
+    append<sign, no_error_feedback, residual<bfloat16>, two_sided<>, two_sided<bfloat16>>(made);
+    append<l1_sign, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<slamb::int8, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<slamb::int4, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<slamb::natural, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<slamb::bf16, no_error_feedback, residual<>, two_sided<>>(made);
+    append<slamb::fp16, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<odd_ternary, no_error_feedback, residual<>, two_sided<bfloat16>>(made);
+    append<odd_levels, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<odd_blocks, no_error_feedback, residual<>, two_sided<>>(made);
+    append<odd_floats, no_error_feedback, two_sided<>>(made);
+    return made;
+  }();
+  return all;
+}
+
+template <class Quantizer, class ErrorFeedback>
+observation observed(const exchange_setup& setup, const quantizer_settings& s = {}) {
+  return combination{&scheme_of<Quantizer, ErrorFeedback>, &make_exchange<Quantizer, ErrorFeedback>}.observed(setup, s);
+}
+
+// ------------------------------------------------------------------------------------------------- random setups
+
+/// Numbers of several kinds, made once.
+class number_pool {
+ public:
+  enum kind { bell, heavy_tails, sparse, wide, constant, zero, kinds };
+
+  number_pool() {
+    random_source source(0x9001);
+    for (std::vector<float>& numbers : all_) numbers.resize(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      const double x = source.bell();
+      const double side = source.below(2) == 0 ? -1.0 : 1.0;
+      all_[bell][i] = static_cast<float>(x);
+      all_[heavy_tails][i] = static_cast<float>(x * x * x);
+      all_[sparse][i] = source.below(8) == 0 ? static_cast<float>(x) : static_cast<float>(0.0 * side);
+      all_[wide][i] = static_cast<float>(x * std::exp2(60.0 * source.uniform() - 40.0));
+      all_[constant][i] = static_cast<float>(side);
+    }
+  }
+
+  /// [n] from number `offset` on, times `scale`.
+  std::vector<float> numbers(kind of, std::uint64_t offset, std::size_t n, float scale) const {
+    std::vector<float> some(n);
+    for (std::size_t i = 0; i < n; ++i) some[i] = all_[of][(offset + i) % size] * scale;
+    return some;
+  }
+
+ private:
+  static constexpr std::size_t size = 1U << 15U;
+  std::array<std::vector<float>, kinds> all_;
+};
+
+/// A setup and the rows that its tensors point to.
+struct random_setup {
+  exchange_setup exchanged;
+  std::vector<std::vector<std::uint8_t>> rows;
+  std::size_t refused = 0;  // the exchange with a number that is not finite, if there are elements
+
+  random_setup() = default;
+  random_setup(const random_setup&) = delete;
+  random_setup& operator=(const random_setup&) = delete;
+};
+
+std::size_t random_size(random_source& source) {
+  constexpr std::array<std::size_t, 16> small{0, 0, 1, 2, 15, 16, 17, 31, 127, 128, 129, 130, 255, 384, 1000, 1025};
+  switch (source.below(36)) {
+    case 0:
+      return 8192;
+    case 1:
+      return 8193;
+    case 2:
+      return source.below(20001);
+    default:
+      return small[source.below(small.size())];
+  }
+}
+
+/// [rows] of 0 and 1, as many as divide `size`.
+std::vector<std::uint8_t> random_rows(random_source& source, std::size_t size) {
+  std::vector<std::size_t> counts{1, size};
+  for (std::size_t count = 2; count < 200; ++count)
+    if (size % count == 0) counts.push_back(count);
+  std::vector<std::uint8_t> rows(counts[source.below(counts.size())]);
+  const std::uint64_t ones = source.below(5);  // fourths
+  for (std::uint8_t& row : rows) row = source.below(4) < ones ? 1 : 0;
+  return rows;
+}
+
+void fill_tensors(random_setup& made, random_source& source) {
+  made.exchanged.tensors.resize(source.below(7));
+  made.rows.resize(made.exchanged.tensors.size());
+  const bool has_masks = source.below(3) == 0;
+  const std::uint64_t whole_one_in = source.below(3) == 0 ? 2 : 12;
+  for (std::size_t l = 0; l < made.rows.size(); ++l) {
+    tensor_spec& tensor = made.exchanged.tensors[l];
+    tensor.size = random_size(source);
+    tensor.options.compress = source.below(whole_one_in) != 0;
+    tensor.options.group = static_cast<int>(source.below(3));
+    if (has_masks && tensor.size > 0 && source.below(2) == 0) made.rows[l] = random_rows(source, tensor.size);
+    tensor.options.rows = made.rows[l];
+  }
+}
+
+void fill_gradients(random_setup& made, random_source& source, std::size_t exchanges) {
+  static const number_pool pool;
+  const std::size_t n = total_size(made.exchanged.tensors);
+  constexpr std::array scales{1e-12F, 1e-3F, 1.0F, 300.0F};
+  const float scale = scales[source.below(scales.size())];
+  const auto kind = static_cast<number_pool::kind>(source.below(number_pool::kinds));
+  const bool same_on_ranks = source.below(6) == 0;
+  for (std::size_t t = 0; t < exchanges; ++t) {
+    const std::uint64_t offset = source.below(1U << 20U);
+    auto& of_ranks = made.exchanged.gradients.emplace_back();
+    for (int rank = 0; rank < made.exchanged.world; ++rank) {
+      const std::uint64_t own = same_on_ranks ? 0 : source.below(1U << 15U);
+      const auto its_kind = source.below(8) == 0 ? number_pool::zero : kind;
+      of_ranks.push_back(pool.numbers(its_kind, offset + own, n, scale));
+    }
+  }
+}
+
+constexpr std::array not_finite{std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                                -std::numeric_limits<float>::infinity(), 1e30F};
+
+/// The setup number `index`; its world is `world`, and 0 stands for one rank that does not encode.
+void fill(random_setup& made, std::uint64_t index, int world) {
+  random_source source(0xE8, index);
+  made.exchanged.world = std::max(1, world);
+  made.exchanged.alone_too = world != 0;
+  fill_tensors(made, source);
+  constexpr std::size_t exchanges = 4;
+  fill_gradients(made, source, exchanges);
+  const std::size_t n = total_size(made.exchanged.tensors);
+  made.exchanged.variance.assign(n, 1.0F);
+  for (float& v : made.exchanged.variance) v = source.below(3) == 0 ? 0.0F : 1e-3F;
+  made.refused = source.below(exchanges);
+  if (n == 0) return;
+  auto& spoiled =
+      made.exchanged.gradients[made.refused][source.below(static_cast<std::uint64_t>(made.exchanged.world))];
+  spoiled[source.below(n)] = not_finite[source.below(not_finite.size())];
+}
+
+quantizer_settings random_settings(std::uint64_t index) {
+  random_source source(0xE9, index);
+  return {.per_tensor = source.below(2) == 0,
+          .block = 16U << source.below(7),
+          .zero_aware = source.below(3) == 0,
+          .seed = source.next()};
+}
+
+/// Two tensors that are compressed, one of them in rows of 16 of which the third has no part, and one that is not.
+struct small_setup {
+  std::vector<std::uint8_t> rows = std::vector<std::uint8_t>(25, 1);
+  exchange_setup exchanged;
+
+  explicit small_setup(int world, std::size_t exchanges = 3) {
+    rows[2] = 0;
+    exchanged = {.tensors = {{300}, {129}, {400}}, .world = world, .alone_too = true};
+    exchanged.tensors[1].options.compress = false;
+    exchanged.tensors[2].options.rows = rows;
+    for (std::size_t t = 0; t < exchanges; ++t)
+      exchanged.gradients.push_back(random_gradients(3, t, world, total_size(exchanged.tensors)));
+  }
+  small_setup(const small_setup&) = delete;
+  small_setup& operator=(const small_setup&) = delete;
+};
+
+/// ±2½ times the root of the mean square: what is lost is more than what was there.
+struct loud_sign : sign {
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& s) const {
+    return sign::decode<Real>(code, s) * Real(2.5F);
+  }
+};
+
+/// What is wrong with an observation that is right but for one change of its history.
+template <class Property, class Change>
+std::string fault_with(observation o, Property property, Change change) {
+  change(o.history);
+  return property(o);
+}
+
+/// The largest errors of any exchange, in units of the largest signal of any rank: of L2 norms, and of elements.
+struct error_sizes {
+  double worker_norm = 0.0, server_norm = 0.0;
+  double worker_element = 0.0, server_element = 0.0;
+};
+
+double norm_of(const std::vector<float>& values) {
+  double squares = 0.0;
+  for (const float x : values) squares += static_cast<double>(x) * static_cast<double>(x);
+  return std::sqrt(squares);
+}
+
+/// @param make  of a quantizer with errors on both sides
+error_sizes errors_of_many_exchanges(std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool)) {
+  exchange_setup setup{.tensors = {{1000}, {4096}, {300}}, .world = 4};
+  const std::size_t n = total_size(setup.tensors);
+  constexpr std::uint64_t exchanges = 30;
+  double signal_norm = 0.0, signal_element = 0.0;
+  for (std::uint64_t t = 0; t < exchanges; ++t) {
+    setup.gradients.push_back(random_gradients(5, t, setup.world, n));
+    const std::vector<float> lasting = random_parameters(5, n, 1.0);
+    for (std::vector<float>& of_rank : setup.gradients.back()) {
+      for (std::size_t j = 0; j < n; ++j) of_rank[j] += lasting[j];
+      signal_norm = std::max(signal_norm, norm_of(of_rank));
+      signal_element = std::max(signal_element, max_magnitude(std::span(of_rank)));
+    }
+  }
+  error_sizes sizes;
+  for (const auto& of_ranks : run_exchanges(setup, [&] { return make({.by_default = true}, false); })) {
+    double server_squares = 0.0;
+    for (const exchange_record& r : of_ranks) {
+      const double server = norm_of(r.server_error);
+      server_squares += server * server;
+      sizes.worker_norm = std::max(sizes.worker_norm, norm_of(r.worker_error) / signal_norm);
+      sizes.worker_element = std::max(sizes.worker_element, max_magnitude(std::span(r.worker_error)) / signal_element);
+      sizes.server_element = std::max(sizes.server_element, max_magnitude(std::span(r.server_error)) / signal_element);
+    }
+    sizes.server_norm = std::max(sizes.server_norm, std::sqrt(server_squares) / signal_norm);
+  }
+  return sizes;
+}
+
+/// What stochastic rounding added to each number, in units of its standard deviation: of what the ranks sent, and of what the
+/// owners said.
+struct draws {
+  std::vector<std::vector<std::vector<double>>> sent;  // [exchange][rank][n], 0 where there is no choice
+  std::vector<std::vector<double>> said;               // [exchange][n]
+};
+
+/// The draw that made `decoded` of x.
+double draw_of(const code_model& model, double x, double scale, double decoded) {
+  const number_range levels = model.become(x, scale);
+  const double up = (x - levels.low) / (levels.high - levels.low);  // the probability of the upper one
+  if (!(up > 0.05 && up < 0.95)) return 0.0;
+  return (decoded - x) / ((levels.high - levels.low) * std::sqrt(up * (1.0 - up)));
+}
+
+draws draws_of(const observation& o) {
+  const code_model& model = *o.scheme.model;
+  draws all;
+  for (std::size_t t = 0; t < o.history.size(); ++t) {
+    std::vector<double> mean(o.elements());
+    auto& sent = all.sent.emplace_back(o.ranks(), std::vector<double>(o.elements()));
+    for (std::size_t rank = 0; rank < o.ranks(); ++rank)
+      for (std::size_t j = 0; j < o.elements(); ++j) {
+        const std::vector<std::byte>& messages = o.history[t][rank].wire.sent;
+        const double decoded = o.decoded(messages, j);
+        mean[j] += decoded / static_cast<double>(o.ranks());
+        sent[rank][j] = draw_of(model, o.signal(t, rank, j), o.scale_of(messages, j), decoded);
+      }
+    auto& said = all.said.emplace_back(o.elements());
+    for (std::size_t j = 0; j < o.elements(); ++j) {
+      const std::vector<std::byte>& messages = o.history[t][0].wire.said;
+      said[j] = draw_of(model, mean[j], o.scale_of(messages, j), o.decoded(messages, j));
+    }
+  }
+  return all;
+}
+
+/// The correlation of two kinds of draws, in units of what is usual where they are independent.
+class correlation {
+ public:
+  void add(double a, double b) {
+    if (a == 0.0 || b == 0.0) return;
+    sum_ += a * b;
+    count_ += 1.0;
+  }
+  double deviations() const { return sum_ / std::sqrt(count_); }
+  double count() const { return count_; }
+
+ private:
+  double sum_ = 0.0, count_ = 0.0;
+};
+
+/// Every combination with 1 rank that does not encode and 1 … 8 that do, in one of four rounds.
+void check_random_combinations(std::uint64_t round) {
+  constexpr int worlds = 9;
+  const auto& all = combinations();
+  REQUIRE(worlds * all.size() >= 250);
+  std::uint64_t index = round * worlds * all.size();
+  for (int world = 0; world < worlds; ++world)
+    for (const combination& c : all) {
+      random_setup made;
+      fill(made, ++index, world);
+      const quantizer_settings settings = random_settings(index);
+      made.exchanged.threads = 1 + static_cast<unsigned>(index % 2);
+      const observation o = c.observed(made.exchanged, settings);
+      CAPTURE(index);
+      CAPTURE(o.scheme.name);
+      CHECK(fault_of_equations(o) == "");
+      CHECK(fault_of_conservation(o) == "");
+      CHECK(fault_of_agreement(o) == "");
+      CHECK(fault_of_traffic(o) == "");
+      CHECK(fault_of_masks(o) == "");
+      CHECK(fault_of_writes(o) == "");
+      CHECK(fault_of_measurement(o) == "");
+      for (std::size_t t = 0; t < o.history.size(); ++t)
+        CHECK(o.is_done(t) == (t != made.refused || o.elements() == 0));
+      if (round % 2 == 0) {
+        made.exchanged.threads = 3 - made.exchanged.threads;
+        CHECK(difference_of(c.run(made.exchanged, settings), o.history) == "");
+      }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, first round") {
+  check_random_combinations(0);
+}
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, second round") {
+  check_random_combinations(1);
+}
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, third round") {
+  check_random_combinations(2);
+}
+TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, fourth round") {
+  check_random_combinations(3);
+}
+
+TEST_CASE("quantized_exchange: each property finds what is against it") {
+  const small_setup made(3);
+  const observation o = observed<sign, two_sided<>>(made.exchanged);
+  const auto every_property = [](const observation& changed) {
+    for (const auto property : {fault_of_equations, fault_of_conservation, fault_of_agreement, fault_of_traffic,
+                                fault_of_masks, fault_of_writes, fault_of_measurement})
+      if (std::string fault = property(changed); !fault.empty()) return fault;
+    return std::string();
+  };
+  CHECK(every_property(o) == "");
+  constexpr std::size_t compressed = 7, whole = 310, masked = 300 + 129 + 2 * 16;
+  REQUIRE(o.takes_part(compressed));
+  REQUIRE_FALSE(o.is_compressed(whole));
+  REQUIRE(o.left_out[masked] != 0);
+
+  const auto change_result = [](std::size_t j) {
+    return [j](exchange_history& h) {
+      for (exchange_record& r : h[1]) r.result[j] += 1e-3F;
+    };
+  };
+  const auto change_worker_error = [](exchange_history& h) { h[1][2].worker_error[compressed] *= 1.001F; };
+  const auto change_server_error = [](exchange_history& h) { h[1][0].server_error[compressed] *= 1.001F; };
+
+  CHECK(fault_with(o, fault_of_equations, change_result(compressed)) != "");
+  CHECK(fault_with(o, fault_of_equations, change_result(whole)) != "");
+  CHECK(fault_with(o, fault_of_equations, change_worker_error) != "");
+  CHECK(fault_with(o, fault_of_equations, change_server_error) != "");
+  const std::size_t code = o.map.first_code_byte();
+  CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][1].wire.sent[code] ^= std::byte{1}; }) != "");
+  CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][1].wire.sent[1] ^= std::byte{1}; }) != "");
+  CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][0].wire.said[code] ^= std::byte{1}; }) != "");
+  CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][0].wire.said[1] ^= std::byte{1}; }) != "");
+
+  CHECK(fault_with(o, fault_of_conservation, change_result(compressed)) != "");
+  CHECK(fault_with(o, fault_of_conservation, change_worker_error) != "");
+  CHECK(fault_with(o, fault_of_conservation, change_server_error) != "");
+
+  CHECK(fault_with(o, fault_of_agreement, [](exchange_history& h) { h[2][1].result[compressed] = 0.0F; }) != "");
+  CHECK(fault_with(o, fault_of_agreement, [](exchange_history& h) { h[2][1].done = false; }) != "");
+  CHECK(fault_with(o, fault_of_agreement, [](exchange_history& h) { h[2][1].wire.said[9] ^= std::byte{1}; }) != "");
+
+  CHECK(fault_with(o, fault_of_masks, change_result(masked)) != "");
+  CHECK(fault_with(o, fault_of_masks, [](exchange_history& h) { h[0][1].worker_error[masked] = 1e-30F; }) != "");
+  CHECK(fault_with(o, fault_of_masks, [](exchange_history& h) { h[0][1].worker_error[whole] = 1e-30F; }) != "");
+  CHECK(fault_with(o, fault_of_masks, [&](exchange_history& h) {
+          h[0][o.map.places[masked].owner].server_error[o.map.places[masked].code] = 1e-30F;
+        }) != "");
+
+  for (const auto kind : {slamb::collective::all_reduce, slamb::collective::all_gather, slamb::collective::all_to_all,
+                          slamb::collective::broadcast}) {
+    CHECK(fault_with(o, fault_of_traffic, [&](exchange_history& h) { ++h[1][1].traffic[kind].rounds; }) != "");
+    CHECK(fault_with(o, fault_of_traffic, [&](exchange_history& h) { ++h[1][1].traffic[kind].payload_bytes; }) != "");
+  }
+  CHECK(fault_with(o, fault_of_traffic, [](exchange_history& h) { h[1][1].declared_bytes += 4; }) != "");
+
+  CHECK(fault_with(o, fault_of_writes, [](exchange_history& h) { h[1][1].intact = false; }) != "");
+  CHECK(fault_with(o, fault_of_writes, [](exchange_history& h) { h[1][1].result[whole] = unwritten; }) != "");
+  CHECK(fault_with(o, fault_of_writes, [](exchange_history& h) { h[1][1].done = false; }) != "");
+
+  CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].measured[0].signal *= 1.00001; }) != "");
+  CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].measured[0].lost *= 1.00001; }) != "");
+  CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].worker_norm[0] *= 1.00001; }) != "");
+
+  CHECK(difference_of(o.history, o.history) == "");
+  exchange_history other = o.history;
+  other[2][2].state[0] ^= std::byte{1};
+  CHECK(difference_of(o.history, other) != "");
+  other = o.history;
+  other[2][2].result[0] = -other[2][2].result[0];
+  CHECK(difference_of(o.history, other) != "");
+}
+
+TEST_CASE("quantized_exchange: the equations of one quantizer are not those of another") {
+  const small_setup made(3);
+  const auto fault_as = [&](auto change) {
+    observation o = observed<sign, two_sided<>>(made.exchanged);
+    change(o.scheme);
+    return fault_of_equations(o);
+  };
+  CHECK(fault_as([](exchange_scheme&) {}) == "");
+  CHECK(fault_as([](exchange_scheme& s) { s.scale = segment_scale::l1; }) != "");
+  CHECK(fault_as([](exchange_scheme& s) { s.scale = segment_scale::max; }) != "");
+  CHECK(fault_as([](exchange_scheme& s) { s.keeps_worker_error = false; }) != "");
+  CHECK(fault_as([](exchange_scheme& s) { s.keeps_server_error = false; }) != "");
+  exchange_setup of_many_tensors{.tensors = std::vector<tensor_spec>(40, {1}),
+                                 .world = 2};  // whose scales alone fill a message
+  of_many_tensors.gradients.assign(1, random_gradients(3, 0, 2, 40));
+  const observation by_tensor = observed<sign, two_sided<>>(of_many_tensors, {.per_tensor = true});
+  CHECK(fault_of_equations(by_tensor) == "");
+  CHECK(fault_of_traffic(by_tensor) == "");
+  exchange_scheme fused = by_tensor.scheme;
+  fused.sharing = shared_scales::fused;
+  CHECK(fault_of_equations({of_many_tensors, fused, by_tensor.history}) != "");
+  CHECK(fault_of_traffic({of_many_tensors, fused, by_tensor.history}) != "");
+}
+
+TEST_CASE("quantized_exchange: scales count elements that take part, and no padding") {
+  // 3 elements of size 2 and 13 places of padding; in another tensor 16 of size 5, half of which take no part.
+  const std::vector<std::uint8_t> rows{0, 1};
+  exchange_setup setup{.tensors = {{3}, {16}}, .world = 2};
+  setup.tensors[1].options.rows = rows;
+  std::vector<float> gradient(3, 2.0F);
+  gradient.resize(19, -5.0F);
+  setup.gradients.assign(1, {gradient, gradient});
+  const auto result = [&](const quantizer_settings& s, std::size_t j) {
+    return observed<sign, no_error_feedback>(setup, s).history[0][0].result[j];
+  };
+  CHECK(result({.per_tensor = true}, 0) == 2.0F);
+  CHECK(result({.per_tensor = true}, 18) == -5.0F);
+  CHECK(result({.per_tensor = true}, 3) == 0.0F);
+  CHECK(result({}, 0) == doctest::Approx(std::sqrt((3.0 * 4.0 + 8.0 * 25.0) / 11.0)));
+}
+
+TEST_CASE("quantized_exchange: errors stay bounded over many exchanges") {
+  // Norms: a sign loses a part of what it sends, so that errors are a geometric sum.
+  const auto norms_below = [](const error_sizes& s, double bound) {
+    return s.worker_norm > 0.0 && s.worker_norm < bound && s.server_norm > 0.0 && s.server_norm < bound;
+  };
+  CHECK(norms_below(errors_of_many_exchanges(make_exchange<sign, two_sided<>>), 4.0));
+  CHECK(norms_below(errors_of_many_exchanges(make_exchange<l1_sign, two_sided<>>), 4.0));
+  CHECK(norms_below(errors_of_many_exchanges(make_exchange<slamb::natural, two_sided<>>),
+                    0.65));  // of z², an eighth at most: 1/(√8 − 1)
+  CHECK_FALSE(norms_below(errors_of_many_exchanges(make_exchange<loud_sign, two_sided<>>), 1000.0));
+  CHECK_FALSE(norms_below(errors_of_many_exchanges(make_exchange<odd_floats, two_sided<>>), 1000.0));  // which has none
+
+  // Elements: what is lost is at most the part u of the largest, so that E ≤ u (X + E), and of the mean u (X + E) + ….
+  const auto elements_below = [](const error_sizes& s, double u) {
+    const double bound = u / (1.0 - u);
+    return s.worker_element > 0.0 && s.worker_element < bound && s.server_element > 0.0 &&
+           s.server_element < bound * (1.0 + u) / (1.0 - u);
+  };
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::int8, two_sided<>>), 1.0 / 127.0));
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::int4, two_sided<>>), 1.0 / 7.0));
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::bf16, two_sided<>>), 0x1p-8));
+  CHECK(elements_below(errors_of_many_exchanges(make_exchange<slamb::fp16, two_sided<>>), 0x1p-11));
+  CHECK_FALSE(elements_below(errors_of_many_exchanges(make_exchange<slamb::int4, two_sided<>>), 1.0 / 127.0));
+}
+
+TEST_CASE("quantized_exchange: a number that is not finite stops all ranks and leaves all errors, wherever it is") {
+  for (const int world : {1, 3})
+    for (int rank = 0; rank < world; ++rank)
+      for (const float bad : not_finite)
+        for (const std::size_t j : {0U, 299U, 310U, 461U, 828U}) {  // 310 is not compressed, 461 takes no part
+          small_setup made(world, 4);
+          made.exchanged.gradients[2][static_cast<std::size_t>(rank)][j] = bad;
+          const observation o = observed<sign, two_sided<>>(made.exchanged);
+          CAPTURE(world);
+          CAPTURE(rank);
+          CAPTURE(bad);
+          CAPTURE(j);
+          for (std::size_t t = 0; t < 4; ++t) CHECK(o.is_done(t) == (t != 2));
+          CHECK(fault_of_writes(o) == "");
+          CHECK(fault_of_agreement(o) == "");
+          CHECK(fault_of_equations(o) == "");
+          CHECK(fault_of_traffic(o) == "");
+        }
+}
+
+TEST_CASE("quantized_exchange: once its errors are cleared, an exchange is like the first") {
+  const small_setup made(3, 2);
+  std::array<std::vector<float>, 4> results;  // two of each, before and after
+  slamb::run_ranks(3, [&](slamb::thread_communicator communicator) {
+    const auto number = static_cast<std::size_t>(communicator.rank());
+    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (i == 2) rank.clear_errors();
+      const exchange_record now = rank.exchange(made.exchanged.gradients[i % 2][number]);
+      if (number == 0) results[i] = now.result;
+    }
+  });
+  CHECK(same_bits(results[2], results[0]));
+  CHECK(same_bits(results[3], results[1]));
+  CHECK_FALSE(same_bits(results[1], observed<sign, no_error_feedback>(made.exchanged).history[1][0].result));
+}
+
+TEST_CASE("quantized_exchange: elements that no longer take part leave no error behind") {
+  small_setup made(2, 4);
+  const std::size_t n = total_size(made.exchanged.tensors);
+  std::array<std::vector<float>, 2> variances{std::vector<float>(n, 1.0F), std::vector<float>(n, 1.0F)};
+  for (std::size_t j = 0; j < n; ++j) variances[j % 2][j] = j % 6 < 2 ? 0.0F : 1.0F;
+  exchange_history history(4, std::vector<exchange_record>(2));
+  made.exchanged.variance = variances[0];
+  const quantizer_settings settings{.zero_aware = true};
+  slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+    const auto number = static_cast<std::size_t>(communicator.rank());
+    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>(settings, true), std::move(communicator));
+    for (std::size_t t = 0; t < history.size(); ++t) {
+      if (t > 0) rank.change_variance(variances[t % 2]);
+      history[t][number] = rank.exchange(made.exchanged.gradients[t][number]);
+    }
+  });
+  for (std::size_t t = 0; t < history.size(); ++t) {  // each by itself, after the ones before it
+    made.exchanged.variance = variances[t % 2];
+    observation o(made.exchanged, scheme_of<sign, two_sided<>>(settings), history);
+    for (std::size_t other = 0; other < history.size(); ++other)
+      if (other != t)
+        for (exchange_record& r : o.history[other]) r.done = false;
+    CHECK(fault_of_equations(o) == "");
+    CHECK(fault_of_conservation(o) == "");
+    CHECK(fault_of_masks(o) == "");
+    made.exchanged.variance = variances[1 - t % 2];
+    observation wrong(made.exchanged, o.scheme, o.history);
+    CHECK(fault_of_masks(wrong) != "");
+  }
+}
+
+TEST_CASE("quantized_exchange: as many collectives for 398 tensors as for one") {
+  for (const std::size_t tensors : {1U, 7U, 398U})
+    for (const bool with_whole : {false, true}) {
+      exchange_setup setup{.tensors = model(tensors, {37}), .world = 2};
+      if (with_whole) setup.tensors.resize(tensors + 5, {11, 1, {.compress = false}});
+      setup.gradients.push_back(random_gradients(1, 1, 2, total_size(setup.tensors)));
+      for (const bool per_tensor : {false, true}) {
+        const observation o = observed<sign, two_sided<>>(setup, {.per_tensor = per_tensor});
+        CHECK(o.history[0][1].traffic.total().rounds == (with_whole ? 3 : 2));
+        CHECK(fault_of_traffic(o) == "");
+      }
+    }
+}
+
+TEST_CASE("quantized_exchange: the rig sees a byte that is written where it should not be") {
+  slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
+    small_setup made(1);
+    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
+    CHECK(rank.is_intact());
+    std::vector<std::byte*> guarded{rank.raw_buffer().data() - 1, rank.raw_buffer().data() + rank.raw_buffer().size(),
+                                    rank.raw_memory().data() - 1, rank.raw_memory().data() + rank.raw_memory().size()};
+    for (const std::span<std::byte> guard : rank.raw_guards())
+      guarded.insert(guarded.end(), {&guard.front(), &guard.back()});
+    REQUIRE(guarded.size() > 6);
+    for (std::byte* const byte : guarded) {
+      *byte ^= std::byte{1};
+      CHECK_FALSE(rank.is_intact());
+      *byte ^= std::byte{1};
+      CHECK(rank.is_intact());
+    }
+  });
+}
+
+TEST_CASE("quantized_exchange: draws differ by rank, phase, exchange, chunk and element") {
+  constexpr std::size_t exchanges = 60, n = 700;
+  exchange_setup setup{.tensors = {{n}}, .world = 3};
+  const std::vector<float> always = random_gradient(8, 0, 0, n);  // the same for all: only draws make a difference
+  setup.gradients.assign(exchanges, std::vector<std::vector<float>>(3, always));
+  const observation o = observed<slamb::int4, no_error_feedback>(setup);
+  const draws all = draws_of(o);
+  const std::size_t chunk = wire_map::chunk_length(n, o.ranks());
+  correlation mean, itself, ranks, phases, in_time, neighbours, chunks;
+  for (std::size_t t = 0; t < exchanges; ++t)
+    for (std::size_t j = 0; j < n; ++j)
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        const double draw = all.sent[t][rank][j];
+        mean.add(draw, 1.0);
+        itself.add(draw, draw);
+        ranks.add(draw, all.sent[t][(rank + 1) % 3][j]);
+        if (rank == o.map.places[j].owner) phases.add(draw, all.said[t][j]);
+        if (t > 0) in_time.add(draw, all.sent[t - 1][rank][j]);
+        if (j > 0) neighbours.add(draw, all.sent[t][rank][j - 1]);
+        if (j >= chunk) chunks.add(draw, all.sent[t][rank][j - chunk]);
+      }
+  for (const correlation& c : {mean, ranks, phases, in_time, neighbours, chunks}) {
+    CHECK(c.count() > 10000.0);
+    CHECK(std::abs(c.deviations()) < 4.5);
+  }
+  CHECK(itself.deviations() > 100.0);
+}
+
+}  // namespace exchange_quantized_tests

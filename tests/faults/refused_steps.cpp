@@ -1,0 +1,367 @@
+// Steps that are refused or that fail, by every recipe on both backends: they must be as if they had not been called.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/allocations.hpp"
+#include "support/refused_training.hpp"
+
+namespace faults_refused_steps_tests {
+namespace {
+
+using test_support::complaints;
+using test_support::experiment;
+using test_support::make_experiment;
+using test_support::model;
+using test_support::outcome;
+using test_support::rank_of_run;
+using test_support::refusing_model;
+using test_support::refusing_recipe;
+using test_support::refusing_recipes;
+using test_support::run_all;
+using test_support::run_maker;
+using test_support::same_bits;
+using test_support::without_skips;
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr std::array unusable{std::numeric_limits<float>::quiet_NaN(), infinity, -1e30F};
+
+std::string at_step(std::size_t t) { return " at step " + std::to_string(t + 1); }
+
+/// Calls a step in which one rank has a value that is not usable, in the gradient of another step.
+void call_refused_step(rank_of_run& r, std::size_t t, std::size_t number) {
+  std::vector<float> gradient = r.e.gradients[(t + 1) % r.e.steps()][r.rank];
+  const std::array places{gradient.size() / 2, std::size_t{0}, gradient.size() - 41, std::size_t{16}};
+  if (r.rank == (t + number) % static_cast<std::size_t>(r.e.world))
+    gradient[places[(t + number) % places.size()]] = unusable[(t + 2 * number) % unusable.size()];
+  r.mine.set_gradient(gradient);
+  r.run.set_mask(r.e.masks[(t + 1) % r.e.steps()]);
+  r.run.step(2.0 * r.rate(t));
+}
+
+/// The same, and what it must have left.
+void require_refusal(rank_of_run& r, std::size_t t, std::size_t number, std::uint64_t skipped) {
+  const auto state = without_skips(r.run.save_state());
+  const std::vector<float> values = r.mine.values();
+  const slamb::norms norm = r.run.statistics(true).norm;
+  call_refused_step(r, t, number);
+  const slamb::statistics said = r.run.statistics(true);
+  r.wrong.require(without_skips(r.run.save_state()) == state, "a refused step has changed the state" + at_step(t));
+  r.wrong.require(same_bits(r.mine.values(), values), "a refused step has changed parameters" + at_step(t));
+  r.wrong.require(said.step == t, "a refused step counts" + at_step(t));
+  r.wrong.require(said.skipped_steps == skipped, "the skipped steps are not counted" + at_step(t));
+  r.wrong.require(said.local_skips == 0, "a refused step counts as left out" + at_step(t));
+  r.wrong.require(said.norm.momentum == norm.momentum && said.norm.variance == norm.variance,
+                  "a refused step has changed norms" + at_step(t));
+}
+
+void require_same(complaints& wrong, const outcome& reached, const outcome& expected) {
+  for (std::size_t t = 0; t < expected.values.size(); ++t)
+    for (std::size_t rank = 0; rank < expected.states.size(); ++rank)
+      wrong.require(same_bits(reached.values[t][rank], expected.values[t][rank]), "other parameters" + at_step(t));
+  for (std::size_t rank = 0; rank < expected.states.size(); ++rank) {
+    wrong.require(without_skips(reached.states[rank]) == without_skips(expected.states[rank]), "another state");
+    wrong.require(reached.said[rank].step == expected.said[rank].step, "another t");
+    wrong.require(reached.said[rank].phase == expected.said[rank].phase, "another phase");
+    wrong.require(reached.said[rank].warm_up.ended_after == expected.said[rank].warm_up.ended_after,
+                  "another end of the warm-up");
+  }
+}
+
+/// Calls check(recipe, make, e, wrong) for every recipe, backend and number of ranks.
+template <class Check>
+void for_all(std::uint64_t seed, std::size_t steps, const std::vector<int>& worlds, const Check& check) {
+  for (const refusing_recipe& recipe : refusing_recipes())
+    for (const bool interpreted : {false, true})
+      for (const int world : worlds) {
+        const std::string where = recipe.name + (interpreted ? ", interpreted, " : ", host, ") + std::to_string(world);
+        CAPTURE(where);
+        experiment e = make_experiment(refusing_model(), seed + static_cast<std::uint64_t>(world), world, steps);
+        complaints wrong;
+        check(recipe, interpreted ? recipe.interpreted : recipe.on_host, e, wrong);
+        CHECK(wrong.text() == "");
+      }
+}
+
+}  // namespace
+
+TEST_CASE("refused steps: are as if they had not been called, before each step") {
+  for_all(200, 10, {1, 2, 3},
+          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+            const outcome expected = run_all(e, make, wrong);
+            const outcome reached = run_all(e, make, wrong, [&recipe](rank_of_run& r, std::size_t t) {
+              if (recipe.is_silent(t, r.e.world)) return;
+              std::uint64_t skipped = r.run.statistics(false).skipped_steps;
+              r.wrong.require(t == 0 || skipped > 0, "nothing was skipped");
+              for (std::size_t number = 0; number <= t % 2; ++number) require_refusal(r, t, number, ++skipped);
+            });
+            require_same(wrong, reached, expected);
+          });
+}
+
+TEST_CASE("refused steps: nobody has to ask in between, and averagings between them change nothing") {
+  for_all(210, 10, {2, 4},
+          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+            const auto average = [](rank_of_run& r, std::size_t t) {
+              if (t % 5 == 0) r.run.synchronize_parameters();
+            };
+            const outcome expected = run_all(e, make, wrong, average);
+            const outcome reached = run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
+              if (!recipe.is_silent(t, r.e.world))
+                for (std::size_t number = 0; number < (t * 7 + 3) % 4; ++number) call_refused_step(r, t, number);
+              average(r, t);
+            });
+            require_same(wrong, reached, expected);
+          });
+}
+
+TEST_CASE("refused steps: what was to be measured is measured in the next step that is taken") {
+  for_all(220, 6, {1, 2},
+          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+            const auto measured = [&](bool refuses) {
+              return run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
+                if (t == 5) r.run.measure_next_step();
+                if (t == 5 && refuses && !recipe.is_silent(t, r.e.world)) {
+                  call_refused_step(r, t, 0);
+                  r.wrong.require(r.run.statistics(false).compression.empty(), "a refused step was measured");
+                }
+              });
+            };
+            const outcome expected = measured(false), reached = measured(true);
+            require_same(wrong, reached, expected);
+            for (std::size_t rank = 0; rank < reached.said.size(); ++rank) {
+              const auto& a = reached.said[rank].compression;
+              const auto& b = expected.said[rank].compression;
+              wrong.require(
+                  std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                             [](const auto& x, const auto& y) { return x.signal == y.signal && x.lost == y.lost; }),
+                  "something else was measured");
+            }
+          });
+}
+
+TEST_CASE("refused steps: one that fails as well leaves nothing behind") {
+  for_all(230, 6, {2},
+          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+            const outcome expected = run_all(e, make, wrong);
+            const outcome reached = run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
+              if (recipe.is_silent(t, r.e.world)) return;
+              for (std::uint64_t number = 0; number < 2; ++number) {
+                const auto state = r.run.save_state();
+                const slamb::norms norm = r.run.statistics(true).norm;
+                r.failing = {.number = number};
+                bool failed = false;
+                try {
+                  call_refused_step(r, t, 0);
+                } catch (const slamb::communicator_error&) {
+                  failed = true;
+                }
+                r.failing = {};
+                const slamb::norms after = r.run.statistics(true).norm;
+                r.wrong.require(after.parameters == norm.parameters && after.momentum == norm.momentum,
+                                "other norms after a failure" + at_step(t));
+                if (failed)
+                  r.wrong.require(without_skips(r.run.save_state()) == without_skips(state),
+                                  "another state after a failure" + at_step(t));
+                r.run.load_state(state);
+                r.wrong.require(r.run.save_state() == state, "a state cannot be restored after a failure" + at_step(t));
+              }
+            });
+            for (std::size_t t = 0; t < expected.values.size(); ++t)
+              for (std::size_t rank = 0; rank < expected.states.size(); ++rank)
+                wrong.require(same_bits(reached.values[t][rank], expected.values[t][rank]),
+                              "other parameters" + at_step(t));
+          });
+}
+
+TEST_CASE("refused steps: of 0/1 Adam without an exchange are taken by the others") {
+  const refusing_recipe recipe = test_support::refusing_one_bit().back();
+  for (const bool interpreted : {false, true}) {
+    const experiment e = make_experiment(refusing_model(), 240, 3, 13);
+    complaints wrong;
+    std::uint64_t left_out = 0;
+    const outcome reached =
+        run_all(e, interpreted ? recipe.interpreted : recipe.on_host, wrong, {}, [&](rank_of_run& r, std::size_t t) {
+          const std::vector<float> values = r.mine.values();
+          const auto norm = r.run.statistics(true).norm;
+          const bool spoiled = recipe.is_silent(t, r.e.world) && r.rank == 1;
+          std::vector<float> gradient = r.e.gradients[t][r.rank];
+          if (spoiled) gradient[5000] = unusable[t % unusable.size()];
+          r.mine.set_gradient(gradient);
+          r.run.step(r.rate(t));
+          r.wrong.require(r.run.statistics(false).step == t + 1, "the step does not count" + at_step(t));
+          if (!spoiled) return;
+          ++left_out;
+          r.wrong.require(same_bits(values, r.mine.values()), "the rank has moved" + at_step(t));
+          r.wrong.require(r.run.statistics(true).norm.momentum == norm.momentum, "its momentum has" + at_step(t));
+        });
+    CHECK(left_out == 5);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      CHECK(reached.said[rank].local_skips == (rank == 1 ? 5U : 0U));
+      CHECK(reached.said[rank].skipped_steps == 0);
+      CHECK(same_bits(reached.values[10][rank], reached.values[10][0]));  // after the exchange at τ = 12
+    }
+    CHECK(wrong.text() == "");
+  }
+}
+
+TEST_CASE("failed steps: leave the state as it was, whichever collective fails, and the next step goes on") {
+  for_all(
+      250, 7, {2, 3}, [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+        const outcome expected = run_all(e, make, wrong);
+        const outcome reached = run_all(e, make, wrong, {}, [&](rank_of_run& r, std::size_t t) {
+          const auto state = r.run.save_state();
+          const std::vector<float> values = r.mine.values();
+          for (std::uint64_t number = 0;; ++number) {
+            r.failing = {.number = number / 2, .has_sent = number % 2 == 1};
+            try {
+              r.run.step(r.rate(t));
+              r.wrong.require(number >= 2 || recipe.is_silent(t, r.e.world), "no collective" + at_step(t));
+              break;
+            } catch (const slamb::communicator_error&) {
+            }
+            r.failing = {};
+            if (r.run.statistics(false).step == t + 1) {  // the averaging failed: the step is taken
+              r.wrong.require(recipe.averages, "a step that failed counts" + at_step(t));
+              r.run.synchronize_parameters();
+              break;
+            }
+            r.wrong.require(r.run.save_state() == state, "a failed step has changed the state" + at_step(t));
+            r.wrong.require(same_bits(r.mine.values(), values), "a failed step has changed parameters" + at_step(t));
+          }
+          r.failing = {};
+        });
+        require_same(wrong, reached, expected);
+        for (const slamb::statistics& said : reached.said)
+          wrong.require(said.skipped_steps == 0, "a failure is no skip");
+      });
+}
+
+TEST_CASE("saved_state: go from one backend to the other in the middle of every phase, after refused steps too") {
+  for (const refusing_recipe& recipe : refusing_recipes())
+    for (const int world : {1, 2}) {
+      CAPTURE(recipe.name);
+      CAPTURE(world);
+      const experiment e = make_experiment(refusing_model(), 260, world, 10);
+      complaints wrong;
+      std::vector<std::vector<std::vector<std::byte>>> states(
+          e.steps(), std::vector<std::vector<std::byte>>(static_cast<std::size_t>(world)));
+      const outcome expected = run_all(e, recipe.on_host, wrong, [&](rank_of_run& r, std::size_t t) {
+        if (t % 3 == 1 && !recipe.is_silent(t, r.e.world)) call_refused_step(r, t, 0);
+        states[t][r.rank] = r.run.save_state();
+      });
+      for (std::size_t when = 0; when < e.steps(); when += 2) {
+        const outcome reached = run_all(e, recipe.interpreted, wrong, [&](rank_of_run& r, std::size_t t) {
+          if (t != when) return;
+          r.run.load_state(states[t][r.rank]);
+          if (t > 0) r.mine.set_values(expected.values[t - 1][r.rank]);
+          r.wrong.require(r.run.save_state() == states[t][r.rank], "the state is not the same" + at_step(t));
+          r.wrong.require(r.run.statistics(false).step == t, "t is not restored" + at_step(t));
+          r.move_run();
+        });
+        for (std::size_t t = when; t < e.steps(); ++t)
+          for (std::size_t rank = 0; rank < states[t].size(); ++rank)
+            wrong.require(test_support::max_relative_error(reached.values[t][rank],
+                                                           test_support::widened(expected.values[t][rank])) <= 1e-6,
+                          "the backends differ" + at_step(t) + " from " + std::to_string(when));
+      }
+      CHECK(wrong.text() == "");
+    }
+}
+
+TEST_CASE("optimizer: can be moved between steps, and run beside another") {
+  for_all(270, 8, {2},
+          [](const refusing_recipe& /*recipe*/, const run_maker& make, const experiment& e, complaints& wrong) {
+            const outcome expected = run_all(e, make, wrong);
+            const outcome reached = run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
+              r.move_run();
+              if (t != 4) return;
+              complaints of_other;
+              experiment other = make_experiment({{70}, {300}}, 271, 1, 3);
+              run_all(other, make, of_other);
+              r.wrong.require(of_other.text().empty(), of_other.text());
+            });
+            require_same(wrong, reached, expected);
+          });
+}
+
+TEST_CASE("step: allocates nothing on the host, in any recipe and phase, with refused steps in between") {
+  for (const refusing_recipe& recipe : refusing_recipes())
+    for (const int world : {1, 2}) {
+      CAPTURE(recipe.name);
+      CAPTURE(world);
+      const experiment e = make_experiment(refusing_model(), 280, world, 10);
+      complaints wrong;
+      std::barrier together(world);
+      run_all(e, recipe.on_host, wrong, {}, [&](rank_of_run& r, std::size_t t) {
+        for (const bool refused : {true, false}) {
+          if (refused && recipe.is_silent(t, r.e.world)) continue;
+          r.prepare(t);
+          std::vector<float> gradient = r.e.gradients[t][r.rank];
+          if (refused) gradient[5000] = infinity;
+          r.mine.set_gradient(gradient);
+          together.arrive_and_wait();
+          const std::size_t before = test_support::allocations();
+          together.arrive_and_wait();
+          r.run.step(r.rate(t));
+          together.arrive_and_wait();
+          const std::size_t after = test_support::allocations();
+          together.arrive_and_wait();
+          r.wrong.require(after == before,
+                          std::to_string(after - before) + " allocations" + at_step(t) + (refused ? ", refused" : ""));
+        }
+      });
+      CHECK(wrong.text() == "");
+    }
+}
+
+TEST_CASE("backends: reach the same parameters over 50 steps with refused ones in between") {
+  static constexpr std::uint8_t rows[] = {1, 1, 0, 1, 0};
+  constexpr std::array<std::size_t, 8> sizes{0, 1, 15, 17, 8191, 8193, 20000, 130};
+  std::size_t number = 0;
+  for (const refusing_recipe& recipe : refusing_recipes()) {
+    test_support::random_source source(290, ++number);
+    model tensors;
+    for (int l = 0; l < 5; ++l) {
+      tensors.push_back({sizes[source.below(sizes.size())], source.below(3) == 0 ? 1 : 2});
+      tensors.back().options.compress = source.below(4) != 0;
+      tensors.back().options.adapt = source.below(4) != 0;
+    }
+    tensors.push_back({5 * (10 + source.below(40))});
+    tensors.back().options.rows = rows;
+    const int world = 1 + static_cast<int>(number % 4);
+    const experiment e = make_experiment(tensors, 290 + number, world, 50);
+    CAPTURE(recipe.name);
+    CAPTURE(world);
+    complaints wrong;
+    const auto refuse_some = [&](rank_of_run& r, std::size_t t) {
+      if (recipe.is_silent(t, world) || (t > 11 && recipe.silent_steps.size() > 0)) return;
+      if ((t * 2654435761U >> 7U) % 3 == 0) call_refused_step(r, t, t % 2);
+    };
+    const outcome on_host = run_all(e, recipe.on_host, wrong, refuse_some);
+    const outcome interpreted = run_all(e, recipe.interpreted, wrong, refuse_some);
+    CHECK(on_host.said[0].skipped_steps > 2);
+    for (std::size_t rank = 0; rank < on_host.said.size(); ++rank) {
+      CHECK(interpreted.said[rank].step == on_host.said[rank].step);
+      CHECK(interpreted.said[rank].skipped_steps == on_host.said[rank].skipped_steps);
+      CHECK(interpreted.said[rank].phase == on_host.said[rank].phase);
+    }
+    double worst = 0.0;
+    for (std::size_t t = 0; t < e.steps(); ++t)
+      for (std::size_t rank = 0; rank < on_host.said.size(); ++rank)
+        worst = std::max(worst, test_support::max_relative_error(interpreted.values[t][rank],
+                                                                 test_support::widened(on_host.values[t][rank])));
+    CHECK(worst <= 1e-6);
+    CHECK(wrong.text() == "");
+  }
+}
+
+}  // namespace faults_refused_steps_tests

@@ -1,0 +1,223 @@
+// One type for all optimizers: any recipe moves into a slamb::optimizer, and what was moved from says so.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/generate.hpp"
+#include "support/replica.hpp"
+
+namespace optimizer_optimizer_tests {
+namespace {
+
+using slamb::optimizer;
+using test_support::replica;
+
+const test_support::model tensors{{300}, {17, 1}, {9100}};
+constexpr int steps = 6;
+
+std::vector<float> start() {
+  test_support::random_source source(61);
+  std::vector<float> values(test_support::total_size(tensors));
+  for (float& x : values) x = static_cast<float>(source.bell());
+  return values;
+}
+
+/// The parameters after some steps with gradients that are the parameters.
+std::vector<float> train(const std::function<optimizer(std::span<const slamb::parameter>)>& make) {
+  replica mine(tensors, start());
+  optimizer run = make(mine.parameters());
+  for (int t = 0; t < steps; ++t) {
+    mine.set_gradient(mine.values());
+    run.step(0.01);
+  }
+  CHECK(run.statistics().step == steps);
+  return mine.values();
+}
+
+/// The same by the recipe itself.
+template <class Recipe>
+std::vector<float> train_typed(const typename Recipe::options_type& options) {
+  replica mine(tensors, start());
+  Recipe run(mine.parameters(), options);
+  for (int t = 0; t < steps; ++t) {
+    mine.set_gradient(mine.values());
+    run.step(0.01);
+  }
+  return mine.values();
+}
+
+/// After one step of LAMB, with gradients of 0.
+std::vector<float> train_typed_once(const slamb::lamb<>::options_type& options) {
+  replica mine(tensors, start());
+  slamb::lamb<>(mine.parameters(), options).step(0.1);
+  return mine.values();
+}
+
+template <class Recipe>
+void check_any(const typename Recipe::options_type& options = {}) {
+  const std::vector<float> typed = train_typed<Recipe>(options);
+  CHECK(typed != start());
+  CHECK(test_support::same_bits(typed, train([&](auto parameters) { return Recipe(parameters, options); })));
+}
+
+}  // namespace
+
+TEST_CASE("optimizer: every recipe moves into one, and has the same bits") {
+  check_any<slamb::adamw<>>();
+  check_any<slamb::lamb<>>();
+  check_any<slamb::slamb<>>();
+  check_any<slamb::one_bit_adam<>>({.warm_up = {3}});
+  check_any<slamb::one_bit_lamb<>>({.warm_up = {3}});
+  check_any<slamb::zero_one_adam<>>();
+}
+
+TEST_CASE("optimizer: one that was moved from says which call it cannot do, and can be assigned to") {
+  replica mine(tensors, start());
+  slamb::lamb<> first(mine.parameters());
+  slamb::lamb<> second(std::move(first));
+  const auto refuses = [](const std::string& call, auto&& f) {
+    CHECK_THROWS_WITH_AS(f(), doctest::Contains((call + " was called on an optimizer that was moved from").c_str()),
+                         std::logic_error);
+  };
+  const double rates[] = {0.1};
+  refuses("step()", [&] { first.step(0.1); });
+  refuses("step()", [&] { first.step(std::span<const double>(rates)); });
+  refuses("step()", [&] { first.step(slamb::learning_rates_at{rates}); });
+  refuses("begin_step()", [&] { first.begin_step(0.1); });
+  refuses("begin_step()", [&] { first.begin_step(slamb::learning_rates_at{rates}); });
+  refuses("gradient_ready()", [&] { first.gradient_ready(0, 1); });
+  refuses("finish_step()", [&] { first.finish_step(); });
+  refuses("synchronize_parameters()", [&] { first.synchronize_parameters(); });
+  refuses("statistics()", [&] { first.statistics(); });
+  refuses("memory()", [&] { first.memory(); });
+  refuses("save_state()", [&] { first.save_state(); });
+  refuses("load_state()", [&] { first.load_state({}); });
+  refuses("set_gradient()", [&] { first.set_gradient(0, nullptr); });
+  refuses("set_gradients()", [&] { first.set_gradients({}); });
+  refuses("options()", [&] { first.options(); });
+  refuses("communicator()", [&] { first.communicator(); });
+
+  CHECK_NOTHROW(second.step(0.1));
+  first = std::move(second);
+  CHECK_NOTHROW(first.step(0.1));
+  CHECK(first.statistics().step == 2);
+}
+
+TEST_CASE("optimizer: what only some recipes can do says that it was moved from, too") {
+  replica mine(tensors, start());
+  const auto check = [](auto& run, const std::string& call, const auto& make) {
+    const auto held = std::move(run);
+    CHECK_THROWS_WITH_AS(
+        make(), (call + " was called on an optimizer that was moved from; call the one that it was moved to").c_str(),
+        std::logic_error);
+  };
+  slamb::one_bit_adam<> one_bit(mine.parameters());
+  check(one_bit, "slamb: measure_next_step()", [&] { one_bit.measure_next_step(); });
+  slamb::zero_one_adam<> zero_one(mine.parameters());
+  check(zero_one, "slamb: measure_next_step()", [&] { zero_one.measure_next_step(); });
+  slamb::basic_lamb<slamb::sign, slamb::two_sided<>, slamb::layerwise_trust_ratio, slamb::self_communicator,
+                    slamb::host_backend>
+      measured(mine.parameters());
+  check(measured, "slamb: measure_next_step()", [&] { measured.measure_next_step(); });
+  slamb::slamb<slamb::self_communicator, slamb::explicit_mask> masked(mine.parameters());
+  check(masked, "slamb: compressor()", [&] { static_cast<void>(masked.compressor()); });
+  slamb::slamb<> sparse(mine.parameters());
+  check(sparse, "slamb: options()", [&] { static_cast<void>(sparse.compressor()); });
+  slamb::adamw<> whole(mine.parameters());
+  check(static_cast<optimizer&>(whole), "slamb: step()", [&] { whole.step(0.1); });
+}
+
+TEST_CASE("optimizer: moved to itself, as an optimizer or as what it is, it is what it was") {
+  replica mine(tensors, start());
+  slamb::slamb<> run(mine.parameters());
+  run.step(0.1);
+  slamb::slamb<>& itself = run;
+  run = std::move(itself);
+  CHECK_NOTHROW(run.step(0.1));
+  optimizer& any = run;
+  any = std::move(run);
+  CHECK_NOTHROW(run.step(0.1));
+  CHECK(any.statistics().step == 3);
+  CHECK(run.options().beta3 == 0.93);
+
+  const slamb::slamb<> other(std::move(run));
+  any = std::move(run);  // of nothing
+  CHECK_THROWS_AS(any.step(0.1), std::logic_error);
+}
+
+TEST_CASE("optimizer: two that are swapped go on in each other's place") {
+  replica mine(tensors, start()), others(tensors, start());
+  slamb::lamb<> first(mine.parameters(), {.beta1 = 0.8}), second(others.parameters(), {.beta1 = 0.7});
+  first.step(0.1);
+  std::swap(first, second);
+  CHECK(first.options().beta1 == 0.7);
+  CHECK(second.statistics().step == 1);
+  std::swap(first, first);
+  first.begin_step(0.1);
+  std::swap<optimizer>(first, second);  // gives the step up
+  CHECK(first.options().beta1 == 0.8);
+  first.step(0.1);
+  second.step(0.1);
+  CHECK(first.statistics().step == 2);
+  CHECK(second.statistics().step == 1);
+  CHECK(test_support::same_bits(others.values(), train_typed_once({.beta1 = 0.7})));
+}
+
+TEST_CASE("optimizer: one that was chosen and moved from says so") {
+  using chosen = slamb::chosen_optimizer<slamb::adamw<>, slamb::slamb<>>;
+  replica mine(tensors, start());
+  chosen run = slamb::choose<slamb::adamw<>, slamb::slamb<>>(mine.parameters(), {}, {}, {});
+  chosen other(std::move(run));
+  CHECK_THROWS_AS(run.step(0.1), std::logic_error);
+  CHECK_THROWS_AS(static_cast<void>(run.statistics()), std::logic_error);
+  CHECK_THROWS_AS(run.load_state({}), std::logic_error);
+  CHECK_NOTHROW(other.step(0.1));
+}
+
+TEST_CASE("optimizer: 0/1 Adam refuses rates in memory where its type does not tell") {
+  replica mine(tensors, start());
+  optimizer any = slamb::zero_one_adam<>(mine.parameters());
+  const double rates[] = {0.1};
+  const std::vector<float> before = mine.values();
+  CHECK_THROWS_WITH_AS(any.step(slamb::learning_rates_at{rates}), doctest::Contains("need the rates on the host"),
+                       std::logic_error);
+  CHECK_THROWS_WITH_AS(any.begin_step(slamb::learning_rates_at{rates}), doctest::Contains("need the rates on the host"),
+                       std::logic_error);
+  CHECK(test_support::same_bits(mine.values(), before));
+  CHECK_NOTHROW(any.step(0.1));
+}
+
+TEST_CASE("optimizer: a typed one to which another type was assigned says so, and steps") {
+  replica mine(tensors, start());
+  slamb::one_bit_adam<> typed(mine.parameters());
+  optimizer& any = typed;
+  any = slamb::slamb<>(mine.parameters());
+  CHECK_THROWS_WITH_AS(typed.options(), doctest::Contains("options() was called on a basic_one_bit to which"),
+                       std::logic_error);
+  CHECK_THROWS_AS(typed.measure_next_step(), std::logic_error);
+  CHECK_THROWS_AS(typed.communicator(), std::logic_error);
+  typed.step(0.01);
+  CHECK(any.statistics().step == 1);
+}
+
+TEST_CASE("optimizer: is destroyed as what it is") {
+  struct counting : slamb::lamb<> {
+    int& destroyed;
+    counting(std::span<const slamb::parameter> parameters, int& count) : slamb::lamb<>(parameters), destroyed(count) {}
+    ~counting() override { ++destroyed; }
+  };
+  replica mine(tensors, start());
+  int destroyed = 0;
+  { const std::unique_ptr<optimizer> held = std::make_unique<counting>(mine.parameters(), destroyed); }
+  CHECK(destroyed == 1);
+}
+
+}  // namespace optimizer_optimizer_tests

@@ -1,0 +1,492 @@
+// Steps that are captured into a graph and launched again and again: the same bits as steps that are taken one by one, and an
+// error where a step cannot be captured. Here a stand-in records what a stream would; tests/device has the same on a GPU.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "instances/interpreted.hpp"
+#include "slamb/communicator/run_ranks.hpp"
+#include "slamb/slamb.hpp"
+#include "support/generate.hpp"
+#include "support/made_optimizer.hpp"
+#include "support/recorded_backend.hpp"
+
+namespace properties_graphs_tests {
+namespace {
+
+using test_support::maker_of;
+using test_support::recorded_backend;
+using test_support::recorded_communicator;
+using test_support::recording;
+
+using adamw = slamb::adamw<slamb::any_communicator<>, recorded_backend>;
+using lamb = slamb::lamb<slamb::any_communicator<>, recorded_backend>;
+template <class Compressor>
+using sparse = slamb::slamb<slamb::any_communicator<>, Compressor, slamb::rescaled_trust_ratio<>, recorded_backend>;
+using one_bit_adam = slamb::one_bit_adam<slamb::any_communicator<>, slamb::sign, recorded_backend>;
+using one_bit_lamb = slamb::one_bit_lamb<slamb::any_communicator<>, slamb::sign, recorded_backend>;
+using zero_one_adam = slamb::zero_one_adam<slamb::any_communicator<>, slamb::sign, recorded_backend>;
+
+using recorded_maker = test_support::maker_on<recorded_backend>;
+
+/// A rank's model in two groups, gradients that are made anew for each step, and an optimizer over them.
+class model_on_graph {
+ public:
+  model_on_graph(const recorded_maker& make, slamb::thread_communicator communicator)
+      : rank_(communicator.rank()),
+        size_(communicator.size()),
+        data_(make_data(1)),
+        gradient_(make_data(0)),
+        optimizer_(make(parameters(), slamb::any_communicator<>(recorded_communicator(std::move(communicator), graph_)),
+                        recorded_backend{.to = &graph_})) {}
+
+  /// Makes the gradients and the rates of step t; at every 97th, the gradient of one rank is not a number.
+  void prepare(std::uint64_t t) {
+    test_support::random_source random(17, t, static_cast<std::uint64_t>(rank_));
+    for (auto& tensor : gradient_)
+      for (float& g : tensor) g = static_cast<float>(random.uniform() - 0.5);
+    if (t % 97 == 0 && rank_ == static_cast<int>(t / 97) % size_) gradient_[1][3] = std::nanf("");
+    rates_[0] = 0.01 / std::sqrt(static_cast<double>(t));
+    rates_[1] = 0.5 * rates_[0];
+  }
+  /// Another rate of group 1 in the step that has been prepared.
+  void change_rate() { rates_[1] *= 2.0; }
+  void step() { optimizer_.step(slamb::learning_rates_at{rates_}); }
+  void step_with_own_rates() { optimizer_.step(std::span<const double>(rates_)); }
+  void capture() {
+    graph_.begin();
+    try {
+      step();
+    } catch (...) {
+      graph_.end();
+      throw;
+    }
+    graph_.end();
+  }
+  void replay() const { graph_.replay(); }
+
+  test_support::made_optimizer& optimizer() noexcept { return optimizer_; }
+  recording& graph() noexcept { return graph_; }
+  const std::vector<std::vector<float>>& data() const noexcept { return data_; }
+
+ private:
+  static std::vector<std::vector<float>> make_data(std::uint64_t seed) {
+    test_support::random_source random(seed, 5);
+    std::vector<std::vector<float>> all;
+    for (const std::size_t size : {40U, 7U, 0U, 100U}) {
+      all.emplace_back(size);
+      for (float& x : all.back()) x = static_cast<float>(random.uniform() - 0.5);
+    }
+    return all;
+  }
+  std::vector<slamb::parameter> parameters() {
+    std::vector<slamb::parameter> parameters;
+    for (std::size_t i = 0; i < data_.size(); ++i)
+      parameters.push_back({.data = data_[i].data(),
+                            .gradient = gradient_[i].data(),
+                            .size = data_[i].size(),
+                            .options = {.group = static_cast<int>(i % 2)}});
+    return parameters;
+  }
+
+  int rank_;
+  int size_;
+  recording graph_;
+  std::vector<std::vector<float>> data_, gradient_;
+  double rates_[2] = {};
+  test_support::made_optimizer optimizer_;
+};
+
+/// Trains twice: by `first` + `replays` steps, and by `first` steps and one that is captured and replayed.
+void compare_replays(const recorded_maker& make, std::uint64_t first, std::uint64_t replays, int ranks) {
+  std::vector<std::vector<float>> parameters[2][2];
+  std::vector<std::byte> states[2][2];
+  std::uint64_t steps[2][2] = {}, skipped[2][2] = {};
+  for (const bool captures : {false, true})
+    slamb::run_ranks(ranks, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      model_on_graph model(make, std::move(communicator));
+      for (std::uint64_t t = 1; t <= first + replays; ++t) {
+        model.prepare(t);
+        if (t == first + 1 && captures) model.capture();
+        if (t > first && captures)
+          model.replay();
+        else
+          t % 2 == 0 ? model.step() : model.step_with_own_rates();
+      }
+      parameters[captures][rank] = model.data();
+      states[captures][rank] = model.optimizer().save_state();
+      const slamb::statistics all = model.optimizer().statistics();
+      steps[captures][rank] = all.step, skipped[captures][rank] = all.skipped_steps;
+    });
+  for (int rank = 0; rank < ranks; ++rank) {
+    CAPTURE(rank);
+    CHECK(parameters[1][rank] == parameters[0][rank]);
+    CHECK(states[1][rank] == states[0][rank]);
+    CHECK(steps[1][rank] == first + replays - (first + replays) / 97);
+    CHECK(skipped[1][rank] == (first + replays) / 97);
+    CHECK(steps[0][rank] == steps[1][rank]);
+  }
+}
+
+template <class Optimizer>
+void compare_replays(const typename Optimizer::options_type& options, std::uint64_t first, std::uint64_t replays,
+                     int ranks = 2) {
+  compare_replays(test_support::maker_of<Optimizer>(options), first, replays, ranks);
+}
+
+/// What is thrown when a step is captured after `first` others, and that nothing else has come of it.
+std::string refusal_of_capture(const recorded_maker& make, std::uint64_t first) {
+  std::string message;
+  std::vector<std::vector<float>> parameters[2];
+  for (const bool captures : {false, true})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      model_on_graph model(make, std::move(communicator));
+      for (std::uint64_t t = 1; t <= first + 2; ++t) {
+        model.prepare(t);
+        if (t == first + 1 && captures) {
+          std::string mine = "nothing was thrown";
+          try {
+            model.capture();
+          } catch (const std::logic_error& refusal) {
+            mine = refusal.what();
+          }
+          if (rank == 0) message = mine;
+        }
+        model.step_with_own_rates();
+      }
+      if (rank == 0) parameters[captures] = model.data();
+    });
+  CHECK(parameters[0] == parameters[1]);
+  return message;
+}
+template <class Optimizer>
+std::string refusal_of_capture(const typename Optimizer::options_type& options, std::uint64_t first) {
+  return refusal_of_capture(test_support::maker_of<Optimizer>(options), first);
+}
+
+bool says(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("graphs: 1000 replays are 1000 steps of AdamW and LAMB") {
+  compare_replays<adamw>({}, 1, 1000);
+  compare_replays<lamb>({.max_gradient_norm = 2.0}, 1, 1000);
+}
+
+TEST_CASE("graphs: 1000 replays are 1000 steps of SLAMB") {
+  compare_replays<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20, .compressor = {.k = 0.2}}, 1, 1000);
+}
+
+TEST_CASE("graphs: 1000 replays are 1000 steps of the 1-bit optimizers, once they compress") {
+  compare_replays<one_bit_adam>({.warm_up = {.steps = 5}}, 6, 1000);
+  compare_replays<one_bit_lamb>({.warm_up = {.steps = 5}}, 5, 1000);
+}
+
+TEST_CASE("graphs: replays are steps on one rank too") {
+  compare_replays<lamb>({}, 1, 100, 1);
+  compare_replays<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}, 1, 100, 1);
+  for (const bool alone : {false, true}) {
+    compare_replays<one_bit_adam>({.compress_alone = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
+    compare_replays<one_bit_lamb>({.compress_alone = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
+  }
+}
+
+TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
+  std::vector<std::vector<float>> parameters[2][2];
+  for (const bool captures : {false, true})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}),
+                           std::move(communicator));
+      for (std::uint64_t t = 1; t <= 12; ++t) {
+        model.prepare(t);
+        model.step();
+        if (t % 4 != 0) continue;
+        if (!captures) {
+          model.optimizer().synchronize_parameters();
+          continue;
+        }
+        model.graph().begin();
+        model.optimizer().synchronize_parameters();
+        model.graph().end();
+        model.replay();
+      }
+      parameters[captures][rank] = model.data();
+    });
+  CHECK(parameters[0][0] == parameters[1][0]);
+  CHECK(parameters[1][0] == parameters[1][1]);
+}
+
+TEST_CASE("graphs: an evaluation on averaged parameters is refused in a capture, and beside it changes no bits") {
+  std::vector<std::vector<float>> parameters[2][2];
+  for (const bool evaluates : {false, true})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}),
+                           std::move(communicator));
+      for (std::uint64_t t = 1; t <= 6; ++t) {
+        model.prepare(t);
+        model.step();
+        if (!evaluates) continue;
+        const std::vector<std::vector<float>> own = model.data();
+        std::vector<std::vector<float>> seen;
+        model.optimizer().with_averaged_parameters([&] { seen = model.data(); });
+        CHECK(seen != own);
+        CHECK(model.data() == own);
+        std::string said;
+        model.graph().begin();
+        try {
+          model.optimizer().with_averaged_parameters([] {});
+        } catch (const std::logic_error& error) {
+          said = error.what();
+        }
+        model.graph().end();
+        CHECK(says(said, "with_averaged_parameters() was called while steps are captured into a graph"));
+        CHECK(model.graph().size() == 0);
+        CHECK(model.data() == own);
+      }
+      parameters[evaluates][rank] = model.data();
+    });
+  CHECK(parameters[0][0] == parameters[1][0]);
+  CHECK(parameters[0][1] == parameters[1][1]);
+}
+
+namespace {
+
+/// Rank 1 finds another rate in replay 5 of 8. What all ranks say then, or what was wrong before that.
+std::vector<std::string> said_after_replays(const recorded_maker& make, std::uint64_t first) {
+  std::vector<std::string> said(2);
+  slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    model_on_graph model(make, std::move(communicator));
+    std::vector<std::vector<float>> before;
+    for (std::uint64_t t = 1; t <= first + 8; ++t) {
+      model.prepare(t);
+      if (t == first + 1) model.capture();
+      if (t == first + 5) before = model.data();
+      if (t == first + 5 && rank == 1) model.change_rate();
+      t <= first ? model.step() : model.replay();
+      if (model.optimizer().statistics().has_parted != (t >= first + 5)) said[rank] += "has_parted is wrong; ";
+    }
+    if (model.data() != before) said[rank] += "moved; ";
+    model.prepare(first + 9);
+    try {
+      while (said[rank].empty() && model.optimizer().statistics().step < 100) model.step();
+    } catch (const slamb::disagreement_error& error) {
+      said[rank] += error.what();
+    }
+  });
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("graphs: replays in which ranks differ move nothing, and say so when they are asked") {
+  const std::string message =
+      "slamb: ranks differ in the learning rates or the parameters of step 7, which has not been taken (rank 0 and "
+      "rank 1); step() must be given the same learning rates on all ranks";
+  const std::vector<std::string> expected(2, message);
+  CHECK(said_after_replays(maker_of<lamb>({}), 2) == expected);
+  CHECK(said_after_replays(maker_of<one_bit_lamb>({.warm_up = {.steps = 2}}), 2) == expected);
+  CHECK(said_after_replays(maker_of<sparse<slamb::random_k<>>>({.local_steps = 0}), 2) == expected);
+}
+
+TEST_CASE("graphs: what cannot be captured says why, and the optimizer goes on") {
+  const std::string averages = refusal_of_capture<sparse<slamb::random_k<>>>({.local_steps = 4}, 2);
+  CHECK(says(averages, "cannot be captured into a graph"));
+  CHECK(says(averages, "local_steps = 0"));
+  CHECK(says(averages, "synchronize_parameters()"));
+  CHECK(says(refusal_of_capture<one_bit_lamb>({.warm_up = {.steps = 5}}, 2), "warm-up"));
+  CHECK(says(refusal_of_capture<zero_one_adam>({}, 2), "schedules"));
+  CHECK(says(refusal_of_capture<sparse<slamb::top_k>>({.local_steps = 0}, 2), "choose in turn"));
+  CHECK(says(refusal_of_capture<sparse<slamb::random_k<slamb::sampling::bernoulli>>>({.local_steps = 0}, 2),
+             "waits for what is on the device"));
+}
+
+TEST_CASE("graphs: what waits for the device does not do so while a step is captured") {
+  slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
+    model_on_graph model(maker_of<lamb>({}), std::move(communicator));
+    model.prepare(1);
+    model.step();
+    model.graph().begin();
+    CHECK_THROWS_AS(model.optimizer().statistics(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().save_state(), std::logic_error);
+    CHECK(model.graph().size() == 0);
+    model.graph().end();
+    CHECK(model.optimizer().statistics().step == 1);
+  });
+  slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
+    model_on_graph model(maker_of<zero_one_adam>({}), std::move(communicator));
+    model.prepare(1);
+    model.step_with_own_rates();  // of which it is not known whether it was taken
+    model.graph().waits = 0;
+    model.graph().begin();
+    CHECK_THROWS_AS(model.step_with_own_rates(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().statistics(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().save_state(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().synchronize_parameters(), std::logic_error);
+    CHECK(model.graph().waits == 0);
+    CHECK(model.graph().size() == 0);
+    model.graph().end();
+    model.step_with_own_rates();
+    CHECK(model.optimizer().statistics().step == 2);
+  });
+  slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
+    model_on_graph model(maker_of<one_bit_adam>({.warm_up = {.steps = 1}}), std::move(communicator));
+    for (std::uint64_t t = 1; t <= 2; ++t) model.prepare(t), model.step();
+    model.optimizer().measure_next_step();
+    model.capture();
+    model.replay();
+    CHECK(model.optimizer().statistics().compression.empty());
+    model.step();
+    CHECK(model.optimizer().statistics().compression.size() == 2);
+    CHECK(model.optimizer().statistics().step == 4);
+  });
+}
+
+TEST_CASE("devices: a step that waits does so by the communicator, which knows of ranks that do not come") {
+  slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
+    model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 3}), std::move(communicator));
+    model.graph().waits = 0;  // those of the construction
+    std::vector<std::size_t> waits;
+    for (std::uint64_t t = 1; t <= 7; ++t) {
+      model.prepare(t);
+      model.step();
+      waits.push_back(std::exchange(model.graph().waits, 0));
+    }
+    // Before an averaging, and after it, for what may have been skipped decides which step comes next. Before the first step
+    // ranks compare what they have.
+    const bool twice_in_three = waits == std::vector<std::size_t>{2, 1, 0, 1, 1, 0, 1};
+    CHECK(twice_in_three);
+    model.prepare(8);
+    const auto state = model.optimizer().save_state();
+    model.graph().peers_are_gone = true;
+    const auto before = model.data();
+    CHECK_THROWS_WITH_AS(model.step(), "the peers are gone", slamb::communicator_error);
+    CHECK(model.data() == before);
+    model.graph().peers_are_gone = false;
+    CHECK(model.optimizer().save_state() == state);
+  });
+}
+
+TEST_CASE("devices: whatever is brought to the host waits by the communicator for collectives before it") {
+  for (const recorded_maker& make : {
+           maker_of<lamb>({}),
+           maker_of<sparse<slamb::random_k<>>>({.local_steps = 3, .dense_below = 20}),
+           maker_of<sparse<slamb::random_k<slamb::sampling::bernoulli>>>({.local_steps = 3, .dense_below = 20}),
+           maker_of<sparse<slamb::top_k>>({.local_steps = 3, .dense_below = 20}),
+           maker_of<one_bit_lamb>({.warm_up = {.steps = 2}}),
+           maker_of<zero_one_adam>({}),
+       })
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      model_on_graph model(make, std::move(communicator));
+      const recording& graph = model.graph();
+      CHECK(graph.reads > 0);  // of what ranks have agreed on, at construction
+      std::size_t reads = graph.reads;
+      const auto has_read = [&] { return std::exchange(reads, graph.reads) < graph.reads; };
+      for (std::uint64_t t = 1; t <= 7; ++t) {
+        model.optimizer().measure_next_step();
+        model.prepare(t);
+        model.step_with_own_rates();
+      }
+      has_read();
+      const auto after_a_step = [&](const auto& ask) {
+        model.prepare(8);
+        model.step_with_own_rates();
+        has_read();
+        ask();
+        CHECK(has_read());
+      };
+      after_a_step([&] { CHECK(model.optimizer().statistics().step == 8); });
+      after_a_step([&] { CHECK(model.optimizer().statistics(true).norm.parameters > 0.0); });
+      after_a_step([&] { model.optimizer().load_state(model.optimizer().save_state()); });
+      CHECK(graph.unwatched_reads == 0);
+    });
+}
+
+TEST_CASE("devices: whoever asks an optimizer whose peers are gone is told so, and not left to wait") {
+  slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
+    model_on_graph model(maker_of<one_bit_adam>({.warm_up = {.steps = 1}}), std::move(communicator));
+    for (std::uint64_t t = 1; t <= 2; ++t) model.prepare(t), model.step();
+    const std::vector<std::byte> state = model.optimizer().save_state();
+    const std::vector<std::vector<float>> before = model.data();
+    model.graph().peers_are_gone = true;
+    const auto is_told = [&](const auto& ask) {
+      CHECK_THROWS_WITH_AS(ask(), "the peers are gone", slamb::communicator_error);
+    };
+    is_told([&] { model.optimizer().statistics(); });
+    is_told([&] { model.optimizer().save_state(); });
+    is_told([&] { model.optimizer().load_state(state); });
+    model.optimizer().measure_next_step();
+    model.prepare(3);
+    is_told([&] { model.step(); });
+    CHECK(model.data() == before);
+  });
+}
+
+TEST_CASE("learning rates in memory: a rate that is no rate is a step that is skipped on all ranks") {
+  for (const double wrong : {-0.1, 1e39, std::numeric_limits<double>::infinity(), std::nan("")})
+    slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+      const bool is_first = communicator.rank() == 0;
+      model_on_graph model(maker_of<lamb>({}), std::move(communicator));
+      model.prepare(1);
+      const auto before = model.data();
+      const double rates[] = {0.1, is_first ? wrong : 0.1};
+      model.optimizer().step(slamb::learning_rates_at{rates});
+      CHECK(model.optimizer().statistics().skipped_steps == 1);
+      CHECK(model.data() == before);
+      CHECK_THROWS_WITH_AS(model.optimizer().step(slamb::learning_rates_at{}),
+                           "slamb: step() was given learning_rates_at a null pointer, but it must point to a rate for "
+                           "each group",
+                           std::invalid_argument);
+    });
+}
+
+TEST_CASE("learning rates in memory: the factors of tensors count, and groups without tensors do not") {
+  std::vector<float> data(2, 1.0F), gradient(2, 0.5F);
+  const std::vector<slamb::parameter> parameters = {
+      {.data = &data[0], .gradient = &gradient[0], .size = 1, .options = {.learning_rate_factor = 10.0}},
+      {.data = &data[1], .gradient = &gradient[1], .size = 1, .options = {.group = 2}}};
+  using optimizer_type = slamb::adamw<slamb::self_communicator, slamb::interpreted_backend>;
+  optimizer_type optimizer(parameters, {});
+  const double with_hole[] = {0.1, std::nan(""), 0.1}, too_large[] = {1e38, 0.0, 0.1};
+  optimizer.step(slamb::learning_rates_at{with_hole});
+  CHECK(optimizer.statistics().step == 1);
+  const std::vector<float> before = data;
+  optimizer.step(slamb::learning_rates_at{too_large});
+  CHECK(optimizer.statistics().skipped_steps == 1);
+  CHECK(data == before);
+  optimizer_type unchecked(parameters, {.skip_non_finite = false});
+  unchecked.step(slamb::learning_rates_at{too_large});  // as it is told
+  CHECK(unchecked.statistics().step == 1);
+}
+
+TEST_CASE("learning rates: more groups than travel at once, and more than travel at all") {
+  for (const std::size_t groups : {37U, 64U, 65U, 300U}) {
+    std::vector<float> data(groups, 1.0F), gradient(groups, 0.5F), expected;
+    std::vector<slamb::parameter> parameters;
+    std::vector<double> rates;
+    for (std::size_t i = 0; i < groups; ++i) {
+      parameters.push_back(
+          {.data = &data[i], .gradient = &gradient[i], .size = 1, .options = {.group = static_cast<int>(i)}});
+      rates.push_back(0.25 / static_cast<double>(1U << i % 8));
+      expected.push_back(1.0F - static_cast<float>(rates.back()));
+    }
+    slamb::adamw<slamb::self_communicator, slamb::interpreted_backend> optimizer(
+        parameters, {.beta1 = 0.0, .beta2 = 0.0, .epsilon = 1e-30, .weight_decay = 0.0});
+    optimizer.step(rates);  // u = g/|g| = 1
+    CHECK(data == expected);
+  }
+}
+
+}  // namespace properties_graphs_tests

@@ -1,0 +1,355 @@
+// Steps that are taken in parts while gradients are still computed: the bits of whole steps, and exchanges that have begun
+// before the last gradient is there.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/cluster.hpp"
+#include "support/watching_communicators.hpp"
+
+namespace properties_steps_in_parts_tests {
+namespace {
+
+using slamb::thread_communicator;
+using test_support::experiment;
+using test_support::one_thread;
+using test_support::replica;
+
+using lamb = slamb::lamb<thread_communicator>;
+template <class Compressor>
+using sparse = slamb::slamb<thread_communicator, Compressor>;
+
+// Buckets of one tensor, of a few, and an empty tensor at each end.
+constexpr std::uint64_t small_bucket = 1000;
+const test_support::model tensors{{0}, {300}, {9000}, {0}, {17, 1}, {33, 1}, {9100}, {64}, {0}};
+
+// Another order on every rank and at every step.
+std::vector<std::size_t> order_of_gradients(std::uint64_t step, int rank) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  test_support::random_source random(7, step, static_cast<std::uint64_t>(rank));
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  return order;
+}
+
+template <class Optimizer>
+void step_in_parts(Optimizer& run, double rate, std::uint64_t step, int rank) {
+  run.begin_step(rate);
+  const std::vector<std::size_t> order = order_of_gradients(step, rank);
+  const std::size_t said = order.size() - step % 3;  // of the others finish_step() is the word
+  for (std::size_t i = 0; i < said; ++i) run.gradient_ready(order[i], 1);
+  run.finish_step();
+}
+
+struct outcome {
+  std::vector<std::vector<float>> parameters;  // [step]
+  std::vector<std::vector<std::byte>> states;  // [step]
+  std::uint64_t rounds = 0;
+};
+
+// By every rank: trains, with a gradient that is not finite at two steps, in the first and the last tensors.
+template <class Optimizer>
+std::vector<outcome> train(const experiment& e, const typename Optimizer::options_type& options, bool in_parts) {
+  std::vector<outcome> all(static_cast<std::size_t>(e.world));
+  slamb::run_ranks(e.world, [&](thread_communicator communicator) {
+    const int rank = communicator.rank();
+    outcome& mine = all[static_cast<std::size_t>(rank)];
+    replica copy(e.tensors, e.start);
+    Optimizer run(copy.parameters(), options, std::move(communicator), one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      std::vector<float> gradient = e.gradients[t][static_cast<std::size_t>(rank)];
+      if (rank == 1 && t == 2) gradient.back() = std::numeric_limits<float>::infinity();
+      if (rank == 0 && t == 3) gradient.front() = std::numeric_limits<float>::quiet_NaN();
+      copy.set_gradient(gradient);
+      if (in_parts)
+        step_in_parts(run, e.rates[t][0], t, rank);
+      else
+        run.step(e.rates[t][0]);
+      mine.parameters.push_back(copy.values());
+      mine.states.push_back(run.save_state());
+    }
+    mine.rounds = run.statistics().traffic.total().rounds;
+  });
+  return all;
+}
+
+// `more`: the buckets beyond one that steps in parts exchange.
+template <class Optimizer>
+void check_same(typename Optimizer::options_type options, std::uint64_t more) {
+  options.bucket_bytes = small_bucket;
+  const experiment e = test_support::make_experiment(tensors, 31, 3, 7);
+  const std::vector<outcome> expected = train<Optimizer>(e, options, false);
+  const std::vector<outcome> reached = train<Optimizer>(e, options, true);
+  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      CAPTURE(rank);
+      CAPTURE(t);
+      CHECK(test_support::same_bits(reached[rank].parameters[t], expected[rank].parameters[t]));
+      CHECK(reached[rank].states[t] == expected[rank].states[t]);
+    }
+    CHECK(reached[rank].rounds - expected[rank].rounds == more);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("steps in parts: whole gradients, bit for bit the steps of LAMB, AdamW and warm-ups") {
+  // {64, 0}, {9100}, {33, 17, 0, 9000}: beside the bucket of the first tensors
+  constexpr std::uint64_t buckets = 2;
+  check_same<lamb>({}, 7 * buckets);
+  check_same<lamb>({.max_gradient_norm = 0.5}, 7 * buckets);
+  check_same<slamb::adamw<thread_communicator>>({.skip_non_finite = false}, 7 * buckets);
+  check_same<slamb::one_bit_lamb<thread_communicator>>({.warm_up = {.steps = 3}}, 5 * buckets);
+  check_same<slamb::zero_one_adam<thread_communicator>>({}, 7 * buckets);
+}
+
+TEST_CASE("steps in parts: SLAMB's selected momentum, bit for bit") {
+  check_same<sparse<slamb::random_k<>>>({.local_steps = 2, .dense_below = 20}, 7 * 2);
+  check_same<sparse<slamb::random_k<slamb::sampling::bernoulli>>>({.dense_below = 0, .compressor = {.k = 0.3}}, 7 * 2);
+}
+
+TEST_CASE("steps in parts: what needs all gradients first is exchanged at the end") {
+  check_same<sparse<slamb::chain<slamb::random_k<>, slamb::int8>>>({}, 0);
+  check_same<sparse<slamb::top_k>>({.dense_below = 20}, 0);
+  check_same<slamb::basic_lamb<slamb::int8, slamb::residual<>, slamb::layerwise_trust_ratio, thread_communicator,
+                               slamb::host_backend>>({}, 0);
+}
+
+namespace {
+
+// What has been summed, for other threads to wait for.
+class sums_so_far {
+ public:
+  void add(std::size_t elements) {
+    {
+      const std::lock_guard lock(mutex_);
+      sums_.insert(elements);
+    }
+    changed_.notify_all();
+  }
+  // Whether there is such a sum, now or soon.
+  bool have(std::size_t elements) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::minutes(2), [&] { return sums_.count(elements) != 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::multiset<std::size_t> sums_;
+};
+
+class telling_communicator {
+ public:
+  explicit telling_communicator(std::shared_ptr<sums_so_far> sums) : sums_(std::move(sums)) {}
+
+  int rank() const { return peers_.rank(); }
+  int size() const { return peers_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    peers_.all_reduce_sum(values, stream);
+    sums_->add(values.size());
+  }
+
+ private:
+  test_support::imagined_peers peers_{2, test_support::imagined_peers::habit::send_the_same};
+  std::shared_ptr<sums_so_far> sums_;
+};
+
+constexpr std::size_t header_floats = 16;  // in front of the first tensors' bucket, which goes last
+
+struct small_model {
+  std::vector<float> first = std::vector<float>(40, 0.5F);
+  std::vector<float> last = std::vector<float>(50, -0.25F);
+  std::vector<float> first_gradient = std::vector<float>(40, std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> last_gradient = std::vector<float>(50, 0.125F);
+
+  std::vector<slamb::parameter> parameters() {
+    return {{.data = first.data(), .gradient = first_gradient.data(), .size = first.size(), .dimensions = 2},
+            {.data = last.data(), .gradient = last_gradient.data(), .size = last.size(), .dimensions = 2}};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("steps in parts: what is ready is exchanged while the other gradients are not there yet") {
+  using watched = slamb::lamb<telling_communicator>;
+  const auto sums = std::make_shared<sums_so_far>();
+  small_model model;
+  watched run(model.parameters(), {.bucket_bytes = 1}, telling_communicator(sums));
+  run.begin_step(0.1);
+  run.gradient_ready(1, 1);
+  REQUIRE(sums->have(50));
+  std::fill(model.first_gradient.begin(), model.first_gradient.end(), 0.25F);  // computed only now
+  run.gradient_ready(0, 1);
+  run.finish_step();
+  CHECK(sums->have(header_floats + 40));
+  CHECK(run.statistics().step == 1);
+
+  small_model whole;
+  std::fill(whole.first_gradient.begin(), whole.first_gradient.end(), 0.25F);
+  watched at_once(whole.parameters(), {}, telling_communicator(std::make_shared<sums_so_far>()));
+  at_once.step(0.1);
+  CHECK(model.first == whole.first);
+  CHECK(model.last == whole.last);
+}
+
+TEST_CASE("steps in parts: a sum that fails leaves all state as it was, and the step can be taken again") {
+  using flaky = test_support::flaky_communicator<thread_communicator>;
+  const experiment e = test_support::make_experiment(tensors, 33, 2, 1);
+  const slamb::lamb<flaky>::options_type options{.bucket_bytes = small_bucket};
+  for (const std::uint64_t failing : {4U, 5U, 6U}) {  // the buckets, after four sums of the construction
+    CAPTURE(failing);
+    std::atomic<int> wrong{0};
+    slamb::run_ranks(2, [&](thread_communicator communicator) {
+      const int rank = communicator.rank();
+      replica copy(e.tensors, e.start);
+      slamb::lamb<flaky> run(copy.parameters(), options, flaky(std::move(communicator), {failing}), one_thread());
+      copy.set_gradient(e.gradients[0][static_cast<std::size_t>(rank)]);
+      const std::vector<std::byte> before = run.save_state();
+      bool thrown = false;
+      try {
+        step_in_parts(run, 0.01, 0, rank);
+      } catch (const slamb::communicator_error&) {
+        thrown = true;
+      }
+      if (!thrown || run.save_state() != before || !test_support::same_bits(copy.values(), e.start)) ++wrong;
+      step_in_parts(run, 0.01, 1, rank);
+      const std::vector<float> again = copy.values();
+
+      replica other(e.tensors, e.start);
+      slamb::lamb<> average(other.parameters());
+      std::vector<float> mean(again.size());
+      for (std::size_t i = 0; i < mean.size(); ++i)
+        mean[i] = static_cast<float>((double{e.gradients[0][0][i]} + double{e.gradients[0][1][i]}) / 2.0);
+      other.set_gradient(mean);
+      average.step(0.01);
+      if (!test_support::same_bits(again, other.values())) ++wrong;
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
+  small_model model;
+  std::fill(model.first_gradient.begin(), model.first_gradient.end(), 0.25F);
+  slamb::lamb<> run(model.parameters());
+  CHECK_THROWS_WITH_AS(run.gradient_ready(0, 1),
+                       "slamb: gradient_ready() was called without a step; call begin_step() first", std::logic_error);
+  CHECK_THROWS_WITH_AS(run.finish_step(), "slamb: finish_step() was called without a step; call begin_step() first",
+                       std::logic_error);
+  CHECK_THROWS_AS(run.begin_step(-1.0), std::invalid_argument);
+  CHECK_THROWS_AS(run.finish_step(), std::logic_error);
+  run.begin_step(0.1);
+  const std::vector<const float*> gradients{model.first_gradient.data(), model.last_gradient.data()};
+  run.set_gradients(gradients);  // of which none has been ready
+  CHECK_THROWS_WITH_AS(run.gradient_ready(1, 2),
+                       "slamb: gradient_ready() was given 2 tensors from tensor 1 on, but there are 2",
+                       std::invalid_argument);
+  run.gradient_ready(1, 1);
+  CHECK_THROWS_WITH_AS(run.gradient_ready(0, 2),
+                       "slamb: gradient_ready() was given tensor 1 for the second time in this step",
+                       std::invalid_argument);
+  const std::string between = " was called between begin_step() and finish_step(); finish the step first";
+  CHECK_THROWS_WITH_AS(run.step(0.1), ("slamb: step()" + between).c_str(), std::logic_error);
+  CHECK_THROWS_WITH_AS(run.begin_step(0.1), ("slamb: begin_step()" + between).c_str(), std::logic_error);
+  CHECK_THROWS_WITH_AS(run.save_state(), ("slamb: save_state()" + between).c_str(), std::logic_error);
+  CHECK_THROWS_WITH_AS(run.load_state({}), ("slamb: load_state()" + between).c_str(), std::logic_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(run.statistics()), ("slamb: statistics()" + between).c_str(),
+                       std::logic_error);
+  CHECK_THROWS_AS(run.set_gradient(1, model.last_gradient.data()), std::logic_error);
+  CHECK_THROWS_WITH_AS(run.set_gradients(gradients), ("slamb: set_gradients() with tensor 1 ready" + between).c_str(),
+                       std::logic_error);
+  run.set_gradient(0, model.first_gradient.data());  // which has not been ready
+  run.gradient_ready(0, 1);
+  run.finish_step();
+  CHECK(run.statistics().step == 1);
+
+  small_model whole;
+  std::fill(whole.first_gradient.begin(), whole.first_gradient.end(), 0.25F);
+  slamb::lamb<> at_once(whole.parameters());
+  at_once.step(0.1);
+  CHECK(model.first == whole.first);
+
+  slamb::slamb<> sparse_run(model.parameters());
+  sparse_run.begin_step(0.1);
+  CHECK_THROWS_WITH_AS(sparse_run.synchronize_parameters(), ("slamb: synchronize_parameters()" + between).c_str(),
+                       std::logic_error);
+  CHECK_THROWS_WITH_AS(slamb::lamb<>(model.parameters(), {.bucket_bytes = 0}),
+                       doctest::Contains("bucket_bytes = 0, but it must be >= 1"), std::invalid_argument);
+}
+
+namespace {
+
+// Rank 0 of two whose sums take a while, once told to.
+struct slow_sums {
+  std::atomic<bool> are_slow{false};
+  std::atomic<int> begun{0}, ended{0};
+};
+class slow_communicator {
+ public:
+  explicit slow_communicator(std::shared_ptr<slow_sums> sums) : sums_(std::move(sums)) {}
+
+  int rank() const { return peers_.rank(); }
+  int size() const { return peers_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    ++sums_->begun;
+    if (sums_->are_slow) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    peers_.all_reduce_sum(values, stream);
+    ++sums_->ended;
+  }
+
+ private:
+  test_support::imagined_peers peers_{2, test_support::imagined_peers::habit::send_the_same};
+  std::shared_ptr<slow_sums> sums_;
+};
+
+}  // namespace
+
+TEST_CASE("steps in parts: an optimizer that goes or moves with a step open waits for what it has begun") {
+  using slow = slamb::lamb<slow_communicator>;
+  const auto sums = std::make_shared<slow_sums>();
+  small_model model;
+  const auto begin = [&](slow& run) {
+    sums->are_slow = true;
+    const int before = sums->begun;
+    run.begin_step(0.1);
+    run.gradient_ready(1, 1);
+    while (sums->begun == before) std::this_thread::yield();
+  };
+  {
+    slow run(model.parameters(), {.bucket_bytes = 1}, slow_communicator(sums));
+    begin(run);
+  }
+  CHECK(sums->begun == sums->ended);
+
+  sums->are_slow = false;
+  slow first(model.parameters(), {.bucket_bytes = 1}, slow_communicator(sums));
+  begin(first);
+  slow second(std::move(first));
+  CHECK(sums->begun == sums->ended);
+  CHECK_THROWS_AS(second.finish_step(), std::logic_error);
+  CHECK(model.last == std::vector<float>(50, -0.25F));
+  sums->are_slow = false;
+  std::fill(model.first_gradient.begin(), model.first_gradient.end(), 0.25F);
+  second.step(0.1);
+  CHECK(second.statistics().step == 1);
+}
+
+}  // namespace properties_steps_in_parts_tests
