@@ -21,7 +21,8 @@ constexpr int ranks = 3;
 
 TEST_CASE("processes: rank 0's value reaches all ranks") {
   const programs::mailbox<long> value(ranks);
-  CHECK(programs::run_forked(ranks, [&](int rank) { return value.share(rank, [] { return 42L; }) == 42L ? 0 : 1; }) == 0);
+  CHECK(programs::run_forked(ranks, [&](int rank) { return value.share(rank, [] { return 42L; }) == 42L ? 0 : 1; }) ==
+        0);
 }
 
 TEST_CASE("processes: each rank is a process of its own") {
