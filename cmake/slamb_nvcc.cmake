@@ -13,6 +13,11 @@ enable_language(CUDA)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # that of slamb::cuda, and not a second one beside it
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>")  # CMake knows CUDA_STANDARD 20 from 3.26 on
 
+# Thrust's headers, for what includes them without nvcc, which knows where they are.
+add_library(slamb_thrust INTERFACE)
+target_include_directories(slamb_thrust SYSTEM
+                           INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${CUDAToolkit_INCLUDE_DIRS};${CUDAToolkit_INCLUDE_DIRS}/cccl>")
+
 # slamb_shorten_nvcc(<target>): a program that nvcc compiles in less time: the host's part with -O1, the device's for the
 # first architecture alone, with PTX, of which newer GPUs make their own code. slamb_device_tests are for all of them.
 function(slamb_shorten_nvcc target)

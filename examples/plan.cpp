@@ -1,8 +1,6 @@
 // slamb_plan: what a training will send with each optimizer, how long its steps will take on a network, and under which
 // bandwidth an optimizer is faster than dense LAMB. Exit status: 0; 1 for what went wrong at work; 2 for a wrong command
 // line.
-#include <csignal>
-#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -10,26 +8,23 @@
 #include <string>
 #include <vector>
 
+#include "common/output_file.hpp"
+#include "common/program.hpp"
+#include "common/warm_up_note.hpp"
 #include "plan/command_line.hpp"
 #include "plan/forecast.hpp"
 #include "plan/models.hpp"
 #include "plan/optimizers.hpp"
 #include "plan/report.hpp"
 #include "plan/shape_file.hpp"
-#include "train/output_file.hpp"
-#include "warm_up_note.hpp"
 
 namespace {
-
-void require_written() {
-  if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
-}
 
 void run(const plan::settings& chosen) {
   const std::vector<slamb::tensor_shape> tensors = chosen.shapes.empty()
                                                        ? plan::tensors_of_model(chosen.model)
                                                        : plan::read_shapes(std::filesystem::path(chosen.shapes));
-  std::optional<train::output_file> json;
+  std::optional<programs::output_file> json;
   if (!chosen.json.empty()) {
     json.emplace("--json", chosen.json);
     if (!chosen.shapes.empty() && json->target() == std::filesystem::weakly_canonical(chosen.shapes))
@@ -40,27 +35,20 @@ void run(const plan::settings& chosen) {
   plan::print_table(std::cout, chosen, forecasts);
   std::vector<std::string> names;
   for (const plan::forecast& f : forecasts) names.push_back(f.optimizer);
-  const std::string note = warm_up_note(names, chosen.warmup(), "--warmup-steps", chosen.steps);
+  const std::string note = programs::warm_up_note(names, chosen.warmup(), "--warmup-steps", chosen.steps);
   if (!note.empty()) std::cerr << "slamb_plan: " << note << '\n';
   if (json) json->write([&](std::ostream& out) { plan::write_json(out, chosen, tensors, forecasts); });
-  require_written();
+  programs::require_written();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
-  try {
+  return programs::exit_status("slamb_plan", [&] {
     if (const std::optional<plan::settings> chosen = plan::parse_command_line(argc, argv, plan::optimizer_names()))
       run(*chosen);
     else
-      require_written();
+      programs::require_written();
     return 0;
-  } catch (const plan::usage_error& error) {
-    std::cerr << "slamb_plan: " << error.what() << "\nslamb_plan --help says the options\n";
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << "slamb_plan: " << error.what() << '\n';
-    return 1;
-  }
+  });
 }

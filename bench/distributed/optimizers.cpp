@@ -1,5 +1,7 @@
 #include "optimizers.hpp"
 
+#include "../../examples/common/usage_error.hpp"
+
 namespace bench::distributed {
 
 std::vector<measured_optimizer> all_optimizers() {
@@ -9,11 +11,7 @@ std::vector<measured_optimizer> all_optimizers() {
   return all;
 }
 
-std::vector<std::string_view> optimizer_names() {
-  std::vector<std::string_view> names;
-  for (const measured_optimizer& each : all_optimizers()) names.push_back(each.name);
-  return names;
-}
+std::vector<std::string_view> optimizer_names() { return programs::names_of(all_optimizers()); }
 
 measurement measure_optimizer(const scene& at, const std::string& name) {
   for (const measured_optimizer& each : all_optimizers())

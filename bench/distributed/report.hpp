@@ -1,22 +1,23 @@
 // What slamb_bench_mpi tells: the table, and the JSON document.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "../../examples/text_table.hpp"
+#include "../../examples/common/text.hpp"
 #include "measurement.hpp"
 #include "settings.hpp"
 
 namespace bench::distributed {
+
+using programs::formatted;
+using programs::grouped;
 
 /// All that was measured.
 struct results {
@@ -38,19 +39,6 @@ struct results {
 };
 
 namespace detail {
-
-inline std::string formatted(const char* format, auto... values) {
-  std::array<char, 256> text{};
-  std::snprintf(text.data(), text.size(), format, values...);
-  return text.data();
-}
-
-/// "336,232,258"
-inline std::string grouped(std::uint64_t value) {
-  std::string text = std::to_string(value);
-  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
-  return text;
-}
 
 /// As the planner takes it; none where the link's bandwidth is not known, or exchanges ran beside computation.
 inline std::optional<slamb::network> network_of(const settings& chosen) {
@@ -91,15 +79,14 @@ inline nlohmann::ordered_json json_of(const measurement& m, const results& all, 
 }  // namespace detail
 
 inline void print_settings(std::ostream& out, const settings& chosen, int ranks, std::size_t tensors) {
-  using detail::formatted;
-  out << detail::grouped(chosen.parameters) << " parameters in " << tensors << " tensors; " << ranks
+  out << grouped(chosen.parameters) << " parameters in " << tensors << " tensors; " << ranks
       << " ranks, a process each, threads of each: " << chosen.threads << '\n'
-      << formatted("timed: %s steps and %g s at least, in whole periods\n", detail::grouped(chosen.steps).c_str(),
+      << formatted("timed: %s steps and %g s at least, in whole periods\n", grouped(chosen.steps).c_str(),
                    chosen.seconds)
       << formatted(
              "SLAMB: k = %g in blocks of %s, H = %s; 0/1 Adam: an exchange every %s steps; 1-bit: after the warm-up\n",
-             chosen.k, detail::grouped(chosen.block).c_str(), detail::grouped(chosen.local_steps).c_str(),
-             detail::grouped(chosen.local_interval).c_str());
+             chosen.k, grouped(chosen.block).c_str(), grouped(chosen.local_steps).c_str(),
+             grouped(chosen.local_interval).c_str());
   if (chosen.in_parts) {
     out << "steps in parts: nothing is predicted; compute is what no exchange ran beside\n\n";
   } else if (chosen.link_bandwidth) {
@@ -112,20 +99,18 @@ inline void print_settings(std::ostream& out, const settings& chosen, int ranks,
 
 /// One line for each optimizer; dense LAMB's are the first and the last.
 inline void print_table(std::ostream& out, const settings& chosen, const results& all) {
-  text_table<10> table({14, 14, 9, 8, 11, 10, 10, 10, 11, 9});
+  programs::text_table<10> table({14, 14, 9, 8, 11, 10, 10, 10, 11, 9});
   table.add({"", "bytes sent", "rounds", "steps", "", "", "", "steps/s", "predicted", "its"});
   table.add({"optimizer", "a rank a step", "a step", "timed", "ms a step", "compute", "exchange", "of LAMB's",
              "ms a step", "error"});
   const std::optional<slamb::network> net = detail::network_of(chosen);
   for (const measurement* m : all.in_order()) {
     const double predicted = net ? detail::predicted_seconds(*m, *net) : 0.0;
-    table.add({m->optimizer, detail::grouped(static_cast<std::uint64_t>(m->sent_bytes + 0.5)),
-               detail::formatted("%.2f", m->rounds), detail::grouped(m->steps),
-               detail::formatted("%.1f", m->step_seconds * 1e3), detail::formatted("%.1f", m->compute_seconds * 1e3),
-               detail::formatted("%.1f", m->exchange_seconds() * 1e3),
-               detail::formatted("%.2fx", all.lamb_seconds() / m->step_seconds),
-               net ? detail::formatted("%.1f", predicted * 1e3) : "-",
-               net ? detail::formatted("%+.1f %%", 100.0 * (predicted / m->step_seconds - 1.0)) : "-"});
+    table.add({m->optimizer, grouped(static_cast<std::uint64_t>(m->sent_bytes + 0.5)), formatted("%.2f", m->rounds),
+               grouped(m->steps), formatted("%.1f", m->step_seconds * 1e3), formatted("%.1f", m->compute_seconds * 1e3),
+               formatted("%.1f", m->exchange_seconds() * 1e3), formatted("%.2fx", all.lamb_seconds() / m->step_seconds),
+               net ? formatted("%.1f", predicted * 1e3) : "-",
+               net ? formatted("%+.1f %%", 100.0 * (predicted / m->step_seconds - 1.0)) : "-"});
   }
   table.write(out);
   out << "(ms a step: until the slowest rank is done, the median, of periods the mean of their steps' medians; "
@@ -133,14 +118,14 @@ inline void print_table(std::ostream& out, const settings& chosen, const results
          "outside of\n collectives, of the rank that takes longest; exchange: the rest; of LAMB's: of the mean of its "
          "two "
          "lines, which differ by "
-      << detail::formatted(
-             "%.1f %%", 100.0 * std::abs(all.lamb_first.step_seconds - all.lamb_last.step_seconds) / all.lamb_seconds())
+      << formatted("%.1f %%",
+                   100.0 * std::abs(all.lamb_first.step_seconds - all.lamb_last.step_seconds) / all.lamb_seconds())
       << ";\n predicted: the planner's exchange and the compute that was measured)\n";
   for (const measurement* m : all.in_order()) {
     if (m->choice.trial_steps == 0) continue;
     out << m->optimizer << " kept " << (m->choice.is_compressed ? "slamb" : "lamb")
-        << detail::formatted(": in its trial, of %.1f s, a step of lamb took %.1f ms and one of slamb %.1f ms\n",
-                             m->choice_seconds, 1e3 * m->choice.dense_seconds, 1e3 * m->choice.compressed_seconds);
+        << formatted(": in its trial, of %.1f s, a step of lamb took %.1f ms and one of slamb %.1f ms\n",
+                     m->choice_seconds, 1e3 * m->choice.dense_seconds, 1e3 * m->choice.compressed_seconds);
   }
 }
 

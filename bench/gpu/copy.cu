@@ -1,7 +1,6 @@
 #include "copy.hpp"
 
-#include "../made_up.hpp"
-#include "slamb/core/cuda_error.hpp"
+#include <thrust/device_vector.h>
 
 namespace bench {
 namespace {
@@ -33,9 +32,17 @@ void enqueue_copy(const float* from, float* to, std::size_t count, cudaStream_t 
   slamb::detail::check_cuda(cudaGetLastError(), "a kernel's launch");
 }
 
-void enqueue_made_up(float* to, std::size_t count, float scale, unsigned seed, cudaStream_t stream) {
-  made_up_kernel<<<1024, threads, 0, stream>>>(to, count, scale, seed);
+struct made_up_array::memory {
+  thrust::device_vector<float> values;
+};
+
+made_up_array::made_up_array(std::size_t count, const made_up_values& values, cudaStream_t stream)
+    : memory_(std::make_unique<memory>(memory{thrust::device_vector<float>(count)})),
+      data_(memory_->values.data().get()),
+      size_(count) {
+  made_up_kernel<<<1024, threads, 0, stream>>>(data_, size_, values.scale, values.seed);
   slamb::detail::check_cuda(cudaGetLastError(), "a kernel's launch");
 }
+made_up_array::~made_up_array() = default;
 
 }  // namespace bench

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 
-#include "device_memory.hpp"
+#include "../../examples/common/cuda_stream.hpp"
+#include "../made_up.hpp"
+#include "slamb/core/cuda_error.hpp"
 #include "timed_event.hpp"
 
 namespace bench {
@@ -14,8 +17,21 @@ namespace bench {
 void enqueue_copy(const float* from, float* to, std::size_t count, cudaStream_t stream);
 inline constexpr std::size_t copy_unit = 4096;  ///< elements that a block copies
 
-/// Enqueues to[i] ← made_up(i, seed, scale).
-void enqueue_made_up(float* to, std::size_t count, float scale, unsigned seed, cudaStream_t stream);
+/// Floats of the GPU that is current: made_up(i, seed, scale), which is enqueued. nvcc alone knows the memory, for it fills it.
+class made_up_array {
+ public:
+  made_up_array(std::size_t count, const made_up_values& values, cudaStream_t stream);
+  ~made_up_array();
+
+  float* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  struct memory;
+  std::unique_ptr<memory> memory_;
+  float* data_;
+  std::size_t size_;
+};
 
 /// Bytes a second, read and written: 8 an element.
 struct copy_rate {
@@ -31,8 +47,9 @@ struct copy_rate {
 class copy_meter {
  public:
   /// @param bytes  of each array: many times the GPU's L2 cache
-  explicit copy_meter(std::size_t bytes) : from_(bytes / sizeof(float) / copy_unit * copy_unit), to_(from_.size()) {
-    enqueue_made_up(from_.data(), from_.size(), 1.0F, 1, stream_);
+  explicit copy_meter(std::size_t bytes)
+      : from_(bytes / sizeof(float) / copy_unit * copy_unit, {1.0F, 1}, stream_),
+        to_(from_.size(), {1.0F, 1}, stream_) {
     measure();
   }
 
@@ -61,9 +78,9 @@ class copy_meter {
     return 2.0 * static_cast<double>(from_.size() * sizeof(float)) / end_.seconds_since(begin_);
   }
 
-  cuda_stream stream_;
-  device_array from_;
-  device_array to_;
+  programs::cuda_stream stream_;
+  made_up_array from_;
+  made_up_array to_;
   timed_event begin_;
   timed_event end_;
 };

@@ -1,6 +1,9 @@
 #include "device_step.hpp"
 
+#include <thrust/device_vector.h>
+
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <cstdint>
 #include <optional>
@@ -27,7 +30,8 @@ std::size_t padded_elements(const shape_set& shapes) {
 class device_model {
  public:
   device_model(const shape_set& shapes, bool is_aligned, cudaStream_t stream)
-      : parameters_(padded_elements(shapes)), gradients_(parameters_.size()) {
+      : parameters_(padded_elements(shapes), made_up_parameters, stream),
+        gradients_(parameters_.size(), made_up_gradients, stream) {
     std::size_t first = is_aligned ? 0 : 1;
     for (const tensor_shape& tensor : shapes.tensors) {
       tensors_.push_back({.data = parameters_.data() + first,
@@ -36,19 +40,13 @@ class device_model {
                           .dimensions = tensor.dimensions()});
       first += is_aligned ? padded(tensor.size()) : tensor.size();
     }
-    fill(parameters_, made_up_parameters, stream);
-    fill(gradients_, made_up_gradients, stream);
   }
 
   const std::vector<slamb::parameter>& tensors() const noexcept { return tensors_; }
 
  private:
-  static void fill(const device_array& array, const made_up_values& values, cudaStream_t stream) {
-    enqueue_made_up(array.data(), array.size(), values.scale, values.seed, stream);
-  }
-
-  device_array parameters_;
-  device_array gradients_;
+  made_up_array parameters_;
+  made_up_array gradients_;
   std::vector<slamb::parameter> tensors_;
 };
 
@@ -87,10 +85,10 @@ class rank_at_work {
   void step() { own_->step(learning_rate); }
   /// From now on `time_of` launches a graph of a step.
   void capture() {
-    slamb::detail::check_cuda(cudaMemcpyAsync(rate_.data(), &learning_rate, sizeof(double), cudaMemcpyDefault, stream_),
-                              "cudaMemcpyAsync");
+    const std::array rate{learning_rate};
+    rate_.assign(rate.begin(), rate.end());
     stream_.wait();
-    graph_.emplace(*own_, stream_, slamb::learning_rates_at{reinterpret_cast<const double*>(rate_.data())});
+    graph_.emplace(*own_, stream_, slamb::learning_rates_at{rate_.data().get()});
   }
   void wait() const { stream_.wait(); }
   const stepper& optimizer() const noexcept { return *own_; }
@@ -112,12 +110,12 @@ class rank_at_work {
   }
 
  private:
-  cuda_stream stream_;
+  programs::cuda_stream stream_;
   timed_event begin_;
   timed_event end_;
   launch_timer timer_;
   device_model model_;
-  device_array rate_{2};  // a double
+  thrust::device_vector<double> rate_;
   std::unique_ptr<stepper> own_;
   std::optional<captured_step> graph_;
 };

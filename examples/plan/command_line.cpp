@@ -1,36 +1,32 @@
 #include "command_line.hpp"
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
 
-#include "../option_checks.hpp"
+#include "../common/command_line.hpp"
 #include "models.hpp"
 
 namespace plan {
 
 namespace {
 
+using namespace programs;
+
 constexpr std::uint64_t most_steps = 1'000'000;
 
-void add_training_options(CLI::App& app, settings& into, std::span<const std::string_view> optimizers) {
-  using namespace option_checks;
-  const auto number = [&app](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->type_name("N")->capture_default_str();
+void add_training_options(command_line& line, settings& into, std::span<const std::string_view> optimizers) {
+  const auto number = [&line](const std::string& name, auto& value, const std::string& text) {
+    return line.add(name, value, text, "N");
   };
-  CLI::Option* const model =
-      app.add_option("--model", into.model, "Whose tensors: " + joined(model_names()))->type_name("NAME");
-  model->capture_default_str()->check(one_of(model_names()));
-  app.add_option("--shapes", into.shapes, "Tensors of your own: lines of name D0 D1 ...; # begins a comment")
+  CLI::Option* const model = line.add("--model", into.model, "Whose tensors: " + joined(model_names()), "NAME");
+  model->check(one_of(model_names()));
+  line.add_option("--shapes", into.shapes, "Tensors of your own: lines of name D0 D1 ...; # begins a comment")
       ->type_name("FILE")
       ->excludes(model)
       ->check(file_name());
-  app.add_option("--optimizer", into.optimizers,
+  line.add_names("--optimizer", into.optimizers,
                  "Which of " + joined(optimizers) + "; repeat it or join by commas [all]")
-      ->delimiter(',')
-      ->type_name("NAME")
       ->check(one_of(optimizers));
   number("--steps", into.steps, "Steps of the training")->check(integer_in(1, most_steps));
   number("--ranks", into.ranks, "Ranks")->check(integer_in(1, 1'000'000));
@@ -63,24 +59,18 @@ struct spoken {
   double compute_milliseconds = 200.0;
 };
 
-void add_machine_options(CLI::App& app, settings& into, spoken& units) {
-  using namespace option_checks;
-  const auto number = [&app](const std::string& name, double& value, const std::string& text, bool zero) {
-    app.add_option(name, value, text)
-        ->type_name("X")
-        ->capture_default_str()
-        ->check(zero ? number_in("[0, 1e9]", 0.0, 1e9) : number_in("(0, 1e9]", 0.0, 1e9));
+void add_machine_options(command_line& line, settings& into, spoken& units) {
+  const auto number = [&line](const std::string& name, double& value, const std::string& text, bool zero) {
+    line.add(name, value, text, "X")->check(zero ? number_in("[0, 1e9]", 0.0, 1e9) : number_in("(0, 1e9]", 0.0, 1e9));
   };
   number("--bandwidth", units.gigabits, "Gbit/s of a node's link, in each direction", false);
   number("--latency", units.microseconds, "Microseconds of a hop from node to node", true);
-  app.add_option("--ranks-per-node", into.network.ranks_per_node, "Ranks that share a node's link")
-      ->type_name("N")
-      ->capture_default_str()
+  line.add("--ranks-per-node", into.network.ranks_per_node, "Ranks that share a node's link", "N")
       ->check(integer_in(1, 1'000'000));
   number("--node-bandwidth", units.node_gigabytes, "GB/s of a rank to others on its node", false);
   number("--memory-bandwidth", units.memory_gigabytes, "GB/s of a rank's memory", false);
   number("--compute-ms", units.compute_milliseconds, "Milliseconds of a step's forward and backward pass", true);
-  app.add_option("--json", into.json, "Write settings and results")->type_name("FILE")->check(file_name());
+  line.add_option("--json", into.json, "Write settings and results")->type_name("FILE")->check(file_name());
 }
 
 }  // namespace
@@ -89,26 +79,14 @@ std::optional<settings> parse_command_line(int argc, const char* const* argv,
                                            std::span<const std::string_view> optimizers) {
   settings chosen;
   spoken units;
-  CLI::App app(
-      "Plans a training: what each optimizer sends, how long a step takes on a network, and under which bandwidth it "
-      "is "
-      "faster than dense LAMB.",
-      "slamb_plan");
-  app.set_version_flag("--version", option_checks::version_text("slamb_plan"));
-  add_training_options(app, chosen, optimizers);
-  add_machine_options(app, chosen, units);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {
-    app.exit(asked);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw usage_error(error.what());
-  }
+  command_line line("slamb_plan",
+                    "Plans a training: what each optimizer sends, how long a step takes on a network, and under which "
+                    "bandwidth it is faster than dense LAMB.");
+  add_training_options(line, chosen, optimizers);
+  add_machine_options(line, chosen, units);
+  if (!line.read(argc, argv)) return std::nullopt;
   if (chosen.optimizers.empty()) chosen.optimizers.assign(optimizers.begin(), optimizers.end());
-  for (const std::string& name : chosen.optimizers)
-    if (std::ranges::count(chosen.optimizers, name) > 1)
-      throw usage_error("--optimizer: '" + name + "' is there twice");
+  programs::refuse_repetition("--optimizer", chosen.optimizers);
   chosen.network.bandwidth = units.gigabits * 1e9 / 8.0;
   chosen.network.latency = units.microseconds * 1e-6;
   chosen.network.node_bandwidth = units.node_gigabytes * 1e9;

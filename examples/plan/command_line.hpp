@@ -5,12 +5,12 @@
 #include <span>
 #include <string_view>
 
-#include "../usage_error.hpp"
+#include "../common/usage_error.hpp"
 #include "settings.hpp"
 
 namespace plan {
 
-using option_checks::usage_error;
+using programs::usage_error;
 
 /// Reads the command line; `optimizers` are the names that there are. Nothing if help or the version was asked for, which it has
 /// printed then.

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <slamb/plan/traffic.hpp>
+#include <slamb/slamb.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "../common/usage_error.hpp"
 
 namespace plan {
 
@@ -125,11 +127,7 @@ inline constexpr std::array<known_model, 6> known_models{{
     {"llama-8b", llama_8b},
 }};
 
-inline std::vector<std::string_view> model_names() {
-  std::vector<std::string_view> names;
-  for (const known_model& m : known_models) names.push_back(m.name);
-  return names;
-}
+inline std::vector<std::string_view> model_names() { return programs::names_of(known_models); }
 
 /// @throws std::invalid_argument for a name that is not known
 inline std::vector<tensor_shape> tensors_of_model(std::string_view name) {

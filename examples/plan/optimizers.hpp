@@ -3,18 +3,13 @@
 
 #include <array>
 #include <cstdint>
-#include <slamb/compressor/chain.hpp>
-#include <slamb/plan/lamb.hpp>
-#include <slamb/plan/network.hpp>
-#include <slamb/plan/one_bit.hpp>
-#include <slamb/plan/slamb.hpp>
-#include <slamb/plan/zero_one_adam.hpp>
 #include <slamb/slamb.hpp>
 #include <span>
 #include <stdexcept>
 #include <string_view>
 #include <vector>
 
+#include "../common/usage_error.hpp"
 #include "settings.hpp"
 
 namespace plan {
@@ -92,11 +87,7 @@ inline constexpr std::array<planned_optimizer, 7> planned_optimizers{{
     {"zero_one_adam", detail::plan_zero_one_adam},
 }};
 
-inline std::vector<std::string_view> optimizer_names() {
-  std::vector<std::string_view> names;
-  for (const planned_optimizer& o : planned_optimizers) names.push_back(o.name);
-  return names;
-}
+inline std::vector<std::string_view> optimizer_names() { return programs::names_of(planned_optimizers); }
 
 /// What the optimizer of that name costs, with the settings chosen.
 /// @throws std::invalid_argument for a name that is not known

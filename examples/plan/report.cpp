@@ -3,30 +3,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "../text_table.hpp"
+#include "../common/text.hpp"
 
 namespace plan {
 
-namespace {
-
-std::string formatted(const char* format, auto... values) {
-  char text[128];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
-}  // namespace
-
-std::string grouped(std::uint64_t value) {
-  std::string text = std::to_string(value);
-  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
-  return text;
-}
+using programs::formatted;
 
 std::string bytes_text(double bytes) {
   constexpr const char* units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
@@ -146,7 +131,7 @@ void print_settings(std::ostream& out, const settings& chosen, tensor_span tenso
 }
 
 void print_table(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts) {
-  text_table<10> table({14, 12, 12, 11, 11, 12, 11, 12, 18, 18});
+  programs::text_table<10> table({14, 12, 12, 11, 11, 12, 11, 12, 18, 18});
   table.add({"", "sent", "sent", "less than", "less than", "", "", "scaling", "faster than", "faster than"});
   table.add({"optimizer", "a step", "in all", "fp16 LAMB", "fp32 LAMB", "rounds", "ms a step", "efficiency",
              "fp16 LAMB at", "fp32 LAMB at"});

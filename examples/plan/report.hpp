@@ -1,18 +1,17 @@
 // What the program tells: the table, and the JSON document.
 #pragma once
 
-#include <cstdint>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "../common/text.hpp"
 #include "forecast.hpp"
 #include "settings.hpp"
 
 namespace plan {
 
-/// "336,232,258"
-std::string grouped(std::uint64_t value);
+using programs::grouped;
 
 /// Three digits and a unit.
 std::string bytes_text(double bytes);

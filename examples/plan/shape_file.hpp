@@ -10,7 +10,7 @@
 #include <fstream>
 #include <istream>
 #include <set>
-#include <slamb/plan/traffic.hpp>
+#include <slamb/slamb.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>

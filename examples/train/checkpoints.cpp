@@ -13,14 +13,16 @@
 #include <utility>
 #include <vector>
 
-#include "../usage_error.hpp"
-#include "output_file.hpp"
+#include "../common/output_file.hpp"
+#include "../common/usage_error.hpp"
 
 namespace train {
 
 namespace {
 
-using option_checks::usage_error;
+using programs::flush_to_disk;
+using programs::output_file;
+using programs::usage_error;
 
 constexpr std::array kinds{slamb::collective::all_reduce, slamb::collective::all_gather, slamb::collective::all_to_all,
                            slamb::collective::broadcast};

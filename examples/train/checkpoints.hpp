@@ -14,12 +14,15 @@
 #include <string>
 #include <vector>
 
+#include "../common/output_file.hpp"
 #include "digits.hpp"
 #include "rank_optimizer.hpp"
 #include "settings.hpp"
 #include "training.hpp"
 
 namespace train {
+
+using programs::output_error;
 
 /// Prepares the folder of --checkpoint for a run that begins, or finds that a run can go on from it.
 ///

@@ -1,40 +1,34 @@
 #include "command_line.hpp"
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 
-#include "../option_checks.hpp"
+#include "../common/command_line.hpp"
 
 namespace train {
 
 namespace {
 
+using namespace programs;
+
 constexpr std::uint64_t most_steps = 1'000'000;
 
-void add_optimizer_options(CLI::App& app, settings& into, const known_names& known) {
-  using namespace option_checks;
-  app.add_option(
-         "--optimizer", into.optimizers,
-         "Which of " + joined(known.optimizers) +
-             "; repeat it or join by commas. auto is lamb, or slamb where steps at the start are faster with it "
-             "[all but auto]")
-      ->delimiter(',')
-      ->type_name("NAME")
+void add_optimizer_options(command_line& line, settings& into, const known_names& known) {
+  line.add_names(
+          "--optimizer", into.optimizers,
+          "Which of " + joined(known.optimizers) +
+              "; repeat it or join by commas. auto is lamb, or slamb where steps at the start are faster with it "
+              "[all but auto]")
       ->check(one_of(known.optimizers));
-  app.add_option("--compressor", into.compressors,
+  line.add_names("--compressor", into.compressors,
                  "What they send of gradient or momentum, one of " + joined(known.compressors) +
                      "; repeat it or join by commas [each optimizer's own]")
-      ->delimiter(',')
-      ->type_name("NAME")
       ->check(one_of(known.compressors));
 }
 
-void add_training_options(CLI::App& app, settings& into) {
-  using namespace option_checks;
-  const auto number = [&app](const std::string& name, auto& value, const std::string& text) {
-    return app.add_option(name, value, text)->type_name("N")->capture_default_str();
+void add_training_options(command_line& line, settings& into) {
+  const auto number = [&line](const std::string& name, auto& value, const std::string& text) {
+    return line.add(name, value, text, "N");
   };
   number("--ranks", into.ranks,
          "Ranks, each a thread, or a process where mpirun starts several, with a shard of the training set")
@@ -44,9 +38,7 @@ void add_training_options(CLI::App& app, settings& into) {
   number("--learning-rate", into.learning_rate, "Peak learning rate [each optimizer's own]")
       ->type_name("X")
       ->check(number_in("(0, 1000000]", 0.0, 1e6));
-  app.add_option("--schedule", into.schedule, "After the warm-up: constant, polynomial, cosine or step")
-      ->type_name("NAME")
-      ->capture_default_str()
+  line.add("--schedule", into.schedule, "After the warm-up: constant, polynomial, cosine or step", "NAME")
       ->check(one_of(schedule_names));
   number("--warmup", into.warmup, "Steps of linear warm-up [a tenth of the steps]")
       ->check(integer_in(0, most_steps - 1));
@@ -56,70 +48,60 @@ void add_training_options(CLI::App& app, settings& into) {
   constexpr auto largest_seed = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   number("--seed", into.seed, "The first seed")->check(integer_in(0, largest_seed));
   number("--seeds", into.seeds, "How many seeds, counted from the first")->check(integer_in(1, 1000));
-  app.add_flag("--held-out", into.held_out,
-               "Test on a fifth of the training set that is held out, to choose settings: the test set has no part");
+  line.add_flag("--held-out", into.held_out,
+                "Test on a fifth of the training set that is held out, to choose settings: the test set has no part");
 }
 
-void add_algorithm_options(CLI::App& app, settings& into) {
-  using namespace option_checks;
-  const auto option = [&app](const std::string& name, auto& value, const std::string& text, const char* type) {
-    return app.add_option(name, value, text)->type_name(type)->capture_default_str();
-  };
-  option("--k", into.k, "Sparsifiers: part of the elements sent at each step", "X")
+void add_algorithm_options(command_line& line, settings& into) {
+  line.add("--k", into.k, "Sparsifiers: part of the elements sent at each step", "X")
       ->check(number_in("[0.0001, 1]", 1e-4, 1.0));
-  option("--block", into.block, "random_k: contiguous elements that are sent together", "N")
+  line.add("--block", into.block, "random_k: contiguous elements that are sent together", "N")
       ->check(integer_in(1, std::uint64_t{1} << 20U));
-  option("--beta3", into.beta3, "SLAMB: decay of trust in momentum not lately sent", "X")
+  line.add("--beta3", into.beta3, "SLAMB: decay of trust in momentum not lately sent", "X")
       ->check(number_in("[0, 1]", 0.0, 1.0));
-  option("--local-steps", into.local_steps, "SLAMB: steps from one mean of the parameters to the next (H)", "N")
+  line.add("--local-steps", into.local_steps, "SLAMB: steps from one mean of the parameters to the next (H)", "N")
       ->check(integer_in(1, most_steps));
-  option("--one-bit-epsilon", into.one_bit_epsilon,
-         "1-bit and 0/1 optimizers: epsilon, which bounds what a code does to an element of small variance", "X")
+  line.add("--one-bit-epsilon", into.one_bit_epsilon,
+           "1-bit and 0/1 optimizers: epsilon, which bounds what a code does to an element of small variance", "X")
       ->check(number_in("[1e-30, 1]", 1e-30, 1.0));
-  option("--one-bit-warmup", into.one_bit_warmup,
-         "1-bit Adam and LAMB: steps before compression begins [a fifth of the steps]", "N")
+  line.add("--one-bit-warmup", into.one_bit_warmup,
+           "1-bit Adam and LAMB: steps before compression begins [a fifth of the steps]", "N")
       ->check(integer_in(1, most_steps));
-  option("--one-bit-threshold", into.one_bit_threshold,
-         "1-bit Adam and LAMB: begin sooner, once the variance of a step is this part of that a tenth of the steps "
-         "before [never]",
-         "X")
+  line.add("--one-bit-threshold", into.one_bit_threshold,
+           "1-bit Adam and LAMB: begin sooner, once the variance of a step is this part of that a tenth of the steps "
+           "before [never]",
+           "X")
       ->check(number_in("(0, 1]", 0.0, 1.0));
-  option("--freeze-step", into.freeze_step, "0/1 Adam: when the variance is frozen [a fifth of the steps]", "N")
+  line.add("--freeze-step", into.freeze_step, "0/1 Adam: when the variance is frozen [a fifth of the steps]", "N")
       ->check(integer_in(0, most_steps));
-  option("--variance-update-scaler", into.variance_update_scaler,
-         "0/1 Adam: refreshes of the variance before their interval doubles", "N")
+  line.add("--variance-update-scaler", into.variance_update_scaler,
+           "0/1 Adam: refreshes of the variance before their interval doubles", "N")
       ->check(integer_in(1, most_steps));
-  option("--local-step-scaler", into.local_step_scaler,
-         "0/1 Adam: steps before the interval of exchanges doubles [a fifth of the steps]", "N")
+  line.add("--local-step-scaler", into.local_step_scaler,
+           "0/1 Adam: steps before the interval of exchanges doubles [a fifth of the steps]", "N")
       ->check(integer_in(1, most_steps));
-  option("--local-step-clipper", into.local_step_clipper, "0/1 Adam: the longest interval of exchanges", "N")
+  line.add("--local-step-clipper", into.local_step_clipper, "0/1 Adam: the longest interval of exchanges", "N")
       ->check(integer_in(1, most_steps));
 }
 
-void add_file_options(CLI::App& app, settings& into) {
-  const auto file = [&app](const std::string& name, std::string& value, const std::string& text) {
-    return app.add_option(name, value, text)->type_name("FILE")->check(option_checks::file_name());
+void add_file_options(command_line& line, settings& into) {
+  const auto file = [&line](const std::string& name, std::string& value, const std::string& text) {
+    return line.add_option(name, value, text)->type_name("FILE")->check(file_name());
   };
   file("--data", into.data, "Images: CSV rows of 64 pixels (0...16) and a label (0...9)")->capture_default_str();
   file("--json", into.json, "Write settings and results");
   file("--csv", into.csv, "Write loss, bytes sent, collectives and phase by step");
   file("--plot", into.plot, "Draw the loss against the bytes sent, as SVG (by gnuplot)");
-  app.add_option("--checkpoint", into.checkpoint,
-                 "Keep what is needed to go on in this folder: of each run and rank the optimizer and the parameters")
+  line.add_option("--checkpoint", into.checkpoint,
+                  "Keep what is needed to go on in this folder: of each run and rank the optimizer and the parameters")
       ->type_name("DIR")
-      ->check(option_checks::file_name());
-  app.add_option("--checkpoint-every", into.checkpoint_every,
-                 "Steps from one checkpoint to the next; the last step has one too [a tenth of the steps]")
+      ->check(file_name());
+  line.add_option("--checkpoint-every", into.checkpoint_every,
+                  "Steps from one checkpoint to the next; the last step has one too [a tenth of the steps]")
       ->type_name("N")
-      ->check(option_checks::integer_in(1, most_steps));
-  app.add_flag("--resume", into.resume, "Go on from the checkpoints in the folder of --checkpoint");
-  app.add_flag("--hash", into.hash, "Print a hash of the final parameters of each run");
-}
-
-void refuse_repetition(const std::string& option, const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (std::ranges::count(names, name) > 1) throw usage_error(option + ": '" + name + "' is there twice");
-  }
+      ->check(integer_in(1, most_steps));
+  line.add_flag("--resume", into.resume, "Go on from the checkpoints in the folder of --checkpoint");
+  line.add_flag("--hash", into.hash, "Print a hash of the final parameters of each run");
 }
 
 void check_together(const settings& chosen) {
@@ -147,25 +129,15 @@ void check_together(const settings& chosen) {
 std::optional<settings> parse_command_line(int argc, const char* const* argv, const known_names& known, int processes) {
   settings chosen;
   if (processes > 0) chosen.ranks = processes;
-  CLI::App app(
-      "Trains a small network on images of handwritten digits, with every optimizer of the library on several ranks, "
-      "and "
-      "compares their accuracy and what they send. Ranks are threads of this process, or the processes that mpirun "
-      "starts.",
-      "slamb_train");
-  app.set_version_flag("--version", option_checks::version_text("slamb_train"));
-  add_optimizer_options(app, chosen, known);
-  add_training_options(app, chosen);
-  add_algorithm_options(app, chosen);
-  add_file_options(app, chosen);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {
-    app.exit(asked);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw usage_error(error.what());
-  }
+  command_line line("slamb_train",
+                    "Trains a small network on images of handwritten digits, with every optimizer of the library on "
+                    "several ranks, and compares their accuracy and what they send. Ranks are threads of this process, "
+                    "or the processes that mpirun starts.");
+  add_optimizer_options(line, chosen, known);
+  add_training_options(line, chosen);
+  add_algorithm_options(line, chosen);
+  add_file_options(line, chosen);
+  if (!line.read(argc, argv)) return std::nullopt;
   if (processes > 0 && chosen.ranks != processes) {
     throw usage_error("--ranks: " + std::to_string(chosen.ranks) + ", but " + std::to_string(processes) +
                       " processes were started, each of which is a rank");

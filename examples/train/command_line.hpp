@@ -5,14 +5,14 @@
 #include <span>
 #include <string_view>
 
-#include "../usage_error.hpp"
+#include "../common/usage_error.hpp"
 #include "digits.hpp"
 #include "settings.hpp"
 
 namespace train {
 
 /// A wrong command line.
-using option_checks::usage_error;
+using programs::usage_error;
 
 /// The names that options may have.
 struct known_names {

@@ -1,10 +1,7 @@
 // slamb_train: trains a small network on handwritten digits with every optimizer of the library, on several ranks, and
 // compares accuracy and bytes sent. Exit status: 0; 1 for what went wrong at work; 2 for a wrong command line.
-#include <csignal>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -12,12 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include "../warm_up_note.hpp"
+#include "../common/output_file.hpp"
+#include "../common/program.hpp"
+#include "../common/warm_up_note.hpp"
 #include "checkpoints.hpp"
 #include "command_line.hpp"
 #include "digits.hpp"
 #include "optimizers.hpp"
-#include "output_file.hpp"
 #include "plot.hpp"
 #include "processes.hpp"
 #include "progress.hpp"
@@ -27,7 +25,7 @@
 
 namespace {
 
-using train::output_file;
+using programs::output_file;
 using train::settings;
 
 // The files that are wanted, found writable.
@@ -88,17 +86,14 @@ void say_what_is_not_compressed(const settings& chosen, const std::vector<train:
   if (chosen.one_bit_threshold) return;
   std::vector<std::string> names;
   for (const train::optimizer_entry& entry : entries) names.push_back(entry.name);
-  const std::string note = warm_up_note(names, chosen.one_bit_warmup_steps(), "--one-bit-warmup", chosen.steps);
+  const std::string note =
+      programs::warm_up_note(names, chosen.one_bit_warmup_steps(), "--one-bit-warmup", chosen.steps);
   if (!note.empty()) std::cerr << "slamb_train: " << note << '\n';
-}
-
-void require_written() {
-  if (!std::cout.flush()) throw train::output_error("the standard output could not be written");
 }
 
 // The first of several processes writes what there is to write. Returns an exit status, which is not 0 if another process
 // could not begin.
-int run(const settings& chosen, train::processes* ranks) {
+int run(const settings& chosen, programs::processes* ranks) {
   const std::vector<train::optimizer_entry> entries = train::choose_optimizers(chosen);
   train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));
   if (chosen.held_out) data = train::split(data.training);
@@ -111,7 +106,7 @@ int run(const settings& chosen, train::processes* ranks) {
   if (writes) say_what_is_not_compressed(chosen, entries);
   train::print_settings(std::cout, chosen, entries, data);
   const std::vector<train::outcome> outcomes =
-      train_all(chosen, entries, data, ranks != nullptr ? ranks->runner() : train::run_threads);
+      train_all(chosen, entries, data, ranks != nullptr ? train::run_processes : train::run_threads);
   train::print_table(std::cout, chosen, entries, outcomes);
   if (files.json)
     files.json->write([&](std::ostream& out) { train::write_json(out, chosen, entries, data, outcomes); });
@@ -120,49 +115,29 @@ int run(const settings& chosen, train::processes* ranks) {
     files.plot->write_with(
         [&](const std::filesystem::path& target) { train::draw_plot(chosen, entries, outcomes, target); });
   }
-  require_written();
+  programs::require_written();
   return 0;
 }
 
-int run_program(int argc, char** argv, train::processes* ranks) {
-  try {
-    const std::vector<std::string_view> optimizers = train::optimizer_names();
-    const std::vector<std::string_view> compressors = train::compressor_names();
-    const int size = ranks == nullptr ? 0 : ranks->size();
-    const std::optional<settings> chosen = train::parse_command_line(argc, argv, {optimizers, compressors}, size);
-    if (chosen) return run(*chosen, ranks);
-    require_written();  // help or the version
-    return ranks == nullptr ? 0 : ranks->meet(0);
-  } catch (const train::usage_error& error) {
-    if (ranks == nullptr || ranks->rank() == 0)
-      std::cerr << "slamb_train: " << error.what() << "\nslamb_train --help says the options\n";
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << "slamb_train: " << error.what() << '\n';
-    return 1;
-  }
-}
-
-// What goes wrong before the training is known to all processes, and they end as usual. Later it may be of one alone: that ends
-// all of them.
-int run_program_of(train::processes& ranks, int argc, char** argv) {
-  static std::ofstream nowhere("/dev/null");
-  if (ranks.rank() != 0) std::cout.rdbuf(nowhere.rdbuf());
-  const int status = run_program(argc, argv, &ranks);
-  if (status != 0 && !ranks.have_met()) return ranks.meet(status);
-  if (status != 0 && !ranks.start_failed()) ranks.end_all(status);
-  return status;
+int run_program(int argc, char** argv, programs::processes* ranks) {
+  const std::vector<std::string_view> optimizers = train::optimizer_names();
+  const std::vector<std::string_view> compressors = train::compressor_names();
+  const int size = ranks == nullptr ? 0 : ranks->size();
+  const std::optional<settings> chosen = train::parse_command_line(argc, argv, {optimizers, compressors}, size);
+  if (chosen) return run(*chosen, ranks);
+  programs::require_written();  // help or the version
+  return ranks == nullptr ? 0 : ranks->meet(0);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
-  try {
-    const std::unique_ptr<train::processes> ranks = train::find_processes(argc, argv);
-    return ranks ? run_program_of(*ranks, argc, argv) : run_program(argc, argv, nullptr);
-  } catch (const std::exception& error) {
-    std::cerr << "slamb_train: " << error.what() << '\n';
-    return 1;
-  }
+  return programs::exit_status("slamb_train", [&] {
+    const std::unique_ptr<programs::processes> ranks = train::find_processes(argc, argv);
+    if (!ranks) return run_program(argc, argv, nullptr);
+    return ranks->run([&] {
+      return programs::exit_status(
+          "slamb_train", [&] { return run_program(argc, argv, ranks.get()); }, "", ranks->rank() == 0);
+    });
+  });
 }

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
-#include <slamb/core/parameter.hpp>
+#include <slamb/slamb.hpp>
 #include <span>
 #include <vector>
 

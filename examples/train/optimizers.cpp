@@ -64,7 +64,7 @@ optimizer_entry entry_of(const table_row& recipe, const combination& with) {
                       "; name --optimizer " + std::string(row.recipe) + " for another");
   }
   throw usage_error("--compressor: '" + compressor + "' does not go with " + std::string(row.name) +
-                    ", which takes one of " + option_checks::joined(compressors_of(row)));
+                    ", which takes one of " + programs::joined(compressors_of(row)));
 }
 
 void add_entries(const table_row& row, const settings& chosen, bool by_name, std::vector<optimizer_entry>& into) {
@@ -82,12 +82,7 @@ void add_entries(const table_row& row, const settings& chosen, bool by_name, std
 
 }  // namespace
 
-std::vector<std::string_view> optimizer_names() {
-  std::vector<std::string_view> names;
-  names.reserve(table.size());
-  for (const table_row& row : table) names.push_back(row.name);
-  return names;
-}
+std::vector<std::string_view> optimizer_names() { return programs::names_of(table); }
 
 std::vector<std::string_view> compressor_names() {
   std::vector<std::string_view> names;
@@ -109,7 +104,7 @@ std::vector<optimizer_entry> choose_optimizers(const settings& chosen) {
   for (const std::string& name : chosen.optimizers) {
     const auto row = std::ranges::find(table, name, &table_row::name);
     if (row == table.end())
-      throw usage_error("--optimizer: '" + name + "' is not one of " + option_checks::joined(optimizer_names()));
+      throw usage_error("--optimizer: '" + name + "' is not one of " + programs::joined(optimizer_names()));
     if (row->name == "auto" && !chosen.checkpoint.empty())
       throw usage_error(
           "--checkpoint: auto chooses by the time that steps take, and may choose otherwise when it goes on; name lamb "

@@ -1,12 +1,11 @@
 #include "processes.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <stdexcept>
 
 #ifdef SLAMB_TRAIN_MPI
-#include <slamb/mpi.hpp>
+#include "../common/mpi_processes.hpp"
 #endif
 
 namespace train {
@@ -22,77 +21,50 @@ bool are_started() {
   return false;
 }
 
-#ifdef SLAMB_TRAIN_MPI
-
-class mpi_processes final : public processes {
- public:
-  mpi_processes(int& argc, char**& argv) : environment_(argc, argv) {}
-
-  int rank() const override { return ranks_.rank(); }
-  int size() const override { return ranks_.size(); }
-
-  int meet(int status) override {
-    have_met_ = true;
-    std::vector<int> all(static_cast<std::size_t>(size()));
-    ranks_.all_gather(std::span<const int>(&status, 1), std::span(all), slamb::host_stream{});
-    const int largest = *std::ranges::max_element(all);
-    start_failed_ = largest != 0;
-    return largest;
-  }
-  bool have_met() const override { return have_met_; }
-  bool start_failed() const override { return start_failed_; }
-
-  rank_runner runner() override {
-    return [this](int /*ranks*/, const rank_body& body) {
-      const auto own = static_cast<std::size_t>(rank());
-      std::vector<outcome> outcomes(static_cast<std::size_t>(size()));
-      outcomes[own] = body(rank_communicator(slamb::mpi_communicator()));
-      share(outcomes, outcomes[own]);
-      return outcomes;
-    };
-  }
-
-  [[noreturn]] void end_all(int status) override {
-    MPI_Abort(MPI_COMM_WORLD, status);
-    std::abort();
-  }
-
- private:
-  // Every rank gets to know the others' hashes and losses.
-  void share(std::vector<outcome>& outcomes, const outcome& own) {
-    std::vector<std::uint64_t> hashes(outcomes.size());
-    ranks_.all_gather(std::span(&own.parameter_hash, 1), std::span(hashes), slamb::host_stream{});
-    std::vector<double> losses;
-    for (const curve_point& point : own.curve) losses.push_back(point.loss);
-    std::vector<double> all(losses.size() * outcomes.size());
-    ranks_.all_gather(std::span<const double>(losses), std::span(all), slamb::host_stream{});
-    for (std::size_t r = 0; r < outcomes.size(); ++r) {
-      outcomes[r].parameter_hash = hashes[r];
-      outcomes[r].curve.resize(losses.size());
-      for (std::size_t i = 0; i < losses.size(); ++i) outcomes[r].curve[i].loss = all[r * losses.size() + i];
-    }
-  }
-
-  slamb::mpi_environment environment_;
-  slamb::mpi_communicator ranks_;
-  bool have_met_ = false;
-  bool start_failed_ = false;
-};
-
-#endif
-
 }  // namespace
 
-std::unique_ptr<processes> find_processes([[maybe_unused]] int& argc, [[maybe_unused]] char**& argv) {
-  if (!are_started()) return nullptr;
 #ifdef SLAMB_TRAIN_MPI
-  return std::make_unique<mpi_processes>(argc, argv);
+
+std::unique_ptr<programs::processes> find_processes(int& argc, char**& argv) {
+  if (!are_started()) return nullptr;
+  return std::make_unique<programs::mpi_processes>(argc, argv);
+}
+
+// Every rank gets to know the others' hashes and losses.
+std::vector<outcome> run_processes(int ranks, const rank_body& body) {
+  slamb::mpi_communicator communicator;
+  std::vector<outcome> outcomes(static_cast<std::size_t>(ranks));
+  const auto own = static_cast<std::size_t>(communicator.rank());
+  outcomes[own] = body(rank_communicator(slamb::mpi_communicator()));
+
+  const std::uint64_t hash = outcomes[own].parameter_hash;
+  std::vector<std::uint64_t> hashes(outcomes.size());
+  communicator.all_gather(std::span(&hash, 1), std::span(hashes), slamb::host_stream{});
+  std::vector<double> losses;
+  for (const curve_point& point : outcomes[own].curve) losses.push_back(point.loss);
+  std::vector<double> all(losses.size() * outcomes.size());
+  communicator.all_gather(std::span<const double>(losses), std::span(all), slamb::host_stream{});
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    outcomes[r].parameter_hash = hashes[r];
+    outcomes[r].curve.resize(losses.size());
+    for (std::size_t i = 0; i < losses.size(); ++i) outcomes[r].curve[i].loss = all[r * losses.size() + i];
+  }
+  return outcomes;
+}
+
 #else
+
+std::unique_ptr<programs::processes> find_processes(int& /*argc*/, char**& /*argv*/) {
+  if (!are_started()) return nullptr;
   throw std::runtime_error(
       "it was started as one of several processes, but built without MPI, so that each of them would do the work of "
-      "all: "
-      "configure with -DSLAMB_MPI=ON, or start it alone");
-#endif
+      "all: configure with -DSLAMB_MPI=ON, or start it alone");
 }
+
+std::vector<outcome> run_processes(int /*ranks*/, const rank_body& /*body*/) {
+  throw std::logic_error("run_processes: built without MPI");
+}
+
+#endif
 
 }  // namespace train

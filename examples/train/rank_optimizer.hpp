@@ -4,9 +4,7 @@
 
 #include <functional>
 #include <memory>
-#include <slamb/communicator/any_communicator.hpp>
-#include <slamb/core/parameter.hpp>
-#include <slamb/core/statistics.hpp>
+#include <slamb/slamb.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>

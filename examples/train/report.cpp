@@ -4,12 +4,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <utility>
+
+#include "../common/text.hpp"
 
 namespace train {
 
@@ -19,6 +20,8 @@ double bytes_of_lamb(std::uint64_t steps, int ranks) {
 }
 
 namespace {
+
+using programs::formatted;
 
 struct summary {
   double mean = 0.0;
@@ -41,21 +44,9 @@ summary summarize(const std::vector<outcome>& outcomes, const std::string& optim
   return result;
 }
 
-std::string formatted(const char* format, auto... values) {
-  char text[128];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
 std::string loss_text(double loss) {
   if (!std::isfinite(loss)) return std::isnan(loss) ? "nan" : "inf";
   return loss < 1e5 ? formatted("%.5f", loss) : formatted("%.3g", loss);
-}
-
-/// Pads to `width` columns on the left, by one blank at least; the ± sign is two bytes in one column.
-std::string right_aligned(const std::string& text, std::size_t width) {
-  const auto columns = text.size() - static_cast<std::size_t>(std::ranges::count(text, '\xC2'));
-  return std::string(columns < width ? width - columns : 1, ' ') + text;
 }
 
 std::string hexadecimal(std::uint64_t value) {
@@ -165,37 +156,21 @@ std::string part_text(double sent_bytes, std::uint64_t steps, int ranks) {
   return whole > 0.0 ? formatted("%.1f %%", 100.0 * sent_bytes / whole) : "-";
 }
 
-/// Columns of the table, and how wide they are.
-class table_layout {
- public:
-  explicit table_layout(const std::vector<optimizer_entry>& entries) {
-    for (const optimizer_entry& entry : entries) widths_[0] = std::max(widths_[0], entry.name.size() + 1);
-  }
+using result_table = programs::text_table<8>;
 
-  static constexpr std::size_t columns = 8;
-  void print(std::ostream& out, const std::string (&cells)[columns]) const {
-    out << cells[0] << std::string(widths_[0] - std::min(widths_[0], cells[0].size()), ' ');
-    for (std::size_t i = 1; i < columns; ++i) out << right_aligned(cells[i], widths_[i]);
-    out << '\n';
-  }
-
- private:
-  std::size_t widths_[columns] = {14, 8, 12, 18, 16, 11, 8, 9};
-};
-
-void print_row(std::ostream& out, const table_layout& layout, const settings& chosen, const std::string& name,
-               const std::vector<outcome>& outcomes) {
+void add_row(result_table& table, const settings& chosen, const std::string& name,
+             const std::vector<outcome>& outcomes) {
   const auto mean = [&](auto value) { return summarize(outcomes, name, value).mean; };
   const auto traffic = [](const outcome& o) { return o.statistics.traffic.total(); };
   const auto accuracy = summarize(outcomes, name, [](const outcome& o) { return 100.0 * o.test_accuracy; });
   const double sent = mean([&](const outcome& o) { return traffic(o).sent_bytes; });
-  layout.print(out, {name, formatted("%.0f", mean([](const outcome& o) { return o.statistics.step; })),
-                     loss_text(mean([](const outcome& o) { return o.final_loss; })),
-                     chosen.seeds == 1 ? formatted("%.2f %%", accuracy.mean)
-                                       : formatted("%.2f \u00B1 %.2f %%", accuracy.mean, accuracy.deviation),
-                     formatted("%.2f", sent / 1e6), part_text(sent, chosen.steps, chosen.ranks),
-                     formatted("%.0f", mean([&](const outcome& o) { return traffic(o).rounds; })),
-                     formatted("%.2f", mean([](const outcome& o) { return o.seconds; }))});
+  table.add({name, formatted("%.0f", mean([](const outcome& o) { return o.statistics.step; })),
+             loss_text(mean([](const outcome& o) { return o.final_loss; })),
+             chosen.seeds == 1 ? formatted("%.2f %%", accuracy.mean)
+                               : formatted("%.2f \u00B1 %.2f %%", accuracy.mean, accuracy.deviation),
+             formatted("%.2f", sent / 1e6), part_text(sent, chosen.steps, chosen.ranks),
+             formatted("%.0f", mean([&](const outcome& o) { return traffic(o).rounds; })),
+             formatted("%.2f", mean([](const outcome& o) { return o.seconds; }))});
 }
 
 void print_choices(std::ostream& out, const std::vector<outcome>& outcomes) {
@@ -248,10 +223,11 @@ void print_settings(std::ostream& out, const settings& chosen, const std::vector
 
 void print_table(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
                  const std::vector<outcome>& outcomes) {
-  const table_layout layout(entries);
-  layout.print(out, {"optimizer", "steps", "final loss", chosen.held_out ? "held-out accuracy" : "test accuracy",
-                     "MB sent a rank", "of LAMB's", "rounds", "seconds"});
-  for (const optimizer_entry& entry : entries) print_row(out, layout, chosen, entry.name, outcomes);
+  result_table table({14, 8, 12, 18, 16, 11, 8, 9});
+  table.add({"optimizer", "steps", "final loss", chosen.held_out ? "held-out accuracy" : "test accuracy",
+             "MB sent a rank", "of LAMB's", "rounds", "seconds"});
+  for (const optimizer_entry& entry : entries) add_row(table, chosen, entry.name, outcomes);
+  table.write(out);
   out << "(means over " << chosen.seeds << (chosen.seeds == 1 ? " seed" : " seeds; ±: standard deviation over them")
       << "; final loss: of the training set; of LAMB's: bytes, with whole gradients; rounds: collectives)\n";
   print_choices(out, outcomes);

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <slamb/communicator/run_ranks.hpp>
+#include <slamb/slamb.hpp>
 #include <span>
 #include <stdexcept>
 #include <utility>

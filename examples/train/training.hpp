@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <slamb/core/statistics.hpp>
+#include <slamb/slamb.hpp>
 #include <string>
 #include <vector>
 

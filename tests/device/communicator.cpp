@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "../support/generate.hpp"
-#include "device_memory.hpp"
+#include "poisoned.hpp"
 #include "ranks.hpp"
 
 namespace {
 
 using device_tests::downloaded;
-using device_tests::poisoned_memory;
+using device_tests::poisoned;
 using device_tests::ranks;
 using device_tests::stream;
 using device_tests::upload;
@@ -43,8 +43,8 @@ std::vector<std::vector<float>> on_all(int size, std::size_t n, const body& of_r
     const stream on;
     const auto one = device_tests::ranks_on_device(std::move(host));
     const auto count = static_cast<std::size_t>(size) * n;
-    poisoned_memory memory((n + count) * sizeof(float));
-    float* const first = reinterpret_cast<float*>(memory.data());
+    auto memory = poisoned((n + count) * sizeof(float));
+    float* const first = reinterpret_cast<float*>(memory.data().get());
     const std::vector<float> values = values_of(one->rank(), n);
     upload(std::span<const float>(values), first, on);
     of_rank(*one, {first, n}, {first + n, count}, on);
@@ -112,8 +112,8 @@ TEST_CASE("device ranks: all_gather, all_to_all and broadcast bring what they sh
       const auto exchanged =
           on_all(size, n, [](ranks& r, std::span<float> mine, std::span<float> all, cudaStream_t on) {
             r.all_gather(mine, all, on);
-            poisoned_memory memory(all.size_bytes());
-            const std::span<float> received(reinterpret_cast<float*>(memory.data()), all.size());
+            auto memory = poisoned(all.size_bytes());
+            const std::span<float> received(reinterpret_cast<float*>(memory.data().get()), all.size());
             r.all_to_all(all, received, on);
             r.all_reduce_sum(received.first(0), on);  // peers are done with what is freed
             const std::vector<float> values =
@@ -161,8 +161,8 @@ TEST_CASE("device ranks: ranks that disagree all throw, and stay failed") {
   slamb::run_ranks(3, [&](slamb::thread_communicator host) {
     const stream on;
     const auto one = device_tests::ranks_on_device(std::move(host));
-    poisoned_memory memory(100 * sizeof(float));
-    float* const values = reinterpret_cast<float*>(memory.data());
+    auto memory = poisoned(100 * sizeof(float));
+    float* const values = reinterpret_cast<float*>(memory.data().get());
     const std::size_t n = one->rank() == 2 ? 50 : 100;
     for (int again = 0; again < 2; ++again) try {
         one->all_reduce_sum(std::span<float>(values, n), on);

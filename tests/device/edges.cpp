@@ -34,8 +34,8 @@ class fenced_memory {
 
   void* allocate(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    device_tests::poisoned_memory memory(bytes + 2 * fence);
-    void* inside = memory.data() + fence;
+    auto memory = device_tests::poisoned(bytes + 2 * fence);
+    void* inside = memory.data().get() + fence;
     held_.emplace(inside, std::move(memory));
     ++allocations_;
     return inside;
@@ -49,7 +49,7 @@ class fenced_memory {
   }
 
   std::mutex mutex_;
-  std::map<void*, device_tests::poisoned_memory> held_;
+  std::map<void*, thrust::device_vector<std::byte>> held_;
   std::size_t broken_ = 0;
   std::size_t allocations_ = 0;
 };

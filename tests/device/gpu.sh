@@ -207,8 +207,7 @@ why_absent() {
     return
   fi
   case "$1" in
-    slamb_cuda_example) verdict="skipped: Eigen 3 was not found" ;;
-    slamb_nccl_example) verdict="skipped: NCCL was not found" ;;
+    example_nccl) verdict="skipped: NCCL was not found" ;;
     slamb_device_mpi_tests) verdict="skipped: MPI was not found" ;;
     *) verdict="FAILED: CMake has no target $1" ;;
   esac
@@ -322,7 +321,7 @@ example() {
   begin "examples: $1"
   ready "$2" || return
   timed "$gpu_build/bin/$2" "${@:3}" || status=$?
-  if ((status == 77)) && [[ "$2" == slamb_nccl_example ]]; then
+  if ((status == 77)) && [[ "$2" == example_nccl ]]; then
     settle "$(own_reason)"
   else
     judge_status "$status"
@@ -331,9 +330,9 @@ example() {
 }
 run_examples() {
   gpu_pending=("examples: cuda" "examples: nccl, 1 rank" "examples: nccl, 2 ranks" ${gpu_pending[@]+"${gpu_pending[@]:1}"})
-  example cuda slamb_cuda_example --optimizer lamb --optimizer slamb --optimizer one_bit_lamb
-  example "nccl, 1 rank" slamb_nccl_example --ranks 1
-  example "nccl, 2 ranks" slamb_nccl_example --ranks 2
+  example cuda example_cuda_graph
+  example "nccl, 1 rank" example_nccl --ranks 1
+  example "nccl, 2 ranks" example_nccl --ranks 2
 }
 
 # test_gpu: runs the chosen stages.
@@ -353,7 +352,7 @@ test_gpu() {
     case "$stage" in
       "build bench") build "$stage" slamb_bench_gpu ;;
       "build tests") build "$stage" slamb_device_tests slamb_device_mpi_tests ;;
-      "build examples") build "$stage" slamb_cuda_example slamb_nccl_example ;;
+      "build examples") build "$stage" example_cuda_graph example_nccl ;;
       bench) bench_gpu ;;
       torch) bench_torch ;;
       tests) run_tests ;;

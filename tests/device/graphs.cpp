@@ -50,8 +50,8 @@ outcome train(const recipe& of, const plan& given, std::size_t steps, bool captu
   device_tests::stream on;
   rank_of_run run(of, side::device, given, alone.communicator(0), on);
   for (std::size_t i = 0; i < first; ++i) run.step(i);
-  const device_tests::poisoned_memory rate(sizeof(double));
-  auto* const stored = reinterpret_cast<double*>(rate.data());
+  auto rate = device_tests::poisoned(sizeof(double));
+  auto* const stored = reinterpret_cast<double*>(rate.data().get());
   const auto prepare = [&](std::size_t i) {
     run.prepare(i % 8);
     const std::array<double, 1> now{0.01 / (1.0 + static_cast<double>(i))};

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../support/rank_memory.hpp"
-#include "device_memory.hpp"
+#include "poisoned.hpp"
 
 /// Memory of the GPU that is current, and a stream of the rank's own.
 template <>
@@ -24,8 +24,8 @@ class test_support::rank_memory<slamb::cuda_backend> {
 
   template <class T>
   std::span<T> hold(std::span<const T> values) {
-    held_.emplace_back(values.size_bytes());
-    const std::span<T> copy(reinterpret_cast<T*>(held_.back().data()), values.size());
+    held_.push_back(device_tests::poisoned(values.size_bytes()));
+    const std::span<T> copy(reinterpret_cast<T*>(held_.back().data().get()), values.size());
     write(values, copy);
     return copy;
   }
@@ -40,5 +40,5 @@ class test_support::rank_memory<slamb::cuda_backend> {
 
  private:
   device_tests::stream stream_;
-  std::deque<device_tests::poisoned_memory> held_;
+  std::deque<thrust::device_vector<std::byte>> held_;
 };

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "../support/generate.hpp"
-#include "device_memory.hpp"
 #include "optimizers.hpp"
+#include "poisoned.hpp"
 
 namespace device_tests {
 
@@ -95,12 +95,14 @@ class arrays {
   arrays(side where, std::size_t count, std::size_t shift) : where_(where), count_(count), shift_(shift) {
     const std::size_t bytes = (count + shift) * sizeof(float);
     if (where == side::device)
-      there_.emplace(bytes);
+      there_ = poisoned(bytes);
     else
       here_.assign(count + shift, 0.0F);
   }
 
-  float* data() { return (where_ == side::device ? reinterpret_cast<float*>(there_->data()) : here_.data()) + shift_; }
+  float* data() {
+    return (where_ == side::device ? reinterpret_cast<float*>(there_.data().get()) : here_.data()) + shift_;
+  }
   void write(std::span<const float> values, cudaStream_t on) {
     if (where_ == side::device)
       upload(values, data(), on);
@@ -116,7 +118,7 @@ class arrays {
   side where_;
   std::size_t count_;
   std::size_t shift_;
-  std::optional<poisoned_memory> there_;
+  thrust::device_vector<std::byte> there_;
   std::vector<float> here_;
 };
 

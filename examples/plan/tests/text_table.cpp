@@ -1,5 +1,5 @@
 // The table that slamb_plan and slamb_bench_mpi print.
-#include "../../text_table.hpp"
+#include "../../common/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,6 +7,8 @@
 #include <string>
 
 namespace {
+
+using programs::text_table;
 
 std::string written(const text_table<3>& table) {
   std::ostringstream text;

@@ -1,7 +1,9 @@
 // What slamb_plan and slamb_train say of a warm-up that lasts as long as the training.
-#include "../../warm_up_note.hpp"
+#include "../../common/warm_up_note.hpp"
 
 #include <doctest/doctest.h>
+
+using programs::warm_up_note;
 
 TEST_CASE("warm_up_note: names the 1-bit optimizers where the warm-up is not shorter than the training") {
   CHECK(warm_up_note({"lamb", "one_bit_adam", "one_bit_lamb+int8", "zero_one_adam"}, 20, "--warmup-steps", 20) ==

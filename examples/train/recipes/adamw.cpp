@@ -1,5 +1,5 @@
 // AdamW with every compressor.
-#include <slamb/trust_ratio/unit_trust_ratio.hpp>
+#include <slamb/slamb.hpp>
 
 #include "compressed_gradient.hpp"
 

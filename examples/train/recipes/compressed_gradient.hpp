@@ -3,9 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <slamb/compressed_lamb.hpp>
-#include <slamb/error_feedback/residual.hpp>
-#include <slamb/error_feedback/two_sided.hpp>
+#include <slamb/slamb.hpp>
 #include <type_traits>
 
 #include "compressors.hpp"

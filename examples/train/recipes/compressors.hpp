@@ -3,13 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <slamb/compressor/chain.hpp>
-#include <slamb/compressor/floating.hpp>
-#include <slamb/compressor/integer.hpp>
-#include <slamb/compressor/natural.hpp>
-#include <slamb/compressor/random_k.hpp>
-#include <slamb/compressor/sign.hpp>
-#include <slamb/compressor/top_k.hpp>
+#include <slamb/slamb.hpp>
 #include <utility>
 
 #include "../settings.hpp"

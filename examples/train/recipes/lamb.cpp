@@ -1,5 +1,5 @@
 // LAMB with every compressor.
-#include <slamb/trust_ratio/layerwise_trust_ratio.hpp>
+#include <slamb/slamb.hpp>
 
 #include "compressed_gradient.hpp"
 

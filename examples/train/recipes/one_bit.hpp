@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <slamb/error_feedback/two_sided.hpp>
-#include <slamb/optimizer/one_bit.hpp>
-#include <slamb/schedule/warm_up.hpp>
+#include <slamb/slamb.hpp>
 
 #include "compressors.hpp"
 #include "recipe.hpp"

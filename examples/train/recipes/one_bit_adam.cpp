@@ -1,5 +1,5 @@
 // 1-bit Adam with every quantizer.
-#include <slamb/trust_ratio/unit_trust_ratio.hpp>
+#include <slamb/slamb.hpp>
 
 #include "one_bit.hpp"
 

@@ -1,5 +1,5 @@
 // 1-bit LAMB with every quantizer.
-#include <slamb/trust_ratio/frozen_trust_ratio.hpp>
+#include <slamb/slamb.hpp>
 
 #include "one_bit.hpp"
 

@@ -5,10 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <slamb/backend/host/host_backend.hpp>
 #include <slamb/checkpoint.hpp>
-#include <slamb/core/parameter.hpp>
-#include <slamb/core/statistics.hpp>
+#include <slamb/slamb.hpp>
 #include <span>
 #include <string>
 #include <string_view>

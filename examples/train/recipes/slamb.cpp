@@ -2,9 +2,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <slamb/optimizer/choose.hpp>
-#include <slamb/optimizer/lamb.hpp>
-#include <slamb/optimizer/slamb.hpp>
+#include <slamb/slamb.hpp>
 #include <span>
 #include <utility>
 

@@ -1,7 +1,7 @@
 // 0/1 Adam with every quantizer.
 #include <array>
 #include <cstdint>
-#include <slamb/optimizer/zero_one_adam.hpp>
+#include <slamb/slamb.hpp>
 
 #include "compressors.hpp"
 #include "recipe.hpp"

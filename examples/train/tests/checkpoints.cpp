@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "../../common/output_file.hpp"
 #include "../command_line.hpp"
 #include "../optimizers.hpp"
-#include "../output_file.hpp"
 #include "../report.hpp"
 #include "../training.hpp"
 #include "support/files.hpp"

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../output_file.hpp"
+#include "../../common/output_file.hpp"
 #include "support/files.hpp"
 
 namespace {
@@ -19,8 +19,8 @@ using test_support::text_of_file;
 
 std::string complaint(const fs::path& target) {
   try {
-    const train::output_file file("--json", target);
-  } catch (const train::output_error& error) {
+    const programs::output_file file("--json", target);
+  } catch (const programs::output_error& error) {
     return error.what();
   }
   return "nothing was thrown";
@@ -30,7 +30,7 @@ std::string complaint(const fs::path& target) {
 
 TEST_CASE("output_file: leaves nothing behind before it is written") {
   const temporary_folder folder;
-  const train::output_file file("--json", folder.path() / "a.json");
+  const programs::output_file file("--json", folder.path() / "a.json");
   CHECK(names_in(folder.path()).empty());
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("output_file: is there at once and whole") {
   const temporary_folder folder;
   const fs::path target = folder.path() / "a.json";
   std::ofstream(target) << "old";
-  const train::output_file file("--json", target);
+  const programs::output_file file("--json", target);
   file.write([&](std::ostream& out) {
     out << "new" << std::flush;
     CHECK(text_of_file(target) == "old");
@@ -52,13 +52,13 @@ TEST_CASE("output_file: a failure leaves the old file and no other") {
   const temporary_folder folder;
   const fs::path target = folder.path() / "a.json";
   std::ofstream(target) << "old";
-  const train::output_file file("--json", target);
+  const programs::output_file file("--json", target);
   CHECK_THROWS_WITH(file.write([](std::ostream& out) {
     out << "half" << std::flush;
     throw std::runtime_error("no more");
   }),
                     "no more");
-  CHECK_THROWS_AS(file.write([](std::ostream& out) { out.setstate(std::ios::badbit); }), train::output_error);
+  CHECK_THROWS_AS(file.write([](std::ostream& out) { out.setstate(std::ios::badbit); }), programs::output_error);
   CHECK(text_of_file(target) == "old");
   CHECK(names_in(folder.path()).size() == 1);
 }
@@ -67,13 +67,13 @@ TEST_CASE("output_file: follows a link to the file it names") {
   const temporary_folder folder;
   std::ofstream(folder.path() / "real") << "old";
   fs::create_symlink("real", folder.path() / "link");
-  train::output_file("--csv", folder.path() / "link").write([](std::ostream& out) { out << "new"; });
+  programs::output_file("--csv", folder.path() / "link").write([](std::ostream& out) { out << "new"; });
   CHECK(fs::is_symlink(folder.path() / "link"));
   CHECK(text_of_file(folder.path() / "real") == "new");
 
   fs::create_symlink("later", folder.path() / "first");  // to a link to a file that is not there yet
   fs::create_symlink("made", folder.path() / "later");
-  train::output_file("--csv", folder.path() / "first").write([](std::ostream& out) { out << "new"; });
+  programs::output_file("--csv", folder.path() / "first").write([](std::ostream& out) { out << "new"; });
   CHECK(fs::is_symlink(folder.path() / "first"));
   CHECK(fs::is_symlink(folder.path() / "later"));
   CHECK(text_of_file(folder.path() / "made") == "new");

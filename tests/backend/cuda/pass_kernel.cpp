@@ -224,8 +224,7 @@ TEST_CASE("cuda pass_kernel: those of AdamW and LAMB are the host's") {
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::sum_gradient{}; });
 }
 
-<<<<<<< HEAD:tests/unit/cuda_passes.cpp
-TEST_CASE("CUDA passes: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam are the host's") {
+TEST_CASE("cuda pass_kernel: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam are the host's") {
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::gather_parameters{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::scatter_parameters{{}, 0.3F}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::sum_of_variance{}; });
@@ -233,16 +232,6 @@ TEST_CASE("CUDA passes: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam 
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::fingerprint_of_parameters{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_fresh_variance{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_common{}; });
-=======
-TEST_CASE("cuda pass_kernel: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam are the host's") {
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::gather_parameters{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::scatter_parameters{{}, 0.3F}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::sum_of_variance{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::norms_of_model{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::fingerprint_of_parameters{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::start_fresh_variance{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::start_common{}; });
->>>>>>> mirror:tests/backend/cuda/pass_kernel.cpp
 
   const guarded_model shape(small_spec());
   const test_support::made_up_tables<slamb::frozen_trust_ratio> frozen(shape.tensors(), {});

@@ -10,14 +10,12 @@
 #include <vector>
 
 #include "../../support/generate.hpp"
-#include "../device_memory.hpp"
+#include "../poisoned.hpp"
 
 namespace {
 
 using device_tests::downloaded;
-using device_tests::poisoned_memory;
 using device_tests::stream;
-using device_tests::upload;
 using slamb::mpi_transport;
 
 std::vector<float> values_of(int rank, std::size_t n) {
@@ -34,22 +32,15 @@ std::size_t differences(const std::vector<float>& a, const std::vector<float>& b
   return count;
 }
 
-// Floats of the device, with the values of `from`.
-class floats {
- public:
-  floats(std::span<const float> from, cudaStream_t on)
-      : memory_(from.size_bytes()), values_(reinterpret_cast<float*>(memory_.data()), from.size()) {
-    upload(from, values_.data(), on);
-  }
-  std::span<float> span() const { return values_; }
-  std::vector<float> read(cudaStream_t on) const {
-    return downloaded(static_cast<const float*>(values_.data()), values_.size(), on);
-  }
+// On the device, with the values of `from`.
+using floats = thrust::device_vector<float>;
+floats uploaded(const std::vector<float>& from) { return {from.begin(), from.end()}; }
 
- private:
-  poisoned_memory memory_;
-  std::span<float> values_;
-};
+std::span<float> span_of(floats& values) { return {values.data().get(), values.size()}; }
+
+std::vector<float> read(const floats& values, cudaStream_t on) {
+  return downloaded(values.data().get(), values.size(), on);
+}
 
 // All collectives after one another by both, each on what the one before has left.
 void check_like_host(std::size_t n, const slamb::mpi_device_options& options) {
@@ -62,22 +53,22 @@ void check_like_host(std::size_t n, const slamb::mpi_device_options& options) {
   std::vector<float> mine = values_of(host.rank(), n);
   std::vector<float> all(n * static_cast<std::size_t>(host.size()));
   std::vector<float> exchanged(all.size());
-  const floats device_mine(mine, on);
-  const floats device_all(all, on);
-  const floats device_exchanged(exchanged, on);
+  floats device_mine = uploaded(mine);
+  floats device_all = uploaded(all);
+  floats device_exchanged = uploaded(exchanged);
 
   host.all_gather(std::span<const float>(mine), std::span(all), at_once);
   host.all_to_all(std::span<const float>(all), std::span(exchanged), at_once);
   host.all_reduce_sum(std::span(mine), at_once);
   host.broadcast(std::span(exchanged), host.size() - 1, at_once);
-  device.all_gather(std::span<const float>(device_mine.span()), device_all.span(), on);
-  device.all_to_all(std::span<const float>(device_all.span()), device_exchanged.span(), on);
-  device.all_reduce_sum(device_mine.span(), on);
-  device.broadcast(device_exchanged.span(), device.size() - 1, on);
+  device.all_gather(std::span<const float>(span_of(device_mine)), span_of(device_all), on);
+  device.all_to_all(std::span<const float>(span_of(device_all)), span_of(device_exchanged), on);
+  device.all_reduce_sum(span_of(device_mine), on);
+  device.broadcast(span_of(device_exchanged), device.size() - 1, on);
   device.wait(on);
-  CHECK(differences(device_mine.read(on), mine) == 0);
-  CHECK(differences(device_all.read(on), all) == 0);
-  CHECK(differences(device_exchanged.read(on), exchanged) == 0);
+  CHECK(differences(read(device_mine, on), mine) == 0);
+  CHECK(differences(read(device_all, on), all) == 0);
+  CHECK(differences(read(device_exchanged, on), exchanged) == 0);
 }
 
 }  // namespace
@@ -94,13 +85,12 @@ TEST_CASE("device processes: all collectives have the bits of mpi_communicator")
 TEST_CASE("device processes: a captured stream is refused, and the communicator goes on") {
   const stream on;
   slamb::cuda_mpi_communicator communicator;
-  const std::vector<float> ones(100, 1.0F);
-  const floats values(ones, on);
+  floats values = uploaded(std::vector<float>(100, 1.0F));
   slamb::detail::check_cuda(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  CHECK_THROWS_AS(communicator.all_reduce_sum(values.span(), on), std::logic_error);
+  CHECK_THROWS_AS(communicator.all_reduce_sum(span_of(values), on), std::logic_error);
   cudaGraph_t graph = nullptr;
   slamb::detail::check_cuda(cudaStreamEndCapture(on, &graph), "cudaStreamEndCapture");
   slamb::detail::check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  communicator.all_reduce_sum(values.span(), on);
-  CHECK(differences(values.read(on), std::vector<float>(100, static_cast<float>(communicator.size()))) == 0);
+  communicator.all_reduce_sum(span_of(values), on);
+  CHECK(differences(read(values, on), std::vector<float>(100, static_cast<float>(communicator.size()))) == 0);
 }

@@ -32,7 +32,7 @@ all_rows=("build bench" bench torch "build tests" "tests: edges" "tests: replay"
 # reset: what a run finds, unless it is told otherwise: everything, and nothing fails.
 reset() {
   STAGES_THAT_FAIL='' STAGES_THAT_HANG='' STAGES_THAT_ARE_EMPTY='' KILLED_BEFORE_RENAMING='' GPU=yes SLAMB_GPU_SECONDS=60
-  PACKAGES="|sound|doctest|mpi|torch|eigen|nccl|two_gpus|"
+  PACKAGES="|sound|doctest|mpi|torch|nccl|two_gpus|"
   local name
   ln -sf "${tools[@]}" "$ROOT/path"
   for name in "${stand_ins[@]}"; do ln -sf "$STAND_IN" "$ROOT/path/$name"; done
@@ -206,7 +206,7 @@ failures() {
       "build tests")
         without=("$name" tests memcheck racecheck synccheck initcheck) reason="skipped: slamb_device_tests was not built"
         ;;
-      "build examples") without=("$name" "examples: cuda") reason="skipped: slamb_cuda_example was not built" ;;
+      "build examples") without=("$name" "examples: cuda") reason="skipped: example_cuda_graph was not built" ;;
       *) without=("$name") ;;
     esac
     for other in "${without[@]:1}"; do must row "$other" "$reason"; done
@@ -320,20 +320,19 @@ missing() {
   must rows_but passed "${tests[@]}"
 
   reset
-  context="no MPI, Eigen, second GPU, ninja, timeout and nvidia-smi"
+  context="no MPI, second GPU, ninja, timeout and nvidia-smi"
   PACKAGES="|sound|doctest|torch|nccl|"
   rm "$ROOT/path/ninja" "$ROOT/path/timeout" "$ROOT/path/nvidia-smi" "$ROOT/path/setsid"
   run
   ends_well
   must row "tests: processes" "skipped: MPI was not found"
-  must row "examples: cuda" "skipped: Eigen 3 was not found"
   must row "examples: nccl, 2 ranks" "skipped: NCCL needs a GPU for each rank"
-  must rows_but passed "tests: processes" "examples: cuda" "examples: nccl, 2 ranks"
+  must rows_but passed "tests: processes" "examples: nccl, 2 ranks"
   must called "-G Unix Makefiles"
   must is_status 0
 
   reset
-  context="no PyTorch, compute-sanitizer, mpirun, Eigen and NCCL"
+  context="no PyTorch, compute-sanitizer, mpirun and NCCL"
   PACKAGES="|sound|doctest|mpi|"
   rm "$ROOT/path/compute-sanitizer" "$ROOT/path/mpirun"
   run
@@ -341,7 +340,7 @@ missing() {
   must row torch "skipped: no PyTorch"
   must row "tests: processes" "skipped: mpirun is missing"
   for name in memcheck racecheck synccheck initcheck; do must row "$name" "skipped: no compute-sanitizer"; done
-  must row "build examples" "skipped: Eigen 3 was not found"
+  must row "examples: cuda" passed
   must row "examples: nccl, 1 rank" "skipped: NCCL was not found"
   must row "tests: replay" passed
   must is_status 0
@@ -406,7 +405,7 @@ options() {
   ends_well
   must row "build bench" given
   must row "build tests" given
-  must row "build examples" "skipped: $ROOT/given/bin/slamb_cuda_example is missing"
+  must row "build examples" "skipped: $ROOT/given/bin/example_cuda_graph is missing"
   must row "tests: processes" "skipped: $ROOT/given/bin/slamb_device_mpi_tests is missing"
   must rows_but passed "build bench" "build tests" "build examples" "tests: processes" "examples: cuda" \
     "examples: nccl, 1 rank" "examples: nccl, 2 ranks"

@@ -58,14 +58,14 @@ cmake_stand_in() {
         echo "... slamb_device_tests"
         if listed "$PACKAGES" mpi; then echo "... slamb_device_mpi_tests"; fi
       fi
-      if listed "$PACKAGES" eigen; then echo "... slamb_cuda_example"; fi
-      if listed "$PACKAGES" nccl; then echo "... slamb_nccl_example"; fi
+      echo "... example_cuda_graph"
+      if listed "$PACKAGES" nccl; then echo "... example_nccl"; fi
       ;;
     *)
       case "${*: -1}" in
         slamb_bench_gpu) stage "build bench" ;;
         slamb_device_tests) stage "build tests" ;;
-        slamb_cuda_example) stage "build examples" ;;
+        example_cuda_graph) stage "build examples" ;;
       esac || exit
       mkdir -p build/gpu/bin build/gpu/slamb_device_recipes.dir
       : >build/gpu/slamb_device_recipes.dir/timed_recipes.cu.o.ptxas.txt
@@ -122,12 +122,12 @@ case "$(basename "$0") $*" in
     stage "tests: processes" || exit
     cases 2
     ;;
-  slamb_cuda_example\ *)
+  "example_cuda_graph ")
     need_gpu
     stage "examples: cuda"
     ;;
-  "slamb_nccl_example --ranks 1") stage "examples: nccl, 1 rank" ;;
-  "slamb_nccl_example --ranks 2")
+  "example_nccl --ranks 1") stage "examples: nccl, 1 rank" ;;
+  "example_nccl --ranks 2")
     if ! listed "$PACKAGES" two_gpus; then
       echo "skipped: NCCL needs a GPU for each rank"
       exit 77

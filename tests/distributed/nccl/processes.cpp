@@ -1,5 +1,5 @@
-// Ranks as processes of slamb_nccl_example: one that fails ends all of them. There is neither NCCL nor a GPU in it.
-#include "../../../examples/nccl/processes.hpp"
+// Ranks as processes of the examples: one that fails ends all of them. There is neither NCCL nor a GPU in it.
+#include "../../../examples/common/forked_ranks.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -20,20 +20,21 @@ constexpr int ranks = 3;
 }  // namespace
 
 TEST_CASE("processes: rank 0's value reaches all ranks") {
-  const processes::mailbox<long> value(ranks);
-  CHECK(processes::run(ranks, [&](int rank) { return value.share(rank, [] { return 42L; }) == 42L ? 0 : 1; }) == 0);
+  const programs::mailbox<long> value(ranks);
+  CHECK(programs::run_forked(ranks, [&](int rank) { return value.share(rank, [] { return 42L; }) == 42L ? 0 : 1; }) ==
+        0);
 }
 
 TEST_CASE("processes: each rank is a process of its own") {
   int runs = 0;
-  CHECK(processes::run(ranks, [&](int rank) { return ++runs == 1 && rank < ranks ? 0 : 1; }) == 0);
+  CHECK(programs::run_forked(ranks, [&](int rank) { return ++runs == 1 && rank < ranks ? 0 : 1; }) == 0);
   CHECK(runs == 0);
 }
 
 TEST_CASE("processes: the status of a rank is that of all, and its peers are ended") {
   for (int failing = 0; failing < ranks; ++failing) {
     CAPTURE(failing);
-    const int status = processes::run(ranks, [failing](int rank) {
+    const int status = programs::run_forked(ranks, [failing](int rank) {
       if (rank != failing) wait_for_ever();
       return 77;
     });
@@ -42,30 +43,30 @@ TEST_CASE("processes: the status of a rank is that of all, and its peers are end
 }
 
 TEST_CASE("processes: a rank that fails after others have ended is a failure") {
-  CHECK(processes::run(ranks, [](int rank) {
+  CHECK(programs::run_forked(ranks, [](int rank) {
           if (rank == 1) usleep(100'000);
           return rank == 1 ? 5 : 0;
         }) == 5);
 }
 
 TEST_CASE("processes: what a rank throws ends all with the status 1") {
-  CHECK(processes::run(ranks, [](int rank) -> int {
+  CHECK(programs::run_forked(ranks, [](int rank) -> int {
           if (rank == 2) throw std::runtime_error("as it was asked to");
           wait_for_ever();
         }) == 1);
 }
 
 TEST_CASE("processes: a rank that is killed ends all with the status 1") {
-  CHECK(processes::run(ranks, [](int rank) -> int {
+  CHECK(programs::run_forked(ranks, [](int rank) -> int {
           if (rank == 1) raise(SIGKILL);
           wait_for_ever();
         }) == 1);
 }
 
 TEST_CASE("processes: nobody waits for a value that rank 0 does not send") {
-  const processes::mailbox<int> value(ranks);
+  const programs::mailbox<int> value(ranks);
   const auto fails = [&](int rank) { return value.share(rank, []() -> int { throw std::runtime_error("no value"); }); };
-  CHECK(processes::run(ranks, fails) == 1);
+  CHECK(programs::run_forked(ranks, fails) == 1);
 }
 
 }  // namespace nccl_processes_tests

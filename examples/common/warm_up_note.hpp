@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+namespace programs {
+
 /// A sentence that names the 1-bit optimizers among these, none of whose steps is compressed; empty if there are none, or if some
 /// steps are compressed.
 ///
@@ -21,3 +23,5 @@ inline std::string warm_up_note(const std::vector<std::string>& optimizers, std:
          std::string(option) + ") is not shorter than the training of " + std::to_string(steps) +
          " (--steps); choose a shorter warm-up or a longer training";
 }
+
+}  // namespace programs

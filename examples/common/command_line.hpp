@@ -1,4 +1,5 @@
-// Checks of option values for CLI11 whose messages name the value and what it should be: "'0' is not an integer in [1, 9]".
+// Command lines by CLI11, with checks of values whose messages name the value and what it should be: "'0' is not an integer in
+// [1, 9]".
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,18 +7,45 @@
 #include <cstdint>
 #include <functional>
 #include <set>
-#include <slamb/core/config.hpp>
+#include <slamb/threads.hpp>  // and with it the version
 #include <string>
+#include <vector>
 
 #include "usage_error.hpp"
 
-namespace option_checks {
+namespace programs {
 
-/// What --version prints.
-inline std::string version_text(const std::string& program) {
-  return program + " " + std::to_string(SLAMB_VERSION_MAJOR) + "." + std::to_string(SLAMB_VERSION_MINOR) + "." +
-         std::to_string(SLAMB_VERSION_PATCH);
-}
+/// The command line of a program, with --help and --version.
+class command_line : public CLI::App {
+ public:
+  command_line(const std::string& program, const std::string& description) : CLI::App(description, program) {
+    set_version_flag("--version", program + " " + std::to_string(SLAMB_VERSION_MAJOR) + "." +
+                                      std::to_string(SLAMB_VERSION_MINOR) + "." + std::to_string(SLAMB_VERSION_PATCH));
+  }
+
+  /// An option that takes a value, whose default --help says.
+  template <class Value>
+  CLI::Option* add(const std::string& name, Value& value, const std::string& text, const std::string& type) {
+    return add_option(name, value, text)->type_name(type)->capture_default_str();
+  }
+
+  /// An option that takes names, repeated or joined by commas.
+  CLI::Option* add_names(const std::string& name, std::vector<std::string>& values, const std::string& text) {
+    return add_option(name, values, text)->delimiter(',')->type_name("NAME");
+  }
+
+  /// Sets what the options are for. False if help or the version was asked for, which it has printed then.
+  /// @throws usage_error
+  bool read(int argc, const char* const* argv) try {
+    parse(argc, argv);
+    return true;
+  } catch (const CLI::Success& asked) {
+    exit(asked);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(error.what());
+  }
+};
 
 /// Accepts the texts that `accepts` does; says "'text' is not <wanted>" of others.
 template <class Accepts>
@@ -61,4 +89,4 @@ CLI::Validator one_of(const Names& names) {
   return expecting("one of " + joined(names), [known](const std::string& text) { return known.contains(text); });
 }
 
-}  // namespace option_checks
+}  // namespace programs

@@ -21,7 +21,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace processes {
+namespace programs {
 
 /// Carries one value from rank 0 to each of the others. It is made before the ranks are forked.
 template <class T>
@@ -104,9 +104,10 @@ inline int exit_status(int waited, std::size_t rank) {
 ///
 /// As soon as a rank fails, the others are killed: they may be waiting for it on the device, where nothing wakes them.
 ///
+/// @param started  called once all have been started: to close what is theirs alone
 /// @return 0 if all ranks returned 0, else the status of the first that did not
-template <class Body>
-int run(int count, const Body& body) {
+template <class Body, class Started>
+int run_forked(int count, const Body& body, const Started& started) {
   std::fflush(nullptr);  // or each rank would print it again
   std::vector<pid_t> ranks(static_cast<std::size_t>(count), -1);
   int status = 0;
@@ -122,6 +123,7 @@ int run(int count, const Body& body) {
       fail(1);
     }
   }
+  started();
   for (;;) {
     int waited = 0;
     const pid_t ended = wait(&waited);
@@ -134,4 +136,9 @@ int run(int count, const Body& body) {
   }
 }
 
-}  // namespace processes
+template <class Body>
+int run_forked(int count, const Body& body) {
+  return run_forked(count, body, [] {});
+}
+
+}  // namespace programs

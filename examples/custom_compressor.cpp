@@ -2,17 +2,23 @@
 // quantizer does, here on the momentum (1-bit LAMB), on the gradient (LAMB), and on what a sparsifier selects (SLAMB).
 // Nothing is derived from and nothing is registered.
 //
-// Four threads are ranks and minimize a loss of which each sees a part. The program prints what is left of it, and bytes.
-#include <cstddef>
+//     cmake --preset examples && cmake --build --preset examples --target example_custom_compressor
+//     build/examples/bin/example_custom_compressor
+//
+// Four threads are ranks and minimize a loss of which each sees a part. Rank 0 prints:
+//
+//     1-bit LAMB, 2 bits        9.9e-05 of the loss is left,  7.84 MB sent, 0.980 bytes per element and step, 760 rounds
+//     LAMB, 2 bits              3.6e-06 of the loss is left,  3.38 MB sent, 0.422 bytes per element and step, 800 rounds
+//     SLAMB, 2 bits of a tenth  2.9e-03 of the loss is left,  1.69 MB sent, 0.212 bytes per element and step, 827 rounds
+#include <slamb/slamb.hpp>
+
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <span>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
-#include "slamb/slamb.hpp"
+#include "common/shared_loss.hpp"
 
 /// x ≈ q s, s the root of the mean square of all elements, times `clip`: q is one of the two of −1, 0 and 1 about x/s, drawn
 /// so that the mean is x. What is beyond ±s becomes ±s, and is left to the error feedback.
@@ -61,43 +67,14 @@ static_assert(slamb::quantizer<ternary>);
 
 namespace {
 
-constexpr int ranks = 4, steps = 400;
-constexpr std::size_t size = 20'000;
-
-/// Where a rank sees the minimum of element i.
-float centre(int rank, std::size_t i) {
-  return static_cast<float>(slamb::philox(static_cast<std::uint64_t>(rank), i, 0).word[0]) * 0x1p-31F - 1.0F;
-}
-
-/// Trains on all ranks; whether the loss above its minimum fell to a hundredth.
+/// Trains on four ranks, and prints what came of it.
 template <class Optimizer>
-bool train(const char* name, const typename Optimizer::options_type& options, double rate) {
-  constexpr double dense = slamb::bytes_sent_by(slamb::collective::all_reduce, 4 * size, ranks) * double{steps};
-  double left = 0.0, sent = 0.0;
-  slamb::run_ranks(ranks, [&](slamb::thread_communicator communicator) {
+void train(const char* name, const typename Optimizer::options_type& options, double peak) {
+  slamb::run_ranks(4, [&](slamb::thread_communicator communicator) {
     const int rank = communicator.rank();
-    std::vector<float> p(size, 1.0F), gradient(size);
-    const slamb::parameter tensor{.data = p.data(), .gradient = gradient.data(), .size = size};
-    Optimizer optimizer(std::span(&tensor, 1), options, std::move(communicator), {.threads = 1});
-    const slamb::cosine_decay schedule{.peak = rate, .steps = steps};
-    for (int t = 1; t <= steps; ++t) {
-      for (std::size_t i = 0; i < size; ++i) gradient[i] = p[i] - centre(rank, i);
-      optimizer.step(schedule(static_cast<std::uint64_t>(t)));
-    }
-    optimizer.synchronize_parameters();
-    if (rank != 0) return;
-    double before = 0.0, after = 0.0;
-    for (std::size_t i = 0; i < size; ++i) {
-      double minimum = 0.0;
-      for (int r = 0; r < ranks; ++r) minimum += static_cast<double>(centre(r, i)) / ranks;
-      before += (1.0 - minimum) * (1.0 - minimum);
-      after += (static_cast<double>(p[i]) - minimum) * (static_cast<double>(p[i]) - minimum);
-    }
-    left = after / before;
-    sent = static_cast<double>(optimizer.statistics().traffic.total().sent_bytes);
+    const examples::outcome result = examples::minimize<Optimizer>(std::move(communicator), options, peak);
+    if (rank == 0) examples::print(name, result);
   });
-  std::printf("%-28s %.1e of the loss is left, %6.2f MB sent, %.3f of dense\n", name, left, sent / 1e6, sent / dense);
-  return left < 1e-2;
 }
 
 }  // namespace
@@ -108,13 +85,11 @@ int main() {
   using gradient = basic_lamb<ternary, two_sided<>, layerwise_trust_ratio, thread_communicator, host_backend>;
   using selected = ::slamb::slamb<thread_communicator, chain<random_k<>, ternary>>;
   try {
-    int learned = train<momentum>("1-bit LAMB, 2 bits", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {40}}, 0.03);
-    learned += train<gradient>("LAMB, 2 bits", {.weight_decay = 0.0}, 0.03);
-    learned += train<selected>("SLAMB, 2 bits of a tenth", {.weight_decay = 0.0, .local_steps = 50}, 0.06);
-    if (std::fflush(stdout) != 0) throw std::runtime_error("the output could not be written");
-    if (learned != 3) throw std::runtime_error("the loss did not fall to a hundredth");
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "ternary: %s\n", e.what());
+    train<momentum>("1-bit LAMB, 2 bits", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {40}}, 0.03);
+    train<gradient>("LAMB, 2 bits", {.weight_decay = 0.0}, 0.03);
+    train<selected>("SLAMB, 2 bits of a tenth", {.weight_decay = 0.0, .local_steps = 50}, 0.06);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "example_custom_compressor: %s\n", failure.what());
     return 1;
   }
 }

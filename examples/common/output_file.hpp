@@ -15,7 +15,7 @@
 #include <system_error>
 #include <utility>
 
-namespace train {
+namespace programs {
 
 /// A file that cannot be written; the message names option and file.
 class output_error : public std::runtime_error {
@@ -120,4 +120,4 @@ class output_file {
   std::filesystem::path temporary_;
 };
 
-}  // namespace train
+}  // namespace programs

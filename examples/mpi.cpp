@@ -1,0 +1,41 @@
+// Ranks that are processes of MPI: the training of ranks.cpp under mpirun, which ends with the same bits.
+//
+//     cmake --preset release && cmake --build --preset release --target example_mpi
+//     mpirun -n 4 build/release/bin/example_mpi
+//
+// The first process prints what example_ranks prints.
+#include <slamb/mpi.hpp>
+#include <slamb/slamb.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "common/shared_loss.hpp"
+
+namespace {
+
+/// Calls minimize() on this process, which is a rank, as all others do.
+template <class Optimizer>
+void train(const char* name, const typename Optimizer::options_type& options, double peak) {
+  slamb::mpi_communicator communicator;
+  const int rank = communicator.rank();
+  const examples::outcome result = examples::minimize<Optimizer>(std::move(communicator), options, peak);
+  if (rank == 0) examples::print(name, result);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using ranks = slamb::mpi_communicator;
+  slamb::mpi_environment mpi(argc, argv);  // MPI_Init and MPI_Finalize, or MPI_Abort where a communicator has failed
+  try {
+    train<slamb::lamb<ranks>>("lamb", {.weight_decay = 0.0}, 0.03);
+    train<slamb::slamb<ranks>>("slamb", {.weight_decay = 0.0, .local_steps = 50}, 0.06);
+    train<slamb::one_bit_lamb<ranks>>("one_bit_lamb", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {.steps = 40}},
+                                      0.03);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "example_mpi: %s\n", failure.what());
+    return 1;
+  }
+}
