@@ -31,7 +31,8 @@ class exchange_bytes {
   /// Runs the pass with the decoded mean, and keeps what the signal has lost.
   template <class Pass>
   double receive() const {
-    using reads = slamb::detail::union_of_t<typename Pass::reads, slamb::detail::arrays_if<bool(ErrorFeedback::worker_state), typename Pass::signal_reads>>;
+    using reads = slamb::detail::union_of_t<
+        typename Pass::reads, slamb::detail::arrays_if<bool(ErrorFeedback::worker_state), typename Pass::signal_reads>>;
     const double lost = ErrorFeedback::worker_state ? 2.0 * worker_error + code_ : 0.0;  // by the codes that were sent
     return value * (reads::stored + Pass::writes::stored) + lost + code_;
   }
@@ -69,7 +70,7 @@ double counted_bytes(
                      : bytes_without_exchange<Pass>();
   };
   const double apply = slamb::detail::bytes_per_element<slamb::detail::apply_update<TrustRatio>>();
-  if constexpr (slamb::detail::frozen_ratio<TrustRatio>)
+  if constexpr (slamb::frozen_ratio<TrustRatio>)
     return with(std::type_identity<slamb::detail::receive_and_refresh<TrustRatio>>{}) + apply;
   else if constexpr (TrustRatio::sums_per_segment > 0)
     return with(std::type_identity<slamb::detail::receive_and_sum<TrustRatio>>{}) + apply;

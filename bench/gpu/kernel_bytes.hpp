@@ -56,10 +56,9 @@ inline constexpr double encoded_bytes = Work == slamb::detail::encoding::measure
 
 template <slamb::detail::encoding Work, class Storage, class Pass, class Quantizer>
 struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
-  static constexpr kernel_bytes value{
-      .is_known = true,
-      .element = static_cast<double>(sizeof(float)) * Pass::signal_reads::stored + detail::error_bytes<Storage> +
-                 detail::encoded_bytes<Work, Quantizer>};
+  static constexpr kernel_bytes value{.is_known = true,
+                                      .element = static_cast<double>(sizeof(float)) * Pass::signal_reads::stored +
+                                                 detail::error_bytes<Storage> + detail::encoded_bytes<Work, Quantizer>};
 };
 
 // Of the chunk, which is 1/N of the elements, the codes of N ranks.
@@ -74,7 +73,8 @@ struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quanti
 template <class Storage, class ServerStorage, class Pass, class Quantizer>
 struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizer>> {
   static constexpr bool keeps = detail::error_bytes<Storage> > 0.0;  // what the signal has lost, by the codes sent
-  static constexpr unsigned reads = keeps ? Pass::reads | Pass::signal_reads : Pass::reads;
+  using reads =
+      slamb::detail::union_of_t<typename Pass::reads, slamb::detail::arrays_if<keeps, typename Pass::signal_reads>>;
   static constexpr kernel_bytes value{
       .is_known = true,
       .element = static_cast<double>(sizeof(float)) * (reads::stored + Pass::writes::stored) +

@@ -22,6 +22,10 @@ OF_OTHER_PROGRAMS = {"replay", "support"}  # as folders with a CMakeLists.txt
 
 # Public headers after which no test is named: the test that they have, a word in it that shows this, and why it is there.
 ELSEWHERE = {
+    "communicator/nccl_options.hpp": ("distributed/nccl/handles.cpp", "nccl_options", "it needs the stand-in for NCCL"),
+    "communicator/thread_options.hpp": ("communicator/thread_communicator.cpp", "timeouts out of range", "thread_group takes them"),
+    "core/bits.hpp": ("compressor/top_k.cpp", "slamb/core/bits.hpp", "selections set them"),
+    "optimizer/learning_rates_at.hpp": ("properties/graphs.cpp", "learning_rates_at", "graphs read them"),
     "backend/cuda/cuda_backend.cuh": ("device/other_recipes.cu", "cuda_backend", "it needs a GPU"),
     "backend/cuda/interpreted_backend.hpp": ("properties/interpreted_replay.cpp", "interpreted", "whole optimizers run on it"),
     "backend/host/host_backend.hpp": ("faults/bad_input.cpp", "a number of threads out of range", "whole optimizers run on it"),

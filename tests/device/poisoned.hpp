@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <slamb/backend/cuda/error.hpp>
+#include <slamb/core/cuda_error.hpp>
 #include <span>
 #include <vector>
 
@@ -27,13 +27,15 @@ using stream = programs::cuda_stream;
 /// In the order of `on`. @{
 template <class T>
 void upload(std::span<const T> from, T* to, cudaStream_t on) {
-  slamb::detail::check_cuda(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyDefault, on), "cudaMemcpyAsync");
+  slamb::detail::check_cuda(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyDefault, on),
+                            "cudaMemcpyAsync");
   slamb::detail::check_cuda(cudaStreamSynchronize(on), "cudaStreamSynchronize");
 }
 template <class T>
 std::vector<T> downloaded(const T* from, std::size_t count, cudaStream_t on) {
   std::vector<T> values(count);
-  slamb::detail::check_cuda(cudaMemcpyAsync(values.data(), from, count * sizeof(T), cudaMemcpyDefault, on), "cudaMemcpyAsync");
+  slamb::detail::check_cuda(cudaMemcpyAsync(values.data(), from, count * sizeof(T), cudaMemcpyDefault, on),
+                            "cudaMemcpyAsync");
   slamb::detail::check_cuda(cudaStreamSynchronize(on), "cudaStreamSynchronize");
   return values;
 }

@@ -61,8 +61,7 @@ struct use_the_loss {
 };
 
 template <class TrustRatio, class Rank>
-slamb::detail::exchanged_momentum<TrustRatio> momentum_of(const Rank& r,
-                                                          const slamb::detail::factors_of<TrustRatio>* factors) {
+slamb::detail::exchanged_momentum<TrustRatio> momentum_of(const Rank& r, const slamb::factors_of<TrustRatio>* factors) {
   return {{{&r.tables.scalars, r.view.segments, r.tables.rates.data(), factors}, {}}, r.tables.signal_scales.data()};
 }
 
@@ -83,7 +82,7 @@ struct exchange_updates {
 
   template <class Rank>
   static type of(const Rank& r) {
-    static const std::vector<slamb::detail::factors_of<slamb::unit_trust_ratio>> factors(20000);
+    static const std::vector<slamb::factors_of<slamb::unit_trust_ratio>> factors(20000);
     type made;
     made.tensors = {&r.tables.scalars, r.view.segments, r.tables.rates.data(), factors.data()};
     made.inverse_rate_sums = r.tables.signal_scales.data();

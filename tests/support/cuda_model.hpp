@@ -91,9 +91,11 @@ inline constexpr unsigned residual = 1U << 8U;
 
 /// The arrays of a list, as bits.
 template <class... Arrays>
-constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> list) {
+constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> /*list*/) {
   namespace array = slamb::detail::array;
-  const auto bit = [list](auto one, unsigned its) { return decltype(list)::template has<decltype(one)> ? its : 0U; };
+  const auto bit = [](auto one, unsigned its) {
+    return slamb::detail::arrays<Arrays...>::template has<decltype(one)> ? its : 0U;
+  };
   return bit(array::parameter{}, stream::parameter) | bit(array::gradient{}, stream::gradient) |
          bit(array::momentum{}, stream::momentum) | bit(array::variance{}, stream::variance) |
          bit(array::exchanged{}, stream::exchanged) | bit(array::fresh_variance{}, stream::fresh_variance) |
@@ -256,7 +258,7 @@ class made_up_tables {
   TrustRatio ratio_;
   slamb::detail::adam_scalars scalars_{0.1F, 0.02F, 1.7F, 2.3F, 1e-6F, 0.5F};
   std::vector<double> rates_;  // [groups]
-  std::vector<slamb::detail::factors_of<TrustRatio>> factors_;
+  std::vector<slamb::factors_of<TrustRatio>> factors_;
 };
 
 /// Calls body(interpreter) for grids of several sizes and every order of threads.

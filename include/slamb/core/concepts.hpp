@@ -199,6 +199,12 @@ concept sparsifier = compressor<C> && bool(C::is_sparsifier) && requires(const C
   { c.at(step) } -> selection;  // step = 1, 2, …
 };
 
+/// A sparsifier whose `at` can run on a device, and says so.
+template <class Sparsifier>
+concept selects_on_device = requires {
+  requires Sparsifier::selects_on_device;
+};
+
 /// A selection that knows how many steps ago an element was last sent (0: now); others cost memory, `stored_age_t`.
 template <class S>
 concept has_age = selection<S> && requires(const S& s, coordinate c) {
@@ -309,5 +315,16 @@ template <class T>
 concept has_uncorrected_epsilon = trust_ratio<T> && requires {
   { T::epsilon_is_uncorrected } -> detail::converts_to<bool>;
 } && bool(T::epsilon_is_uncorrected);
+
+/// What a trust ratio makes of a tensor's sums.
+template <trust_ratio TrustRatio>
+using factors_of =
+    decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
+
+/// A trust ratio that learns in the warm-up, and goes on by what the variance would have become.
+template <class T>
+concept frozen_ratio = trust_ratio<T> && requires {
+  requires T::is_frozen;
+};
 
 }  // namespace slamb

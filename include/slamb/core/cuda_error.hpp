@@ -33,7 +33,7 @@ namespace detail {
 /// later check of something else does not find it again.
 ///
 /// @throws cuda_error with `code` and `call`, which is a literal
-inline void detail::check_cuda(cudaError_t code, const char* call) {
+inline void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());
   throw cuda_error(code, call);

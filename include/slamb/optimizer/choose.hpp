@@ -268,7 +268,7 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   Compressed::validate(compressed_options);
   backend.validate();
   const std::uint64_t elements = layout(parameters, dense_options.weight_decay, [&backend](const layout& all) {
-                                   require_room_for_state(all, backend);
+                                   require_room_for_state(all, backend, Dense::recipe_type::state_type::names);
                                  }).elements();
   const keep_rule rule = rule_of<Dense, Compressed>(how);
   const auto executor = backend.make_executor(0);  // for copies alone

@@ -54,6 +54,7 @@ template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio Trust
 class lamb_recipe final : public stepping<Backend> {
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
+  using state_type = state_arrays<array::momentum, array::variance>;
   static constexpr const char* recipe_name = "basic_lamb";  ///< as saved states name it
 
   static void validate(const options_type& o) {
@@ -88,7 +89,6 @@ class lamb_recipe final : public stepping<Backend> {
   auto& exchange() noexcept { return exchange_; }
 
  private:
-  using state_type = state_arrays<array::momentum, array::variance>;
   using factors_type = factors_of<TrustRatio>;
   using stepping<Backend>::base_;
 

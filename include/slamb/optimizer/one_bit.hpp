@@ -60,6 +60,7 @@ class one_bit_recipe final : public stepping<Backend> {
 
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+  using state_type = state_arrays<array::momentum, array::variance>;
   static constexpr const char* recipe_name = "basic_one_bit";  ///< as saved states name it
 
   static void validate(const options_type& o) {
@@ -107,7 +108,6 @@ class one_bit_recipe final : public stepping<Backend> {
   static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
   static constexpr int maxima_per_segment = compressed_maxima<TrustRatio>();
   using factors_type = factors_of<TrustRatio>;
-  using state_type = state_arrays<array::momentum, array::variance>;
   using fresh_type = std::conditional_t<is_frozen, state_arrays<array::fresh_variance>, state_arrays<>>;
   using kept_type = typename kept_by<TrustRatio>::type;
   using stepping<Backend>::base_;

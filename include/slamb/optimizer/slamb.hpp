@@ -80,6 +80,7 @@ class slamb_recipe final : public stepping<Backend> {
 
  public:
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
+  using state_type = state_arrays<array::momentum, array::variance>;
   static constexpr const char* recipe_name = "basic_slamb";  ///< as saved states name it
 
   static void validate(const options_type& o) {
@@ -138,7 +139,6 @@ class slamb_recipe final : public stepping<Backend> {
  private:
   using base_type = foundation<Backend>;
   using stepping<Backend>::base_;
-  using state_type = state_arrays<array::momentum, array::variance>;
   using selector_type = selector<sparsifier_type, base_type>;
   using selection_type = typename selector_type::selection_type;
   using age_type = stored_age_t<selection_type>;

@@ -59,6 +59,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
  public:
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+  using state_type = state_arrays<array::momentum, array::variance>;
   static constexpr const char* recipe_name = "basic_zero_one_adam";  ///< as saved states name it
 
   static void validate(const options_type& o) {
@@ -118,7 +119,6 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void measure_next_step() noexcept { exchange_.measure_next(); }
 
  private:
-  using state_type = state_arrays<array::momentum, array::variance>;
   using factors_type = factors_of<unit_trust_ratio>;
   using executor_type = typename Backend::executor_type;
   using stepping<Backend>::base_;

@@ -59,7 +59,7 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
  private:
   // The pass around the compressed exchange.
   static auto pass() {
-    if constexpr (detail::frozen_ratio<TrustRatio>)
+    if constexpr (frozen_ratio<TrustRatio>)
       return std::type_identity<detail::receive_and_refresh<TrustRatio>>{};
     else if constexpr (TrustRatio::sums_per_segment > 0)
       return std::type_identity<detail::receive_and_sum<TrustRatio>>{};

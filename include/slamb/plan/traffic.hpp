@@ -1,6 +1,6 @@
 // What a training will send, before there is a buffer to send: the traffic of every step of a recipe, from the shapes of
 // the tensors and the options alone. The sizes come from the code that sizes the payloads, so a plan agrees with
-// `statistics().traffic` byte for byte; tests/unit/plan_traffic.cpp holds it to that.
+// `statistics().traffic` byte for byte; tests/plan/traffic.cpp holds it to that.
 #pragma once
 
 #include <algorithm>

@@ -446,8 +446,8 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
                                                       slamb::any_communicator<>(slamb::self_communicator()));
     CHECK(tile_first.back() > seen / 20);
     CHECK(placed_by_kernels(interpreter(), view, 2, selection) == tile_first);
-    const slamb::detail::payload_view payload{tile_first.data(), received.data(),   nullptr,
-                                              nullptr,           {fresh.data(), 3}, ages.data()};
+    const slamb::detail::payload_view payload{
+        tile_first.data(), {received.data(), nullptr, nullptr}, {fresh.data(), 3}, ages.data()};
     const auto result_of = [&](const auto& run) {
       test_support::random_source source(9);
       for (std::uint64_t i = size - seen; i < size; ++i) {

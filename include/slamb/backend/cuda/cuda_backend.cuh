@@ -15,7 +15,7 @@
 
 namespace slamb {
 
-namespace cuda {
+namespace detail::cuda {
 
 /// Memory of the current device's pool, in the order of a stream. Throws out_of_memory where that has no more.
 inline allocator stream_allocator(cudaStream_t stream) {
@@ -27,13 +27,13 @@ inline allocator stream_allocator(cudaStream_t stream) {
                   static_cast<void>(cudaGetLastError());
                   throw out_of_memory(cuda_error(code, "cudaMallocAsync").what());
                 }
-                detail::check_cuda(code, "cudaMallocAsync");
+                check_cuda(code, "cudaMallocAsync");
                 return memory;
               },
           .deallocate = [stream](void* memory, std::size_t /*bytes*/) { cudaFreeAsync(memory, stream); }};
 }
 
-}  // namespace cuda
+}  // namespace detail::cuda
 
 /// Settings of the CUDA backend: parameters, gradients and state in the memory of the device that is current when the
 /// optimizer is constructed, passes as kernels on one stream. That device is current again in every call of the optimizer.

@@ -51,12 +51,6 @@ struct bitmap_selection {
 };
 static_assert(has_fill<bitmap_selection>);
 
-/// A sparsifier whose `at` can run on a device, and says so.
-template <class Sparsifier>
-concept selects_on_device = requires {
-  requires Sparsifier::selects_on_device;
-};
-
 /// Selects by the step alone.
 template <class Sparsifier, class Base>
 class selector {

@@ -106,12 +106,14 @@ struct compared : state_array {
 template <class Array, class T>
 SLAMB_ELEMENT T& value_of(typename Array::template field<T>& field) {
   auto& [value] = field;
-  return value;
+  T* const its = &value;  // nvcc 13.0 takes `value` for a local variable
+  return *its;
 }
 template <class Array, class T>
 SLAMB_ELEMENT const T& value_of(const typename Array::template field<T>& field) {
   const auto& [value] = field;
-  return value;
+  const T* const its = &value;
+  return *its;
 }
 
 /// A list of arrays, each once.

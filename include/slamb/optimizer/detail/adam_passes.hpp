@@ -38,11 +38,6 @@ struct update_tables {
   }
 };
 
-/// What a trust ratio makes of a tensor's sums.
-template <trust_ratio TrustRatio>
-using factors_of =
-    decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
-
 /// What all passes of Adam's update have in common.
 template <class TrustRatio>
 struct adam_update {

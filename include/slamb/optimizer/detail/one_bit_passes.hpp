@@ -24,12 +24,6 @@ struct fresh_variance : state_array {
 
 }  // namespace array
 
-/// A trust ratio that learns in the warm-up, and goes on by what the variance would have become.
-template <class T>
-concept frozen_ratio = trust_ratio<T> && requires {
-  requires T::is_frozen;
-};
-
 /// What a recipe keeps of a tensor for its trust ratio, if anything.
 template <class TrustRatio>
 struct kept_by {

@@ -37,8 +37,8 @@ struct momentum_to_choose_from : adam_update<TrustRatio> {
 template <class TrustRatio>
 struct form_payload : adam_update<TrustRatio> {
   static constexpr bool sums_norms = TrustRatio::sums_per_segment > 0;
-  using reads = union_of_t<arrays<array::gradient, array::momentum>,
-                           arrays_if<sums_norms, arrays<array::variance, array::parameter>>>;
+  using reads = union_of_t<arrays_if<sums_norms, arrays<array::parameter>>, arrays<array::gradient, array::momentum>,
+                           arrays_if<sums_norms, arrays<array::variance>>>;
   using writes = arrays<>;
   using packs = union_of_t<arrays<array::momentum>, arrays_if<sums_norms, arrays<array::variance, array::parameter>>>;
   static constexpr bool receives = false;

@@ -50,8 +50,8 @@ constexpr double coded_step_bytes(int ranks) noexcept {
   const double encode = times * (value * Pass::signal_reads::stored + worker_error) + code;
   const double average = times * (code + per_rank * (server_error + value)) + per_rank * code;
   const double keep = ErrorFeedback::server_state ? per_rank * (value + code + server_error) : 0.0;
-  const double receive = value * (reads::stored + Pass::writes::stored) + 2.0 * worker_error +
-                         (finds_lost ? 2.0 : 1.0) * code;
+  const double receive =
+      value * (reads::stored + Pass::writes::stored) + 2.0 * worker_error + (finds_lost ? 2.0 : 1.0) * code;
   return encode + average + keep + receive;
 }
 

@@ -32,8 +32,8 @@ struct selected_kernel {
   static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
   static constexpr unsigned threads = 256;
   using selection_type = resolved_t<Selection>;
-  static constexpr bool is_short = Pass::packs::count != 0 && (has_selected_before<selection_type> ||
-                                                               has_words<selection_type>);  ///< 48 registers suffice
+  static constexpr bool is_short =
+      Pass::packs::count != 0 && has_selected_before<selection_type>;  ///< 48 registers suffice
   static constexpr unsigned blocks_at_once =
       is_short ? 5 : 4;  ///< 4: 64 registers; of its own choice ptxas spills for sm_100
   static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
