@@ -42,7 +42,7 @@ def readable(names: list) -> list:
     kept = []
     for name in text.splitlines():
         name = re.sub(r"^void slamb::detail::cuda::run_kernel<(.*)>\(.*$", r"\1", name)
-        kept.append(name.replace("slamb::detail::cuda::", "").replace("slamb::", ""))
+        kept.append(name.replace("slamb::detail::cuda::", "").replace("slamb::detail::", "").replace("slamb::", ""))
     return kept
 
 

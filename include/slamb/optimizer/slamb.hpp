@@ -153,7 +153,7 @@ class slamb_recipe final : public stepping<Backend> {
     if constexpr (!chooser<sparsifier_type>) select();
   }
 
-  // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: (1) … (3)
+  // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: (1), (3)
   bool exchange(const gradient_bucket& bucket) override {
     if (!bucket.is_last && !can_exchange_early(bucket)) return false;
     if constexpr (chooser<sparsifier_type>) select();
@@ -168,7 +168,7 @@ class slamb_recipe final : public stepping<Backend> {
     return true;
   }
 
-  // R(M), R(¬M); p ← p − γ scale u: (4) … (15). Every H steps p ← mean over ranks: (16)
+  // R(M), R(¬M): (11) … (15);  v, p ← …: (2), (4) … (8). Every H steps p ← mean over ranks: (9)
   void finish() override {
     if (!base_.is_known_to_be_refused()) {
       const float received_scale = exchange_.scale(base_);  // to the mean

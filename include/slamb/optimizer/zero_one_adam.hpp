@@ -146,36 +146,37 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     nothing              // phase B: a local step
   };
 
+  kind_of_step kind_at(std::uint64_t tau) const {
+    if (!is_local_)
+      return options_.variance_schedule.refreshes(variance_state_, tau) ? kind_of_step::dense_gradient
+                                                                        : kind_of_step::quantized_gradient;
+    return exchange_.is_active(base_) && options_.local_schedule.exchanges(local_state_, tau)
+               ? kind_of_step::quantized_update
+               : kind_of_step::nothing;
+  }
+
   // A step: docs/algorithms/zero_one_adam.md.
   void begin() override {
     settle();
     tau_ = base_.this_step(needs_its_number) + 1;  // (1)
-    if (!is_local_)
-      kind_ = options_.variance_schedule.refreshes(variance_state_, tau_) ? kind_of_step::dense_gradient
-                                                                          : kind_of_step::quantized_gradient;
-    else
-      kind_ = exchange_.is_active(base_) && options_.local_schedule.exchanges(local_state_, tau_)
-                  ? kind_of_step::quantized_update
-                  : kind_of_step::nothing;
+    kind_ = kind_at(tau_);
     tell_common();
     if (kind_ == kind_of_step::quantized_update) base_.compared.compare_common(base_);
-    base_.template begin_step<unit_trust_ratio>(options_,
-                                                kind_ == kind_of_step::dense_gradient ? 1.0 / base_.ranks.size() : 1.0,
-                                                exchange_.starts(base_, buffer()));
+    const double scale = kind_ == kind_of_step::dense_gradient ? 1.0 / base_.ranks.size() : 1.0;
+    base_.template begin_step<unit_trust_ratio>(options_, scale, exchange_.starts(base_, buffer()));
   }
 
   bool exchange(const gradient_bucket& bucket) override {
-    if (kind_ == kind_of_step::dense_gradient)  // (2), (3)
+    if (kind_ == kind_of_step::dense_gradient)  // (2)
       return exchange_dense_gradient(base_, base_.floats_of(buffer_), true, bucket);
     if (!bucket.is_last) return false;
     if (kind_ == kind_of_step::quantized_gradient) {  // (4)
       exchange_.send(receive_gradient{update()}, base_, view(), buffer());
-    } else if (kind_ == kind_of_step::quantized_update) {  // (12) … (14)
+    } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (12), (13)
       upload_rate_sums();
       exchange_.send(local_signal(), base_, view(), buffer());
     } else {
-      base_.executor.run(check_gradient{}, view(), base_.all_tiles(), nullptr, base_.not_finite());
-      base_.executor.invoke(refuse_alone{base_.record()});
+      check_own_gradient();
     }
     return true;
   }
@@ -183,19 +184,24 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   void finish() override {
     if (kind_ == kind_of_step::nothing && exchange_.is_active(base_)) return finish_locally();
     if (!base_.is_known_to_be_refused()) {
-      if (kind_ == kind_of_step::dense_gradient) {  // (5), (6)
+      if (kind_ == kind_of_step::dense_gradient) {  // (3), (5), (6)
         take_adam_step(base_, state_.over(dense_mean(base_, base_.floats_of(buffer_)), base_.memory), update(),
                        batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
         exchange_.find_counted(base_, view().variance);
       } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
         exchange_.receive(receive_gradient{update()}, base_, view(), buffer(), base_.all_tiles());
-      } else if (kind_ == kind_of_step::quantized_update) {  // (15), (16)
+      } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (14) … (16)
         exchange_.receive(local_signal(), base_, view(), buffer(), base_.all_tiles());
       } else {  // one rank: (9), (6)
         base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
       }
     }
     end_step();
+  }
+
+  void check_own_gradient() {
+    base_.executor.run(check_gradient{}, view(), base_.all_tiles(), nullptr, base_.not_finite());
+    base_.executor.invoke(refuse_alone{base_.record()});
   }
 
   // (9) … (12)
