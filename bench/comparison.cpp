@@ -45,7 +45,7 @@ result time_of_header(benchmark::State& state, workbench& at) {
     slamb::detail::read_sum_header{&record, sum.data(), 2, payload}();
     slamb::detail::end_step{&record}();
   });
-  if (record.parted != 0 || record.taken == 0) throw std::runtime_error("ranks with the same fingerprint differ");
+  if (record.diverged != 0 || record.taken == 0) throw std::runtime_error("ranks with the same fingerprint differ");
   return r;
 }
 

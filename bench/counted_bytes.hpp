@@ -32,13 +32,13 @@ struct payload_fractions {
 template <class Options>
 payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> tensors, const Options& options) {
   slamb::detail::layout layout(tensors, 0.0);
-  const auto& sparsifier = slamb::sparsifier_of(options.compressor);
+  const auto& sparsifier = slamb::detail::sparsifier_of(options.compressor);
   std::uint64_t sent = 0, compressed = 0;
   for (slamb::detail::segment& s : layout.segments()) {
     s.dense = s.dense || s.one_dimensional || s.size < options.dense_below;
     if (!s.dense) compressed += s.size;
   }
-  if constexpr (slamb::chooser<std::remove_cvref_t<decltype(sparsifier)>>) {
+  if constexpr (slamb::data_dependent_sparsifier<std::remove_cvref_t<decltype(sparsifier)>>) {
     for (const slamb::detail::segment& s : layout.segments())
       sent += s.dense ? s.size : sparsifier.largest_payload(s.size);
   } else {
@@ -87,7 +87,7 @@ double code_bytes(const Quantizer& quantizer) {
 /// Bytes an element of the payload of its exchange by codes, with N > 1 ranks: it is measured where the scale must be known
 /// first, and encoded; the chunk's mean is decoded, and encoded again; then mean and loss are decoded into the payload.
 template <slamb::quantizer Quantizer>
-double bytes_of_coded_payload(const Quantizer& quantizer, std::size_t ranks) {
+double bytes_of_quantized_payload(const Quantizer& quantizer, std::size_t ranks) {
   constexpr double value = sizeof(float);
   constexpr double rounds = slamb::detail::shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
   const double code = code_bytes(quantizer), n = static_cast<double>(ranks);
@@ -100,10 +100,10 @@ double bytes_of_coded_payload(const Quantizer& quantizer, std::size_t ranks) {
 /// @param compressed  the part of the elements that can be left out
 template <class Sparsifier>
 double bytes_of_ages(double compressed) {
-  if constexpr (slamb::chooser<Sparsifier>)
+  if constexpr (slamb::data_dependent_sparsifier<Sparsifier>)
     return (2.0 * sizeof(slamb::detail::bitmap_selection::age_type) + 2.0 * sizeof(float) + 3.0 / 8.0) * compressed;
-  else if constexpr (!slamb::has_age<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>)
-    return 2.0 * sizeof(slamb::stored_age_t<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>) *
+  else if constexpr (!slamb::capability::has_age<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>)
+    return 2.0 * sizeof(slamb::detail::stored_age_t<decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}))>) *
            compressed;
   else
     return 0.0;
@@ -116,7 +116,7 @@ double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRa
   using slamb::detail::bytes_per_element;
   using form = slamb::detail::form_payload<TrustRatio>;
   using apply = slamb::detail::apply_received<TrustRatio>;
-  using sparsifier = std::remove_cvref_t<decltype(slamb::sparsifier_of(std::declval<const Compressor&>()))>;
+  using sparsifier = std::remove_cvref_t<decltype(slamb::detail::sparsifier_of(std::declval<const Compressor&>()))>;
   constexpr double value = sizeof(float);
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
   double bytes = bytes_per_element<form>() + value * form::packs::stored * payload.sent;
@@ -124,9 +124,9 @@ double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRa
     bytes += bytes_per_element<slamb::detail::sum_received<TrustRatio>>() * payload.sent;
   bytes += bytes_per_element<apply>() + (apply::receives ? value : 0.0) * payload.sent;
   bytes += bytes_of_ages<sparsifier>(payload.compressed);
-  if constexpr (slamb::chained<Compressor>)
+  if constexpr (slamb::capability::chained<Compressor>)
     if (taken.ranks > 1)
-      bytes += bytes_of_coded_payload(optimizer.options().compressor.quantizer, taken.ranks) * payload.sent;
+      bytes += bytes_of_quantized_payload(optimizer.options().compressor.quantizer, taken.ranks) * payload.sent;
   return bytes + taken.averagings * (bytes_per_element<slamb::detail::gather_parameters>() +
                                      bytes_per_element<slamb::detail::scatter_parameters>());
 }

@@ -24,8 +24,8 @@ class exchange_bytes {
   double send() const {
     const double signal = rounds * (value * Pass::signal_reads::stored + worker_error) + code_;
     const double mean = rounds * (ranks_ * code_ + server_error + value) + code_;
-    const double lost = ErrorFeedback::server_state ? value + code_ + server_error : 0.0;
-    return signal + (mean + lost) / ranks_;
+    const double compression_error = ErrorFeedback::server_state ? value + code_ + server_error : 0.0;
+    return signal + (mean + compression_error) / ranks_;
   }
 
   /// Runs the pass with the decoded mean, and keeps what the signal has lost.
@@ -33,8 +33,9 @@ class exchange_bytes {
   double receive() const {
     using reads = slamb::detail::union_of_t<
         typename Pass::reads, slamb::detail::arrays_if<bool(ErrorFeedback::worker_state), typename Pass::signal_reads>>;
-    const double lost = ErrorFeedback::worker_state ? 2.0 * worker_error + code_ : 0.0;  // by the codes that were sent
-    return value * (reads::stored + Pass::writes::stored) + lost + code_;
+    const double compression_error =
+        ErrorFeedback::worker_state ? 2.0 * worker_error + code_ : 0.0;  // by the codes that were sent
+    return value * (reads::stored + Pass::writes::stored) + compression_error + code_;
   }
 
  private:
@@ -70,7 +71,7 @@ double counted_bytes(
                      : bytes_without_exchange<Pass>();
   };
   const double apply = slamb::detail::bytes_per_element<slamb::detail::apply_update<TrustRatio>>();
-  if constexpr (slamb::frozen_ratio<TrustRatio>)
+  if constexpr (slamb::capability::frozen_ratio<TrustRatio>)
     return with(std::type_identity<slamb::detail::receive_and_refresh<TrustRatio>>{}) + apply;
   else if constexpr (TrustRatio::sums_per_segment > 0)
     return with(std::type_identity<slamb::detail::receive_and_sum<TrustRatio>>{}) + apply;
@@ -93,7 +94,7 @@ double counted_bytes(const slamb::basic_zero_one_adam<Compressor, ErrorFeedback,
     return mixed(exchange.template send<slamb::detail::receive_gradient>() +
                      exchange.template receive<slamb::detail::receive_gradient>(),
                  bytes_of_whole_step<slamb::unit_trust_ratio>(taken.ranks, true));
-  const bool is_active = taken.ranks > 1 || optimizer.options().compress_alone;
+  const bool is_active = taken.ranks > 1 || optimizer.options().compress_single_rank;
   return mixed(exchange.template send<slamb::detail::exchange_update>() +
                    exchange.template receive<slamb::detail::exchange_update>(),
                bytes_per_element<slamb::detail::check_gradient>() +

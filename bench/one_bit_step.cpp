@@ -46,14 +46,14 @@ void for_each_optimizer(const Visit& visit) {
   using in_exchange = zero_one_adam<Communicator, frozen_at_once, always<true>>;
   const slamb::fixed_warm_up shortest{.steps = 1};
   visit.template operator()<slamb::one_bit_adam<Communicator>>("one_bit_adam",
-                                                               {.compress_alone = true, .warm_up = shortest});
+                                                               {.compress_single_rank = true, .warm_up = shortest});
   visit.template operator()<slamb::one_bit_lamb<Communicator>>("one_bit_lamb",
-                                                               {.compress_alone = true, .warm_up = shortest});
-  visit.template operator()<one_bit_lamb_in_bfloat16<Communicator>>("one_bit_lamb/errors:bfloat16",
-                                                                    {.compress_alone = true, .warm_up = shortest});
-  visit.template operator()<in_variance>("zero_one_adam/compressed", {.compress_alone = true});
-  visit.template operator()<in_local_step>("zero_one_adam/local", {.compress_alone = true});
-  visit.template operator()<in_exchange>("zero_one_adam/exchange", {.compress_alone = true});
+                                                               {.compress_single_rank = true, .warm_up = shortest});
+  visit.template operator()<one_bit_lamb_in_bfloat16<Communicator>>(
+      "one_bit_lamb/errors:bfloat16", {.compress_single_rank = true, .warm_up = shortest});
+  visit.template operator()<in_variance>("zero_one_adam/compressed", {.compress_single_rank = true});
+  visit.template operator()<in_local_step>("zero_one_adam/local", {.compress_single_rank = true});
+  visit.template operator()<in_exchange>("zero_one_adam/exchange", {.compress_single_rank = true});
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ DIRECTIVE = re.compile(r"^```\{doxygen(?P<kind>[a-z]+)\} (?P<name>slamb::[\w:]+)
 COMPOUNDS = ("struct", "class", "concept", "union")
 WARNING = re.compile(r"^(?=\S+:\d+: (?:warning|error):)", re.MULTILINE)
 # Its comment stands above a struct that stands before it. Leave it out here once it has one.
-WITHOUT_COMMENT = {"slamb::has_runs"}
+WITHOUT_COMMENT = {"slamb::capability::has_runs"}
 
 
 def has_comment(element):

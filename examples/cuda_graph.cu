@@ -59,7 +59,7 @@ std::vector<float> train(bool by_graph) {
   slamb::lamb<slamb::self_communicator, slamb::cuda_backend> optimizer(loss.parameters(), {.weight_decay = 0.0}, {},
                                                                        {.stream = stream});
   // A launch reads its learning rate where the captured step has read it.
-  const slamb::polynomial_decay schedule{.peak = 0.03, .steps = examples::steps};
+  const slamb::learning_rate::polynomial_decay schedule{.peak = 0.03, .steps = examples::steps};
   std::vector<double> by_step;
   for (std::uint64_t t = 1; t <= examples::steps; ++t) by_step.push_back(schedule(t));
   const thrust::device_vector<double> rates(by_step.begin(), by_step.end());
@@ -71,7 +71,7 @@ std::vector<float> train(bool by_graph) {
   };
   const auto take_step = [&] {
     loss.compute_gradient(stream);
-    optimizer.step(slamb::learning_rates_at{now});
+    optimizer.step(slamb::device_learning_rates{now});
   };
 
   set_rate(1);

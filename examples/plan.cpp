@@ -21,9 +21,9 @@
 namespace {
 
 void run(const plan::settings& chosen) {
-  const std::vector<slamb::tensor_shape> tensors = chosen.shapes.empty()
-                                                       ? plan::tensors_of_model(chosen.model)
-                                                       : plan::read_shapes(std::filesystem::path(chosen.shapes));
+  const std::vector<slamb::plan::tensor_shape> tensors = chosen.shapes.empty()
+                                                             ? plan::tensors_of_model(chosen.model)
+                                                             : plan::read_shapes(std::filesystem::path(chosen.shapes));
   std::optional<programs::output_file> json;
   if (!chosen.json.empty()) {
     json.emplace("--json", chosen.json);

@@ -25,7 +25,7 @@ int main() {
        .options = {.weight_decay = 0.0, .adapt = false}}};
 
   slamb::lamb<> optimizer(parameters, {.weight_decay = 0.01});
-  const slamb::linear_warmup schedule{10, slamb::cosine_decay{.peak = 0.05, .steps = 90}};
+  const slamb::learning_rate::linear_warmup schedule{10, slamb::learning_rate::cosine_decay{.peak = 0.05, .steps = 90}};
   for (std::uint64_t t = 1; t <= 100; ++t) {
     // Yours come from the model.
     for (std::size_t i = 0; i < weight.size(); ++i) weight_gradient[i] = weight[i];

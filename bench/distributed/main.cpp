@@ -22,7 +22,7 @@ using namespace bench::distributed;
 results measure_all(const settings& chosen, const programs::processes& here,
                     const std::vector<bench::tensor_shape>& shapes) {
   bench::model model(shapes);
-  std::vector<slamb::tensor_shape> tensors;
+  std::vector<slamb::plan::tensor_shape> tensors;
   for (const bench::tensor_shape& each : shapes)
     tensors.push_back({.size = each.size(), .dimensions = each.dimensions()});
   const scene at{chosen, model, tensors, here.rank(), here.size()};

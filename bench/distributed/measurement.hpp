@@ -29,7 +29,7 @@ using ranks = timed_communicator<slamb::mpi_communicator>;
 struct scene {
   const settings& chosen;
   model& parameters;
-  const std::vector<slamb::tensor_shape>& tensors;  ///< of `parameters`, for the planner
+  const std::vector<slamb::plan::tensor_shape>& tensors;  ///< of `parameters`, for the planner
   int rank = 0;
   int size = 1;
 };
@@ -49,19 +49,19 @@ struct course {
 struct measurement {
   std::string optimizer{};
   std::string phase{};
-  std::uint64_t steps = 0;          ///< timed
-  std::uint64_t period = 1;         ///< in steps
-  double sent_bytes = 0.0;          ///< by a rank at a step
-  double rounds = 0.0;              ///< collectives at a step
-  double step_seconds = 0.0;        ///< until the slowest rank is done
-  double compute_seconds = 0.0;     ///< outside of collectives, of the rank that takes longest
-  std::vector<double> each_step{};  ///< [steps] s, until the slowest rank was done
-  slamb::network_load planned{};    ///< of the steps that were timed
-  slamb::choice choice{};           ///< where there was one
-  double choice_seconds = 0.0;      ///< that it took, with the construction of what was chosen
+  std::uint64_t steps = 0;              ///< timed
+  std::uint64_t period = 1;             ///< in steps
+  double sent_bytes = 0.0;              ///< by a rank at a step
+  double rounds = 0.0;                  ///< collectives at a step
+  double step_seconds = 0.0;            ///< until the slowest rank is done
+  double compute_seconds = 0.0;         ///< outside of collectives, of the rank that takes longest
+  std::vector<double> each_step{};      ///< [steps] s, until the slowest rank was done
+  slamb::plan::network_load planned{};  ///< of the steps that were timed
+  slamb::choice choice{};               ///< where there was one
+  double choice_seconds = 0.0;          ///< that it took, with the construction of what was chosen
 
   double exchange_seconds() const noexcept { return step_seconds - compute_seconds; }
-  double predicted_exchange_seconds(const slamb::network& net) const {
+  double predicted_exchange_seconds(const slamb::plan::network& net) const {
     return planned.seconds(net) / static_cast<double>(steps);
   }
 };
@@ -81,16 +81,17 @@ namespace detail {
 // The planner's counts of steps first + 1 … last, which must be those of the library. Steps in parts have the same bytes, in
 // more collectives.
 template <class Options>
-slamb::network_load planned_load(const scene& at, const std::string& name, const Options& options,
-                                 const slamb::statistics& before, const slamb::statistics& after) {
-  const auto plan = slamb::plan_traffic(std::span<const slamb::tensor_shape>(at.tensors), options, {.ranks = at.size});
+slamb::plan::network_load planned_load(const scene& at, const std::string& name, const Options& options,
+                                       const slamb::statistics& before, const slamb::statistics& after) {
+  const auto plan =
+      slamb::plan::plan_traffic(std::span<const slamb::plan::tensor_shape>(at.tensors), options, {.ranks = at.size});
   const slamb::traffic_counts planned = plan.total(after.step) - plan.total(before.step);
   const slamb::traffic_counts sent = after.traffic - before.traffic;
   if (at.chosen.in_parts ? planned.total().sent_bytes != sent.total().sent_bytes : planned != sent)
     throw std::runtime_error(name + ": the planner says that a rank sends " +
                              std::to_string(planned.total().sent_bytes) + " bytes, but it has sent " +
                              std::to_string(sent.total().sent_bytes));
-  return slamb::network_load::of(planned, {.ranks_per_node = 1}, at.size);
+  return slamb::plan::network_load::of(planned, {.ranks_per_node = 1}, at.size);
 }
 
 template <class Optimizer>

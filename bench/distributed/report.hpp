@@ -41,13 +41,14 @@ struct results {
 namespace detail {
 
 /// As the planner takes it; none where the link's bandwidth is not known, or exchanges ran beside computation.
-inline std::optional<slamb::network> network_of(const settings& chosen) {
+inline std::optional<slamb::plan::network> network_of(const settings& chosen) {
   if (!chosen.link_bandwidth || chosen.in_parts) return std::nullopt;
-  return slamb::network{.latency = chosen.latency, .bandwidth = *chosen.link_bandwidth / 8.0, .ranks_per_node = 1};
+  return slamb::plan::network{
+      .latency = chosen.latency, .bandwidth = *chosen.link_bandwidth / 8.0, .ranks_per_node = 1};
 }
 
 /// Of a step: the exchange as the planner has it, and the computation that was measured.
-inline double predicted_seconds(const measurement& m, const slamb::network& net) {
+inline double predicted_seconds(const measurement& m, const slamb::plan::network& net) {
   return m.predicted_exchange_seconds(net) + m.compute_seconds;
 }
 
@@ -103,7 +104,7 @@ inline void print_table(std::ostream& out, const settings& chosen, const results
   table.add({"", "bytes sent", "rounds", "steps", "", "", "", "steps/s", "predicted", "its"});
   table.add({"optimizer", "a rank a step", "a step", "timed", "ms a step", "compute", "exchange", "of LAMB's",
              "ms a step", "error"});
-  const std::optional<slamb::network> net = detail::network_of(chosen);
+  const std::optional<slamb::plan::network> net = detail::network_of(chosen);
   for (const measurement* m : all.in_order()) {
     const double predicted = net ? detail::predicted_seconds(*m, *net) : 0.0;
     table.add({m->optimizer, grouped(static_cast<std::uint64_t>(m->sent_bytes + 0.5)), formatted("%.2f", m->rounds),

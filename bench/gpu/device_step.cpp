@@ -53,7 +53,7 @@ class device_model {
 // A step that was captured.
 class captured_step {
  public:
-  captured_step(stepper& own, cudaStream_t stream, const slamb::learning_rates_at& rates) : stream_(stream) {
+  captured_step(stepper& own, cudaStream_t stream, const slamb::device_learning_rates& rates) : stream_(stream) {
     slamb::detail::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
                               "cudaStreamBeginCapture");
     own.step(rates);
@@ -88,7 +88,7 @@ class rank_at_work {
     const std::array rate{learning_rate};
     rate_.assign(rate.begin(), rate.end());
     stream_.wait();
-    graph_.emplace(*own_, stream_, slamb::learning_rates_at{rate_.data().get()});
+    graph_.emplace(*own_, stream_, slamb::device_learning_rates{rate_.data().get()});
   }
   void wait() const { stream_.wait(); }
   const stepper& optimizer() const noexcept { return *own_; }

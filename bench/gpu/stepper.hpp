@@ -24,7 +24,7 @@ class stepper {
   /// Enqueues a step.
   virtual void step(double learning_rate) = 0;
   /// The same with the rate in the GPU's memory, for a graph. @throws std::logic_error where it cannot be captured
-  virtual void step(const slamb::learning_rates_at& rates) = 0;
+  virtual void step(const slamb::device_learning_rates& rates) = 0;
   /// @param with_norms  also computes the norms; waits
   virtual slamb::statistics statistics(bool with_norms) const = 0;
   /// Bytes of memory traffic an element of the steps between two reports, the second with norms.

@@ -36,7 +36,7 @@ class stepper_of final : public stepper {
              timed_backend{{.stream = from.stream}, from.timer}) {}
 
   void step(double learning_rate) override { own_.step(learning_rate); }
-  void step(const slamb::learning_rates_at& rates) override {
+  void step(const slamb::device_learning_rates& rates) override {
     if constexpr (requires { own_.step(rates); })
       own_.step(rates);
     else
@@ -47,7 +47,7 @@ class stepper_of final : public stepper {
     return bench::bytes_of_steps(own_, before, after, tensors_, ranks_);
   }
   double payload_at(std::uint64_t t) const override {
-    if constexpr (requires { slamb::sparsifier_of(own_.options().compressor).largest_payload(0); })
+    if constexpr (requires { slamb::detail::sparsifier_of(own_.options().compressor).largest_payload(0); })
       return bench::payload_at(t, tensors_, own_.options()).sent;
     else
       return 0.0;
@@ -66,10 +66,10 @@ Options timed_options(const step_settings& settings) {
   constexpr std::uint64_t never = std::uint64_t{1} << 40U;
   Options options{};
   if constexpr (requires { options.local_steps; }) options.local_steps = settings.is_captured ? 0 : 1'000'000;
-  if constexpr (requires { slamb::sparsifier_of(options.compressor).block; })
-    slamb::sparsifier_of(options.compressor).block = settings.block;
+  if constexpr (requires { slamb::detail::sparsifier_of(options.compressor).block; })
+    slamb::detail::sparsifier_of(options.compressor).block = settings.block;
   if constexpr (requires { options.skip_non_finite; }) options.skip_non_finite = settings.skip_non_finite;
-  if constexpr (requires { options.compress_alone; }) options.compress_alone = true;
+  if constexpr (requires { options.compress_single_rank; }) options.compress_single_rank = true;
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 1;
   if constexpr (requires { options.variance_schedule.freeze_step; }) {
     const bool frozen = settings.zero_one == zero_one_step::local || settings.zero_one == zero_one_step::exchange;

@@ -1,4 +1,4 @@
-// A Device of cuda::executor (launcher.cuh's, or the interpreter) that shows what it is asked for. Plain C++: needs no nvcc.
+// A Device of cuda::executor (launcher.cuh's, or the emulator) that shows what it is asked for. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cstddef>

@@ -61,7 +61,7 @@ outcome minimize_on_device(Communicator communicator, const typename Optimizer::
   const programs::cuda_stream stream;
   device_loss loss(rank);
   Optimizer optimizer(loss.parameters(), options, std::move(communicator), {.stream = stream});
-  const slamb::polynomial_decay schedule{.peak = peak, .steps = steps};
+  const slamb::learning_rate::polynomial_decay schedule{.peak = peak, .steps = steps};
   try {
     for (std::uint64_t t = 1; t <= steps; ++t) {
       loss.compute_gradient(stream);

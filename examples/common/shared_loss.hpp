@@ -61,7 +61,7 @@ outcome minimize(Communicator communicator, const typename Optimizer::options_ty
   std::vector<float> w(elements, 1.0F), gradient(elements);
   const std::vector<slamb::parameter> parameters = {{.data = w.data(), .gradient = gradient.data(), .size = elements}};
   Optimizer optimizer(parameters, options, std::move(communicator), {.threads = 1});
-  const slamb::polynomial_decay schedule{.peak = peak, .steps = steps};
+  const slamb::learning_rate::polynomial_decay schedule{.peak = peak, .steps = steps};
   for (std::uint64_t t = 1; t <= steps; ++t) {
     for (std::size_t i = 0; i < elements; ++i) gradient[i] = w[i] - centre(rank, i);
     optimizer.step(schedule(t));

@@ -19,19 +19,19 @@ struct forecast {
   double exchange_seconds = 0.0;
   double memory_seconds = 0.0;
   double step_seconds = 0.0;
-  double efficiency = 0.0;         ///< compute/(compute + rest); of 1, how much N ranks do of N times one rank's work
-  double less_than_half = 0.0;     ///< times less than dense LAMB sends in fp16; infinite where nothing is sent
-  double less_than_single = 0.0;   ///< the same in fp32
-  slamb::break_even beats_half;    ///< dense LAMB in fp16
-  slamb::break_even beats_single;  ///< in fp32
+  double efficiency = 0.0;        ///< compute/(compute + rest); of 1, how much N ranks do of N times one rank's work
+  double less_than_half = 0.0;    ///< times less than dense LAMB sends in fp16; infinite where nothing is sent
+  double less_than_single = 0.0;  ///< the same in fp32
+  slamb::plan::break_even beats_half;    ///< dense LAMB in fp16
+  slamb::plan::break_even beats_single;  ///< in fp32
 };
 
 namespace detail {
 
 /// Over all steps.
-inline slamb::training_cost cost_of(const outline& moved, const settings& chosen) {
+inline slamb::plan::training_cost cost_of(const outline& moved, const settings& chosen) {
   return {chosen.compute_seconds * static_cast<double>(chosen.steps) + moved.memory_bytes / chosen.memory_bandwidth,
-          slamb::network_load::of(moved.traffic, chosen.network, chosen.ranks)};
+          slamb::plan::network_load::of(moved.traffic, chosen.network, chosen.ranks)};
 }
 
 inline double times_less(const outline& moved, const outline& dense) {
@@ -41,7 +41,7 @@ inline double times_less(const outline& moved, const outline& dense) {
 inline forecast forecast_of(const std::string& name, const outline& moved, const settings& chosen, const outline& half,
                             const outline& single) {
   const auto steps = static_cast<double>(chosen.steps);
-  const slamb::training_cost cost = cost_of(moved, chosen);
+  const slamb::plan::training_cost cost = cost_of(moved, chosen);
   forecast f;
   f.optimizer = name;
   f.moved = moved;
@@ -51,8 +51,8 @@ inline forecast forecast_of(const std::string& name, const outline& moved, const
   f.efficiency = chosen.compute_seconds / f.step_seconds;
   f.less_than_half = times_less(moved, half);
   f.less_than_single = times_less(moved, single);
-  f.beats_half = slamb::find_break_even(cost, cost_of(half, chosen), chosen.network);
-  f.beats_single = slamb::find_break_even(cost, cost_of(single, chosen), chosen.network);
+  f.beats_half = slamb::plan::find_break_even(cost, cost_of(half, chosen), chosen.network);
+  f.beats_single = slamb::plan::find_break_even(cost, cost_of(single, chosen), chosen.network);
   return f;
 }
 

@@ -14,7 +14,7 @@
 
 namespace plan {
 
-using slamb::tensor_shape;
+using slamb::plan::tensor_shape;
 
 /// The tensors of a model, in the making.
 class model_builder {

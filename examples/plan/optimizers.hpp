@@ -14,7 +14,7 @@
 
 namespace plan {
 
-using tensor_span = std::span<const slamb::tensor_shape>;
+using tensor_span = std::span<const slamb::plan::tensor_shape>;
 
 /// What an optimizer moves over all steps of a training.
 struct outline {
@@ -25,33 +25,33 @@ struct outline {
 /// One optimizer that can be planned.
 struct planned_optimizer {
   std::string_view name;
-  outline (*plan)(tensor_span, const settings&, const slamb::plan_world&);
+  outline (*plan)(tensor_span, const settings&, const slamb::plan::world&);
 };
 
 namespace detail {
 
 template <class Options>
 outline outline_of(tensor_span tensors, const Options& options, const settings& chosen,
-                   const slamb::plan_world& world) {
-  const auto planned = slamb::plan_traffic(tensors, options, world);
+                   const slamb::plan::world& world) {
+  const auto planned = slamb::plan::plan_traffic(tensors, options, world);
   return {planned.total(chosen.steps), planned.memory_bytes(chosen.steps) *
-                                           static_cast<double>(slamb::elements_of(tensors)) *
+                                           static_cast<double>(slamb::plan::elements_of(tensors)) *
                                            static_cast<double>(chosen.steps)};
 }
 
 template <class Optimizer>
-outline plan_dense(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+outline plan_dense(tensor_span tensors, const settings& chosen, const slamb::plan::world& world) {
   return outline_of(tensors, typename Optimizer::options_type{}, chosen, world);
 }
 
-inline outline plan_slamb(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+inline outline plan_slamb(tensor_span tensors, const settings& chosen, const slamb::plan::world& world) {
   slamb::slamb<>::options_type options;
   options.compressor.k = chosen.k;
   options.local_steps = static_cast<std::int64_t>(chosen.local_steps);
   return outline_of(tensors, options, chosen, world);
 }
 
-inline outline plan_slamb_int8(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+inline outline plan_slamb_int8(tensor_span tensors, const settings& chosen, const slamb::plan::world& world) {
   using optimizer = slamb::slamb<slamb::self_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>;
   typename optimizer::options_type options;
   options.compressor.sparsifier.k = chosen.k;
@@ -60,13 +60,13 @@ inline outline plan_slamb_int8(tensor_span tensors, const settings& chosen, cons
 }
 
 template <class Optimizer>
-outline plan_one_bit(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+outline plan_one_bit(tensor_span tensors, const settings& chosen, const slamb::plan::world& world) {
   typename Optimizer::options_type options;
   options.warm_up.steps = chosen.warmup();
   return outline_of(tensors, options, chosen, world);
 }
 
-inline outline plan_zero_one_adam(tensor_span tensors, const settings& chosen, const slamb::plan_world& world) {
+inline outline plan_zero_one_adam(tensor_span tensors, const settings& chosen, const slamb::plan::world& world) {
   slamb::zero_one_adam<>::options_type options;
   options.variance_schedule.freeze_step = chosen.freeze();
   options.variance_schedule.update_scaler = chosen.variance_update_scaler;
@@ -92,7 +92,7 @@ inline std::vector<std::string_view> optimizer_names() { return programs::names_
 /// What the optimizer of that name costs, with the settings chosen.
 /// @throws std::invalid_argument for a name that is not known
 inline outline plan_optimizer(std::string_view name, tensor_span tensors, const settings& chosen,
-                              const slamb::plan_world& world) {
+                              const slamb::plan::world& world) {
   for (const planned_optimizer& o : planned_optimizers)
     if (o.name == name) return o.plan(tensors, chosen, world);
   throw std::invalid_argument("no optimizer is named '" + std::string(name) + "'");

@@ -33,21 +33,21 @@ std::string gigabits_text(double bytes_per_second) {
   return formatted(value < 999.5 ? "%.3g Gbit/s" : "%.0f Gbit/s", value);
 }
 
-std::string break_even_text(const slamb::break_even& b) {
+std::string break_even_text(const slamb::plan::break_even& b) {
   switch (b.beats) {
-    case slamb::break_even::always:
+    case slamb::plan::break_even::always:
       return "always";
-    case slamb::break_even::below:
+    case slamb::plan::break_even::below:
       return "< " + gigabits_text(b.bandwidth);
-    case slamb::break_even::above:
+    case slamb::plan::break_even::above:
       return "> " + gigabits_text(b.bandwidth);
-    case slamb::break_even::never:
+    case slamb::plan::break_even::never:
       break;
   }
   return "never";
 }
 
-nlohmann::ordered_json break_even_json(const slamb::break_even& b) {
+nlohmann::ordered_json break_even_json(const slamb::plan::break_even& b) {
   constexpr const char* names[] = {"always", "never", "below", "above"};
   nlohmann::ordered_json json{{"beats", names[b.beats]}};
   if (b.bandwidth > 0.0) json["bytes_per_second"] = b.bandwidth;
@@ -60,10 +60,10 @@ nlohmann::ordered_json traffic_json(const slamb::traffic& t) {
 }
 
 nlohmann::ordered_json settings_json(const settings& chosen, tensor_span tensors) {
-  const slamb::network& net = chosen.network;
+  const slamb::plan::network& net = chosen.network;
   nlohmann::ordered_json json;
   json[chosen.shapes.empty() ? "model" : "shapes"] = chosen.shapes.empty() ? chosen.model : chosen.shapes;
-  json.update({{"parameters", slamb::elements_of(tensors)},
+  json.update({{"parameters", slamb::plan::elements_of(tensors)},
                {"tensors", tensors.size()},
                {"optimizers", chosen.optimizers},
                {"steps", chosen.steps},
@@ -112,8 +112,8 @@ nlohmann::ordered_json forecast_json(const forecast& f, std::uint64_t steps) {
 }  // namespace
 
 void print_settings(std::ostream& out, const settings& chosen, tensor_span tensors) {
-  const slamb::network& net = chosen.network;
-  out << (chosen.shapes.empty() ? chosen.model : chosen.shapes) << ": " << grouped(slamb::elements_of(tensors))
+  const slamb::plan::network& net = chosen.network;
+  out << (chosen.shapes.empty() ? chosen.model : chosen.shapes) << ": " << grouped(slamb::plan::elements_of(tensors))
       << " parameters in " << tensors.size() << " tensors; " << grouped(chosen.steps) << " steps on " << chosen.ranks
       << " ranks\n"
       << formatted("network: %d ranks a node, %g Gbit/s a node's link, %g us a hop, %g GB/s inside a node\n",

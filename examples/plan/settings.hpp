@@ -25,7 +25,7 @@ struct settings {
   std::uint64_t variance_update_scaler = 16;  ///< 0/1 Adam: κ
   std::uint64_t local_step_scaler = 32'678;   ///< 0/1 Adam
   std::uint64_t local_step_clipper = 16;      ///< 0/1 Adam
-  slamb::network network;
+  slamb::plan::network network;
   double memory_bandwidth = 1.5e12;  ///< bytes/s, of a rank
   double compute_seconds = 0.2;      ///< of a step, forward and backward
   std::string json;                  ///< empty: not wanted

@@ -43,8 +43,8 @@ inline std::uint64_t dimension_of(const std::string& word, const std::string& pl
 ///
 /// @param shown  the file's name, for messages
 /// @throws shape_error
-inline std::vector<slamb::tensor_shape> read_shapes(std::istream& in, const std::string& shown) {
-  std::vector<slamb::tensor_shape> tensors;
+inline std::vector<slamb::plan::tensor_shape> read_shapes(std::istream& in, const std::string& shown) {
+  std::vector<slamb::plan::tensor_shape> tensors;
   std::set<std::string> names;
   std::uint64_t all = 0;
   std::string line;
@@ -54,7 +54,7 @@ inline std::vector<slamb::tensor_shape> read_shapes(std::istream& in, const std:
     std::string name, word;
     if (!(words >> name)) continue;
     if (!names.insert(name).second) throw shape_error(place + "'" + name + "' is there twice");
-    slamb::tensor_shape shape{1, 0, true};
+    slamb::plan::tensor_shape shape{1, 0, true};
     for (; words >> word; ++shape.dimensions) {
       const std::uint64_t dimension = detail::dimension_of(word, place);
       if (dimension > detail::most_elements / shape.size)
@@ -72,7 +72,7 @@ inline std::vector<slamb::tensor_shape> read_shapes(std::istream& in, const std:
 }
 
 /// The same from a file.
-inline std::vector<slamb::tensor_shape> read_shapes(const std::filesystem::path& file) {
+inline std::vector<slamb::plan::tensor_shape> read_shapes(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(file)) throw shape_error(file.string() + ": is a directory");
   errno = 0;
   std::ifstream in(file);

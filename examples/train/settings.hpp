@@ -74,13 +74,14 @@ inline schedule_function make_schedule(const settings& chosen, double peak) {
   const std::uint64_t warmup = chosen.warmup_steps();
   const std::uint64_t rest = chosen.steps - warmup;
   const auto after_warmup = [warmup](auto schedule) {
-    return slamb::linear_warmup<decltype(schedule)>{warmup, schedule};
+    return slamb::learning_rate::linear_warmup<decltype(schedule)>{warmup, schedule};
   };
-  if (chosen.schedule == "constant") return after_warmup(slamb::constant{peak});
-  if (chosen.schedule == "polynomial") return after_warmup(slamb::polynomial_decay{.peak = peak, .steps = rest});
-  if (chosen.schedule == "cosine") return after_warmup(slamb::cosine_decay{.peak = peak, .steps = rest});
+  if (chosen.schedule == "constant") return after_warmup(slamb::learning_rate::constant{peak});
+  if (chosen.schedule == "polynomial")
+    return after_warmup(slamb::learning_rate::polynomial_decay{.peak = peak, .steps = rest});
+  if (chosen.schedule == "cosine") return after_warmup(slamb::learning_rate::cosine_decay{.peak = peak, .steps = rest});
   if (chosen.schedule == "step") {  // a tenth of the rate after each third
-    return after_warmup(slamb::step_decay{.initial = peak, .factor = 0.1, .every = (rest + 2) / 3});
+    return after_warmup(slamb::learning_rate::step_decay{.initial = peak, .factor = 0.1, .every = (rest + 2) / 3});
   }
   throw std::invalid_argument("no schedule is named '" + chosen.schedule + "'");
 }

@@ -39,8 +39,8 @@ struct noting_communicator : summing_communicator {
   explicit noting_communicator(std::vector<std::string>& to) : notes(&to) {}
   int local_rank() const { return 2; }
   int local_size() const { return 3; }
-  void reduce_locally(std::span<float> values, host_stream /*stream*/) {
-    notes->push_back("reduce_locally of " + std::to_string(values.size()));
+  void all_reduce_in_node(std::span<float> values, host_stream /*stream*/) {
+    notes->push_back("all_reduce_in_node of " + std::to_string(values.size()));
   }
   void wait(host_stream /*stream*/) { notes->push_back("wait"); }
   void check() { notes->push_back("check"); }
@@ -98,11 +98,11 @@ TEST_CASE("any_communicator: nodes, waits and failures are those of what it hold
   CHECK(ranks.local_rank() == 2);
   CHECK(ranks.local_size() == 3);
   std::array<float, 5> values{};
-  ranks.reduce_locally(values, {});
+  ranks.all_reduce_in_node(values, {});
   ranks.wait({});
   ranks.check();
   ranks.abort("no reason");
-  CHECK(notes == std::vector<std::string>{"reduce_locally of 5", "wait", "check", "abort: no reason"});
+  CHECK(notes == std::vector<std::string>{"all_reduce_in_node of 5", "wait", "check", "abort: no reason"});
 
   any_communicator<> plain(summing_communicator{});
   CHECK_FALSE(plain.joins_nodes());

@@ -68,17 +68,17 @@ std::vector<std::string> complaints(mistake what, int size, const communicator_c
 /// Its sums have 16 bits beside the exponent, as a wire format may.
 class narrow_communicator {
  public:
-  explicit narrow_communicator(thread_communicator base) : base_(std::move(base)) {}
+  explicit narrow_communicator(thread_communicator base) : context_(std::move(base)) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
     for (float& x : values) x = std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x80U) & 0xFFFFFF00U);
   }
 
  private:
-  thread_communicator base_;
+  thread_communicator context_;
 };
 
 }  // namespace
@@ -118,20 +118,20 @@ TEST_CASE("check_communicator: ranks that are nodes pass, and a wrong part of th
   });
 
   using wrong_nodes = slamb::hierarchical_communicator<wrong_communicator, wrong_communicator>;
-  const auto said_by = [](mistake in_node, mistake between) {
+  const auto said_by = [](mistake in_node, mistake inter_node) {
     std::array<slamb::thread_group, 2> node{slamb::thread_group(2), slamb::thread_group(2)};
     std::array<slamb::thread_group, 2> others{slamb::thread_group(2), slamb::thread_group(2)};
     std::vector<std::string> said(4);
     slamb::run_ranks(4, [&](const thread_communicator& thread) {
       const int at = thread.rank() / 2, local = thread.rank() % 2;
       wrong_nodes communicator({node[static_cast<std::size_t>(at)].communicator(local), in_node},
-                               {others[static_cast<std::size_t>(local)].communicator(at), between});
+                               {others[static_cast<std::size_t>(local)].communicator(at), inter_node});
       said[static_cast<std::size_t>(thread.rank())] = complaint_of(communicator);
     });
     return said;
   };
   for (const std::string& said : said_by(mistake::sum_lacks_last_if_odd, mistake::none))
-    CHECK(said.find("reduce_locally of 15 floats: element 14 is ") != std::string::npos);
+    CHECK(said.find("all_reduce_in_node of 15 floats: element 14 is ") != std::string::npos);
   for (const std::string& said : said_by(mistake::none, mistake::gather_reversed))
     CHECK(
         said.find("rank 1 of 2, local rank 1 of 2: all_gather of 15 bytes: the place of rank 0 has rank 1's values") !=
@@ -274,18 +274,19 @@ namespace {
 /// Says something else of itself than what it is.
 class lying_communicator {
  public:
-  lying_communicator(thread_communicator base, int rank, int size) : base_(std::move(base)), rank_(rank), size_(size) {}
+  lying_communicator(thread_communicator base, int rank, int size)
+      : context_(std::move(base)), rank_(rank), size_(size) {}
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    base_.all_gather(mine, all, stream);
+    context_.all_gather(mine, all, stream);
   }
-  void abort(const std::string& reason) { base_.abort(reason); }
+  void abort(const std::string& reason) { context_.abort(reason); }
 
  private:
-  thread_communicator base_;
+  thread_communicator context_;
   int rank_, size_;
 };
 
@@ -335,7 +336,7 @@ TEST_CASE("check_communicator: ranks that are given different checks are all tol
       const int rank = communicator.rank();
       try {
         check_communicator(communicator, rank == 1 ? of_rank_1 : small);
-      } catch (const slamb::disagreement_error& failure) {
+      } catch (const slamb::rank_mismatch_error& failure) {
         said[static_cast<std::size_t>(rank)] = failure.what();
       }
     });
@@ -377,22 +378,22 @@ namespace {
 /// Sums of values of which one alone is not 0 are exact; others have 8 significant bits, as partial sums in bfloat16 do.
 class partly_exact_communicator {
  public:
-  explicit partly_exact_communicator(thread_communicator base) : base_(std::move(base)) {}
+  explicit partly_exact_communicator(thread_communicator base) : context_(std::move(base)) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     std::vector<float> terms(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) terms[i] = values[i] != 0.0F ? 1.0F : 0.0F;
-    base_.all_reduce_sum(values, stream);
-    base_.all_reduce_sum(std::span(terms), stream);
+    context_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(std::span(terms), stream);
     for (std::size_t i = 0; i < values.size(); ++i)
       if (terms[i] > 1.0F && std::isfinite(values[i]))
         values[i] = std::bit_cast<float>((std::bit_cast<std::uint32_t>(values[i]) + 0x8000U) & 0xFFFF0000U);
   }
 
  private:
-  thread_communicator base_;
+  thread_communicator context_;
 };
 
 }  // namespace

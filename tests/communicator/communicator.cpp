@@ -72,7 +72,7 @@ struct postal_world {
 
 struct faulty_world {
   using communicator_type = slamb::thread_communicator;
-  slamb::fault planned;
+  slamb::thread_fault planned;
   template <class F>
   void run(int ranks, F body) const {
     slamb::thread_group group(ranks);
@@ -118,12 +118,12 @@ TEST_CASE("hierarchical_communicator: conforms, with nodes as ranks") {
 
 TEST_CASE("hierarchical_communicator: counted as its nodes are") {
   using counted = slamb::counting_communicator<test_support::nodes_of_threads>;
-  static_assert(slamb::has_local_reduction<counted>);
-  static_assert(!slamb::has_local_reduction<slamb::counting_communicator<slamb::thread_communicator>>);
+  static_assert(slamb::has_all_reduce_in_node<counted>);
+  static_assert(!slamb::has_all_reduce_in_node<slamb::counting_communicator<slamb::thread_communicator>>);
   test_support::thread_nodes({2, 2}).run([](test_support::nodes_of_threads nodes, std::size_t rank) {
     counted communicator(std::move(nodes));
     float value = static_cast<float>(rank + 1);
-    communicator.reduce_locally(std::span(&value, 1), slamb::host_stream{});
+    communicator.all_reduce_in_node(std::span(&value, 1), slamb::host_stream{});
     if (value != (rank < 2 ? 3.0F : 7.0F) || communicator.counts().total().rounds != 0)
       throw std::runtime_error("a sum within a node is wrong, or counted");
     if (communicator.local_rank() != static_cast<int>(rank % 2) || communicator.local_size() != 2)
@@ -139,7 +139,7 @@ TEST_CASE("postal_communicator: conforms in what it offers") {
 }
 
 TEST_CASE("communicator suite: its checks see a value that all ranks got wrong") {
-  const faulty_world world{{.rank = 1, .round = 0, .kind = slamb::fault_kind::corrupts}};
+  const faulty_world world{{.rank = 1, .round = 0, .kind = slamb::thread_fault::kind::corrupts}};
   for (const std::size_t n : {1U, 1000U}) {
     const auto sums = all_reduce<float>(world, 3, n);
     CHECK(disagreement(sums) == "");
@@ -152,7 +152,7 @@ TEST_CASE("communicator suite: its checks see a value that all ranks got wrong")
 }
 
 TEST_CASE("communicator suite: its checks see ranks that disagree") {
-  const faulty_world world{{.rank = 2, .round = 0, .kind = slamb::fault_kind::corrupts_result}};
+  const faulty_world world{{.rank = 2, .round = 0, .kind = slamb::thread_fault::kind::corrupts_result}};
   for (const std::size_t n : {1U, 1000U}) {
     CHECK(disagreement(all_reduce<float>(world, 4, n)) == "rank 2, element 0: other bits than rank 0");
     CHECK(wrong_sums(all_reduce<std::uint64_t>(world, 4, n), n) == "rank 2, element 0: wrong sum");

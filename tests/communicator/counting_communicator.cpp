@@ -133,7 +133,7 @@ TEST_CASE("counting_communicator: passes the base's own stream on, and base() is
 
 TEST_CASE("counting_communicator: what throws is not counted") {
   slamb::thread_group group(2);
-  group.inject({.rank = 1, .round = 2, .kind = slamb::fault_kind::throws});
+  group.inject({.rank = 1, .round = 2, .kind = slamb::thread_fault::kind::throws});
   std::vector<traffic_counts> counts(2);
   std::vector<int> failures(2);
   slamb::run_ranks(group, [&](slamb::thread_communicator base) {

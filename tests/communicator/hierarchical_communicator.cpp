@@ -79,12 +79,12 @@ concept can_wait = requires(C& c) {
 }  // namespace
 
 TEST_CASE("hierarchical_communicator: has what its parts have") {
-  static_assert(slamb::has_local_reduction<hierarchy> && can_abort<hierarchy> && can_check<hierarchy> &&
+  static_assert(slamb::has_all_reduce_in_node<hierarchy> && can_abort<hierarchy> && can_check<hierarchy> &&
                 can_wait<hierarchy>);
   static_assert(slamb::has_all_reduce_sum<hierarchy, float> && !slamb::has_all_reduce_sum<hierarchy, double>);
   static_assert(!slamb::has_all_gather<hierarchy, float> && !slamb::has_all_to_all<hierarchy, float>);
   static_assert(slamb::has_broadcast<bare, float> && !slamb::has_all_reduce_sum<bare, float>);
-  static_assert(!slamb::has_local_reduction<bare> && !can_abort<bare> && !can_check<bare> && !can_wait<bare>);
+  static_assert(!slamb::has_all_reduce_in_node<bare> && !can_abort<bare> && !can_check<bare> && !can_wait<bare>);
   static_assert(can_abort<slamb::hierarchical_communicator<slamb::self_communicator, writing_part>>);
   static_assert(can_wait<slamb::hierarchical_communicator<writing_part, slamb::self_communicator>>);
   const made leader(0);
@@ -96,7 +96,7 @@ TEST_CASE("hierarchical_communicator: has what its parts have") {
 
 TEST_CASE("hierarchical_communicator: the leader exchanges, and the node hears of it") {
   made leader(0);
-  leader.all.reduce_locally(all_values, host_stream{});
+  leader.all.all_reduce_in_node(all_values, host_stream{});
   leader.all.all_reduce_sum(all_values, host_stream{});
   leader.all.broadcast(all_values, 1, host_stream{});
   leader.all.check();
@@ -104,16 +104,16 @@ TEST_CASE("hierarchical_communicator: the leader exchanges, and the node hears o
   CHECK(*leader.calls == list{"local sum", "between sum", "local broadcast0", "between broadcast1", "local broadcast0",
                               "local check", "between check", "between wait", "local wait"});
   made other(1);
-  other.all.reduce_locally(all_values, host_stream{});
+  other.all.all_reduce_in_node(all_values, host_stream{});
   other.all.all_reduce_sum(all_values, host_stream{});
   other.all.wait(host_stream{});
   CHECK(*other.calls == list{"local sum", "local broadcast0", "local wait"});
 }
 
 TEST_CASE("hierarchical_communicator: both parts are told of what one throws, and it is thrown on") {
-  made between(0, "", "sum");
-  CHECK_THROWS_WITH_AS(between.all.all_reduce_sum(all_values, host_stream{}), "lost", std::runtime_error);
-  CHECK(*between.calls ==
+  made inter_node(0, "", "sum");
+  CHECK_THROWS_WITH_AS(inter_node.all.all_reduce_sum(all_values, host_stream{}), "lost", std::runtime_error);
+  CHECK(*inter_node.calls ==
         list{"between sum", "local abort (between nodes: lost)", "between abort (between nodes: lost)"});
 
   made local(1, "broadcast0");

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 #include "support/replica.hpp"
@@ -32,10 +32,10 @@ using in_nodes = slamb::lamb<nodes_of_threads>;
 /// What each rank of 2 × 2 threw where `spoil(groups)` goes wrong while they train, or one rank leaves before step 3.
 std::vector<std::string> thrown_by_ranks(
     std::size_t leaves, const std::function<void(thread_nodes&)>& spoil = [](thread_nodes&) {},
-    slamb::thread_options in_node = {.timeout = 60s}, slamb::thread_options between = {.timeout = 30s}) {
+    slamb::thread_options in_node = {.timeout = 60s}, slamb::thread_options inter_node = {.timeout = 30s}) {
   constexpr std::size_t world = 4;
   const experiment e = make_experiment({{17}}, 5, world, 6);
-  thread_nodes nodes({2, 2}, in_node, between);
+  thread_nodes nodes({2, 2}, in_node, inter_node);
   spoil(nodes);
   std::vector<std::string> thrown(world);
   std::latch all_told(world);  // nobody leaves before, so that ranks are told by messages and not by those who leave
@@ -68,7 +68,7 @@ std::vector<std::string> disagreements(const std::vector<int>& sizes, const std:
     replica mine({{17}}, std::vector<float>(17, 1.0F));
     try {
       const in_nodes optimizer(mine.parameters(), {.beta1 = beta1[rank]}, std::move(communicator), one_thread());
-    } catch (const slamb::disagreement_error& error) {
+    } catch (const slamb::rank_mismatch_error& error) {
       thrown[rank] = error.what();
     }
   });
@@ -108,8 +108,8 @@ TEST_CASE("hierarchical_communicator: one node of all ranks, and nodes of one ra
 
 TEST_CASE("hierarchical_communicator: kernels of the CUDA backend reduce within nodes") {
   const experiment e = make_experiment(random_model(23, 3), 23, 4, 3);
-  using optimizer_type = slamb::lamb<nodes_of_threads, slamb::interpreted_backend>;
-  const slamb::interpreted_backend backend;
+  using optimizer_type = slamb::lamb<nodes_of_threads, slamb::emulated_backend>;
+  const slamb::emulated_backend backend;
   CHECK(ranks_have_bits_of_nodes(train_in_nodes<optimizer_type>(e, 2, {}, backend),
                                  train_in_nodes<optimizer_type>(means_of_nodes(e, 2), 2, {}, backend)));
 }
@@ -199,7 +199,7 @@ TEST_CASE("hierarchical_communicator: a rate that one rank of a node cannot use 
     in_nodes optimizer(mine.parameters(), {}, std::move(communicator), one_thread());
     mine.set_gradient(e.gradients[0][rank]);
     const double rate = rank == 1 ? -1.0 : 0.01;
-    optimizer.step(slamb::learning_rates_at{&rate});
+    optimizer.step(slamb::device_learning_rates{&rate});
     reached[rank] = mine.values();
     skipped[rank] = optimizer.statistics().skipped_steps;
   });
@@ -240,7 +240,7 @@ TEST_CASE("hierarchical_communicator: ranks of a node that name it differently a
     replica mine({{17}}, std::vector<float>(17, 1.0F));
     try {
       const in_nodes optimizer(mine.parameters(), {}, std::move(communicator), one_thread());
-    } catch (const slamb::disagreement_error& error) {
+    } catch (const slamb::rank_mismatch_error& error) {
       thrown[static_cast<std::size_t>(thread.rank())] = error.what();
     }
   });
@@ -258,26 +258,28 @@ TEST_CASE("hierarchical_communicator: when a rank leaves, leader or not, all oth
 }
 
 TEST_CASE("hierarchical_communicator: when an exchange between nodes fails, all ranks throw") {
-  const auto leader = [](slamb::fault_kind kind) {
-    return [kind](thread_nodes& nodes) { nodes.between(0).inject({.rank = 1, .round = 7, .kind = kind}); };
+  const auto leader = [](slamb::thread_fault::kind kind) {
+    return [kind](thread_nodes& nodes) { nodes.inter_node(0).inject({.rank = 1, .round = 7, .kind = kind}); };
   };
-  const std::vector<std::string> thrown = thrown_by_ranks(nobody, leader(slamb::fault_kind::throws));
+  const std::vector<std::string> thrown = thrown_by_ranks(nobody, leader(slamb::thread_fault::kind::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in all_reduce_sum"));
   for (const std::size_t rank : {1U, 3U})
     CHECK(thrown[rank].find("rank 0 was aborted: between nodes: ") != std::string::npos);
-  CHECK(all_contain(thrown_by_ranks(nobody, leader(slamb::fault_kind::stalls), {.timeout = 60s}, {.timeout = 3s}),
-                    "after 3000 ms rank 1 had not arrived"));
+  CHECK(
+      all_contain(thrown_by_ranks(nobody, leader(slamb::thread_fault::kind::stalls), {.timeout = 60s}, {.timeout = 3s}),
+                  "after 3000 ms rank 1 had not arrived"));
 }
 
 TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks of all nodes throw") {
-  const auto other = [](slamb::fault_kind kind) {
+  const auto other = [](slamb::thread_fault::kind kind) {
     return [kind](thread_nodes& nodes) { nodes.node(1).inject({.rank = 1, .round = 15, .kind = kind}); };
   };
-  const std::vector<std::string> thrown = thrown_by_ranks(nobody, other(slamb::fault_kind::throws));
+  const std::vector<std::string> thrown = thrown_by_ranks(nobody, other(slamb::thread_fault::kind::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in "));
   for (const std::size_t rank : {0U, 1U}) CHECK(thrown[rank].find("aborted: in node 1: ") != std::string::npos);
   // Ranks of the other node wait for their leader as long, so that either may be the first to give up.
-  CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::fault_kind::stalls), {.timeout = 3s}), "after 3000 ms rank "));
+  CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::thread_fault::kind::stalls), {.timeout = 3s}),
+                    "after 3000 ms rank "));
 }
 
 }  // namespace communicator_hierarchical_communicator_lamb_tests

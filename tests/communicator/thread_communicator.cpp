@@ -28,10 +28,10 @@ namespace {
 
 using namespace std::chrono_literals;
 using slamb::communicator_error;
-using slamb::fault_kind;
 using slamb::host_stream;
 using slamb::thread_communicator;
 using slamb::thread_group;
+using slamb::thread_fault::kind;
 
 static_assert(std::movable<thread_communicator> && !std::copyable<thread_communicator>);
 static_assert(slamb::has_all_reduce_sum<thread_communicator, std::int8_t>);

@@ -60,7 +60,7 @@ std::vector<std::uint64_t> random_sizes(std::uint64_t seed) {
 
 template <class Selection>
 fault age_fault(const Selection& s, const place& where, std::uint64_t step, const history& h) {
-  if constexpr (slamb::has_age<Selection>) {
+  if constexpr (slamb::capability::has_age<Selection>) {
     for (std::uint64_t i = 0; i < where.size; ++i) {
       const auto age = static_cast<std::uint32_t>(s.age(where.at(i)));
       if ((age == 0) != (h.selected[i] != 0)) return text("age is 0 where it is not selected", where, step, i);
@@ -72,7 +72,7 @@ fault age_fault(const Selection& s, const place& where, std::uint64_t step, cons
 
 template <class Selection>
 fault count_fault(const Selection& s, const place& where, std::uint64_t step, const history& h) {
-  if constexpr (slamb::has_selected_before<Selection>) {
+  if constexpr (slamb::capability::has_selected_before<Selection>) {
     for (std::uint64_t i = 0; i <= where.size; ++i)
       if (static_cast<std::uint64_t>(s.selected_before(where.at(i))) != h.before[i])
         return text("selected_before is not the count", where, step, i);
@@ -85,14 +85,15 @@ template <class Selection>
 fault runs_fault(const Selection& s, const place& where, std::uint64_t step, const history& h, std::uint64_t first,
                  std::uint64_t count) {
   fault found;
-  if constexpr (slamb::has_runs<Selection>) {
+  if constexpr (slamb::capability::has_runs<Selection>) {
     std::uint64_t next = first;
     s.runs(where.at(first), count, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
       if (found) return;
       if (begin != next) found = text("a run does not begin where the last one ended", where, step, begin);
       if (begin + length > first + count) found = text("a run goes beyond the end", where, step, begin);
       for (std::uint64_t i = begin; i < begin + length && !found; ++i) {
-        const std::uint32_t expected = slamb::has_age<Selection> ? h.age[i] : (h.selected[i] != 0 ? 0U : 1U);
+        const std::uint32_t expected =
+            slamb::capability::has_age<Selection> ? h.age[i] : (h.selected[i] != 0 ? 0U : 1U);
         if (age != expected) found = text("a run has another age than its elements", where, step, i);
       }
       next = begin + length;
@@ -102,11 +103,11 @@ fault runs_fault(const Selection& s, const place& where, std::uint64_t step, con
   return found;
 }
 
-/// Ages' freshness by a table of `table.size()` entries, and the bits, of [first, first + count).
+/// Ages' staleness discount by a table of `table.size()` entries, and the bits, of [first, first + count).
 template <class Selection>
 fault fill_fault(const Selection& s, const place& where, std::uint64_t step, const history& h, std::uint64_t first,
                  std::uint32_t count, const std::vector<float>& table) {
-  if constexpr (slamb::has_fill<Selection>) {
+  if constexpr (slamb::capability::has_fill<Selection>) {
     constexpr float untouched = -1.0F;
     std::vector<std::uint16_t> expected_bits(count / 16 + 2, 0);
     std::vector<float> expected(count + 16, untouched);
@@ -115,19 +116,19 @@ fault fill_fault(const Selection& s, const place& where, std::uint64_t step, con
       if (h.selected[at] != 0) slamb::set_bit(expected_bits.data(), i);
       expected[i] = table[std::min<std::size_t>(h.age[at], table.size() - 1)];
     }
-    const slamb::freshness_table freshness_by_age{table.data(), static_cast<std::uint32_t>(table.size())};
+    const slamb::staleness_discounts discounts_by_age{table.data(), static_cast<std::uint32_t>(table.size())};
     std::vector<std::uint16_t> bits(expected_bits.size(), 0), bits_alone = bits;
-    std::vector<float> freshness(expected.size(), untouched);
-    const bool filled = s.fill(where.at(first), count, freshness_by_age, bits.data(), freshness.data());
-    if (s.fill(where.at(first), count, freshness_by_age, bits_alone.data(), nullptr) != filled)
+    std::vector<float> discount(expected.size(), untouched);
+    const bool filled = s.fill(where.at(first), count, discounts_by_age, bits.data(), discount.data());
+    if (s.fill(where.at(first), count, discounts_by_age, bits_alone.data(), nullptr) != filled)
       return text("fill answers otherwise without freshness", where, step, first);
     if (!filled) {
       expected_bits.assign(expected_bits.size(), 0);
       expected.assign(expected.size(), untouched);
     }
     if (bits != expected_bits || bits_alone != expected_bits) return text("fill sets other bits", where, step, first);
-    const bool knows_freshness = slamb::has_age<Selection> || !filled;
-    if (knows_freshness && !test_support::same_bits(freshness, expected))
+    const bool knows_discounts = slamb::capability::has_age<Selection> || !filled;
+    if (knows_discounts && !test_support::same_bits(discount, expected))
       return text("fill has other freshness", where, step, first);
   }
   return {};
@@ -244,12 +245,12 @@ struct wrong : test_support::sparsifier_facts {
               Fault == 7 && i == 30 ? 1 - age(at) : age(at));  // another age
       }
     }
-    bool fill(coordinate c, std::uint32_t count, slamb::freshness_table table, std::uint16_t* bits,
-              float* freshness) const {
-      if (Fault == 8) table.count = 1;                         // another freshness
-      if (Fault == 9 && c.index % 2 != 0) bits[0] = 1;         // writes and says that it did not
-      if (Fault == 10 && freshness == nullptr) bits[1] ^= 1U;  // other bits without freshness
-      return right().fill(c, count, table, bits, freshness);
+    bool fill(coordinate c, std::uint32_t count, slamb::staleness_discounts table, std::uint16_t* bits,
+              float* discount) const {
+      if (Fault == 8) table.count = 1;                        // another staleness discount
+      if (Fault == 9 && c.index % 2 != 0) bits[0] = 1;        // writes and says that it did not
+      if (Fault == 10 && discount == nullptr) bits[1] ^= 1U;  // other bits without staleness discount
+      return right().fill(c, count, table, bits, discount);
     }
   };
   static chosen at(std::uint64_t step) { return {step}; }
@@ -351,7 +352,7 @@ std::vector<double> product_scales(const tensor_at_step& t) {
   const double sent = ratio(t.norm(t.p, true), t.norm(t.u, true));
   const double unsent = ratio(t.norm(t.p, false), t.norm(t.u, false));
   std::vector<double> scale;
-  for (const double s : t.freshness) {
+  for (const double s : t.discount) {
     const double mixed = t.one_dimensional ? sent : std::clamp(s * sent + (1.0 - s) * unsent, 0.01, 1000.0);
     scale.push_back(mixed * (s + (1.0 - s) / std::sqrt(static_cast<double>(t.world))));
   }
@@ -375,7 +376,7 @@ double training_error(const Compressor& compressor, int ranks, int steps, const 
   loop.local_steps = 20;
   loop.dense_below = 16;
   using selection = decltype(compressor.at(1));
-  if (!slamb::has_age<selection>) loop.oldest = 255;
+  if (!slamb::capability::has_age<selection>) loop.oldest = 255;
   const auto expected = loop.run(problem, steps, rate);
   CHECK(problem.loss(std::span<const float>(got[0])) < problem.loss(std::span<const float>(problem.start())));
   return test_support::worst_error(got, expected);
@@ -453,7 +454,7 @@ TEST_CASE("compressor: settings are checked, and compared among ranks") {
   };
   CHECK_THROWS_AS(with([](int) -> std::uint64_t { return 0; }), std::invalid_argument);
   CHECK_THROWS_AS(with([](int rank) -> std::uint64_t { return 2 + static_cast<std::uint64_t>(rank); }),
-                  slamb::disagreement_error);
+                  slamb::rank_mismatch_error);
   CHECK_NOTHROW(with([](int) -> std::uint64_t { return 2; }));
 }
 

@@ -189,7 +189,7 @@ fault code_fault(const Q& q, float x, float scale, float uniform) {
     return text("the code has too many bits", x, scale, uniform);
   if (code_of(q, x, scale, uniform) != code) return text("another code when asked again", x, scale, uniform);
   if (!is_stochastic<Q> && code_of(q, x, scale, 0.9F) != code) return text("the draw matters", x, scale, uniform);
-  if (slamb::encodes_without_scale<Q> && code_of(q, x, 2.5F, uniform) != code)
+  if (slamb::capability::encodes_without_scale<Q> && code_of(q, x, 2.5F, uniform) != code)
     return text("the scale matters", x, scale, uniform);
   if (!std::isfinite(decoded(q, x, scale, uniform))) return text("what is decoded is not finite", x, scale, uniform);
   return {};

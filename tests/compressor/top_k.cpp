@@ -170,7 +170,7 @@ TEST_CASE("top_k: what is sent of a tensor is the sum over its tiles") {
 }
 
 TEST_CASE("top_k: facts, refusals and description") {
-  static_assert(slamb::compressor<top_k> && slamb::chooser<top_k> && !slamb::sparsifier<top_k>);
+  static_assert(slamb::compressor<top_k> && slamb::data_dependent_sparsifier<top_k> && !slamb::sparsifier<top_k>);
   static_assert(top_k::is_sparsifier && top_k::payload_is_summable && top_k::payload_is_constant);
   static_assert(top_k::bits_per_element == 32 && top_k::scale == slamb::segment_scale::none);
   CHECK(refusal(top_k{}) == "nothing was thrown");

@@ -19,8 +19,8 @@ namespace core_bfloat16_tests {
 namespace {
 
 using slamb::bfloat16;
-using slamb::to_bfloat16;
-using slamb::to_float;
+using slamb::detail::to_bfloat16;
+using slamb::detail::to_float;
 using slamb::detail::host::floats;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
 

@@ -15,7 +15,7 @@ namespace {
 
 using slamb::philox;
 using slamb::random_words;
-using slamb::scaled_to;
+using slamb::detail::scaled_to;
 
 /// One of the vectors that were published with Philox: counter and key as 32-bit words, least significant first.
 struct known_answer {

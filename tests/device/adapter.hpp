@@ -20,7 +20,7 @@ Options short_options(bool is_captured) {
   options.weight_decay = 0.03;
   if constexpr (requires { options.local_steps; }) options.local_steps = is_captured ? 0 : 3;
   if constexpr (requires { options.dense_below; }) options.dense_below = 100;
-  if constexpr (requires { options.compress_alone; }) options.compress_alone = is_captured;
+  if constexpr (requires { options.compress_single_rank; }) options.compress_single_rank = is_captured;
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 3;
   if constexpr (requires { options.variance_schedule.freeze_step; }) {
     options.variance_schedule.freeze_step = 4;
@@ -39,7 +39,7 @@ class adapter final : public optimizer {
       : own_(tensors, short_options<typename Optimizer::options_type>(is_captured), std::forward<Ranks>(ranks)...) {}
 
   void step(double learning_rate) override { own_.step(learning_rate); }
-  void step(const slamb::learning_rates_at& rates) override {
+  void step(const slamb::device_learning_rates& rates) override {
     if constexpr (requires { own_.step(rates); })
       own_.step(rates);
     else

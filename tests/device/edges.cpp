@@ -121,10 +121,10 @@ TEST_CASE("device: two optimizers on two streams do not see each other") {
     const plan other{.shapes = test_support::random_shapes(8, 40), .steps = 7};
     const std::array expected{run(of, side::device, one), run(of, side::device, other)};
     slamb::thread_group alone(1);
-    slamb::thread_group alone_too(1);
+    slamb::thread_group on_single_rank(1);
     device_tests::stream streams[2];
     device_tests::rank_of_run first(of, side::device, one, alone.communicator(0), streams[0]);
-    device_tests::rank_of_run second(of, side::device, other, alone_too.communicator(0), streams[1]);
+    device_tests::rank_of_run second(of, side::device, other, on_single_rank.communicator(0), streams[1]);
     for (std::size_t step = 0; step < 7; ++step) {
       first.step(step);
       second.step(step);

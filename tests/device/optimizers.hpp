@@ -26,7 +26,7 @@ class optimizer {
   virtual ~optimizer() = default;
   virtual void step(double learning_rate) = 0;
   /// @throws std::logic_error where a recipe cannot be captured at all
-  virtual void step(const slamb::learning_rates_at& rates) = 0;
+  virtual void step(const slamb::device_learning_rates& rates) = 0;
   virtual std::vector<std::byte> save_state() const = 0;
   virtual void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) = 0;
   virtual std::uint64_t steps() const = 0;    ///< waits

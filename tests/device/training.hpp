@@ -162,7 +162,7 @@ class rank_of_run {
     gradients_.write(values, on_);
   }
   void take() { own_->step(given_.learning_rate); }
-  void take(const slamb::learning_rates_at& rates) { own_->step(rates); }
+  void take(const slamb::device_learning_rates& rates) { own_->step(rates); }
   /// @}
   outcome result() { return {start_, parameters_.read(on_), own_->save_state(), own_->steps(), own_->skipped(), true}; }
 

@@ -139,9 +139,9 @@ TEST_CASE("error_feedback: a policy's own check is asked") {
 TEST_CASE("error_feedback: settings that differ among ranks are found by their names") {
   CHECK_NOTHROW(train_slamb(2, [](int) { return keeps_and_describes{.setting = 3}; }));
   CHECK_THROWS_AS(train_slamb(2, [](int rank) { return keeps_and_describes{.setting = rank}; }),
-                  slamb::disagreement_error);
+                  slamb::rank_mismatch_error);
   CHECK_THROWS_AS(train_lamb(2, [](int rank) { return keeps_and_describes{.setting = rank}; }),
-                  slamb::disagreement_error);
+                  slamb::rank_mismatch_error);
 }
 
 }  // namespace error_feedback_error_feedback_tests

@@ -59,10 +59,10 @@ Quantizer quantizer_of(const quantizer_settings& s) {
 /// A quantizer with an error feedback.
 struct combination {
   exchange_scheme (*scheme)(const quantizer_settings&);
-  std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool alone_too);
+  std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool on_single_rank);
 
   exchange_history run(const exchange_setup& setup, const quantizer_settings& s) const {
-    return run_exchanges(setup, [&] { return make(s, setup.alone_too); });
+    return run_exchanges(setup, [&] { return make(s, setup.on_single_rank); });
   }
   observation observed(const exchange_setup& setup, const quantizer_settings& s) const {
     return {setup, scheme(s), run(setup, s)};
@@ -70,8 +70,8 @@ struct combination {
 };
 
 template <class Quantizer, class ErrorFeedback>
-std::unique_ptr<any_exchange> make_exchange(const quantizer_settings& s, bool alone_too) {
-  return std::make_unique<exchange_of<Quantizer, ErrorFeedback>>(quantizer_of<Quantizer>(s), alone_too);
+std::unique_ptr<any_exchange> make_exchange(const quantizer_settings& s, bool on_single_rank) {
+  return std::make_unique<exchange_of<Quantizer, ErrorFeedback>>(quantizer_of<Quantizer>(s), on_single_rank);
 }
 
 template <class Quantizer>
@@ -258,7 +258,7 @@ constexpr std::array not_finite{std::numeric_limits<float>::quiet_NaN(), std::nu
 void fill(random_setup& made, std::uint64_t index, int world) {
   random_source source(0xE8, index);
   made.exchanged.world = std::max(1, world);
-  made.exchanged.alone_too = world != 0;
+  made.exchanged.on_single_rank = world != 0;
   fill_tensors(made, source);
   constexpr std::size_t exchanges = 4;
   fill_gradients(made, source, exchanges);
@@ -287,7 +287,7 @@ struct small_setup {
 
   explicit small_setup(int world, std::size_t exchanges = 3) {
     rows[2] = 0;
-    exchanged = {.tensors = {{300}, {129}, {400}}, .world = world, .alone_too = true};
+    exchanged = {.tensors = {{300}, {129}, {400}}, .world = world, .on_single_rank = true};
     exchanged.tensors[1].options.compress = false;
     exchanged.tensors[2].options.rows = rows;
     for (std::size_t t = 0; t < exchanges; ++t)
@@ -465,7 +465,7 @@ TEST_CASE("quantized_exchange: each property finds what is against it") {
   constexpr std::size_t compressed = 7, whole = 310, masked = 300 + 129 + 2 * 16;
   REQUIRE(o.takes_part(compressed));
   REQUIRE_FALSE(o.is_compressed(whole));
-  REQUIRE(o.left_out[masked] != 0);
+  REQUIRE(o.local_skips[masked] != 0);
 
   const auto change_result = [](std::size_t j) {
     return [j](exchange_history& h) {
@@ -512,7 +512,8 @@ TEST_CASE("quantized_exchange: each property finds what is against it") {
   CHECK(fault_with(o, fault_of_writes, [](exchange_history& h) { h[1][1].done = false; }) != "");
 
   CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].measured[0].signal *= 1.00001; }) != "");
-  CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].measured[0].lost *= 1.00001; }) != "");
+  CHECK(fault_with(o, fault_of_measurement,
+                   [](exchange_history& h) { h[1][1].measured[0].compression_error *= 1.00001; }) != "");
   CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].worker_norm[0] *= 1.00001; }) != "");
 
   CHECK(difference_of(o.history, o.history) == "");

@@ -48,7 +48,7 @@ struct grid : test_support::quantizer_facts {
     return as_real(as_word(magnitude) | ((code & word(0x8000U)) << 16));
   }
 };
-static_assert(slamb::encodes_without_scale<grid>);
+static_assert(slamb::capability::encodes_without_scale<grid>);
 
 float as_sent(const grid& q, float x) { return q.decode<float>(q.encode(x, 1.0F, 0.5F), 1.0F); }
 
@@ -111,12 +111,13 @@ class errors_kept {
     signals z = kept_;
     for (std::size_t r = 0; r < z.size(); ++r)
       for (std::size_t j = 0; j < z[r].size(); ++j) z[r][j] += e_.gradients[t - 1][r][j];
-    const std::vector<std::uint8_t> mask = sent_at(slamb::sparsifier_of(compressor_), t, e_.tensors, z);
+    const std::vector<std::uint8_t> mask = sent_at(slamb::detail::sparsifier_of(compressor_), t, e_.tensors, z);
     std::vector<double> mean(mask.size());
     for (std::size_t r = 0; r < z.size(); ++r)
       for (std::size_t j = 0; j < mask.size(); ++j) {
         float sent = mask[j] != 0 ? z[r][j] : 0.0F;
-        if constexpr (slamb::chained<Compressor>) sent = mask[j] != 0 ? as_sent(compressor_.quantizer, sent) : 0.0F;
+        if constexpr (slamb::capability::chained<Compressor>)
+          sent = mask[j] != 0 ? as_sent(compressor_.quantizer, sent) : 0.0F;
         kept_[r][j] = z[r][j] - sent;
         mean[j] += static_cast<double>(sent) / static_cast<double>(z.size());
       }

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/faulty_training.hpp"
 #include "support/thread_nodes.hpp"
@@ -276,7 +276,7 @@ TEST_CASE("tried_collectives: a verdict that wrong sums have changed is a fault 
 }
 
 TEST_CASE("tried_collectives: on a device they go through the backend's memory") {
-  using backend = slamb::interpreted_backend;
+  using backend = slamb::emulated_backend;
   using device_one_bit = slamb::one_bit_adam<ranks, slamb::sign, backend>;
   CHECK(refusals<device_one_bit>(mistake::none, 2, backend{}) == std::vector<std::string>(2));
   CHECK(refusals<device_one_bit>(mistake::gather_reversed, 2, backend{}) ==
@@ -321,7 +321,7 @@ TEST_CASE("tried_collectives: ranks that are nodes try both of their parts") {
   CHECK(refusals_of_nodes<nodes_lamb>(mistake::none, mistake::none) == std::vector<std::string>(4));
   CHECK(refusals_of_nodes<nodes_one_bit>(mistake::none, mistake::none) == std::vector<std::string>(4));
   for (const std::string& said : refusals_of_nodes<nodes_lamb>(mistake::sum_lacks_last_if_odd, mistake::none)) {
-    CHECK(said.find("slamb: the Communicator's reduce_locally returned ") == 0);
+    CHECK(said.find("slamb: the Communicator's all_reduce_in_node returned ") == 0);
     CHECK(said.find("in its node, where the ranks' values add up to ") != std::string::npos);
   }
   for (const std::string& said : refusals_of_nodes<nodes_lamb>(mistake::none, mistake::sum_lacks_last_if_odd))

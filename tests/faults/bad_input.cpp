@@ -44,7 +44,7 @@ std::string refusal_of(const std::function<void()>& body) {
     body();
   } catch (const std::invalid_argument& failure) {
     return std::string("invalid_argument: ") + failure.what();
-  } catch (const slamb::disagreement_error& failure) {
+  } catch (const slamb::rank_mismatch_error& failure) {
     return std::string("disagreement: ") + failure.what();
   } catch (const slamb::communicator_error& failure) {
     return std::string("communicator: ") + failure.what();

@@ -68,10 +68,10 @@ const std::vector<named_call>& every_call() {
   static const std::vector<named_call> all{
       {"step()", [](optimizer& o) { o.step(0.1); }},
       {"step()", [](optimizer& o) { o.step(std::span<const double>(rates)); }},
-      {"step()", [](optimizer& o) { o.step(slamb::learning_rates_at{rates}); }},
+      {"step()", [](optimizer& o) { o.step(slamb::device_learning_rates{rates}); }},
       {"begin_step()", [](optimizer& o) { o.begin_step(0.1); }},
       {"begin_step()", [](optimizer& o) { o.begin_step(std::span<const double>(rates)); }},
-      {"begin_step()", [](optimizer& o) { o.begin_step(slamb::learning_rates_at{rates}); }},
+      {"begin_step()", [](optimizer& o) { o.begin_step(slamb::device_learning_rates{rates}); }},
       {"gradient_ready()", [](optimizer& o) { o.gradient_ready(0, 1); }},
       {"finish_step()", [](optimizer& o) { o.finish_step(); }},
       {"synchronize_parameters()", [](optimizer& o) { o.synchronize_parameters(); }},
@@ -120,9 +120,9 @@ class noting_recipe final : public slamb::detail::recipe {
   void give_up_step() noexcept override {}  // which no caller calls
 
   void step(std::span<const double> /*rates*/) override { note(step_with_rates); }
-  void step(const slamb::learning_rates_at& /*rates*/) override { note(step_with_rates_at); }
+  void step(const slamb::device_learning_rates& /*rates*/) override { note(step_with_rates_at); }
   void begin_step(std::span<const double> /*rates*/) override { note(begin_with_rates); }
-  void begin_step(const slamb::learning_rates_at& /*rates*/) override { note(begin_with_rates_at); }
+  void begin_step(const slamb::device_learning_rates& /*rates*/) override { note(begin_with_rates_at); }
   void gradient_ready(std::size_t /*first*/, std::size_t /*count*/) override { note(ready); }
   void finish_step() override { note(finish); }
   void synchronize_parameters() override { note(synchronize); }
@@ -289,7 +289,7 @@ TEST_CASE("calls: what is measured is a call too") {
   replica mine(tensors, start());
   slamb::basic_lamb<slamb::int8, slamb::residual<>, slamb::layerwise_trust_ratio, slamb::self_communicator,
                     slamb::host_backend>
-      measured(mine.parameters(), {.compress_alone = true});
+      measured(mine.parameters(), {.compress_single_rank = true});
   const auto check = [](auto& run, const std::function<void()>& make) {
     struct opened : std::remove_reference_t<decltype(run)> {
       static slamb::detail::recipe_call begin(const std::remove_reference_t<decltype(run)>& of) {

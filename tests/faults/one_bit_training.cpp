@@ -18,10 +18,10 @@
 namespace faults_one_bit_training_tests {
 namespace {
 
-using slamb::fault_kind;
 using slamb::scale_sharing;
 using slamb::thread_communicator;
 using slamb::thread_group;
+using slamb::thread_fault::kind;
 using test_support::check_failure_at_each_round;
 using test_support::check_overflows;
 using test_support::experiment;
@@ -61,8 +61,8 @@ TEST_CASE("overflow: a step with a gradient that is not finite is skipped by all
 TEST_CASE("overflow: with one rank that compresses alone it is skipped as well") {
   const experiment e = make_experiment(test_support::fault_model(), 140, 1, 4);
   for (const std::size_t when : {std::size_t{0}, std::size_t{2}}) {
-    test_support::check_skipped<adam>(e, {.compress_alone = true, .warm_up = {1}}, not_a_number, 5000, when);
-    test_support::check_skipped<lamb>(e, {.compress_alone = true, .warm_up = {1}}, infinity, 5000, when);
+    test_support::check_skipped<adam>(e, {.compress_single_rank = true, .warm_up = {1}}, not_a_number, 5000, when);
+    test_support::check_skipped<lamb>(e, {.compress_single_rank = true, .warm_up = {1}}, infinity, 5000, when);
   }
 }
 

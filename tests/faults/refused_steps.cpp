@@ -80,13 +80,13 @@ void require_same(complaints& wrong, const outcome& reached, const outcome& expe
 template <class Check>
 void for_all(std::uint64_t seed, std::size_t steps, const std::vector<int>& worlds, const Check& check) {
   for (const refusing_recipe& recipe : refusing_recipes())
-    for (const bool interpreted : {false, true})
+    for (const bool emulated : {false, true})
       for (const int world : worlds) {
-        const std::string where = recipe.name + (interpreted ? ", interpreted, " : ", host, ") + std::to_string(world);
+        const std::string where = recipe.name + (emulated ? ", emulated, " : ", host, ") + std::to_string(world);
         CAPTURE(where);
         experiment e = make_experiment(refusing_model(), seed + static_cast<std::uint64_t>(world), world, steps);
         complaints wrong;
-        check(recipe, interpreted ? recipe.interpreted : recipe.on_host, e, wrong);
+        check(recipe, emulated ? recipe.emulated : recipe.on_host, e, wrong);
         CHECK(wrong.text() == "");
       }
 }
@@ -184,12 +184,12 @@ TEST_CASE("refused steps: one that fails as well leaves nothing behind") {
 
 TEST_CASE("refused steps: of 0/1 Adam without an exchange are taken by the others") {
   const refusing_recipe recipe = test_support::refusing_one_bit().back();
-  for (const bool interpreted : {false, true}) {
+  for (const bool emulated : {false, true}) {
     const experiment e = make_experiment(refusing_model(), 240, 3, 13);
     complaints wrong;
-    std::uint64_t left_out = 0;
+    std::uint64_t local_skips = 0;
     const outcome reached =
-        run_all(e, interpreted ? recipe.interpreted : recipe.on_host, wrong, {}, [&](rank_of_run& r, std::size_t t) {
+        run_all(e, emulated ? recipe.emulated : recipe.on_host, wrong, {}, [&](rank_of_run& r, std::size_t t) {
           const std::vector<float> values = r.mine.values();
           const auto norm = r.run.statistics(true).norm;
           const bool spoiled = recipe.is_silent(t, r.e.world) && r.rank == 1;
@@ -199,11 +199,11 @@ TEST_CASE("refused steps: of 0/1 Adam without an exchange are taken by the other
           r.run.step(r.rate(t));
           r.wrong.require(r.run.statistics(false).step == t + 1, "the step does not count" + at_step(t));
           if (!spoiled) return;
-          ++left_out;
+          ++local_skips;
           r.wrong.require(same_bits(values, r.mine.values()), "the rank has moved" + at_step(t));
           r.wrong.require(r.run.statistics(true).norm.momentum == norm.momentum, "its momentum has" + at_step(t));
         });
-    CHECK(left_out == 5);
+    CHECK(local_skips == 5);
     for (std::size_t rank = 0; rank < 3; ++rank) {
       CHECK(reached.said[rank].local_skips == (rank == 1 ? 5U : 0U));
       CHECK(reached.said[rank].skipped_steps == 0);
@@ -259,7 +259,7 @@ TEST_CASE("saved_state: go from one backend to the other in the middle of every 
         states[t][r.rank] = r.run.save_state();
       });
       for (std::size_t when = 0; when < e.steps(); when += 2) {
-        const outcome reached = run_all(e, recipe.interpreted, wrong, [&](rank_of_run& r, std::size_t t) {
+        const outcome reached = run_all(e, recipe.emulated, wrong, [&](rank_of_run& r, std::size_t t) {
           if (t != when) return;
           r.run.load_state(states[t][r.rank]);
           if (t > 0) r.mine.set_values(expected.values[t - 1][r.rank]);
@@ -347,17 +347,17 @@ TEST_CASE("backends: reach the same parameters over 50 steps with refused ones i
       if ((t * 2654435761U >> 7U) % 3 == 0) call_refused_step(r, t, t % 2);
     };
     const outcome on_host = run_all(e, recipe.on_host, wrong, refuse_some);
-    const outcome interpreted = run_all(e, recipe.interpreted, wrong, refuse_some);
+    const outcome emulated = run_all(e, recipe.emulated, wrong, refuse_some);
     CHECK(on_host.said[0].skipped_steps > 2);
     for (std::size_t rank = 0; rank < on_host.said.size(); ++rank) {
-      CHECK(interpreted.said[rank].step == on_host.said[rank].step);
-      CHECK(interpreted.said[rank].skipped_steps == on_host.said[rank].skipped_steps);
-      CHECK(interpreted.said[rank].phase == on_host.said[rank].phase);
+      CHECK(emulated.said[rank].step == on_host.said[rank].step);
+      CHECK(emulated.said[rank].skipped_steps == on_host.said[rank].skipped_steps);
+      CHECK(emulated.said[rank].phase == on_host.said[rank].phase);
     }
     double worst = 0.0;
     for (std::size_t t = 0; t < e.steps(); ++t)
       for (std::size_t rank = 0; rank < on_host.said.size(); ++rank)
-        worst = std::max(worst, test_support::max_relative_error(interpreted.values[t][rank],
+        worst = std::max(worst, test_support::max_relative_error(emulated.values[t][rank],
                                                                  test_support::widened(on_host.values[t][rank])));
     CHECK(worst <= 1e-6);
     CHECK(wrong.text() == "");

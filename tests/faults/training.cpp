@@ -26,9 +26,9 @@ namespace faults_training_tests {
 namespace {
 
 using slamb::communicator_error;
-using slamb::fault_kind;
 using slamb::thread_communicator;
 using slamb::thread_group;
+using slamb::thread_fault::kind;
 using test_support::check_failure_at_each_round;
 using test_support::check_overflows;
 using test_support::check_skipped;

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
@@ -22,7 +22,7 @@ namespace optimizer_choose_tests {
 namespace {
 
 using slamb::choose_options;
-using slamb::keep_rule;
+using slamb::choose_options::keep_rule;
 using test_support::experiment;
 using test_support::model;
 using test_support::replica;
@@ -33,20 +33,20 @@ using sent_bytes = std::shared_ptr<double>;
 class metered_communicator {
  public:
   metered_communicator(slamb::thread_communicator base, sent_bytes sent)
-      : base_(std::move(base)), sent_(std::move(sent)) {}
+      : context_(std::move(base)), sent_(std::move(sent)) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
     add(slamb::collective::all_reduce, values.size_bytes());
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    base_.all_gather(mine, all, stream);
+    context_.all_gather(mine, all, stream);
     add(slamb::collective::all_gather, all.size());
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    base_.all_to_all(send, receive, stream);
+    context_.all_to_all(send, receive, stream);
     add(slamb::collective::all_to_all, send.size());
   }
 
@@ -55,7 +55,7 @@ class metered_communicator {
     *sent_ += static_cast<double>(slamb::bytes_sent_by(kind, bytes, size()));
   }
 
-  slamb::thread_communicator base_;
+  slamb::thread_communicator context_;
   sent_bytes sent_;
 };
 
@@ -218,7 +218,7 @@ TEST_CASE("choose: a rank alone keeps the dense one without a trial") {
 // planner knows.
 template <class Compressed, class Mean>
 void check_bytes(const typename Compressed::options_type& options, const choose_options& how, const Mean& mean) {
-  std::vector<slamb::tensor_shape> shapes;
+  std::vector<slamb::plan::tensor_shape> shapes;
   for (const test_support::tensor_spec& t : tensors()) shapes.push_back({t.size, t.dimensions});
   on_ranks(2, [&](rank_scene scene, replica&) {
     const auto optimizer = slamb::detail::choose_by<dense_type, Compressed>(
@@ -230,7 +230,7 @@ void check_bytes(const typename Compressed::options_type& options, const choose_
         64.0;  // bytes in front of the trial's gradients, which are fewer than those it stands for
     const double headers = header * elements / static_cast<double>(made.trial_elements);
     if (made.dense_seconds != doctest::Approx(4.0 * elements + headers)) throw std::logic_error("other bytes of LAMB");
-    const double expected = mean(slamb::plan_traffic(shapes, options, {.ranks = 2}));
+    const double expected = mean(slamb::plan::plan_traffic(shapes, options, {.ranks = 2}));
     if (made.compressed_seconds != doctest::Approx(expected).epsilon(0.02))
       throw std::logic_error("a step is said to send " + std::to_string(made.compressed_seconds) +
                              " bytes, but it is " + std::to_string(expected));
@@ -348,13 +348,13 @@ TEST_CASE("choose: all memory of the trial comes from the backend's allocator, a
 }
 
 TEST_CASE("choose: works on a backend that runs behind, by memory of that backend") {
-  using adamw = slamb::adamw<metered_communicator, slamb::interpreted_backend>;
-  using lamb = slamb::lamb<metered_communicator, slamb::interpreted_backend>;
+  using adamw = slamb::adamw<metered_communicator, slamb::emulated_backend>;
+  using lamb = slamb::lamb<metered_communicator, slamb::emulated_backend>;
   on_ranks(2, [](rank_scene scene, replica& mine) {
     const std::vector<float> before = mine.values();
     auto optimizer = slamb::detail::choose_by<adamw, lamb>(
         scripted_clock{{2.0, 1.0}}, scene.parameters, {}, {}, std::move(scene.communicator),
-        {.steps = 1, .rounds = 1, .most_elements = 500}, slamb::interpreted_backend{});
+        {.steps = 1, .rounds = 1, .most_elements = 500}, slamb::emulated_backend{});
     if (!optimizer.is_compressed()) throw std::logic_error("the faster one was not kept");
     if (!test_support::same_bits(before, mine.values())) throw std::logic_error("parameters were touched");
     optimizer.step(0.01);

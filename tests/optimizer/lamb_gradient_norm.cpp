@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
@@ -71,7 +71,7 @@ TEST_CASE("gradient_norm: is that of the mean over ranks before it was clipped, 
   for (const int world : {1, 2, 3}) {
     check_norms<slamb::lamb<thread_communicator>>(world, {.max_gradient_norm = 0.01}, test_support::one_thread());
     check_norms<slamb::adamw<thread_communicator>>(world, {.max_gradient_norm = 1e6}, test_support::one_thread());
-    check_norms<slamb::lamb<thread_communicator, slamb::interpreted_backend>>(world, {.max_gradient_norm = 0.5}, {});
+    check_norms<slamb::lamb<thread_communicator, slamb::emulated_backend>>(world, {.max_gradient_norm = 0.5}, {});
   }
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("gradient_norm: is that of the quantized mean where a quantizer makes 
   const experiment e = some_steps(1);
   replica mine(tensors, e.start);
   mine.set_gradient(e.gradients[0][0]);
-  compressed run(mine.parameters(), {.max_gradient_norm = 1.0, .compress_alone = true});
+  compressed run(mine.parameters(), {.max_gradient_norm = 1.0, .compress_single_rank = true});
   run.step(0.01);
   const double norm = norm_of_mean(e.gradients[0]);
   const std::optional<double> got = run.statistics().gradient_norm;

@@ -67,8 +67,9 @@ std::vector<std::pair<std::string, typename Optimizer::options_type>> variants()
       {"one step of warm-up", {.warm_up = {1}}},
       {"nothing but warm-up", {.warm_up = {100}}},
       {"warm-up to the last step but one", {.warm_up = {5}}},
-      {"compressed alone", {.compress_alone = true, .warm_up = {2}}},
-      {"compressed alone by tensor", {.compress_alone = true, .warm_up = {2}, .compressor = {.scales = per_tensor}}},
+      {"compressed alone", {.compress_single_rank = true, .warm_up = {2}}},
+      {"compressed alone by tensor",
+       {.compress_single_rank = true, .warm_up = {2}, .compressor = {.scales = per_tensor}}},
   };
   if constexpr (requires(options o) { o.trust_ratio.factor_change; }) {
     all.push_back({"clamped above", {.warm_up = {3}, .trust_ratio = {.upper = 0.02}}});
@@ -257,7 +258,7 @@ TEST_CASE("one_bit: two ranks that are equal are one that compresses alone, bit 
   const auto check = [&]<class Optimizer>(Optimizer* /*type*/) {
     for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
       const typename Optimizer::options_type options{
-          .compress_alone = true, .warm_up = {2}, .compressor = {.scales = scales}};
+          .compress_single_rank = true, .warm_up = {2}, .compressor = {.scales = scales}};
       const trajectory expected = test_support::train<Optimizer>(one, options);
       const trajectory reached = test_support::train<Optimizer>(two, options);
       for (std::size_t t = 0; t < expected.size(); ++t) {
@@ -328,7 +329,7 @@ TEST_CASE("one_bit: the defaults are the papers'") {
   CHECK(options.beta2 == 0.999);
   CHECK(options.epsilon == 1e-8);
   CHECK(options.weight_decay == 0.01);
-  CHECK_FALSE(options.compress_alone);
+  CHECK_FALSE(options.compress_single_rank);
   CHECK(options.warm_up.steps == 1000);
   CHECK(options.compressor.scales == scale_sharing::fused);
   CHECK_FALSE(options.compressor.zero_aware);
@@ -380,22 +381,22 @@ TEST_CASE("one_bit: elements that are left out are not moved, whatever is sent f
   model tensors{{6 * 50}, {200}};
   tensors[0].options.weight_decay = 0.0;
   experiment e = make_structured_experiment(tensors, 40, 3, 8);
-  std::vector<std::uint8_t> left_out(500, 0);
-  for (std::size_t j = 0; j < 300; ++j) left_out[j] = rows[j / 50] == 0 ? 1 : 0;
+  std::vector<std::uint8_t> local_skips(500, 0);
+  for (std::size_t j = 0; j < 300; ++j) local_skips[j] = rows[j / 50] == 0 ? 1 : 0;
   for (auto& ranks : e.gradients)
     for (auto& of_rank : ranks)
       for (std::size_t j = 0; j < 500; ++j)
-        if (left_out[j] != 0) of_rank[j] = 0.0F;
+        if (local_skips[j] != 0) of_rank[j] = 0.0F;
   const auto check = [&]<class Optimizer>(Optimizer* /*type*/, bool by_rows) {
     experiment with_rows = e;
     if (by_rows) with_rows.tensors[0].options.rows = rows;
     for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
       const typename Optimizer::options_type options{.warm_up = {2},
                                                      .compressor = {.scales = scales, .zero_aware = !by_rows}};
-      CHECK(error_of_one_bit<Optimizer>(with_rows, options, left_out) <= tolerance);
+      CHECK(error_of_one_bit<Optimizer>(with_rows, options, local_skips) <= tolerance);
       const trajectory reached = test_support::train<Optimizer>(with_rows, options);
       for (std::size_t j = 0; j < 500; ++j)
-        if (left_out[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
+        if (local_skips[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
     }
   };
   for (const bool by_rows : {false, true}) {

@@ -90,9 +90,9 @@ TEST_CASE("optimizer: one that was moved from says which call it cannot do, and 
   const double rates[] = {0.1};
   refuses("step()", [&] { first.step(0.1); });
   refuses("step()", [&] { first.step(std::span<const double>(rates)); });
-  refuses("step()", [&] { first.step(slamb::learning_rates_at{rates}); });
+  refuses("step()", [&] { first.step(slamb::device_learning_rates{rates}); });
   refuses("begin_step()", [&] { first.begin_step(0.1); });
-  refuses("begin_step()", [&] { first.begin_step(slamb::learning_rates_at{rates}); });
+  refuses("begin_step()", [&] { first.begin_step(slamb::device_learning_rates{rates}); });
   refuses("gradient_ready()", [&] { first.gradient_ready(0, 1); });
   refuses("finish_step()", [&] { first.finish_step(); });
   refuses("synchronize_parameters()", [&] { first.synchronize_parameters(); });
@@ -187,10 +187,10 @@ TEST_CASE("optimizer: 0/1 Adam refuses rates in memory where its type does not t
   optimizer any = slamb::zero_one_adam<>(mine.parameters());
   const double rates[] = {0.1};
   const std::vector<float> before = mine.values();
-  CHECK_THROWS_WITH_AS(any.step(slamb::learning_rates_at{rates}), doctest::Contains("need the rates on the host"),
+  CHECK_THROWS_WITH_AS(any.step(slamb::device_learning_rates{rates}), doctest::Contains("need the rates on the host"),
                        std::logic_error);
-  CHECK_THROWS_WITH_AS(any.begin_step(slamb::learning_rates_at{rates}), doctest::Contains("need the rates on the host"),
-                       std::logic_error);
+  CHECK_THROWS_WITH_AS(any.begin_step(slamb::device_learning_rates{rates}),
+                       doctest::Contains("need the rates on the host"), std::logic_error);
   CHECK(test_support::same_bits(mine.values(), before));
   CHECK_NOTHROW(any.step(0.1));
 }

@@ -72,8 +72,9 @@ std::vector<std::pair<std::string, options_type>> variants() {
       {"large epsilon", {.epsilon = 0.1}},
       {"no weight decay", {.weight_decay = 0.0}},
       {"weight decay", {.weight_decay = 0.3, .compressor = {.scales = scale_sharing::per_tensor}}},
-      {"compressed alone", {.compress_alone = true}},
-      {"compressed alone by tensor", {.compress_alone = true, .compressor = {.scales = scale_sharing::per_tensor}}},
+      {"compressed alone", {.compress_single_rank = true}},
+      {"compressed alone by tensor",
+       {.compress_single_rank = true, .compressor = {.scales = scale_sharing::per_tensor}}},
   };
   for (auto& variant : all) {
     variant.second.variance_schedule = short_variance;
@@ -226,12 +227,12 @@ TEST_CASE("zero_one_adam: elements that are left out are not moved, whatever is 
   model tensors{{6 * 50}, {200}};
   tensors[0].options.weight_decay = 0.0;
   experiment e = make_structured_experiment(tensors, 81, 3, 14);
-  std::vector<std::uint8_t> left_out(500, 0);
-  for (std::size_t j = 0; j < 300; ++j) left_out[j] = rows[j / 50] == 0 ? 1 : 0;
+  std::vector<std::uint8_t> local_skips(500, 0);
+  for (std::size_t j = 0; j < 300; ++j) local_skips[j] = rows[j / 50] == 0 ? 1 : 0;
   for (auto& ranks : e.gradients)
     for (auto& of_rank : ranks)
       for (std::size_t j = 0; j < 500; ++j)
-        if (left_out[j] != 0) of_rank[j] = 0.0F;
+        if (local_skips[j] != 0) of_rank[j] = 0.0F;
   for (const bool by_rows : {false, true}) {
     CAPTURE(by_rows);
     experiment with_rows = e;
@@ -240,10 +241,10 @@ TEST_CASE("zero_one_adam: elements that are left out are not moved, whatever is 
       const options_type options{.variance_schedule = short_variance,
                                  .local_schedule = short_local,
                                  .compressor = {.scales = scales, .zero_aware = !by_rows}};
-      CHECK(error_of_one_bit<optimizer>(with_rows, options, left_out) <= tolerance);
+      CHECK(error_of_one_bit<optimizer>(with_rows, options, local_skips) <= tolerance);
       const trajectory reached = test_support::train<optimizer>(with_rows, options);
       for (std::size_t j = 0; j < 500; ++j)
-        if (left_out[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
+        if (local_skips[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
     }
   }
 }
@@ -329,7 +330,7 @@ TEST_CASE("zero_one_adam: two ranks that are equal are one that compresses alone
   // All in the chunk of rank 0: ⌈121/256⌉·128 elements.
   const experiment one = test_support::make_experiment({{100}, {20}, {1}}, 85, 1, 16);
   for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
-    const options_type options{.compress_alone = true,
+    const options_type options{.compress_single_rank = true,
                                .variance_schedule = short_variance,
                                .local_schedule = short_local,
                                .compressor = {.scales = scales}};
@@ -363,7 +364,7 @@ TEST_CASE("zero_one_adam: the defaults are the published ones") {
   CHECK(options.beta2 == 0.999);
   CHECK(options.epsilon == 1e-8);
   CHECK(options.weight_decay == 0.01);
-  CHECK_FALSE(options.compress_alone);
+  CHECK_FALSE(options.compress_single_rank);
   CHECK(options.variance_schedule.update_scaler == 16);
   CHECK(options.local_schedule.scaler == 32678);
   CHECK(options.local_schedule.clipper == 16);

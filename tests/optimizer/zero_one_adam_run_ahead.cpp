@@ -34,8 +34,8 @@ constexpr double tolerance = 2e-6;  // as in zero_one_adam.cpp
 
 // Steps 1 and 3 refresh the variance, 2 and 4 send gradients in signs; then τ = 6, 7, … with L = 1, 1, 2, 2, 4, …: steps 5, 6,
 // 7, 11 and 15 exchange.
-options_type options_for(bool compress_alone) {
-  return {.compress_alone = compress_alone,
+options_type options_for(bool compress_single_rank) {
+  return {.compress_single_rank = compress_single_rank,
           .variance_schedule = {.freeze_step = 4, .update_scaler = 1},
           .local_schedule = {.scaler = 2, .clipper = 4}};
 }
@@ -92,14 +92,14 @@ using hook = std::function<void(rank_at_work& r, std::size_t t)>;
 /// How a run goes: how many steps are refused before each, and what is asked of the optimizer behind each.
 struct plan {
   int world = 1;
-  bool compress_alone = false;
+  bool compress_single_rank = false;
   std::size_t refused = 0;
   hook after{};  ///< directly behind every step, refused ones too
 
-  bool has_exchange() const { return world > 1 || compress_alone; }
+  bool has_exchange() const { return world > 1 || compress_single_rank; }
   bool is_certain(std::size_t t) const { return has_exchange() && !exchanges(t); }
   /// In a step that cannot be refused, this rank has what is not finite.
-  std::optional<std::size_t> left_out(std::size_t t) const {
+  std::optional<std::size_t> local_skips(std::size_t t) const {
     if (refused == 0 || !is_certain(t)) return {};
     return t % static_cast<std::size_t>(world);
   }
@@ -125,7 +125,7 @@ void train_rank(plan how, const experiment& e, const options_type& options, slam
       behind(t);
     }
     std::vector<float> gradient = e.gradients[t][rank];
-    if (how.left_out(t) == rank) gradient[17] = std::nanf("");
+    if (how.local_skips(t) == rank) gradient[17] = std::nanf("");
     r.enqueue_gradient(std::move(gradient));
     r.step(e.rates[t][0]);
     ++r.taken;
@@ -139,13 +139,13 @@ void train_rank(plan how, const experiment& e, const options_type& options, slam
 
 /// The worst error of a run against the oracle.
 double error_of(const plan& how, std::uint64_t seed) {
-  const options_type options = options_for(how.compress_alone);
+  const options_type options = options_for(how.compress_single_rank);
   experiment e = make(how.world, seed);
   const auto at_start = test_support::oracle_at_start(e, options);
   test_support::settling settled(at_start);
   std::vector<std::vector<oracle::vector>> expected;
   for (std::size_t t = 0; t < e.steps(); ++t) {
-    if (const auto rank = how.left_out(t)) settled.run().leave_out(static_cast<int>(*rank));
+    if (const auto rank = how.local_skips(t)) settled.run().leave_out(static_cast<int>(*rank));
     settled.step(test_support::rates_of(e.tensors, e.rates[t]), e.gradients[t]);
     expected.emplace_back();
     for (int rank = 0; rank < how.world; ++rank) expected.back().push_back(settled.run().parameters(rank));
@@ -162,7 +162,7 @@ double error_of(const plan& how, std::uint64_t seed) {
 
 struct ranks_of_run {
   int world;
-  bool compress_alone;
+  bool compress_single_rank;
 };
 constexpr ranks_of_run all_ranks[] = {{1, false}, {1, true}, {3, false}};
 
@@ -171,9 +171,12 @@ void check_all(std::uint64_t seed, const hook& after) {
   for (const ranks_of_run& ranks : all_ranks)
     for (const std::size_t refused : {0U, 1U, 2U}) {
       CAPTURE(ranks.world);
-      CAPTURE(ranks.compress_alone);
+      CAPTURE(ranks.compress_single_rank);
       CAPTURE(refused);
-      CHECK(error_of({.world = ranks.world, .compress_alone = ranks.compress_alone, .refused = refused, .after = after},
+      CHECK(error_of({.world = ranks.world,
+                      .compress_single_rank = ranks.compress_single_rank,
+                      .refused = refused,
+                      .after = after},
                      seed) <= tolerance);
     }
 }
@@ -197,7 +200,7 @@ TEST_CASE("run ahead: 0/1 Adam follows the oracle, and the host waits for nothin
 TEST_CASE("run ahead: a step that no rank can refuse is not waited for, and others in part, by the communicator") {
   for (const ranks_of_run& ranks : all_ranks)
     for (const std::size_t refused : {0U, 1U}) {
-      const plan kinds{.world = ranks.world, .compress_alone = ranks.compress_alone, .refused = refused};
+      const plan kinds{.world = ranks.world, .compress_single_rank = ranks.compress_single_rank, .refused = refused};
       plan how = kinds;
       // By then the step itself has been begun, which waited for the one before it if that may have been refused.
       how.after = [kinds, seen = std::size_t{0}, before_is_open = false](rank_at_work& r, std::size_t t) mutable {
@@ -209,8 +212,8 @@ TEST_CASE("run ahead: a step that no rank can refuse is not waited for, and othe
         before_is_open = !kinds.is_certain(t);
       };
       CAPTURE(ranks.world);
-      CAPTURE(ranks.compress_alone);
-      const options_type options = options_for(ranks.compress_alone);
+      CAPTURE(ranks.compress_single_rank);
+      const options_type options = options_for(ranks.compress_single_rank);
       const experiment e = make(ranks.world, 302);
       trajectory reached = test_support::place_of(e);
       slamb::run_ranks(ranks.world,

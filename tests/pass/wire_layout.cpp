@@ -70,7 +70,7 @@ std::string fault_of(const wire_piece& piece, const wire_map& map, std::size_t f
         " of element " + std::to_string(piece.first + i) + " of tensor " + std::to_string(p.tensor);
     if (piece.segment != p.tensor) return "the tensor" + where;
     if (p.begins_piece != (i == 0)) return "the piece" + where;
-    if (piece.owner != (whole ? wire_piece::whole : static_cast<std::uint32_t>(p.owner))) return "the owner" + where;
+    if (piece.owner != (whole ? wire_piece::dense : static_cast<std::uint32_t>(p.owner))) return "the owner" + where;
     if (piece.code + i != p.code) return "the code" + where;
     if (!whole && piece.scale + block != p.scale) return "the scale" + where;
   }
@@ -95,12 +95,12 @@ std::string fault_of(const wire_layout& wire, const wire_case& c) {
       return "the order of the pieces";
     seen[piece.segment] += piece.count;
     next += piece.count;
-    if (piece.owner != wire_piece::whole && piece.code % 16 != 0) return "a piece that begins within 16 codes";
+    if (piece.owner != wire_piece::dense && piece.code % 16 != 0) return "a piece that begins within 16 codes";
     if (std::string fault = fault_of(piece, map, first[piece.segment] + piece.first, c); !fault.empty()) return fault;
   }
   if (next != n) return "elements without a piece";
-  if (wire.whole_elements() != map.whole_elements) return "the elements that are exchanged whole";
-  if (wire.elements() + wire.whole_elements() != n) return "the elements that are compressed";
+  if (wire.dense_elements() != map.dense_elements) return "the elements that are exchanged whole";
+  if (wire.elements() + wire.dense_elements() != n) return "the elements that are compressed";
   if (wire.codes() != map.message_codes()) return "the codes of a message";
   if (wire.scale_bytes() != map.first_code_byte()) return "where the codes of a message begin";
   if (wire.message_bytes() != map.message_bytes(c.bits)) return "the bytes of a message";
@@ -136,7 +136,7 @@ TEST_CASE("wire_layout: every element has its place, by a count of all elements"
     CHECK(fault_of(wire, c) == "");
     std::vector<std::size_t> pieces(static_cast<std::size_t>(c.ranks));
     for (const wire_piece& p : wire.pieces()) {
-      if (p.owner == wire_piece::whole)
+      if (p.owner == wire_piece::dense)
         seen_whole = true;
       else
         ++pieces[p.owner];
@@ -181,7 +181,7 @@ TEST_CASE("wire_layout: the numbers of an example") {
   };
   CHECK(is(fused.pieces()[0], 0, 0, 256, 0, 0, 0));
   CHECK(is(fused.pieces()[1], 0, 256, 44, 1, 0, 0));
-  CHECK(is(fused.pieces()[2], 1, 0, 7, wire_piece::whole, 0, 0));
+  CHECK(is(fused.pieces()[2], 1, 0, 7, wire_piece::dense, 0, 0));
   CHECK(is(fused.pieces()[3], 2, 0, 200, 1, 48, 0));
   CHECK_FALSE(is(fused.pieces()[3], 2, 0, 200, 1, 44, 0));
   CHECK(fused.codes() == 256);
@@ -189,7 +189,7 @@ TEST_CASE("wire_layout: the numbers of an example") {
   CHECK(fused.message_bytes() == 128);  // of which 16 + 32 are used
   CHECK(fused.all_message_bytes() == 3 * 128);
   CHECK(fused.elements() == 500);
-  CHECK(fused.whole_elements() == 7);
+  CHECK(fused.dense_elements() == 7);
 
   // By tensor: 300 in chunks of 128, and 200 in chunks of 128.
   const wire_layout by_tensor(std::vector<wire_tensor>{{300}, {200}}, 3, {scale_groups::per_tensor, 0}, 8);

@@ -13,13 +13,13 @@
 namespace plan_network_tests {
 namespace {
 
-using slamb::break_even;
 using slamb::collective;
-using slamb::network;
-using slamb::network_load;
 using slamb::traffic;
 using slamb::traffic_counts;
-using slamb::training_cost;
+using slamb::plan::break_even;
+using slamb::plan::network;
+using slamb::plan::network_load;
+using slamb::plan::training_cost;
 using test_support::random_source;
 
 constexpr network four_a_node{.latency = 1e-5, .bandwidth = 1e9, .ranks_per_node = 4, .node_bandwidth = 1e11};
@@ -98,16 +98,16 @@ TEST_CASE("break_even: solved by hand") {
                              network_load::of(one(collective::all_gather, 16'000'000'000 / 15, 16), four_a_node, 16)};
   const training_cost dense{2.0,
                             network_load::of(one(collective::all_gather, 160'000'000'000 / 15, 16), four_a_node, 16)};
-  const break_even below = slamb::find_break_even(sparse, dense, four_a_node);
+  const break_even below = slamb::plan::find_break_even(sparse, dense, four_a_node);
   CHECK(below.beats == break_even::below);
   CHECK(below.bandwidth == doctest::Approx(9e9));
-  const break_even above = slamb::find_break_even(dense, sparse, four_a_node);
+  const break_even above = slamb::plan::find_break_even(dense, sparse, four_a_node);
   CHECK(above.beats == break_even::above);
   CHECK(above.bandwidth == doctest::Approx(9e9));
-  CHECK(slamb::find_break_even(dense, dense, four_a_node).beats == break_even::never);
+  CHECK(slamb::plan::find_break_even(dense, dense, four_a_node).beats == break_even::never);
   const training_cost cheap{1.0, sparse.load};
-  CHECK(slamb::find_break_even(cheap, dense, four_a_node).beats == break_even::always);
-  CHECK(slamb::find_break_even(dense, cheap, four_a_node).beats == break_even::never);
+  CHECK(slamb::plan::find_break_even(cheap, dense, four_a_node).beats == break_even::always);
+  CHECK(slamb::plan::find_break_even(dense, cheap, four_a_node).beats == break_even::never);
 }
 
 TEST_CASE("break_even: right at every bandwidth, for any two plans") {
@@ -125,7 +125,7 @@ TEST_CASE("break_even: right at every bandwidth, for any two plans") {
       return training_cost{std::pow(10.0, -3.0 + 4.0 * source.uniform()), network_load::of(counts, net, ranks)};
     };
     const training_cost a = cost(), b = cost();
-    const break_even answer = slamb::find_break_even(a, b, net);
+    const break_even answer = slamb::plan::find_break_even(a, b, net);
     ++seen[answer.beats];
     CHECK(holds_everywhere(answer, a, b, net));
     if (answer.bandwidth > 0.0) {

@@ -41,8 +41,8 @@ struct every_third {
   static selection at(std::uint64_t step) { return {step}; }
 };
 
-std::vector<slamb::tensor_shape> shapes_of(const model& tensors) {
-  std::vector<slamb::tensor_shape> shapes;
+std::vector<slamb::plan::tensor_shape> shapes_of(const model& tensors) {
+  std::vector<slamb::plan::tensor_shape> shapes;
   for (const tensor_spec& l : tensors) shapes.push_back({l.size, l.dimensions, l.options.compress});
   return shapes;
 }
@@ -92,7 +92,7 @@ void check_sent(const model& tensors, int world, const planned_traffic& plan,
 
 template <class Options>
 planned_traffic planned(const model& tensors, int world, std::size_t steps, const Options& options) {
-  const auto plan = slamb::plan_traffic(shapes_of(tensors), options, {.ranks = world});
+  const auto plan = slamb::plan::plan_traffic(shapes_of(tensors), options, {.ranks = world});
   planned_traffic said{.steps = {}, .total = plan.total(steps)};
   for (std::size_t t = 1; t <= steps; ++t) said.steps.push_back(plan.step(t));
   return said;
@@ -163,7 +163,7 @@ TEST_CASE("plan: the pieces of the parameters' averaging are counted") {
   const model tensors{{100'003}, {90'001}, {17}};
   const auto shapes = shapes_of(tensors);
   slamb::slamb<>::options_type options{.local_steps = 10, .compressor = {.k = 0.02}};
-  const auto plan = slamb::plan_traffic(shapes, options, {.ranks = 2});
+  const auto plan = slamb::plan::plan_traffic(shapes, options, {.ranks = 2});
   CHECK(plan.step(1).total().rounds > 10);
   CHECK(plan.step(2).total().rounds == 1);
   check_plan<slamb_with<slamb::random_k<>>>(tensors, 2, 12, options);
@@ -208,10 +208,10 @@ TEST_CASE("plan: LAMB with a compressed gradient as it sends") {
 
 TEST_CASE("plan: one rank that compresses alone calls the collectives, and sends nothing") {
   for (const model& tensors : odd_models()) {
-    check_plan<one_bit_adam_with<slamb::sign>>(tensors, 1, 4, {.compress_alone = true, .warm_up = {2}});
-    check_plan<lamb_with<slamb::sign, slamb::two_sided<>>>(tensors, 1, 2, {.compress_alone = true});
+    check_plan<one_bit_adam_with<slamb::sign>>(tensors, 1, 4, {.compress_single_rank = true, .warm_up = {2}});
+    check_plan<lamb_with<slamb::sign, slamb::two_sided<>>>(tensors, 1, 2, {.compress_single_rank = true});
     check_plan<slamb::zero_one_adam<thread_communicator>>(
-        tensors, 1, 6, {.compress_alone = true, .variance_schedule = {.freeze_step = 3, .update_scaler = 1}});
+        tensors, 1, 6, {.compress_single_rank = true, .variance_schedule = {.freeze_step = 3, .update_scaler = 1}});
   }
 }
 
@@ -234,9 +234,9 @@ TEST_CASE("plan: a helper that compares must see a byte of difference") {
 }
 
 TEST_CASE("plan: bytes of a value multiply what is summed, and nothing else") {
-  const std::vector<slamb::tensor_shape> shapes{{1000}, {24}};
+  const std::vector<slamb::plan::tensor_shape> shapes{{1000}, {24}};
   const auto sent = [&](const auto& options, std::uint64_t value_bytes, std::uint64_t t) {
-    return slamb::plan_traffic(shapes, options, {4, value_bytes}).step(t);
+    return slamb::plan::plan_traffic(shapes, options, {4, value_bytes}).step(t);
   };
   using slamb::collective;
   CHECK(sent(slamb::lamb<>::options_type{}, 4, 1).total().payload_bytes == 4096);
@@ -248,17 +248,17 @@ TEST_CASE("plan: bytes of a value multiply what is summed, and nothing else") {
 }
 
 TEST_CASE("plan: refuses worlds and settings that cannot be") {
-  const std::vector<slamb::tensor_shape> shapes{{1000}};
+  const std::vector<slamb::plan::tensor_shape> shapes{{1000}};
   const slamb::lamb<>::options_type dense;
-  CHECK_THROWS_AS(slamb::plan_traffic(shapes, dense, {0, 4}), std::invalid_argument);
-  CHECK_THROWS_AS(slamb::plan_traffic(shapes, dense, {2, 0}), std::invalid_argument);
+  CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, dense, {0, 4}), std::invalid_argument);
+  CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, dense, {2, 0}), std::invalid_argument);
   slamb::slamb<>::options_type sparse;
   sparse.compressor.k = 0.0;
-  CHECK_THROWS_AS(slamb::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
+  CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
   sparse = {.local_steps = -1};
-  CHECK_THROWS_AS(slamb::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
+  CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);
   slamb::one_bit_adam<>::options_type one_bit{.warm_up = {0}};
-  CHECK_THROWS_AS(slamb::plan_traffic(shapes, one_bit, {2, 4}), std::invalid_argument);
+  CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, one_bit, {2, 4}), std::invalid_argument);
 }
 
 }  // namespace plan_traffic_tests

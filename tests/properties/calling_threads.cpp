@@ -42,21 +42,21 @@ struct call_log {
 template <class Base>
 class logging_communicator {
  public:
-  logging_communicator(Base base, std::shared_ptr<call_log> log) : base_(std::move(base)), log_(std::move(log)) {}
+  logging_communicator(Base base, std::shared_ptr<call_log> log) : context_(std::move(base)), log_(std::move(log)) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    log(slamb::collective::all_reduce, [&] { base_.all_reduce_sum(values, stream); });
+    log(slamb::collective::all_reduce, [&] { context_.all_reduce_sum(values, stream); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    log(slamb::collective::all_gather, [&] { base_.all_gather(mine, all, stream); });
+    log(slamb::collective::all_gather, [&] { context_.all_gather(mine, all, stream); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    log(slamb::collective::all_to_all, [&] { base_.all_to_all(send, receive, stream); });
+    log(slamb::collective::all_to_all, [&] { context_.all_to_all(send, receive, stream); });
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
-    log(slamb::collective::broadcast, [&] { base_.broadcast(values, root, stream); });
+    log(slamb::collective::broadcast, [&] { context_.broadcast(values, root, stream); });
   }
 
  private:
@@ -68,7 +68,7 @@ class logging_communicator {
     log_->under_way.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  Base base_;
+  Base context_;
   std::shared_ptr<call_log> log_;
 };
 
@@ -145,11 +145,11 @@ TEST_CASE("calling threads: exchanges of codes call from the caller's alone, in 
 TEST_CASE("calling threads: an optimizer that others than its maker step calls from theirs") {
   run_logged<slamb::lamb<logging>>({.bucket_bytes = 1000}, [](slamb::lamb<logging>& run, call_log& log) {
     std::thread::id other;
-    std::thread stepping([&] {
+    std::thread recipe_base([&] {
       other = std::this_thread::get_id();
       run.step(0.01);
     });
-    stepping.join();
+    recipe_base.join();
     CHECK(log.threads() == std::set{other});
   });
 }

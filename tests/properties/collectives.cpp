@@ -95,17 +95,17 @@ std::size_t steps_above(const round_counts& rounds, const round_counts& most, bo
 /// Allocates whenever it sums.
 class allocating_communicator {
  public:
-  explicit allocating_communicator(slamb::any_communicator<> base) : base_(std::move(base)) {}
+  explicit allocating_communicator(slamb::any_communicator<> base) : context_(std::move(base)) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     ::operator delete(::operator new(100));
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
   }
 
  private:
-  slamb::any_communicator<> base_;
+  slamb::any_communicator<> context_;
 };
 
 /// What the phases have sent, added up.
@@ -130,25 +130,25 @@ struct handed {
 /// Looks at where messages lie, and how large they are.
 class measuring_communicator {
  public:
-  measuring_communicator(thread_communicator base, handed& seen) : base_(std::move(base)), seen_(&seen) {}
+  measuring_communicator(thread_communicator base, handed& seen) : context_(std::move(base)), seen_(&seen) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     if (values.size() > header) ++seen_->sums;
     if (values.size() > header) look_at(std::as_bytes(values));
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     const std::size_t bytes = send.size() / static_cast<std::size_t>(size());
     for (std::size_t first = 0; first < send.size(); first += bytes) look_at_message(send.subspan(first, bytes));
     look_at(receive);
-    base_.all_to_all(send, receive, stream);
+    context_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
     look_at_message(mine);
     look_at(all);
-    base_.all_gather(mine, all, stream);
+    context_.all_gather(mine, all, stream);
   }
 
  private:
@@ -164,7 +164,7 @@ class measuring_communicator {
   static constexpr std::size_t header =
       16;  // floats in front of each sum, and alone where ranks compare before the first step
 
-  thread_communicator base_;
+  thread_communicator context_;
   handed* seen_;
 };
 

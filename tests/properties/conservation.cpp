@@ -42,22 +42,22 @@ struct exchange_record {
 class listening_communicator {
  public:
   listening_communicator(thread_communicator base, std::shared_ptr<exchange_record> record)
-      : base_(std::move(base)), record_(std::move(record)) {}
+      : context_(std::move(base)), record_(std::move(record)) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     record_->signals.emplace_back(send.begin(), send.end());
-    base_.all_to_all(send, receive, stream);
+    context_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
     record_->means.emplace_back(mine.begin(), mine.end());
-    base_.all_gather(mine, all, stream);
+    context_.all_gather(mine, all, stream);
   }
 
  private:
-  thread_communicator base_;
+  thread_communicator context_;
   std::shared_ptr<exchange_record> record_;
 };
 
@@ -144,9 +144,10 @@ deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedbac
     const auto rank = static_cast<std::size_t>(communicator.rank());
     const auto record = std::make_shared<exchange_record>();
     replica mine(tensors, e.start);
-    optimizer run(mine.parameters(),
-                  {.beta1 = 0.0, .epsilon = 1.0, .weight_decay = 0.0, .compress_alone = true, .compressor = {plain}},
-                  listening_communicator(std::move(communicator), record), test_support::one_thread());
+    optimizer run(
+        mine.parameters(),
+        {.beta1 = 0.0, .epsilon = 1.0, .weight_decay = 0.0, .compress_single_rank = true, .compressor = {plain}},
+        listening_communicator(std::move(communicator), record), test_support::one_thread());
     *record = {};  // without what the construction has sent
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
@@ -173,7 +174,7 @@ deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedbac
         const float d = decoded(z, float_at(all, at.owner * bytes + at.scale));
         found.signal = std::max(found.signal, std::abs(double{z} - e.gradients[t][rank][j] - error[rank][j]));
         if (worker) error[rank][j] = z - d;
-        found.lost = std::max(found.lost, std::abs(double{z} - d));
+        found.error = std::max(found.error, std::abs(double{z} - d));
         mean += double{d} / world;
       }
       const message& sent = records[at.owner].means.at(t);
@@ -193,7 +194,7 @@ template <class ErrorFeedback, class Q>
 void check_conservation(const Q& quantizer, int world) {
   CAPTURE(world);
   const deviations found = find_deviations<ErrorFeedback>(quantizer, world);
-  CHECK(found.lost > 1e-4);
+  CHECK(found.error > 1e-4);
   CHECK(found.signal <= tolerance);
   CHECK(found.mean <= tolerance);
   CHECK(found.result <= tolerance);

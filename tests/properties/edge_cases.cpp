@@ -179,7 +179,9 @@ TEST_CASE("edge cases: an encoded payload of several tiles, most of it tensors t
   CHECK(said.step == 4);
 }
 
-TEST_CASE("edge cases: a chooser whose leader, or another rank, has a gradient that is not finite skips on all ranks") {
+TEST_CASE(
+    "edge cases: a data_dependent_sparsifier whose leader, or another rank, has a gradient that is not finite skips on "
+    "all ranks") {
   const experiment e = make_experiment({{9000}, {300}, {17, 1}}, 178, 2, 4);
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e30F})
     for (const std::size_t when : {std::size_t{0}, std::size_t{1}, std::size_t{3}})  // led by rank 0, 1 and 1
@@ -263,11 +265,11 @@ TEST_CASE("edge cases: wrong learning rates are refused in every phase, and noth
       run.step(e.rates[t]);
     }
   };
-  check(std::type_identity<one_bit_lamb>{}, {.compress_alone = true, .warm_up = {3}});
-  check(std::type_identity<zero_one>{}, {.compress_alone = true,
+  check(std::type_identity<one_bit_lamb>{}, {.compress_single_rank = true, .warm_up = {3}});
+  check(std::type_identity<zero_one>{}, {.compress_single_rank = true,
                                          .variance_schedule = {.freeze_step = 3, .update_scaler = 1},
                                          .local_schedule = {.scaler = 1, .clipper = 2}});
-  check(std::type_identity<thrifty_adamw>{}, {.compress_alone = true});
+  check(std::type_identity<thrifty_adamw>{}, {.compress_single_rank = true});
   check(std::type_identity<bytewise>{}, {});
 }
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
@@ -59,7 +59,7 @@ class model_on_graph {
   }
   /// Another rate of group 1 in the step that has been prepared.
   void change_rate() { rates_[1] *= 2.0; }
-  void step() { optimizer_.step(slamb::learning_rates_at{rates_}); }
+  void step() { optimizer_.step(slamb::device_learning_rates{rates_}); }
   void step_with_own_rates() { optimizer_.step(std::span<const double>(rates_)); }
   void capture() {
     graph_.begin();
@@ -196,8 +196,8 @@ TEST_CASE("graphs: replays are steps on one rank too") {
   compare_replays<lamb>({}, 1, 100, 1);
   compare_replays<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}, 1, 100, 1);
   for (const bool alone : {false, true}) {
-    compare_replays<one_bit_adam>({.compress_alone = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
-    compare_replays<one_bit_lamb>({.compress_alone = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
+    compare_replays<one_bit_adam>({.compress_single_rank = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
+    compare_replays<one_bit_lamb>({.compress_single_rank = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
   }
 }
 
@@ -276,13 +276,13 @@ std::vector<std::string> said_after_replays(const recorded_maker& make, std::uin
       if (t == first + 5) before = model.data();
       if (t == first + 5 && rank == 1) model.change_rate();
       t <= first ? model.step() : model.replay();
-      if (model.optimizer().statistics().has_parted != (t >= first + 5)) said[rank] += "has_parted is wrong; ";
+      if (model.optimizer().statistics().has_diverged != (t >= first + 5)) said[rank] += "has_diverged is wrong; ";
     }
     if (model.data() != before) said[rank] += "moved; ";
     model.prepare(first + 9);
     try {
       while (said[rank].empty() && model.optimizer().statistics().step < 100) model.step();
-    } catch (const slamb::disagreement_error& error) {
+    } catch (const slamb::rank_mismatch_error& error) {
       said[rank] += error.what();
     }
   });
@@ -442,13 +442,14 @@ TEST_CASE("learning rates in memory: a rate that is no rate is a step that is sk
       model.prepare(1);
       const auto before = model.data();
       const double rates[] = {0.1, is_first ? wrong : 0.1};
-      model.optimizer().step(slamb::learning_rates_at{rates});
+      model.optimizer().step(slamb::device_learning_rates{rates});
       CHECK(model.optimizer().statistics().skipped_steps == 1);
       CHECK(model.data() == before);
-      CHECK_THROWS_WITH_AS(model.optimizer().step(slamb::learning_rates_at{}),
-                           "slamb: step() was given learning_rates_at a null pointer, but it must point to a rate for "
-                           "each group",
-                           std::invalid_argument);
+      CHECK_THROWS_WITH_AS(
+          model.optimizer().step(slamb::device_learning_rates{}),
+          "slamb: step() was given device_learning_rates a null pointer, but it must point to a rate for "
+          "each group",
+          std::invalid_argument);
     });
 }
 
@@ -457,17 +458,17 @@ TEST_CASE("learning rates in memory: the factors of tensors count, and groups wi
   const std::vector<slamb::parameter> parameters = {
       {.data = &data[0], .gradient = &gradient[0], .size = 1, .options = {.learning_rate_factor = 10.0}},
       {.data = &data[1], .gradient = &gradient[1], .size = 1, .options = {.group = 2}}};
-  using optimizer_type = slamb::adamw<slamb::self_communicator, slamb::interpreted_backend>;
+  using optimizer_type = slamb::adamw<slamb::self_communicator, slamb::emulated_backend>;
   optimizer_type optimizer(parameters, {});
   const double with_hole[] = {0.1, std::nan(""), 0.1}, too_large[] = {1e38, 0.0, 0.1};
-  optimizer.step(slamb::learning_rates_at{with_hole});
+  optimizer.step(slamb::device_learning_rates{with_hole});
   CHECK(optimizer.statistics().step == 1);
   const std::vector<float> before = data;
-  optimizer.step(slamb::learning_rates_at{too_large});
+  optimizer.step(slamb::device_learning_rates{too_large});
   CHECK(optimizer.statistics().skipped_steps == 1);
   CHECK(data == before);
   optimizer_type unchecked(parameters, {.skip_non_finite = false});
-  unchecked.step(slamb::learning_rates_at{too_large});  // as it is told
+  unchecked.step(slamb::device_learning_rates{too_large});  // as it is told
   CHECK(unchecked.statistics().step == 1);
 }
 
@@ -482,7 +483,7 @@ TEST_CASE("learning rates: more groups than travel at once, and more than travel
       rates.push_back(0.25 / static_cast<double>(1U << i % 8));
       expected.push_back(1.0F - static_cast<float>(rates.back()));
     }
-    slamb::adamw<slamb::self_communicator, slamb::interpreted_backend> optimizer(
+    slamb::adamw<slamb::self_communicator, slamb::emulated_backend> optimizer(
         parameters, {.beta1 = 0.0, .beta2 = 0.0, .epsilon = 1e-30, .weight_decay = 0.0});
     optimizer.step(rates);  // u = g/|g| = 1
     CHECK(data == expected);

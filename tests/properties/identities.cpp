@@ -154,15 +154,15 @@ struct freshness_as_rate {
   struct segment_factors {};
 
   template <class Real, class Sums>
-  void accumulate(const slamb::candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
-  segment_factors factors(const double* /*sums*/, slamb::segment_facts /*facts*/) const { return {}; }
+  void accumulate(const slamb::update_terms<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
+  segment_factors factors(const double* /*sums*/, slamb::tensor_properties /*facts*/) const { return {}; }
   template <class Real>
-  Real scale(segment_factors /*factors*/, const Real& freshness) const {
-    return freshness;
+  Real scale(segment_factors /*factors*/, const Real& discount) const {
+    return discount;
   }
 };
 
-/// Trains and compares the freshness of every element at every step with float(β3^age), ages counted here, but at most
+/// Trains and compares the staleness discount of every element at every step with float(β3^age), ages counted here, but at most
 /// `oldest`. Returns the largest age seen.
 template <class Compressor, class SetMask>
 std::uint64_t check_ages(const Compressor& compressor, std::size_t n, std::uint64_t steps, std::uint64_t oldest,

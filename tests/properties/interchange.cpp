@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 
@@ -76,7 +76,7 @@ void check_interchange(const typename First::options_type& options) {
 template <template <class> class Recipe, class Options>
 void check_both_ways(const Options& options) {
   using on_host = Recipe<slamb::host_backend>;
-  using on_kernels = Recipe<slamb::interpreted_backend>;
+  using on_kernels = Recipe<slamb::emulated_backend>;
   check_interchange<on_host, on_kernels>(options);
   check_interchange<on_kernels, on_host>(options);
 }
@@ -96,8 +96,8 @@ TEST_CASE("interchange: state that one backend has saved the other loads") {
   check_both_ways<lamb>(lamb<slamb::host_backend>::options_type{});
   check_both_ways<sparse>(sparse<slamb::host_backend>::options_type{.local_steps = 3, .dense_below = 100});
   check_both_ways<one_bit_lamb>(one_bit_lamb<slamb::host_backend>::options_type{
-      .epsilon = 1e-2, .compress_alone = true, .warm_up = {.steps = 3}});
-  zero_one_adam<slamb::host_backend>::options_type options{.epsilon = 1e-2, .compress_alone = true};
+      .epsilon = 1e-2, .compress_single_rank = true, .warm_up = {.steps = 3}});
+  zero_one_adam<slamb::host_backend>::options_type options{.epsilon = 1e-2, .compress_single_rank = true};
   options.variance_schedule.freeze_step = 3;
   check_both_ways<zero_one_adam>(options);
 }

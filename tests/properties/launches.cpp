@@ -1,4 +1,4 @@
-// How many kernels a step of each recipe launches on a device, counted on the interpreted one, and that what is counted of
+// How many kernels a step of each recipe launches on a device, counted on the emulated one, and that what is counted of
 // their bytes adds up to the step's.
 #include <doctest/doctest.h>
 
@@ -183,15 +183,15 @@ TEST_CASE("launches: 1-bit Adam and 1-bit LAMB") {
   using one_bit_adam = slamb::one_bit_adam<communicator, slamb::sign, recorded_backend>;
   using one_bit_lamb = slamb::one_bit_lamb<communicator, slamb::sign, recorded_backend>;
   check<one_bit_adam>("one_bit_adam, warm-up", 2, {.warm_up = {.steps = 9}});
-  check<one_bit_adam>("one_bit_adam", 3, {.compress_alone = true, .warm_up = {.steps = 1}});
+  check<one_bit_adam>("one_bit_adam", 3, {.compress_single_rank = true, .warm_up = {.steps = 1}});
   check<one_bit_lamb>("one_bit_lamb, warm-up", 2, {.warm_up = {.steps = 9}});
-  check<one_bit_lamb>("one_bit_lamb", 3, {.compress_alone = true, .warm_up = {.steps = 1}});
+  check<one_bit_lamb>("one_bit_lamb", 3, {.compress_single_rank = true, .warm_up = {.steps = 1}});
 }
 
 TEST_CASE("launches: 0/1 Adam") {
   const auto check_step = [](const std::string& name, bool freezes, bool exchanges) {
     check<zero_one_adam>(name, 3,
-                         {.compress_alone = true, .variance_schedule = {freezes}, .local_schedule = {exchanges}});
+                         {.compress_single_rank = true, .variance_schedule = {freezes}, .local_schedule = {exchanges}});
   };
   check_step("zero_one_adam, gradient in codes", false, false);
   check_step("zero_one_adam, local step", true, false);

@@ -59,7 +59,7 @@ class sign_exchange {
     for_each_compressed([&](std::size_t j, const tensor_spec& l) {
       slamb::compression_error& of_group = groups_[static_cast<std::size_t>(l.options.group)];
       of_group.signal = std::hypot(of_group.signal, x[j]);
-      of_group.lost = std::hypot(of_group.lost, lost_[j]);
+      of_group.error = std::hypot(of_group.error, lost_[j]);
     });
     return received;
   }
@@ -106,8 +106,8 @@ bool agree(const slamb::statistics& said, const std::vector<slamb::compression_e
   bool all = said.compression.size() == expected.size() && said.worker_error.size() == expected.size();
   for (std::size_t g = 0; all && g < expected.size(); ++g)
     all = is_near(said.compression[g].signal, expected[g].signal) &&
-          is_near(said.compression[g].lost, expected[g].lost) && is_near(said.worker_error[g], expected[g].lost) &&
-          is_near(said.compression[g].relative() * expected[g].signal, expected[g].lost);
+          is_near(said.compression[g].error, expected[g].error) && is_near(said.worker_error[g], expected[g].error) &&
+          is_near(said.compression[g].relative() * expected[g].signal, expected[g].error);
   return all;
 }
 
@@ -132,7 +132,7 @@ void check_one_rank(const experiment& e, const typename Optimizer::options_type&
     took(exchange.mean_of(x));
     CHECK(agree(run.statistics(true), exchange.groups()));
     std::vector<slamb::compression_error> wrong = exchange.groups();
-    wrong[2].lost *= 1.0001;
+    wrong[2].error *= 1.0001;
     CHECK_FALSE(agree(run.statistics(true), wrong));
     CHECK(run.statistics().worker_error.empty());
   }
@@ -159,7 +159,7 @@ std::size_t steps_measured(const typename Optimizer::options_type& options, int 
       REQUIRE(said.compression.size() == 3);
       for (std::size_t g = 0; g < 3; ++g) {
         const bool is_forgotten = said.phases.back().first_step == said.step + 1;  // another signal is next
-        CHECK(is_near(said.worker_error[g], is_forgotten ? 0.0 : said.compression[g].lost));
+        CHECK(is_near(said.worker_error[g], is_forgotten ? 0.0 : said.compression[g].error));
         CHECK((said.compression[g].signal > 0.0) == (g != 1));
         CHECK(said.compression[g].relative() < 3.0);
       }
@@ -225,10 +225,10 @@ TEST_CASE("monitoring: LAMB's gradients lose what the equations say, in each gro
   const auto ignored = [](const std::vector<double>&) {};
   for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
     CAPTURE(static_cast<int>(scales));
-    check_one_rank<lamb<slamb::sign, slamb::two_sided<>>>(e, {.compress_alone = true, .compressor = {.scales = scales}},
-                                                          true, 0, as_it_is, ignored);
-    check_one_rank<lamb<slamb::sign, slamb::residual<>>>(e, {.compress_alone = true, .compressor = {.scales = scales}},
-                                                         false, 0, as_it_is, ignored);
+    check_one_rank<lamb<slamb::sign, slamb::two_sided<>>>(
+        e, {.compress_single_rank = true, .compressor = {.scales = scales}}, true, 0, as_it_is, ignored);
+    check_one_rank<lamb<slamb::sign, slamb::residual<>>>(
+        e, {.compress_single_rank = true, .compressor = {.scales = scales}}, false, 0, as_it_is, ignored);
   }
 }
 
@@ -239,7 +239,7 @@ TEST_CASE(
     CAPTURE(static_cast<int>(scales));
     std::vector<double> m(e.start.size());
     check_one_rank<slamb::one_bit_adam<>>(
-        e, {.compress_alone = true, .warm_up = {3}, .compressor = {.scales = scales}}, true, 3,
+        e, {.compress_single_rank = true, .warm_up = {3}, .compressor = {.scales = scales}}, true, 3,
         [&m](std::vector<double> g) {
           for (std::size_t j = 0; j < g.size(); ++j) g[j] = 0.9 * m[j] + 0.1 * g[j];
           return g;
@@ -301,16 +301,16 @@ TEST_CASE("monitoring: where nothing is lost, nothing is said") {
   CHECK(says_nothing(slamb::lamb<>(mine.parameters())));
   CHECK(says_nothing(slamb::slamb<>(mine.parameters())));
   CHECK(says_nothing(slamb::one_bit_lamb<>(mine.parameters())));  // alone
-  CHECK_FALSE(says_nothing(slamb::one_bit_lamb<>(mine.parameters(), {.compress_alone = true})));
+  CHECK_FALSE(says_nothing(slamb::one_bit_lamb<>(mine.parameters(), {.compress_single_rank = true})));
 }
 
 TEST_CASE("monitoring: a measurement is a pass of its own, taken only when asked, and changes nothing") {
   using slamb::two_sided;
   using one_bit = slamb::one_bit_lamb<self_communicator, slamb::sign, counted_backend>;
   using zero_one = slamb::zero_one_adam<self_communicator, slamb::sign, counted_backend>;
-  check_cost<lamb<slamb::sign, two_sided<>, self_communicator, counted_backend>>({.compress_alone = true}, 10);
-  check_cost<one_bit>({.compress_alone = true, .warm_up = {4}}, 6);
-  check_cost<zero_one>({.compress_alone = true, .variance_schedule = {6, 2}, .local_schedule = {2, 4}}, 5);
+  check_cost<lamb<slamb::sign, two_sided<>, self_communicator, counted_backend>>({.compress_single_rank = true}, 10);
+  check_cost<one_bit>({.compress_single_rank = true, .warm_up = {4}}, 6);
+  check_cost<zero_one>({.compress_single_rank = true, .variance_schedule = {6, 2}, .local_schedule = {2, 4}}, 5);
 }
 
 }  // namespace properties_monitoring_tests

@@ -125,7 +125,7 @@ std::size_t place_of(const bytes& state, std::string_view name) {
   return 0;
 }
 
-/// Trained for some steps, with errors if the options say compress_alone.
+/// Trained for some steps, with errors if the options say compress_single_rank.
 lonely_rank trained(const model& tensors, const optimizer_maker& make, std::uint64_t steps = 7) {
   lonely_rank run(tensors, make);
   for (std::uint64_t t = 0; t < steps; ++t) run.step(t);
@@ -266,7 +266,7 @@ optimizer_maker lonely_maker_of() {
   typename Optimizer::options_type options{};
   if constexpr (std::is_same_v<Optimizer, zero_one>) options = short_phases;
   if constexpr (requires { options.dense_below; }) options.dense_below = 10;
-  if constexpr (requires { options.compress_alone; }) options.compress_alone = true;
+  if constexpr (requires { options.compress_single_rank; }) options.compress_single_rank = true;
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 3;
   return maker_of<Optimizer>(options);
 }
@@ -702,7 +702,7 @@ TEST_CASE("saved_state: an optimizer in which what follows from a state could no
                                          slamb::host_backend, lost_warm_up>;
   const model tensors{{5}, {33}};
   bool is_lost = false;
-  const optimizer_maker make = maker_of<optimizer>({.compress_alone = true, .warm_up = {&is_lost}});
+  const optimizer_maker make = maker_of<optimizer>({.compress_single_rank = true, .warm_up = {&is_lost}});
   const bytes state = trained(tensors, make, 2).now().state;
   lonely_rank other(tensors, make);
   is_lost = true;

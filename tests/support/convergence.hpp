@@ -79,7 +79,7 @@ constexpr double missed = 3e-3;
 /// ranks do not end with the same bits.
 inline double left_after(const optimizer_maker& make, double rate, int steps = 400) {
   static const scattered_minima problem(3);
-  const slamb::cosine_decay schedule{.peak = rate, .steps = static_cast<std::uint64_t>(steps)};
+  const slamb::learning_rate::cosine_decay schedule{.peak = rate, .steps = static_cast<std::uint64_t>(steps)};
   std::vector<std::vector<float>> end(static_cast<std::size_t>(problem.ranks()));
   slamb::run_ranks(problem.ranks(), [&](slamb::thread_communicator communicator) {
     const int rank = communicator.rank();

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
@@ -84,8 +84,8 @@ inline constexpr unsigned momentum = 1U << 2U;
 inline constexpr unsigned variance = 1U << 3U;
 inline constexpr unsigned exchanged = 1U << 4U;
 inline constexpr unsigned fresh_variance = 1U << 5U;
-inline constexpr unsigned accumulated = 1U << 6U;
-inline constexpr unsigned common = 1U << 7U;
+inline constexpr unsigned accumulated_update = 1U << 6U;
+inline constexpr unsigned anchor = 1U << 7U;
 inline constexpr unsigned residual = 1U << 8U;
 }  // namespace stream
 
@@ -99,7 +99,7 @@ constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> /*list*/) {
   return bit(array::parameter{}, stream::parameter) | bit(array::gradient{}, stream::gradient) |
          bit(array::momentum{}, stream::momentum) | bit(array::variance{}, stream::variance) |
          bit(array::exchanged{}, stream::exchanged) | bit(array::fresh_variance{}, stream::fresh_variance) |
-         bit(array::accumulated{}, stream::accumulated) | bit(array::common{}, stream::common) |
+         bit(array::accumulated_update{}, stream::accumulated_update) | bit(array::anchor{}, stream::anchor) |
          bit(array::residual{}, stream::residual);
 }
 
@@ -107,8 +107,8 @@ constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> /*list*/) {
 using full_view = slamb::detail::state_view<
     slamb::detail::model_view,
     slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
-                          slamb::detail::array::fresh_variance, slamb::detail::array::accumulated,
-                          slamb::detail::array::common, slamb::detail::array::residual>>;
+                          slamb::detail::array::fresh_variance, slamb::detail::array::accumulated_update,
+                          slamb::detail::array::anchor, slamb::detail::array::residual>>;
 
 /// A model with all arrays that passes know. The same spec makes the same bytes.
 class guarded_model {
@@ -131,8 +131,8 @@ class guarded_model {
     view_.momentum = take_state(state, stream::momentum, 0.1);
     view_.variance = take_state(state, stream::variance, 0.01);
     view_.fresh_variance = take_state(state, stream::fresh_variance, 0.01);
-    view_.accumulated = take_state(state, stream::accumulated, 0.1);
-    view_.common = take_state(state, stream::common, 0.3);
+    view_.accumulated_update = take_state(state, stream::accumulated_update, 0.1);
+    view_.anchor = take_state(state, stream::anchor, 0.3);
     view_.residual = take_state(state, stream::residual, 1.0);
     if (!tensors_.tiles().empty()) {
       view_.exchanged_first = tensors_.first_element(tensors_.tiles()[spec.exchanged_tile]);
@@ -215,10 +215,10 @@ class guarded_model {
         return view_.variance + s.state + t.first;
       case stream::fresh_variance:
         return view_.fresh_variance + s.state + t.first;
-      case stream::accumulated:
-        return view_.accumulated + s.state + t.first;
-      case stream::common:
-        return view_.common + s.state + t.first;
+      case stream::accumulated_update:
+        return view_.accumulated_update + s.state + t.first;
+      case stream::anchor:
+        return view_.anchor + s.state + t.first;
       case stream::residual:
         return view_.residual + s.state + t.first;
       default:
@@ -261,13 +261,13 @@ class made_up_tables {
   std::vector<slamb::factors_of<TrustRatio>> factors_;
 };
 
-/// Calls body(interpreter) for grids of several sizes and every order of threads.
+/// Calls body(emulator) for grids of several sizes and every order of threads.
 template <class Body>
 void for_every_launch(const Body& body) {
   using slamb::detail::cuda::thread_order;
   for (const std::size_t blocks : {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{1000}})
     for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved})
-      body(slamb::detail::cuda::interpreter(blocks, order));
+      body(slamb::detail::cuda::emulator(blocks, order));
 }
 
 /// Whether two lists of sums are the same but for the order in which they were added. Poison is equal to itself alone.

@@ -24,12 +24,12 @@ namespace test_support {
 template <class Age>
 class guarded_payload {
  public:
-  /// @param tile_first  kept by address
+  /// @param tile_offsets  kept by address
   /// @param filled      the planes have numbers in them; else poison
-  /// @param has_lost    there is a second plane
-  guarded_payload(std::span<const std::uint64_t> tile_first, const slamb::detail::layout& tensors,
-                  const model_spec& spec, bool filled, bool has_lost)
-      : size_(tile_first.back()), memory_(room_for(size_, tensors.state_elements())) {
+  /// @param has_compression_error    there is a second plane
+  guarded_payload(std::span<const std::uint64_t> tile_offsets, const slamb::detail::layout& tensors,
+                  const model_spec& spec, bool filled, bool has_compression_error)
+      : size_(tile_offsets.back()), memory_(room_for(size_, tensors.state_elements())) {
     for (unsigned plane = 0; plane < 3; ++plane) {
       planes_[plane] = memory_.take(size_, spec.alignment < 4 ? spec.alignment : plane % 4);
       random_source source(plane, 0xFA);
@@ -43,10 +43,10 @@ class guarded_payload {
       for (std::uint64_t i = 0; i < s.size; ++i)
         age[s.state + i] = static_cast<Age>(source.below(4) == 0 ? ~0U - source.below(3) : source.below(30));
     random_source betas(11);
-    for (float& x : freshness_) x = static_cast<float>(betas.uniform());
-    view_ = {tile_first.data(),
-             {planes_[0], has_lost ? planes_[1] : nullptr, planes_[2]},
-             {freshness_.data(), static_cast<std::uint32_t>(freshness_.size())},
+    for (float& x : discounts_) x = static_cast<float>(betas.uniform());
+    view_ = {tile_offsets.data(),
+             {planes_[0], has_compression_error ? planes_[1] : nullptr, planes_[2]},
+             {discounts_.data(), static_cast<std::uint32_t>(discounts_.size())},
              age};
   }
 
@@ -67,7 +67,7 @@ class guarded_payload {
   std::size_t size_;
   guarded_memory memory_;
   float* planes_[3];
-  std::vector<float> freshness_ = std::vector<float>(20);  // fewer than there are ages
+  std::vector<float> discounts_ = std::vector<float>(20);  // fewer than there are ages
   slamb::detail::payload_view view_;
 };
 
@@ -88,7 +88,7 @@ struct runs_of_five {
     }
   }
 };
-static_assert(slamb::has_runs<runs_of_five> && slamb::has_age<runs_of_five>);
+static_assert(slamb::capability::has_runs<runs_of_five> && slamb::capability::has_age<runs_of_five>);
 
 /// Calls body(selection) for selections of every kind at step t of a model.
 template <class Body>

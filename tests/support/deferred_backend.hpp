@@ -1,4 +1,4 @@
-// A stand-in for a device that runs behind the host: kernels are interpreted when somebody waits for them, and not before.
+// A stand-in for a device that runs behind the host: kernels are emulated when somebody waits for them, and not before.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "slamb/backend/cuda/emulated_backend.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/slamb.hpp"
@@ -59,25 +59,25 @@ struct deferred_stream {
   std::uint64_t end = work_queue::all;
 };
 
-/// The interpreter behind a queue.
-class deferring_interpreter {
+/// The emulator behind a queue.
+class deferring_emulator {
  public:
-  explicit deferring_interpreter(work_queue& queue) : queue_(&queue) {}
+  explicit deferring_emulator(work_queue& queue) : queue_(&queue) {}
 
   deferred_stream stream() const noexcept { return {queue_}; }
   static bool is_capturing() noexcept { return false; }
   void clear(std::span<std::byte> memory) const {
-    queue_->add([memory] { slamb::detail::cuda::interpreter::clear(memory); });
+    queue_->add([memory] { slamb::detail::cuda::emulator::clear(memory); });
   }
   void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
     queue_->add([staged = std::vector<std::byte>(from.begin(), from.end()), to] {
-      slamb::detail::cuda::interpreter::upload(staged, to);
+      slamb::detail::cuda::emulator::upload(staged, to);
     });
   }
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     ++queue_->downloads;
     queue_->run_to(work_queue::all);
-    slamb::detail::cuda::interpreter::download(from, to);
+    slamb::detail::cuda::emulator::download(from, to);
   }
   template <class T>
   void read_later(const T* from, slamb::detail::late_read<deferred_stream, T>& late) const {
@@ -86,7 +86,7 @@ class deferring_interpreter {
   }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
-    queue_->add([kernel, work] { slamb::detail::cuda::interpreter(2).launch(kernel, work); });
+    queue_->add([kernel, work] { slamb::detail::cuda::emulator(2).launch(kernel, work); });
   }
 
  private:
@@ -99,29 +99,29 @@ struct deferred_backend {
   slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = deferred_stream;
-  using executor_type = slamb::detail::cuda::executor<deferring_interpreter>;
+  using executor_type = slamb::detail::cuda::executor<deferring_emulator>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(deferring_interpreter(*queue)); }
+  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(deferring_emulator(*queue)); }
 };
 
 /// The threads' communicator, whose collectives are enqueued. It stays where it is while work is enqueued.
 class deferred_communicator {
  public:
   explicit deferred_communicator(slamb::thread_communicator base)
-      : base_(std::make_shared<slamb::thread_communicator>(std::move(base))) {}
+      : context_(std::make_shared<slamb::thread_communicator>(std::move(base))) {}
 
-  int rank() const noexcept { return base_->rank(); }
-  int size() const noexcept { return base_->size(); }
+  int rank() const noexcept { return context_->rank(); }
+  int size() const noexcept { return context_->size(); }
 
   void all_reduce_sum(std::span<float> values, deferred_stream on) {
-    on.queue->add([values, base = base_] { base->all_reduce_sum(values, {}); });
+    on.queue->add([values, base = context_] { base->all_reduce_sum(values, {}); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, deferred_stream on) {
-    on.queue->add([send, receive, base = base_] { base->all_to_all(send, receive, {}); });
+    on.queue->add([send, receive, base = context_] { base->all_to_all(send, receive, {}); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, deferred_stream on) {
-    on.queue->add([mine, all, base = base_] { base->all_gather(mine, all, {}); });
+    on.queue->add([mine, all, base = context_] { base->all_gather(mine, all, {}); });
   }
 
   void wait(deferred_stream on) {
@@ -131,7 +131,7 @@ class deferred_communicator {
   }
 
  private:
-  std::shared_ptr<slamb::thread_communicator> base_;
+  std::shared_ptr<slamb::thread_communicator> context_;
 };
 
 }  // namespace test_support

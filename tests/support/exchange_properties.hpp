@@ -131,7 +131,7 @@ inline std::string fault_of_equations(const observation& o) {
       if (!fault.empty()) return fault;
     }
     for (std::size_t j = 0; j < o.elements(); ++j) {
-      if (o.is_active() && o.left_out[j] != 0) continue;
+      if (o.is_active() && o.local_skips[j] != 0) continue;
       const bool decodes = o.is_active() && o.takes_part(j);
       const double expected = decodes ? o.decoded(o.history[t][0].wire.said, j) : mean[j];
       const double rounding = !o.is_active() ? 0.0 : decodes ? 4.0 * float_rounding * std::abs(expected) : slack[j];
@@ -215,11 +215,11 @@ inline std::string fault_of_traffic(const observation& o) {
         return r.traffic[kind].rounds == rounds && r.traffic[kind].payload_bytes == payload;
       };
       const std::uint64_t first = o.is_active() ? 1 : 0, second = r.done ? first : 0;
-      const std::uint64_t third = o.map.whole_elements > 0 ? second : 0;
+      const std::uint64_t third = o.map.dense_elements > 0 ? second : 0;
       if (r.declared_bytes != bytes) return fault_at("the layout declares other bytes", t, 0);
       if (!is(slamb::collective::all_to_all, first, first * bytes)) return fault_at("all_to_all", t, 0);
       if (!is(slamb::collective::all_gather, second, second * bytes)) return fault_at("all_gather", t, 0);
-      if (!is(slamb::collective::all_reduce, third, third * 4 * o.map.whole_elements))
+      if (!is(slamb::collective::all_reduce, third, third * 4 * o.map.dense_elements))
         return fault_at("all_reduce", t, 0);
       if (!is(slamb::collective::broadcast, 0, 0)) return fault_at("broadcast", t, 0);
     }
@@ -278,7 +278,7 @@ inline std::string fault_of_measurement(const observation& o) {
         if (!o.takes_part(j)) continue;
         const double decoded = o.decoded(now.wire.sent, j), lost = values[j] - decoded;
         g.signal += values[j] * values[j];
-        g.lost += lost * lost;
+        g.error += lost * lost;
         g.rounding += 16.0 * float_rounding * float_rounding * (values[j] * values[j] + decoded * decoded);
       }
       const auto is = [](double said, double sum, double rounding) {
@@ -286,7 +286,7 @@ inline std::string fault_of_measurement(const observation& o) {
       };
       for (std::size_t g = 0; g < groups.size(); ++g) {
         if (!is(now.measured[g].signal, groups[g].signal, 0.0)) return fault_at("the norm of the signal", t, g);
-        if (!is(now.measured[g].lost, groups[g].lost, groups[g].rounding))
+        if (!is(now.measured[g].error, groups[g].error, groups[g].rounding))
           return fault_at("the norm of the loss", t, g);
         if (o.scheme.keeps_worker_error && !is(now.worker_norm.at(g), groups[g].error, 0.0))
           return fault_at("the norm of the errors", t, g);

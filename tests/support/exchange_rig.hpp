@@ -18,7 +18,7 @@
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
-#include "slamb/optimizer/detail/optimizer_state.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "support/replica.hpp"
 
 namespace test_support {
@@ -93,23 +93,23 @@ struct wire_log {
 /// Keeps what is sent and what is gathered.
 class wire_tapping_communicator {
  public:
-  wire_tapping_communicator(slamb::thread_communicator base, wire_log& log) : base_(std::move(base)), log_(&log) {}
+  wire_tapping_communicator(slamb::thread_communicator base, wire_log& log) : context_(std::move(base)), log_(&log) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
 
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     log_->sent.assign(send.begin(), send.end());
-    base_.all_to_all(send, receive, stream);
+    context_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    base_.all_gather(mine, all, stream);
+    context_.all_gather(mine, all, stream);
     log_->said.assign(all.begin(), all.end());
   }
 
  private:
-  slamb::thread_communicator base_;
+  slamb::thread_communicator context_;
   wire_log* log_;
 };
 
@@ -118,7 +118,7 @@ struct exchange_setup {
   model tensors;
   std::vector<float> variance{};  // [n], which zero-aware coding looks at; empty: 1 everywhere
   int world = 1;
-  bool alone_too = false;
+  bool on_single_rank = false;
   unsigned threads = 1;
   std::vector<std::vector<std::vector<float>>> gradients{};  // [exchange][rank][n]
 };
@@ -151,7 +151,7 @@ std::vector<float> stored_floats(std::span<const std::byte> bytes) {
   values.reserve(stored.size());
   for (const Storage x : stored) {
     if constexpr (sizeof(Storage) == 2)
-      values.push_back(slamb::to_float(x));
+      values.push_back(slamb::detail::to_float(x));
     else
       values.push_back(x);
   }
@@ -161,52 +161,52 @@ std::vector<float> stored_floats(std::span<const std::byte> bytes) {
 /// The exchange of some quantizer and error feedback, with `keep_the_mean`: all of the rig that is compiled for each of them.
 class any_exchange {
  public:
-  using base_type = slamb::detail::foundation<eager_backend>;
+  using context_type = slamb::detail::optimizer_context<eager_backend>;
 
   any_exchange() = default;
   any_exchange(const any_exchange&) = delete;
   any_exchange& operator=(const any_exchange&) = delete;
   virtual ~any_exchange() = default;
 
-  virtual void plan(base_type& base) = 0;
+  virtual void plan(context_type& base) = 0;
   virtual std::uint64_t buffer_bytes() const = 0;
-  virtual void start(base_type& base, const float* variance) = 0;
-  virtual void find_counted(base_type& base, const float* variance) = 0;
-  virtual void clear_errors(base_type& base) const = 0;
+  virtual void start(context_type& base, const float* variance) = 0;
+  virtual void find_active(context_type& base, const float* variance) = 0;
+  virtual void clear_errors(context_type& base) const = 0;
   /// Begins a step, and sends: the next exchange, which is measured.
-  virtual void send(base_type& base, std::span<std::byte> buffer) = 0;
-  virtual void receive(base_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const = 0;
-  virtual std::uint64_t declared_bytes(const base_type& base) const = 0;
+  virtual void send(context_type& base, std::span<std::byte> buffer) = 0;
+  virtual void receive(context_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const = 0;
+  virtual std::uint64_t declared_bytes(const context_type& base) const = 0;
   virtual const std::vector<slamb::compression_error>& measured() const = 0;
-  virtual std::vector<double> worker_error(const base_type& base) const = 0;
-  virtual void visit_state(const base_type& base, const slamb::detail::state_visitor& part) const = 0;
+  virtual std::vector<double> worker_error(const context_type& base) const = 0;
+  virtual void visit_state(const context_type& base, const slamb::detail::state_visitor& part) const = 0;
   virtual bool errors_are_narrow() const = 0;
 };
 
 template <class Quantizer, class ErrorFeedback>
 class exchange_of final : public any_exchange {
  public:
-  exchange_of(const Quantizer& quantizer, bool alone_too) : exchange_(quantizer, alone_too) {}
+  exchange_of(const Quantizer& quantizer, bool on_single_rank) : exchange_(quantizer, on_single_rank) {}
 
-  void plan(base_type& base) override { exchange_.plan(base); }
+  void plan(context_type& base) override { exchange_.plan(base); }
   std::uint64_t buffer_bytes() const override { return exchange_.buffer_bytes(); }
-  void start(base_type& base, const float* variance) override { exchange_.start(base, variance); }
-  void find_counted(base_type& base, const float* variance) override { exchange_.find_counted(base, variance); }
-  void clear_errors(base_type& base) const override { exchange_.clear_errors(base); }
-  void send(base_type& base, std::span<std::byte> buffer) override {
+  void start(context_type& base, const float* variance) override { exchange_.start(base, variance); }
+  void find_active(context_type& base, const float* variance) override { exchange_.find_active(base, variance); }
+  void clear_errors(context_type& base) const override { exchange_.clear_errors(base); }
+  void send(context_type& base, std::span<std::byte> buffer) override {
     exchange_.measure_next();
     base.executor.invoke(slamb::detail::begin_step{base.record(), 1.0}, exchange_.starts(base, buffer));
     exchange_.send(keep_the_mean{}, base, base.view(), buffer);
   }
-  void receive(base_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const override {
+  void receive(context_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const override {
     exchange_.receive(keep_the_mean{}, base, base.view(), buffer, part);
   }
-  std::uint64_t declared_bytes(const base_type& base) const override {
+  std::uint64_t declared_bytes(const context_type& base) const override {
     return exchange_.is_active(base) ? exchange_.wire().all_message_bytes() : 0;
   }
   const std::vector<slamb::compression_error>& measured() const override { return exchange_.measured(); }
-  std::vector<double> worker_error(const base_type& base) const override { return exchange_.worker_error(base); }
-  void visit_state(const base_type& base, const slamb::detail::state_visitor& part) const override {
+  std::vector<double> worker_error(const context_type& base) const override { return exchange_.worker_error(base); }
+  void visit_state(const context_type& base, const slamb::detail::state_visitor& part) const override {
     exchange_.visit_state(base, part);
   }
   bool errors_are_narrow() const override {
@@ -214,7 +214,7 @@ class exchange_of final : public any_exchange {
   }
 
  private:
-  slamb::detail::quantized_exchange<Quantizer, ErrorFeedback, base_type> exchange_;
+  slamb::detail::quantized_exchange<Quantizer, ErrorFeedback, context_type> exchange_;
 };
 
 /// One rank.
@@ -223,18 +223,19 @@ class exchanging_rank {
   exchanging_rank(const exchange_setup& setup, std::unique_ptr<any_exchange> exchange,
                   slamb::thread_communicator communicator)
       : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
-        base_(mine_.parameters(), 0.0, 0,
-              slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup), {}),
+        context_(mine_.parameters(), 0.0, 0,
+                 slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup),
+                 {}),
         exchange_(std::move(exchange)) {
     plan_guard();
-    exchange_->plan(base_);
+    exchange_->plan(context_);
     plan_guard();
-    base_.plan_sums(2);
-    base_.allocate(slamb::agreement("exchanging_rank", setup.tensors.size()));
-    for (const auto guard : guards_) std::ranges::fill(base_.memory.view(guard), mark);
+    context_.plan_sums(2);
+    context_.allocate(slamb::detail::consistency_check("exchanging_rank", setup.tensors.size()));
+    for (const auto guard : guards_) std::ranges::fill(context_.memory.view(guard), mark);
     buffer_ = std::make_unique<guarded_bytes>(exchange_->buffer_bytes());
     set_variance(setup.variance);
-    exchange_->start(base_, variance_.data());
+    exchange_->start(context_, variance_.data());
   }
 
   exchange_record exchange(std::span<const float> gradient) {
@@ -243,50 +244,51 @@ class exchanging_rank {
     mine_.set_gradient(gradient);
     std::ranges::fill(buffer_->bytes(), std::byte{0xFF});  // which as floats are not numbers
     log_ = {};
-    const slamb::traffic_counts before = base_.ranks.counts();
-    base_.record()->taken = exchanges_++;  // refused ones count as well
-    exchange_->send(base_, buffer_->bytes());
-    now.done = !base_.is_known_to_be_refused();
+    const slamb::traffic_counts before = context_.ranks.counts();
+    context_.record()->taken = exchanges_++;  // refused ones count as well
+    exchange_->send(context_, buffer_->bytes());
+    now.done = !context_.is_skipped_on_host();
     if (now.done) {
-      const std::size_t tiles = base_.all_tiles().last;
+      const std::size_t tiles = context_.all_tiles().last;
       for (const slamb::detail::tile_range part :
            {slamb::detail::tile_range{0, tiles / 2}, slamb::detail::tile_range{tiles / 2, tiles}})
-        exchange_->receive(base_, buffer_->bytes(), part);
+        exchange_->receive(context_, buffer_->bytes(), part);
     }
-    base_.end_step();
+    context_.end_step();
     now.intact = is_intact();
     now.result = mine_.values();
     read_state(now);
     now.wire = std::move(log_);
-    now.traffic = base_.ranks.counts() - before;
-    now.declared_bytes = exchange_->declared_bytes(base_);
+    now.traffic = context_.ranks.counts() - before;
+    now.declared_bytes = exchange_->declared_bytes(context_);
     now.measured = exchange_->measured();
-    now.worker_norm = exchange_->worker_error(base_);
+    now.worker_norm = exchange_->worker_error(context_);
     return now;
   }
 
   /// Forgets the errors.
-  void clear_errors() { exchange_->clear_errors(base_); }
+  void clear_errors() { exchange_->clear_errors(context_); }
 
   /// [n] what zero-aware coding looks at from now on.
   void change_variance(const std::vector<float>& variance) {
     set_variance(variance);
-    exchange_->find_counted(base_, variance_.data());
+    exchange_->find_active(context_, variance_.data());
   }
 
   /// All that this rank holds, guards as well: a test that spoils it must see `intact` fail.
   std::span<std::byte> raw_buffer() { return buffer_->bytes(); }
-  std::span<std::byte> raw_memory() { return base_.memory.bytes(); }
+  std::span<std::byte> raw_memory() { return context_.memory.bytes(); }
   std::vector<std::span<std::byte>> raw_guards() {
     std::vector<std::span<std::byte>> all;
-    for (const auto guard : guards_) all.push_back(base_.memory.view(guard));
+    for (const auto guard : guards_) all.push_back(context_.memory.view(guard));
     return all;
   }
 
   bool is_intact() {
     const auto is_marked = [](std::byte b) { return b == mark; };
-    return mine_.intact() && buffer_->intact() && arena_->intact() &&
-           std::ranges::all_of(guards_, [&](auto g) { return std::ranges::all_of(base_.memory.view(g), is_marked); });
+    return mine_.intact() && buffer_->intact() && arena_->intact() && std::ranges::all_of(guards_, [&](auto g) {
+             return std::ranges::all_of(context_.memory.view(g), is_marked);
+           });
   }
 
  private:
@@ -303,11 +305,11 @@ class exchanging_rank {
     return made;
   }
 
-  void plan_guard() { guards_.push_back(base_.memory.plan<std::byte>("guard", 512)); }
+  void plan_guard() { guards_.push_back(context_.memory.plan<std::byte>("guard", 512)); }
 
   void set_variance(const std::vector<float>& variance) {
-    variance_.resize(base_.tensors.state_elements());
-    const std::span<const slamb::detail::segment> segments = std::as_const(base_.tensors).segments();
+    variance_.resize(context_.tensors.state_elements());
+    const std::span<const slamb::detail::segment> segments = std::as_const(context_.tensors).segments();
     for (const slamb::detail::segment& s : segments)
       for (std::uint64_t i = 0; i < s.size; ++i)
         variance_[s.state + i] = variance.empty() ? 1.0F : variance[s.first + i];
@@ -315,14 +317,14 @@ class exchanging_rank {
 
   // Worker errors are where the state of their tensor is, with zeros between tensors; else `intact` fails.
   void read_state(exchange_record& now) {
-    exchange_->visit_state(base_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
+    exchange_->visit_state(context_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
       if (name != "worker error" && name != "server error") return;
       now.state.insert(now.state.end(), bytes.begin(), bytes.end());
       std::vector<float> values =
           exchange_->errors_are_narrow() ? stored_floats<slamb::bfloat16>(bytes) : stored_floats<float>(bytes);
       if (name == "server error") now.server_error = std::move(values);
       if (name != "worker error" || bytes.empty()) return;
-      for (const slamb::detail::segment& s : std::as_const(base_.tensors).segments()) {
+      for (const slamb::detail::segment& s : std::as_const(context_.tensors).segments()) {
         const auto first = values.begin() + static_cast<std::ptrdiff_t>(s.state);
         now.worker_error.insert(now.worker_error.end(), first, first + static_cast<std::ptrdiff_t>(s.size));
         std::fill_n(first, s.size, 0.0F);
@@ -334,7 +336,7 @@ class exchanging_rank {
   replica mine_;
   wire_log log_;
   std::unique_ptr<guarded_bytes> arena_;  // which outlives the arena
-  any_exchange::base_type base_;
+  any_exchange::context_type context_;
   std::vector<float> variance_;  // [state elements]
   std::unique_ptr<any_exchange> exchange_;
   std::vector<slamb::detail::region<std::byte>> guards_;

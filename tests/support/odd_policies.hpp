@@ -115,13 +115,13 @@ struct alternating : sparsifier_facts {
     void runs(slamb::coordinate c, std::uint64_t count, Visit&& visit) const {
       for (const std::uint64_t end = c.index + count; c.index < end; ++c.index) visit(c.index, 1, age(c));
     }
-    bool fill(slamb::coordinate c, std::uint32_t count, slamb::freshness_table table, std::uint16_t* bits,
-              float* freshness) const {
+    bool fill(slamb::coordinate c, std::uint32_t count, slamb::staleness_discounts table, std::uint16_t* bits,
+              float* discount) const {
       if (c.index % 2 != 0) return false;
       for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t its_age = (i + static_cast<std::uint32_t>(step % 2)) % 2;
         if (its_age == 0) slamb::set_bit(bits, i);
-        if (freshness != nullptr) freshness[i] = table[its_age];
+        if (discount != nullptr) discount[i] = table[its_age];
       }
       return true;
     }
@@ -146,12 +146,15 @@ class plain_copy : public sparsifier_facts {
 static_assert(slamb::sparsifier<every_nth> && slamb::sparsifier<marching_quarters> && slamb::sparsifier<now_and_then>);
 static_assert(slamb::sparsifier<nothing_ever> && slamb::sparsifier<tensor_by_tensor> && slamb::sparsifier<alternating>);
 static_assert(slamb::sparsifier<plain_copy>);
-static_assert(!slamb::has_age<every_nth::chosen> && !slamb::has_runs<every_nth::chosen>);
-static_assert(slamb::has_age<marching_quarters::chosen> && !slamb::has_runs<marching_quarters::chosen>);
-static_assert(!slamb::has_selected_before<marching_quarters::chosen>);
-static_assert(slamb::has_runs<tensor_by_tensor::chosen> && !slamb::has_age<tensor_by_tensor::chosen>);
-static_assert(slamb::has_selected_before<tensor_by_tensor::chosen> && !slamb::has_fill<tensor_by_tensor::chosen>);
-static_assert(slamb::has_fill<alternating::chosen> && slamb::has_age<alternating::chosen>);
+static_assert(!slamb::capability::has_age<every_nth::chosen> && !slamb::capability::has_runs<every_nth::chosen>);
+static_assert(slamb::capability::has_age<marching_quarters::chosen> &&
+              !slamb::capability::has_runs<marching_quarters::chosen>);
+static_assert(!slamb::capability::has_selected_before<marching_quarters::chosen>);
+static_assert(slamb::capability::has_runs<tensor_by_tensor::chosen> &&
+              !slamb::capability::has_age<tensor_by_tensor::chosen>);
+static_assert(slamb::capability::has_selected_before<tensor_by_tensor::chosen> &&
+              !slamb::capability::has_fill<tensor_by_tensor::chosen>);
+static_assert(slamb::capability::has_fill<alternating::chosen> && slamb::capability::has_age<alternating::chosen>);
 
 // ----------------------------------------------------------------------------------------------- trust ratios
 
@@ -162,14 +165,14 @@ struct damped_update {
   static constexpr int sums_per_segment = 1;
 
   template <class Real, class Sums>
-  void accumulate(const slamb::candidate<Real>& x, bool /*received*/, Sums& sums) const {
+  void accumulate(const slamb::update_terms<Real>& x, bool /*received*/, Sums& sums) const {
     sums.add_square(0, x.update);
   }
-  float factors(const double* sums, slamb::segment_facts /*facts*/) const {
+  float factors(const double* sums, slamb::tensor_properties /*facts*/) const {
     return static_cast<float>(1.0 / std::sqrt(1.0 + sums[0] / (damping * damping)));
   }
   template <class Real>
-  Real scale(float factors, const Real& /*freshness*/) const {
+  Real scale(float factors, const Real& /*staleness discount*/) const {
     return Real(factors);
   }
   void validate() const {
@@ -188,45 +191,46 @@ struct six_norms {
   };
 
   template <class Real, class Sums>
-  void accumulate(const slamb::candidate<Real>& x, bool received, Sums& sums) const {
+  void accumulate(const slamb::update_terms<Real>& x, bool received, Sums& sums) const {
     const int part = received ? 3 : 0;
     sums.add_square(part, x.parameter);
     sums.add_square(part + 1, x.direction);
     sums.add_square(part + 2, x.update);
   }
-  both factors(const double* sums, slamb::segment_facts /*facts*/) const {
+  both factors(const double* sums, slamb::tensor_properties /*facts*/) const {
     const auto of = [&](std::size_t part) {
       return static_cast<float>(std::sqrt(sums[part]) / (std::sqrt(sums[part + 1]) + std::sqrt(sums[part + 2]) + 1.0));
     };
     return {of(3), of(0)};
   }
   template <class Real>
-  Real scale(const both& f, const Real& freshness) const {
+  Real scale(const both& f, const Real& discount) const {
     using slamb::minimum;
-    return minimum(freshness * Real(f.sent) + (Real(1.0F) - freshness) * Real(f.unsent), Real(2.0F));
+    return minimum(discount * Real(f.sent) + (Real(1.0F) - discount) * Real(f.unsent), Real(2.0F));
   }
 };
 
-/// No sums: an element moves as its freshness says, and the facts of its tensor.
+/// No sums: an element moves as its staleness discount says, and the facts of its tensor.
 struct as_fresh_as_it_is {
   static constexpr int sums_per_segment = 0;
 
   template <class Real, class Sums>
-  void accumulate(const slamb::candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
-  float factors(const double* /*sums*/, slamb::segment_facts facts) const {
+  void accumulate(const slamb::update_terms<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
+  float factors(const double* /*sums*/, slamb::tensor_properties facts) const {
     return facts.one_dimensional ? 0.5F : 1.0F / static_cast<float>(facts.world);
   }
   template <class Real>
-  Real scale(float factors, const Real& freshness) const {
+  Real scale(float factors, const Real& discount) const {
     using slamb::maximum;
     using slamb::square_root;
-    return maximum(square_root(freshness), Real(0.25F)) * Real(factors);
+    return maximum(square_root(discount), Real(0.25F)) * Real(factors);
   }
 };
 
 static_assert(slamb::trust_ratio<damped_update> && slamb::trust_ratio<six_norms>);
 static_assert(slamb::trust_ratio<as_fresh_as_it_is>);
-static_assert(slamb::has_uncorrected_epsilon<six_norms> && !slamb::has_uncorrected_epsilon<damped_update>);
+static_assert(slamb::capability::has_uncorrected_epsilon<six_norms> &&
+              !slamb::capability::has_uncorrected_epsilon<damped_update>);
 
 // -------------------------------------------------------------------------------------------- error feedbacks
 

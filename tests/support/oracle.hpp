@@ -229,7 +229,7 @@ class slamb {
   }
 
   /// s_j = β3^{a_j}
-  double freshness(std::size_t j) const { return std::pow(how_.beta3, static_cast<double>(age_[j])); }
+  double discount(std::size_t j) const { return std::pow(how_.beta3, static_cast<double>(age_[j])); }
 
   /// m̂ / (√v̂ + ε) of one element, for an ε of choice.
   double direction(std::size_t rank, std::size_t j, double epsilon) const {
@@ -258,7 +258,7 @@ class slamb {
     const double root_n = std::sqrt(static_cast<double>(p_.size()));
     for (std::size_t i = 0; i < layer.size; ++i) {
       const std::size_t j = begin + i;
-      const double s = freshness(j);
+      const double s = discount(j);
       double phi = std::clamp(s * r1 + (1.0 - s) * r2, how_.trust_lower, how_.trust_upper);
       if (layer.dimensions <= 1) phi = r1;  // no clamp
       if (!layer.adapt) phi = 1.0;
@@ -283,7 +283,7 @@ class slamb {
     const double root_n = std::sqrt(static_cast<double>(p_.size()));
     for (std::size_t i = 0; i < layer.size; ++i) {
       const std::size_t j = begin + i;
-      const double s = freshness(j);
+      const double s = discount(j);
       const double u = w[i] + layer.weight_decay * p[j];
       p[j] -= gamma * a * s * u + gamma / root_n * b * (1.0 - s) * u;
     }

@@ -91,7 +91,7 @@ std::vector<std::vector<float>> train_ranks(const quadratic& problem, int steps,
 
 /// One tensor of one rank at one step, as a trust ratio may look at it.
 struct tensor_at_step {
-  std::span<const double> p, w, u, freshness;  ///< w: without weight decay; u = w + λ p
+  std::span<const double> p, w, u, discount;  ///< w: without weight decay; u = w + λ p
   std::span<const char> sent;
   int world = 1;
   bool one_dimensional = false;
@@ -168,7 +168,7 @@ struct plain_loop {
     const double correction2 = 1.0 - std::pow(beta2, static_cast<double>(t));
     std::size_t begin = 0;
     for (const tensor_shape& s : problem.shapes) {
-      std::vector<double> w(s.size), u(s.size), freshness(s.size);
+      std::vector<double> w(s.size), u(s.size), discount(s.size);
       for (std::size_t i = 0; i < s.size; ++i) {
         const std::size_t j = begin + i;
         const double root = std::sqrt(v[j]);
@@ -176,11 +176,11 @@ struct plain_loop {
                                                     : root / std::sqrt(correction2) + epsilon;
         w[i] = m[j] / correction1 / below;
         u[i] = w[i] + weight_decay * p[j];
-        freshness[i] = std::pow(beta3, static_cast<double>(age[j]));
+        discount[i] = std::pow(beta3, static_cast<double>(age[j]));
       }
       const std::span<double> of_tensor = std::span(p).subspan(begin, s.size);
       const std::vector<double> scale = scales(
-          {of_tensor, w, u, freshness, std::span(sent).subspan(begin, s.size), problem.ranks(), s.dimensions <= 1});
+          {of_tensor, w, u, discount, std::span(sent).subspan(begin, s.size), problem.ranks(), s.dimensions <= 1});
       for (std::size_t i = 0; i < s.size; ++i) of_tensor[i] -= rate * scale[i] * u[i];
       begin += s.size;
     }

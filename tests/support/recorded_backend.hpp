@@ -1,4 +1,4 @@
-// A stand-in for a stream that is captured into a CUDA graph: kernels are interpreted, or recorded and interpreted later, and
+// A stand-in for a stream that is captured into a CUDA graph: kernels are emulated, or recorded and emulated later, and
 // listed if that is asked for.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../../bench/gpu/watched_device.hpp"
-#include "slamb/backend/cuda/interpreted_backend.hpp"
+#include "slamb/backend/cuda/emulated_backend.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/slamb.hpp"
@@ -52,18 +52,18 @@ class recording {
   std::vector<std::function<void()>> actions_;
 };
 
-/// The interpreter, on a stream that can be captured.
-class recording_interpreter {
+/// The emulator, on a stream that can be captured.
+class recording_emulator {
  public:
-  explicit recording_interpreter(recording& to) : to_(&to) {}
+  explicit recording_emulator(recording& to) : to_(&to) {}
 
   static slamb::host_stream stream() noexcept { return {}; }
   bool is_capturing() const noexcept { return to_->is_on(); }
   void clear(std::span<std::byte> memory) const {
-    to_->take([memory] { slamb::detail::cuda::interpreter::clear(memory); });
+    to_->take([memory] { slamb::detail::cuda::emulator::clear(memory); });
   }
   static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
-    slamb::detail::cuda::interpreter::upload(from, to);
+    slamb::detail::cuda::emulator::upload(from, to);
   }
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     ++to_->reads;
@@ -76,7 +76,7 @@ class recording_interpreter {
   }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
-    to_->take([kernel, work] { slamb::detail::cuda::interpreter(2).launch(kernel, work); });
+    to_->take([kernel, work] { slamb::detail::cuda::emulator(2).launch(kernel, work); });
   }
 
  private:
@@ -89,33 +89,33 @@ struct recorded_backend {
   slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = slamb::host_stream;
-  using executor_type = slamb::detail::cuda::executor<bench::watched_device<recording_interpreter, bench::call_list>>;
+  using executor_type = slamb::detail::cuda::executor<bench::watched_device<recording_emulator, bench::call_list>>;
 
   void validate() const {}
   executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type({recording_interpreter(*to), to->calls});
+    return executor_type({recording_emulator(*to), to->calls});
   }
 };
 
 /// The threads' communicator, on the same stream.
 class recorded_communicator {
  public:
-  recorded_communicator(slamb::thread_communicator base, recording& to) : base_(std::move(base)), to_(&to) {}
+  recorded_communicator(slamb::thread_communicator base, recording& to) : context_(std::move(base)), to_(&to) {}
 
-  int rank() const noexcept { return base_.rank(); }
-  int size() const noexcept { return base_.size(); }
+  int rank() const noexcept { return context_.rank(); }
+  int size() const noexcept { return context_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    take([this, values, stream] { base_.all_reduce_sum(values, stream); });
+    take([this, values, stream] { context_.all_reduce_sum(values, stream); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    take([=, this] { base_.all_to_all(send, receive, stream); });
+    take([=, this] { context_.all_to_all(send, receive, stream); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    take([=, this] { base_.all_gather(mine, all, stream); });
+    take([=, this] { context_.all_gather(mine, all, stream); });
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
-    take([=, this] { base_.broadcast(values, root, stream); });
+    take([=, this] { context_.broadcast(values, root, stream); });
   }
 
   void wait(slamb::host_stream /*stream*/) {
@@ -131,7 +131,7 @@ class recorded_communicator {
     to_->take(collective);
   }
 
-  slamb::thread_communicator base_;
+  slamb::thread_communicator context_;
   recording* to_;
 };
 

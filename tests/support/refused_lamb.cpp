@@ -34,7 +34,7 @@ std::vector<refusing_recipe> refusing_lamb() {
           on_both<lamb>("lamb", {}),
           on_both<lamb>("lamb, clipped", {.max_gradient_norm = 1.0}),
           on_both<lamb_sign>("lamb, sign", {.max_gradient_norm = 1.0}),
-          on_both<lamb_sign>("lamb, sign alone", {.compress_alone = true}),
+          on_both<lamb_sign>("lamb, sign alone", {.compress_single_rank = true}),
           on_both<lamb_int8>("lamb, int8", {}),
           on_both<lamb_random_k>("lamb, random_k", {.max_gradient_norm = 1.0}),
           on_both<lamb_chain>("lamb, random_k and int8", {}),

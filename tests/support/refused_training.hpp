@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
@@ -35,22 +35,22 @@ struct failing_call {
 class failing_communicator {
  public:
   failing_communicator(slamb::thread_communicator base, failing_call& failing)
-      : base_(std::move(base)), failing_(&failing) {}
+      : context_(std::move(base)), failing_(&failing) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    call([&] { base_.all_reduce_sum(values, stream); });
+    call([&] { context_.all_reduce_sum(values, stream); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    call([&] { base_.all_to_all(send, receive, stream); });
+    call([&] { context_.all_to_all(send, receive, stream); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    call([&] { base_.all_gather(mine, all, stream); });
+    call([&] { context_.all_gather(mine, all, stream); });
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
-    call([&] { base_.broadcast(values, root, stream); });
+    call([&] { context_.broadcast(values, root, stream); });
   }
 
  private:
@@ -61,7 +61,7 @@ class failing_communicator {
     if (fails) throw slamb::communicator_error("failing_communicator: as it was told");
   }
 
-  slamb::thread_communicator base_;
+  slamb::thread_communicator context_;
   failing_call* failing_;
 };
 
@@ -78,7 +78,7 @@ run_maker run_maker_of(const typename Optimizer::options_type& options, const Ba
 struct refusing_recipe {
   std::string name;
   run_maker on_host;
-  run_maker interpreted;
+  run_maker emulated;
   std::vector<std::size_t> silent_steps{};  ///< from 0: with more ranks than one, they call no collective
   bool averages = false;                    ///< its steps may average parameters once they have been taken
 
@@ -91,9 +91,9 @@ struct refusing_recipe {
 template <template <class> class Optimizer>
 refusing_recipe on_both(std::string name, const typename Optimizer<slamb::host_backend>::options_type& options) {
   static_assert(std::is_same_v<typename Optimizer<slamb::host_backend>::options_type,
-                               typename Optimizer<slamb::interpreted_backend>::options_type>);
+                               typename Optimizer<slamb::emulated_backend>::options_type>);
   return {std::move(name), run_maker_of<Optimizer<slamb::host_backend>>(options, one_thread()),
-          run_maker_of<Optimizer<slamb::interpreted_backend>>(options, slamb::interpreted_backend{})};
+          run_maker_of<Optimizer<slamb::emulated_backend>>(options, slamb::emulated_backend{})};
 }
 
 std::vector<refusing_recipe> refusing_lamb();
@@ -196,7 +196,7 @@ inline std::vector<std::byte> without_skips(std::vector<std::byte> state) {
   return state;
 }
 
-/// Tensors of the sizes at which tiles begin and end, small enough to be interpreted often.
+/// Tensors of the sizes at which tiles begin and end, small enough to be emulated often.
 inline model refusing_model() {
   static constexpr std::uint8_t rows[] = {1, 0, 1, 1};
   model tensors{{17}, {0}, {8193}, {33, 1}, {15}, {1}, {40}};

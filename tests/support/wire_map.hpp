@@ -35,7 +35,7 @@ struct mapped_tensor {
 struct wire_map {
   std::vector<wire_place> places;          // [n] of all tensors, end to end
   std::vector<std::size_t> codes, scales;  // [ranks] in each rank's message, before all are made of one size
-  std::size_t whole_elements = 0;
+  std::size_t dense_elements = 0;
 
   wire_map(std::span<const mapped_tensor> tensors, std::size_t ranks, shared_scales sharing, std::size_t block)
       : codes(ranks), scales(ranks) {
@@ -55,7 +55,7 @@ struct wire_map {
           in_piece = p.begins_piece ? 0 : in_piece + 1;
           place_in_message(p, in_piece, sharing, block);
         } else {
-          p.code = whole_elements++;
+          p.code = dense_elements++;
           p.begins_piece = i == 0;
         }
         places.push_back(p);

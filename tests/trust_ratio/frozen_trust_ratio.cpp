@@ -21,9 +21,9 @@
 namespace trust_ratio_frozen_trust_ratio_tests {
 namespace {
 
-using slamb::candidate;
 using slamb::frozen_trust_ratio;
-using slamb::segment_facts;
+using slamb::tensor_properties;
+using slamb::update_terms;
 using slamb::detail::host::floats;
 using test_support::random_source;
 using test_support::refusal;
@@ -157,7 +157,7 @@ class tensor_by_policy {
 
   double warm_up(const tensor_step& x, double weight_decay) {
     scalar_sums sums;
-    for (std::size_t j = 0; j < x.size(); ++j) policy_.accumulate(candidate_of(x, j, weight_decay), true, sums);
+    for (std::size_t j = 0; j < x.size(); ++j) policy_.accumulate(update_terms_of(x, j, weight_decay), true, sums);
     const auto factors = policy_.factors(sums.sum.data(), facts(weight_decay));
     state_ = policy_.averaged(state_, factors);
     return static_cast<double>(policy_.scale(factors, 1.0F));
@@ -167,7 +167,7 @@ class tensor_by_policy {
     scalar_sums sums;
     for (std::size_t j = 0; j < x.size(); ++j) {
       const quantities<float> q = quantities_of<float>(x, j, weight_decay);
-      policy_.accumulate_frozen(candidate_of(x, j, weight_decay), q.deviation / q.fresh_deviation, sums);
+      policy_.accumulate_frozen(update_terms_of(x, j, weight_decay), q.deviation / q.fresh_deviation, sums);
     }
     const auto factors = policy_.frozen_factors(state_, sums.sum.data(), sums.maximum.data(), facts(weight_decay));
     return static_cast<double>(policy_.scale(factors, 1.0F));
@@ -176,11 +176,11 @@ class tensor_by_policy {
   const frozen_trust_ratio::segment_state& state() const { return state_; }
 
  private:
-  static candidate<float> candidate_of(const tensor_step& x, std::size_t j, double weight_decay) {
+  static update_terms<float> update_terms_of(const tensor_step& x, std::size_t j, double weight_decay) {
     const quantities<float> q = quantities_of<float>(x, j, weight_decay);
     return {x.parameter[j], q.direction, q.update};
   }
-  segment_facts facts(double weight_decay) const { return {adapt_, false, static_cast<float>(weight_decay), 4}; }
+  tensor_properties facts(double weight_decay) const { return {adapt_, false, static_cast<float>(weight_decay), 4}; }
 
   frozen_trust_ratio policy_;
   bool adapt_;
@@ -213,12 +213,12 @@ using state = frozen_trust_ratio::segment_state;
 
 /// The policy's c̄ f for given ‖w‖, ‖u‖ and max D/D_f.
 float rate(const frozen_trust_ratio& policy, state& of_tensor, double w, double u, double most,
-           const segment_facts& facts = {.weight_decay = 0.01F}) {
+           const tensor_properties& facts = {.weight_decay = 0.01F}) {
   const std::array<double, 2> sums{w * w, u * u};
   return policy.frozen_factors(of_tensor, sums.data(), &most, facts).ratio;
 }
 
-float warm_up_ratio(const frozen_trust_ratio& policy, double p, double u, const segment_facts& facts = {}) {
+float warm_up_ratio(const frozen_trust_ratio& policy, double p, double u, const tensor_properties& facts = {}) {
   const std::array<double, 2> sums{p * p, u * u};
   return policy.factors(sums.data(), facts).ratio;
 }
@@ -300,11 +300,11 @@ TEST_CASE("frozen_trust_ratio: the factor moves by a tenth a step, from 1, withi
 
 TEST_CASE("frozen_trust_ratio: weight decay draws the factor to 1, in proportion to its part of the update") {
   const frozen_trust_ratio policy{.factor_change = 9.0};
-  const auto factor = [&](double w, double u, double most, const segment_facts& facts) {
+  const auto factor = [&](double w, double u, double most, const tensor_properties& facts) {
     state of_tensor{1.0F, 1.0F};
     return static_cast<double>(rate(policy, of_tensor, w, u, most, facts));
   };
-  const segment_facts decays{.weight_decay = 0.01F}, does_not{.weight_decay = 0.0F};
+  const tensor_properties decays{.weight_decay = 0.01F}, does_not{.weight_decay = 0.0F};
   CHECK(factor(1.0, 4.0, 3.0, decays) == 1.5);  // 3/4 + 3/4
   CHECK(factor(1.0, 4.0, 3.0, does_not) == 3.0);
   CHECK(factor(5.0, 4.0, 3.0, decays) == 3.0);  // ρ is at most 1
@@ -349,11 +349,11 @@ TEST_CASE("frozen_trust_ratio: products fused with sums change no bits") {
 TEST_CASE("frozen_trust_ratio: takes p and u in the warm-up, w, u and D/D_f after it, of floats and of vectors alike") {
   const frozen_trust_ratio policy;
   recorder<float> single;
-  policy.accumulate(candidate<float>{1.0F, 2.0F, 3.0F}, true, single);
+  policy.accumulate(update_terms<float>{1.0F, 2.0F, 3.0F}, true, single);
   CHECK(single.added == std::vector<std::pair<int, float>>{{0, 1.0F}, {1, 3.0F}});
   CHECK(single.raised.empty());
   single = {};
-  policy.accumulate_frozen(candidate<float>{1.0F, 2.0F, 3.0F}, 4.0F, single);
+  policy.accumulate_frozen(update_terms<float>{1.0F, 2.0F, 3.0F}, 4.0F, single);
   CHECK(single.added == std::vector<std::pair<int, float>>{{0, 2.0F}, {1, 3.0F}});
   CHECK(single.raised == std::vector<std::pair<int, float>>{{0, 4.0F}});
 
@@ -368,8 +368,8 @@ TEST_CASE("frozen_trust_ratio: takes p and u in the warm-up, w, u and D/D_f afte
     return test_support::same_bits(all, x[i]);
   };
   recorder<floats> whole;
-  policy.accumulate(candidate<floats>{vector(0), vector(1), vector(2)}, true, whole);
-  policy.accumulate_frozen(candidate<floats>{vector(0), vector(1), vector(2)}, vector(3), whole);
+  policy.accumulate(update_terms<floats>{vector(0), vector(1), vector(2)}, true, whole);
+  policy.accumulate_frozen(update_terms<floats>{vector(0), vector(1), vector(2)}, vector(3), whole);
   REQUIRE(whole.added.size() == 4);
   REQUIRE(whole.raised.size() == 1);
   const std::array<std::pair<int, std::size_t>, 4> expected{{{0, 0}, {1, 2}, {0, 1}, {1, 2}}};

@@ -47,10 +47,10 @@ struct strict {
 
 namespace {
 
-using slamb::candidate;
 using slamb::rescaled_trust_ratio;
 using slamb::rescaling;
-using slamb::segment_facts;
+using slamb::tensor_properties;
+using slamb::update_terms;
 using slamb::detail::host::floats;
 using test_support::random_source;
 
@@ -116,18 +116,19 @@ fault lanes_fault(const T& ratio) {
     std::vector<double> sums;
     for (int i = 0; i < static_cast<int>(T::sums_per_segment); ++i)
       sums.push_back(source.below(6) == 0 ? 0.0 : std::exp(4.0 * source.bell()));
-    const segment_facts facts{source.below(4) != 0, source.below(2) == 0, source.below(2) == 0 ? 0.0F : 0.01F,
-                              1 + static_cast<int>(source.below(8))};
+    const tensor_properties facts{source.below(4) != 0, source.below(2) == 0, source.below(2) == 0 ? 0.0F : 0.01F,
+                                  1 + static_cast<int>(source.below(8))};
     const auto factors = ratio.factors(sums.data(), facts);
 
     recorder<floats> whole;
-    ratio.accumulate(candidate<floats>{at_lane<floats>(x[0], 0), at_lane<floats>(x[1], 0), at_lane<floats>(x[2], 0)},
+    ratio.accumulate(update_terms<floats>{at_lane<floats>(x[0], 0), at_lane<floats>(x[1], 0), at_lane<floats>(x[2], 0)},
                      received, whole);
     const floats scale = ratio.scale(factors, at_lane<floats>(x[3], 0));
     for (std::size_t lane = 0; lane < lanes; ++lane) {
       recorder<Real> single;
-      ratio.accumulate(candidate<Real>{at_lane<Real>(x[0], lane), at_lane<Real>(x[1], lane), at_lane<Real>(x[2], lane)},
-                       received, single);
+      ratio.accumulate(
+          update_terms<Real>{at_lane<Real>(x[0], lane), at_lane<Real>(x[1], lane), at_lane<Real>(x[2], lane)}, received,
+          single);
       if (single.added.size() != whole.added.size()) return "accumulate adds to another number of sums";
       for (std::size_t i = 0; i < single.added.size(); ++i) {
         if (single.added[i].first != whole.added[i].first) return "accumulate adds to another sum";
@@ -146,7 +147,7 @@ fault lanes_fault(const T& ratio) {
 template <class T>
 void check_lanes(const T& ratio) {
   static_assert(slamb::trust_ratio<T>);
-  static_assert(std::is_trivially_copyable_v<decltype(ratio.factors(nullptr, segment_facts{}))>);
+  static_assert(std::is_trivially_copyable_v<decltype(ratio.factors(nullptr, tensor_properties{}))>);
   if constexpr (requires { ratio.validate(); }) CHECK_NOTHROW(ratio.validate());
   const fault of_strict = lanes_fault<strict>(ratio);
   CHECK_MESSAGE(!of_strict, of_strict.value_or(""));
@@ -161,17 +162,17 @@ template <int Fault>
 struct two_faced {
   static constexpr int sums_per_segment = 2;
   template <class Real, class Sums>
-  void accumulate(const candidate<Real>& x, bool, Sums& sums) const {
+  void accumulate(const update_terms<Real>& x, bool, Sums& sums) const {
     constexpr bool vector = std::is_same_v<Real, floats>;
     sums.add_square(Fault == 1 && vector ? 1 : 0, Fault == 2 && vector ? x.update : x.parameter);
     if (Fault == 3 && vector) sums.add_square(1, x.update);
     if (Fault == 4) sums.add_square(2, x.update);
   }
-  float factors(const double*, segment_facts) const { return 0.3F; }
+  float factors(const double*, tensor_properties) const { return 0.3F; }
   template <class Real>
-  Real scale(float f, const Real& freshness) const {
+  Real scale(float f, const Real& discount) const {
     const bool off = Fault == 5 && std::is_same_v<Real, floats>;
-    return Real(f) * freshness * Real(off ? 1.0000001F : 1.0F);
+    return Real(f) * discount * Real(off ? 1.0000001F : 1.0F);
   }
 };
 
@@ -201,7 +202,7 @@ std::vector<norms_of_parts> norms_to_try() {
   return all;
 }
 
-double product_by_hand(const norms_of_parts& n, const segment_facts& f, double s, double lower, double upper) {
+double product_by_hand(const norms_of_parts& n, const tensor_properties& f, double s, double lower, double upper) {
   const double root_n = std::sqrt(static_cast<double>(f.world));
   const double r1 = f.adapt ? ratio(n.sent_p, n.sent_u) : 1.0;
   const double r2 = f.adapt ? ratio(n.unsent_p, n.unsent_u) : 1.0;
@@ -211,7 +212,7 @@ double product_by_hand(const norms_of_parts& n, const segment_facts& f, double s
   return phi * (s + (1.0 - s) / root_n);
 }
 
-double blend_by_hand(const norms_of_parts& n, const segment_facts& f, double s, double lower, double upper) {
+double blend_by_hand(const norms_of_parts& n, const tensor_properties& f, double s, double lower, double upper) {
   const double root_n = std::sqrt(static_cast<double>(f.world));
   double a = clamped(ratio(n.sent_p, n.sent_u, 1.0), lower, upper);
   double b = clamped(ratio(n.unsent_p, n.unsent_u, 0.0), 0.0, upper);
@@ -230,7 +231,7 @@ int differences(const rescaled_trust_ratio<Form>& policy, ByHand by_hand) {
       for (const bool one_dimensional : {true, false})
         for (const int world : {1, 2, 7})
           for (const double s : {1.0, 0.93, 0.25, 0.0}) {
-            const segment_facts facts{adapt, one_dimensional, 0.01F, world};
+            const tensor_properties facts{adapt, one_dimensional, 0.01F, world};
             const std::array<double, 4> squares = n.squares();
             const float got = policy.scale(policy.factors(squares.data(), facts), static_cast<float>(s));
             const double expected =
@@ -240,7 +241,7 @@ int differences(const rescaled_trust_ratio<Form>& policy, ByHand by_hand) {
   return different;
 }
 
-float layerwise(const slamb::layerwise_trust_ratio& policy, double p, double u, const segment_facts& facts) {
+float layerwise(const slamb::layerwise_trust_ratio& policy, double p, double u, const tensor_properties& facts) {
   const std::array<double, 2> squares{p * p, u * u};
   return policy.scale(policy.factors(squares.data(), facts), 1.0F);
 }
@@ -270,7 +271,7 @@ TEST_CASE("trust_ratio: a float and a lane of a vector give the same bits") {
 
 TEST_CASE("unit_trust_ratio: 1, whatever the tensor and the freshness") {
   const slamb::unit_trust_ratio policy;
-  for (const float freshness : {0.0F, 0.5F, 1.0F}) CHECK(policy.scale(policy.factors(nullptr, {}), freshness) == 1.0F);
+  for (const float discount : {0.0F, 0.5F, 1.0F}) CHECK(policy.scale(policy.factors(nullptr, {}), discount) == 1.0F);
 }
 
 TEST_CASE(
@@ -292,7 +293,7 @@ TEST_CASE(
 
 TEST_CASE("layerwise_trust_ratio: sums are the squares of p and of u") {
   recorder<float> sums;
-  slamb::layerwise_trust_ratio{}.accumulate(candidate<float>{1.0F, 2.0F, 3.0F}, true, sums);
+  slamb::layerwise_trust_ratio{}.accumulate(update_terms<float>{1.0F, 2.0F, 3.0F}, true, sums);
   CHECK(sums.added == std::vector<std::pair<int, float>>{{0, 1.0F}, {1, 3.0F}});
 }
 
@@ -316,13 +317,13 @@ TEST_CASE("rescaled_trust_ratio: the comparison by hand finds the other form, an
   CHECK(differences(rescaled_trust_ratio<rescaling::product>{}, blend_by_hand) > 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::blend>{}, product_by_hand) > 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::product>{},
-                    [](const norms_of_parts& n, const segment_facts& f, double s, double, double) {
+                    [](const norms_of_parts& n, const tensor_properties& f, double s, double, double) {
                       return product_by_hand(n, f, s, 0.02, 1000.0);
                     }) > 0);
 }
 
 TEST_CASE("rescaled_trust_ratio: sums are of p and u in the product form, of p and w in the blend, by part") {
-  const candidate<float> x{1.0F, 2.0F, 3.0F};
+  const update_terms<float> x{1.0F, 2.0F, 3.0F};
   const auto added = [&x](const auto& policy, bool received) {
     recorder<float> sums;
     policy.accumulate(x, received, sums);
@@ -333,8 +334,8 @@ TEST_CASE("rescaled_trust_ratio: sums are of p and u in the product form, of p a
   CHECK(added(rescaled_trust_ratio<rescaling::product>{}, false) == list{{2, 1.0F}, {3, 3.0F}});
   CHECK(added(rescaled_trust_ratio<rescaling::blend>{}, true) == list{{0, 1.0F}, {1, 2.0F}});
   CHECK(added(rescaled_trust_ratio<rescaling::blend>{}, false) == list{{2, 1.0F}, {3, 2.0F}});
-  CHECK(slamb::has_uncorrected_epsilon<rescaled_trust_ratio<rescaling::blend>>);
-  CHECK_FALSE(slamb::has_uncorrected_epsilon<rescaled_trust_ratio<rescaling::product>>);
+  CHECK(slamb::capability::has_uncorrected_epsilon<rescaled_trust_ratio<rescaling::blend>>);
+  CHECK_FALSE(slamb::capability::has_uncorrected_epsilon<rescaled_trust_ratio<rescaling::product>>);
 }
 
 TEST_CASE("trust_ratio: clamps out of range are refused") {
@@ -374,9 +375,9 @@ std::vector<double> of_layer(const tensor_at_step& t) {
 std::vector<double> rescaled(const tensor_at_step& t, bool product) {
   const std::span<const double> x = product ? t.u : t.w;
   const norms_of_parts n{t.norm(t.p, true), t.norm(x, true), t.norm(t.p, false), t.norm(x, false)};
-  const segment_facts facts{true, t.one_dimensional, 0.01F, t.world};
+  const tensor_properties facts{true, t.one_dimensional, 0.01F, t.world};
   std::vector<double> scale;
-  for (const double s : t.freshness)
+  for (const double s : t.discount)
     scale.push_back(product ? product_by_hand(n, facts, s, 0.01, 1000.0) : blend_by_hand(n, facts, s, 0.01, 1000.0));
   return scale;
 }
@@ -393,13 +394,13 @@ std::vector<double> of_six_norms(const tensor_at_step& t) {
   const double sent = part(true);
   const double unsent = part(false);
   std::vector<double> scale;
-  for (const double s : t.freshness) scale.push_back(std::min(s * sent + (1.0 - s) * unsent, 2.0));
+  for (const double s : t.discount) scale.push_back(std::min(s * sent + (1.0 - s) * unsent, 2.0));
   return scale;
 }
 
 std::vector<double> fresh(const tensor_at_step& t) {
   std::vector<double> scale;
-  for (const double s : t.freshness)
+  for (const double s : t.discount)
     scale.push_back(std::max(std::sqrt(s), 0.25) * (t.one_dimensional ? 0.5 : 1.0 / t.world));
   return scale;
 }
@@ -423,7 +424,7 @@ double slamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks)
   plain_loop loop;
   loop.selects = [&](slamb::coordinate c, std::uint64_t step) { return compressor.at(step).selects(c); };
   loop.scales = scales;
-  loop.epsilon_is_uncorrected = slamb::has_uncorrected_epsilon<TrustRatio>;
+  loop.epsilon_is_uncorrected = slamb::capability::has_uncorrected_epsilon<TrustRatio>;
   loop.local_steps = 20;
   loop.dense_below = 16;
   CHECK(problem.loss(std::span<const float>(got[0])) < problem.loss(std::span<const float>(problem.start())));
@@ -442,7 +443,7 @@ double lamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks) 
   for (const std::vector<float>& p : got) CHECK(test_support::same_bits(p, got[0]));
   plain_loop loop;
   loop.scales = scales;
-  loop.epsilon_is_uncorrected = slamb::has_uncorrected_epsilon<TrustRatio>;
+  loop.epsilon_is_uncorrected = slamb::capability::has_uncorrected_epsilon<TrustRatio>;
   return test_support::worst_error(got, loop.run(problem, steps, rate));
 }
 

@@ -134,7 +134,7 @@ TEST_CASE("slamb_plan: names option, value and range of what is wrong") {
 
 TEST_CASE("slamb_plan: the table has a line for each optimizer, and JSON the same numbers") {
   const plan::settings chosen = parse({"--steps", "200", "--optimizer", "one_bit_lamb,lamb"});
-  const std::vector<slamb::tensor_shape> tensors = plan::tensors_of_model("resnet-110");
+  const std::vector<slamb::plan::tensor_shape> tensors = plan::tensors_of_model("resnet-110");
   const std::vector<plan::forecast> forecasts = plan::forecast_all(tensors, chosen);
   std::ostringstream table, document;
   plan::print_settings(table, chosen, tensors);
@@ -153,7 +153,7 @@ TEST_CASE("slamb_plan: the table has a line for each optimizer, and JSON the sam
 
 TEST_CASE("slamb_plan: one rank sends nothing, and nothing is said of how much less that is") {
   const plan::settings chosen = parse({"--steps", "10", "--ranks", "1", "--optimizer", "lamb,slamb"});
-  const std::vector<slamb::tensor_shape> tensors{{1000}};
+  const std::vector<slamb::plan::tensor_shape> tensors{{1000}};
   const std::vector<plan::forecast> forecasts = plan::forecast_all(tensors, chosen);
   for (const plan::forecast& f : forecasts) CHECK(f.moved.traffic.total().rounds == 0);
   std::ostringstream table, document;

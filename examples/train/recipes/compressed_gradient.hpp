@@ -22,14 +22,14 @@ optimizer_maker make_with_compressed_gradient(const settings& chosen, std::uint6
 
 /// With a gradient that is sent whole.
 template <class Optimizer>
-optimizer_maker make_with_whole_gradient(const settings& chosen, std::uint64_t /*seed*/) {
+optimizer_maker make_with_dense_gradient(const settings& chosen, std::uint64_t /*seed*/) {
   return maker_of<Optimizer>({.weight_decay = chosen.weight_decay});
 }
 
 /// Those of a recipe; `Optimizer` is it with no_compressor.
 template <class Optimizer, class TrustRatio>
 constexpr std::array<combination, 13> gradient_combinations() {
-  return {{{"none", make_with_whole_gradient<Optimizer>},
+  return {{{"none", make_with_dense_gradient<Optimizer>},
            {"sign", make_with_compressed_gradient<TrustRatio, make_sign>},
            {"sign-per-tensor", make_with_compressed_gradient<TrustRatio, make_sign_per_tensor>},
            {"int8", make_with_compressed_gradient<TrustRatio, make_int8>},

@@ -26,7 +26,7 @@ family() {
 }
 
 # The last step of which both ranks have a checkpoint in a folder; 0 without one.
-common_step() {
+anchor_step() {
   local step most=0
   for file in "$1"/rank0-step*.slamb; do
     step=${file##*-step}
@@ -64,7 +64,7 @@ kill_in_the_middle() {
     grep -q "final parameters" "$folder/killed.txt" && fail "the run that was killed had ended: $(cat "$folder/killed.txt")"
     last=$(ls -d "$run"/*-seed* | sort -V | tail -n 1)
     seed=${last##*-seed}
-    step=$(common_step "$last")
+    step=$(anchor_step "$last")
     ((step > 0 && step < 120)) && return
     again=(--resume)
   done
@@ -85,7 +85,7 @@ for optimizer in slamb zero_one_adam; do
   "${command[@]}" "${these[@]}" "${checkpoints[@]}" --resume --batch 128 >"$folder/other.txt" 2>&1
   [ $? = 2 ] && grep -q "was written with --batch 256, but this run has --batch 128" "$folder/other.txt" ||
     fail "other settings were not refused: $(cat "$folder/other.txt")"
-  [ "$(common_step "$run/$optimizer-seed$seed")" = "$step" ] || fail "a run that was refused has changed the checkpoints"
+  [ "$(anchor_step "$run/$optimizer-seed$seed")" = "$step" ] || fail "a run that was refused has changed the checkpoints"
 
   "${command[@]}" "${these[@]}" --csv "$folder/whole.csv" >"$folder/whole.txt" || fail "the run without checkpoints failed"
   "${command[@]}" "${these[@]}" "${checkpoints[@]}" --resume --csv "$folder/resumed.csv" >"$folder/resumed.txt" ||

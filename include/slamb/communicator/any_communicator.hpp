@@ -38,7 +38,7 @@ class collectives {
   virtual bool joins_nodes() const noexcept = 0;
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
-  virtual void reduce_locally(std::span<float> values, Stream stream) = 0;
+  virtual void all_reduce_in_node(std::span<float> values, Stream stream) = 0;
   virtual void wait(Stream stream) = 0;
   virtual void check() = 0;
   virtual void abort(const std::string& reason) = 0;
@@ -51,8 +51,8 @@ template <class C, class Stream>
 class collectives_of final : public collectives<Stream> {
  public:
   static_assert(
-      !requires(const C& c) { c.local_size(); } || has_local_reduction<C, Stream>,
-      "slamb: a Communicator with local_size() must have local_rank() too, and reduce_locally(std::span<float>, "
+      !requires(const C& c) { c.local_size(); } || has_all_reduce_in_node<C, Stream>,
+      "slamb: a Communicator with local_size() must have local_rank() too, and all_reduce_in_node(std::span<float>, "
       "stream) for the Backend's stream: its nodes' ranks would differ else");
 
   explicit collectives_of(C held) : held_(std::move(held)) {}
@@ -98,8 +98,8 @@ class collectives_of final : public collectives<Stream> {
     else
       return 1;
   }
-  void reduce_locally([[maybe_unused]] std::span<float> values, [[maybe_unused]] Stream stream) override {
-    if constexpr (has_nodes) held_.reduce_locally(values, stream);
+  void all_reduce_in_node([[maybe_unused]] std::span<float> values, [[maybe_unused]] Stream stream) override {
+    if constexpr (has_nodes) held_.all_reduce_in_node(values, stream);
   }
 
   void wait([[maybe_unused]] Stream stream) override {
@@ -133,7 +133,7 @@ class collectives_of final : public collectives<Stream> {
   static constexpr bool can_broadcast = has_broadcast<C, std::byte, Stream>;
   static constexpr bool can_gather = has_all_gather<C, std::byte, Stream>;
   static constexpr bool can_exchange = has_all_to_all<C, std::byte, Stream>;
-  static constexpr bool has_nodes = has_local_reduction<C, Stream>;
+  static constexpr bool has_nodes = has_all_reduce_in_node<C, Stream>;
 
   [[noreturn]] static void throw_missing(const char* what) {
     throw std::logic_error(std::string("slamb: the Communicator in an any_communicator has no ") + what);
@@ -189,7 +189,7 @@ class any_communicator {
   int local_rank() const { return held().local_rank(); }
   int local_size() const { return held().local_size(); }
   /// `values` [n] become their sum over the ranks of the node.
-  void reduce_locally(std::span<float> values, Stream stream) { held().reduce_locally(values, stream); }
+  void all_reduce_in_node(std::span<float> values, Stream stream) { held().all_reduce_in_node(values, stream); }
 
   /// Waits until all that is on `stream` is done, if the Communicator can tell of peers that do not come. Const, so that
   /// questions to an optimizer can wait.

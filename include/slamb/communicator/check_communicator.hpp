@@ -114,7 +114,7 @@ class communicator_checker {
     };
     const char* const alike = "all ranks must be given the same communicator_check";
     const auto refuse = [&](const char* what, const std::string& here) {
-      throw disagreement_error(differs(what, here, alike));
+      throw rank_mismatch_error(differs(what, here, alike));
     };
     switch (all.first_other()) {
       case 0:
@@ -242,7 +242,7 @@ class communicator_checker {
 }  // namespace detail
 
 /// Checks that a Communicator of host memory does what optimizers rely on, as docs/extend/communicator.md has it: sums of floats;
-/// all_gather, all_to_all and broadcast of bytes, if it has them; reduce_locally, if its ranks are nodes. Sizes are 0, 1, fewer
+/// all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes. Sizes are 0, 1, fewer
 /// than ranks, odd and large; spans are not aligned, and have margins that must not be written. Values have either sign, are
 /// denormal, huge, infinite, NaN. Sums must have the same bits on all ranks. Every rank is root once; calls follow each other
 /// without anything between them, repeat, and come from a second thread too.
@@ -259,7 +259,7 @@ class communicator_checker {
 /// @throws communicator_error, on every rank, with a list: rank, collective, size, root, place, and what was found there. Where
 ///         all_reduce_sum is wrong, each rank has its own findings alone. If a collective throws, the check ends with what has
 ///         been found so far.
-/// @throws disagreement_error, on every rank, if ranks were given another `how`; std::invalid_argument if it is out of range
+/// @throws rank_mismatch_error, on every rank, if ranks were given another `how`; std::invalid_argument if it is out of range
 /// *Cost*: some hundred collectives; in the largest, a rank sends `how.large` elements to each rank.
 template <class... More, communicator C>
 void check_communicator(C& ranks, const communicator_check& how = {}) {

@@ -25,16 +25,16 @@ class counting_communicator {
  public:
   counting_communicator() requires std::default_initializable<Base>
   = default;
-  explicit counting_communicator(Base base) : base_(std::move(base)) {}
+  explicit counting_communicator(Base base) : context_(std::move(base)) {}
 
-  int rank() const { return static_cast<int>(base_.rank()); }
-  int size() const { return static_cast<int>(base_.size()); }
+  int rank() const { return static_cast<int>(context_.rank()); }
+  int size() const { return static_cast<int>(context_.size()); }
 
   /// `values` [n] become their sum over ranks.
   template <class T, class Stream>
   requires has_all_reduce_sum<Base, T, Stream>
   void all_reduce_sum(std::span<T> values, Stream stream) {
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
     record(collective::all_reduce, values.size(), sizeof(T));
   }
 
@@ -42,7 +42,7 @@ class counting_communicator {
   template <class T, class Stream>
   requires has_all_reduce_sum<Base, T, Stream>
   void all_reduce_sum_with_header(std::span<T> values, std::size_t header, Stream stream) {
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
     if (values.size() > header) record(collective::all_reduce, values.size() - header, sizeof(T));
     const std::uint64_t bytes = header * sizeof(T);
     comparisons_ = comparisons_ + traffic{values.size() > header ? 0U : 1U, header, bytes,
@@ -53,7 +53,7 @@ class counting_communicator {
   template <class T, class Stream>
   requires has_broadcast<Base, T, Stream>
   void broadcast(std::span<T> values, int root, Stream stream) {
-    base_.broadcast(values, root, stream);
+    context_.broadcast(values, root, stream);
     record(collective::broadcast, values.size(), sizeof(T));
   }
 
@@ -61,7 +61,7 @@ class counting_communicator {
   template <class T, class Stream>
   requires has_all_gather<Base, T, Stream>
   void all_gather(std::span<const T> mine, std::span<T> all, Stream stream) {
-    base_.all_gather(mine, all, stream);
+    context_.all_gather(mine, all, stream);
     record(collective::all_gather, all.size(), sizeof(T));
   }
 
@@ -69,32 +69,32 @@ class counting_communicator {
   template <class T, class Stream>
   requires has_all_to_all<Base, T, Stream>
   void all_to_all(std::span<const T> send, std::span<T> receive, Stream stream) {
-    base_.all_to_all(send, receive, stream);
+    context_.all_to_all(send, receive, stream);
     record(collective::all_to_all, send.size(), sizeof(T));
   }
 
   /// Of a Base whose ranks are nodes: this one among those of its node. What they send each other is not counted.
   int local_rank() const requires(requires(const Base& base) { base.local_rank(); }) {
-    return static_cast<int>(base_.local_rank());
+    return static_cast<int>(context_.local_rank());
   }
   int local_size() const requires(requires(const Base& base) { base.local_size(); }) {
-    return static_cast<int>(base_.local_size());
+    return static_cast<int>(context_.local_size());
   }
   /// `values` [n] become their sum over the ranks of the node.
   template <class Stream>
-  requires has_local_reduction<Base, Stream>
-  void reduce_locally(std::span<float> values, Stream stream) { base_.reduce_locally(values, stream); }
+  requires has_all_reduce_in_node<Base, Stream>
+  void all_reduce_in_node(std::span<float> values, Stream stream) { context_.all_reduce_in_node(values, stream); }
 
   /// Of a Base that says at run time which collectives it has.
   bool has(collective kind) const requires(requires(const Base& base) { base.has(collective::broadcast); }) {
-    return base_.has(kind);
+    return context_.has(kind);
   }
   /// Of a Base that has them. @{
   template <class Stream>
   requires detail::has_wait<Base, Stream>
-  void wait(Stream stream) { base_.wait(stream); }
-  void check() requires detail::has_check<Base> { base_.check(); }
-  void abort(const std::string& reason) requires detail::has_abort<Base> { base_.abort(reason); }
+  void wait(Stream stream) { context_.wait(stream); }
+  void check() requires detail::has_check<Base> { context_.check(); }
+  void abort(const std::string& reason) requires detail::has_abort<Base> { context_.abort(reason); }
   /// @}
 
   /// Traffic of this rank since construction or the last `reset()`.
@@ -107,15 +107,15 @@ class counting_communicator {
     comparisons_ = {};
   }
   /// The communicator that does the work; what is called on it directly is not counted.
-  Base& base() noexcept { return base_; }
-  const Base& base() const noexcept { return base_; }
+  Base& base() noexcept { return context_; }
+  const Base& base() const noexcept { return context_; }
 
  private:
   void record(collective kind, std::size_t elements, std::size_t element_size) {
     counts_.record(kind, elements, element_size, size());
   }
 
-  Base base_{};
+  Base context_{};
   traffic_counts counts_{};
   traffic comparisons_{};
 };

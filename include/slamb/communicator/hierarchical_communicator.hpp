@@ -53,13 +53,13 @@ class hierarchical_communicator {
 
   Intra& local() noexcept { return intra_; }
   const Intra& local() const noexcept { return intra_; }
-  Inter& between() noexcept { return inter_; }
-  const Inter& between() const noexcept { return inter_; }
+  Inter& inter_node() noexcept { return inter_; }
+  const Inter& inter_node() const noexcept { return inter_; }
 
   /// `values` [n] become their sum over the ranks of the node.
   template <class Stream>
   requires has_all_reduce_sum<Intra, float, Stream>
-  void reduce_locally(std::span<float> values, Stream stream) {
+  void all_reduce_in_node(std::span<float> values, Stream stream) {
     if (local_size() > 1) in_node([&] { intra_.all_reduce_sum(values, stream); });
   }
 

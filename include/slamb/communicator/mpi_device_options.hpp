@@ -15,18 +15,18 @@
 
 namespace slamb {
 
-/// How payloads go from the memory of one device to that of another.
-enum class mpi_transport {
-  automatic,  ///< direct where MPI says on every rank that it takes pointers to device memory, else staged
-  staged,     ///< through host memory, by copies that overlap with messages
-  direct      ///< MPI is handed pointers to device memory; sums are staged nevertheless, for the host makes them
-};
-
 /// Settings of a cuda_mpi_communicator. They must be the same on all ranks.
 struct mpi_device_options {
-  mpi_options messages{};                              ///< as for host memory
-  mpi_transport transport = mpi_transport::automatic;  ///< direct is refused where MPI says that it cannot
-  std::size_t staging_bytes = std::size_t{1} << 25;    ///< of pinned host memory, half of it a part; in [128, 2^40]
+  /// How payloads go from the memory of one device to the memory of another.
+  enum class transport_type {
+    automatic,  ///< direct where MPI reports on every rank that it takes pointers to device memory, else staged
+    staged,     ///< through host memory, by copies that overlap with messages
+    direct      ///< MPI is handed pointers to device memory; sums are staged nevertheless, for the host makes them
+  };
+
+  mpi_options messages{};                                ///< as for host memory
+  transport_type transport = transport_type::automatic;  ///< direct is rejected where MPI reports that it cannot
+  std::size_t staging_bytes = std::size_t{1} << 25;      ///< of pinned host memory, half of it a part; in [128, 2^40]
 };
 
 namespace detail {
@@ -43,10 +43,10 @@ inline std::optional<bool> mpi_takes_cuda_pointers() {
 inline mpi_device_options validated(const mpi_device_options& o) {
   require_in(o.staging_bytes >= 128 && o.staging_bytes <= (std::size_t{1} << 40), "mpi_device_options::staging_bytes",
              static_cast<double>(o.staging_bytes), "in [128, 2^40]");
-  if (o.transport == mpi_transport::direct && !mpi_takes_cuda_pointers().value_or(true)) {
+  if (o.transport == mpi_device_options::transport_type::direct && !mpi_takes_cuda_pointers().value_or(true)) {
     throw std::invalid_argument(
         "slamb: mpi_device_options::transport = direct, but this MPI says that it does not take pointers to device "
-        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or mpi_transport::staged");
+        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or transport_type::staged");
   }
   return o;
 }

@@ -26,8 +26,8 @@ using mpi_hierarchy = hierarchical_communicator<mpi_communicator, mpi_communicat
 
 /// Settings of `split_by_node` and `join_nodes`.
 struct mpi_hierarchy_options {
-  int ranks_per_node = 0;  ///< for split_by_node: of consecutive ranks; 0: a node is the ranks that share memory
-  mpi_options between{};   ///< of the exchange between nodes
+  int ranks_per_node = 0;    ///< for split_by_node: of consecutive ranks; 0: a node is the ranks that share memory
+  mpi_options inter_node{};  ///< of the exchange between nodes
   mpi_options local{.timeout = std::chrono::minutes(30)};  ///< within a node; the timeout is longer than `between`'s
 };
 
@@ -35,9 +35,9 @@ namespace detail {
 
 /// @throws std::invalid_argument
 inline void require_usable(const mpi_hierarchy_options& options) {
-  static_cast<void>(validated(options.between));
+  static_cast<void>(validated(options.inter_node));
   static_cast<void>(validated(options.local));
-  require_in(options.local.timeout > options.between.timeout, "mpi_hierarchy_options::local.timeout",
+  require_in(options.local.timeout > options.inter_node.timeout, "mpi_hierarchy_options::local.timeout",
              static_cast<double>(options.local.timeout.count()),
              "> between.timeout, for ranks of a node wait while their leader exchanges");
 }
@@ -118,7 +118,7 @@ inline mpi_hierarchy join_nodes(MPI_Comm comm, MPI_Comm node, const mpi_hierarch
   detail::require_intracommunicator(node);
   int node_size = 0;
   MPI_Comm_size(node, &node_size);
-  detail::require_split(detail::unequal_nodes_fault(detail::said_by_ranks(node_size, comm, options.between)));
+  detail::require_split(detail::unequal_nodes_fault(detail::said_by_ranks(node_size, comm, options.inter_node)));
 
   // Ranks of a node may be any of `comm`: what orders nodes must be the same for every local rank.
   mpi_communicator local(node, options.local);
@@ -127,9 +127,9 @@ inline mpi_hierarchy join_nodes(MPI_Comm comm, MPI_Comm node, const mpi_hierarch
   local.broadcast(std::span<int>(&leader, 1), 0, host_stream{});
   const detail::mpi_part alike("MPI_Comm_split",
                                [&](MPI_Comm* part) { return MPI_Comm_split(comm, local.rank(), leader, part); });
-  mpi_options between = options.between;
-  if (local.rank() != 0) between.piece_bytes = 64;  // nothing is sent there
-  mpi_communicator of_alike(alike.get(), between);
+  mpi_options inter_node = options.inter_node;
+  if (local.rank() != 0) inter_node.piece_bytes = 64;  // nothing is sent there
+  mpi_communicator of_alike(alike.get(), inter_node);
   return {std::move(local), std::move(of_alike)};
 }
 
@@ -139,7 +139,7 @@ inline mpi_hierarchy join_nodes(MPI_Comm comm, MPI_Comm node, const mpi_hierarch
 inline mpi_hierarchy split_by_node(MPI_Comm comm = MPI_COMM_WORLD, const mpi_hierarchy_options& options = {}) {
   detail::require_usable(options);
   detail::require_split(
-      detail::ranks_per_node_fault(detail::said_by_ranks(options.ranks_per_node, comm, options.between)));
+      detail::ranks_per_node_fault(detail::said_by_ranks(options.ranks_per_node, comm, options.inter_node)));
   int rank = 0;
   MPI_Comm_rank(comm, &rank);
   const detail::mpi_part node("MPI_Comm_split", [&](MPI_Comm* part) {

@@ -22,16 +22,16 @@ struct self_communicator {
 
   /// `all` [size()·n] becomes every rank's `mine` [n], in rank order.
   template <class T, class Stream>
-  requires requires { sizeof(stream_copy<Stream>); }
+  requires requires { sizeof(detail::stream_copy<Stream>); }
   void all_gather(std::span<const T> mine, std::span<T> all, Stream stream) {
-    stream_copy<Stream>::run(std::as_bytes(mine), std::as_writable_bytes(all), stream);
+    detail::stream_copy<Stream>::run(std::as_bytes(mine), std::as_writable_bytes(all), stream);
   }
 
   /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n].
   template <class T, class Stream>
-  requires requires { sizeof(stream_copy<Stream>); }
+  requires requires { sizeof(detail::stream_copy<Stream>); }
   void all_to_all(std::span<const T> send, std::span<T> receive, Stream stream) {
-    stream_copy<Stream>::run(std::as_bytes(send), std::as_writable_bytes(receive), stream);
+    detail::stream_copy<Stream>::run(std::as_bytes(send), std::as_writable_bytes(receive), stream);
   }
 };
 

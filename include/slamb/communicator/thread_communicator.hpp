@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "slamb/communicator/detail/rank_sums.hpp"
-#include "slamb/communicator/detail/thread_meeting.hpp"
+#include "slamb/communicator/detail/thread_rendezvous.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 
@@ -40,13 +40,13 @@ class thread_communicator {
  public:
   thread_communicator(thread_communicator&&) noexcept = default;
   thread_communicator& operator=(thread_communicator other) noexcept {  // what was held before leaves, with `other`
-    std::swap(meeting_, other.meeting_);
+    std::swap(rendezvous_, other.rendezvous_);
     std::swap(rank_, other.rank_);
     std::swap(size_, other.size_);
     return *this;
   }
   ~thread_communicator() {
-    if (meeting_) meeting_->leave(rank_);
+    if (rendezvous_) rendezvous_->leave(rank_);
   }
 
   int rank() const noexcept { return rank_; }
@@ -66,10 +66,10 @@ class thread_communicator {
       if (size_ == 1) return;
       detail::sum_over_ranks<T>(
           size_, begin, std::min(n, begin + chunk),
-          [&](int rank) { return static_cast<const T*>(meeting_->post(rank).in); },
+          [&](int rank) { return static_cast<const T*>(rendezvous_->post(rank).in); },
           [&](std::size_t first, const T* sums, std::size_t count) {
             for (int rank = 0; rank < size_; ++rank) {
-              detail::copy_bytes(static_cast<T*>(meeting_->post(rank).out) + first, sums, count * sizeof(T));
+              detail::copy_bytes(static_cast<T*>(rendezvous_->post(rank).out) + first, sums, count * sizeof(T));
             }
           });
     });
@@ -82,7 +82,7 @@ class thread_communicator {
     require_fit(detail::broadcast_fault(root, size_));
     const std::span<const T> sent = root == rank_ ? values : std::span<T>{};
     run<T>({.kind = collective::broadcast, .count = values.size(), .root = root}, sent, values,
-           [&] { detail::copy_bytes(values.data(), meeting_->post(root).in, values.size_bytes()); });
+           [&] { detail::copy_bytes(values.data(), rendezvous_->post(root).in, values.size_bytes()); });
   }
 
   /// `all` [size()·n] becomes every rank's `mine` [n], in rank order. `mine` may be its own place in `all`.
@@ -93,7 +93,7 @@ class thread_communicator {
     require_fit(detail::all_gather_fault(mine.size(), all.size(), size_));
     run<T>({.kind = collective::all_gather, .count = mine.size()}, mine, all, [&] {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const void* theirs = meeting_->post(static_cast<int>(rank)).in;
+        const void* theirs = rendezvous_->post(static_cast<int>(rank)).in;
         detail::copy_bytes(all.data() + rank * mine.size(), theirs, mine.size_bytes());
       }
     });
@@ -108,7 +108,7 @@ class thread_communicator {
     const std::size_t chunk = send.size() / ranks;
     run<T>({.kind = collective::all_to_all, .count = send.size()}, send, receive, [&] {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const T* theirs = static_cast<const T*>(meeting_->post(static_cast<int>(rank)).in);
+        const T* theirs = static_cast<const T*>(rendezvous_->post(static_cast<int>(rank)).in);
         const T* mine = theirs + static_cast<std::size_t>(rank_) * chunk;
         detail::copy_bytes(receive.data() + rank * chunk, mine, chunk * sizeof(T));
       }
@@ -118,37 +118,37 @@ class thread_communicator {
   /// The group fails for `reason`, which every later call of any rank throws: for a rank that cannot go on. Does nothing if
   /// it has failed before, or this was moved from.
   void abort(const std::string& reason) {
-    if (meeting_) meeting_->fail_because_of(rank_, "was aborted: " + reason);
+    if (rendezvous_) rendezvous_->fail_because_of(rank_, "was aborted: " + reason);
   }
 
  private:
   friend class thread_group;
 
-  thread_communicator(std::shared_ptr<detail::thread_meeting> meeting, int rank)
-      : meeting_(std::move(meeting)), rank_(rank), size_(meeting_ ? meeting_->size() : 1) {}
+  thread_communicator(std::shared_ptr<detail::thread_rendezvous> rendezvous, int rank)
+      : rendezvous_(std::move(rendezvous)), rank_(rank), size_(rendezvous_ ? rendezvous_->size() : 1) {}
 
   /// A wrong argument is this rank's mistake, so the others must not wait for it.
   void require_fit(const std::string& fault) {
     if (fault.empty()) return;
-    if (meeting_) meeting_->fail_because_of(rank_, "called " + fault);
+    if (rendezvous_) rendezvous_->fail_because_of(rank_, "called " + fault);
     throw std::invalid_argument("slamb: " + fault);
   }
 
   /// One collective: faults, `meet`, the work of this rank (it neither blocks nor throws), `part`.
   template <class T, class Work>
   void run(detail::collective_call call, std::span<const T> in, std::span<T> out, Work work) {
-    if (!meeting_) throw communicator_error("slamb: a collective of a thread_communicator that was moved from");
+    if (!rendezvous_) throw communicator_error("slamb: a collective of a thread_communicator that was moved from");
     call.family = detail::element_family<T>();
     call.element_size = sizeof(T);
-    detail::thread_post post{call, in.data(), out.data()};
+    detail::rendezvous_post post{call, in.data(), out.data()};
     std::vector<std::byte> wrong;  // what is sent instead, if that is to be corrupted
-    const std::optional<fault_kind> planned = meeting_->start_call(rank_);
-    if (planned == fault_kind::throws) {
-      meeting_->fail_because_of(rank_, "threw, by an injected fault, in " + to_text(call));
-      throw communicator_error(meeting_->reason());
+    const std::optional<thread_fault::kind_type> planned = rendezvous_->start_call(rank_);
+    if (planned == thread_fault::kind_type::throws) {
+      rendezvous_->fail_because_of(rank_, "threw, by an injected fault, in " + to_text(call));
+      throw communicator_error(rendezvous_->reason());
     }
-    if (planned == fault_kind::stalls) meeting_->stall(rank_, call);
-    if (planned == fault_kind::corrupts && !in.empty()) {
+    if (planned == thread_fault::kind_type::stalls) rendezvous_->stall(rank_, call);
+    if (planned == thread_fault::kind_type::corrupts && !in.empty()) {
       if (in.data() != out.data()) {
         wrong.resize(in.size_bytes());
         detail::copy_bytes(wrong.data(), in.data(), in.size_bytes());
@@ -156,14 +156,14 @@ class thread_communicator {
       }
       std::memset(wrong.empty() ? static_cast<void*>(out.data()) : wrong.data(), 0xFF, sizeof(T));
     }
-    meeting_->meet(rank_, post);
+    rendezvous_->meet(rank_, post);
     work();
-    meeting_->part(rank_);
-    if (planned == fault_kind::corrupts_result && !out.empty())
+    rendezvous_->part(rank_);
+    if (planned == thread_fault::kind_type::corrupts_result && !out.empty())
       std::memset(static_cast<void*>(out.data()), 0xFF, sizeof(T));
   }
 
-  std::shared_ptr<detail::thread_meeting> meeting_;
+  std::shared_ptr<detail::thread_rendezvous> rendezvous_;
   int rank_;
   int size_;
 };
@@ -173,32 +173,32 @@ class thread_group {
  public:
   /// @throws std::invalid_argument if `size` is not in [1, 64] or the timeout is not positive
   explicit thread_group(int size, thread_options options = {})
-      : meeting_(std::make_shared<detail::thread_meeting>(size, options)) {}
+      : rendezvous_(std::make_shared<detail::thread_rendezvous>(size, options)) {}
 
-  int size() const noexcept { return meeting_->size(); }
+  int size() const noexcept { return rendezvous_->size(); }
 
   /// The handle of `rank`: one at a time. A rank that has left may come back, unless the group has failed; all ranks
   /// must be back before any of them makes a collective.
   /// @throws std::invalid_argument if `rank` is not in [0, size()) or its handle is still alive
   /// @throws communicator_error if the group has failed
   thread_communicator communicator(int rank) {
-    meeting_->join(rank);
-    return {meeting_, rank};
+    rendezvous_->join(rank);
+    return {rendezvous_, rank};
   }
 
   /// Plans a failure; each fault happens once, at the rank and round it names.
   /// @throws std::invalid_argument if the fault's rank is not in [0, size())
-  void inject(const fault& planned) { meeting_->inject(planned); }
+  void inject(const thread_fault& planned) { rendezvous_->inject(planned); }
 
   /// The group fails for `reason`, from any thread: ranks that wait for a peer throw communicator_error, and so does
   /// every later call. A collective that all ranks have come to is still done on all of them.
-  void abort(const std::string& reason) { meeting_->fail("it was aborted: " + reason); }
+  void abort(const std::string& reason) { rendezvous_->fail("it was aborted: " + reason); }
 
   /// Whether a failure of `rank` made the group fail, so that its exception is the cause of those of its peers.
-  bool failed_because_of(int rank) const { return meeting_->is_culprit(rank); }
+  bool failed_because_of(int rank) const { return rendezvous_->is_culprit(rank); }
 
  private:
-  std::shared_ptr<detail::thread_meeting> meeting_;
+  std::shared_ptr<detail::thread_rendezvous> rendezvous_;
 };
 
 static_assert(has_all_reduce_sum<thread_communicator, float>);

@@ -11,19 +11,18 @@ struct thread_options {
   std::chrono::milliseconds timeout{30000};  ///< how long a rank waits for its peers in one collective, > 0
 };
 
-/// What an injected fault does to the rank it is planned for.
-enum class fault_kind {
-  throws,    ///< the rank's call throws communicator_error before it takes part; its peers fail at once
-  stalls,    ///< the rank does not take part: it sleeps until the group has failed (its peers time out)
-  corrupts,  ///< all bits of the first element it sends are set (a quiet NaN): every rank gets the same wrong sum
-  corrupts_result,  ///< all bits of the first element it alone ends up with are set: ranks disagree
-};
+/// A failure planned for one call of one rank, for tests.
+struct thread_fault {
+  enum class kind_type {
+    throws,    ///< the rank's call throws communicator_error before it takes part; its peers fail at once
+    stalls,    ///< the rank does not take part: it sleeps until the group has failed (its peers time out)
+    corrupts,  ///< all bits of the first element it sends are set (a quiet NaN): every rank gets the same wrong sum
+    corrupts_result,  ///< all bits of the first element it alone ends up with are set: ranks disagree
+  };
 
-/// A failure planned for one call, for tests.
-struct fault {
   int rank = 0;
-  std::uint64_t round = 0;  ///< of the rank's collectives, counted from 0 since the group was made
-  fault_kind kind = fault_kind::throws;
+  std::uint64_t round = 0;  ///< the rank's collective call, counted from 0 since the group was made
+  kind_type kind = kind_type::throws;
 };
 
 }  // namespace slamb

@@ -53,6 +53,8 @@ struct chain {
   }
 };
 
+namespace capability {
+
 /// A compressor that selects and encodes.
 template <class C>
 concept chained = compressor<C> && requires(const C& c) {
@@ -60,13 +62,18 @@ concept chained = compressor<C> && requires(const C& c) {
   requires quantizer<std::remove_cvref_t<decltype(c.quantizer)>>;
 };
 
+}  // namespace capability
+
+namespace detail {
+
 /// The part of a compressor that selects.
 template <class C>
 constexpr auto& sparsifier_of(C& compressor) noexcept {
-  if constexpr (chained<std::remove_const_t<C>>)  // a const type is not copyable
+  if constexpr (capability::chained<std::remove_const_t<C>>)  // a const type is not copyable
     return compressor.sparsifier;
   else
     return compressor;
 }
 
+}  // namespace detail
 }  // namespace slamb

@@ -68,6 +68,7 @@ struct fp16 : detail::floating_facts {
   static constexpr std::uint32_t largest = 0x7BFFU;             // 65504
 };
 
-static_assert(quantizer<bf16> && quantizer<fp16> && encodes_without_scale<bf16> && encodes_without_scale<fp16>);
+static_assert(quantizer<bf16> && quantizer<fp16> && capability::encodes_without_scale<bf16> &&
+              capability::encodes_without_scale<fp16>);
 
 }  // namespace slamb

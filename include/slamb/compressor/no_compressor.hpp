@@ -31,6 +31,6 @@ struct no_compressor {
 };
 
 static_assert(sparsifier<no_compressor>);
-static_assert(has_runs<no_compressor::selection>);
+static_assert(capability::has_runs<no_compressor::selection>);
 
 }  // namespace slamb

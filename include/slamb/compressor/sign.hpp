@@ -55,7 +55,7 @@ struct basic_sign {
 /// The sign and the root of the mean square.
 using sign = basic_sign<>;
 
-static_assert(quantizer<sign> && encodes_without_scale<sign>);
+static_assert(quantizer<sign> && capability::encodes_without_scale<sign>);
 static_assert(quantizer<basic_sign<segment_scale::l1>>);
 
 }  // namespace slamb

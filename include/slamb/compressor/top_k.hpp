@@ -33,10 +33,10 @@ class magnitude_selection {
   magnitude_threshold threshold(const float* values, std::uint32_t count, std::uint32_t wanted) {
     magnitude_threshold found{0, wanted};
     const auto at_value = [values](std::uint32_t i) { return key_of(values[i]); };
-    const auto at_candidate = [this](std::uint32_t i) { return candidate_[i]; };
+    const auto at_update_terms = [this](std::uint32_t i) { return candidate_[i]; };
     count = narrow<20, 11>(at_value, count, found);
-    count = narrow<10, 10>(at_candidate, count, found);
-    narrow<0, 10>(at_candidate, count, found);
+    count = narrow<10, 10>(at_update_terms, count, found);
+    narrow<0, 10>(at_update_terms, count, found);
     return found;
   }
 
@@ -135,6 +135,6 @@ struct top_k {
   }
 };
 
-static_assert(chooser<top_k>);
+static_assert(data_dependent_sparsifier<top_k>);
 
 }  // namespace slamb

@@ -15,6 +15,8 @@ struct bfloat16 {
 
 static_assert(sizeof(bfloat16) == 2);
 
+namespace detail {
+
 /// The sixteen bits of x as a bfloat16: to nearest, ties to even; finite numbers stay finite, infinities and NaN stay
 /// what they are.
 template <class Real>
@@ -39,4 +41,5 @@ SLAMB_HOST_DEVICE inline bfloat16 to_bfloat16(float x) { return {static_cast<std
 /// x exactly.
 SLAMB_HOST_DEVICE inline float to_float(bfloat16 x) { return real_of_bfloat16_bits(std::uint32_t{x.bits}); }
 
+}  // namespace detail
 }  // namespace slamb

@@ -21,7 +21,9 @@ namespace slamb {
 /// Stands in the place of a stream where work is done at once, by the calling thread.
 struct host_stream {};
 
-/// How memory is copied in the order of a stream: backends specialise it for theirs.
+namespace detail {
+
+/// Copies memory in the order of a stream. A backend specialises it for its own type of streams.
 template <class Stream>
 struct stream_copy;
 template <>
@@ -30,6 +32,8 @@ struct stream_copy<host_stream> {
     std::copy(from.begin(), from.end(), to.begin());
   }
 };
+
+}  // namespace detail
 
 /// Facts every communicator states. Handles are moved into the optimizer that uses them.
 template <class C>
@@ -63,14 +67,14 @@ concept has_broadcast = communicator<C> && requires(C& c, std::span<T> values, i
 };
 
 /// Ranks that are `size()` nodes of `local_size()` ranks each, of which an optimizer sees the nodes: rank() is the node.
-/// `reduce_locally(values, stream)`: `values` become their sum over the ranks of the node, the same bits on all of them.
+/// `all_reduce_in_node(values, stream)`: `values` become their sum over the ranks of the node, the same bits on all of them.
 /// What its collectives leave is the same on all ranks of a node.
 template <class C, class Stream = host_stream>
-concept has_local_reduction = communicator<C> &&
+concept has_all_reduce_in_node = communicator<C> &&
     requires(const C& c, C& changing, std::span<float> values, Stream stream) {
   { c.local_rank() } -> detail::converts_to<int>;  // 0 … local_size() − 1
   { c.local_size() } -> detail::converts_to<int>;  // ≥ 1, the same on all nodes
-  changing.reduce_locally(values, stream);
+  changing.all_reduce_in_node(values, stream);
 };
 
 namespace detail {
@@ -168,10 +172,15 @@ concept quantizer = compressor<Q> && !bool(Q::is_sparsifier) &&
           { q.block } -> detail::converts_to<std::uint32_t>;
         });
 
+/// Optional members of policies. Each makes something faster, or changes one detail.
+namespace capability {
+
 /// A quantizer whose codes do not depend on the scale, so that it encodes while the scale is summed.
 template <class Q>
 concept encodes_without_scale = quantizer<Q> &&
     (Q::scale == segment_scale::none || requires { requires Q::encodes_without_scale; });
+
+}  // namespace capability
 
 /// A quantizer that rounds at random.
 template <class Q>
@@ -182,7 +191,8 @@ concept stochastic_quantizer = quantizer<Q> && requires {
 /// A compressor that looks at the values to choose what is sent: `choose(values, count, bits)` sets exactly
 /// `chosen_of(count)` bits for `count` ≤ 8192 consecutive elements of a tensor.
 template <class C>
-concept chooser = compressor<C> && requires(const C& c, const float* values, std::uint32_t count, std::uint16_t* bits) {
+concept data_dependent_sparsifier = compressor<C> &&
+    requires(const C& c, const float* values, std::uint32_t count, std::uint16_t* bits) {
   { c.chosen_of(count) } -> detail::converts_to<std::uint32_t>;
   c.choose(values, count, bits);
 };
@@ -199,20 +209,26 @@ concept sparsifier = compressor<C> && bool(C::is_sparsifier) && requires(const C
   { c.at(step) } -> selection;  // step = 1, 2, …
 };
 
+namespace capability {
+
 /// A sparsifier whose `at` can run on a device, and says so.
 template <class Sparsifier>
 concept selects_on_device = requires {
   requires Sparsifier::selects_on_device;
 };
 
-/// A selection that knows how many steps ago an element was last sent (0: now); others cost memory, `stored_age_t`.
+/// A selection that knows how many steps ago an element was last sent (0: now). For others the optimizer stores ages: a byte an
+/// element, which stops at 255, or another unsigned integer that the selection names as its `age_type`.
 template <class S>
 concept has_age = selection<S> && requires(const S& s, coordinate c) {
   { s.age(c) } -> detail::converts_to<std::uint32_t>;
 };
 
-/// What the age of an element is kept in, for a selection that does not know it: a byte, which stops at 255, unless the
-/// selection names another unsigned integer as its `age_type`.
+}  // namespace capability
+
+namespace detail {
+
+/// The type of a stored age.
 template <class S>
 struct stored_age {
   using type = std::uint8_t;
@@ -225,6 +241,14 @@ struct stored_age<S> {
 template <selection S>
 using stored_age_t = typename stored_age<S>::type;
 
+struct run_visitor_archetype {
+  void operator()(std::uint64_t begin, std::uint64_t length, std::uint32_t age) const;
+};
+
+}  // namespace detail
+
+namespace capability {
+
 /// A selection that can count without looking at each element: how many of the tensor's elements before `c.index`
 /// (which may equal `c.tensor_size`) it selects.
 template <class S>
@@ -235,31 +259,34 @@ concept has_selected_before = selection<S> && requires(const S& s, coordinate c)
 /// A selection that can go along a tensor faster than element by element: calls `visit(begin, length, age)` for
 /// consecutive runs that cover [c.index, c.index + count). A selection without ages says 0 for what it selects and 1
 /// for the rest.
-struct run_visitor_archetype {
-  void operator()(std::uint64_t begin, std::uint64_t length, std::uint32_t age) const;
-};
 template <class S>
 concept has_runs = selection<S> &&
-    requires(const S& s, coordinate c, std::uint64_t count, run_visitor_archetype visit) {
+    requires(const S& s, coordinate c, std::uint64_t count, detail::run_visitor_archetype visit) {
   s.runs(c, count, visit);
 };
 
+}  // namespace capability
+
 /// β3^age for a = 0, 1, …; older elements have the last.
-struct freshness_table {
+struct staleness_discounts {
   const float* value = nullptr;  ///< [count]
   std::uint32_t count = 0;
 
   SLAMB_HOST_DEVICE float operator[](std::uint32_t age) const { return value[age < count ? age : count - 1]; }
 };
 
+namespace capability {
+
 /// A selection that can fill the host backend's buffers at once: sets bit i % 16 of bits[i / 16], which come zeroed,
-/// for what it selects of `count` elements from c, and, if it has ages, freshness[i] unless that is null. Returns
+/// for what it selects of `count` elements from c, and, if it has ages, staleness discount[i] unless that is null. Returns
 /// false, and then has written nothing, where it knows no faster way than `runs`.
 template <class S>
 concept has_fill = has_runs<S> &&
-    requires(const S& s, coordinate c, freshness_table table, std::uint16_t* bits, float* freshness) {
-  { s.fill(c, std::uint32_t{}, table, bits, freshness) } -> std::same_as<bool>;
+    requires(const S& s, coordinate c, staleness_discounts table, std::uint16_t* bits, float* discount) {
+  { s.fill(c, std::uint32_t{}, table, bits, discount) } -> std::same_as<bool>;
 };
+
+}  // namespace capability
 
 // -------------------------------------------------------------------------------------------- ErrorFeedback
 
@@ -275,40 +302,46 @@ concept error_feedback = detail::copyable<F> && requires {
 
 /// What a trust ratio sees of one element while it sums (Real: float, or a vector of floats).
 template <class Real>
-struct candidate {
+struct update_terms {
   Real parameter;  ///< p
   Real direction;  ///< m̂ / (√v̂ + ε)
   Real update;     ///< direction + λ p
 };
 
 /// Facts of the tensor whose ratio is asked for.
-struct segment_facts {
+struct tensor_properties {
   bool adapt = true;             ///< tensor_options::adapt
   bool one_dimensional = false;  ///< the tensor has one dimension
   float weight_decay = 0.0F;     ///< λ of the tensor
   int world = 1;                 ///< number of ranks
 };
 
-/// Takes the sums a trust ratio asks for: `add_square(i, x)` adds x² to sum i of the tensor, in double precision.
+namespace detail {
+
 struct sums_archetype {
   void add_square(int index, float value);
 };
 
+}  // namespace detail
+
 /// The rate of a tensor or element from norms of its tensor.
 ///
-/// `accumulate(x, received, sums)` is called once an element; `received` says that the element was exchanged at this
+/// `accumulate(x, received, sums)` is called once an element; `sums.add_square(i, x)` adds x² to sum i of the tensor, in double
+/// precision; `received` says that the element was exchanged at this
 /// step (always true in recipes that exchange everything). `factors(sums, facts)` makes, once a tensor and step, what
 /// `scale` needs of sums [sums_per_segment];
-/// p ← p − γ · scale(factors, freshness) · update, with freshness = β3^age, 1 in recipes that exchange everything.
+/// p ← p − γ · scale(factors, staleness discount) · update, with staleness discount = β3^age, 1 in recipes that exchange everything.
 template <class T>
-concept trust_ratio = detail::copyable<T> &&
-    requires(const T& t, candidate<float> x, sums_archetype& sums, const double* values, segment_facts facts) {
+concept trust_ratio = detail::copyable<T> && requires(const T& t, update_terms<float> x, detail::sums_archetype& sums,
+                                                      const double* values, tensor_properties facts) {
   { T::sums_per_segment } -> detail::converts_to<int>;
   t.accumulate(x, true, sums);
   { t.factors(values, facts) } -> detail::copyable;
   { t.scale(t.factors(values, facts), 1.0F) } -> detail::converts_to<float>;
 } && std::is_trivially_copyable_v<decltype(std::declval<const T&>().factors(static_cast<const double*>(nullptr),
-                                                                            segment_facts{}))>;
+                                                                            tensor_properties{}))>;
+
+namespace capability {
 
 /// A trust ratio whose ε is added to the uncorrected √v: direction = m̂ / (√v̂ + ε/√(1 − β2^t)).
 template <class T>
@@ -316,15 +349,21 @@ concept has_uncorrected_epsilon = trust_ratio<T> && requires {
   { T::epsilon_is_uncorrected } -> detail::converts_to<bool>;
 } && bool(T::epsilon_is_uncorrected);
 
+}  // namespace capability
+
 /// What a trust ratio makes of a tensor's sums.
 template <trust_ratio TrustRatio>
 using factors_of =
-    decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), segment_facts{}));
+    decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), tensor_properties{}));
+
+namespace capability {
 
 /// A trust ratio that learns in the warm-up, and goes on by what the variance would have become.
 template <class T>
 concept frozen_ratio = trust_ratio<T> && requires {
   requires T::is_frozen;
 };
+
+}  // namespace capability
 
 }  // namespace slamb

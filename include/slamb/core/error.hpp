@@ -30,7 +30,7 @@ class communicator_error : public error {
 };
 
 /// The ranks were constructed with different parameters or settings; thrown on every rank.
-class disagreement_error : public error {
+class rank_mismatch_error : public error {
  public:
   using error::error;
 };

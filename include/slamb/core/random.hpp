@@ -44,9 +44,12 @@ SLAMB_HOST_DEVICE constexpr random_words philox(std::uint64_t key, std::uint64_t
   return {{x0, x1, x2, x3}};
 }
 
+namespace detail {
+
 /// A word mapped to 0 … n − 1 with no division; the bias is below n/2^32.
 SLAMB_HOST_DEVICE constexpr std::uint32_t scaled_to(std::uint32_t word, std::uint32_t n) noexcept {
   return static_cast<std::uint32_t>((std::uint64_t{word} * n) >> 32U);
 }
 
+}  // namespace detail
 }  // namespace slamb

@@ -82,9 +82,9 @@ struct phase_statistics {
 /// tensors of a group.
 struct compression_error {
   double signal = 0.0;  ///< ‖x‖
-  double lost = 0.0;    ///< ‖x − x̂‖
+  double error = 0.0;   ///< ‖x − x̂‖
 
-  double relative() const noexcept { return signal > 0.0 ? lost / signal : 0.0; }
+  double relative() const noexcept { return signal > 0.0 ? error / signal : 0.0; }
 };
 
 /// How a warm-up ended.
@@ -108,7 +108,7 @@ struct statistics {
   std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
   std::uint64_t local_skips = 0;    ///< gradients that this rank alone left out, in steps without an exchange
   /// Ranks have been seen to differ: no step is taken until `step` has said in what. On the host it says so in the same step.
-  bool has_parted = false;
+  bool has_diverged = false;
   /// ‖g‖ over all tensors of the mean gradient of the last step that was taken, before it was clipped: the same on all ranks.
   /// Where gradients are clipped, by max_gradient_norm of `basic_lamb`, which needs it; else, and before a first step since
   /// construction or load_state, there is none.
@@ -140,6 +140,8 @@ struct memory_report {
   double bytes_per_parameter = 0.0;
 };
 
+namespace detail {
+
 /// The phases so far; the last is under way.
 class phase_log {
  public:
@@ -167,5 +169,7 @@ class phase_log {
  private:
   std::vector<phase_statistics> phases_;  // traffic: of all steps before the phase
 };
+
+}  // namespace detail
 
 }  // namespace slamb

@@ -16,29 +16,29 @@
 #include <variant>
 #include <vector>
 
-#include "slamb/core/agreement.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/detail/exchange/agreement.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
-#include "slamb/optimizer/detail/optimizer_state.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/trial.hpp"
 
 namespace slamb {
 
-/// Which optimizer `choose` keeps.
-enum class keep_rule {
-  measure,    ///< the compressed one if it was measured to be faster, else the dense one
-  dense,      ///< without a trial
-  compressed  ///< without a trial
-};
-
 /// Settings of `choose`, the same on all ranks but for `saved`.
 struct choose_options {
+  /// Which of the two optimizers is kept.
+  enum class keep_rule {
+    measure,    ///< the compressed one if it was measured to be faster, else the dense one
+    dense,      ///< without a trial
+    compressed  ///< without a trial
+  };
+
   keep_rule keep = keep_rule::measure;
   double margin = 0.05;      ///< in [0, 1): part of the dense step's time that a compressed step must save
   std::uint64_t steps = 4;   ///< ≥ 1: of each optimizer that are timed in a round
@@ -71,8 +71,8 @@ class chosen_optimizer {
   using backend_type = typename detail::trial_of<Dense>::backend_type;
 
   /// Whether both take learning rates that are found in memory.
-  static constexpr bool takes_rates_at =
-      requires(Dense & dense, Compressed& compressed, const learning_rates_at& rates) {
+  static constexpr bool takes_device_rates =
+      requires(Dense & dense, Compressed& compressed, const device_learning_rates& rates) {
     dense.step(rates);
     compressed.step(rates);
   };
@@ -108,12 +108,12 @@ class chosen_optimizer {
   /// One step with one learning rate, or with one for each group: see `optimizer`.
   void step(double learning_rate) { chosen().step(learning_rate); }
   void step(std::span<const double> rates_by_group) { chosen().step(rates_by_group); }
-  void step(const learning_rates_at& rates) requires(takes_rates_at) { chosen().step(rates); }
+  void step(const device_learning_rates& rates) requires(takes_device_rates) { chosen().step(rates); }
 
   /// A step in parts: see `optimizer`.
   void begin_step(double learning_rate) { chosen().begin_step(learning_rate); }
   void begin_step(std::span<const double> rates_by_group) { chosen().begin_step(rates_by_group); }
-  void begin_step(const learning_rates_at& rates) requires(takes_rates_at) { chosen().begin_step(rates); }
+  void begin_step(const device_learning_rates& rates) requires(takes_device_rates) { chosen().begin_step(rates); }
   void gradient_ready(std::size_t first, std::size_t count) { chosen().gradient_ready(first, count); }
   void finish_step() { chosen().finish_step(); }
 
@@ -199,23 +199,24 @@ struct steady_seconds {
 
 /// Which optimizer is kept without a trial, if one is.
 template <class Dense, class Compressed>
-keep_rule rule_of(const choose_options& how) {
+choose_options::keep_rule rule_of(const choose_options& how) {
   if (how.saved.empty()) return how.keep;
   const bool is_dense = is_state_of(kind_of<Dense>(), how.saved);
   if (is_dense && is_state_of(kind_of<Compressed>(), how.saved))
     throw std::invalid_argument(
         "slamb: choose cannot tell which of two optimizers of the same recipe and policies a saved state is of; say so "
         "by choose_options's keep, and load it afterwards");
-  if (is_dense) return keep_rule::dense;
-  if (is_state_of(kind_of<Compressed>(), how.saved)) return keep_rule::compressed;
+  if (is_dense) return choose_options::keep_rule::dense;
+  if (is_state_of(kind_of<Compressed>(), how.saved)) return choose_options::keep_rule::compressed;
   throw std::invalid_argument("slamb: choose was given a saved state that is of neither optimizer; it must be one of " +
                               std::string(Dense::recipe_name) + " or " + Compressed::recipe_name +
                               " with the same policies");
 }
 
 template <class Dense, class Compressed>
-agreement facts_of_choice(const choose_options& how, keep_rule rule, std::size_t tensors, std::uint64_t elements) {
-  agreement all(std::string("choose ") + typeid(Dense).name() + " " + typeid(Compressed).name(), tensors);
+consistency_check facts_of_choice(const choose_options& how, choose_options::keep_rule rule, std::size_t tensors,
+                                  std::uint64_t elements) {
+  consistency_check all(std::string("choose ") + typeid(Dense).name() + " " + typeid(Compressed).name(), tensors);
   all.add_word("the optimizer that is kept (choose_options's keep, or that of its saved state)",
                static_cast<std::uint64_t>(rule));
   all.add("choose_options's margin", how.margin);
@@ -239,7 +240,7 @@ choice choice_by_trial(std::span<const parameter> parameters, std::uint64_t elem
   const allocator memory = allocator_of(backend);
   trial<Dense> dense(dense_options, part, how.training_steps);
   trial<Compressed> compressed(compressed_options, part, how.training_steps);
-  const scratch_model model(parameters, part, executor, memory);
+  const synthetic_model model(parameters, part, executor, memory);
   for (std::uint64_t round = 0; round < how.rounds; ++round) {
     dense.run(ranks, model, backend, how.steps, clock);
     compressed.run(ranks, model, backend, how.steps, clock);
@@ -270,15 +271,15 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   const std::uint64_t elements = layout(parameters, dense_options.weight_decay, [&backend](const layout& all) {
                                    require_room_for_state(all, backend, Dense::recipe_type::state_type::names);
                                  }).elements();
-  const keep_rule rule = rule_of<Dense, Compressed>(how);
+  const choose_options::keep_rule rule = rule_of<Dense, Compressed>(how);
   const auto executor = backend.make_executor(0);  // for copies alone
   using communicator_type = typename trial_of<Dense>::communicator_type;
   any_communicator<typename trial_of<Dense>::backend_type::stream_type> ranks(std::move(communicator));
   require_rank(ranks.rank(), ranks.size());
-  require_agreement(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), ranks, executor,
-                    allocator_of(backend));
-  choice made{.is_compressed = rule == keep_rule::compressed};
-  if (rule == keep_rule::measure && ranks.size() > 1 && elements > 0)
+  require_consistent_ranks(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), ranks, executor,
+                           allocator_of(backend));
+  choice made{.is_compressed = rule == choose_options::keep_rule::compressed};
+  if (rule == choose_options::keep_rule::measure && ranks.size() > 1 && elements > 0)
     made = choice_by_trial<Dense, Compressed>(parameters, elements, dense_options, compressed_options, ranks, backend,
                                               executor, how, clock);
   return chosen_optimizer<Dense, Compressed>(made, parameters, dense_options, compressed_options,
@@ -300,7 +301,7 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
 ///
 /// @param parameters    the tensors, in the backend's memory; the spans must outlive the optimizer
 /// @param communicator  moved into one optimizer after another, so that a handle that was moved from must not leave
-/// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given different
+/// @throws std::invalid_argument naming what is wrong; rank_mismatch_error, on every rank, if ranks are given different
 ///         tensors or settings; communicator_error, as from a step
 /// *Memory*: in the trial 8 bytes an element of the scratch tensors, and what one of the optimizers holds for them; freed
 /// before the optimizer is constructed.

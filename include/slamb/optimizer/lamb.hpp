@@ -19,11 +19,11 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
-#include "slamb/optimizer/detail/optimizer_state.hpp"
+#include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
-#include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
@@ -37,9 +37,9 @@ struct lamb_options {
   double epsilon = TrustRatio::sums_per_segment == 0 ? 1e-8 : 1e-6;  ///< > 0; Adam's customary value, and LAMB's
   double weight_decay = 0.01;                                        ///< λ ≥ 0
   bool bias_correction = true;                                       ///< false: m̂ = m, v̂ = v
-  double max_gradient_norm = 0.0;  ///< c: g ← g / max(1, ‖g‖/c) with the norm over all tensors; 0 or ∞: off
-  bool skip_non_finite = true;     ///< skip a step, on all ranks, when a gradient of any is not finite
-  bool compress_alone = false;     ///< encodes and decodes with one rank too, if the compressor is a quantizer
+  double max_gradient_norm = 0.0;     ///< c: g ← g / max(1, ‖g‖/c) with the norm over all tensors; 0 or ∞: off
+  bool skip_non_finite = true;        ///< skip a step, on all ranks, when a gradient of any is not finite
+  bool compress_single_rank = false;  ///< encodes and decodes with one rank too, if the compressor is a quantizer
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
   Compressor compressor{};
@@ -51,7 +51,7 @@ namespace detail {
 
 /// `basic_lamb` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
-class lamb_recipe final : public stepping<Backend> {
+class lamb_recipe final : public recipe_base<Backend> {
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
   using state_type = state_arrays<array::momentum, array::variance>;
@@ -63,25 +63,26 @@ class lamb_recipe final : public stepping<Backend> {
   }
 
   lamb_recipe(std::span<const parameter> parameters, const options_type& options,
-              typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
+              typename recipe_base<Backend>::ranks_type ranks, Backend backend)
+      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
-        exchange_(options.compressor, {options.skip_non_finite, options.max_gradient_norm, options.compress_alone}) {
-    state_.plan(base_);
-    exchange_.plan(base_);
-    base_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
-    factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
-    base_.allocate(facts(), byte_collectives_of<Compressor>);
-    exchange_.start(base_);
-    base_.find_constant_factors(options_.trust_ratio, factors_);
-    batches_ = batches_for<TrustRatio>(base_, 4 * sizeof(float));
-    base_.enter_phase("dense");
+        exchange_(options.compressor,
+                  {options.skip_non_finite, options.max_gradient_norm, options.compress_single_rank}) {
+    state_.plan(context_);
+    exchange_.plan(context_);
+    context_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
+    factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
+    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    exchange_.start(context_);
+    context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
+    batches_ = batches_for<TrustRatio>(context_, 4 * sizeof(float));
+    context_.enter_phase("dense");
   }
 
   statistics report(bool with_norms) const override {
-    statistics all = base_.report();
-    if (with_norms) all.norm = norms_of(base_, state_.over(base_.view(), base_.memory));
-    exchange_.report(base_, with_norms, all);
+    statistics all = context_.report();
+    if (with_norms) all.norm = norms_of(context_, state_.over(context_.view(), context_.memory));
+    exchange_.report(context_, with_norms, all);
     return all;
   }
 
@@ -90,44 +91,44 @@ class lamb_recipe final : public stepping<Backend> {
 
  private:
   using factors_type = factors_of<TrustRatio>;
-  using stepping<Backend>::base_;
+  using recipe_base<Backend>::context_;
 
   // A step: docs/algorithms/lamb.md.
-  void begin() override { base_.template begin_step<TrustRatio>(options_, exchange_.scale(base_)); }
+  void begin() override { context_.template begin_step<TrustRatio>(options_, exchange_.scale(context_)); }
 
   // g ← the mean of the ranks' gradients: (1)
-  bool exchange(const gradient_bucket& bucket) override { return exchange_.exchange(bucket, base_); }
+  bool exchange(const gradient_bucket& bucket) override { return exchange_.exchange(bucket, context_); }
 
   // g ← g / max(1, ‖g‖/c);  m, v, p ← …: (2) … (7)
   void finish() override {
-    if (!base_.is_known_to_be_refused()) {
-      const model_view g = exchange_.receive(base_);
-      const adam_update<TrustRatio> update{base_.tables(factors_), options_.trust_ratio};
-      take_adam_step(base_, state_.over(g, base_.memory), update, batches_,
-                     base_.factors_from_sums(options_.trust_ratio, factors_));
+    if (!context_.is_skipped_on_host()) {
+      const model_view g = exchange_.receive(context_);
+      const adam_update<TrustRatio> update{context_.tables(factors_), options_.trust_ratio};
+      take_adam_step(context_, state_.over(g, context_.memory), update, batches_,
+                     context_.trust_ratios_from_sums(options_.trust_ratio, factors_));
     }
-    base_.end_step();
+    context_.end_step();
   }
 
-  agreement facts() const {
-    agreement all = agreement_of("basic_lamb ", options_, base_.tensors.segments().size());
+  consistency_check facts() const {
+    consistency_check all = consistency_of("basic_lamb ", options_, context_.tensors.segments().size());
     all.add("max_gradient_norm", options_.max_gradient_norm);
     all.add("skip_non_finite", options_.skip_non_finite ? 1.0 : 0.0);
-    all.add("compress_alone", options_.compress_alone ? 1.0 : 0.0);
+    all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     return all;
   }
 
   state_kind kind() const noexcept override { return kind_of<lamb_recipe>(); }
   void visit_state(const state_visitor& part) override {
-    base_.visit_state(part);
-    state_.visit(part, base_.memory);
-    exchange_.visit_state(base_, part);
+    context_.visit_state(part);
+    state_.visit(part, context_.memory);
+    exchange_.visit_state(context_, part);
   }
-  void go_on_from_saved(const restore_options& /*options*/) override { base_.start_in_phase("dense"); }
+  void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase("dense"); }
 
   options_type options_;
   state_type state_;
-  gradient_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
+  gradient_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   region<factors_type> factors_;
   std::vector<tensor_batch> batches_;
 };

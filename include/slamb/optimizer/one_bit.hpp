@@ -18,11 +18,11 @@
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
 #include "slamb/optimizer/detail/one_bit_passes.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
-#include "slamb/optimizer/detail/optimizer_state.hpp"
+#include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
-#include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/schedule/warm_up.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
@@ -37,7 +37,8 @@ struct one_bit_options {
   double epsilon = 1e-8;                                               ///< > 0
   double weight_decay = 0.01;                                          ///< λ ≥ 0
   [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
-  bool compress_alone = false;  ///< encodes and decodes with one rank too: what compression does, without a network
+  bool compress_single_rank =
+      false;  ///< encodes and decodes with one rank too: what compression does, without a network
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
   WarmUp warm_up{};                   ///< when the variance is frozen and compression begins
@@ -51,12 +52,13 @@ namespace detail {
 /// `basic_one_bit` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
           warm_up_schedule WarmUp>
-class one_bit_recipe final : public stepping<Backend> {
+class one_bit_recipe final : public recipe_base<Backend> {
   static_assert(
       quantizer<Compressor>,
       "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, as sign and int8 "
       "are. Sparsifiers and chains go with basic_slamb and basic_lamb");
-  static_assert(!frozen_ratio<TrustRatio> || TrustRatio::sums_per_segment > 0, "slamb: a frozen ratio is made of sums");
+  static_assert(!capability::frozen_ratio<TrustRatio> || TrustRatio::sums_per_segment > 0,
+                "slamb: a frozen ratio is made of sums");
 
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
@@ -69,34 +71,34 @@ class one_bit_recipe final : public stepping<Backend> {
   }
 
   one_bit_recipe(std::span<const parameter> parameters, const options_type& options,
-                 typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
+                 typename recipe_base<Backend>::ranks_type ranks, Backend backend)
+      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
-        exchange_(options.compressor, options.compress_alone) {
-    state_.plan(base_);
-    exchange_.plan(base_);
-    base_.plan_sums(std::max({sums_per_segment + maxima_per_segment, int{TrustRatio::sums_per_segment}, 2}));
-    factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
+        exchange_(options.compressor, options.compress_single_rank) {
+    state_.plan(context_);
+    exchange_.plan(context_);
+    context_.plan_sums(std::max({sums_per_segment + maxima_per_segment, int{TrustRatio::sums_per_segment}, 2}));
+    factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
     if constexpr (is_frozen) {
-      kept_ = base_.memory.template plan<kept_type>("trust ratios", base_.tensors.segments().size());
-      signal_scales_ = base_.memory.template plan<float>("signal scales", 2 * base_.tensors.segments().size());
+      kept_ = context_.memory.template plan<kept_type>("trust ratios", context_.tensors.segments().size());
+      signal_scales_ = context_.memory.template plan<float>("signal scales", 2 * context_.tensors.segments().size());
     }
-    fresh_.plan(base_);
-    buffer_ = base_.plan_buffer(exchange_.buffer_bytes());
-    base_.allocate(facts(), byte_collectives_of<Compressor>);
-    exchange_.start(base_, view().variance);
-    base_.find_constant_factors(options_.trust_ratio, factors_);
-    batches_ = batches_for<TrustRatio>(base_, 5 * sizeof(float));
+    fresh_.plan(context_);
+    buffer_ = context_.plan_buffer(exchange_.buffer_bytes());
+    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    exchange_.start(context_, view().variance);
+    context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
+    batches_ = batches_for<TrustRatio>(context_, 5 * sizeof(float));
     if constexpr (is_frozen) start_kept();
-    base_.enter_phase("warm-up");
+    context_.enter_phase("warm-up");
   }
 
   statistics report(bool with_norms) const override {
-    statistics all = base_.report();
-    if (with_norms) all.norm = norms_of(base_, view());
+    statistics all = context_.report();
+    if (with_norms) all.norm = norms_of(context_, view());
     all.warm_up = {warm_up_end_, warm_up_.variance_ratio};
     all.compression = exchange_.measured();
-    if (with_norms) all.worker_error = exchange_.worker_error(base_);
+    if (with_norms) all.worker_error = exchange_.worker_error(context_);
     return all;
   }
 
@@ -104,17 +106,17 @@ class one_bit_recipe final : public stepping<Backend> {
   void measure_next_step() noexcept { exchange_.measure_next(); }
 
  private:
-  static constexpr bool is_frozen = frozen_ratio<TrustRatio>;
+  static constexpr bool is_frozen = capability::frozen_ratio<TrustRatio>;
   static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
   static constexpr int maxima_per_segment = compressed_maxima<TrustRatio>();
   using factors_type = factors_of<TrustRatio>;
   using fresh_type = std::conditional_t<is_frozen, state_arrays<array::fresh_variance>, state_arrays<>>;
   using kept_type = typename kept_by<TrustRatio>::type;
-  using stepping<Backend>::base_;
+  using recipe_base<Backend>::context_;
 
-  agreement facts() const {
-    agreement all = agreement_of("basic_one_bit ", options_, base_.tensors.segments().size());
-    all.add("compress_alone", options_.compress_alone ? 1.0 : 0.0);
+  consistency_check facts() const {
+    consistency_check all = consistency_of("basic_one_bit ", options_, context_.tensors.segments().size());
+    all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     describe_policy(options_.warm_up, all);
     return all;
   }
@@ -122,57 +124,60 @@ class one_bit_recipe final : public stepping<Backend> {
   // A step: docs/algorithms/one_bit_adam.md (a), one_bit_lamb.md (l).
   void begin() override {
     may_end_ =
-        !is_compressed_ && base_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
-                                                    "its warm-up may end; capture steps of the compressed phase");
+        !is_compressed_ && context_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
+                                                       "its warm-up may end; capture steps of the compressed phase");
     if (is_compressed_)
-      base_.template begin_step<TrustRatio>(options_, 1.0, exchange_.starts(base_, base_.memory.view(buffer_)));
+      context_.template begin_step<TrustRatio>(options_, 1.0,
+                                               exchange_.starts(context_, context_.memory.view(buffer_)));
     else
-      base_.template begin_step<TrustRatio>(options_, 1.0 / base_.ranks.size());
+      context_.template begin_step<TrustRatio>(options_, 1.0 / context_.ranks.size());
   }
 
   // In the warm-up g ← the mean of the ranks' gradients: a (1), l (1). Then m ← exchange(β1 m + (1−β1) g_i): a (6), l (11)
   bool exchange(const gradient_bucket& bucket) override {
-    if (!is_compressed_) return exchange_dense_gradient(base_, base_.floats_of(buffer_), true, bucket);
+    if (!is_compressed_) return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket);
     if (!bucket.is_last) return false;
-    exchange_.send(momentum(), base_, view(), base_.memory.view(buffer_));
+    exchange_.send(momentum(), context_, view(), context_.memory.view(buffer_));
     return true;
   }
 
   // m, v, p ← …: a (2) … (5), l (2) … (7). Then m, v_f, p ← …: a (7) … (9), l (12) … (20)
   void finish() override {
-    if (!base_.is_known_to_be_refused()) {
+    if (!context_.is_skipped_on_host()) {
       if (is_compressed_)
         update_compressed();
       else
-        take_adam_step(base_, state_.over(dense_mean(base_, base_.floats_of(buffer_)), base_.memory), update(),
-                       batches_, keep_average<TrustRatio>{factors(), kept().data()});
+        take_adam_step(context_, state_.over(dense_mean(context_, context_.floats_of(buffer_)), context_.memory),
+                       update(), batches_, keep_average<TrustRatio>{factors(), kept().data()});
     }
-    if (base_.end_step() && may_end_ && warm_up_ends()) begin_compression();
+    if (context_.end_step() && may_end_ && warm_up_ends()) begin_compression();
   }
 
   void update_compressed() {
     for (const tensor_batch& tensors : batches_) {
       const auto receive = [&](const auto& pass) {
-        exchange_.receive(pass, base_, view(), base_.memory.view(buffer_), tensors.tiles, base_.sums());
+        exchange_.receive(pass, context_, view(), context_.memory.view(buffer_), tensors.tiles, context_.sums());
       };
       if constexpr (is_frozen) {
         receive(receive_and_refresh<TrustRatio>{momentum(), static_cast<float>(1.0 / (1.0 - options_.beta1))});
-        base_.template finish_sums<sums_per_segment, maxima_per_segment>(
-            tensors.first, tensors.last, find_frozen_factors<TrustRatio>{factors(), kept().data()});
+        context_.template finish_sums<sums_per_segment, maxima_per_segment>(
+            tensors.first, tensors.last, compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data()});
       } else if constexpr (sums_per_segment > 0) {
         receive(receive_and_sum<TrustRatio>{momentum()});
-        base_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
+        context_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
       } else {
         receive(receive_and_apply<TrustRatio>{momentum()});
       }
       if constexpr (is_frozen || sums_per_segment > 0)
-        base_.executor.run(apply_update<TrustRatio>{update()}, view(), tensors.tiles);
+        context_.executor.run(apply_update<TrustRatio>{update()}, view(), tensors.tiles);
     }
   }
 
   exchanged_momentum<TrustRatio> momentum() const { return {update(), signal_scales()}; }
-  adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }
-  find_factors<TrustRatio> factors() const { return base_.factors_from_sums(options_.trust_ratio, factors_); }
+  adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
+  compute_trust_ratios<TrustRatio> factors() const {
+    return context_.trust_ratios_from_sums(options_.trust_ratio, factors_);
+  }
 
   // Whether the schedule has to be asked after step t.
   bool may_end_after(std::uint64_t t) const {
@@ -182,15 +187,15 @@ class one_bit_recipe final : public stepping<Backend> {
   }
 
   bool warm_up_ends() {
-    if (!base_.has_taken_last_step()) return false;
-    const std::uint64_t t = base_.steps();
-    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? variance_norm(base_, view()) : 0.0;
+    if (!context_.has_taken_last_step()) return false;
+    const std::uint64_t t = context_.steps();
+    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? variance_norm(context_, view()) : 0.0;
     return options_.warm_up.ends_after(warm_up_, t, norm, options_.beta2);
   }
 
   // A restored state may be past the end of the warm-up that is now asked for; only a fixed one can tell without a norm.
   bool has_ended_before() {
-    const std::uint64_t t = base_.steps();
+    const std::uint64_t t = context_.steps();
     return t > 0 && !options_.warm_up.wants_variance_norm(t, options_.beta2) &&
            options_.warm_up.ends_after(warm_up_, t, 0.0, options_.beta2);
   }
@@ -198,56 +203,58 @@ class one_bit_recipe final : public stepping<Backend> {
   // The variance is frozen: docs/algorithms/one_bit_lamb.md (8) … (10)
   void begin_compression() {
     if constexpr (is_frozen) {
-      base_.executor.run(start_fresh_variance{}, view(), base_.all_tiles());
-      if (exchange_.is_active(base_))
-        equalize_signals(base_, view(), [this](std::size_t i, double z) { set_signal_scale(i, z); });
+      context_.executor.run(start_fresh_variance{}, view(), context_.all_tiles());
+      if (exchange_.is_active(context_))
+        equalize_signals(context_, view(), [this](std::size_t i, double z) { set_signal_scale(i, z); });
     }
-    exchange_.find_counted(base_, view().variance);
+    exchange_.find_active(context_, view().variance);
     is_compressed_ = true;
-    warm_up_end_ = base_.steps();
-    base_.enter_phase("compressed");
+    warm_up_end_ = context_.steps();
+    context_.enter_phase("compressed");
   }
 
   void start_kept() {
-    for (std::size_t i = 0; i < base_.tensors.segments().size(); ++i) {
-      base_.executor.write(&kept()[i], kept_type{});
+    for (std::size_t i = 0; i < context_.tensors.segments().size(); ++i) {
+      context_.executor.write(&kept()[i], kept_type{});
       set_signal_scale(i, 1.0);
     }
   }
 
   void set_signal_scale(std::size_t tensor, double z) {
-    float* const scales = base_.memory.view(signal_scales_).data() + 2 * tensor;
-    base_.executor.write(scales, static_cast<float>(z));
-    base_.executor.write(scales + 1, static_cast<float>(1.0 / z));
+    float* const scales = context_.memory.view(signal_scales_).data() + 2 * tensor;
+    context_.executor.write(scales, static_cast<float>(z));
+    context_.executor.write(scales + 1, static_cast<float>(1.0 / z));
   }
 
-  const float* signal_scales() const noexcept { return is_frozen ? base_.memory.view(signal_scales_).data() : nullptr; }
-  std::span<kept_type> kept() const noexcept { return base_.memory.view(kept_); }
+  const float* signal_scales() const noexcept {
+    return is_frozen ? context_.memory.view(signal_scales_).data() : nullptr;
+  }
+  std::span<kept_type> kept() const noexcept { return context_.memory.view(kept_); }
 
-  auto view() const noexcept { return fresh_.over(state_.over(base_.view(), base_.memory), base_.memory); }
+  auto view() const noexcept { return fresh_.over(state_.over(context_.view(), context_.memory), context_.memory); }
 
   state_kind kind() const noexcept override { return kind_of<one_bit_recipe>(); }
   void visit_state(const state_visitor& part) override {
-    base_.visit_state(part);
-    state_.visit(part, base_.memory);
-    exchange_.visit_state(base_, part);
-    part("trust ratio state", std::as_writable_bytes(base_.memory.view(kept_)), state_part::common);
-    part("signal scales", std::as_writable_bytes(base_.memory.view(signal_scales_)), state_part::common);
-    fresh_.visit(part, base_.memory);
+    context_.visit_state(part);
+    state_.visit(part, context_.memory);
+    exchange_.visit_state(context_, part);
+    part("trust ratio state", std::as_writable_bytes(context_.memory.view(kept_)), state_part::common);
+    part("signal scales", std::as_writable_bytes(context_.memory.view(signal_scales_)), state_part::common);
+    fresh_.visit(part, context_.memory);
     visit_schedule(part, "warm-up", options_.warm_up, warm_up_, state_part::common);
     visit_flag(part, "phase", is_compressed_, state_part::common);
     visit_count(part, "end of the warm-up", warm_up_end_, state_part::common);
   }
   void go_on_from_saved(const restore_options& /*options*/) override {
-    base_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
-    exchange_.find_counted(base_, view().variance);
+    context_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
+    exchange_.find_active(context_, view().variance);
     if (!is_compressed_ && has_ended_before()) begin_compression();
   }
 
   options_type options_;
   state_type state_;
   fresh_type fresh_;
-  quantized_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
+  quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   region<factors_type> factors_;
   region<kept_type> kept_;
   region<float> signal_scales_;

@@ -67,9 +67,9 @@ class recipe {
   virtual call_scope enter() const noexcept = 0;
 
   virtual void step(std::span<const double> rates_by_group) = 0;
-  virtual void step(const learning_rates_at& rates) = 0;
+  virtual void step(const device_learning_rates& rates) = 0;
   virtual void begin_step(std::span<const double> rates_by_group) = 0;
-  virtual void begin_step(const learning_rates_at& rates) = 0;
+  virtual void begin_step(const device_learning_rates& rates) = 0;
   virtual void gradient_ready(std::size_t first, std::size_t count) = 0;
   virtual void finish_step() = 0;
   virtual void give_up_step() noexcept = 0;
@@ -142,7 +142,7 @@ class optimizer {
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and
-  ///         finish_step, or while another call is running; disagreement_error, on every rank, where they have parted;
+  ///         finish_step, or while another call is running; rank_mismatch_error, on every rank, where they have parted;
   ///         communicator_error: with all state as it was, or, if an averaging of parameters failed, with the step taken and the
   ///         parameters averaged in part or not at all
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
@@ -150,9 +150,9 @@ class optimizer {
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) { called("step()")->step(rates_by_group); }
 
-  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `learning_rates_at`.
+  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `device_learning_rates`.
   /// @throws also std::logic_error from 0/1 Adam, whose schedules need the rates on the host
-  void step(const learning_rates_at& rates) { called("step()")->step(rates); }
+  void step(const device_learning_rates& rates) { called("step()")->step(rates); }
 
   /// Begins a step that is taken in parts, while gradients are still computed:
   ///
@@ -181,7 +181,7 @@ class optimizer {
   /// @throws as `step`, before any work; std::system_error if there can be no thread
   void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
   void begin_step(std::span<const double> rates_by_group) { called("begin_step()")->begin_step(rates_by_group); }
-  void begin_step(const learning_rates_at& rates) { called("begin_step()")->begin_step(rates); }
+  void begin_step(const device_learning_rates& rates) { called("begin_step()")->begin_step(rates); }
 
   /// The gradients of tensors first … first + count − 1 are computed, or on CUDA enqueued on the optimizer's stream, and must stay
   /// as they are until finish_step has returned (on CUDA: until the stream has done the step). Ranks may say so in different orders.
@@ -199,7 +199,7 @@ class optimizer {
   /// and in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
   /// For an evaluation in the middle of a training there is with_averaged_parameters(), which changes nothing.
   /// Collective: every rank must call it. Where there is something to do, ranks first compare their steps so far.
-  /// @throws disagreement_error, on every rank, where they have parted; communicator_error; std::logic_error after a load_state()
+  /// @throws rank_mismatch_error, on every rank, where they have parted; communicator_error; std::logic_error after a load_state()
   ///         that has failed halfway
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
 
@@ -208,7 +208,7 @@ class optimizer {
   /// calls. Collective: every rank must call it. `evaluate` may read parameters; what it writes to them is lost where they differ.
   /// It may not call this optimizer (std::logic_error).
   ///
-  /// @throws disagreement_error, on every rank, where they have parted: `evaluate` has not been called;
+  /// @throws rank_mismatch_error, on every rank, where they have parted: `evaluate` has not been called;
   ///         communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; out_of_memory, and
   ///         communicator_error on all other ranks, which can go on as this one can; std::logic_error between begin_step and
   ///         finish_step, and while steps are captured
@@ -228,7 +228,7 @@ class optimizer {
   /// short sums by which ranks compare the root, and one of a float for each rank by which they tell each other that they have this
   /// memory; then one broadcast of all parameters, or their sum over ranks where the Communicator has no broadcast, in pieces (−0
   /// becomes 0 then).
-  /// @throws std::invalid_argument, before any work, if there is no such rank; disagreement_error, on every rank, if they name
+  /// @throws std::invalid_argument, before any work, if there is no such rank; rank_mismatch_error, on every rank, if they name
   ///         different ones; std::logic_error between begin_step and finish_step
   ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
   ///         communicator_error: parameters may have been replaced in part
@@ -236,7 +236,7 @@ class optimizer {
 
   /// Compares what ranks must have alike, now: the steps so far, and the parameters where the algorithm keeps them equal, whatever
   /// `compare_every` is. For before a checkpoint, or at the end of a training. Collective: every rank must call it.
-  /// @throws disagreement_error, on every rank, that says in what they differ; communicator_error; std::logic_error between
+  /// @throws rank_mismatch_error, on every rank, that says in what they differ; communicator_error; std::logic_error between
   ///         begin_step and finish_step and while steps are captured
   /// *Cost*: a sum of 16 floats, and a pass over the parameters. Waits.
   void compare_ranks() { called("compare_ranks()")->compare_ranks(); }

@@ -21,13 +21,13 @@
 #include "slamb/detail/exchange/selector.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/error_feedback/local_momentum.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
-#include "slamb/optimizer/detail/optimizer_state.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
-#include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 
@@ -38,7 +38,7 @@ template <class Compressor, class ErrorFeedback, class TrustRatio>
 struct slamb_options {
   double beta1 = 0.9;           ///< in [0, 1)
   double beta2 = 0.999;         ///< in [0, 1)
-  double beta3 = 0.93;          ///< in [0, 1]: an element that was exchanged a steps ago has freshness β3^a
+  double beta3 = 0.93;          ///< in [0, 1]: an element that was exchanged a steps ago has staleness discount β3^a
   double epsilon = 1e-6;        ///< > 0
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool bias_correction = true;  ///< false: m̂ = m, v̂ = v
@@ -57,7 +57,7 @@ namespace detail {
 
 /// `basic_slamb` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
-class slamb_recipe final : public stepping<Backend> {
+class slamb_recipe final : public recipe_base<Backend> {
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   static_assert(
       !requires(const sparsifier_type& c) { c.at(std::uint64_t{1}); } ||
@@ -66,10 +66,10 @@ class slamb_recipe final : public stepping<Backend> {
           },
       "slamb: the selection that a sparsifier's at(step) returns must be trivially copyable, so that it can travel "
       "to a device");
-  static_assert(sparsifier<sparsifier_type> || chooser<sparsifier_type>,
+  static_assert(sparsifier<sparsifier_type> || data_dependent_sparsifier<sparsifier_type>,
                 "slamb: basic_slamb exchanges a part of the momentum; it needs a Compressor that is a sparsifier, "
                 "selection at(step) with selects(coordinate), or chooses by value, or a chain of one and a quantizer");
-  static_assert(chained<Compressor> || Compressor::payload_is_summable,
+  static_assert(capability::chained<Compressor> || Compressor::payload_is_summable,
                 "slamb: basic_slamb exchanges the momentum by a sum over ranks; its sparsifier must have a summable "
                 "payload");
   static_assert(ErrorFeedback::keeps_unsent,
@@ -91,27 +91,28 @@ class slamb_recipe final : public stepping<Backend> {
   }
 
   slamb_recipe(std::span<const parameter> parameters, const options_type& options,
-               typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
+               typename recipe_base<Backend>::ranks_type ranks, Backend backend)
+      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
         exchange_(options.compressor) {
-    state_.plan(base_);
+    state_.plan(context_);
     mark_dense_tensors();
-    plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(base_.tensors).segments());
-    const std::vector<float> freshness = freshness_by_age(options_.beta3);
-    base_.plan_sums(TrustRatio::sums_per_segment);
-    factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
-    tile_first_ = base_.memory.template plan<std::uint64_t>("payload", base_.tensors.tiles().size() + 1);
-    freshness_ = base_.memory.template plan<float>("freshness by age", freshness.size());
-    if constexpr (!has_age<selection_type>)
-      age_ = base_.memory.template plan<age_type>("age", base_.tensors.state_elements());
-    payload_ = plan_summable(base_.memory, "payload", std::max(plane_ * planes, least_averaging_buffer(base_.tensors)));
-    selector_.plan(base_);
-    exchange_.plan(base_, plane_);
-    base_.allocate(facts(), byte_collectives_of<Compressor>);
-    base_.find_constant_factors(options_.trust_ratio, factors_);
-    base_.enter_phase("sparse");
-    base_.executor.upload(std::span<const float>(freshness), base_.memory.view(freshness_));
+    plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(context_.tensors).segments());
+    const std::vector<float> discount = discounts_by_age(options_.beta3);
+    context_.plan_sums(TrustRatio::sums_per_segment);
+    factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
+    tile_offsets_ = context_.memory.template plan<std::uint64_t>("payload", context_.tensors.tiles().size() + 1);
+    discounts_ = context_.memory.template plan<float>("freshness by age", discount.size());
+    if constexpr (!capability::has_age<selection_type>)
+      age_ = context_.memory.template plan<age_type>("age", context_.tensors.state_elements());
+    payload_ =
+        plan_summable(context_.memory, "payload", std::max(plane_ * planes, least_averaging_buffer(context_.tensors)));
+    selector_.plan(context_);
+    exchange_.plan(context_, plane_);
+    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
+    context_.enter_phase("sparse");
+    context_.executor.upload(std::span<const float>(discount), context_.memory.view(discounts_));
   }
 
   bool keeps_own_parameters() const noexcept override { return true; }
@@ -120,16 +121,16 @@ class slamb_recipe final : public stepping<Backend> {
   // From the first step on, but in the step after an averaging: not one that has failed, nor one of another run's interval, before
   // its state was loaded.
   bool parameters_differ() override {
-    const auto after_averaging = [this, first = base_.first_taken()](std::uint64_t t) {
+    const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
       return t - 1 > first && !is_averaging_ && options_.local_steps > 0 && interval()(t - 1);
     };
-    return base_.ranks.size() > 1 &&
-           base_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
+    return context_.ranks.size() > 1 &&
+           context_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
   }
 
   statistics report(bool with_norms) const override {
-    statistics all = base_.report();
-    if (with_norms) all.norm = norms_of(base_, view());
+    statistics all = context_.report();
+    if (with_norms) all.norm = norms_of(context_, view());
     return all;
   }
 
@@ -137,9 +138,9 @@ class slamb_recipe final : public stepping<Backend> {
   Compressor& compressor() noexcept { return options_.compressor; }
 
  private:
-  using base_type = foundation<Backend>;
-  using stepping<Backend>::base_;
-  using selector_type = selector<sparsifier_type, base_type>;
+  using context_type = optimizer_context<Backend>;
+  using recipe_base<Backend>::context_;
+  using selector_type = selector<sparsifier_type, context_type>;
   using selection_type = typename selector_type::selection_type;
   using age_type = stored_age_t<selection_type>;
   using factors_type = factors_of<TrustRatio>;
@@ -149,70 +150,73 @@ class slamb_recipe final : public stepping<Backend> {
   // A step: docs/algorithms/slamb.md.
   void begin() override {
     averages_ = averages_now();
-    base_.template begin_step<TrustRatio>(options_, 1.0, selector_.finds(sparsifier_of(options_.compressor), base_));
-    if constexpr (!chooser<sparsifier_type>) select();
+    context_.template begin_step<TrustRatio>(options_, 1.0,
+                                             selector_.finds(sparsifier_of(options_.compressor), context_));
+    if constexpr (!data_dependent_sparsifier<sparsifier_type>) select();
   }
 
   // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: (1), (3)
   bool exchange(const gradient_bucket& bucket) override {
     if (!bucket.is_last && !can_exchange_early(bucket)) return false;
-    if constexpr (chooser<sparsifier_type>) select();
-    base_.executor.run(form_payload<TrustRatio>{update()}, view(), payload(), *selection_, bucket.tiles, base_.sums(),
-                       base_.not_finite());
+    if constexpr (data_dependent_sparsifier<sparsifier_type>) select();
+    context_.executor.run(form_payload<TrustRatio>{update()}, view(), payload(), *selection_, bucket.tiles,
+                          context_.sums(), context_.not_finite());
     if (!bucket.is_last) {
-      base_.parts.start_sum(sent_in(bucket), base_.ranks);
+      context_.overlap.start_sum(sent_in(bucket), context_.ranks);
     } else {
-      base_.parts.join();
-      exchange_.exchange(sent_in(bucket), sent_.size(), base_);
+      context_.overlap.join();
+      exchange_.exchange(sent_in(bucket), sent_.size(), context_);
     }
     return true;
   }
 
   // R(M), R(¬M): (11) … (15);  v, p ← …: (2), (4) … (8). Every H steps p ← mean over ranks: (9)
   void finish() override {
-    if (!base_.is_known_to_be_refused()) {
-      const float received_scale = exchange_.scale(base_);  // to the mean
+    if (!context_.is_skipped_on_host()) {
+      const float received_scale = exchange_.scale(context_);  // to the mean
       if constexpr (TrustRatio::sums_per_segment > 0) {
-        base_.executor.run_packed(sum_received<TrustRatio>{update(), received_scale}, base_.view(), payload(),
-                                  base_.all_tiles(), base_.sums());
-        base_.template finish_sums<TrustRatio::sums_per_segment>(
-            0, base_.tensors.segments().size(), base_.factors_from_sums(options_.trust_ratio, factors_));
+        context_.executor.run_packed(sum_received<TrustRatio>{update(), received_scale}, context_.view(), payload(),
+                                     context_.all_tiles(), context_.sums());
+        context_.template finish_sums<TrustRatio::sums_per_segment>(
+            0, context_.tensors.segments().size(), context_.trust_ratios_from_sums(options_.trust_ratio, factors_));
       }
-      base_.executor.run(apply_received<TrustRatio>{update(), received_scale}, view(), payload(), *selection_,
-                         base_.all_tiles());
+      context_.executor.run(apply_received<TrustRatio>{update(), received_scale}, view(), payload(), *selection_,
+                            context_.all_tiles());
     }
-    if constexpr (!chained<Compressor>)  // else ranks have added what encoding lost of their own
-      base_.compared.note_payload(base_, payload());
-    if (base_.end_step() && averages_) average_unless(base_.was_refused());
+    if constexpr (!capability::chained<Compressor>)  // else ranks have added what encoding lost of their own
+      context_.compared.note_payload(context_, payload());
+    if (context_.end_step() && averages_) average_unless(context_.was_skipped());
   }
 
   // Which elements are exchanged, and where they go in the payload.
   void select() {
-    selection_.emplace(selector_.select(sparsifier_of(options_.compressor), base_, view(),
+    selection_.emplace(selector_.select(sparsifier_of(options_.compressor), context_, view(),
                                         momentum_to_choose_from<TrustRatio>{update()}));
-    sent_ = place_payload<sparsifier_type>(base_, *selection_, base_.memory.view(tile_first_), room().first(plane_));
+    sent_ = scan_payload_offsets<sparsifier_type>(context_, *selection_, context_.memory.view(tile_offsets_),
+                                                  capacity().first(plane_));
   }
 
   // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload; and something
   // must be left to be sent with the last bucket.
   bool can_exchange_early(const gradient_bucket& bucket) const {
-    if constexpr (chooser<sparsifier_type> || chained<Compressor> || !base_type::executor_type::is_synchronous)
+    if constexpr (data_dependent_sparsifier<sparsifier_type> || capability::chained<Compressor> ||
+                  !context_type::executor_type::is_synchronous)
       return false;
     else
-      return base_.ranks.size() > 1 && base_.memory.view(tile_first_)[bucket.tiles.first] > 0;
+      return context_.ranks.size() > 1 && context_.memory.view(tile_offsets_)[bucket.tiles.first] > 0;
   }
 
   // The part of the payload that a bucket has.
   std::span<float> sent_in(const gradient_bucket& bucket) const {
-    if (bucket.tiles.last - bucket.tiles.first == base_.tensors.tiles().size()) return sent_;
-    const std::span<const std::uint64_t> tile_first = base_.memory.view(tile_first_);
-    return sent_.subspan(tile_first[bucket.tiles.first],
-                         tile_first[bucket.tiles.last] - tile_first[bucket.tiles.first]);
+    if (bucket.tiles.last - bucket.tiles.first == context_.tensors.tiles().size()) return sent_;
+    const std::span<const std::uint64_t> tile_offsets = context_.memory.view(tile_offsets_);
+    return sent_.subspan(tile_offsets[bucket.tiles.first],
+                         tile_offsets[bucket.tiles.last] - tile_offsets[bucket.tiles.first]);
   }
 
-  void average_unless(const std::uint32_t* refused) {
+  void average_unless(const std::uint32_t* skip) {
     is_averaging_ = true;
-    average_parameters(base_, room(), refused);
+    average_parameters(context_, capacity(), skip);
     is_averaging_ = false;
   }
 
@@ -221,17 +225,17 @@ class slamb_recipe final : public stepping<Backend> {
 
   bool averages_now() {
     return options_.local_steps > 0 &&
-           base_.holds_at_this_step(
+           context_.holds_at_this_step(
                interval(),
                "it averages the parameters at steps of its own choice; set local_steps = 0, and call "
                "synchronize_parameters() yourself");
   }
 
-  auto view() const noexcept { return state_.over(base_.view(), base_.memory); }
-  adam_update<TrustRatio> update() const { return {base_.tables(factors_), options_.trust_ratio}; }
+  auto view() const noexcept { return state_.over(context_.view(), context_.memory); }
+  adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
 
-  agreement facts() const {
-    agreement all = agreement_of("basic_slamb ", options_, base_.tensors.segments().size());
+  consistency_check facts() const {
+    consistency_check all = consistency_of("basic_slamb ", options_, context_.tensors.segments().size());
     all.add("beta3", options_.beta3);
     all.add("local_steps", static_cast<double>(options_.local_steps));
     all.add("dense_below", static_cast<double>(options_.dense_below));
@@ -240,41 +244,41 @@ class slamb_recipe final : public stepping<Backend> {
 
   // Says which tensors are always exchanged whole.
   void mark_dense_tensors() {
-    for (segment& s : base_.tensors.segments())
-      s.dense = goes_whole(s.size, s.one_dimensional, !s.dense, options_.dense_below);
+    for (segment& s : context_.tensors.segments())
+      s.dense = is_sent_dense(s.size, s.one_dimensional, !s.dense, options_.dense_below);
   }
 
   // For the planes of a payload, or parameters that are averaged.
-  std::span<float> room() const noexcept { return payload_in(base_.memory.view(payload_)); }
+  std::span<float> capacity() const noexcept { return payload_in(context_.memory.view(payload_)); }
 
   payload_view payload() const noexcept {
-    float* const first = room().data();
-    return {.tile_first = base_.memory.view(tile_first_).data(),
+    float* const first = capacity().data();
+    return {.tile_offsets = context_.memory.view(tile_offsets_).data(),
             .plane = {first, planes > 1 ? first + plane_ : nullptr, planes > 1 ? first + 2 * plane_ : nullptr},
-            .freshness = {base_.memory.view(freshness_).data(), static_cast<std::uint32_t>(freshness_.count)},
-            .age = base_.memory.view(age_).data(),
-            .room = plane_};
+            .discount = {context_.memory.view(discounts_).data(), static_cast<std::uint32_t>(discounts_.count)},
+            .age = context_.memory.view(age_).data(),
+            .capacity = plane_};
   }
 
   state_kind kind() const noexcept override { return kind_of<slamb_recipe>(); }
   void visit_state(const state_visitor& part) override {
-    base_.visit_state(part);
-    state_.visit(part, base_.memory);
-    part("age", std::as_writable_bytes(base_.memory.view(age_)), state_part::common);
+    context_.visit_state(part);
+    state_.visit(part, context_.memory);
+    part("age", std::as_writable_bytes(context_.memory.view(age_)), state_part::common);
   }
   void go_on_from_replaced() override { is_averaging_ = false; }
   void go_on_from_saved(const restore_options& /*options*/) override {
     is_averaging_ = false;
-    base_.start_in_phase("sparse");
+    context_.start_in_phase("sparse");
   }
 
   options_type options_;
   state_type state_;
   selector_type selector_;
-  payload_exchange<Compressor, base_type> exchange_;
+  payload_exchange<Compressor, context_type> exchange_;
   region<factors_type> factors_;
-  region<std::uint64_t> tile_first_;
-  region<float> freshness_;
+  region<std::uint64_t> tile_offsets_;
+  region<float> discounts_;
   region<age_type> age_;
   region<float> payload_;
   std::uint64_t plane_ = 0;  // elements of one payload plane

@@ -19,12 +19,12 @@
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
-#include "slamb/optimizer/detail/optimizer_state.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
-#include "slamb/optimizer/detail/stepping.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "slamb/schedule/intervals.hpp"
 
@@ -38,7 +38,7 @@ struct zero_one_adam_options {
   double epsilon = 1e-8;                                               ///< > 0
   double weight_decay = 0.01;                                          ///< λ ≥ 0
   [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
-  bool compress_alone = false;                                         ///< encodes and decodes with one rank too
+  bool compress_single_rank = false;                                   ///< encodes and decodes with one rank too
   std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
   std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
   VarianceSchedule variance_schedule{};  ///< when the variance is refreshed, and when it is frozen
@@ -52,7 +52,7 @@ namespace detail {
 /// `basic_zero_one_adam` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, class Backend, variance_schedule VarianceSchedule,
           local_schedule LocalSchedule>
-class zero_one_adam_recipe final : public stepping<Backend> {
+class zero_one_adam_recipe final : public recipe_base<Backend> {
   static_assert(quantizer<Compressor>,
                 "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, as "
                 "sign and int8 are. Sparsifiers and chains go with basic_slamb and basic_lamb");
@@ -69,37 +69,37 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   }
 
   zero_one_adam_recipe(std::span<const parameter> parameters, const options_type& options,
-                       typename stepping<Backend>::ranks_type ranks, Backend backend)
-      : stepping<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
+                       typename recipe_base<Backend>::ranks_type ranks, Backend backend)
+      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
         options_(options),
-        exchange_(options.compressor, options.compress_alone),
-        late_steps_(base_.executor.stream()),
+        exchange_(options.compressor, options.compress_single_rank),
+        late_steps_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()) {
-    state_.plan(base_);
-    exchange_.plan(base_);
-    base_.plan_sums(2);
-    factors_ = base_.memory.template plan<factors_type>("trust ratios", base_.tensors.segments().size());
-    if (exchange_.is_active(base_))
-      inverse_rate_sums_ = base_.memory.template plan<float>("learning rates", base_.tensors.segments().size());
-    local_.plan(base_, exchange_.is_active(base_));
-    buffer_ =
-        base_.plan_buffer(std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(base_.tensors) * 4));
-    base_.allocate(facts(), byte_collectives_of<Compressor>);
-    exchange_.start(base_, view().variance);
-    base_.find_constant_factors(unit_trust_ratio{}, factors_);
-    batches_ = one_batch_of(base_.tensors);
-    base_.enter_phase("variance");
+    state_.plan(context_);
+    exchange_.plan(context_);
+    context_.plan_sums(2);
+    factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
+    if (exchange_.is_active(context_))
+      inverse_rate_sums_ = context_.memory.template plan<float>("learning rates", context_.tensors.segments().size());
+    local_.plan(context_, exchange_.is_active(context_));
+    buffer_ = context_.plan_buffer(
+        std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(context_.tensors) * 4));
+    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    exchange_.start(context_, view().variance);
+    context_.compute_constant_trust_ratios(unit_trust_ratio{}, factors_);
+    batches_ = one_batch_of(context_.tensors);
+    context_.enter_phase("variance");
   }
 
-  using stepping<Backend>::step;
-  using stepping<Backend>::begin_step;
-  void step(const learning_rates_at& /*rates*/) override { refuse_rates("step()"); }
-  void begin_step(const learning_rates_at& /*rates*/) override { refuse_rates("begin_step()"); }
+  using recipe_base<Backend>::step;
+  using recipe_base<Backend>::begin_step;
+  void step(const device_learning_rates& /*rates*/) override { refuse_rates("step()"); }
+  void begin_step(const device_learning_rates& /*rates*/) override { refuse_rates("begin_step()"); }
 
   bool keeps_own_parameters() const noexcept override { return true; }
   void average() override {
-    if (parameters_differ()) average_parameters(base_, base_.floats_of(buffer_));
+    if (parameters_differ()) average_parameters(context_, context_.floats_of(buffer_));
   }
   bool parameters_differ() override {
     settle();
@@ -108,10 +108,10 @@ class zero_one_adam_recipe final : public stepping<Backend> {
 
   statistics report(bool with_norms) const override {
     const_cast<zero_one_adam_recipe*>(this)->settle();  // which was to be said of the step before
-    statistics all = base_.report();
-    if (with_norms) all.norm = norms_of(base_, view());
+    statistics all = context_.report();
+    if (with_norms) all.norm = norms_of(context_, view());
     all.compression = exchange_.measured();
-    if (with_norms) all.worker_error = exchange_.worker_error(base_);
+    if (with_norms) all.worker_error = exchange_.worker_error(context_);
     return all;
   }
 
@@ -121,18 +121,18 @@ class zero_one_adam_recipe final : public stepping<Backend> {
  private:
   using factors_type = factors_of<unit_trust_ratio>;
   using executor_type = typename Backend::executor_type;
-  using stepping<Backend>::base_;
+  using recipe_base<Backend>::context_;
   static constexpr const char* needs_its_number = "its schedules follow its number";
 
   [[noreturn]] static void refuse_rates(const char* call) {
     throw std::logic_error(std::string("slamb: ") + call +
-                           " of basic_zero_one_adam was given learning_rates_at, but its "
+                           " of basic_zero_one_adam was given device_learning_rates, but its "
                            "schedules need the rates on the host; give it a rate, or a rate for each group");
   }
 
-  agreement facts() const {
-    agreement all = agreement_of("basic_zero_one_adam ", options_, base_.tensors.segments().size());
-    all.add("compress_alone", options_.compress_alone ? 1.0 : 0.0);
+  consistency_check facts() const {
+    consistency_check all = consistency_of("basic_zero_one_adam ", options_, context_.tensors.segments().size());
+    all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     describe_policy(options_.variance_schedule, all);
     describe_policy(options_.local_schedule, all);
     return all;
@@ -150,7 +150,7 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     if (!is_local_)
       return options_.variance_schedule.refreshes(variance_state_, tau) ? kind_of_step::dense_gradient
                                                                         : kind_of_step::quantized_gradient;
-    return exchange_.is_active(base_) && options_.local_schedule.exchanges(local_state_, tau)
+    return exchange_.is_active(context_) && options_.local_schedule.exchanges(local_state_, tau)
                ? kind_of_step::quantized_update
                : kind_of_step::nothing;
   }
@@ -158,23 +158,23 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   // A step: docs/algorithms/zero_one_adam.md.
   void begin() override {
     settle();
-    tau_ = base_.this_step(needs_its_number) + 1;  // (1)
+    tau_ = context_.this_step(needs_its_number) + 1;  // (1)
     kind_ = kind_at(tau_);
-    tell_common();
-    if (kind_ == kind_of_step::quantized_update) base_.compared.compare_common(base_);
-    const double scale = kind_ == kind_of_step::dense_gradient ? 1.0 / base_.ranks.size() : 1.0;
-    base_.template begin_step<unit_trust_ratio>(options_, scale, exchange_.starts(base_, buffer()));
+    tell_anchor();
+    if (kind_ == kind_of_step::quantized_update) context_.compared.compare_anchor(context_);
+    const double scale = kind_ == kind_of_step::dense_gradient ? 1.0 / context_.ranks.size() : 1.0;
+    context_.template begin_step<unit_trust_ratio>(options_, scale, exchange_.starts(context_, buffer()));
   }
 
   bool exchange(const gradient_bucket& bucket) override {
     if (kind_ == kind_of_step::dense_gradient)  // (2)
-      return exchange_dense_gradient(base_, base_.floats_of(buffer_), true, bucket);
+      return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket);
     if (!bucket.is_last) return false;
     if (kind_ == kind_of_step::quantized_gradient) {  // (4)
-      exchange_.send(receive_gradient{update()}, base_, view(), buffer());
+      exchange_.send(receive_gradient{update()}, context_, view(), buffer());
     } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (12), (13)
       upload_rate_sums();
-      exchange_.send(local_signal(), base_, view(), buffer());
+      exchange_.send(local_signal(), context_, view(), buffer());
     } else {
       check_own_gradient();
     }
@@ -182,51 +182,51 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   }
 
   void finish() override {
-    if (kind_ == kind_of_step::nothing && exchange_.is_active(base_)) return finish_locally();
-    if (!base_.is_known_to_be_refused()) {
+    if (kind_ == kind_of_step::nothing && exchange_.is_active(context_)) return finish_locally();
+    if (!context_.is_skipped_on_host()) {
       if (kind_ == kind_of_step::dense_gradient) {  // (3), (5), (6)
-        take_adam_step(base_, state_.over(dense_mean(base_, base_.floats_of(buffer_)), base_.memory), update(),
-                       batches_, base_.factors_from_sums(unit_trust_ratio{}, factors_));
-        exchange_.find_counted(base_, view().variance);
+        take_adam_step(context_, state_.over(dense_mean(context_, context_.floats_of(buffer_)), context_.memory),
+                       update(), batches_, context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
+        exchange_.find_active(context_, view().variance);
       } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
-        exchange_.receive(receive_gradient{update()}, base_, view(), buffer(), base_.all_tiles());
+        exchange_.receive(receive_gradient{update()}, context_, view(), buffer(), context_.all_tiles());
       } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (14) … (16)
-        exchange_.receive(local_signal(), base_, view(), buffer(), base_.all_tiles());
+        exchange_.receive(local_signal(), context_, view(), buffer(), context_.all_tiles());
       } else {  // one rank: (9), (6)
-        base_.executor.run(update_with_frozen_variance{update()}, view(), base_.all_tiles());
+        context_.executor.run(update_with_frozen_variance{update()}, view(), context_.all_tiles());
       }
     }
     end_step();
   }
 
   void check_own_gradient() {
-    base_.executor.run(check_gradient{}, view(), base_.all_tiles(), nullptr, base_.not_finite());
-    base_.executor.invoke(refuse_alone{base_.record()});
+    context_.executor.run(check_gradient{}, view(), context_.all_tiles(), nullptr, context_.not_finite());
+    context_.executor.invoke(skip_if_not_finite{context_.record()});
   }
 
   // (9) … (12)
   void finish_locally() {
-    base_.executor.run(local_update{update()}, view(), base_.all_tiles());
+    context_.executor.run(local_update{update()}, view(), context_.all_tiles());
     // No collective tells the others of an overflow, and the step counts as theirs do.
-    base_.executor.invoke(leave_out_alone{base_.record()});
-    base_.end_taken_step();
+    context_.executor.invoke(drop_local_gradient{context_.record()});
+    context_.end_taken_step();
     for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += rate_of(i);
     differs_ = true;
     options_.local_schedule.advance(local_state_);
   }
 
-  exchange_update local_signal() const { return {{update()}, base_.memory.view(inverse_rate_sums_).data()}; }
+  exchange_update local_signal() const { return {{update()}, context_.memory.view(inverse_rate_sums_).data()}; }
 
   // Ends a step that may have been refused. What a backend that runs behind makes of it is found when it is needed.
   void end_step() {
-    if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_common();
-    base_.end_step();
+    if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_anchor();
+    context_.end_step();
     is_unsettled_ = true;
     if constexpr (executor_type::is_synchronous) {
       settle();
     } else {
       is_asked_ = false;
-      base_.read_steps_later(late_steps_);
+      context_.read_steps_later(late_steps_);
       is_asked_ = true;
     }
   }
@@ -234,10 +234,10 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   // Finds whether the last step was taken, which decides what comes next. Waits for that step alone.
   void settle() {
     if (!is_unsettled_) return;
-    base_.require_no_capture(needs_its_number);
+    context_.require_no_capture(needs_its_number);
     if constexpr (!executor_type::is_synchronous)
-      if (is_asked_) base_.find_steps(late_steps_);
-    if (base_.this_step(needs_its_number) == tau_) go_on();
+      if (is_asked_) context_.find_steps(late_steps_);
+    if (context_.this_step(needs_its_number) == tau_) go_on();
     is_unsettled_ = false;
   }
 
@@ -250,20 +250,20 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     }
     const bool is_last = options_.variance_schedule.ends_after(tau_);
     if (is_last) {
-      if (exchange_.is_active(base_)) exchange_.clear_errors(base_);
-      base_.enter_phase("local steps");
+      if (exchange_.is_active(context_)) exchange_.clear_errors(context_);
+      context_.enter_phase("local steps");
     }
     options_.variance_schedule.advance(variance_state_, tau_);
     is_local_ = is_last;
   }
 
   // a, b_i: docs/algorithms/zero_one_adam.md (8). In a step that is refused it does nothing.
-  void start_from_common() {
-    if (exchange_.is_active(base_)) base_.executor.run(start_common{}, view(), base_.all_tiles());
+  void start_from_anchor() {
+    if (exchange_.is_active(context_)) context_.executor.run(start_anchor{}, view(), context_.all_tiles());
   }
 
   double rate_of(std::size_t tensor) const noexcept {
-    return base_.rates.of(std::as_const(base_.tensors).segments()[tensor]);
+    return context_.rates.of(std::as_const(context_.tensors).segments()[tensor]);
   }
 
   // 1/Γ with the rate of this step: docs/algorithms/zero_one_adam.md (12), (14)
@@ -273,26 +273,26 @@ class zero_one_adam_recipe final : public stepping<Backend> {
       inverse_[i] =
           sum >= static_cast<double>(std::numeric_limits<float>::min()) ? static_cast<float>(1.0 / sum) : 0.0F;
     }
-    base_.executor.upload(std::span<const float>(inverse_), base_.memory.view(inverse_rate_sums_));
+    context_.executor.upload(std::span<const float>(inverse_), context_.memory.view(inverse_rate_sums_));
   }
 
-  std::span<std::byte> buffer() const noexcept { return base_.memory.view(buffer_); }
-  adam_update<unit_trust_ratio> update() const { return {base_.tables(factors_), {}}; }
+  std::span<std::byte> buffer() const noexcept { return context_.memory.view(buffer_); }
+  adam_update<unit_trust_ratio> update() const { return {context_.tables(factors_), {}}; }
 
-  auto view() const noexcept { return local_.over(state_.over(base_.view(), base_.memory), base_.memory); }
+  auto view() const noexcept { return local_.over(state_.over(context_.view(), context_.memory), context_.memory); }
 
   // The point from which all ranks take their local steps.
-  void tell_common() {
-    const bool has_one = is_local_ && exchange_.is_active(base_);
-    base_.compared.set_common(has_one ? view().common : nullptr);
+  void tell_anchor() {
+    const bool has_one = is_local_ && exchange_.is_active(context_);
+    context_.compared.set_anchor(has_one ? view().anchor : nullptr);
   }
 
   // From the point that all ranks now have in common.
   void go_on_from_replaced() override {
     settle();
-    tell_common();
+    tell_anchor();
     if (!is_local_) return;
-    start_from_common();
+    start_from_anchor();
     std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
     differs_ = false;
   }
@@ -300,10 +300,10 @@ class zero_one_adam_recipe final : public stepping<Backend> {
   state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }
   void visit_state(const state_visitor& part) override {
     settle();
-    base_.visit_state(part);
-    state_.visit(part, base_.memory);
-    exchange_.visit_state(base_, part);
-    local_.visit(part, base_.memory, state_part::errors);
+    context_.visit_state(part);
+    state_.visit(part, context_.memory);
+    exchange_.visit_state(context_, part);
+    local_.visit(part, context_.memory, state_part::errors);
     part("sums of rates", bytes_of_all(rate_sums_), state_part::errors);
     visit_schedule(part, "variance schedule", options_.variance_schedule, variance_state_, state_part::common);
     visit_schedule(part, "local schedule", options_.local_schedule, local_state_, state_part::common);
@@ -311,21 +311,21 @@ class zero_one_adam_recipe final : public stepping<Backend> {
     visit_flag(part, "parameters differ", differs_, state_part::errors);
   }
   void go_on_from_saved(const restore_options& options) override {
-    if (options.from_other_ranks && is_local_) start_from_common();  // from the parameters as they are
-    base_.start_in_phase(is_local_ ? "local steps" : "variance");
-    exchange_.find_counted(base_, view().variance);
-    tell_common();
+    if (options.from_other_ranks && is_local_) start_from_anchor();  // from the parameters as they are
+    context_.start_in_phase(is_local_ ? "local steps" : "variance");
+    exchange_.find_active(context_, view().variance);
+    tell_anchor();
   }
 
   options_type options_;
   state_type state_;
-  state_arrays<array::accumulated, array::common> local_;
-  quantized_exchange<Compressor, ErrorFeedback, foundation<Backend>> exchange_;
+  state_arrays<array::accumulated_update, array::anchor> local_;
+  quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   region<factors_type> factors_;
   region<float> inverse_rate_sums_;
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
-  typename foundation<Backend>::late_steps late_steps_;
+  typename optimizer_context<Backend>::late_steps late_steps_;
   std::vector<double> rate_sums_;  // [tensors] Γ
   std::vector<float> inverse_;     // [tensors]
   typename VarianceSchedule::state_type variance_state_{};
@@ -389,8 +389,8 @@ class basic_zero_one_adam
 
   using optimizer::begin_step;
   using optimizer::step;
-  void step(const learning_rates_at& rates) = delete;  // its schedules need the rates on the host
-  void begin_step(const learning_rates_at& rates) = delete;
+  void step(const device_learning_rates& rates) = delete;  // its schedules need the rates on the host
+  void begin_step(const device_learning_rates& rates) = delete;
 
   /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
   void measure_next_step() {

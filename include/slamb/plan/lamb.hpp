@@ -13,7 +13,7 @@
 #include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"
 
-namespace slamb {
+namespace slamb::plan {
 
 /// The plan of `basic_lamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
@@ -23,11 +23,11 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
 
-  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world)
+  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : world_(world),
         options_(options),
-        is_coded_(world.ranks > 1 || options.compress_alone),
-        exchange_(exchange_of(tensors, options, world, is_coded_)) {}
+        is_quantized_(world.ranks > 1 || options.compress_single_rank),
+        exchange_(exchange_of(tensors, options, world, is_quantized_)) {}
 
   /// Of step t = 1, 2, ….
   traffic_counts step([[maybe_unused]] std::uint64_t t) const {
@@ -56,13 +56,13 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   }
 
  private:
-  static auto exchange_of(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world,
-                          [[maybe_unused]] bool is_coded) {
+  static auto exchange_of(std::span<const tensor_shape> tensors, const options_type& options, const world& world,
+                          [[maybe_unused]] bool is_quantized) {
     if constexpr (is_whole) {
       return detail::sum_of(elements_of(tensors), world);
     } else if constexpr (quantizer<Compressor>) {
       detail::validate_policy(options.compressor);
-      return detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded);
+      return detail::quantized(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized);
     } else {
       return detail::payload_plan<Compressor>(options.compressor,
                                               std::vector<tensor_shape>(tensors.begin(), tensors.end()), world);
@@ -72,30 +72,31 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   // Until the mean gradient is there.
   double gradient_bytes(bool clips) const {
     if constexpr (quantizer<Compressor>) {
-      if (is_coded_) return detail::coded_step_bytes<detail::decode_gradient, Compressor, ErrorFeedback>(world_.ranks);
+      if (is_quantized_)
+        return detail::quantized_step_bytes<detail::decode_gradient, Compressor, ErrorFeedback>(world_.ranks);
     } else if constexpr (!is_whole) {
       if (world_.ranks > 1) {
         using form = detail::form_selected_gradient;
         using receive = detail::receive_selected_gradient;
         constexpr double value = sizeof(float);
         const double packed = value * form::packs::stored;
-        const double received = value * ((receive::receives ? 1 : 0) + (chained<Compressor> ? 1 : 0));
+        const double received = value * ((receive::receives ? 1 : 0) + (capability::chained<Compressor> ? 1 : 0));
         return detail::bytes_per_element<form>() + detail::bytes_per_element<receive>() +
                detail::choice_bytes<form, typename detail::payload_plan<Compressor>::sparsifier_type>(world_.ranks) +
                exchange_.part_selected() *
                    (packed + received + detail::encoded_payload_bytes<Compressor, true>(world_.ranks));
       }
     }
-    if (world_.ranks > 1 || (options_.skip_non_finite && !clips)) return detail::whole_gradient_bytes(world_.ranks);
+    if (world_.ranks > 1 || (options_.skip_non_finite && !clips)) return detail::dense_gradient_bytes(world_.ranks);
     return 0.0;
   }
 
   using exchange_type = decltype(exchange_of({}, std::declval<const options_type&>(), {}, false));
 
-  plan_world world_;
+  world world_;
   options_type options_;
-  bool is_coded_;
+  bool is_quantized_;
   exchange_type exchange_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::plan

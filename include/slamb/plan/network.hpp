@@ -11,7 +11,7 @@
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
 
-namespace slamb {
+namespace slamb::plan {
 
 /// Nodes with one link each, and as many ranks on each as fit; the last may have fewer.
 ///
@@ -92,13 +92,15 @@ struct training_cost {
   network_load load;
 };
 
-namespace detail {
+}  // namespace slamb::plan
+
+namespace slamb::detail {
 
 /// The difference in time of two costs as a function of y, the seconds that a byte takes through a link: a straight line
 /// between the places where what is inside the nodes ceases to be the slower part.
 class time_difference {
  public:
-  time_difference(const training_cost& a, const training_cost& b, const network& net)
+  time_difference(const plan::training_cost& a, const plan::training_cost& b, const plan::network& net)
       : a_(a), b_(b), net_(net), turn_{0.0, 1.0 / net.node_bandwidth, turn_of(a.load), turn_of(b.load)} {
     std::sort(turn_.begin(), turn_.end());
   }
@@ -110,28 +112,32 @@ class time_difference {
 
   /// Beyond the last bend.
   double last_slope() const {
-    const auto slope = [](const network_load& l) { return (l.crosses_nodes ? l.ring_bytes : 0.0) + l.link_bytes; };
+    const auto slope = [](const plan::network_load& l) {
+      return (l.crosses_nodes ? l.ring_bytes : 0.0) + l.link_bytes;
+    };
     return slope(a_.load) - slope(b_.load);
   }
 
  private:
-  double turn_of(const network_load& l) const {
+  double turn_of(const plan::network_load& l) const {
     return l.link_bytes > 0.0 ? l.inside_bytes / (net_.node_bandwidth * l.link_bytes) : 0.0;
   }
 
-  double seconds(const training_cost& c, double y) const {
+  double seconds(const plan::training_cost& c, double y) const {
     const double ring = c.load.crosses_nodes ? std::max(y, 1.0 / net_.node_bandwidth) : 1.0 / net_.node_bandwidth;
     return c.seconds + c.load.latencies * net_.latency + c.load.ring_bytes * ring +
            std::max(c.load.link_bytes * y, c.load.inside_bytes / net_.node_bandwidth);
   }
 
-  const training_cost& a_;
-  const training_cost& b_;
-  const network& net_;
+  const plan::training_cost& a_;
+  const plan::training_cost& b_;
+  const plan::network& net_;
   std::array<double, 4> turn_;
 };
 
-}  // namespace detail
+}  // namespace slamb::detail
+
+namespace slamb::plan {
 
 /// At which bandwidths of the nodes' links `plan` takes less time than `other`, all else as in `net`.
 ///
@@ -165,4 +171,4 @@ inline break_even find_break_even(const training_cost& plan, const training_cost
   return {break_even::always, 0.0};
 }
 
-}  // namespace slamb
+}  // namespace slamb::plan

@@ -10,7 +10,7 @@
 #include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/traffic.hpp"
 
-namespace slamb {
+namespace slamb::plan {
 
 /// The plan of `basic_one_bit`, with a warm-up whose length is known, as that of `fixed_warm_up` is.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
@@ -23,12 +23,13 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
 
-  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world)
+  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : ranks_(world.ranks),
-        is_coded_(world.ranks > 1 || options.compress_alone),
+        is_quantized_(world.ranks > 1 || options.compress_single_rank),
         warm_up_steps_(options.warm_up.steps),
         dense_(detail::sum_of(elements_of(tensors), world)),
-        compressed_(detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded_)) {
+        compressed_(
+            detail::quantized(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)) {
     detail::validate_policy(options.warm_up);
     detail::validate_policy(options.compressor);
   }
@@ -47,9 +48,9 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
 
   /// Of memory traffic a parameter a step, the mean of steps 1 … steps.
   double memory_bytes(std::uint64_t steps) const noexcept {
-    const double dense = detail::whole_gradient_bytes(ranks_) + detail::adam_step_bytes<TrustRatio>();
-    double compressed = is_coded_ ? detail::coded_step_bytes<pass_type, Compressor, ErrorFeedback>(ranks_)
-                                  : detail::own_signal_bytes<pass_type>();
+    const double dense = detail::dense_gradient_bytes(ranks_) + detail::adam_step_bytes<TrustRatio>();
+    double compressed = is_quantized_ ? detail::quantized_step_bytes<pass_type, Compressor, ErrorFeedback>(ranks_)
+                                      : detail::own_signal_bytes<pass_type>();
     if (TrustRatio::sums_per_segment > 0) compressed += detail::bytes_per_element<detail::apply_update<TrustRatio>>();
     const double part =
         steps == 0 ? 0.0 : static_cast<double>(std::min(steps, warm_up_steps_)) / static_cast<double>(steps);
@@ -59,7 +60,7 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
  private:
   // The pass around the compressed exchange.
   static auto pass() {
-    if constexpr (frozen_ratio<TrustRatio>)
+    if constexpr (capability::frozen_ratio<TrustRatio>)
       return std::type_identity<detail::receive_and_refresh<TrustRatio>>{};
     else if constexpr (TrustRatio::sums_per_segment > 0)
       return std::type_identity<detail::receive_and_sum<TrustRatio>>{};
@@ -69,10 +70,10 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
   using pass_type = typename decltype(pass())::type;
 
   int ranks_;
-  bool is_coded_;
+  bool is_quantized_;
   std::uint64_t warm_up_steps_;
   traffic_counts dense_;
   traffic_counts compressed_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::plan

@@ -15,7 +15,7 @@
 #include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"
 
-namespace slamb {
+namespace slamb::plan {
 
 /// The plan of `basic_slamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
@@ -23,7 +23,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
  public:
   using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
 
-  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world)
+  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : options_(options), world_(world), payload_(options.compressor, marked(tensors, options.dense_below), world) {
     detail::require_in(options_.local_steps >= 0, "local_steps", static_cast<double>(options_.local_steps), ">= 0");
     if (world_.ranks > 1) plan_averaging();
@@ -60,8 +60,8 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     bytes += detail::choice_bytes<detail::momentum_to_choose_from<TrustRatio>, typename payload_type::sparsifier_type>(
         world_.ranks);
     if (world_.ranks > 1) bytes += detail::encoded_payload_bytes<Compressor, false>(world_.ranks) * sent;
-    if constexpr (apply::needs_freshness && !has_age<typename payload_type::selection_type>)
-      bytes += 2.0 * sizeof(stored_age_t<typename payload_type::selection_type>) * payload_.part_selectable();
+    if constexpr (apply::needs_discount && !capability::has_age<typename payload_type::selection_type>)
+      bytes += 2.0 * sizeof(detail::stored_age_t<typename payload_type::selection_type>) * payload_.part_selectable();
     if (world_.ranks > 1 && steps > 0)
       bytes += static_cast<double>(averagings(steps)) / static_cast<double>(steps) *
                (detail::bytes_per_element<detail::gather_parameters>() +
@@ -73,7 +73,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   // The tensors, with those that are always exchanged whole marked.
   static std::vector<tensor_shape> marked(std::span<const tensor_shape> tensors, std::uint64_t dense_below) {
     std::vector<tensor_shape> all(tensors.begin(), tensors.end());
-    for (tensor_shape& t : all) t.compress = !detail::goes_whole(t.size, t.dimensions <= 1, t.compress, dense_below);
+    for (tensor_shape& t : all) t.compress = !detail::is_sent_dense(t.size, t.dimensions <= 1, t.compress, dense_below);
     return all;
   }
 
@@ -101,9 +101,9 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   }
 
   options_type options_;
-  plan_world world_;
+  world world_;
   detail::payload_plan<Compressor> payload_;
   traffic_counts averaging_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::plan

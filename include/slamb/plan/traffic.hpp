@@ -15,7 +15,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 
-namespace slamb {
+namespace slamb::plan {
 
 /// What a plan must know of a tensor; the same as in `basic_parameter`.
 struct tensor_shape {
@@ -32,7 +32,7 @@ constexpr std::uint64_t elements_of(std::span<const tensor_shape> tensors) noexc
 }
 
 /// Between whom a plan's traffic goes.
-struct plan_world {
+struct world {
   int ranks = 1;                              ///< N ≥ 1
   std::uint64_t value_bytes = sizeof(float);  ///< of an element that is summed; 2 where a Communicator sums in fp16
 
@@ -58,13 +58,14 @@ class traffic_plan {
 /// A plan for the optimizer that is constructed with `options`, on tensors of these shapes.
 /// @throws std::invalid_argument naming what is out of range
 template <class Options>
-traffic_plan<Options> plan_traffic(std::span<const tensor_shape> tensors, const Options& options,
-                                   const plan_world& world) {
+traffic_plan<Options> plan_traffic(std::span<const tensor_shape> tensors, const Options& options, const world& world) {
   world.validate();
   return {tensors, options, world};
 }
 
-namespace detail {
+}  // namespace slamb::plan
+
+namespace slamb::detail {
 
 /// Adds `times` times `more` to `counts`.
 inline void add_times(traffic_counts& counts, const traffic_counts& more, std::uint64_t times) {
@@ -77,7 +78,7 @@ inline void add_times(traffic_counts& counts, const traffic_counts& more, std::u
 }
 
 /// One all_reduce of `elements` values, if there are any. A rank alone calls nothing.
-inline traffic_counts sum_of(std::uint64_t elements, const plan_world& world) {
+inline traffic_counts sum_of(std::uint64_t elements, const plan::world& world) {
   traffic_counts counts;
   if (world.ranks > 1 && elements > 0) counts.record(collective::all_reduce, elements, world.value_bytes, world.ranks);
   return counts;
@@ -85,23 +86,23 @@ inline traffic_counts sum_of(std::uint64_t elements, const plan_world& world) {
 
 /// The exchange in codes: both phases, and one all_reduce of the tensors that go whole, if there are any.
 ///
-/// @param alone_too  a rank alone calls its collectives as well, as with compress_alone
-inline traffic_counts coded(const wire_layout& wire, const plan_world& world, bool alone_too = false) {
+/// @param on_single_rank  a rank alone calls its collectives as well, as with compress_single_rank
+inline traffic_counts quantized(const wire_layout& wire, const plan::world& world, bool on_single_rank = false) {
   traffic_counts counts;
-  if (world.ranks == 1 && !alone_too) return counts;
+  if (world.ranks == 1 && !on_single_rank) return counts;
   counts.record(collective::all_to_all, wire.all_message_bytes(), 1, world.ranks);
   counts.record(collective::all_gather, wire.all_message_bytes(), 1, world.ranks);
-  if (wire.whole_elements() > 0)
-    counts.record(collective::all_reduce, wire.whole_elements(), world.value_bytes, world.ranks);
+  if (wire.dense_elements() > 0)
+    counts.record(collective::all_reduce, wire.dense_elements(), world.value_bytes, world.ranks);
   return counts;
 }
 
 /// The layout on the wire of all tensors.
 template <quantizer Q>
-wire_layout wire_of(std::span<const tensor_shape> tensors, const Q& q, int ranks) {
+wire_layout wire_of(std::span<const plan::tensor_shape> tensors, const Q& q, int ranks) {
   std::vector<wire_tensor> all;
   all.reserve(tensors.size());
-  for (const tensor_shape& t : tensors) all.push_back({t.size, t.compress});
+  for (const plan::tensor_shape& t : tensors) all.push_back({t.size, t.compress});
   return {all, ranks, scale_groups_of(q), Q::bits_per_element};
 }
 
@@ -115,10 +116,10 @@ wire_layout wire_of_payload(std::uint64_t elements, const Q& q, int ranks) {
 /// How many elements `s` selects of the tensor in which `first`, its element 0, lies.
 template <selection S>
 std::uint64_t selected_of(const S& s, coordinate first) {
-  if constexpr (has_selected_before<S>) {
+  if constexpr (capability::has_selected_before<S>) {
     first.index = first.tensor_size;
     return s.selected_before(first);
-  } else if constexpr (has_runs<S>) {
+  } else if constexpr (capability::has_runs<S>) {
     std::uint64_t count = 0;
     s.runs(first, first.tensor_size,
            [&](std::uint64_t, std::uint64_t length, std::uint32_t age) { count += age == 0 ? length : 0; });
@@ -150,5 +151,4 @@ traffic_counts total_of(std::uint64_t steps, std::uint64_t period, Step step) {
   return counts;
 }
 
-}  // namespace detail
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -8,7 +8,7 @@
 #include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/traffic.hpp"
 
-namespace slamb {
+namespace slamb::plan {
 
 /// The plan of `basic_zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
@@ -35,13 +35,13 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     std::uint64_t codes() const noexcept { return gradient + update; }
   };
 
-  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const plan_world& world)
+  traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : ranks_(world.ranks),
-        is_coded_(world.ranks > 1 || options.compress_alone),
+        is_quantized_(world.ranks > 1 || options.compress_single_rank),
         variance_schedule_(options.variance_schedule),
         local_schedule_(options.local_schedule),
         whole_(detail::sum_of(elements_of(tensors), world)),
-        coded_(detail::coded(detail::wire_of(tensors, options.compressor, world.ranks), world, is_coded_)) {
+        quantized_(detail::quantized(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)) {
     detail::validate_policy(options.variance_schedule);
     detail::validate_policy(options.local_schedule);
     detail::validate_policy(options.compressor);
@@ -73,7 +73,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   /// Of step t = 1, 2, …; goes through the schedules up to there.
   traffic_counts step(std::uint64_t t) const {
     const kind last = counts(t).last;
-    return last == kind::refresh ? whole_ : last == kind::local ? traffic_counts{} : coded_;
+    return last == kind::refresh ? whole_ : last == kind::local ? traffic_counts{} : quantized_;
   }
 
   /// Of steps 1 … steps.
@@ -81,7 +81,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     const step_counts taken = counts(steps);
     traffic_counts sum;
     detail::add_times(sum, whole_, taken.refresh);
-    detail::add_times(sum, coded_, taken.codes());
+    detail::add_times(sum, quantized_, taken.codes());
     return sum;
   }
 
@@ -89,11 +89,11 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   double memory_bytes(std::uint64_t steps) const {
     if (steps == 0) return 0.0;
     const step_counts taken = counts(steps);
-    const double refresh = detail::whole_gradient_bytes(ranks_) + detail::adam_step_bytes<unit_trust_ratio>();
+    const double refresh = detail::dense_gradient_bytes(ranks_) + detail::adam_step_bytes<unit_trust_ratio>();
     const double local = detail::bytes_per_element<detail::check_gradient>() +
-                         (is_coded_ ? detail::bytes_per_element<detail::local_update>()
-                                    : detail::bytes_per_element<detail::update_with_frozen_variance>());
-    const double update = is_coded_ ? exchange_bytes<detail::exchange_update>() : local;
+                         (is_quantized_ ? detail::bytes_per_element<detail::local_update>()
+                                        : detail::bytes_per_element<detail::update_with_frozen_variance>());
+    const double update = is_quantized_ ? exchange_bytes<detail::exchange_update>() : local;
     const double bytes = static_cast<double>(taken.refresh) * refresh +
                          static_cast<double>(taken.gradient) * exchange_bytes<detail::receive_gradient>() +
                          static_cast<double>(taken.update) * update + static_cast<double>(taken.local) * local;
@@ -103,16 +103,16 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
  private:
   template <class Pass>
   double exchange_bytes() const noexcept {
-    return is_coded_ ? detail::coded_step_bytes<Pass, Compressor, ErrorFeedback>(ranks_)
-                     : detail::own_signal_bytes<Pass>();
+    return is_quantized_ ? detail::quantized_step_bytes<Pass, Compressor, ErrorFeedback>(ranks_)
+                         : detail::own_signal_bytes<Pass>();
   }
 
   int ranks_;
-  bool is_coded_;
+  bool is_quantized_;
   VarianceSchedule variance_schedule_;
   LocalSchedule local_schedule_;
   traffic_counts whole_;
-  traffic_counts coded_;
+  traffic_counts quantized_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::plan

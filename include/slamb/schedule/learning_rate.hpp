@@ -14,13 +14,6 @@
 #include "slamb/core/real.hpp"
 
 namespace slamb {
-
-/// Anything that makes a learning rate of a step number 1, 2, …
-template <class S>
-concept learning_rate_schedule = requires(const S& schedule, std::uint64_t step) {
-  { schedule(step) } -> detail::converts_to<double>;
-};
-
 namespace detail {
 
 // The checks of core/error.hpp that can run at compile time too: std::isfinite cannot in C++20.
@@ -42,6 +35,14 @@ constexpr double decay_progress(std::uint64_t step, std::uint64_t steps) {
 }
 
 }  // namespace detail
+
+namespace learning_rate {
+
+/// A callable that returns the learning rate of step number 1, 2, …
+template <class S>
+concept schedule = requires(const S& rate_of, std::uint64_t step) {
+  { rate_of(step) } -> detail::converts_to<double>;
+};
 
 /// The same rate at every step.
 struct constant {
@@ -120,9 +121,9 @@ struct step_decay {
 ///
 /// Step `steps` + 1 is thus the first at the full rate, and `steps` = 0 is `after` itself.
 ///
-///     slamb::linear_warmup schedule{30, slamb::cosine_decay{.peak = 0.01, .steps = 270}};
+///     slamb::learning_rate::linear_warmup schedule{30, slamb::learning_rate::cosine_decay{.peak = 0.01, .steps = 270}};
 ///     optimizer.step(schedule(t));  // t = 1, 2, …
-template <learning_rate_schedule Schedule>
+template <schedule Schedule>
 struct linear_warmup {
   std::uint64_t steps = 0;
   Schedule after{};
@@ -138,10 +139,11 @@ struct linear_warmup {
 template <class Schedule>
 linear_warmup(std::uint64_t, Schedule) -> linear_warmup<Schedule>;
 
-static_assert(learning_rate_schedule<constant>);
-static_assert(learning_rate_schedule<polynomial_decay>);
-static_assert(learning_rate_schedule<cosine_decay>);
-static_assert(learning_rate_schedule<step_decay>);
-static_assert(learning_rate_schedule<linear_warmup<constant>>);
+static_assert(schedule<constant>);
+static_assert(schedule<polynomial_decay>);
+static_assert(schedule<cosine_decay>);
+static_assert(schedule<step_decay>);
+static_assert(schedule<linear_warmup<constant>>);
 
+}  // namespace learning_rate
 }  // namespace slamb

@@ -76,19 +76,19 @@ struct frozen_trust_ratio {
   }
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void accumulate(const candidate<Real>& x, bool /*received*/, Sums& sums) const {
+  SLAMB_ELEMENT void accumulate(const update_terms<Real>& x, bool /*received*/, Sums& sums) const {
     sums.add_square(0, x.parameter);
     sums.add_square(1, x.update);
   }
 
   /// c of the warm-up.
-  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, segment_facts facts) const {
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
     if (!facts.adapt || !(sums[0] > 0.0 && sums[1] > 0.0)) return {1.0F};
     return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper))};
   }
 
   template <class Real>
-  SLAMB_ELEMENT Real scale(segment_factors factors, const Real& /*freshness*/) const {
+  SLAMB_ELEMENT Real scale(segment_factors factors, const Real& /*staleness discount*/) const {
     return Real(factors.ratio);
   }
 
@@ -108,7 +108,7 @@ struct frozen_trust_ratio {
   ///
   /// @param deviation_ratio  D/D_f
   template <class Real, class Sums>
-  SLAMB_ELEMENT void accumulate_frozen(const candidate<Real>& x, const Real& deviation_ratio, Sums& sums) const {
+  SLAMB_ELEMENT void accumulate_frozen(const update_terms<Real>& x, const Real& deviation_ratio, Sums& sums) const {
     sums.add_square(0, x.direction);
     sums.add_square(1, x.update);
     sums.take_maximum(0, deviation_ratio);
@@ -120,7 +120,7 @@ struct frozen_trust_ratio {
   /// @param sums    [frozen_sums]
   /// @param maxima  [frozen_maxima], floats
   SLAMB_HOST_DEVICE segment_factors frozen_factors(segment_state& state, const double* sums, const double* maxima,
-                                                   segment_facts facts) const {
+                                                   tensor_properties facts) const {
     if (!facts.adapt) return {1.0F};
     const auto unmixed = static_cast<double>(static_cast<float>(maxima[0]));
     const auto rho = static_cast<double>(facts.weight_decay > 0.0F ? part_of_gradient(sums[0], sums[1]) : 1.0F);

@@ -37,18 +37,18 @@ struct layerwise_trust_ratio {
   }
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void accumulate(const candidate<Real>& x, bool /*received*/, Sums& sums) const {
+  SLAMB_ELEMENT void accumulate(const update_terms<Real>& x, bool /*received*/, Sums& sums) const {
     sums.add_square(0, x.parameter);
     sums.add_square(1, x.update);
   }
 
-  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, segment_facts facts) const {
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
     if (!facts.adapt || (facts.weight_decay == 0.0F && !adapt_without_weight_decay)) return {1.0F};
     return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper))};
   }
 
   template <class Real>
-  SLAMB_ELEMENT Real scale(segment_factors factors, const Real& /*freshness*/) const {
+  SLAMB_ELEMENT Real scale(segment_factors factors, const Real& /*staleness discount*/) const {
     return Real(factors.ratio);
   }
 };

@@ -52,7 +52,7 @@ struct rescaled_trust_ratio {
   }
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void accumulate(const candidate<Real>& x, bool received, Sums& sums) const {
+  SLAMB_ELEMENT void accumulate(const update_terms<Real>& x, bool received, Sums& sums) const {
     const int part = received ? 0 : 2;
     sums.add_square(part, x.parameter);
     sums.add_square(part + 1, Form == rescaling::product ? x.update : x.direction);
@@ -60,7 +60,7 @@ struct rescaled_trust_ratio {
 
   static constexpr float unbounded = std::numeric_limits<float>::infinity();
 
-  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, segment_facts facts) const {
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
     const auto unsent_rate = static_cast<float>(1.0 / sqrt(static_cast<double>(facts.world)));
     if (!facts.adapt) return {1.0F, 1.0F, 0.0F, unbounded, unsent_rate};
     if constexpr (Form == rescaling::product) {
@@ -76,14 +76,14 @@ struct rescaled_trust_ratio {
   }
 
   template <class Real>
-  SLAMB_ELEMENT Real scale(const segment_factors& f, const Real& freshness) const {
-    const Real staleness = Real(1.0F) - freshness;
+  SLAMB_ELEMENT Real scale(const segment_factors& f, const Real& discount) const {
+    const Real staleness = Real(1.0F) - discount;
     if constexpr (Form == rescaling::product) {
-      const Real ratio = freshness * Real(f.sent) + staleness * Real(f.unsent);
+      const Real ratio = discount * Real(f.sent) + staleness * Real(f.unsent);
       const Real clamped = minimum(maximum(ratio, Real(f.lower)), Real(f.upper));
-      return clamped * (freshness + staleness * Real(f.unsent_rate));
+      return clamped * (discount + staleness * Real(f.unsent_rate));
     } else {
-      return Real(f.sent) * freshness + Real(f.unsent) * (staleness * Real(f.unsent_rate));
+      return Real(f.sent) * discount + Real(f.unsent) * (staleness * Real(f.unsent_rate));
     }
   }
 };

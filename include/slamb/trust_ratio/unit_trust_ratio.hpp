@@ -12,12 +12,12 @@ struct unit_trust_ratio {
   struct segment_factors {};
 
   template <class Real, class Sums>
-  SLAMB_ELEMENT void accumulate(const candidate<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
+  SLAMB_ELEMENT void accumulate(const update_terms<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
 
-  SLAMB_HOST_DEVICE segment_factors factors(const double* /*sums*/, segment_facts /*facts*/) const { return {}; }
+  SLAMB_HOST_DEVICE segment_factors factors(const double* /*sums*/, tensor_properties /*facts*/) const { return {}; }
 
   template <class Real>
-  SLAMB_ELEMENT Real scale(segment_factors /*factors*/, const Real& /*freshness*/) const {
+  SLAMB_ELEMENT Real scale(segment_factors /*factors*/, const Real& /*staleness discount*/) const {
     return Real(1.0F);
   }
 };

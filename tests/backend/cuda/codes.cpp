@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "slamb/backend/cuda/detail/active_kernel.hpp"
 #include "slamb/backend/cuda/detail/choose_kernel.hpp"
-#include "slamb/backend/cuda/detail/counted_kernel.hpp"
-#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/backend/cuda/detail/scale_kernels.hpp"
 #include "slamb/backend/cuda/detail/segment_kernels.hpp"
 #include "slamb/backend/host/detail/codes.hpp"
@@ -21,15 +21,15 @@
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
 #include "slamb/core/bits.hpp"
-#include "support/cuda_coded.hpp"
-#include "support/cuda_coded_passes.hpp"
+#include "support/cuda_quantized.hpp"
+#include "support/cuda_quantized_passes.hpp"
 #include "support/generate.hpp"
 
 namespace backend_cuda_codes_tests {
 namespace {
 
 using namespace test_support;
-using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::emulator;
 using slamb::detail::cuda::no_storage;
 using slamb::detail::cuda::thread_order;
 
@@ -85,10 +85,10 @@ TEST_CASE("cuda codes: draws are the host's, also where the counter's lower half
 namespace {
 
 // A model in memory, of which a selection is chosen; with one rank tiles are as in a layout that nothing cuts.
-using model = coded_rank<slamb::sign, no_storage, no_storage>;
+using model = quantized_rank<slamb::sign, no_storage, no_storage>;
 
 /// Chooses every second element, or the first ones if the first is positive: as no one else would.
-struct odd_chooser {
+struct odd_data_dependent_sparsifier {
   static constexpr bool is_sparsifier = true;
   static constexpr bool payload_is_summable = true;
   static constexpr bool payload_is_constant = true;
@@ -101,7 +101,7 @@ struct odd_chooser {
       slamb::set_bit(bits, count > 0 && values[0] > 0.0F ? j : 2 * j);
   }
 };
-static_assert(slamb::chooser<odd_chooser>);
+static_assert(slamb::data_dependent_sparsifier<odd_data_dependent_sparsifier>);
 
 std::uint16_t* bits_in(model& m) {
   const std::uint64_t groups = m.tensors.state_elements() / 16;
@@ -111,8 +111,8 @@ std::uint16_t* bits_in(model& m) {
 }
 
 template <class Compressor, class Change>
-void compare_choice(const coded_setup& setup, const Compressor& compressor, const Change& change, bool is_finite,
-                    interpreter on = interpreter()) {
+void compare_choice(const quantized_setup& setup, const Compressor& compressor, const Change& change, bool is_finite,
+                    emulator on = emulator()) {
   model host(setup, {}), device(setup, {});
   change(host), change(device);
   const slamb::detail::host::executor executor(1, 1);
@@ -129,8 +129,8 @@ void compare_choice(const coded_setup& setup, const Compressor& compressor, cons
 
 const auto unchanged = [](model&) {};
 
-coded_setup some_tensors() {
-  coded_setup setup;
+quantized_setup some_tensors() {
+  quantized_setup setup;
   for (std::size_t n = 0; n < 40; ++n) setup.tensors.push_back({n, n % 6 != 5});
   for (const std::size_t n : {8192U, 8193U, 16400U, 1000U}) setup.tensors.push_back({n});
   return setup;
@@ -139,7 +139,7 @@ coded_setup some_tensors() {
 }  // namespace
 
 TEST_CASE("cuda choose_kernel: the largest of each tile, the first of equal ones") {
-  coded_setup setup = some_tensors();
+  quantized_setup setup = some_tensors();
   for (const double k : {1e-9, 0.01, 0.07, 0.5, 0.999, 1.0})
     for (setup.shift = 0; setup.shift < 2; ++setup.shift) {
       CAPTURE(k);
@@ -164,11 +164,12 @@ TEST_CASE("cuda choose_kernel: the largest of each tile, the first of equal ones
 TEST_CASE("cuda choose_kernel: any grid, none and very many tensors, and compressors of a stranger") {
   for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
     for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved}) {
-      compare_choice(some_tensors(), slamb::top_k{0.1}, unchanged, true, interpreter(blocks, order));
-      compare_choice(some_tensors(), odd_chooser{}, unchanged, true, interpreter(blocks, order));
+      compare_choice(some_tensors(), slamb::top_k{0.1}, unchanged, true, emulator(blocks, order));
+      compare_choice(some_tensors(), odd_data_dependent_sparsifier{}, unchanged, true, emulator(blocks, order));
     }
   compare_choice({}, slamb::top_k{0.1}, unchanged, true);
-  compare_choice({.tensors = std::vector<coded_tensor>(10000, coded_tensor{1})}, slamb::top_k{0.1}, unchanged, true);
+  compare_choice({.tensors = std::vector<quantized_tensor>(10000, quantized_tensor{1})}, slamb::top_k{0.1}, unchanged,
+                 true);
 }
 
 TEST_CASE("cuda choose_kernel: a tile that is not finite gets none, a refused step no choice at all") {
@@ -180,26 +181,26 @@ TEST_CASE("cuda choose_kernel: a tile that is not finite gets none, a refused st
   model m(some_tensors(), {});
   std::uint16_t* const bits = bits_in(m);
   const std::vector<std::byte> before = m.memory.bytes();
-  const std::uint32_t refused = 1;
-  m.view.refused = &refused;
+  const std::uint32_t skip = 1;
+  m.view.skip = &skip;
   std::uint32_t not_finite = 0;
   const slamb::detail::cuda::choose_kernel<sum_the_mean::type, slamb::top_k> kernel{
       {}, {0.1}, m.view, m.all_tiles(), bits, &not_finite};
-  interpreter().launch(kernel, kernel.work());
+  emulator().launch(kernel, kernel.work());
   CHECK(m.memory.bytes() == before);
 }
 
-TEST_CASE("cuda counted_kernel: without rows and with every variance all elements take part") {
+TEST_CASE("cuda active_kernel: without rows and with every variance all elements take part") {
   model m({.tensors = {{100}, {17}, {5, false}}, .ranks = 2}, {});
   std::vector<std::uint64_t> counts(m.tiles() + 1, 99);
-  const slamb::detail::cuda::mark_counted_kernel kernel{
-      .view = m.view, .wire = m.wire, .tiles = m.all_tiles(), .counted = m.counted, .counts = counts.data()};
-  interpreter().launch(kernel, kernel.work());
+  const slamb::detail::cuda::mark_active_kernel kernel{
+      .view = m.view, .wire = m.wire, .tiles = m.all_tiles(), .active = m.active, .counts = counts.data()};
+  emulator().launch(kernel, kernel.work());
   CHECK(counts == std::vector<std::uint64_t>{100, 17, 5, 99});
-  for (const std::size_t group : {0U, 1U, 2U, 3U, 4U, 5U}) CHECK(m.counted[group] == 0xFFFF);
-  CHECK(m.counted[6] == 0x000F);
-  CHECK(m.counted[7] == 0xFFFF);
-  CHECK(m.counted[8] == 0x0001);
+  for (const std::size_t group : {0U, 1U, 2U, 3U, 4U, 5U}) CHECK(m.active[group] == 0xFFFF);
+  CHECK(m.active[6] == 0x000F);
+  CHECK(m.active[7] == 0xFFFF);
+  CHECK(m.active[8] == 0x0001);
 }
 
 TEST_CASE(
@@ -209,18 +210,18 @@ TEST_CASE(
     std::vector<float> messages(count * 3, 5.0F);
     auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
     slamb::detail::step_record record;
-    const interpreter on(3);
+    const emulator on(3);
     const auto invoke = [&](const auto& function) {
       const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
       on.launch(kernel, kernel.work());
     };
     const auto refuses = [&] {
-      record.refused = 0;
-      invoke(slamb::detail::refuse_by_scales{&record, bytes, message, count});
-      return record.refused != 0;
+      record.skip = 0;
+      invoke(slamb::detail::read_overflow_flags{&record, bytes, message, count});
+      return record.skip != 0;
     };
     const std::vector<float> before = messages;
-    invoke(slamb::detail::tell_by_scales{&record, bytes, message, count});
+    invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
     REQUIRE(messages == before);
     CHECK_FALSE(refuses());
     invoke(slamb::detail::start_messages{nullptr, bytes, message, count});
@@ -237,7 +238,7 @@ TEST_CASE(
     messages[0] = std::numeric_limits<float>::max();
     CHECK_FALSE(refuses());
     record.not_finite = 1;
-    invoke(slamb::detail::tell_by_scales{&record, bytes, message, count});
+    invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
     for (std::uint64_t i = 0; i < count; ++i) CHECK(std::isnan(messages[3 * i]));
     CHECK(refuses());
   }
@@ -252,7 +253,7 @@ TEST_CASE(
     slamb::detail::step_record record;
     record.history = 0x0123456789ABCDEFU;
     const std::uint64_t own = slamb::detail::fingerprint_of(record);
-    const interpreter on(3);
+    const emulator on(3);
     const auto invoke = [&](const auto& function) {
       const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
       on.launch(kernel, kernel.work());
@@ -262,16 +263,16 @@ TEST_CASE(
       REQUIRE(messages[i] == (i % words == words - 1 ? own : i % words == 0 ? 0U : 5U));
     const slamb::detail::compare_fingerprints compare{&record, bytes, message, count};
     invoke(compare);
-    CHECK(record.refused == 0);
-    CHECK(record.parted == 0);
+    CHECK(record.skip == 0);
+    CHECK(record.diverged == 0);
     for (std::uint64_t place = 0; place < count; ++place) {
       const std::uint64_t kept = std::exchange(messages[words * place + words - 1], own ^ (1U << 31U));
       invoke(compare);
-      CHECK(record.refused == 1);
-      CHECK(record.parted == 1);
+      CHECK(record.skip == 1);
+      CHECK(record.diverged == 1);
       CHECK(record.told == own);
       messages[words * place + words - 1] = kept;
-      record.refused = record.parted = 0;
+      record.skip = record.diverged = 0;
       record.told = 0;
     }
   }

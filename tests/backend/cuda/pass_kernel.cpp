@@ -1,4 +1,4 @@
-// Passes and the kernels between them, interpreted on the CPU, against the host backend.
+// Passes and the kernels between them, emulated on the CPU, against the host backend.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
 #include "slamb/backend/cuda/detail/segment_kernels.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
@@ -28,7 +28,7 @@
 namespace backend_cuda_pass_kernel_tests {
 namespace {
 
-using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::emulator;
 using slamb::detail::cuda::pass_kernel;
 using test_support::for_every_launch;
 using test_support::guarded_model;
@@ -68,7 +68,7 @@ void expect_as_host(model_spec spec, const Make& make) {
   CHECK(finite);
 
   std::vector<double> first_sums;
-  for_every_launch([&](const interpreter& launcher) {
+  for_every_launch([&](const emulator& launcher) {
     guarded_model on_device(spec);
     std::vector<double> sums = poisoned_doubles(host_sums.size());
     std::uint32_t not_finite = 7;
@@ -104,7 +104,7 @@ void expect_update_as_host(const model_spec& spec, const TrustRatio& ratio) {
 /// Reads and writes whatever can be, each value to its neighbour, so that no two arrays can be taken for each other.
 struct everything : slamb::detail::pass_without_constants {
   using writes = arrays<array::parameter, array::momentum, array::variance, array::exchanged, array::fresh_variance,
-                        array::accumulated, array::common, array::residual>;
+                        array::accumulated_update, array::anchor, array::residual>;
   using reads = slamb::detail::union_of_t<writes, arrays<array::gradient>>;
   static constexpr int sums = 3;
   static constexpr int maxima = 2;
@@ -115,13 +115,13 @@ struct everything : slamb::detail::pass_without_constants {
     sums.check_finite(e.gradient);
     sums.add_square(0, e.gradient);
     sums.add_square(1, e.residual);
-    sums.add_square(2, e.common);
+    sums.add_square(2, e.anchor);
     sums.take_maximum(0, absolute(e.parameter));
     sums.take_maximum(1, e.variance);
     const auto residual = e.residual;
-    e.residual = e.common + e.gradient;
-    e.common = e.accumulated;
-    e.accumulated = e.fresh_variance;
+    e.residual = e.anchor + e.gradient;
+    e.anchor = e.accumulated_update;
+    e.accumulated_update = e.fresh_variance;
     e.fresh_variance = e.exchanged;
     e.exchanged = e.variance;
     e.variance = e.momentum;
@@ -170,15 +170,15 @@ TEST_CASE("cuda tile_access: any one array may lie elsewhere than at a multiple 
       at.variance = array(3);
       at.exchanged = array(4);
       at.fresh_variance = array(5);
-      at.accumulated = array(6);
-      at.common = array(7);
+      at.accumulated_update = array(6);
+      at.anchor = array(7);
       at.residual = array(8);
       slamb::detail::element_of<everything, slamb::detail::cuda::scalar> e[4];
       at.load(everything::reads(), e, first);
       for (std::size_t j = 0; j < 4; ++j) {
-        const float read[number] = {e[j].parameter.value,   e[j].gradient.value,  e[j].momentum.value,
-                                    e[j].variance.value,    e[j].exchanged.value, e[j].fresh_variance.value,
-                                    e[j].accumulated.value, e[j].common.value,    e[j].residual.value};
+        const float read[number] = {e[j].parameter.value,          e[j].gradient.value,  e[j].momentum.value,
+                                    e[j].variance.value,           e[j].exchanged.value, e[j].fresh_variance.value,
+                                    e[j].accumulated_update.value, e[j].anchor.value,    e[j].residual.value};
         for (std::size_t k = 0; k < number; ++k) CHECK(read[k] == array(k)[first + j]);
         e[j].parameter = -1.0F;
         e[j].residual = -2.0F;
@@ -231,7 +231,7 @@ TEST_CASE("cuda pass_kernel: those of averaging, monitoring, 1-bit LAMB and 0/1 
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::norms_of_model{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::fingerprint_of_parameters{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_fresh_variance{}; });
-  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_common{}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_anchor{}; });
 
   const guarded_model shape(small_spec());
   const test_support::made_up_tables<slamb::frozen_trust_ratio> frozen(shape.tensors(), {});
@@ -261,7 +261,7 @@ TEST_CASE("cuda pass_kernel: no tensors, and ten thousand of one element") {
   const guarded_model nothing({.sizes = {0, 0}});
   const pass_kernel<everything> kernel{{}, nothing.view(), nothing.tiles(), nullptr, nullptr};
   CHECK(kernel.work() == 0);
-  slamb::detail::cuda::interpreted_block<256> block(0, 1, slamb::detail::cuda::thread_order::forwards);
+  slamb::detail::cuda::emulated_block<256> block(0, 1, slamb::detail::cuda::thread_order::forwards);
   kernel(block);
   CHECK(nothing == guarded_model({.sizes = {0, 0}}));
 }
@@ -289,7 +289,7 @@ TEST_CASE("cuda pass_kernel: a value that is not finite is found wherever it lie
         const slamb::detail::cuda::thread_order order = static_cast<slamb::detail::cuda::thread_order>(place % 3);
         std::uint32_t not_finite = 7;
         const pass_kernel<slamb::detail::check_gradient> kernel{{}, m.view(), m.tiles(), nullptr, &not_finite};
-        interpreter(2, order).launch(kernel, kernel.work());
+        emulator(2, order).launch(kernel, kernel.work());
         CHECK(not_finite == (expected ? 1U : 7U));
         std::uint32_t on_host = 0;
         slamb::detail::host::executor(1, 1).run(slamb::detail::check_gradient{}, m.view(), m.tiles(), nullptr,
@@ -300,18 +300,18 @@ TEST_CASE("cuda pass_kernel: a value that is not finite is found wherever it lie
     }
     m.gradient(2)[3] = nan;
     const pass_kernel<slamb::detail::check_gradient> unseen{{}, m.view(), m.tiles(), nullptr, nullptr};
-    interpreter().launch(unseen, unseen.work());  // nobody wants to know
+    emulator().launch(unseen, unseen.work());  // nobody wants to know
     std::uint32_t not_finite = 7;
     const pass_kernel<slamb::detail::check_gradient> others{{}, m.view(), {0, 3}, nullptr, &not_finite};
-    interpreter().launch(others, others.work());
+    emulator().launch(others, others.work());
     CHECK(not_finite == 7);
   }
 }
 
 TEST_CASE("cuda pass_kernel: a step that is refused leaves everything as it is") {
   const model_spec spec = small_spec();
-  for (const std::uint32_t refused : {0U, 1U, 5U}) {
-    for_every_launch([&](const interpreter& launcher) {
+  for (const std::uint32_t skip : {0U, 1U, 5U}) {
+    for_every_launch([&](const emulator& launcher) {
       guarded_model m(spec);
       m.gradient(1)[5] = std::numeric_limits<float>::infinity();
       guarded_model untouched(spec);
@@ -319,12 +319,12 @@ TEST_CASE("cuda pass_kernel: a step that is refused leaves everything as it is")
       std::vector<double> sums = poisoned_doubles(m.tiles().last * pass_kernel<everything>::results);
       std::uint32_t not_finite = 0;
       auto view = m.view();
-      view.refused = &refused;
+      view.skip = &skip;
       const pass_kernel<everything> kernel{{}, view, m.tiles(), sums.data(), &not_finite};
       launcher.launch(kernel, kernel.work());
-      CHECK((m == untouched) == (refused != 0));
-      CHECK(test_support::are_same(sums, poisoned_doubles(sums.size())) == (refused != 0));
-      CHECK(not_finite == (refused == 0 ? 1U : 0U));
+      CHECK((m == untouched) == (skip != 0));
+      CHECK(test_support::are_same(sums, poisoned_doubles(sums.size())) == (skip != 0));
+      CHECK(not_finite == (skip == 0 ? 1U : 0U));
     });
   }
 }
@@ -389,14 +389,14 @@ void expect_segments_as_host(const slamb::detail::layout& tensors, std::size_t f
                                   for (std::size_t k = 0; k < 3; ++k) expected[l * 3 + k] = results[k];
                                 });
   std::vector<double> of_first_launch;
-  for (const std::uint32_t refused : {0U, 1U})
-    for_every_launch([&](const interpreter& launcher) {
+  for (const std::uint32_t skip : {0U, 1U})
+    for_every_launch([&](const emulator& launcher) {
       std::vector<double> finished = poisoned_doubles(count * 3);
       std::vector<int> calls(count, 0);
       const slamb::detail::cuda::segment_kernel<2, 1, record_results> kernel{
-          {finished.data(), calls.data()}, of_tiles.data(), first_tile.data(), first, last, &refused};
+          {finished.data(), calls.data()}, of_tiles.data(), first_tile.data(), first, last, &skip};
       launcher.launch(kernel, kernel.work());
-      if (refused != 0) {
+      if (skip != 0) {
         CHECK(test_support::are_same(finished, poisoned_doubles(count * 3)));
         return;
       }
@@ -427,18 +427,18 @@ TEST_CASE("cuda segment_kernels: totals and calls") {
     const std::vector<double> values = made_up_results(count);
     const double expected = slamb::detail::host::executor::total(std::span(values).first(count), alone);
     double of_first_launch = -1.0;
-    for (const std::uint32_t refused : {0U, 1U})
-      for_every_launch([&](const interpreter& launcher) {
+    for (const std::uint32_t skip : {0U, 1U})
+      for_every_launch([&](const emulator& launcher) {
         double total[2] = {-1.0, -1.0};
         int calls = 0;
-        const slamb::detail::cuda::total_kernel add{values.data(), count, total, &refused};
-        const slamb::detail::cuda::invoke_kernel<count_calls> call{{&calls}, &refused};
+        const slamb::detail::cuda::total_kernel add{values.data(), count, total, &skip};
+        const slamb::detail::cuda::invoke_kernel<count_calls> call{{&calls}, &skip};
         launcher.launch(add, add.work());
         launcher.launch(call, call.work());
         launcher.launch(call, 4);  // more blocks than are needed are no more calls
         CHECK(total[1] == -1.0);
-        CHECK(calls == (refused != 0 ? 0 : 2));
-        if (refused != 0) {
+        CHECK(calls == (skip != 0 ? 0 : 2));
+        if (skip != 0) {
           CHECK(total[0] == -1.0);
           return;
         }
@@ -450,7 +450,7 @@ TEST_CASE("cuda segment_kernels: totals and calls") {
 }
 
 TEST_CASE("cuda segment_kernels: threads share the functions that can be shared, in order with the others") {
-  for_every_launch([&](const interpreter& launcher) {
+  for_every_launch([&](const emulator& launcher) {
     std::vector<int> calls_of_thread(32), numbers(70), seen;
     const note_calls note{&calls_of_thread, &seen};
     const count_by_threads shared{calls_of_thread.data(), numbers.data(), 70};
@@ -506,16 +506,16 @@ TEST_CASE("cuda pass_kernel: a tensor of more than 2^32 elements") {
   const pass_kernel<slamb::detail::update_and_apply<slamb::unit_trust_ratio>> update{pass, view, last_two};
   const pass_kernel<slamb::detail::gather_gradient> gather{{}, view, last_two, nullptr, &not_finite};
   const pass_kernel<slamb::detail::check_gradient> check{{}, view, last_two, nullptr, &not_finite};
-  interpreter().launch(update, update.work());
-  interpreter().launch(gather, gather.work());
-  interpreter().launch(check, check.work());
+  emulator().launch(update, update.work());
+  emulator().launch(gather, gather.work());
+  emulator().launch(check, check.work());
   CHECK(last_of(parameter) == expected[0]);
   CHECK(last_of(momentum) == expected[1]);
   CHECK(last_of(variance) == expected[2]);
   CHECK(last_of(exchanged) == expected[3]);
   CHECK(not_finite == 0);
   gradient.data()[size - 1] = std::numeric_limits<float>::infinity();
-  interpreter().launch(check, check.work());
+  emulator().launch(check, check.work());
   CHECK(not_finite == 1);
   expect_segments_as_host(tensors, 0, 1);  // half a million tiles
 }

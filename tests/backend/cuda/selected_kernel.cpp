@@ -1,4 +1,4 @@
-// Passes over selected elements, and where these lie in the payload, interpreted on the CPU, against the host backend.
+// Passes over selected elements, and where these lie in the payload, emulated on the CPU, against the host backend.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
-#include "slamb/backend/cuda/detail/placement_kernels.hpp"
+#include "slamb/backend/cuda/detail/payload_offset_kernels.hpp"
 #include "slamb/backend/cuda/detail/selected_kernel.hpp"
 #include "slamb/backend/host/detail/executor.hpp"
 #include "slamb/compressor/random_k.hpp"
@@ -27,7 +27,7 @@
 namespace backend_cuda_selected_kernel_tests {
 namespace {
 
-using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::emulator;
 using slamb::detail::cuda::packed_kernel;
 using slamb::detail::cuda::selected_kernel;
 using test_support::for_every_launch;
@@ -46,11 +46,11 @@ model_spec spec_of(unsigned alignment) {
 }
 
 std::vector<std::uint64_t> placed_by_host(const slamb::detail::layout& tensors, const auto& selection) {
-  std::vector<std::uint64_t> tile_first(tensors.tiles().size() + 1);
+  std::vector<std::uint64_t> tile_offsets(tensors.tiles().size() + 1);
   const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
-  slamb::detail::host::executor(1, 1).place_payload(view, selection, tile_first,
-                                                    slamb::any_communicator<>(slamb::self_communicator()));
-  return tile_first;
+  slamb::detail::host::executor(1, 1).scan_payload_offsets(view, selection, tile_offsets,
+                                                           slamb::any_communicator<>(slamb::self_communicator()));
+  return tile_offsets;
 }
 
 void check_places(const std::vector<std::uint64_t>& places, const std::vector<std::uint64_t>& expected) {
@@ -58,42 +58,42 @@ void check_places(const std::vector<std::uint64_t>& places, const std::vector<st
 }
 
 /// Makes places of counts, between two poisoned words of which the first becomes 0 and the last goes.
-void place_counted(const interpreter& launcher, std::size_t tiles, std::vector<std::uint64_t>& tile_first,
+void place_counted(const emulator& launcher, std::size_t tiles, std::vector<std::uint64_t>& tile_offsets,
                    std::uint64_t poison) {
-  CHECK(tile_first.front() == poison);  // not yet
-  const slamb::detail::cuda::place_tiles_kernel place{.tiles = tiles, .tile_first = tile_first.data()};
+  CHECK(tile_offsets.front() == poison);  // not yet
+  const slamb::detail::cuda::place_tiles_kernel place{.tiles = tiles, .tile_offsets = tile_offsets.data()};
   launcher.launch(place, place.work());
-  CHECK(tile_first.back() == poison);
-  tile_first.pop_back();
+  CHECK(tile_offsets.back() == poison);
+  tile_offsets.pop_back();
 }
 
-std::vector<std::uint64_t> placed_by_kernels(const interpreter& launcher, const slamb::detail::model_view& view,
+std::vector<std::uint64_t> placed_by_kernels(const emulator& launcher, const slamb::detail::model_view& view,
                                              std::size_t tiles, const auto& selection) {
   constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
-  std::vector<std::uint64_t> tile_first(tiles + 2, poison);
+  std::vector<std::uint64_t> tile_offsets(tiles + 2, poison);
   using selection_type = std::remove_cvref_t<decltype(selection)>;
-  const slamb::detail::cuda::count_selected_kernel<selection_type> count{view, selection, tiles, tile_first.data()};
+  const slamb::detail::cuda::count_selected_kernel<selection_type> count{view, selection, tiles, tile_offsets.data()};
   launcher.launch(count, count.work());
-  place_counted(launcher, tiles, tile_first, poison);
-  return tile_first;
+  place_counted(launcher, tiles, tile_offsets, poison);
+  return tile_offsets;
 }
 
 /// The places that one kernel finds are those that two find, and it sees whether there is room.
 template <class Selection>
-void check_placed_at_once(const interpreter& launcher, const slamb::detail::model_view& view,
+void check_placed_at_once(const emulator& launcher, const slamb::detail::model_view& view,
                           const std::vector<std::uint64_t>& expected, const Selection& selection) {
   constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
-  std::vector<std::uint64_t> tile_first(expected.size() + 1, poison);
+  std::vector<std::uint64_t> tile_offsets(expected.size() + 1, poison);
   std::uint32_t too_many = 7;
   slamb::detail::cuda::place_kernel<Selection> place{
-      view, selection, expected.size() - 1, tile_first.data(), expected.back(), &too_many};
+      view, selection, expected.size() - 1, tile_offsets.data(), expected.back(), &too_many};
   launcher.launch(place, place.work());
   CHECK(too_many == 7);
-  CHECK(tile_first.back() == poison);
-  tile_first.pop_back();
-  CHECK(tile_first == expected);
+  CHECK(tile_offsets.back() == poison);
+  tile_offsets.pop_back();
+  CHECK(tile_offsets == expected);
   if (expected.back() == 0) return;
-  --place.room;
+  --place.capacity;
   launcher.launch(place, place.work());
   CHECK(too_many == 1);
 }
@@ -121,14 +121,15 @@ void check_finite(std::uint32_t not_finite) { CHECK(not_finite == 0); }
 
 /// A selected pass over a model of `spec`, made by make(model): the host's results, and each launch's beside them.
 template <class Selection, class Make>
-void expect_selected_as_host(model_spec spec, const Selection& selection, const Make& make, bool has_lost = true) {
+void expect_selected_as_host(model_spec spec, const Selection& selection, const Make& make,
+                             bool has_compression_error = true) {
   using pass_type = decltype(make(std::declval<const guarded_model&>()));
-  using payload_type = guarded_payload<slamb::stored_age_t<Selection>>;
+  using payload_type = guarded_payload<slamb::detail::stored_age_t<Selection>>;
   spec.filled = test_support::streams_of(typename pass_type::reads());
   guarded_model on_host(spec);
-  const std::vector<std::uint64_t> tile_first = placed_by_host(on_host.tensors(), selection);
+  const std::vector<std::uint64_t> tile_offsets = placed_by_host(on_host.tensors(), selection);
   const auto payload_of = [&] {
-    return payload_type(tile_first, on_host.tensors(), spec, pass_type::receives, has_lost);
+    return payload_type(tile_offsets, on_host.tensors(), spec, pass_type::receives, has_compression_error);
   };
   const slamb::detail::tile_range tiles = on_host.tiles();
   std::vector<double> host_sums = poisoned_doubles((tiles.last + 1) * pass_type::sums);
@@ -140,7 +141,7 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
   check_finite(host_not_finite);
 
   std::vector<double> first_sums;
-  for_every_launch([&](const interpreter& launcher) {
+  for_every_launch([&](const emulator& launcher) {
     guarded_model on_device(spec);
     payload_type payload = payload_of();
     std::vector<double> sums = poisoned_doubles(host_sums.size());
@@ -162,7 +163,7 @@ struct everything_selected : slamb::detail::pass_without_constants {
   using writes = arrays<array::exchanged, array::momentum, array::common>;
   using packs = arrays<array::variance, array::parameter>;
   static constexpr bool receives = true;
-  static constexpr bool needs_freshness = true;
+  static constexpr bool needs_discount = true;
   static constexpr int sums = 2;
 
   template <class Element, class Lanes, class Sums>
@@ -170,8 +171,8 @@ struct everything_selected : slamb::detail::pass_without_constants {
     using slamb::select;
     sums.check_finite(e.gradient);
     sums.add_square(0, e.gradient);
-    sums.add_square(1, e.parameter + at.freshness);
-    e.momentum = e.exchanged + at.freshness;  // 0 in place of what is not received
+    sums.add_square(1, e.parameter + at.discount);
+    e.momentum = e.exchanged + at.discount;  // 0 in place of what is not received
     e.exchanged = select(at.selected, e.exchanged, e.residual);
     e.variance = e.common + e.gradient;
     e.common = e.parameter;
@@ -207,7 +208,8 @@ void expect_all_as_host(unsigned alignment, std::uint64_t t) {
   const auto receive = [](const guarded_model& /*model*/) {
     return slamb::detail::receive_selected_gradient{{}, 0.5F};
   };
-  for (const bool has_lost : {true, false}) expect_selected_as_host(spec, drawn, receive, has_lost);
+  for (const bool has_compression_error : {true, false})
+    expect_selected_as_host(spec, drawn, receive, has_compression_error);
 }
 
 }  // namespace
@@ -241,9 +243,9 @@ TEST_CASE("cuda placement_kernels: counts and places are the host's") {
       test_support::for_every_selection(m.tensors(), t, [&](const auto& selection) {
         CAPTURE(number++);
         const std::vector<std::uint64_t> expected = placed_by_host(m.tensors(), selection);
-        for_every_launch([&](const interpreter& launcher) {
+        for_every_launch([&](const emulator& launcher) {
           check_places(placed_by_kernels(launcher, m.view(), m.tensors().tiles().size(), selection), expected);
-          if constexpr (slamb::has_selected_before<std::remove_cvref_t<decltype(selection)>>)
+          if constexpr (slamb::capability::has_selected_before<std::remove_cvref_t<decltype(selection)>>)
             check_placed_at_once(launcher, m.view(), expected, selection);
         });
       });
@@ -260,21 +262,21 @@ TEST_CASE("cuda placement_kernels: any number of tiles, more elements than 2^32,
     std::vector<std::uint64_t> expected(tiles + 1, 0);
     for (std::size_t i = 1; i <= tiles; ++i) expected[i] = expected[i - 1] + counts[i];
     if (tiles == 50000) CHECK(expected.back() > std::uint64_t{1} << 34U);
-    for_every_launch([&](const interpreter& launcher) {
-      std::vector<std::uint64_t> tile_first = counts;
+    for_every_launch([&](const emulator& launcher) {
+      std::vector<std::uint64_t> tile_offsets = counts;
       std::uint32_t too_many = 7;
       const slamb::detail::cuda::place_tiles_kernel place{
-          .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back(), .too_many = &too_many};
+          .tiles = tiles, .tile_offsets = tile_offsets.data(), .capacity = expected.back(), .too_many = &too_many};
       launcher.launch(place, place.work());
-      CHECK(tile_first == expected);
+      CHECK(tile_offsets == expected);
       CHECK(too_many == 7);
-      tile_first = counts;
+      tile_offsets = counts;
       if (tiles == 0) return;
-      tile_first = counts;
+      tile_offsets = counts;
       const slamb::detail::cuda::place_tiles_kernel short_of_room{
-          .tiles = tiles, .tile_first = tile_first.data(), .room = expected.back() - 1, .too_many = &too_many};
+          .tiles = tiles, .tile_offsets = tile_offsets.data(), .capacity = expected.back() - 1, .too_many = &too_many};
       launcher.launch(short_of_room, short_of_room.work());
-      CHECK(tile_first == expected);
+      CHECK(tile_offsets == expected);
       CHECK(too_many == 1);
     });
   }
@@ -289,15 +291,15 @@ TEST_CASE("cuda packed_kernel: the sums of the payload are added as on the host"
     std::vector<std::vector<std::uint64_t>> places;
     test_support::for_every_selection(
         m.tensors(), 6, [&](const auto& selection) { places.push_back(placed_by_host(m.tensors(), selection)); });
-    for (const std::vector<std::uint64_t>& tile_first : places) {
-      const guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec_of(alignment), true, true);
+    for (const std::vector<std::uint64_t>& tile_offsets : places) {
+      const guarded_payload<std::uint8_t> payload(tile_offsets, m.tensors(), spec_of(alignment), true, true);
       const std::size_t tiles = m.tensors().tiles().size();
       std::vector<double> before = poisoned_doubles(tiles * 4 + 1);
       for (std::size_t i = 4; i < tiles * 4; ++i) before[i] = static_cast<double>(i % 13);
       std::vector<double> expected = before;
       slamb::detail::host::executor(1, 1).run_packed(pass, m.view(), payload.view(), {1, tiles}, expected.data());
       std::vector<double> first_sums;
-      for_every_launch([&](const interpreter& launcher) {
+      for_every_launch([&](const emulator& launcher) {
         std::vector<double> sums = before;
         const packed_kernel<slamb::detail::sum_received<rescaled>> kernel{
             pass, m.view(), payload.view(), {1, tiles}, sums.data()};
@@ -306,7 +308,7 @@ TEST_CASE("cuda packed_kernel: the sums of the payload are added as on the host"
         if (first_sums.empty()) first_sums = sums;
         CHECK(test_support::are_same(sums, first_sums));
       });
-      if (tile_first.back() > tile_first[1]) CHECK(!test_support::are_same(first_sums, before));
+      if (tile_offsets.back() > tile_offsets[1]) CHECK(!test_support::are_same(first_sums, before));
     }
   }
 }
@@ -317,13 +319,13 @@ TEST_CASE("cuda selected_kernel: a value that is not finite is found, whether it
   using pass_type = slamb::detail::form_payload<slamb::unit_trust_ratio>;
   const test_support::made_up_tables<slamb::unit_trust_ratio> tables(m.tensors(), {});
   const auto selection = slamb::random_k<>{.k = 0.5}.at(2);
-  const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
-  const guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec, false, true);
+  const std::vector<std::uint64_t> tile_offsets = placed_by_host(m.tensors(), selection);
+  const guarded_payload<std::uint8_t> payload(tile_offsets, m.tensors(), spec, false, true);
   const auto finds = [&](std::uint32_t first) {
     std::uint32_t not_finite = first;
     const selected_kernel<pass_type, std::remove_cv_t<decltype(selection)>> kernel{
         {tables.update(m.view())}, m.view(), payload.view(), selection, m.tiles(), nullptr, &not_finite};
-    interpreter(2, slamb::detail::cuda::thread_order::backwards).launch(kernel, kernel.work());
+    emulator(2, slamb::detail::cuda::thread_order::backwards).launch(kernel, kernel.work());
     return not_finite;
   };
   CHECK(finds(0) == 0);
@@ -343,52 +345,52 @@ TEST_CASE("cuda selected_kernel: a value that is not finite is found, whether it
 TEST_CASE("cuda selected_kernel: a step that is refused leaves everything as it is") {
   const model_spec spec = spec_of(0);
   const auto selection = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.5}.at(2);
-  for (const std::uint32_t refused : {0U, 1U})
-    for_every_launch([&](const interpreter& launcher) {
+  for (const std::uint32_t skip : {0U, 1U})
+    for_every_launch([&](const emulator& launcher) {
       guarded_model m(spec);
       m.gradient(4)[0] = std::numeric_limits<float>::infinity();
       guarded_model untouched(spec);
       untouched.gradient(4)[0] = std::numeric_limits<float>::infinity();
-      const std::vector<std::uint64_t> tile_first = placed_by_host(m.tensors(), selection);
-      guarded_payload<std::uint8_t> payload(tile_first, m.tensors(), spec, true, true);
-      const guarded_payload<std::uint8_t> untouched_payload(tile_first, m.tensors(), spec, true, true);
+      const std::vector<std::uint64_t> tile_offsets = placed_by_host(m.tensors(), selection);
+      guarded_payload<std::uint8_t> payload(tile_offsets, m.tensors(), spec, true, true);
+      const guarded_payload<std::uint8_t> untouched_payload(tile_offsets, m.tensors(), spec, true, true);
       auto view = m.view();
-      view.refused = &refused;
+      view.skip = &skip;
       std::vector<double> sums = poisoned_doubles(m.tiles().last * 4);
       std::uint32_t not_finite = 0;
       const selected_kernel<everything_selected, slamb::detail::bernoulli_selection> kernel{
           {}, view, payload.view(), selection, m.tiles(), sums.data(), &not_finite};
       launcher.launch(kernel, kernel.work());
-      CHECK((m == untouched) == (refused != 0));
-      CHECK((payload == untouched_payload) == (refused != 0));
-      CHECK(test_support::are_same(sums, poisoned_doubles(sums.size())) == (refused != 0));
-      CHECK(not_finite == (refused == 0 ? 1U : 0U));
+      CHECK((m == untouched) == (skip != 0));
+      CHECK((payload == untouched_payload) == (skip != 0));
+      CHECK(test_support::are_same(sums, poisoned_doubles(sums.size())) == (skip != 0));
+      CHECK(not_finite == (skip == 0 ? 1U : 0U));
 
       const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
       std::vector<double> added(m.tiles().last * 4, 1.0);
       const packed_kernel<slamb::detail::sum_received<rescaled>> packed{
           {tables.update(view), 0.25F}, view, untouched_payload.view(), m.tiles(), added.data()};
       launcher.launch(packed, packed.work());
-      CHECK((added == std::vector<double>(added.size(), 1.0)) == (refused != 0));
+      CHECK((added == std::vector<double>(added.size(), 1.0)) == (skip != 0));
 
-      const std::vector<std::uint64_t> nothing(tile_first.size(), 12345);
+      const std::vector<std::uint64_t> nothing(tile_offsets.size(), 12345);
       std::vector<std::uint64_t> placed = nothing;
       const std::size_t tiles = m.tiles().last;
       launcher.launch(
           slamb::detail::cuda::count_selected_kernel<slamb::detail::bernoulli_selection>{view, selection, tiles,
                                                                                          placed.data()},
           tiles);
-      CHECK((placed == nothing) == (refused != 0));
+      CHECK((placed == nothing) == (skip != 0));
       placed = nothing;
       std::uint32_t too_many = 0;
-      launcher.launch(slamb::detail::cuda::place_tiles_kernel{tiles, placed.data(), &refused, 1, &too_many}, 1);
-      CHECK((placed == nothing) == (refused != 0));
-      CHECK(too_many == (refused == 0 ? 1U : 0U));
+      launcher.launch(slamb::detail::cuda::place_tiles_kernel{tiles, placed.data(), &skip, 1, &too_many}, 1);
+      CHECK((placed == nothing) == (skip != 0));
+      CHECK(too_many == (skip == 0 ? 1U : 0U));
     });
 }
 
 TEST_CASE("cuda selected_kernel: what packs a payload clears what it leaves of its room") {
-  for_every_launch([](const interpreter& launcher) {
+  for_every_launch([](const emulator& launcher) {
     using pass = slamb::detail::form_payload<rescaled>;
     model_spec spec = spec_of(0);
     spec.filled = test_support::streams_of(pass::reads());
@@ -398,17 +400,17 @@ TEST_CASE("cuda selected_kernel: what packs a payload clears what it leaves of i
     const std::size_t tiles = m.tiles().last;
     const std::vector<std::uint64_t> placed = placed_by_host(m.tensors(), selection);
     const std::uint64_t size = placed.back();
-    for (const std::uint64_t room : {std::uint64_t{0}, size, size + 1, size + 5000}) {
+    for (const std::uint64_t capacity : {std::uint64_t{0}, size, size + 1, size + 5000}) {
       std::vector<float> plane(3 * (size + 6000), 7.0F);
       const slamb::detail::payload_view payload{
-          .tile_first = placed.data(),
+          .tile_offsets = placed.data(),
           .plane = {plane.data(), plane.data() + size + 6000, plane.data() + 2 * (size + 6000)},
-          .room = room};
+          .capacity = capacity};
       std::vector<double> sums = poisoned_doubles(tiles * pass::sums);
       const slamb::detail::cuda::selected_kernel<pass, std::remove_cvref_t<decltype(selection)>> kernel{
           {tables.update(m.view())}, m.view(), payload, selection, {0, tiles}, sums.data(), nullptr};
       launcher.launch(kernel, kernel.work());
-      for (std::uint64_t i = size; i < size + 6000; ++i) REQUIRE(plane[i] == (i < room ? 0.0F : 7.0F));
+      for (std::uint64_t i = size; i < size + 6000; ++i) REQUIRE(plane[i] == (i < capacity ? 0.0F : 7.0F));
     }
   });
 }
@@ -416,7 +418,7 @@ TEST_CASE("cuda selected_kernel: what packs a payload clears what it leaves of i
 TEST_CASE("cuda selected_kernel: no tensors") {
   const guarded_model m({.sizes = {}});
   const auto selection = slamb::random_k<>{}.at(1);
-  CHECK(placed_by_kernels(interpreter(), m.view(), 0, selection) == std::vector<std::uint64_t>{0});
+  CHECK(placed_by_kernels(emulator(), m.view(), 0, selection) == std::vector<std::uint64_t>{0});
   expect_selected_as_host({.sizes = {}}, selection,
                           [](const guarded_model& /*model*/) { return everything_selected{}; });
 }
@@ -441,13 +443,13 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
   const std::vector<float> fresh{1.0F, 0.5F, 0.25F};
   const auto expect = [&](const auto& selection) {
     using selection_type = std::remove_cvref_t<decltype(selection)>;
-    std::vector<std::uint64_t> tile_first(3);
-    slamb::detail::host::executor(1, 1).place_payload(view, selection, tile_first,
-                                                      slamb::any_communicator<>(slamb::self_communicator()));
-    CHECK(tile_first.back() > seen / 20);
-    CHECK(placed_by_kernels(interpreter(), view, 2, selection) == tile_first);
+    std::vector<std::uint64_t> tile_offsets(3);
+    slamb::detail::host::executor(1, 1).scan_payload_offsets(view, selection, tile_offsets,
+                                                             slamb::any_communicator<>(slamb::self_communicator()));
+    CHECK(tile_offsets.back() > seen / 20);
+    CHECK(placed_by_kernels(emulator(), view, 2, selection) == tile_offsets);
     const slamb::detail::payload_view payload{
-        tile_first.data(), {received.data(), nullptr, nullptr}, {fresh.data(), 3}, ages.data()};
+        tile_offsets.data(), {received.data(), nullptr, nullptr}, {fresh.data(), 3}, ages.data()};
     const auto result_of = [&](const auto& run) {
       test_support::random_source source(9);
       for (std::uint64_t i = size - seen; i < size; ++i) {
@@ -469,7 +471,7 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
     const auto by_kernel = result_of([&] {
       const selected_kernel<slamb::detail::apply_received<rescaled>, selection_type> kernel{
           pass, view, payload, selection, {0, 2}};
-      interpreter().launch(kernel, kernel.work());
+      emulator().launch(kernel, kernel.work());
     });
     CHECK(by_host == by_kernel);
     CHECK(by_host != result_of([] {}));
@@ -481,8 +483,8 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
 TEST_CASE("cuda selected_elements: groups say what round robin says of each element") {
   constexpr unsigned threads = 256;
   constexpr std::uint32_t size = 16 * threads;
-  const std::vector<float> freshness = slamb::detail::freshness_by_age(0.93);
-  const slamb::freshness_table table{freshness.data(), static_cast<std::uint32_t>(freshness.size())};
+  const std::vector<float> discount = slamb::detail::discounts_by_age(0.93);
+  const slamb::staleness_discounts table{discount.data(), static_cast<std::uint32_t>(discount.size())};
   std::size_t wrong = 0, groups = 0;
   for (const double slots : {8.0, 9.0, 10.0, 13.0, 16.0, 31.0, 32.0})
     for (const std::uint64_t step : {1U, 3U, 7U, 40U, 12345U})
@@ -511,10 +513,10 @@ TEST_CASE("cuda selected_elements: groups say what round robin says of each elem
             wrong += sent == selection.selects(at) ? 0 : 1;
             if (i >= known.in_whole) continue;
             float one[1], four[4];
-            piece.find_freshness(known, i, one);
+            piece.find_discounts(known, i, one);
             wrong += one[0] == table[selection.age(at)] ? 0 : 1;
             if (i + 4 > known.in_whole) continue;
-            piece.find_freshness(known, i, four);
+            piece.find_discounts(known, i, four);
             for (std::uint32_t j = 0; j < 4; ++j, ++at.index) wrong += four[j] == table[selection.age(at)] ? 0 : 1;
           }
         }

@@ -8,21 +8,21 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/communicator/cuda/sum_ranks_kernel.hpp"
 #include "support/generate.hpp"
 
 namespace communicator_cuda_sum_ranks_kernel_tests {
 namespace {
 
-using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::emulator;
 using slamb::detail::cuda::share_of_rank;
 using slamb::detail::cuda::sum_ranks_kernel;
 using slamb::detail::cuda::thread_order;
 
 /// Every rank launches the kernel for its share, one rank after the other.
 template <class T>
-void all_reduce(std::vector<std::vector<T>>& of_rank, const interpreter& device) {
+void all_reduce(std::vector<std::vector<T>>& of_rank, const emulator& device) {
   const int ranks = static_cast<int>(of_rank.size());
   sum_ranks_kernel<T> kernel{.ranks = ranks};
   for (std::size_t i = 0; i < of_rank.size(); ++i) kernel.buffers[i] = of_rank[i].data();
@@ -51,7 +51,7 @@ TEST_CASE("sum_ranks_kernel: floats are summed in double precision, in rank orde
             values[i] = static_cast<float>(source.bell() * (source.below(2) == 0 ? 1e-6 : 1e4));
             sum[i] = &values == &of_rank[0] ? static_cast<double>(values[i]) : sum[i] + static_cast<double>(values[i]);
           }
-        all_reduce(of_rank, interpreter(blocks, order));
+        all_reduce(of_rank, emulator(blocks, order));
         std::size_t wrong = 0;
         for (const auto& values : of_rank)
           for (std::size_t i = 0; i < n; ++i) wrong += values[i] == static_cast<float>(sum[i]) ? 0 : 1;
@@ -61,20 +61,20 @@ TEST_CASE("sum_ranks_kernel: floats are summed in double precision, in rank orde
 
 TEST_CASE("sum_ranks_kernel: what nearly cancels is not lost") {
   std::vector<std::vector<float>> of_rank{{1e8F}, {1.0F}, {-1e8F}};
-  all_reduce(of_rank, interpreter());
+  all_reduce(of_rank, emulator());
   for (const auto& values : of_rank) CHECK(values[0] == 1.0F);
 }
 
 TEST_CASE("sum_ranks_kernel: integers wrap around, and doubles are summed as they are") {
   std::vector<std::vector<std::int32_t>> integers{{std::numeric_limits<std::int32_t>::max(), 5}, {1, -7}};
-  all_reduce(integers, interpreter());
+  all_reduce(integers, emulator());
   CHECK(integers[0] == std::vector{std::numeric_limits<std::int32_t>::min(), -2});
   CHECK(integers[1] == integers[0]);
   std::vector<std::vector<std::uint8_t>> bytes{{200}, {100}};
-  all_reduce(bytes, interpreter());
+  all_reduce(bytes, emulator());
   CHECK(bytes[1][0] == 44);
   std::vector<std::vector<double>> doubles{{0.1}, {0.2}, {0.3}};
-  all_reduce(doubles, interpreter());
+  all_reduce(doubles, emulator());
   CHECK(doubles[2][0] == 0.1 + 0.2 + 0.3);
 }
 

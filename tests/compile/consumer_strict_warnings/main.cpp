@@ -88,12 +88,18 @@ int failures_of_any() {
 }
 
 int failures_of_plan() {
-  const std::vector<slamb::tensor_shape> shapes = {{.size = 10'000}, {.size = 100, .dimensions = 1}};
+  const std::vector<slamb::plan::tensor_shape> shapes = {{.size = 10'000}, {.size = 100, .dimensions = 1}};
   const std::uint64_t sent =
-      slamb::plan_traffic(shapes, slamb::slamb<>::options_type{}, {.ranks = 4}).total(10).total().sent_bytes +
-      slamb::plan_traffic(shapes, slamb::lamb<>::options_type{}, {.ranks = 4}).total(10).total().sent_bytes +
-      slamb::plan_traffic(shapes, slamb::one_bit_lamb<>::options_type{}, {.ranks = 4}).total(10).total().sent_bytes +
-      slamb::plan_traffic(shapes, slamb::zero_one_adam<>::options_type{}, {.ranks = 4}).total(10).total().sent_bytes;
+      slamb::plan::plan_traffic(shapes, slamb::slamb<>::options_type{}, {.ranks = 4}).total(10).total().sent_bytes +
+      slamb::plan::plan_traffic(shapes, slamb::lamb<>::options_type{}, {.ranks = 4}).total(10).total().sent_bytes +
+      slamb::plan::plan_traffic(shapes, slamb::one_bit_lamb<>::options_type{}, {.ranks = 4})
+          .total(10)
+          .total()
+          .sent_bytes +
+      slamb::plan::plan_traffic(shapes, slamb::zero_one_adam<>::options_type{}, {.ranks = 4})
+          .total(10)
+          .total()
+          .sent_bytes;
   return sent > 0 ? 0 : 1;
 }
 
@@ -102,7 +108,7 @@ int failures_of_plan() {
 int main() {
   using slamb::chain, slamb::random_k, slamb::residual, slamb::two_sided;
   using random_chain = chain<random_k<>, slamb::int8>;
-  const slamb::linear_warmup schedule{2, slamb::cosine_decay{.peak = 0.01, .steps = 8}};
+  const slamb::learning_rate::linear_warmup schedule{2, slamb::learning_rate::cosine_decay{.peak = 0.01, .steps = 8}};
   int failures = schedule(1) > 0.0 ? 0 : 1;
   failures += failures_of<slamb::adamw<ranks>>();
   failures += failures_of<slamb::lamb<ranks>>({.max_gradient_norm = 1.0});

@@ -11,13 +11,13 @@ struct lars_trust_ratio {  // clamp(trust · ‖p‖/‖direction‖), less wher
   void accumulate(const slamb::candidate<Real>& x, bool /*received*/, Sums& sums) const {
     sums.add_square(0, x.parameter), sums.add_square(1, x.direction);
   }
-  float factors(const double* sums, slamb::segment_facts tensor) const {
+  float factors(const double* sums, slamb::tensor_properties tensor) const {
     if (!tensor.adapt || sums[0] == 0.0 || sums[1] == 0.0) return 1.0F;
     return static_cast<float>(std::clamp(trust * std::sqrt(sums[0] / sums[1]), least, most));
   }
   template <class Real>
-  Real scale(float ratio, const Real& freshness) const {
-    return Real(ratio) * freshness + Real(static_cast<float>(least)) * (Real(1.0F) - freshness);
+  Real scale(float ratio, const Real& discount) const {
+    return Real(ratio) * discount + Real(static_cast<float>(least)) * (Real(1.0F) - discount);
   }
 };
 int main() {

@@ -1,4 +1,4 @@
-// expect: a Communicator with local_size.. must have local_rank.. too, and reduce_locally
+// expect: a Communicator with local_size.. must have local_rank.. too, and all_reduce_in_node
 #include <span>
 
 #include "slamb/slamb.hpp"

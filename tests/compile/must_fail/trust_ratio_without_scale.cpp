@@ -8,7 +8,7 @@ struct unscaled_trust_ratio {
   void accumulate(const slamb::candidate<Real>& x, bool, Sums& sums) const {
     sums.add_square(0, x.update);
   }
-  float factors(const double* sums, slamb::segment_facts) const { return static_cast<float>(sums[0]); }
+  float factors(const double* sums, slamb::tensor_properties) const { return static_cast<float>(sums[0]); }
 };
 
 slamb::slamb<slamb::self_communicator, slamb::random_k<>, unscaled_trust_ratio> optimizer({});

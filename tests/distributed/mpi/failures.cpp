@@ -46,11 +46,11 @@ void run_in_nodes(std::string_view kind) {
   // As short as below where peers are to give up, and longer within a node.
   const auto timeout = kind == "killed" ? 4s : 60s;
   slamb::mpi_hierarchy nodes = slamb::split_by_node(
-      MPI_COMM_WORLD, {.ranks_per_node = 2, .between = {.timeout = timeout}, .local = {.timeout = timeout + 1s}});
+      MPI_COMM_WORLD, {.ranks_per_node = 2, .inter_node = {.timeout = timeout}, .local = {.timeout = timeout + 1s}});
   const bool is_last = nodes.rank() == nodes.size() - 1 && nodes.local_rank() == 1;
   std::vector<float> values(100'000, 1.0F);
   const auto exchange = [&] {
-    nodes.reduce_locally(std::span<float>(values), host_stream{});
+    nodes.all_reduce_in_node(std::span<float>(values), host_stream{});
     nodes.all_reduce_sum(std::span<float>(values), host_stream{});
   };
   exchange();  // it works, before

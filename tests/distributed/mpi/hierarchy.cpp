@@ -92,7 +92,7 @@ TEST_CASE("join_nodes: nodes have one number for all their ranks, whatever the o
   const slamb::mpi_hierarchy all = slamb::join_nodes(MPI_COMM_WORLD, node.get());
   CHECK(all.rank() == (is_first ? 0 : 1));
   CHECK(all.local_rank() == (rank < 2 ? 0 : 1));
-  CHECK(all.between().size() == 2);
+  CHECK(all.inter_node().size() == 2);
 }
 
 TEST_CASE("join_nodes: nodes of different sizes are refused on every rank") {
@@ -115,9 +115,10 @@ TEST_CASE("split_by_node: what does not divide, differs or is out of range is re
                                                                  ", but it must divide the number of ranks, " + ranks +
                                                                  ", or be 0: a node is the ranks that share memory");
   CHECK(refusal_of_split({.ranks_per_node = -1}).find("ranks_per_node = -1, but it must") != std::string::npos);
-  CHECK(refusal_of_split({.between = {.piece_bytes = 63}}).find("mpi_options::piece_bytes = 63") != std::string::npos);
+  CHECK(refusal_of_split({.inter_node = {.piece_bytes = 63}}).find("mpi_options::piece_bytes = 63") !=
+        std::string::npos);
   const slamb::mpi_options brief{.timeout = std::chrono::milliseconds(100)};
-  CHECK(refusal_of_split({.between = brief, .local = brief}) ==
+  CHECK(refusal_of_split({.inter_node = brief, .local = brief}) ==
         "slamb: mpi_hierarchy_options::local.timeout = 100, but it must be > between.timeout, for ranks of a node wait "
         "while their leader exchanges");
   if (world() == 1) return;

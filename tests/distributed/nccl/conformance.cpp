@@ -26,7 +26,7 @@ T number(int value) {
   if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::byte>) {
     return static_cast<T>(value);
   } else if constexpr (std::is_same_v<T, slamb::bfloat16>) {
-    return slamb::to_bfloat16(static_cast<float>(value));
+    return slamb::detail::to_bfloat16(static_cast<float>(value));
   } else {
     return T(static_cast<float>(value));
   }

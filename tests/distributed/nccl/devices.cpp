@@ -51,7 +51,7 @@ TEST_CASE("devices: every call has the device of the construction, and leaves th
   const std::vector<std::function<void()>> calls{
       [&] { its->step(rate); },
       [&] { its->step(std::span<const double>(&rate, 1)); },
-      [&] { its->step(slamb::learning_rates_at{&rate}); },
+      [&] { its->step(slamb::device_learning_rates{&rate}); },
       [&] { its->begin_step(rate); },
       [&] { its->gradient_ready(0, 1); },
       [&] { its->finish_step(); },

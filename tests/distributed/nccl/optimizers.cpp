@@ -1,5 +1,5 @@
 // Optimizers over nccl_communicator whose peer has died: whatever waits for the stream ends in an exception. Kernels are
-// interpreted; the stream that collectives are on is the stand-in's.
+// emulated; the stream that collectives are on is the stand-in's.
 #include <array>
 #include <cstddef>
 #include <span>

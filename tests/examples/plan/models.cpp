@@ -17,7 +17,7 @@
 namespace examples_plan_models_tests {
 namespace {
 
-using slamb::tensor_shape;
+using slamb::plan::tensor_shape;
 using shapes = std::vector<tensor_shape>;
 
 constexpr int ranks = 64;
@@ -32,7 +32,7 @@ std::uint64_t always_whole(const shapes& tensors) {
 /// What `options` sends over `steps`, in bytes of one rank, where dense values go in fp16.
 template <class Options>
 double volume(const shapes& tensors, const Options& options, std::uint64_t steps) {
-  return static_cast<double>(slamb::plan_traffic(tensors, options, {ranks, 2}).total(steps).total().sent_bytes);
+  return static_cast<double>(slamb::plan::plan_traffic(tensors, options, {ranks, 2}).total(steps).total().sent_bytes);
 }
 
 double dense_volume(const shapes& tensors, std::uint64_t steps) {
@@ -77,7 +77,7 @@ TEST_CASE("models: have the tensors of the architectures") {
     CAPTURE(e.name);
     const shapes tensors = plan::tensors_of_model(e.name);
     CHECK(tensors.size() == e.tensors);
-    CHECK(slamb::elements_of(tensors) == e.elements);
+    CHECK(slamb::plan::elements_of(tensors) == e.elements);
     CHECK(always_whole(tensors) == e.whole);
   }
   CHECK(plan::model_names().size() == 6);
@@ -101,7 +101,7 @@ TEST_CASE("plan: 0/1 Adam sends 25.9 times less than fp16 over 118,000 steps, in
   const shapes tensors = plan::tensors_of_model("bert-large");
   const slamb::zero_one_adam<>::options_type options{.variance_schedule = {.freeze_step = 12'500, .update_scaler = 16},
                                                      .local_schedule = {.scaler = 32'678, .clipper = 16}};
-  const auto counts = slamb::plan_traffic(tensors, options, {ranks, 2}).counts(118'000);
+  const auto counts = slamb::plan::plan_traffic(tensors, options, {ranks, 2}).counts(118'000);
   CHECK(counts.refresh == 153);
   CHECK(counts.codes() == 70'467);
   CHECK(counts.refresh + counts.codes() + counts.local == 118'000);
@@ -139,7 +139,7 @@ TEST_CASE(
 TEST_CASE("plan: totals over a million steps are there at once, and are the sum of the steps") {
   const shapes tensors = plan::tensors_of_model("bert-large");
   const slamb::slamb<>::options_type options{.local_steps = 7, .compressor = {.k = 0.03}};
-  const auto plan = slamb::plan_traffic(tensors, options, {ranks, 4});
+  const auto plan = slamb::plan::plan_traffic(tensors, options, {ranks, 4});
   CHECK(plan.total(1'000'000).total().rounds > 1'000'000);
   slamb::traffic_counts sum;
   for (std::uint64_t t = 1; t <= 100; ++t) slamb::detail::add_times(sum, plan.step(t), 1);
@@ -160,9 +160,9 @@ TEST_CASE("forecast: times add up, and dense LAMB is what is compared with") {
     CHECK(f.less_than_single == doctest::Approx(2.0 * f.less_than_half));
   }
   CHECK(all[0].less_than_half == 1.0);
-  CHECK(all[0].beats_half.beats == slamb::break_even::never);
-  CHECK(all[0].beats_single.beats == slamb::break_even::always);
-  CHECK(all[1].beats_half.beats == slamb::break_even::always);  // the same on the wire, fewer passes
+  CHECK(all[0].beats_half.beats == slamb::plan::break_even::never);
+  CHECK(all[0].beats_single.beats == slamb::plan::break_even::always);
+  CHECK(all[1].beats_half.beats == slamb::plan::break_even::always);  // the same on the wire, fewer passes
   CHECK(all[2].less_than_half == doctest::Approx(9.01).epsilon(0.001));
   // Sent once around the ring; 48 bytes of memory a parameter at 1.5 TB/s.
   const double sent = 2.0 * 63.0 / 64.0 * 2.0 * 336'232'258.0;

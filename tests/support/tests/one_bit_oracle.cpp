@@ -124,7 +124,7 @@ TEST_CASE("one_bit_oracle: what an exchange loses is in the errors, element by e
   const std::vector<oracle::tensor> tensors{{.size = 5}, {.size = 0}, {.size = 400}, {.size = 77, .compress = false}};
   for (const sharing scales : {sharing::fused, sharing::per_tensor, sharing::blocks}) {
     for (const int world : {1, 2, 3, 5}) {
-      exchange_settings how{.scales = scales, .block = 16, .compress_alone = true};
+      exchange_settings how{.scales = scales, .block = 16, .compress_single_rank = true};
       if (scales == sharing::blocks)  // rounds to multiples of 1/8
         how.code = [](const vector& values, const oracle::scale_group&) {
           vector result;
@@ -132,20 +132,20 @@ TEST_CASE("one_bit_oracle: what an exchange loses is in the errors, element by e
           return result;
         };
       two_phase_exchange exchange(tensors, world, how);
-      std::vector<std::uint8_t> left_out(482, 0);
-      for (std::size_t j = 100; j < 200; ++j) left_out[j] = 1;
+      std::vector<std::uint8_t> local_skips(482, 0);
+      for (std::size_t j = 100; j < 200; ++j) local_skips[j] = 1;
       double worst = 0.0;
       for (std::uint64_t step = 0; step < 4; ++step) {
         const auto x = random_signals(step, world, 482);
         const two_phase_exchange before = exchange;
-        const vector result = exchange(x, left_out);
+        const vector result = exchange(x, local_skips);
         for (std::size_t j = 0; j < result.size(); ++j) {
           double expected = before.server_error()[j] - exchange.server_error()[j];
           for (int rank = 0; rank < world; ++rank) {
             const double lost = exchange.worker_error(rank)[j] - before.worker_error(rank)[j];
             expected += (x[static_cast<std::size_t>(rank)][j] - lost) / world;
           }
-          if (left_out[j] != 0) {
+          if (local_skips[j] != 0) {
             CHECK(result[j] == 0.0);
             CHECK(exchange.server_error()[j] == 0.0);
             CHECK(exchange.worker_error(0)[j] == 0.0);
@@ -193,8 +193,8 @@ TEST_CASE("one_bit_oracle: one rank exchanges nothing, unless it is asked to") {
   two_phase_exchange identity({{.size = 300}}, 1, {});
   CHECK(identity(x, none_left_out) == x[0]);
   CHECK(identity.worker_error(0) == vector(300, 0.0));
-  two_phase_exchange coded({{.size = 300}}, 1, {.compress_alone = true});
-  CHECK(coded(x, none_left_out) != x[0]);
+  two_phase_exchange quantized({{.size = 300}}, 1, {.compress_single_rank = true});
+  CHECK(quantized(x, none_left_out) != x[0]);
 }
 
 TEST_CASE("one_bit_oracle: 1-bit LAMB of one rank has the gradient and the true variance, and 1-bit Adam is Adam") {
@@ -221,11 +221,12 @@ TEST_CASE("one_bit_oracle: 1-bit LAMB of one rank has the gradient and the true 
 }
 
 TEST_CASE("one_bit_oracle: close calls are seen, and settled") {
-  two_phase_exchange exchange({{.size = 4}}, 1, {.compress_alone = true});
+  two_phase_exchange exchange({{.size = 4}}, 1, {.compress_single_rank = true});
   exchange({{1.0, -1e-6, 0.0, 1.0}}, none_left_out);
   CHECK(exchange.close_calls() == std::vector<std::size_t>{1});
 
-  test_support::settling settled(oracle::one_bit({{.size = 2}}, {0.1, 0.2}, 1, {.exchange = {.compress_alone = true}}));
+  test_support::settling settled(
+      oracle::one_bit({{.size = 2}}, {0.1, 0.2}, 1, {.exchange = {.compress_single_rank = true}}));
   std::vector<std::vector<float>> hopeless{{1.0F, 1e-9F}};  // sixty times 1.02 … 1.22 are not enough
   CHECK_THROWS_WITH(settled.step({0.1}, hopeless), "settling: signs stay near zero");
   std::vector<std::vector<float>> close{{1.0F, 0.69e-4F}};

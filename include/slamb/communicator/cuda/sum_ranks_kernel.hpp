@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "slamb/communicator/detail/rank_sums.hpp"
-#include "slamb/communicator/detail/thread_meeting.hpp"
+#include "slamb/communicator/detail/thread_rendezvous.hpp"
 #include "slamb/core/config.hpp"
 
 namespace slamb::detail::cuda {
@@ -19,7 +19,7 @@ struct sum_ranks_kernel {
   static constexpr std::size_t elements_a_thread = 4;
   static constexpr std::size_t piece = threads * elements_a_thread;
 
-  T* buffers[::slamb::detail::thread_meeting::max_size] = {};  ///< [ranks] each in memory that this device can reach
+  T* buffers[::slamb::detail::thread_rendezvous::max_size] = {};  ///< [ranks] each in memory that this device can reach
   int ranks = 0;
   std::size_t first = 0;
   std::size_t last = 0;

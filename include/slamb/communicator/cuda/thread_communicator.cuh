@@ -138,7 +138,7 @@ class cuda_thread_communicator {
 
  private:
   using collective_call = detail::collective_call;
-  using posts = std::vector<detail::thread_post>;  // [size]
+  using posts = std::vector<detail::rendezvous_post>;  // [size]
 
   /// What a rank's peers wait for. They share it, so that a rank may go while the runtime still looks at it.
   struct rank_events {
@@ -178,7 +178,7 @@ class cuda_thread_communicator {
       call.family = detail::element_family<T>();
       call.element_size = sizeof(T);
       own_->ready.record(stream);
-      const posts all = gathered(detail::thread_post{call, in.data(), out.data()});
+      const posts all = gathered(detail::rendezvous_post{call, in.data(), out.data()});
       require_same(all);
       for (const auto& peer : peers_)
         if (peer != own_) peer->ready.hold_back(stream);

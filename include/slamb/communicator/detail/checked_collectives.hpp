@@ -24,7 +24,7 @@ namespace slamb::detail {
 template <communicator C>
 class checked_collectives {
  public:
-  static constexpr bool has_nodes = has_local_reduction<C>;
+  static constexpr bool has_nodes = has_all_reduce_in_node<C>;
   static constexpr bool gathers = has_all_gather<C, std::byte>;
   static constexpr bool exchanges = has_all_to_all<C, std::byte>;
   static constexpr bool broadcasts = has_broadcast<C, std::byte>;
@@ -42,9 +42,9 @@ class checked_collectives {
                              [this](std::span<T> values) { ranks_.all_reduce_sum(values, host_stream{}); });
   }
   verification start_local_sum(std::size_t n) {
-    return start_sum_over<float>("reduce_locally of " + count_of<float>(n), n, sum_content::plain, me_.local_rank,
+    return start_sum_over<float>("all_reduce_in_node of " + count_of<float>(n), n, sum_content::plain, me_.local_rank,
                                  me_.local_size, [this](std::span<float> values) {
-                                   if constexpr (has_nodes) ranks_.reduce_locally(values, host_stream{});
+                                   if constexpr (has_nodes) ranks_.all_reduce_in_node(values, host_stream{});
                                  });
   }
   template <class T>
@@ -115,7 +115,8 @@ class checked_collectives {
   /// `table` has what this rank says, and 0 elsewhere.
   void sum_over_all(std::vector<float>& table, const std::string& what) {
     const std::span<float> values(table);
-    if constexpr (has_nodes) make("reduce_locally " + what, [&] { ranks_.reduce_locally(values, host_stream{}); });
+    if constexpr (has_nodes)
+      make("all_reduce_in_node " + what, [&] { ranks_.all_reduce_in_node(values, host_stream{}); });
     if constexpr (has_all_reduce_sum<C, float>)
       make("all_reduce_sum " + what, [&] { ranks_.all_reduce_sum(values, host_stream{}); });
   }

@@ -17,16 +17,16 @@ template <class Compressor>
 struct sparsifier_in {
   using type = Compressor;
 };
-template <chained Compressor>
+template <capability::chained Compressor>
 struct sparsifier_in<Compressor> {
   using type = decltype(Compressor::sparsifier);
 };
 
 /// Whether ranks send codes, and whether one of them tells the others what it has chosen.
 template <class Compressor>
-inline constexpr bool sends_codes = quantizer<Compressor> || chained<Compressor>;
+inline constexpr bool sends_codes = quantizer<Compressor> || capability::chained<Compressor>;
 template <class Compressor>
-inline constexpr bool sends_choices = chooser<typename sparsifier_in<Compressor>::type>;
+inline constexpr bool sends_choices = data_dependent_sparsifier<typename sparsifier_in<Compressor>::type>;
 
 /// The collectives of bytes that an optimizer calls beside all_reduce_sum.
 struct byte_collectives {
@@ -65,16 +65,16 @@ struct suitable_communicator {
   static_assert(!quantizer<Compressor> || has_all_gather<Communicator, std::byte, Stream>,
                 "slamb: a quantized exchange needs a Communicator with all_gather(std::span<const std::byte>, "
                 "std::span<std::byte>, stream) for the Backend's stream");
-  static_assert(!chained<Compressor> || (has_all_to_all<Communicator, std::byte, Stream> &&
-                                         has_all_gather<Communicator, std::byte, Stream>),
+  static_assert(!capability::chained<Compressor> || (has_all_to_all<Communicator, std::byte, Stream> &&
+                                                     has_all_gather<Communicator, std::byte, Stream>),
                 "slamb: a chain sends codes; it needs a Communicator with all_to_all and all_gather of "
                 "std::span<const std::byte> and std::span<std::byte> for the Backend's stream");
   static_assert(!sends_choices<Compressor> || has_broadcast<Communicator, std::byte, Stream>,
                 "slamb: a compressor that chooses by value needs a Communicator with broadcast(std::span<std::byte>, "
                 "root, stream) for the Backend's stream: the leader tells the others what it has chosen");
   static_assert(
-      !requires(const Communicator& c) { c.local_size(); } || has_local_reduction<Communicator, Stream>,
-      "slamb: a Communicator with local_size() must have local_rank() too, and reduce_locally(std::span<float>, "
+      !requires(const Communicator& c) { c.local_size(); } || has_all_reduce_in_node<Communicator, Stream>,
+      "slamb: a Communicator with local_size() must have local_rank() too, and all_reduce_in_node(std::span<float>, "
       "stream) for the Backend's stream: its nodes' ranks would differ else");
 };
 

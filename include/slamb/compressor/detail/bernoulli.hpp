@@ -44,7 +44,8 @@ struct bernoulli_selection {
   }
 
   /// What is selected, for the host: with blocks of one element, sixty-four draws at a time.
-  bool fill(coordinate c, std::uint32_t count, freshness_table /*table*/, std::uint16_t* bits, float* /*none*/) const {
+  bool fill(coordinate c, std::uint32_t count, staleness_discounts /*table*/, std::uint16_t* bits,
+            float* /*none*/) const {
     if (block != 1) return false;
     constexpr std::uint32_t counters = 16;  // of four words each
     std::uint32_t word[4][counters];
@@ -63,6 +64,6 @@ struct bernoulli_selection {
   }
 };
 
-static_assert(has_fill<bernoulli_selection>);
+static_assert(capability::has_fill<bernoulli_selection>);
 
 }  // namespace slamb::detail

@@ -151,7 +151,7 @@ struct round_robin_selection {
 
   /// The same for the host, by copying: with blocks of one element and few slots, the ages of a group are a stretch of
   /// one of eight cycles.
-  bool fill(coordinate c, std::uint32_t count, freshness_table table, std::uint16_t* bits, float* freshness) const {
+  bool fill(coordinate c, std::uint32_t count, staleness_discounts table, std::uint16_t* bits, float* discount) const {
     if (block != 1 || slots > fresh_cycles::most) return false;
     const std::uint64_t whole_groups = c.tensor_size / slots;
     const std::uint64_t first = (c.index + slots - 1) / slots;
@@ -163,13 +163,13 @@ struct round_robin_selection {
       runs(part, to - from, [&](std::uint64_t begin, std::uint64_t, std::uint32_t its_age) {
         const auto i = static_cast<std::uint32_t>(begin - c.index);
         if (its_age == 0) set_bit(bits, i);
-        if (freshness != nullptr) freshness[i] = table[its_age];
+        if (discount != nullptr) discount[i] = table[its_age];
       });
     };
-    if (freshness != nullptr) {
-      fill_groups<true>(c, count, first, last, table, bits, freshness);
+    if (discount != nullptr) {
+      fill_groups<true>(c, count, first, last, table, bits, discount);
     } else {
-      fill_groups<false>(c, count, first, last, table, bits, freshness);
+      fill_groups<false>(c, count, first, last, table, bits, discount);
     }
     if (first * slots > c.index) fill_each(c.index, first * slots);
     if (c.index + count > last * slots) fill_each(last * slots, c.index + count);
@@ -185,7 +185,7 @@ struct round_robin_selection {
     static constexpr std::uint32_t stride = 2 * most + 2 * wide;
     float value[multipliers * stride];
 
-    fresh_cycles(const round_robin_selection& s, freshness_table table) {
+    fresh_cycles(const round_robin_selection& s, staleness_discounts table) {
       for (std::uint32_t which = 0; which < multipliers; ++which) {
         float* const cycle = value + which * stride;
         std::uint32_t since = 0;
@@ -204,7 +204,7 @@ struct round_robin_selection {
   };
 
   struct no_cycles {
-    no_cycles(const round_robin_selection& /*s*/, freshness_table /*table*/) {}
+    no_cycles(const round_robin_selection& /*s*/, staleness_discounts /*table*/) {}
   };
 
   // Those of four times as many groups as a call of philox is asked for at once, without a branch, so that compilers take
@@ -232,8 +232,8 @@ struct round_robin_selection {
   };
 
   template <bool Freshness>
-  void fill_groups(coordinate c, std::uint32_t count, std::uint64_t first, std::uint64_t last, freshness_table table,
-                   std::uint16_t* bits, float* freshness) const {
+  void fill_groups(coordinate c, std::uint32_t count, std::uint64_t first, std::uint64_t last,
+                   staleness_discounts table, std::uint16_t* bits, float* discount) const {
     constexpr std::uint32_t wide = fresh_cycles::wide;
     const std::conditional_t<Freshness, fresh_cycles, no_cycles> cycles(*this, table);
     // The first groups copy too much, which the next ones overwrite, as long as it is within `count`.
@@ -247,7 +247,7 @@ struct round_robin_selection {
         const std::uint64_t j = group / 4 - counter;
         const auto at = static_cast<std::uint32_t>(group * slots - c.index);
         set_bit(bits, at + drawn.sent[group % 4][j]);
-        if constexpr (Freshness) copy(freshness + at, cycles.value + drawn.from[group % 4][j]);
+        if constexpr (Freshness) copy(discount + at, cycles.value + drawn.from[group % 4][j]);
       };
       const auto copy_all = [&](float* to, const float* from) { std::copy_n(from, slots, to); };
       const std::uint64_t begin = std::max(first, counter * 4);
@@ -258,7 +258,7 @@ struct round_robin_selection {
   }
 };
 
-static_assert(has_fill<round_robin_selection> && has_selected_before<round_robin_selection>);
+static_assert(capability::has_fill<round_robin_selection> && capability::has_selected_before<round_robin_selection>);
 
 /// What all steps of one round robin have in common.
 struct round_robin_steps {

@@ -24,54 +24,54 @@
 namespace slamb::detail {
 
 /// One bit for each code of all messages, if any element is left out; and how many take part in each tile.
-class counted_elements {
+class active_elements {
  public:
-  template <class Base>
-  void plan(Base& base, const wire_layout& wire, bool zero_aware) {
+  template <class Context>
+  void plan(Context& context, const wire_layout& wire, bool zero_aware) {
     exists_ = zero_aware;
     std::size_t rows = 0;
-    for (const segment& s : std::as_const(base.tensors).segments()) rows += s.rows.size();
+    for (const segment& s : std::as_const(context.tensors).segments()) rows += s.rows.size();
     exists_ = exists_ || rows > 0;
     zero_aware_ = zero_aware;
-    counts_ = base.memory.template plan<std::uint64_t>("tables", base.tensors.tiles().size());
+    counts_ = context.memory.template plan<std::uint64_t>("tables", context.tensors.tiles().size());
     if (!exists_) return;
-    bits_ = base.memory.template plan<std::uint16_t>("mask", wire.ranks() * wire.codes() / wire_layout::code_unit);
-    rows_ = base.memory.template plan<std::uint8_t>("mask", rows);
-    masks_ = base.memory.template plan<row_mask>("mask", base.tensors.segments().size());
+    bits_ = context.memory.template plan<std::uint16_t>("mask", wire.ranks() * wire.codes() / wire_layout::code_unit);
+    rows_ = context.memory.template plan<std::uint8_t>("mask", rows);
+    masks_ = context.memory.template plan<row_mask>("mask", context.tensors.segments().size());
   }
 
   /// Copies the row masks to the backend's memory.
-  template <class Base>
-  void upload(Base& base) const {
+  template <class Context>
+  void upload(Context& context) const {
     if (!exists_) return;
     std::vector<row_mask> masks;
     std::size_t first = 0;
-    for (const segment& s : std::as_const(base.tensors).segments()) {
-      const std::span<std::uint8_t> to = base.memory.view(rows_).subspan(first, s.rows.size());
-      base.executor.upload(s.rows, to);
+    for (const segment& s : std::as_const(context.tensors).segments()) {
+      const std::span<std::uint8_t> to = context.memory.view(rows_).subspan(first, s.rows.size());
+      context.executor.upload(s.rows, to);
       masks.push_back({to.data(), to.size()});
       first += to.size();
     }
-    base.executor.upload(std::span<const row_mask>(masks), base.memory.view(masks_));
+    context.executor.upload(std::span<const row_mask>(masks), context.memory.view(masks_));
   }
 
   /// Finds them anew; where that depends on it, by the variance [state elements] as it now is.
-  template <class Base>
-  void find(Base& base, const wire_view& wire, const float* variance) const {
-    base.executor.mark_counted(base.view(), wire, base.all_tiles(), base.memory.view(masks_).data(),
-                               zero_aware_ ? variance : nullptr, exists_ ? base.memory.view(bits_).data() : nullptr,
-                               base.memory.view(counts_).data());
+  template <class Context>
+  void find(Context& context, const wire_view& wire, const float* variance) const {
+    context.executor.mark_active(
+        context.view(), wire, context.all_tiles(), context.memory.view(masks_).data(), zero_aware_ ? variance : nullptr,
+        exists_ ? context.memory.view(bits_).data() : nullptr, context.memory.view(counts_).data());
   }
 
   /// For wire_view::counted.
-  template <class Base>
-  const std::uint16_t* bits(const Base& base) const noexcept {
-    return exists_ ? base.memory.view(bits_).data() : nullptr;
+  template <class Context>
+  const std::uint16_t* bits(const Context& context) const noexcept {
+    return exists_ ? context.memory.view(bits_).data() : nullptr;
   }
   /// [tiles] how many elements take part, in the backend's memory.
-  template <class Base>
-  const std::uint64_t* counts(const Base& base) const noexcept {
-    return base.memory.view(counts_).data();
+  template <class Context>
+  const std::uint64_t* counts(const Context& context) const noexcept {
+    return context.memory.view(counts_).data();
   }
 
  private:
@@ -100,7 +100,7 @@ struct error_storage<Feedback> {
 /// With one rank the exchange is the identity.
 ///
 /// *Wire*: 2 `wire_layout::all_message_bytes()`, and the tensors that are not compressed as floats.
-template <quantizer Quantizer, error_feedback ErrorFeedback, class Base>
+template <quantizer Quantizer, error_feedback ErrorFeedback, class Context>
 class quantized_exchange {
   static_assert(
       !ErrorFeedback::keeps_unsent,
@@ -108,55 +108,56 @@ class quantized_exchange {
       "keeps_unsent; take two_sided, residual or no_error_feedback");
 
   using storage = typename error_storage<ErrorFeedback>::type;
-  using no_storage = typename Base::executor_type::no_error_storage;
+  using no_storage = typename Context::executor_type::no_error_storage;
   using worker_storage = std::conditional_t<bool(ErrorFeedback::worker_state), storage, no_storage>;
   using server_storage = std::conditional_t<bool(ErrorFeedback::server_state), storage, no_storage>;
 
  public:
-  /// @param alone_too  encodes and decodes also with one rank
-  quantized_exchange(const Quantizer& quantizer, bool alone_too) : codes_(quantizer), alone_too_(alone_too) {}
+  /// @param on_single_rank  encodes and decodes also with one rank
+  quantized_exchange(const Quantizer& quantizer, bool on_single_rank)
+      : codes_(quantizer), on_single_rank_(on_single_rank) {}
 
   /// Whether anything is encoded.
-  bool is_active(const Base& base) const noexcept { return base.ranks.size() > 1 || alone_too_; }
+  bool is_active(const Context& context) const noexcept { return context.ranks.size() > 1 || on_single_rank_; }
 
   /// Lays out the messages for the tensors, cuts their tiles to fit, and plans what lasts. Before sums are planned.
-  void plan(Base& base) {
-    if (!is_active(base)) return;
+  void plan(Context& context) {
+    if (!is_active(context)) return;
     std::vector<wire_tensor> tensors;
-    for (const segment& s : std::as_const(base.tensors).segments()) tensors.push_back({s.size, !s.dense});
-    codes_.lay_out(tensors, base.ranks.size(), base.ranks.rank());
+    for (const segment& s : std::as_const(context.tensors).segments()) tensors.push_back({s.size, !s.dense});
+    codes_.lay_out(tensors, context.ranks.size(), context.ranks.rank());
     is_laid_out_ = true;
-    base.tensors.make_tiles(codes_.wire().pieces());
-    codes_.tables().plan(base);
+    context.tensors.make_tiles(codes_.wire().pieces());
+    codes_.tables().plan(context);
     if constexpr (bool(ErrorFeedback::worker_state))
-      worker_error_ = base.memory.template plan<storage>("worker error", base.tensors.state_elements());
+      worker_error_ = context.memory.template plan<storage>("worker error", context.tensors.state_elements());
     if constexpr (bool(ErrorFeedback::server_state))
-      server_error_ = base.memory.template plan<storage>("server error", codes_.wire().codes());
-    counted_.plan(base, codes_.wire(), is_zero_aware());
-    measured_.reserve(base.tensors.groups());
+      server_error_ = context.memory.template plan<storage>("server error", codes_.wire().codes());
+    active_.plan(context, codes_.wire(), is_zero_aware());
+    measured_.reserve(context.tensors.groups());
   }
 
   /// What the exchange needs of a buffer that is free between steps.
   std::uint64_t buffer_bytes() const noexcept { return is_laid_out_ ? codes_.buffer_bytes() : 0; }
 
   /// Fills the tables, once the memory is there.
-  /// @param variance  as for find_counted
-  void start(Base& base, const float* variance = nullptr) {
-    if (!is_active(base)) return;
-    codes_.tables().upload(base);
-    counted_.upload(base);
-    find_counted(base, variance);
+  /// @param variance  as for find_active
+  void start(Context& context, const float* variance = nullptr) {
+    if (!is_active(context)) return;
+    codes_.tables().upload(context);
+    active_.upload(context);
+    find_active(context, variance);
   }
 
   /// Finds the elements that take part, again if the variance has changed.
   /// @param variance  [state elements] those where it is 0 take no part, if the quantizer is zero-aware
-  void find_counted(Base& base, const float* variance) {
-    if (is_active(base)) counted_.find(base, wire_at(base, {}), variance);
+  void find_active(Context& context, const float* variance) {
+    if (is_active(context)) active_.find(context, wire_at(context, {}), variance);
   }
 
   /// What makes the buffer ready; for an executor to invoke before `send`.
-  auto starts(const Base& base, std::span<std::byte> buffer) const {
-    return codes_.starts(is_active(base) ? wire_at(base, buffer) : wire_view{}, base.record());
+  auto starts(const Context& context, std::span<std::byte> buffer) const {
+    return codes_.starts(is_active(context) ? wire_at(context, buffer) : wire_view{}, context.record());
   }
 
   /// Encodes what `pass` forms of this rank's state, and exchanges it. Nothing that lasts is changed; the step is refused, on
@@ -164,16 +165,17 @@ class quantized_exchange {
   ///
   /// @param view  the state; @param buffer  `buffer_bytes()`, left alone until all is received
   template <class Pass, class View>
-  void send(const Pass& pass, Base& base, const View& view, std::span<std::byte> buffer) {
-    if (!is_active(base)) {
-      base.executor.run(check_signal<Pass>{pass}, view, base.all_tiles(), nullptr, base.not_finite());
-      return base.executor.invoke(refuse_alone{base.record()});
+  void send(const Pass& pass, Context& context, const View& view, std::span<std::byte> buffer) {
+    if (!is_active(context)) {
+      context.executor.run(check_signal<Pass>{pass}, view, context.all_tiles(), nullptr, context.not_finite());
+      return context.executor.invoke(skip_if_not_finite{context.record()});
     }
-    const wire_view wire = wire_at(base, buffer);
-    codes_.send(pass, base, view, wire, counted_.counts(base), base.sums());
-    if (measures_next_ && !base.is_captured() && base.read(&base.record()->refused) == 0) {  // measuring waits anyway
+    const wire_view wire = wire_at(context, buffer);
+    codes_.send(pass, context, view, wire, active_.counts(context), context.sums());
+    if (measures_next_ && !context.is_captured() &&
+        context.read(&context.record()->skip) == 0) {  // measuring waits anyway
       measures_next_ = false;
-      measure(pass, base, view, wire);
+      measure(pass, context, view, wire);
     }
   }
 
@@ -181,18 +183,18 @@ class quantized_exchange {
   ///
   /// @param results  [tiles][results_of<Pass>()], if it takes sums
   template <class Pass, class View>
-  void receive(const Pass& pass, Base& base, const View& view, std::span<std::byte> buffer, tile_range tiles,
+  void receive(const Pass& pass, Context& context, const View& view, std::span<std::byte> buffer, tile_range tiles,
                double* results = nullptr) const {
-    if (is_active(base))
-      codes_.receive(pass, base.executor, view, wire_at(base, buffer), tiles, results);
+    if (is_active(context))
+      codes_.receive(pass, context.executor, view, wire_at(context, buffer), tiles, results);
     else
-      base.executor.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
+      context.executor.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
   }
 
   /// Forgets the errors, for a signal of another unit.
-  void clear_errors(Base& base) const {
-    visit_state(base, [&base](std::string_view, std::span<std::byte> part, state_part what) {
-      if (what == state_part::errors) base.executor.clear(part);
+  void clear_errors(Context& context) const {
+    visit_state(context, [&context](std::string_view, std::span<std::byte> part, state_part what) {
+      if (what == state_part::errors) context.executor.clear(part);
     });
   }
 
@@ -201,22 +203,23 @@ class quantized_exchange {
   const std::vector<compression_error>& measured() const noexcept { return measured_; }
 
   /// ‖e‖ of what this rank failed to send, by group.
-  std::vector<double> worker_error(const Base& base) const {
+  std::vector<double> worker_error(const Context& context) const {
     if constexpr (bool(ErrorFeedback::worker_state))
-      if (is_active(base)) return norms_by_group(base, std::span<const storage>(base.memory.view(worker_error_)));
+      if (is_active(context))
+        return norms_by_group(context, std::span<const storage>(context.memory.view(worker_error_)));
     return {};
   }
 
   const wire_layout& wire() const noexcept { return codes_.wire(); }
 
   /// What lasts: calls part(name, bytes, state_part) for each error buffer, and for what they are errors of.
-  void visit_state(const Base& base, const state_visitor& part) const {
+  void visit_state(const Context& context, const state_visitor& part) const {
     if constexpr (bool(ErrorFeedback::worker_state))
-      part("worker error", std::as_writable_bytes(base.memory.view(worker_error_)), state_part::errors);
+      part("worker error", std::as_writable_bytes(context.memory.view(worker_error_)), state_part::errors);
     if constexpr (bool(ErrorFeedback::server_state)) {
       std::uint64_t places = places_of_codes();
       part("chunks of messages", bytes_of(places), state_part::fact_of_errors);
-      part("server error", std::as_writable_bytes(base.memory.view(server_error_)), state_part::errors);
+      part("server error", std::as_writable_bytes(context.memory.view(server_error_)), state_part::errors);
     }
   }
 
@@ -238,36 +241,36 @@ class quantized_exchange {
       return false;
   }
 
-  wire_view wire_at(const Base& base, std::span<std::byte> buffer) const {
-    wire_view wire = codes_.view(base, buffer);
-    wire.counted = counted_.bits(base);
-    if constexpr (bool(ErrorFeedback::worker_state)) wire.worker_error = base.memory.view(worker_error_).data();
-    if constexpr (bool(ErrorFeedback::server_state)) wire.server_error = base.memory.view(server_error_).data();
+  wire_view wire_at(const Context& context, std::span<std::byte> buffer) const {
+    wire_view wire = codes_.view(context, buffer);
+    wire.active = active_.bits(context);
+    if constexpr (bool(ErrorFeedback::worker_state)) wire.worker_error = context.memory.view(worker_error_).data();
+    if constexpr (bool(ErrorFeedback::server_state)) wire.server_error = context.memory.view(server_error_).data();
     return wire;
   }
 
   // ‖x − x̂‖ and ‖x‖ of this rank, by group.
   template <class Pass, class View>
-  void measure(const Pass& pass, Base& base, const View& view, const wire_view& wire) {
-    codes_.measure(pass, base.executor, view, wire, base.sums());
-    measured_.assign(base.tensors.groups(), {});
-    base.executor.template visit_segments<2>(base.tensors.first_tiles(), 0, base.tensors.segments().size(), base.sums(),
-                                             base.ranks.base(), [&](std::size_t i, const double* squares) {
-                                               compression_error& of_group =
-                                                   measured_[std::as_const(base.tensors).segments()[i].group];
-                                               of_group.signal += squares[0];
-                                               of_group.lost += squares[1];
-                                             });
-    for (compression_error& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.lost)};
+  void measure(const Pass& pass, Context& context, const View& view, const wire_view& wire) {
+    codes_.measure(pass, context.executor, view, wire, context.sums());
+    measured_.assign(context.tensors.groups(), {});
+    context.executor.template visit_segments<2>(
+        context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.context(),
+        [&](std::size_t i, const double* squares) {
+          compression_error& of_group = measured_[std::as_const(context.tensors).segments()[i].group];
+          of_group.signal += squares[0];
+          of_group.error += squares[1];
+        });
+    for (compression_error& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.error)};
   }
 
-  code_exchange<Quantizer, typename Base::executor_type, worker_storage, server_storage> codes_;
-  bool alone_too_;
+  two_phase_exchange<Quantizer, typename Context::executor_type, worker_storage, server_storage> codes_;
+  bool on_single_rank_;
   bool is_laid_out_ = false;
   bool measures_next_ = false;
   region<storage> worker_error_;
   region<storage> server_error_;
-  counted_elements counted_;
+  active_elements active_;
   std::vector<compression_error> measured_;  // [groups]
 };
 

@@ -43,84 +43,88 @@ struct bitmap_selection {
       visit(c.index, std::uint64_t{1}, selects(c) ? 0U : 1U);
   }
 
-  bool fill(coordinate c, std::uint32_t count, freshness_table /*table*/, std::uint16_t* to, float* /*none*/) const {
+  bool fill(coordinate c, std::uint32_t count, staleness_discounts /*table*/, std::uint16_t* to,
+            float* /*none*/) const {
     for (std::uint32_t i = 0; i < count; i += 16, c.index += 16)
       to[i / 16] = static_cast<std::uint16_t>(word(c, std::min(count - i, 16U)));
     return true;
   }
 };
-static_assert(has_fill<bitmap_selection>);
+static_assert(capability::has_fill<bitmap_selection>);
 
 /// Selects by the step alone.
-template <class Sparsifier, class Base>
+template <class Sparsifier, class Context>
 class selector {
-  static constexpr bool is_stored = !Base::executor_type::is_synchronous && selects_on_device<Sparsifier>;
+  static constexpr bool is_stored =
+      !Context::executor_type::is_synchronous && capability::selects_on_device<Sparsifier>;
 
  public:
   using selection_type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
   /// What `select` returns: the selection, or where it is.
   using selected_type = std::conditional_t<is_stored, stored_selection<selection_type>, selection_type>;
 
-  void plan(Base& base) {
-    if constexpr (is_stored) stored_ = base.memory.template plan<selection_type>("choice", 1);
+  void plan(Context& context) {
+    if constexpr (is_stored) stored_ = context.memory.template plan<selection_type>("choice", 1);
   }
 
   /// What finds the selection of the step that has begun, on a device that runs behind; for an executor to invoke, before
   /// what is selected is used.
-  auto finds(const Sparsifier& sparsifier, Base& base) const {
+  auto finds(const Sparsifier& sparsifier, Context& context) const {
     if constexpr (!is_stored)
       return nothing_to_do{};
     else if constexpr (requires { sparsifier.all_steps(); })
-      return storing(sparsifier.all_steps(), base);
+      return storing(sparsifier.all_steps(), context);
     else
-      return storing(sparsifier, base);
+      return storing(sparsifier, context);
   }
 
   /// What is selected at the step that has begun.
   /// @param pass  forms the values, for those that look at them
   template <class Pass, class View>
-  selected_type select(const Sparsifier& sparsifier, Base& base, const View& /*view*/, const Pass& /*pass*/) const {
+  selected_type select(const Sparsifier& sparsifier, Context& context, const View& /*view*/,
+                       const Pass& /*pass*/) const {
     if constexpr (requires { sparsifier.require_ready(std::uint64_t{}); })
-      sparsifier.require_ready(base.tensors.elements());
+      sparsifier.require_ready(context.tensors.elements());
     if constexpr (is_stored)
-      return {base.memory.view(stored_).data()};
+      return {context.memory.view(stored_).data()};
     else
-      return sparsifier.at(base.this_step("its compressor selects by its number on the host"));
+      return sparsifier.at(context.this_step("its compressor selects by its number on the host"));
   }
 
  private:
   template <class Steps>
-  store_selection<Steps, selection_type> storing(const Steps& steps, Base& base) const {
-    return {steps, &base.record()->taken, base.memory.view(stored_).data()};
+  store_selection<Steps, selection_type> storing(const Steps& steps, Context& context) const {
+    return {steps, &context.record()->taken, context.memory.view(stored_).data()};
   }
 
   region<selection_type> stored_;
 };
 
 /// Selects by value: at step t rank (t − 1) mod N chooses by its own, and broadcasts the choice as a bitmap.
-template <chooser Sparsifier, class Base>
-class selector<Sparsifier, Base> {
+template <data_dependent_sparsifier Sparsifier, class Context>
+class selector<Sparsifier, Context> {
  public:
   using selection_type = bitmap_selection;
   using selected_type = bitmap_selection;
 
-  void plan(Base& base) {
-    bits_ = base.memory.template plan<std::uint16_t>("choice", (base.tensors.state_elements() + 15) / 16);
+  void plan(Context& context) {
+    bits_ = context.memory.template plan<std::uint16_t>("choice", (context.tensors.state_elements() + 15) / 16);
   }
 
-  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Base& /*base*/) { return {}; }
+  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Context& /*base*/) { return {}; }
 
   template <class Pass, class View>
-  selection_type select(const Sparsifier& sparsifier, Base& base, const View& view, const Pass& pass) const {
-    const std::span<std::uint16_t> bits = base.memory.view(bits_);
-    const int leader = static_cast<int>((base.this_step("ranks choose in turn by its number") - 1) %
-                                        static_cast<std::uint64_t>(base.ranks.size()));
-    if (base.ranks.rank() == leader) {
-      base.executor.clear(std::as_writable_bytes(bits));
+  selection_type select(const Sparsifier& sparsifier, Context& context, const View& view, const Pass& pass) const {
+    const std::span<std::uint16_t> bits = context.memory.view(bits_);
+    const int leader = static_cast<int>((context.this_step("ranks choose in turn by its number") - 1) %
+                                        static_cast<std::uint64_t>(context.ranks.size()));
+    if (context.ranks.rank() == leader) {
+      context.executor.clear(std::as_writable_bytes(bits));
       // Tiles with values that are not finite choose nothing; the step will be refused by the payload.
-      base.executor.choose(pass, sparsifier, view, base.all_tiles(), bits.data());
+      context.executor.choose(pass, sparsifier, view, context.all_tiles(), bits.data());
     }
-    if (base.ranks.size() > 1) base.ranks.broadcast(std::as_writable_bytes(bits), leader, base.executor.stream());
+    if (context.ranks.size() > 1)
+      context.ranks.broadcast(std::as_writable_bytes(bits), leader, context.executor.stream());
     return {bits.data()};
   }
 

@@ -48,20 +48,20 @@ struct write_sum_header {
     for (std::size_t i = 0; i < sum_header::bytes; ++i)
       header[sum_header::first_byte + i] = sum_header::byte_of(fingerprint, i);
     if (tells && record->not_finite != 0) header[sum_header::news] = nan;
-    if (record->node_parted != 0) header[sum_header::first_byte] = nan;
+    if (record->node_diverged != 0) header[sum_header::first_byte] = nan;
   }
 };
 
 /// What the sum of the headers of `ranks` ranks says to one of them.
-struct told_by_header {
-  bool overflowed = false;   ///< a rank has seen what is not finite
-  bool node_parted = false;  ///< the ranks of a node have parted
-  bool differs = false;      ///< ranks have other fingerprints
+struct sum_header_findings {
+  bool overflowed = false;     ///< a rank has seen what is not finite
+  bool node_diverged = false;  ///< the ranks of a node have parted
+  bool differs = false;        ///< ranks have other fingerprints
 
-  SLAMB_HOST_DEVICE told_by_header(std::uint64_t fingerprint, const float* header, int ranks) {
+  SLAMB_HOST_DEVICE sum_header_findings(std::uint64_t fingerprint, const float* header, int ranks) {
     const float first = header[sum_header::first_byte];
     overflowed = !(header[sum_header::news] == header[sum_header::news]);
-    node_parted = !(first == first);
+    node_diverged = !(first == first);
     if (ranks > sum_header::most_ranks) return;
     for (std::size_t i = 0; i < sum_header::bytes; ++i)
       differs |=
@@ -80,11 +80,11 @@ struct read_sum_header {
   static constexpr std::uint64_t noted = 16;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const told_by_header told(fingerprint_of(*record), header, ranks);
-    if (told.node_parted || (told.differs && !told.overflowed))
+    const sum_header_findings told(fingerprint_of(*record), header, ranks);
+    if (told.node_diverged || (told.differs && !told.overflowed))
       note_difference(*record);
     else if (told.overflowed)
-      record->refused = 1;
+      record->skip = 1;
     if (payload > 0) note_some(header + sum_header::floats);
   }
 
@@ -109,13 +109,13 @@ struct read_local_sum_header {
   bool is_only_node;  ///< nobody else has to be told
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const told_by_header told(fingerprint_of(*record, true), header, ranks);
+    const sum_header_findings told(fingerprint_of(*record, true), header, ranks);
     if (told.overflowed) record->not_finite = 1;
-    if (told.overflowed || told.node_parted || !told.differs) return;
+    if (told.overflowed || told.node_diverged || !told.differs) return;
     if (is_only_node)
       note_difference(*record);
     else
-      record->node_parted = static_cast<std::uint32_t>(node) + 1;
+      record->node_diverged = static_cast<std::uint32_t>(node) + 1;
   }
 };
 
@@ -135,17 +135,17 @@ inline std::span<float> payload_in(std::span<float> buffer) noexcept {
 /// @param payload  [n] floats, maybe none, with those of a `sum_header` in front
 /// @param whole    n, and the floats behind them that have been summed before
 /// @param tells    false: what is not finite is exchanged like all else
-template <class Base>
-void all_reduce_or_refuse(std::span<float> payload, std::uint64_t whole, Base& base, bool tells = true) {
-  if (base.ranks.size() == 1) {
-    if (tells) base.executor.invoke(refuse_alone{base.record()});
+template <class Context>
+void all_reduce_payload(std::span<float> payload, std::uint64_t whole, Context& context, bool tells = true) {
+  if (context.ranks.size() == 1) {
+    if (tells) context.executor.invoke(skip_if_not_finite{context.record()});
     return;
   }
   float* const header = payload.data() - sum_header::floats;
-  base.executor.invoke(write_sum_header{base.record(), header, tells});
-  base.ranks.all_reduce_sum_with_header(std::span<float>(header, sum_header::floats + payload.size()),
-                                        sum_header::floats, base.executor.stream());
-  base.executor.invoke(read_sum_header{base.record(), header, base.ranks.size(), whole});
+  context.executor.invoke(write_sum_header{context.record(), header, tells});
+  context.ranks.all_reduce_sum_with_header(std::span<float>(header, sum_header::floats + payload.size()),
+                                           sum_header::floats, context.executor.stream());
+  context.executor.invoke(read_sum_header{context.record(), header, context.ranks.size(), whole});
 }
 
 }  // namespace slamb::detail

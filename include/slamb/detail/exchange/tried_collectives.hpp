@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "slamb/communicator/detail/collective_call.hpp"
-#include "slamb/core/agreement.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/exchange/summable.hpp"
@@ -26,7 +26,7 @@ namespace slamb::detail {
 
 /// What a rank has found wrong with a collective, in numbers, which a sum over ranks carries to the others.
 struct collective_fault {
-  enum collective_name { none, all_reduce_sum, reduce_locally, all_gather, all_to_all, broadcast };
+  enum collective_name { none, all_reduce_sum, all_reduce_in_node, all_gather, all_to_all, broadcast };
 
   int of = none;
   int rank = 0;       ///< where it was found
@@ -85,7 +85,7 @@ constexpr std::size_t tried_nan(int ranks) noexcept { return tried_elements(rank
 /// What `rank` of `ranks` adds: integers of as many bits as the library relies on, whose sums are exact in float in whatever order
 /// they are made.
 /// - Bytes of every rank, as a sum's header has them (sum_header.hpp): 128 … 255, and 255 of all ranks as element 1.
-/// - 16 bits of one rank, as a table of facts has them (core/agreement.hpp), as element 4r + 2 of rank r, where the others add 0:
+/// - 16 bits of one rank, as a table of facts has them (core/detail/consistency_check.hpp), as element 4r + 2 of rank r, where the others add 0:
 ///   65535 of rank 0, and odd numbers from 65281 of the others. All 16 bits are significant; a half float has 11.
 inline float tried_value(int rank, int ranks, std::size_t i) noexcept {
   const auto r = static_cast<std::uint64_t>(rank);
@@ -99,7 +99,7 @@ inline float tried_value(int rank, int ranks, std::size_t i) noexcept {
 }
 
 /// Tries a sum over ranks.
-/// @param name  all_reduce_sum or reduce_locally
+/// @param name  all_reduce_sum or all_reduce_in_node
 inline collective_fault fault_of_sum(const summing_ranks& ranks, collective_fault::collective_name name) {
   std::vector<float> values(tried_elements(ranks.size));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = tried_value(ranks.rank, ranks.size, i);
@@ -242,8 +242,8 @@ inline std::string to_text(const collective_fault& fault) {
     default:
       break;
   }
-  const bool is_local = fault.of == collective_fault::reduce_locally;
-  const std::string name = is_local ? "reduce_locally" : "all_reduce_sum";
+  const bool is_local = fault.of == collective_fault::all_reduce_in_node;
+  const std::string name = is_local ? "all_reduce_in_node" : "all_reduce_sum";
   const std::string where = on + (is_local ? " in its node" : "");
   const std::string rule = is_local ? "every rank's `values` must become their sum over the ranks of its node"
                                     : rule_of(collective::all_reduce);
@@ -279,13 +279,13 @@ inline void require_no_fault(const collective_fault& own, const summing_ranks& r
   std::vector<float> table(static_cast<std::size_t>(ranks.size) * collective_fault::numbers, 0.0F);
   if (own.of != collective_fault::none) std::ranges::copy(own.to_numbers(), row_in(table, ranks.rank).begin());
   ranks.all_reduce_sum(table);
-  if (own.of == collective_fault::all_reduce_sum || own.of == collective_fault::reduce_locally) {
+  if (own.of == collective_fault::all_reduce_sum || own.of == collective_fault::all_reduce_in_node) {
     abort(to_text(own));
     throw communicator_error(to_text(own));
   }
   for (int rank = 0; rank < ranks.size; ++rank)
     if (row_in(table, rank)[0] != 0.0F) {
-      meet_before_throwing(ranks);
+      synchronize_before_throwing(ranks);
       throw communicator_error(to_text(collective_fault::of_numbers(row_in(table, rank), rank, ranks.size)));
     }
   if (own.of != collective_fault::none) throw communicator_error(to_text(own));

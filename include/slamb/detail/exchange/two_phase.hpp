@@ -21,7 +21,7 @@
 namespace slamb::detail {
 
 /// Where the codes of each tile are, which tiles are this rank's to average, and what shares a scale.
-class exchange_tables {
+class two_phase_tables {
  public:
   /// Makes them, on the host; allocates only where there is more than ever before.
   void assign(const wire_layout& wire, int rank) {
@@ -38,22 +38,22 @@ class exchange_tables {
   }
 
   /// Plans memory for them as they are, and for all others of up to `tiles` tiles of one tensor.
-  template <class Base>
-  void plan(Base& base, std::uint64_t tiles = 0) {
-    reserve(base, placed_, placed_at_, tiles);
-    reserve(base, own_, own_at_, tiles);
+  template <class Context>
+  void plan(Context& context, std::uint64_t tiles = 0) {
+    reserve(context, placed_, placed_at_, tiles);
+    reserve(context, own_, own_at_, tiles);
     const std::uint64_t most_scales = sent_.groups.empty() ? 0 : tiles;
-    plan(base, sent_, sent_at_, most_scales);
-    plan(base, averaged_, averaged_at_, most_scales);
+    plan(context, sent_, sent_at_, most_scales);
+    plan(context, averaged_, averaged_at_, most_scales);
   }
 
   /// Copies them to the backend's memory.
-  template <class Base>
-  void upload(Base& base) const {
-    copy(base, placed_, placed_at_);
-    copy(base, own_, own_at_);
-    upload(base, sent_, sent_at_);
-    upload(base, averaged_, averaged_at_);
+  template <class Context>
+  void upload(Context& context) const {
+    copy(context, placed_, placed_at_);
+    copy(context, own_, own_at_);
+    upload(context, sent_, sent_at_);
+    upload(context, averaged_, averaged_at_);
   }
 
   /// [tiles] where the codes of each are, on the host.
@@ -61,21 +61,21 @@ class exchange_tables {
   std::size_t tiles() const noexcept { return placed_.size(); }
 
   // In the backend's memory.
-  template <class Base>
-  const wire_tile* placed(const Base& base) const noexcept {
-    return base.memory.view(placed_at_).data();
+  template <class Context>
+  const wire_tile* placed(const Context& context) const noexcept {
+    return context.memory.view(placed_at_).data();
   }
-  template <class Base>
-  std::span<const std::size_t> own(const Base& base) const noexcept {
-    return base.memory.view(own_at_).first(own_.size());
+  template <class Context>
+  std::span<const std::size_t> own(const Context& context) const noexcept {
+    return context.memory.view(own_at_).first(own_.size());
   }
-  template <class Base>
-  scale_table sent_scales(const Base& base) const noexcept {
-    return table(base, sent_, sent_at_);
+  template <class Context>
+  scale_table sent_scales(const Context& context) const noexcept {
+    return table(context, sent_, sent_at_);
   }
-  template <class Base>
-  scale_table averaged_scales(const Base& base) const noexcept {
-    return table(base, averaged_, averaged_at_);
+  template <class Context>
+  scale_table averaged_scales(const Context& context) const noexcept {
+    return table(context, averaged_, averaged_at_);
   }
 
  private:
@@ -85,32 +85,32 @@ class exchange_tables {
     region<std::uint64_t> places;
   };
 
-  template <class Base, class T>
-  static void reserve(Base& base, std::vector<T>& list, region<T>& at, std::uint64_t count) {
+  template <class Context, class T>
+  static void reserve(Context& context, std::vector<T>& list, region<T>& at, std::uint64_t count) {
     const std::size_t most = std::max<std::size_t>(list.size(), count);
     list.reserve(most);
-    at = base.memory.template plan<T>("tables", most);
+    at = context.memory.template plan<T>("tables", most);
   }
-  template <class Base>
-  static void plan(Base& base, scale_lists& lists, scale_regions& at, std::uint64_t most) {
-    reserve(base, lists.groups, at.groups, most);
-    reserve(base, lists.tiles, at.tiles, most);
-    reserve(base, lists.places, at.places, most);
+  template <class Context>
+  static void plan(Context& context, scale_lists& lists, scale_regions& at, std::uint64_t most) {
+    reserve(context, lists.groups, at.groups, most);
+    reserve(context, lists.tiles, at.tiles, most);
+    reserve(context, lists.places, at.places, most);
   }
-  template <class Base, class T>
-  static void copy(Base& base, const std::vector<T>& list, const region<T>& at) {
-    base.executor.upload(std::span<const T>(list), base.memory.view(at));
+  template <class Context, class T>
+  static void copy(Context& context, const std::vector<T>& list, const region<T>& at) {
+    context.executor.upload(std::span<const T>(list), context.memory.view(at));
   }
-  template <class Base>
-  static void upload(Base& base, const scale_lists& lists, const scale_regions& at) {
-    copy(base, lists.groups, at.groups);
-    copy(base, lists.tiles, at.tiles);
-    copy(base, lists.places, at.places);
+  template <class Context>
+  static void upload(Context& context, const scale_lists& lists, const scale_regions& at) {
+    copy(context, lists.groups, at.groups);
+    copy(context, lists.tiles, at.tiles);
+    copy(context, lists.places, at.places);
   }
-  template <class Base>
-  static scale_table table(const Base& base, const scale_lists& lists, const scale_regions& at) noexcept {
-    return {base.memory.view(at.groups).data(), base.memory.view(at.tiles).data(), base.memory.view(at.places).data(),
-            lists.groups.size()};
+  template <class Context>
+  static scale_table table(const Context& context, const scale_lists& lists, const scale_regions& at) noexcept {
+    return {context.memory.view(at.groups).data(), context.memory.view(at.tiles).data(),
+            context.memory.view(at.places).data(), lists.groups.size()};
   }
 
   std::vector<wire_tile> placed_;  // [tiles]
@@ -127,7 +127,7 @@ class exchange_tables {
 ///
 /// @tparam WorkerStorage, ServerStorage  in what the errors are kept: float, bfloat16, or the executor's no_error_storage
 template <quantizer Quantizer, class Executor, class WorkerStorage, class ServerStorage>
-class code_exchange {
+class two_phase_exchange {
   static_assert(
       !stochastic_quantizer<Quantizer> ||
           requires(const Quantizer& q) {
@@ -137,7 +137,7 @@ class code_exchange {
 
  public:
   /// @throws std::invalid_argument if scales are shared by blocks that tiles could not be cut into
-  explicit code_exchange(const Quantizer& quantizer) : quantizer_(quantizer) {
+  explicit two_phase_exchange(const Quantizer& quantizer) : quantizer_(quantizer) {
     if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
       require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024, "a quantizer's block",
                  groups.block, "a power of two in [16, 1024]");
@@ -145,8 +145,8 @@ class code_exchange {
 
   const Quantizer& quantizer() const noexcept { return quantizer_; }
   const wire_layout& wire() const noexcept { return wire_; }
-  exchange_tables& tables() noexcept { return tables_; }
-  const exchange_tables& tables() const noexcept { return tables_; }
+  two_phase_tables& tables() noexcept { return tables_; }
+  const two_phase_tables& tables() const noexcept { return tables_; }
 
   /// Lays out the messages; allocates only where there are more pieces than ever before.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
@@ -164,7 +164,7 @@ class code_exchange {
     return {.sent = buffer.data(),
             .received = buffer.data() + part(1),
             .averaged = buffer.data() + part(2),
-            .whole = reinterpret_cast<float*>(buffer.data() + part(4)),
+            .dense = reinterpret_cast<float*>(buffer.data() + part(4)),
             .mean = reinterpret_cast<float*>(buffer.data() + part(3)),
             .codes = wire_.codes(),
             .message_bytes = wire_.message_bytes(),
@@ -174,11 +174,11 @@ class code_exchange {
             .rank = static_cast<std::uint32_t>(rank)};
   }
   /// The same of one rank's optimizer, with its tables; random numbers are drawn by the number of the step.
-  template <class Base>
-  wire_view view(const Base& base, std::span<std::byte> buffer) const noexcept {
-    wire_view wire = view(buffer, base.ranks.size(), base.ranks.rank());
-    wire.tiles = tables_.placed(base);
-    wire.steps = &base.record()->taken;
+  template <class Context>
+  wire_view view(const Context& context, std::span<std::byte> buffer) const noexcept {
+    wire_view wire = view(buffer, context.ranks.size(), context.ranks.rank());
+    wire.tiles = tables_.placed(context);
+    wire.steps = &context.record()->taken;
     return wire;
   }
 
@@ -194,28 +194,28 @@ class code_exchange {
   /// has seen earlier in the step what is not, or if ranks have parted, which the second phase tells.
   ///
   /// @param counts  [tiles] elements that take part; @param statistic  [tiles], for the backend's use
-  template <class Pass, class Base, class View>
-  void send(const Pass& pass, Base& base, const View& model, const wire_view& wire, const std::uint64_t* counts,
+  template <class Pass, class Context, class View>
+  void send(const Pass& pass, Context& context, const View& model, const wire_view& wire, const std::uint64_t* counts,
             double* statistic) const {
-    if (base.ranks.local_size() >
+    if (context.ranks.local_size() >
         1)  // that of the mean was started before ranks of this node could know that they have parted
-      base.executor.invoke(start_messages{base.record(), wire.averaged, wire_.message_bytes(), 1});
-    encode_signal(pass, base, model, wire, counts, statistic);
-    base.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
-                          base.executor.stream());
-    const refuse_by_scales refuse{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
-    encode_mean(base, model, wire, refuse, counts, statistic);
-    if (base.is_known_to_be_refused()) return;
-    base.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
-                          base.executor.stream());
+      context.executor.invoke(start_messages{context.record(), wire.averaged, wire_.message_bytes(), 1});
+    encode_signal(pass, context, model, wire, counts, statistic);
+    context.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
+                             context.executor.stream());
+    const read_overflow_flags refuse{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
+    encode_mean(context, model, wire, refuse, counts, statistic);
+    if (context.is_skipped_on_host()) return;
+    context.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
+                             context.executor.stream());
     // Also for what a device has noted of the first phase.
-    base.executor.invoke(refuse_alone{base.record()}, refuse,
-                         compare_fingerprints{base.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
-                         note_received{base.record(), wire.received, wire_.message_bytes(), wire_.ranks(),
-                                       wire_.scale_bytes(), has_word_of_codes()});
-    if (base.is_known_to_be_refused()) return;
-    if (wire_.whole_elements() > 0)
-      base.ranks.all_reduce_sum(std::span<float>(wire.whole, wire_.whole_elements()), base.executor.stream());
+    context.executor.invoke(skip_if_not_finite{context.record()}, refuse,
+                            compare_fingerprints{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
+                            note_received{context.record(), wire.received, wire_.message_bytes(), wire_.ranks(),
+                                          wire_.scale_bytes(), has_word_of_codes()});
+    if (context.is_skipped_on_host()) return;
+    if (wire_.dense_elements() > 0)
+      context.ranks.all_reduce_sum(std::span<float>(wire.dense, wire_.dense_elements()), context.executor.stream());
   }
 
   /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile, and
@@ -249,7 +249,7 @@ class code_exchange {
   std::uint64_t part(int number) const noexcept {
     const std::uint64_t sizes[] = {wire_.all_message_bytes(), wire_.all_message_bytes(), wire_.message_bytes(),
                                    wire_.codes() * sizeof(float),
-                                   (wire_.whole_elements() + wire_layout::code_unit) * sizeof(float)};
+                                   (wire_.dense_elements() + wire_layout::code_unit) * sizeof(float)};
     std::uint64_t first = 0;
     constexpr std::uint64_t unit = wire_layout::message_unit;
     for (int i = 0; i < number; ++i) first += (sizes[i] + unit - 1) / unit * unit;
@@ -257,38 +257,39 @@ class code_exchange {
   }
 
   // α and the codes of this rank's signal: docs/algorithms/one_bit_exchange.md (2), (3)
-  template <class Pass, class Base, class View>
-  void encode_signal(const Pass& pass, Base& base, const View& model, const wire_view& wire,
+  template <class Pass, class Context, class View>
+  void encode_signal(const Pass& pass, Context& context, const View& model, const wire_view& wire,
                      const std::uint64_t* counts, double* statistic) const {
-    const Executor& executor = base.executor;
+    const Executor& executor = context.executor;
     const auto run = [&](auto work) {
       executor.template send<work(), WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), statistic,
-                                                    base.not_finite());
+                                                    context.not_finite());
     };
     run([] { return needs_scale_first ? encoding::measure : encoding::both; });
     executor.template finish_scales<Quantizer>(
-        tables_.sent_scales(base), statistic, counts, wire.sent, model.refused,
-        tell_by_scales{base.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
+        tables_.sent_scales(context), statistic, counts, wire.sent, model.skip,
+        write_overflow_flags{context.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
     if constexpr (needs_scale_first) run([] { return encoding::encode; });
   }
 
   // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
-  template <class Base>
-  void encode_mean(Base& base, const model_view& model, const wire_view& wire, const refuse_by_scales& refuse,
+  template <class Context>
+  void encode_mean(Context& context, const model_view& model, const wire_view& wire, const read_overflow_flags& refuse,
                    const std::uint64_t* counts, double* statistic) const {
-    const Executor& executor = base.executor;
+    const Executor& executor = context.executor;
     const auto run = [&](auto work) {
-      executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(base), statistic, refuse);
+      executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(context), statistic,
+                                                       refuse);
     };
     run([] { return needs_scale_first ? encoding::measure : encoding::both; });
-    executor.template finish_scales<Quantizer>(tables_.averaged_scales(base), statistic, counts, wire.averaged,
-                                               model.refused);
+    executor.template finish_scales<Quantizer>(tables_.averaged_scales(context), statistic, counts, wire.averaged,
+                                               model.skip);
     if constexpr (needs_scale_first) run([] { return encoding::encode; });
   }
 
   Quantizer quantizer_;
   wire_layout wire_;
-  exchange_tables tables_;
+  two_phase_tables tables_;
 };
 
 }  // namespace slamb::detail

@@ -56,12 +56,12 @@ struct exchanged {
   };
 };
 
-/// What this rank's signal lost when it was compressed, for passes that say `uses_lost` or `receives_lost`. In no memory.
-struct lost {
+/// What this rank's signal lost when it was compressed, for passes that say `uses_compression_error` or `receives_compression_error`. In no memory.
+struct compression_error {
   using stored = void;
   template <class T>
   struct field {
-    T lost;
+    T compression_error;
   };
 };
 

@@ -76,10 +76,10 @@ class layout {
       if (segments_[i].size > 0) by_address_.push_back(i);
     std::ranges::sort(by_address_, std::less<const float*>(), [this](std::size_t i) { return segments_[i].parameter; });
     before_tiles(std::as_const(*this));
-    std::vector<tile_cut> whole;
+    std::vector<tile_cut> dense;
     for (std::size_t i = 0; i < segments_.size(); ++i)
-      whole.push_back({static_cast<std::uint32_t>(i), 0, segments_[i].size});
-    make_tiles(std::span<const tile_cut>(whole));
+      dense.push_back({static_cast<std::uint32_t>(i), 0, segments_[i].size});
+    make_tiles(std::span<const tile_cut>(dense));
   }
 
   /// Makes the tiles anew, of these parts, which cover all elements in order.
@@ -256,7 +256,8 @@ inline std::vector<tensor_batch> one_batch_of(const layout& tensors) {
 ///
 /// @param compress  tensor_options::compress
 /// @param dense_below  tensors of fewer elements go whole
-constexpr bool goes_whole(std::uint64_t size, bool one_dimensional, bool compress, std::uint64_t dense_below) noexcept {
+constexpr bool is_sent_dense(std::uint64_t size, bool one_dimensional, bool compress,
+                             std::uint64_t dense_below) noexcept {
   return !compress || one_dimensional || size < dense_below;
 }
 

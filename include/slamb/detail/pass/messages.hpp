@@ -34,7 +34,7 @@ struct shared_scales {
   /// Tiles share scales: they are made when all tiles have been looked at.
   static constexpr bool exist = Quantizer::scale != segment_scale::none && !requires(const Quantizer& q) { q.block; };
   /// And codes depend on them: the scale must be known before anything is encoded.
-  static constexpr bool are_known_first = exist && !encodes_without_scale<Quantizer>;
+  static constexpr bool are_known_first = exist && !capability::encodes_without_scale<Quantizer>;
 };
 
 /// What has one scale: some tiles, and the places where it is written.
@@ -74,7 +74,7 @@ struct scale_lists {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const wire_piece& piece = pieces[i];
       const std::uint64_t last = number + (piece.count + layout::tile_size - 1) / layout::tile_size;
-      if (piece.owner != wire_piece::whole) {
+      if (piece.owner != wire_piece::dense) {
         if (!fused && (i == 0 || pieces[i - 1].segment != piece.segment)) begin();
         for (std::uint64_t tile = number; tile < last; ++tile) tiles.push_back(tile);
         if (!fused) places.push_back(piece.owner * message + piece.scale);
@@ -148,29 +148,29 @@ struct start_messages {
 };
 
 /// Sets the first scale to NaN if this rank has seen what is not finite.
-struct tell_by_scales {
+struct write_overflow_flags {
   const step_record* record = nullptr;  ///< null: nothing is told
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
 
-  SLAMB_HOST_DEVICE bool has_to_tell() const { return record != nullptr && record->not_finite != 0; }
+  SLAMB_HOST_DEVICE bool is_raised() const { return record != nullptr && record->not_finite != 0; }
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
-    if (!has_to_tell()) return;
+    if (!is_raised()) return;
     for (std::uint64_t i = thread; i < count; i += threads)
       *scale_in(messages + i * message_bytes, 0) = as_real(std::uint32_t{0x7FC00000U});
   }
 };
 
 /// Refuses the step if the first scale is not finite in a message of any rank.
-struct refuse_by_scales {
+struct read_overflow_flags {
   step_record* record = nullptr;
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
 
   /// Of messages `thread`, `thread` + `threads`, ….
-  SLAMB_HOST_DEVICE bool has_to_refuse(unsigned thread = 0, unsigned threads = 1) const {
+  SLAMB_HOST_DEVICE bool has_overflow(unsigned thread = 0, unsigned threads = 1) const {
     bool found = false;  // without leaving the loop, so that a thread waits once for all that it reads
     for (std::uint64_t i = thread; i < count; i += threads) {
       const std::uint32_t bits = as_word(*scale_in(messages + i * message_bytes, 0));
@@ -179,7 +179,7 @@ struct refuse_by_scales {
     return found;
   }
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
-    if (has_to_refuse(thread, threads)) record->refused = 1;
+    if (has_overflow(thread, threads)) record->skip = 1;
   }
 };
 
@@ -192,12 +192,12 @@ struct compare_fingerprints {
   std::uint64_t count = 0;
 
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
-    if (record->refused != 0 && record->parted == 0 && record->node_parted == 0) return;
+    if (record->skip != 0 && record->diverged == 0 && record->node_diverged == 0) return;
     const std::uint64_t own = fingerprint_of(*record);
     bool differs = false;
     for (std::uint64_t i = thread; i < count; i += threads)
       differs |= *fingerprint_in(messages + i * message_bytes, message_bytes) != own;
-    if (differs || record->node_parted != 0) note_difference(*record);
+    if (differs || record->node_diverged != 0) note_difference(*record);
   }
 };
 

@@ -52,8 +52,8 @@ struct model_view {
   const std::size_t* first_tile = nullptr;  ///< [tensors + 1] the number of each tensor's first tile; then of all
   float* exchanged = nullptr;  ///< the exchange buffer: elements exchanged_first … of all tensors, end to end
   std::uint64_t exchanged_first = 0;
-  bool gradient_is_exchanged = false;      ///< `gradient` is read from the exchange buffer
-  const std::uint32_t* refused = nullptr;  ///< where it points to is not 0: the step must not happen, passes do nothing
+  bool gradient_is_exchanged = false;   ///< `gradient` is read from the exchange buffer
+  const std::uint32_t* skip = nullptr;  ///< where it points to is not 0: the step must not happen, passes do nothing
 };
 
 /// The same with state arrays, of [state elements] each.
@@ -106,7 +106,8 @@ using accessed_by =
 /// What an element of a pass has: its arrays, and what an exchange makes of a signal; or `works_on`, if it says so.
 template <class P>
 struct arrays_of {
-  using type = union_of_t<accessed_by<P>, typename packs_of<P>::type, arrays<array::exchanged, array::lost>>;
+  using type =
+      union_of_t<accessed_by<P>, typename packs_of<P>::type, arrays<array::exchanged, array::compression_error>>;
 };
 template <class P>
 requires requires { typename P::works_on; }

@@ -23,11 +23,11 @@ namespace slamb::detail {
 
 /// Where the codes of one tile are.
 struct wire_tile {
-  static constexpr std::uint32_t whole = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t dense = std::numeric_limits<std::uint32_t>::max();
 
   std::uint64_t code = 0;       ///< of its first element in the owner's message; of `whole`, in the buffer of those
   std::uint64_t scale = 0;      ///< its first scale in the owner's message
-  std::uint32_t owner = whole;  ///< the rank that averages it; `whole`: exchanged as it is
+  std::uint32_t owner = dense;  ///< the rank that averages it; `whole`: exchanged as it is
 };
 
 /// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is
@@ -37,12 +37,12 @@ struct wire_view {
   std::byte* sent = nullptr;         ///< [ranks][message] what this rank sends of its signal
   std::byte* received = nullptr;     ///< [ranks][message] what the ranks sent of this rank's chunk; then the result
   std::byte* averaged = nullptr;     ///< [message] the mean over this rank's chunk
-  float* whole = nullptr;            ///< signals that are exchanged as they are, end to end
+  float* dense = nullptr;            ///< signals that are exchanged as they are, end to end
   float* mean = nullptr;             ///< [codes] the mean over this rank's chunk before it was encoded
   void* worker_error = nullptr;      ///< [state elements] what this rank failed to send
   void* server_error = nullptr;      ///< [codes] what this rank failed to say of its chunk
-  const std::uint16_t* counted = nullptr;  ///< [ranks][codes/16] bits of the elements that take part; null: all
-  std::uint64_t codes = 0;                 ///< of a message
+  const std::uint16_t* active = nullptr;  ///< [ranks][codes/16] bits of the elements that take part; null: all
+  std::uint64_t codes = 0;                ///< of a message
   std::uint64_t message_bytes = 0;
   std::uint64_t scale_bytes = 0;         ///< in front of the codes, with padding
   std::uint64_t random_stream = 0;       ///< of this rank's stochastic rounding: see `stream`

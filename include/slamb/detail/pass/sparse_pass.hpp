@@ -4,8 +4,8 @@
 //
 //     using packs = arrays<…>;              // whose selected values go to the planes of the payload, in this order
 //     static constexpr bool receives;       // e.exchanged of selected elements is read from the first payload plane
-//     static constexpr bool receives_lost;  // may be left out; e.lost of them from the second, 0 without one
-//     static constexpr bool needs_freshness;
+//     static constexpr bool receives_compression_error;  // may be left out; e.lost of them from the second, 0 without one
+//     static constexpr bool needs_discount;
 //     template <class Element, class Lanes, class Sums>
 //     void operator()(Element& e, const Lanes& at, const auto& constants, Sums& results) const;
 //
@@ -25,17 +25,17 @@ namespace slamb::detail {
 /// What a selected pass knows of an element beside its values.
 template <class Real, class Mask>
 struct selected_lanes {
-  Mask selected;   ///< exchanged at this step
-  Real freshness;  ///< β3^age
+  Mask selected;  ///< exchanged at this step
+  Real discount;  ///< β3^age
 };
 
 /// Where the payload is. Trivially copyable; pointers are in the backend's memory space.
 struct payload_view {
-  const std::uint64_t* tile_first = nullptr;  ///< [tiles + 1] the first payload element of each tile
-  float* plane[3] = {};                       ///< [payload] each; the first is exchanged
-  freshness_table freshness{};                ///< β3^age
-  void* age = nullptr;                        ///< [state elements] stored_age_t, for selections that know no ages
-  std::uint64_t room =
+  const std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] the first payload element of each tile
+  float* plane[3] = {};                         ///< [payload] each; the first is exchanged
+  staleness_discounts discount{};               ///< β3^age
+  void* age = nullptr;                          ///< [state elements] stored_age_t, for selections that know no ages
+  std::uint64_t capacity =
       0;  ///< of the plane that is exchanged; a device that packs it clears what is left of it, if there is any
 };
 

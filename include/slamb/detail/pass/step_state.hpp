@@ -17,18 +17,18 @@ namespace slamb::detail {
 
 /// The run state of an optimizer, in the backend's memory.
 struct step_record {
-  std::uint64_t taken = 0;        ///< t: steps so far
-  std::uint64_t skipped = 0;      ///< steps that did not happen, for a gradient of some rank was not finite
-  std::uint64_t left_out = 0;     ///< steps taken without the gradient of this rank, which alone was not finite
-  double gradient_scale = 1.0;    ///< what this step reads as the gradient, times this, is g
-  double norm = -1.0;             ///< of g in this step, before it was clipped; negative where no pass has found it
-  double last_norm = 0.0;         ///< the same of the last step that was taken
-  std::uint32_t not_finite = 0;   ///< set by passes: this rank has seen a value in this step that is not usable
-  std::uint32_t refused = 0;      ///< this or another rank has: the step does not happen
-  std::uint32_t was_refused = 0;  ///< the last step that ended did not happen
-  std::uint32_t parted = 0;       ///< ranks have been seen to differ: no step happens until they have been compared
-  std::uint32_t parted_kept = 0;  ///< `parted` as it was when `keep_parted` was there
-  std::uint32_t node_parted =
+  std::uint64_t taken = 0;           ///< t: steps so far
+  std::uint64_t skipped = 0;         ///< steps that did not happen, for a gradient of some rank was not finite
+  std::uint64_t local_skips = 0;     ///< steps taken without the gradient of this rank, which alone was not finite
+  double gradient_scale = 1.0;       ///< what this step reads as the gradient, times this, is g
+  double norm = -1.0;                ///< of g in this step, before it was clipped; negative where no pass has found it
+  double last_norm = 0.0;            ///< the same of the last step that was taken
+  std::uint32_t not_finite = 0;      ///< set by passes: this rank has seen a value in this step that is not usable
+  std::uint32_t skip = 0;            ///< this or another rank has: the step does not happen
+  std::uint32_t was_skipped = 0;     ///< the last step that ended did not happen
+  std::uint32_t diverged = 0;        ///< ranks have been seen to differ: no step happens until they have been compared
+  std::uint32_t saved_diverged = 0;  ///< `parted` as it was when `save_diverged` was there
+  std::uint32_t node_diverged =
       0;                      ///< not 0: the ranks of this node have, which it tells the others; its number, from 1 on
   std::uint64_t lineage = 0;  ///< a hash of all steps so far: their rates, and what was received in them
   std::uint64_t history = 0;  ///< the same with the rates of this step
@@ -79,7 +79,7 @@ auto all_in_order(const First& first, const Rest&... rest) {
   return in_order<First, Rest...>{first, all_in_order(rest...)};
 }
 
-/// Begins a step, and what all ranks must have alike in it: the steps before, and their number; `store_rates` adds the rates.
+/// Begins a step, and what all ranks must have alike in it: the steps before, and their number; `write_learning_rates` adds the rates.
 struct begin_step {
   step_record* record;
   double gradient_scale;
@@ -88,7 +88,7 @@ struct begin_step {
     record->gradient_scale = gradient_scale;
     record->norm = -1.0;
     record->not_finite = 0;
-    record->refused = record->parted;
+    record->skip = record->diverged;
     record->received = 0;
     record->history = hash_with(record->lineage, record->taken);
   }
@@ -112,7 +112,7 @@ struct note_payload {
   const double* sum;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->refused != 0) return;
+    if (record->skip != 0) return;
     record->payload = bits_of(*sum);
     record->payload_of = record->taken + 1;
   }
@@ -124,7 +124,7 @@ struct note_selection {
   const double* sum;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->parted != 0) return;  // what it was when ranks parted is still to be compared
+    if (record->diverged != 0) return;  // what it was when ranks parted is still to be compared
     record->selection = bits_of(*sum);
     record->selected_in = record->taken + 1;
   }
@@ -139,7 +139,7 @@ SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record,
   if (record.selected_in == record.taken + 1) all = hash_with(all, record.selection);
   if (record.payload_of != 0 && record.payload_of == record.taken) all = hash_with(all, record.payload);
   if (in_node && record.of_node_before == record.taken + 1) all = hash_with(all, record.of_node);
-  return record.node_parted == 0 ? all : hash_with(all, record.node_parted);
+  return record.node_diverged == 0 ? all : hash_with(all, record.node_diverged);
 }
 
 /// Notes a word for the fingerprint of the step that follows, in place of the parameters.
@@ -154,16 +154,16 @@ struct note_word {
 };
 
 /// Puts aside whether ranks have been seen to differ so far, where nothing else writes.
-struct keep_parted {
+struct save_diverged {
   step_record* record;
 
-  SLAMB_HOST_DEVICE void operator()() const { record->parted_kept = record->parted; }
+  SLAMB_HOST_DEVICE void operator()() const { record->saved_diverged = record->diverged; }
 };
 
 /// Ranks have been seen to differ: the step does not happen, nor do those after it.
 SLAMB_HOST_DEVICE inline void note_difference(step_record& record) {
-  if (record.parted == 0) record.told = fingerprint_of(record);
-  record.refused = record.parted = 1;
+  if (record.diverged == 0) record.told = fingerprint_of(record);
+  record.skip = record.diverged = 1;
 }
 
 /// Ends a step, and opens the way for passes between steps.
@@ -171,36 +171,36 @@ struct end_step {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->refused == 0) {
+    if (record->skip == 0) {
       ++record->taken;
       record->lineage = hash_with(record->history, record->received);
       record->last_norm = record->norm;
       record->has_norm = record->norm < 0.0 ? 0 : 1;
-    } else if (record->parted == 0) {
+    } else if (record->diverged == 0) {
       ++record->skipped;
     }
-    record->was_refused = record->refused;
-    record->not_finite = record->refused = 0;
+    record->was_skipped = record->skip;
+    record->not_finite = record->skip = 0;
   }
 };
 
 /// Ends the refusal of a step that other ranks take, for nobody told them: this rank's gradient has been left out.
-struct leave_out_alone {
+struct drop_local_gradient {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->parted != 0) return;
-    if (record->refused != 0) ++record->left_out;
-    record->refused = 0;
+    if (record->diverged != 0) return;
+    if (record->skip != 0) ++record->local_skips;
+    record->skip = 0;
   }
 };
 
 /// Where no other rank has to be told: what this one has seen decides.
-struct refuse_alone {
+struct skip_if_not_finite {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->not_finite != 0) record->refused = 1;
+    if (record->not_finite != 0) record->skip = 1;
   }
 };
 
@@ -226,7 +226,7 @@ struct set_adam_scalars {
 };
 
 /// Between the steps that are known to have been taken and those that have been enqueued: some may have been skipped.
-class step_count {
+class step_estimate {
  public:
   void know(std::uint64_t taken) noexcept { least_ = most_ = taken; }
   /// One more has been enqueued, of which nothing is known.

@@ -42,9 +42,9 @@ struct wire_tensor {
 
 /// A piece of a tensor that one rank averages.
 struct wire_piece : tile_cut {
-  static constexpr std::uint32_t whole = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t dense = std::numeric_limits<std::uint32_t>::max();
 
-  std::uint32_t owner = whole;  ///< the rank that averages it; `whole`: exchanged as it is
+  std::uint32_t owner = dense;  ///< the rank that averages it; `whole`: exchanged as it is
   std::uint64_t code = 0;       ///< of its first element in the owner's message; of `whole`, in the buffer of those
   std::uint64_t scale = 0;      ///< its first scale in the owner's message
 };
@@ -74,18 +74,18 @@ class wire_layout {
   void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
     ranks_ = static_cast<std::uint64_t>(ranks);
     scales_ = scales;
-    elements_ = whole_elements_ = codes_ = 0;
+    elements_ = dense_elements_ = codes_ = 0;
     std::uint64_t scale_count = 1;
     pieces_.clear();
     pieces_.reserve(scales.of == scale_groups::per_tensor ? tensors.size() : tensors.size() + ranks_);
     ends_.assign(ranks_, {});
-    for (const wire_tensor& t : tensors) (t.compressed ? elements_ : whole_elements_) += t.size;
-    std::uint64_t before = 0, whole = 0;
+    for (const wire_tensor& t : tensors) (t.compressed ? elements_ : dense_elements_) += t.size;
+    std::uint64_t before = 0, dense = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const auto tensor = static_cast<std::uint32_t>(i);
       if (!tensors[i].compressed) {
-        if (tensors[i].size > 0) pieces_.push_back({{tensor, 0, tensors[i].size}, wire_piece::whole, whole, 0});
-        whole += tensors[i].size;
+        if (tensors[i].size > 0) pieces_.push_back({{tensor, 0, tensors[i].size}, wire_piece::dense, dense, 0});
+        dense += tensors[i].size;
       } else {
         const bool by_tensor = scales.of == scale_groups::per_tensor;
         cut(tensor, tensors[i].size, by_tensor ? 0 : before, chunk_of(by_tensor ? tensors[i].size : elements_));
@@ -105,7 +105,7 @@ class wire_layout {
   std::uint64_t ranks() const noexcept { return ranks_; }                  ///< N
   scale_groups scales() const noexcept { return scales_; }
   std::uint64_t elements() const noexcept { return elements_; }              ///< compressed
-  std::uint64_t whole_elements() const noexcept { return whole_elements_; }  ///< exchanged whole
+  std::uint64_t dense_elements() const noexcept { return dense_elements_; }  ///< exchanged whole
   std::uint64_t codes() const noexcept { return codes_; }                    ///< of a message, with padding
   std::uint64_t scale_bytes() const noexcept { return scale_bytes_; }        ///< in front of the codes, with padding
   std::uint64_t message_bytes() const noexcept { return message_bytes_; }    ///< with padding
@@ -147,7 +147,7 @@ class wire_layout {
   std::vector<wire_piece> pieces_;
   std::vector<end> ends_;  // [ranks]
   std::uint64_t elements_ = 0;
-  std::uint64_t whole_elements_ = 0;
+  std::uint64_t dense_elements_ = 0;
   std::uint64_t codes_ = 0;
   std::uint64_t scale_bytes_ = scale_unit;
   std::uint64_t message_bytes_ = message_unit;

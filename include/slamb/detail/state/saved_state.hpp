@@ -29,7 +29,7 @@ namespace slamb::detail {
 template <class Executor>
 void save_parts(const Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks,
                 const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
-                const save_options& options = {}, const state_facts& facts = {}) {
+                const save_options& options = {}, const state_summary& facts = {}) {
   state_header header{.kind = kind.hash(),
                       .rank = static_cast<std::uint64_t>(ranks.rank()),
                       .world = static_cast<std::uint64_t>(ranks.size()),

@@ -51,7 +51,7 @@ state_kind kind_of() noexcept {
 }
 
 /// What the text of a state says beside its kind and rank.
-struct state_facts {
+struct state_summary {
   std::uint64_t step = 0;
   std::uint64_t tensors = 0;
   std::uint64_t elements = 0;  ///< of all tensors
@@ -125,7 +125,7 @@ inline std::string readable_type(std::string_view name) {
 }
 
 /// The text at the beginning of a state: lines, and blanks up to a last line break. Long names of policies are cut.
-inline std::string text_of_state(const state_kind& kind, const state_header& header, const state_facts& facts) {
+inline std::string text_of_state(const state_kind& kind, const state_header& header, const state_summary& facts) {
   const auto line = [](const char* name, const std::string& value) { return std::string(name) + value + '\n'; };
   const auto number = [](std::uint64_t value) { return std::to_string(value); };
   const std::string first = "slamb saved state, format 2\n" + line("optimizer   ", std::string(kind.recipe));

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "slamb/core/concepts.hpp"
-#include "slamb/detail/pass/common_passes.hpp"
 #include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
 namespace slamb::detail {
@@ -50,8 +50,8 @@ struct adam_update {
 
   // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
   template <class Element>
-  SLAMB_ELEMENT static candidate<typename Element::real> candidate_of(const Element& e,
-                                                                      const tensor_constants<factors_type>& tensor) {
+  SLAMB_ELEMENT static update_terms<typename Element::real> update_terms_of(
+      const Element& e, const tensor_constants<factors_type>& tensor) {
     using Real = typename Element::real;
     const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
     return {e.parameter, direction, direction + Real(tensor.weight_decay) * e.parameter};
@@ -60,22 +60,22 @@ struct adam_update {
   // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
   template <class Element>
   SLAMB_ELEMENT void apply(Element& e, const tensor_constants<factors_type>& tensor,
-                           const typename Element::real& freshness) const {
+                           const typename Element::real& discount) const {
     using Real = typename Element::real;
-    const Real scaled = trust_ratio.scale(tensor.factors, freshness) * candidate_of(e, tensor).update;
+    const Real scaled = trust_ratio.scale(tensor.factors, discount) * update_terms_of(e, tensor).update;
     e.parameter = e.parameter - Real(tensor.rate) * scaled;
   }
 };
 
 /// What the trust ratio makes of the sums of each tensor; for `finish_segments`.
 template <trust_ratio TrustRatio>
-struct find_factors {
+struct compute_trust_ratios {
   TrustRatio trust;
   const segment* segments;
   factors_of<TrustRatio>* factors;  ///< [tensors]
   int world;
 
-  SLAMB_HOST_DEVICE segment_facts facts_of(std::size_t tensor) const {
+  SLAMB_HOST_DEVICE tensor_properties facts_of(std::size_t tensor) const {
     const segment& s = segments[tensor];
     return {s.adapt, s.one_dimensional, s.weight_decay, world};
   }
@@ -133,7 +133,7 @@ struct update_and_sum : adam_update<TrustRatio> {
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
+    this->trust_ratio.accumulate(this->update_terms_of(e, tensor), true, results);
   }
 };
 

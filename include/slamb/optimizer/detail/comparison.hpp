@@ -10,12 +10,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "slamb/core/agreement.hpp"
-#include "slamb/detail/exchange/agreement.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/exchange/summable.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/common_passes.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
@@ -35,97 +35,98 @@ class comparison {
   /// @param every  steps; 0: steps compare neither parameters nor what is selected, nor all that is received
   explicit comparison(std::uint64_t every) noexcept : every_(every), next_(every), next_in_node_(every) {}
 
-  template <class Base>
-  void plan(Base& base) {
-    header_ = base.memory.template plan<float>("scalars", base.has_peers() ? sum_header::floats : 0);
+  template <class Context>
+  void plan(Context& context) {
+    header_ = context.memory.template plan<float>("scalars", context.has_peers() ? sum_header::floats : 0);
   }
 
   /// Before a step begins, whose rates have been set.
   /// @param are_equal  are_equal(): whether all ranks must have the same parameters before this step
-  /// @throws disagreement_error, on every rank
-  template <class Base, class AreEqual>
-  void compare_before_step(Base& base, const AreEqual& are_equal) {
+  /// @throws rank_mismatch_error, on every rank
+  template <class Context, class AreEqual>
+  void compare_before_step(Context& context, const AreEqual& are_equal) {
     compares_exchange_ = false;
     begins_with_equal_parameters_ = std::exchange(has_equal_parameters_, false) && knows_all_steps_;
-    if (!base.has_peers() || base.is_captured()) return;
-    if constexpr (!Base::executor_type::is_synchronous)
-      if (has_been_seen(base)) throw_difference(base, comparing_call::step, are_equal);
+    if (!context.has_peers() || context.is_captured()) return;
+    if constexpr (!Context::executor_type::is_synchronous)
+      if (has_been_seen(context)) throw_difference(context, comparing_call::step, are_equal);
     if (is_first_) is_in_first_ = true;
     compares_exchange_ = every_ > 0 && (is_in_first_ || (ended_ + 1) % every_ == 0);
     if (is_first_) {
-      require_alike(base, comparing_call::step, are_equal);
-      if (base.read(&base.record()->refused) == 0)
+      require_alike(context, comparing_call::step, are_equal);
+      if (context.read(&context.record()->skip) == 0)
         is_first_ = false;  // else a rank has no usable rate, and the step will not happen
-    } else if (is_due(next_) && common_ == nullptr && must_be_equal(are_equal)) {
-      note_sum(base, fingerprint_of_parameters{}, unrefused_view(base));
+    } else if (is_due(next_) && anchor_ == nullptr && must_be_equal(are_equal)) {
+      note_sum(context, fingerprint_of_parameters{}, unskipped_view(context));
       next_ = next_in_node_ = ended_ + 1 + every_;
-    } else if (is_due(next_in_node_) && base.ranks.local_size() > 1) {
-      note_sum(base, fingerprint_of_parameters{}, unrefused_view(base), true);
+    } else if (is_due(next_in_node_) && context.ranks.local_size() > 1) {
+      note_sum(context, fingerprint_of_parameters{}, unskipped_view(context), true);
       next_in_node_ = ended_ + 1 + every_;
     }
   }
 
   /// What parameters have in common where they differ from rank to rank.
   /// @param common  [state elements] in the backend's memory; null: nothing, or they are equal
-  void set_common(float* common) noexcept { common_ = common; }
+  void set_anchor(float* anchor) noexcept { anchor_ = anchor; }
   /// Before a step begins in which it is exchanged, if there is something: other steps tell nobody.
-  template <class Base>
-  void compare_common(const Base& base) {
-    if (common_ == nullptr || !base.has_peers() || !is_due(next_)) return;
-    note_sum(base, fingerprint_of_common{}, view_of_common(base, common_));
+  template <class Context>
+  void compare_anchor(const Context& context) {
+    if (anchor_ == nullptr || !context.has_peers() || !is_due(next_)) return;
+    note_sum(context, fingerprint_of_anchor{}, view_of_anchor(context, anchor_));
     next_ = ended_ + 1 + every_;
   }
 
   /// Between steps, where all ranks make the same call. Waits.
-  /// @throws disagreement_error, on every rank
-  template <class Base, class AreEqual>
-  void compare_in_call(Base& base, comparing_call call, const AreEqual& are_equal) {
-    if (!base.has_peers() || base.is_captured()) return;
+  /// @throws rank_mismatch_error, on every rank
+  template <class Context, class AreEqual>
+  void compare_in_call(Context& context, comparing_call call, const AreEqual& are_equal) {
+    if (!context.has_peers() || context.is_captured()) return;
     begins_with_equal_parameters_ = has_equal_parameters_ && knows_all_steps_;
-    require_alike(base, call, are_equal);  // also tells those who do not know it what a device has seen
+    require_alike(context, call, are_equal);  // also tells those who do not know it what a device has seen
   }
 
   /// Where all ranks are given the parameters of one, whatever they have.
-  /// @throws disagreement_error, on every rank, if they do not name the same
-  template <class Base>
-  void require_same_root(Base& base, int root) const {
-    if (!base.has_peers()) return;
-    agreement facts("", 0);
+  /// @throws rank_mismatch_error, on every rank, if they do not name the same
+  template <class Context>
+  void require_same_root(Context& context, int root) const {
+    if (!context.has_peers()) return;
+    consistency_check facts("", 0);
     facts.add_word("the rank whose parameters broadcast_parameters() gives to all", static_cast<std::uint64_t>(root),
                    "all ranks must name the same");
-    const allocator room = base.memory_source();
-    facts.require(host_ranks(base.ranks.base(), base.executor, room).all());
+    const allocator room = context.memory_source();
+    facts.require(host_ranks(context.ranks.context(), context.executor, room).all());
   }
 
   /// In a step that has begun, before anything is exchanged: what is selected becomes a part of what ranks compare, if it is
   /// time for that.
-  /// @param tile_first  [tiles + 1] as payload_view::tile_first
-  template <class Base, class Selection>
-  void note_selection(Base& base, const Selection& selection, std::span<std::uint64_t> tile_first) const {
+  /// @param tile_offsets  [tiles + 1] as payload_view::tile_offsets
+  template <class Context, class Selection>
+  void note_selection(Context& context, const Selection& selection, std::span<std::uint64_t> tile_offsets) const {
     if (!compares_exchange_) return;
-    base.executor.run(fingerprint_of_unselected{}, unrefused_view(base), payload_view{.tile_first = tile_first.data()},
-                      selection, base.all_tiles(), base.sums());
-    base.executor.add_up(sums_of(base), base.sums());
-    base.executor.invoke(::slamb::detail::note_selection{base.record(), base.sums()});
+    context.executor.run(fingerprint_of_unselected{}, unskipped_view(context),
+                         payload_view{.tile_offsets = tile_offsets.data()}, selection, context.all_tiles(),
+                         context.sums());
+    context.executor.add_up(sums_of(context), context.sums());
+    context.executor.invoke(::slamb::detail::note_selection{context.record(), context.sums()});
   }
 
   /// At the end of a step: what has been received, the same on all ranks, becomes a part of what they compare in the next, if it is
   /// time for that.
-  template <class Base>
-  void note_payload(Base& base, const payload_view& payload) const {
+  template <class Context>
+  void note_payload(Context& context, const payload_view& payload) const {
     if (!compares_exchange_) return;
-    base.executor.clear(std::as_writable_bytes(sums_of(base)));  // to which a pass over payloads adds
-    base.executor.run_packed(fingerprint_of_payload{}, base.view(), payload, base.all_tiles(), base.sums());
-    base.executor.add_up(sums_of(base), base.sums());
-    base.executor.invoke(::slamb::detail::note_payload{base.record(), base.sums()});
+    context.executor.clear(std::as_writable_bytes(sums_of(context)));  // to which a pass over payloads adds
+    context.executor.run_packed(fingerprint_of_payload{}, context.view(), payload, context.all_tiles(), context.sums());
+    context.executor.add_up(sums_of(context), context.sums());
+    context.executor.invoke(::slamb::detail::note_payload{context.record(), context.sums()});
   }
 
   /// After what a step has exchanged.
-  /// @throws disagreement_error, on every rank, if ranks have been seen to differ, as far as that is known without waiting
-  template <class Base, class AreEqual>
-  void require_unparted(Base& base, const AreEqual& are_equal) {
-    if constexpr (Base::executor_type::is_synchronous)
-      if (base.record()->parted != 0) throw_difference(base, comparing_call::step, are_equal);
+  /// @throws rank_mismatch_error, on every rank, if ranks have been seen to differ, as far as that is known without waiting
+  template <class Context, class AreEqual>
+  void require_not_diverged(Context& context, const AreEqual& are_equal) {
+    if constexpr (Context::executor_type::is_synchronous)
+      if (context.record()->diverged != 0) throw_difference(context, comparing_call::step, are_equal);
   }
 
   /// @param is_captured  it may be taken any number of times, of which nobody tells
@@ -141,7 +142,7 @@ class comparison {
   void compare_next() noexcept {
     is_first_ = true;
     has_equal_parameters_ = false;
-    common_ = nullptr;
+    anchor_ = nullptr;
     ended_ = looked_before_ = 0;
     next_ = next_in_node_ = every_;
   }
@@ -149,13 +150,13 @@ class comparison {
   void note_equal_parameters() noexcept { has_equal_parameters_ = true; }
 
   /// Ranks may take steps again.
-  template <class Base>
-  void forget_difference(Base& base) {
-    base.executor.write(&base.record()->parted, std::uint32_t{0});
-    base.executor.write(&base.record()->node_parted, std::uint32_t{0});
+  template <class Context>
+  void forget_difference(Context& context) {
+    context.executor.write(&context.record()->diverged, std::uint32_t{0});
+    context.executor.write(&context.record()->node_diverged, std::uint32_t{0});
     for (std::uint64_t* const step :
-         {&base.record()->parameters_before, &base.record()->of_node_before, &base.record()->selected_in})
-      base.executor.write(step, std::uint64_t{0});
+         {&context.record()->parameters_before, &context.record()->of_node_before, &context.record()->selected_in})
+      context.executor.write(step, std::uint64_t{0});
     is_asked_ = false;
   }
 
@@ -179,88 +180,89 @@ class comparison {
 
   // Before a step of a backend that runs behind the host: whether ranks had been seen to differ when it was last asked, some
   // steps ago, so that the device need not be waited for: before steps 4, 8, 16, 32, 64, 128, 192, ….
-  template <class Base>
-  bool has_been_seen(const Base& base) {
+  template <class Context>
+  bool has_been_seen(const Context& context) {
     constexpr std::uint64_t interval = 64;
     const std::uint64_t step = ended_ + 1;
     if (step < 4 || step == looked_before_ || !(std::has_single_bit(step) || step % interval == 0)) return false;
     looked_before_ = step;
     if constexpr (std::same_as<late_type, nothing_late>) {
-      return base.read(&base.record()->parted) != 0;
+      return context.read(&context.record()->diverged) != 0;
     } else {
       if (is_asked_) {
-        base.ranks.base().wait(late_->stream());
+        context.ranks.context().wait(late_->stream());
         is_asked_ = false;
         if (late_->finish() != 0) return true;
       }
-      if (late_ == nullptr) late_ = std::make_unique<late_type>(base.executor.stream());
-      base.executor.invoke(keep_parted{base.record()});
-      base.executor.read_later(&base.record()->parted_kept, *late_);
+      if (late_ == nullptr) late_ = std::make_unique<late_type>(context.executor.stream());
+      context.executor.invoke(save_diverged{context.record()});
+      context.executor.read_later(&context.record()->saved_diverged, *late_);
       is_asked_ = true;
       return false;
     }
   }
 
   // By sums of fingerprints alone, with nothing behind their headers. Waits.
-  // @throws disagreement_error, on every rank
-  template <class Base, class AreEqual>
-  void require_alike(Base& base, comparing_call call, const AreEqual& are_equal) {
+  // @throws rank_mismatch_error, on every rank
+  template <class Context, class AreEqual>
+  void require_alike(Context& context, comparing_call call, const AreEqual& are_equal) {
     const bool is_step = call == comparing_call::step;
     const bool looks_at_parameters = call == comparing_call::compare_ranks || (is_step && every_ > 0);
     const bool has_equal_parameters = must_be_equal(are_equal);
     if (has_equal_parameters && looks_at_parameters)
-      note_sum(base, fingerprint_of_parameters{}, unrefused_view(base));
-    else if (common_ != nullptr && looks_at_parameters)
-      note_sum(base, fingerprint_of_common{}, view_of_common(base, common_));
+      note_sum(context, fingerprint_of_parameters{}, unskipped_view(context));
+    else if (anchor_ != nullptr && looks_at_parameters)
+      note_sum(context, fingerprint_of_anchor{}, view_of_anchor(context, anchor_));
     else
-      base.executor.invoke(
-          note_word{base.record(), 2 * static_cast<std::uint64_t>(call) + (has_equal_parameters ? 1U : 0U)});
-    if (!has_equal_parameters && looks_at_parameters && base.ranks.local_size() > 1)
-      note_sum(base, fingerprint_of_parameters{}, unrefused_view(base), true);
+      context.executor.invoke(
+          note_word{context.record(), 2 * static_cast<std::uint64_t>(call) + (has_equal_parameters ? 1U : 0U)});
+    if (!has_equal_parameters && looks_at_parameters && context.ranks.local_size() > 1)
+      note_sum(context, fingerprint_of_parameters{}, unskipped_view(context), true);
     if (is_step)
-      base.begin_history();
+      context.begin_history();
     else
-      base.executor.invoke(::slamb::detail::begin_step{base.record(), 1.0});
+      context.executor.invoke(::slamb::detail::begin_step{context.record(), 1.0});
 
-    const std::span<float> header = base.memory.view(header_);
-    const auto stream = base.executor.stream();
-    auto& ranks = base.ranks;
+    const std::span<float> header = context.memory.view(header_);
+    const auto stream = context.executor.stream();
+    auto& ranks = context.ranks;
     if (ranks.local_size() > 1) {
-      base.executor.invoke(write_sum_header{base.record(), header.data(), true, true});
-      ranks.reduce_locally(header, stream);
-      base.executor.invoke(
-          read_local_sum_header{base.record(), header.data(), ranks.local_size(), ranks.rank(), ranks.size() == 1});
+      context.executor.invoke(write_sum_header{context.record(), header.data(), true, true});
+      ranks.all_reduce_in_node(header, stream);
+      context.executor.invoke(
+          read_local_sum_header{context.record(), header.data(), ranks.local_size(), ranks.rank(), ranks.size() == 1});
     }
     if (ranks.size() > 1) {
-      base.executor.invoke(write_sum_header{base.record(), header.data(), true});
+      context.executor.invoke(write_sum_header{context.record(), header.data(), true});
       ranks.all_reduce_sum_with_header(header, header.size(), stream);
-      base.executor.invoke(read_sum_header{base.record(), header.data(), ranks.size()});
+      context.executor.invoke(read_sum_header{context.record(), header.data(), ranks.size()});
     }
-    if (base.read(&base.record()->parted) != 0) throw_difference(base, call, are_equal);
+    if (context.read(&context.record()->diverged) != 0) throw_difference(context, call, are_equal);
   }
 
-  template <class Base, class Fingerprint, class View>
-  void note_sum(const Base& base, const Fingerprint& fingerprint, const View& model, bool only_in_node = false) const {
-    base.executor.run(fingerprint, model, base.all_tiles(), base.sums());
-    base.executor.add_up(sums_of(base), base.sums());
-    base.executor.invoke(note_parameters{base.record(), base.sums(), only_in_node});
+  template <class Context, class Fingerprint, class View>
+  void note_sum(const Context& context, const Fingerprint& fingerprint, const View& model,
+                bool only_in_node = false) const {
+    context.executor.run(fingerprint, model, context.all_tiles(), context.sums());
+    context.executor.add_up(sums_of(context), context.sums());
+    context.executor.invoke(note_parameters{context.record(), context.sums(), only_in_node});
   }
   // One of each tile.
-  template <class Base>
-  static std::span<double> sums_of(const Base& base) noexcept {
-    return {base.sums(), base.tensors.tiles().size()};
+  template <class Context>
+  static std::span<double> sums_of(const Context& context) noexcept {
+    return {context.sums(), context.tensors.tiles().size()};
   }
 
   // Ranks have seen that they differ, and find in what; they compare again before the next step.
-  template <class Base, class AreEqual>
-  [[noreturn]] void throw_difference(Base& base, comparing_call call, const AreEqual& are_equal) {
-    const difference_of_ranks<Base> difference(base, call, must_be_equal(are_equal), common_);
-    forget_difference(base);
-    float* const common = common_;
+  template <class Context, class AreEqual>
+  [[noreturn]] void throw_difference(Context& context, comparing_call call, const AreEqual& are_equal) {
+    const difference_of_ranks<Context> difference(context, call, must_be_equal(are_equal), anchor_);
+    forget_difference(context);
+    float* const anchor = anchor_;
     compare_next();
-    set_common(common);
-    const allocator room = base.memory_source();
-    difference.find(host_ranks(base.ranks.base(), base.executor, room),
+    set_anchor(anchor);
+    const allocator room = context.memory_source();
+    difference.find(host_ranks(context.ranks.context(), context.executor, room),
                     every_ > 0 || call == comparing_call::compare_ranks);
   }
 
@@ -269,7 +271,7 @@ class comparison {
   std::uint64_t next_in_node_;       // the same of those that are equal in a node
   std::uint64_t ended_ = 0;          // since it was first
   std::uint64_t looked_before_ = 0;  // the step before which has_been_seen looked last
-  float* common_ = nullptr;          // what parameters have in common where they differ
+  float* anchor_ = nullptr;          // what parameters have in common where they differ
   bool is_first_ = true;
   bool is_in_first_ = false;                   // also where it has failed and is taken again
   bool compares_exchange_ = false;             // what is selected and received in the step that is taken

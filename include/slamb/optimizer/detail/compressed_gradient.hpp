@@ -40,11 +40,11 @@ struct decode_gradient : pass_without_constants {
 };
 
 /// In few bits: the compressed exchange in two phases.
-template <quantizer Compressor, class ErrorFeedback, class Base>
-class gradient_exchange<Compressor, ErrorFeedback, Base> {
+template <quantizer Compressor, class ErrorFeedback, class Context>
+class gradient_exchange<Compressor, ErrorFeedback, Context> {
  public:
   gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
-      : settings_(settings), codes_(compressor, settings.alone_too) {
+      : settings_(settings), codes_(compressor, settings.on_single_rank) {
     if constexpr (requires { compressor.zero_aware; })
       if (compressor.zero_aware)
         throw std::invalid_argument(
@@ -52,44 +52,44 @@ class gradient_exchange<Compressor, ErrorFeedback, Base> {
             "element out for good; it must be false: name rows that have no gradient in tensor_options::rows");
   }
 
-  void plan(Base& base) {
-    if (!codes_.is_active(base)) return;
-    codes_.plan(base);
-    buffer_ = base.memory.template plan<float>("exchange", base.tensors.elements());
-    messages_ = base.memory.template plan<std::byte>("exchange", codes_.buffer_bytes());
+  void plan(Context& context) {
+    if (!codes_.is_active(context)) return;
+    codes_.plan(context);
+    buffer_ = context.memory.template plan<float>("exchange", context.tensors.elements());
+    messages_ = context.memory.template plan<std::byte>("exchange", codes_.buffer_bytes());
   }
-  void start(Base& base) { codes_.start(base); }
+  void start(Context& context) { codes_.start(context); }
 
-  static double scale(const Base& /*base*/) noexcept { return 1.0; }
-  bool exchange(const gradient_bucket& bucket, Base& base) {
+  static double scale(const Context& /*base*/) noexcept { return 1.0; }
+  bool exchange(const gradient_bucket& bucket, Context& context) {
     if (!bucket.is_last) return false;  // scales are of all gradients
-    if (!codes_.is_active(base))
-      return exchange_dense_gradient(base, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
-    const std::span<std::byte> messages = base.memory.view(messages_);
-    base.executor.invoke(codes_.starts(base, messages));
-    codes_.send(decode_gradient{}, base, base.view(), messages);
+    if (!codes_.is_active(context))
+      return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
+    const std::span<std::byte> messages = context.memory.view(messages_);
+    context.executor.invoke(codes_.starts(context, messages));
+    codes_.send(decode_gradient{}, context, context.view(), messages);
     return true;
   }
-  model_view receive(Base& base) {
-    if (!codes_.is_active(base)) return dense_mean(base, {});
-    model_view g = base.view();
-    g.exchanged = base.memory.view(buffer_).data();
-    codes_.receive(decode_gradient{}, base, g, base.memory.view(messages_), base.all_tiles());
+  model_view receive(Context& context) {
+    if (!codes_.is_active(context)) return dense_mean(context, {});
+    model_view g = context.view();
+    g.exchanged = context.memory.view(buffer_).data();
+    codes_.receive(decode_gradient{}, context, g, context.memory.view(messages_), context.all_tiles());
     g.gradient_is_exchanged = true;
-    clip_gradient(g, base, settings_.max_norm);
+    clip_gradient(g, context, settings_.max_norm);
     return g;
   }
 
-  void visit_state(const Base& base, const state_visitor& part) const { codes_.visit_state(base, part); }
+  void visit_state(const Context& context, const state_visitor& part) const { codes_.visit_state(context, part); }
   void measure_next() noexcept { codes_.measure_next(); }
-  void report(const Base& base, bool with_norms, statistics& all) const {
+  void report(const Context& context, bool with_norms, statistics& all) const {
     all.compression = codes_.measured();
-    if (with_norms) all.worker_error = codes_.worker_error(base);
+    if (with_norms) all.worker_error = codes_.worker_error(context);
   }
 
  private:
   gradient_settings settings_;
-  quantized_exchange<Compressor, ErrorFeedback, Base> codes_;
+  quantized_exchange<Compressor, ErrorFeedback, Context> codes_;
   region<float> buffer_;
   region<std::byte> messages_;
 };
@@ -114,7 +114,7 @@ struct form_selected_gradient : pass_without_constants {
   using writes = arrays<>;
   using packs = arrays<array::exchanged>;
   static constexpr bool receives = false;
-  static constexpr bool needs_freshness = false;
+  static constexpr bool needs_discount = false;
   static constexpr int sums = 0;
 
   template <class Element, class Sums>
@@ -137,8 +137,8 @@ struct receive_selected_gradient : pass_without_constants {
   using writes = arrays<array::exchanged, array::residual>;
   using packs = arrays<>;
   static constexpr bool receives = true;
-  static constexpr bool receives_lost = true;
-  static constexpr bool needs_freshness = false;
+  static constexpr bool receives_compression_error = true;
+  static constexpr bool needs_discount = false;
   static constexpr int sums = 0;
 
   float scale;  ///< to the mean
@@ -147,15 +147,15 @@ struct receive_selected_gradient : pass_without_constants {
   template <class Element, class Lanes, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Lanes& at, no_constants /*constants*/, Sums& /*sums*/) const {
     using Real = typename Element::real;
-    e.residual = select(at.selected, e.lost, e.gradient + e.residual);
+    e.residual = select(at.selected, e.compression_error, e.gradient + e.residual);
     e.exchanged = select(at.selected, e.exchanged * Real(scale), Real(0.0F));
   }
 };
 
 /// A selected part of it: what is left out, or lost when the rest is encoded, is kept and sent later.
-template <class Compressor, class ErrorFeedback, class Base>
+template <class Compressor, class ErrorFeedback, class Context>
 requires(!requires { requires Compressor::selects_all; } &&
-         bool(Compressor::is_sparsifier)) class gradient_exchange<Compressor, ErrorFeedback, Base> {
+         bool(Compressor::is_sparsifier)) class gradient_exchange<Compressor, ErrorFeedback, Context> {
   static_assert(
       ErrorFeedback::worker_state && !ErrorFeedback::server_state,
       "slamb: basic_lamb with a Compressor that leaves elements out needs an ErrorFeedback that keeps them at "
@@ -163,79 +163,80 @@ requires(!requires { requires Compressor::selects_all; } &&
   static_assert(std::is_same_v<typename error_storage<ErrorFeedback>::type, float>,
                 "slamb: a sparsifier's residual is kept as float: residual<float>");
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
-  static constexpr bool is_encoded = chained<Compressor>;
+  static constexpr bool is_encoded = capability::chained<Compressor>;
 
  public:
   gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
       : settings_(settings), compressor_(compressor), payload_(compressor) {}
 
-  void plan(Base& base) {
-    if (base.ranks.size() == 1) return;
-    largest_ = largest_payload_of(sparsifier_of(compressor_), std::as_const(base.tensors).segments());
-    residual_.plan(base);
-    buffer_ = base.memory.template plan<float>("exchange", base.tensors.elements());
-    tile_first_ = base.memory.template plan<std::uint64_t>("payload", base.tensors.tiles().size() + 1);
-    planes_ = plan_summable(base.memory, "payload", (is_encoded ? 2 : 1) * largest_);
-    selector_.plan(base);
-    payload_.plan(base, largest_);
+  void plan(Context& context) {
+    if (context.ranks.size() == 1) return;
+    largest_ = largest_payload_of(sparsifier_of(compressor_), std::as_const(context.tensors).segments());
+    residual_.plan(context);
+    buffer_ = context.memory.template plan<float>("exchange", context.tensors.elements());
+    tile_offsets_ = context.memory.template plan<std::uint64_t>("payload", context.tensors.tiles().size() + 1);
+    planes_ = plan_summable(context.memory, "payload", (is_encoded ? 2 : 1) * largest_);
+    selector_.plan(context);
+    payload_.plan(context, largest_);
   }
-  void start(Base& /*base*/) {}
+  void start(Context& /*base*/) {}
 
-  static double scale(const Base& /*base*/) noexcept { return 1.0; }
-  bool exchange(const gradient_bucket& bucket, Base& base) {
+  static double scale(const Context& /*base*/) noexcept { return 1.0; }
+  bool exchange(const gradient_bucket& bucket, Context& context) {
     if (!bucket.is_last) return false;  // the selection finds the places of all in the payload
-    if (base.ranks.size() == 1)
-      return exchange_dense_gradient(base, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
-    base.executor.invoke(selector_.finds(sparsifier_of(compressor_), base));
-    selection_.emplace(selector_.select(sparsifier_of(compressor_), base, view(base), form_selected_gradient{}));
-    const std::span<float> sent =
-        place_payload<sparsifier_type>(base, *selection_, base.memory.view(tile_first_), planes(base).first(largest_));
-    base.executor.run(form_selected_gradient{}, view(base), payload(base), *selection_, base.all_tiles(), nullptr,
-                      base.not_finite());
-    payload_.exchange(sent, payload(base).plane[1], base);
+    if (context.ranks.size() == 1)
+      return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
+    context.executor.invoke(selector_.finds(sparsifier_of(compressor_), context));
+    selection_.emplace(selector_.select(sparsifier_of(compressor_), context, view(context), form_selected_gradient{}));
+    const std::span<float> sent = scan_payload_offsets<sparsifier_type>(
+        context, *selection_, context.memory.view(tile_offsets_), planes(context).first(largest_));
+    context.executor.run(form_selected_gradient{}, view(context), payload(context), *selection_, context.all_tiles(),
+                         nullptr, context.not_finite());
+    payload_.exchange(sent, payload(context).plane[1], context);
     return true;
   }
-  model_view receive(Base& base) {
-    if (base.ranks.size() == 1) return dense_mean(base, {});
-    auto g = view(base);
-    base.executor.run(receive_selected_gradient{{}, payload_.scale(base)}, g, payload(base), *selection_,
-                      base.all_tiles());
+  model_view receive(Context& context) {
+    if (context.ranks.size() == 1) return dense_mean(context, {});
+    auto g = view(context);
+    context.executor.run(receive_selected_gradient{{}, payload_.scale(context)}, g, payload(context), *selection_,
+                         context.all_tiles());
     g.gradient_is_exchanged = true;
-    clip_gradient(g, base, settings_.max_norm);
+    clip_gradient(g, context, settings_.max_norm);
     return g;
   }
 
   Compressor& compressor() noexcept { return compressor_; }
-  void report(const Base& base, bool with_norms, statistics& all) const {
-    if (with_norms && base.ranks.size() > 1) all.worker_error = norms_by_group(base, residual_.of(0, base.memory));
+  void report(const Context& context, bool with_norms, statistics& all) const {
+    if (with_norms && context.ranks.size() > 1)
+      all.worker_error = norms_by_group(context, residual_.of(0, context.memory));
   }
-  void visit_state(const Base& base, const state_visitor& part) const {
-    residual_.visit(part, base.memory, state_part::errors);
+  void visit_state(const Context& context, const state_visitor& part) const {
+    residual_.visit(part, context.memory, state_part::errors);
   }
 
  private:
-  auto view(const Base& base) const noexcept {
-    auto g = residual_.over(base.view(), base.memory);
-    g.exchanged = base.memory.view(buffer_).data();
+  auto view(const Context& context) const noexcept {
+    auto g = residual_.over(context.view(), context.memory);
+    g.exchanged = context.memory.view(buffer_).data();
     return g;
   }
-  std::span<float> planes(const Base& base) const noexcept { return payload_in(base.memory.view(planes_)); }
-  payload_view payload(const Base& base) const noexcept {
-    float* const first = planes(base).data();
-    return {.tile_first = base.memory.view(tile_first_).data(),
+  std::span<float> planes(const Context& context) const noexcept { return payload_in(context.memory.view(planes_)); }
+  payload_view payload(const Context& context) const noexcept {
+    float* const first = planes(context).data();
+    return {.tile_offsets = context.memory.view(tile_offsets_).data(),
             .plane = {first, is_encoded ? first + largest_ : nullptr},
-            .room = largest_};
+            .capacity = largest_};
   }
 
   gradient_settings settings_;
   Compressor compressor_;
-  selector<sparsifier_type, Base> selector_;
-  std::optional<typename selector<sparsifier_type, Base>::selected_type> selection_;  // of the step that is taken
-  payload_exchange<Compressor, Base> payload_;
+  selector<sparsifier_type, Context> selector_;
+  std::optional<typename selector<sparsifier_type, Context>::selected_type> selection_;  // of the step that is taken
+  payload_exchange<Compressor, Context> payload_;
   std::uint64_t largest_ = 0;
   state_arrays<array::residual> residual_;
   region<float> buffer_;
-  region<std::uint64_t> tile_first_;
+  region<std::uint64_t> tile_offsets_;
   region<float> planes_;
 };
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "slamb/core/agreement.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/exchange/agreement.hpp"
-#include "slamb/detail/pass/common_passes.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
@@ -20,47 +20,47 @@ namespace slamb::detail {
 enum class comparing_call : std::uint8_t { step, synchronize_parameters, with_averaged_parameters, compare_ranks };
 
 /// The model, also of a step that has been refused: one that failed may have been refused before.
-template <class Base>
-model_view unrefused_view(const Base& base) noexcept {
-  model_view model = base.view();
-  model.refused = nullptr;
+template <class Context>
+model_view unskipped_view(const Context& context) noexcept {
+  model_view model = context.view();
+  model.skip = nullptr;
   return model;
 }
 
 /// The same with what is compared in the place of parameters.
-template <class Base>
-auto view_of_common(const Base& base, float* common) noexcept {
-  return state_view<model_view, arrays<array::compared>>{unrefused_view(base), {{common}}};
+template <class Context>
+auto view_of_anchor(const Context& context, float* anchor) noexcept {
+  return state_view<model_view, arrays<array::compared>>{unskipped_view(context), {{anchor}}};
 }
 
 /// What this rank has, as it was when ranks were seen to differ; described in an order in which each comparison makes sense after
 /// those before it.
-template <class Base>
+template <class Context>
 class difference_of_ranks {
  public:
   /// @param has_equal_parameters  whether all ranks must have the same
   /// @param common                [state elements] what their parameters have in common beside; null: nothing
-  difference_of_ranks(const Base& base, comparing_call call, bool has_equal_parameters, float* common)
-      : base_(base),
+  difference_of_ranks(const Context& context, comparing_call call, bool has_equal_parameters, float* anchor)
+      : context_(context),
         call_(call),
         has_equal_parameters_(has_equal_parameters),
-        common_(common),
-        record_(base.read(base.record())) {}
+        anchor_(anchor),
+        record_(context.read(context.record())) {}
 
   /// Finds in what ranks differ.
   /// @param ranks  host_ranks
-  /// @throws disagreement_error, on every rank; communicator_error, on every rank, if they differ in nothing
+  /// @throws rank_mismatch_error, on every rank; communicator_error, on every rank, if they differ in nothing
   template <class Ranks>
   [[noreturn]] void find(const Ranks& ranks, bool compares_parameters) const {
     const summing_ranks all = ranks.all();
     require(all, &difference_of_ranks::describe_call);
     if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // those of calls are gone
     if (compares_parameters) {
-      if (base_.ranks.local_size() > 1) require_alike_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
+      if (context_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
     }
     require(all, &difference_of_ranks::describe_lineage);
-    if (compares_parameters && common_ != nullptr) require(all, &difference_of_ranks::describe_common);
+    if (compares_parameters && anchor_ != nullptr) require(all, &difference_of_ranks::describe_anchor);
     require(all, &difference_of_ranks::describe_selection);
     require(all, &difference_of_ranks::describe_payload);
     require(all, &difference_of_ranks::describe_told);
@@ -76,77 +76,78 @@ class difference_of_ranks {
   static constexpr const char* of_collectives =
       "a collective of the Communicator has left other bits on one rank than on another";
 
-  void require(const summing_ranks& ranks, void (difference_of_ranks::*describe)(agreement&) const) const {
-    agreement facts("", 0);
+  void require(const summing_ranks& ranks, void (difference_of_ranks::*describe)(consistency_check&) const) const {
+    consistency_check facts("", 0);
     (this->*describe)(facts);
     facts.require(ranks);
   }
 
-  void describe_call(agreement& facts) const {
+  void describe_call(consistency_check& facts) const {
     facts.add_word("the number of the step that they take", record_.taken + 1, of_one_run);
     facts.add_hash("the call that they make", static_cast<std::uint64_t>(call_), of_same_calls);
     facts.add_hash("whether all ranks must have the same parameters now", has_equal_parameters_ ? 1 : 0, of_same_calls);
   }
-  void describe_rates(agreement& facts) const {
-    const std::vector<double> of_group = base_.rates.read(base_.executor, base_.ranks.base());
+  void describe_rates(consistency_check& facts) const {
+    const std::vector<double> of_group = context_.rates.read(context_.executor, context_.ranks.context());
     for (std::size_t i = 0; i < of_group.size(); ++i)
-      if (base_.rates.has_tensors(i))
+      if (context_.rates.has_tensors(i))
         facts.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
                         "step() must be given the same learning rates on all ranks");
   }
-  void describe_parameters(agreement& facts) const {
+  void describe_parameters(consistency_check& facts) const {
     const std::vector<std::uint64_t> of_tensor = hashes_of_parameters();
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
       facts.add_hash("the parameters of tensor " + std::to_string(i), of_tensor[i],
                      "start all ranks with the same: broadcast_parameters() gives them those of one");
   }
-  void describe_common(agreement& facts) const {
-    const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_common{}, view_of_common(base_, common_));
+  void describe_anchor(consistency_check& facts) const {
+    const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_anchor{}, view_of_anchor(context_, anchor_));
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
       facts.add_hash("the parameters of tensor " + std::to_string(i) + " after their last exchange", of_tensor[i],
                      of_collectives);
   }
-  void describe_selection(agreement& facts) const {
+  void describe_selection(consistency_check& facts) const {
     const bool has_been_noted = record_.selected_in == record_.taken + 1;
     facts.add_hash("the elements that the compressor selects", has_been_noted ? record_.selection : 0,
                    "explicit_mask must be given the same mask on all ranks, and what a sparsifier selects must not "
                    "depend on the rank");
   }
-  void describe_payload(agreement& facts) const {
+  void describe_payload(consistency_check& facts) const {
     const bool has_been_noted = record_.payload_of != 0 && record_.payload_of == record_.taken;
     facts.add_hash("what they have received in step " + std::to_string(record_.taken),
                    has_been_noted ? record_.payload : 0, of_collectives);
   }
-  void describe_lineage(agreement& facts) const {
+  void describe_lineage(consistency_check& facts) const {
     facts.add_hash("what they have done and received in the steps before", record_.lineage,
                    "load states that were saved after the same step of the same run; if none was loaded, a collective "
                    "of the Communicator has left other bits on one rank than on another");
   }
   // Of a step that a device has refused some steps ago.
-  void describe_told(agreement& facts) const {
+  void describe_told(consistency_check& facts) const {
     facts.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
                        ", which has not been taken",
                    record_.told, "step() must be given the same learning rates on all ranks");
   }
 
   std::vector<std::uint64_t> hashes_of_parameters() const {
-    return hashes(fingerprint_of_parameters{}, unrefused_view(base_));
+    return hashes(fingerprint_of_parameters{}, unskipped_view(context_));
   }
   // [tensors]
   template <class Fingerprint, class View>
   std::vector<std::uint64_t> hashes(const Fingerprint& fingerprint, const View& model) const {
-    base_.executor.run(fingerprint, model, base_.all_tiles(), base_.sums());
+    context_.executor.run(fingerprint, model, context_.all_tiles(), context_.sums());
     std::vector<std::uint64_t> of_tensor;
-    base_.executor.template visit_segments<Fingerprint::sums>(
-        base_.tensors.first_tiles(), 0, base_.tensors.segments().size(), base_.sums(), base_.ranks.base(),
+    context_.executor.template visit_segments<Fingerprint::sums>(
+        context_.tensors.first_tiles(), 0, context_.tensors.segments().size(), context_.sums(),
+        context_.ranks.context(),
         [&of_tensor](std::size_t /*i*/, const double* sum) { of_tensor.push_back(bits_of(*sum)); });
     return of_tensor;
   }
 
-  const Base& base_;
+  const Context& context_;
   comparing_call call_;
   bool has_equal_parameters_;
-  float* common_;
+  float* anchor_;
   step_record record_;
 };
 

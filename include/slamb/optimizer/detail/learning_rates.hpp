@@ -16,13 +16,13 @@
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/step_state.hpp"
-#include "slamb/optimizer/learning_rates_at.hpp"
+#include "slamb/optimizer/device_learning_rates.hpp"
 
 namespace slamb::detail {
 
 /// Puts learning rates where passes read them, and adds them to the history of steps; for an executor to invoke. One found
 /// in memory that is negative or not finite, also times the factor of a tensor, is dealt with as a gradient that is not finite.
-struct store_rates {
+struct write_learning_rates {
   static constexpr std::size_t most_values = 16;
 
   step_record* record = nullptr;
@@ -86,10 +86,10 @@ class learning_rates {
     elsewhere_ = nullptr;
   }
   /// @throws std::invalid_argument
-  void set(const learning_rates_at& rates) {
+  void set(const device_learning_rates& rates) {
     if (rates.by_group == nullptr)
       throw std::invalid_argument(
-          "slamb: step() was given learning_rates_at a null pointer, but it must point to a rate for each group");
+          "slamb: step() was given device_learning_rates a null pointer, but it must point to a rate for each group");
     elsewhere_ = rates.by_group;
   }
 
@@ -112,21 +112,21 @@ class learning_rates {
     return all;
   }
 
-  /// Calls invoke(store_rates), which is to be invoked in the step, for each part of them; at least once.
+  /// Calls invoke(write_learning_rates), which is to be invoked in the step, for each part of them; at least once.
   template <class Executor, class Invoke>
   void store(const arena& memory, const Executor& executor, step_record* record, const Invoke& invoke) const {
-    constexpr std::size_t most_groups = 4 * store_rates::most_values;
+    constexpr std::size_t most_groups = 4 * write_learning_rates::most_values;
     double* const to = memory.view(stored_).data();
     if (elsewhere_ != nullptr)
-      return invoke(store_rates{record, to, elsewhere_, memory.view(factors_).data(), largest_factor_.size()});
+      return invoke(write_learning_rates{record, to, elsewhere_, memory.view(factors_).data(), largest_factor_.size()});
     if (on_host_.size() > most_groups) {
       executor.upload(std::span<const double>(on_host_), memory.view(stored_));
-      return invoke(store_rates{record, to, nullptr, nullptr, 0, hash_of_rates(), true});
+      return invoke(write_learning_rates{record, to, nullptr, nullptr, 0, hash_of_rates(), true});
     }
     std::size_t first = 0;
     do {
-      store_rates part{record, to + first, nullptr, nullptr,
-                       std::min(store_rates::most_values, on_host_.size() - first)};
+      write_learning_rates part{record, to + first, nullptr, nullptr,
+                                std::min(write_learning_rates::most_values, on_host_.size() - first)};
       std::copy_n(on_host_.data() + first, part.count, part.value);
       part.hash = hash_of_rates();
       part.adds_hash = first == 0;
@@ -140,7 +140,7 @@ class learning_rates {
   std::uint64_t hash_of_rates() const noexcept {
     std::uint64_t hash = hash_of_nothing;
     for (std::size_t i = 0; i < on_host_.size(); ++i)
-      if (largest_factor_[i] >= 0.0) hash = hash_with(hash, store_rates::word_of(on_host_[i]));
+      if (largest_factor_[i] >= 0.0) hash = hash_with(hash, write_learning_rates::word_of(on_host_[i]));
     return hash;
   }
 

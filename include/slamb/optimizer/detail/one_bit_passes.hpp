@@ -29,7 +29,7 @@ template <class TrustRatio>
 struct kept_by {
   struct type {};
 };
-template <frozen_ratio TrustRatio>
+template <capability::frozen_ratio TrustRatio>
 struct kept_by<TrustRatio> {
   using type = typename TrustRatio::segment_state;
 };
@@ -37,14 +37,14 @@ struct kept_by<TrustRatio> {
 /// Sums and largest values a tensor that the trust ratio asks for once momenta are compressed.
 template <trust_ratio TrustRatio>
 constexpr int compressed_sums() noexcept {
-  if constexpr (frozen_ratio<TrustRatio>)
+  if constexpr (capability::frozen_ratio<TrustRatio>)
     return TrustRatio::frozen_sums;
   else
     return TrustRatio::sums_per_segment;
 }
 template <trust_ratio TrustRatio>
 constexpr int compressed_maxima() noexcept {
-  if constexpr (frozen_ratio<TrustRatio>)
+  if constexpr (capability::frozen_ratio<TrustRatio>)
     return TrustRatio::frozen_maxima;
   else
     return 0;
@@ -52,18 +52,19 @@ constexpr int compressed_maxima() noexcept {
 
 /// The factors of a step of the warm-up, and what the trust ratio learns from them.
 template <trust_ratio TrustRatio>
-struct keep_average : find_factors<TrustRatio> {
+struct keep_average : compute_trust_ratios<TrustRatio> {
   typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
 
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
-    find_factors<TrustRatio>::operator()(tensor, sums);
-    if constexpr (frozen_ratio<TrustRatio>) kept[tensor] = this->trust.averaged(kept[tensor], this->factors[tensor]);
+    compute_trust_ratios<TrustRatio>::operator()(tensor, sums);
+    if constexpr (capability::frozen_ratio<TrustRatio>)
+      kept[tensor] = this->trust.averaged(kept[tensor], this->factors[tensor]);
   }
 };
 
 /// The factors of a compressed step: docs/algorithms/one_bit_lamb.md (17) … (19)
-template <frozen_ratio TrustRatio>
-struct find_frozen_factors : find_factors<TrustRatio> {
+template <capability::frozen_ratio TrustRatio>
+struct compute_frozen_trust_ratios : compute_trust_ratios<TrustRatio> {
   typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
 
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* found) const {
@@ -135,7 +136,7 @@ struct receive_and_sum : exchanged_momentum<TrustRatio> {
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
     e.momentum = this->received(e, tensor);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
+    this->trust_ratio.accumulate(this->update_terms_of(e, tensor), true, results);
   }
 };
 
@@ -160,7 +161,7 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
     // D/D_f: docs/algorithms/one_bit_lamb.md (15), (17)
     const Real epsilon(tensor.scalars.epsilon);
     const Real deviation_ratio = (square_root(e.variance) + epsilon) / (square_root(e.fresh_variance) + epsilon);
-    this->trust_ratio.accumulate_frozen(this->candidate_of(e, tensor), deviation_ratio, results);
+    this->trust_ratio.accumulate_frozen(this->update_terms_of(e, tensor), deviation_ratio, results);
   }
 };
 

@@ -56,7 +56,7 @@ class optimizer_over : public optimizer {
 
   /// @param parameters  the tensors, listed in the same order on all ranks. Their data and gradients must outlive the optimizer;
   ///                    the list and `tensor_options::rows` are copied
-  /// @throws std::invalid_argument naming what is wrong; disagreement_error, on every rank, if ranks are given
+  /// @throws std::invalid_argument naming what is wrong; rank_mismatch_error, on every rank, if ranks are given
   ///         different tensors or settings; communicator_error, on every rank, if a collective gives other values than it
   ///         should, or fails; out_of_memory, which says how many bytes were asked for, and for what
   explicit optimizer_over(std::span<const parameter> parameters, const options_type& options = {},

@@ -82,7 +82,7 @@ class gradient_buckets {
 
 /// The step that is open, if there is one, and the sums over ranks that it has begun.
 template <class Stream, class Ranks>
-class open_step {
+class overlapped_step {
   struct sum_over_ranks {
     Ranks* ranks;
     std::span<float> values;
@@ -91,17 +91,17 @@ class open_step {
   };
 
  public:
-  open_step() = default;
+  overlapped_step() = default;
   /// A step that is open does not move: it is over.
-  open_step(open_step&& other) noexcept { *this = std::move(other); }
-  open_step& operator=(open_step&& other) noexcept {
+  overlapped_step(overlapped_step&& other) noexcept { *this = std::move(other); }
+  overlapped_step& operator=(overlapped_step&& other) noexcept {
     close();
     other.close();
     buckets_ = std::move(other.buckets_);
     side_ = std::move(other.side_);
     return *this;
   }
-  ~open_step() = default;
+  ~overlapped_step() = default;
 
   /// @throws std::logic_error if there is an open step
   void require_closed(const char* call) const {

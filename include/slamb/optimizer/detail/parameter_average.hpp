@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/core/agreement.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/detail/exchange/agreement.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/common_passes.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
 namespace slamb::detail {
@@ -29,15 +29,15 @@ inline std::uint64_t least_averaging_buffer(const layout& tensors) noexcept {
 }
 
 /// Calls visit(pieces, tiles, values) for the parameters piece by piece: `values` are those of the piece's elements in `buffer`.
-template <class Base, class Visit>
-void for_each_piece_of_parameters(Base& base, std::span<float> buffer, const Visit& visit) {
-  model_view pieces = base.view();
-  pieces.refused = nullptr;
+template <class Context, class Visit>
+void for_each_piece_of_parameters(Context& context, std::span<float> buffer, const Visit& visit) {
+  model_view pieces = context.view();
+  pieces.skip = nullptr;
   pieces.exchanged = buffer.data();
   for_each_piece(
-      base.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return base.tensors.tiles()[i].count; },
+      context.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return context.tensors.tiles()[i].count; },
       [&](const tile_range& tiles, std::uint64_t elements) {
-        pieces.exchanged_first = base.tensors.first_element(base.tensors.tiles()[tiles.first]);
+        pieces.exchanged_first = context.tensors.first_element(context.tensors.tiles()[tiles.first]);
         visit(pieces, tiles, buffer.first(elements));
       });
 }
@@ -46,48 +46,49 @@ void for_each_piece_of_parameters(Base& base, std::span<float> buffer, const Vis
 /// alone.
 ///
 /// @param refused  where it points to is not 0: parameters stay as they are, on all ranks
-template <class Base>
-void average_parameters(Base& base, std::span<float> buffer, const std::uint32_t* refused = nullptr) {
-  if (base.ranks.size() == 1) return;
-  const scatter_parameters scatter_mean{{}, 1.0F / static_cast<float>(base.ranks.size())};
-  for_each_piece_of_parameters(base, buffer, [&](model_view pieces, const tile_range& tiles, std::span<float> values) {
-    pieces.refused = refused;
-    base.executor.run(gather_parameters{}, pieces, tiles);
-    base.ranks.all_reduce_sum(values, base.executor.stream());
-    base.executor.run(scatter_mean, pieces, tiles);
-  });
+template <class Context>
+void average_parameters(Context& context, std::span<float> buffer, const std::uint32_t* skip = nullptr) {
+  if (context.ranks.size() == 1) return;
+  const scatter_parameters scatter_mean{{}, 1.0F / static_cast<float>(context.ranks.size())};
+  for_each_piece_of_parameters(context, buffer,
+                               [&](model_view pieces, const tile_range& tiles, std::span<float> values) {
+                                 pieces.skip = skip;
+                                 context.executor.run(gather_parameters{}, pieces, tiles);
+                                 context.ranks.all_reduce_sum(values, context.executor.stream());
+                                 context.executor.run(scatter_mean, pieces, tiles);
+                               });
 }
 
 /// The parameters of rank `root` (of nodes: of its leader) on all ranks, piece by piece through `buffer`: by broadcast, or, where
 /// the Communicator has none, as a sum in which all others are 0.
-template <class Base>
-void broadcast_parameters(Base& base, int root, std::span<float> buffer) {
-  const bool is_root = base.ranks.rank() == root && base.ranks.local_rank() == 0;
-  const bool has_broadcast = base.ranks.base().has(collective::broadcast);
-  for_each_piece_of_parameters(base, buffer,
-                               [&](const model_view& pieces, const tile_range& tiles, std::span<float> values) {
-                                 if (is_root)
-                                   base.executor.run(gather_parameters{}, pieces, tiles);
-                                 else
-                                   base.executor.clear(std::as_writable_bytes(values));
-                                 if (has_broadcast && base.ranks.size() > 1) {
-                                   base.ranks.broadcast(std::as_writable_bytes(values), root, base.executor.stream());
-                                 } else {
-                                   base.ranks.reduce_locally(values, base.executor.stream());
-                                   if (base.ranks.size() > 1) base.ranks.all_reduce_sum(values, base.executor.stream());
-                                 }
-                                 base.executor.run(scatter_parameters{}, pieces, tiles);
-                               });
+template <class Context>
+void broadcast_parameters(Context& context, int root, std::span<float> buffer) {
+  const bool is_root = context.ranks.rank() == root && context.ranks.local_rank() == 0;
+  const bool has_broadcast = context.ranks.context().has(collective::broadcast);
+  for_each_piece_of_parameters(
+      context, buffer, [&](const model_view& pieces, const tile_range& tiles, std::span<float> values) {
+        if (is_root)
+          context.executor.run(gather_parameters{}, pieces, tiles);
+        else
+          context.executor.clear(std::as_writable_bytes(values));
+        if (has_broadcast && context.ranks.size() > 1) {
+          context.ranks.broadcast(std::as_writable_bytes(values), root, context.executor.stream());
+        } else {
+          context.ranks.all_reduce_in_node(values, context.executor.stream());
+          if (context.ranks.size() > 1) context.ranks.all_reduce_sum(values, context.executor.stream());
+        }
+        context.executor.run(scatter_parameters{}, pieces, tiles);
+      });
 }
 
 /// Calls allocate() on every rank before they meet in `call`. Where that fails on one rank, it throws there, and communicator_error
 /// on all others, which would wait for it in vain. Nothing has been exchanged then, and all can go on. Collective.
 ///
 /// @param from  of the backend; on a device, a few bytes for what ranks tell each other
-template <class Base, class Allocate>
-void allocate_on_all_ranks(Base& base, const allocator& from, const char* call, const Allocate& allocate) {
-  auto& communicator = base.ranks.base();
-  const host_ranks ranks(communicator, base.executor, from);
+template <class Context, class Allocate>
+void allocate_on_all_ranks(Context& context, const allocator& from, const char* call, const Allocate& allocate) {
+  auto& communicator = context.ranks.context();
+  const host_ranks ranks(communicator, context.executor, from);
   const summing_ranks all = ranks.all();
   if (all.size == 1) return allocate();
   std::vector<float> fails(static_cast<std::size_t>(all.size), 0.0F);  // [ranks]
@@ -127,17 +128,17 @@ struct restore_parameters : pass_without_constants {
 };
 
 /// This rank's parameters as they are now, in memory of their own; they are so again at the end.
-template <class Base>
+template <class Context>
 class kept_parameters {
  public:
   /// @param from  where 4 bytes a parameter come from
-  kept_parameters(Base& base, const allocator& from) : base_(&base) {
-    const region<float> all = memory_.plan<float>("own parameters", base.tensors.elements());
+  kept_parameters(Context& context, const allocator& from) : context_(&context) {
+    const region<float> all = memory_.plan<float>("own parameters", context.tensors.elements());
     memory_.allocate(from);
-    view_ = base.view();
-    view_.refused = nullptr;
+    view_ = context.view();
+    view_.skip = nullptr;
     view_.exchanged = memory_.view(all).data();
-    base.executor.run(gather_parameters{}, view_, base.all_tiles());
+    context.executor.run(gather_parameters{}, view_, context.all_tiles());
   }
   kept_parameters(const kept_parameters&) = delete;
   kept_parameters& operator=(const kept_parameters&) = delete;
@@ -145,22 +146,22 @@ class kept_parameters {
 
   /// @throws where it is the first error, what the communicator's wait throws: the memory is freed when nothing reads it
   void restore() {
-    base_->executor.run(restore_parameters{}, view_, base_->all_tiles());
-    base_->executor.wait(base_->ranks.base());
+    context_->executor.run(restore_parameters{}, view_, context_->all_tiles());
+    context_->executor.wait(context_->ranks.context());
   }
 
  private:
-  Base* base_;
+  Context* context_;
   arena memory_;
   model_view view_;
 };
 
 /// Calls `average`, which makes the parameters their mean over ranks, then `evaluate`; this rank's own are restored, also if one
 /// of these throws.
-template <class Base, class Average, class Evaluate>
-void evaluate_on_average(Base& base, const allocator& from, const Average& average, const Evaluate& evaluate) {
-  std::optional<kept_parameters<Base>> own;
-  allocate_on_all_ranks(base, from, "with_averaged_parameters()", [&] { own.emplace(base, from); });
+template <class Context, class Average, class Evaluate>
+void evaluate_on_average(Context& context, const allocator& from, const Average& average, const Evaluate& evaluate) {
+  std::optional<kept_parameters<Context>> own;
+  allocate_on_all_ranks(context, from, "with_averaged_parameters()", [&] { own.emplace(context, from); });
   try {
     average();
     evaluate();

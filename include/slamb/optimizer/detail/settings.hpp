@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <typeinfo>
 
-#include "slamb/core/agreement.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/layout.hpp"
@@ -40,7 +40,7 @@ void validate_policy(const Policy& policy) {
 
 /// Lets a policy name the hyper-parameters that must be the same on all ranks, if it has any: `describe(facts)`.
 template <class Policy>
-void describe_policy(const Policy& policy, agreement& facts) {
+void describe_policy(const Policy& policy, consistency_check& facts) {
   if constexpr (requires { policy.describe(facts); }) policy.describe(facts);
 }
 
@@ -69,10 +69,10 @@ bool corrects_bias(const Options& o) {
 
 /// What must be the same on all ranks of Adam's hyper-parameters and the policies.
 template <class Options>
-agreement agreement_of(std::string_view recipe, const Options& o, std::size_t tensors) {
+consistency_check consistency_of(std::string_view recipe, const Options& o, std::size_t tensors) {
   std::string name(recipe);
   name += typeid(Options).name();
-  agreement all(name, tensors);
+  consistency_check all(name, tensors);
   all.add("beta1", o.beta1);
   all.add("beta2", o.beta2);
   all.add("epsilon", o.epsilon);
@@ -87,7 +87,7 @@ agreement agreement_of(std::string_view recipe, const Options& o, std::size_t te
 
 /// Adds what must be the same of the tensors on all ranks: the same facts of each tensor, whatever it has, since ranks first
 /// compare the names of all facts.
-inline void describe_tensors(const layout& tensors, agreement& facts) {
+inline void describe_tensors(const layout& tensors, consistency_check& facts) {
   for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
     const segment& s = tensors.segments()[i];
     const std::string tensor = "tensor " + std::to_string(i);
@@ -107,7 +107,8 @@ inline void describe_tensors(const layout& tensors, agreement& facts) {
 /// What sets the scalars of a step's update.
 template <trust_ratio TrustRatio, class Options>
 set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars) {
-  return {record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), has_uncorrected_epsilon<TrustRatio>};
+  return {
+      record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), capability::has_uncorrected_epsilon<TrustRatio>};
 }
 
 }  // namespace slamb::detail

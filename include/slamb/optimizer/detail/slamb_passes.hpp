@@ -13,7 +13,7 @@
 namespace slamb::detail {
 
 /// β3^a for a = 0, 1, … until it no longer changes, at most 65536 of them.
-inline std::vector<float> freshness_by_age(double beta3) {
+inline std::vector<float> discounts_by_age(double beta3) {
   std::vector<float> all{1.0F};
   while (all.size() < 65536 && all.back() > 0.0F && beta3 < 1.0)
     all.push_back(static_cast<float>(std::pow(beta3, static_cast<double>(all.size()))));
@@ -42,7 +42,7 @@ struct form_payload : adam_update<TrustRatio> {
   using writes = arrays<>;
   using packs = union_of_t<arrays<array::momentum>, arrays_if<sums_norms, arrays<array::variance, array::parameter>>>;
   static constexpr bool receives = false;
-  static constexpr bool needs_freshness = false;
+  static constexpr bool needs_discount = false;
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   template <class Element, class Lanes, class Constants, class Sums>
@@ -51,7 +51,7 @@ struct form_payload : adam_update<TrustRatio> {
     update_momentum(e, tensor.scalars);
     if constexpr (sums_norms) {
       update_variance(e, tensor.scalars);
-      this->trust_ratio.accumulate(this->candidate_of(e, tensor), false, results);
+      this->trust_ratio.accumulate(this->update_terms_of(e, tensor), false, results);
     }
   }
 };
@@ -69,7 +69,7 @@ struct sum_received : adam_update<TrustRatio> {
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
     using Real = typename Element::real;
     e.momentum = e.momentum * Real(per_rank);
-    this->trust_ratio.accumulate(this->candidate_of(e, tensor), true, results);
+    this->trust_ratio.accumulate(this->update_terms_of(e, tensor), true, results);
   }
 };
 
@@ -80,7 +80,7 @@ struct apply_received : adam_update<TrustRatio> {
   using writes = arrays<array::momentum, array::variance, array::parameter>;
   using packs = arrays<>;
   static constexpr bool receives = true;
-  static constexpr bool needs_freshness = true;
+  static constexpr bool needs_discount = true;
   static constexpr int sums = 0;
 
   float per_rank;  ///< 1/N
@@ -91,7 +91,7 @@ struct apply_received : adam_update<TrustRatio> {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);
-    this->apply(e, tensor, at.freshness);
+    this->apply(e, tensor, at.discount);
   }
 };
 

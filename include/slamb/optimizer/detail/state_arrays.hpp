@@ -18,9 +18,9 @@ class state_arrays {
   static constexpr std::array<const char*, sizeof...(Arrays)> names{Arrays::name...};
 
   /// @param exist  false: they take no memory, and their pointers are null
-  template <class Base>
-  void plan([[maybe_unused]] Base& base, bool exist = true) {
-    if (exist) regions_ = {base.memory.template plan<float>(Arrays::name, base.tensors.state_elements())...};
+  template <class Context>
+  void plan([[maybe_unused]] Context& context, bool exist = true) {
+    if (exist) regions_ = {context.memory.template plan<float>(Arrays::name, context.tensors.state_elements())...};
   }
 
   /// The arrays, and all that `view` has.

@@ -14,7 +14,7 @@
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/random.hpp"
 #include "slamb/core/real.hpp"
-#include "slamb/detail/exchange/agreement.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/optimizer/lamb.hpp"
@@ -33,11 +33,11 @@ constexpr std::uint64_t scaled_size(std::uint64_t size, double part) noexcept {
 }
 
 /// Finite parameters and gradients, none of them 0, in memory of the backend's allocator that is freed with this.
-class scratch_model {
+class synthetic_model {
  public:
   /// @param part  in (0, 1]: of the elements of each tensor; tensors with rows keep whole rows, one at least
   template <class Executor>
-  scratch_model(std::span<const parameter> like, double part, const Executor& executor, const allocator& from) {
+  synthetic_model(std::span<const parameter> like, double part, const Executor& executor, const allocator& from) {
     tensors_.assign(like.begin(), like.end());
     std::vector<region<float>> data, gradients;
     for (parameter& p : tensors_) {
@@ -151,15 +151,16 @@ struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicato
     : trial_of_equal_steps<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>,
                            Communicator, Backend> {
   static auto options(const one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>& o, double /*part*/) {
-    return one_bit_options<Compressor, ErrorFeedback, TrustRatio, fixed_warm_up>{.beta1 = o.beta1,
-                                                                                 .beta2 = o.beta2,
-                                                                                 .epsilon = o.epsilon,
-                                                                                 .weight_decay = o.weight_decay,
-                                                                                 .compress_alone = o.compress_alone,
-                                                                                 .warm_up = {.steps = 1},
-                                                                                 .compressor = o.compressor,
-                                                                                 .error_feedback = o.error_feedback,
-                                                                                 .trust_ratio = o.trust_ratio};
+    return one_bit_options<Compressor, ErrorFeedback, TrustRatio, fixed_warm_up>{
+        .beta1 = o.beta1,
+        .beta2 = o.beta2,
+        .epsilon = o.epsilon,
+        .weight_decay = o.weight_decay,
+        .compress_single_rank = o.compress_single_rank,
+        .warm_up = {.steps = 1},
+        .compressor = o.compressor,
+        .error_feedback = o.error_feedback,
+        .trust_ratio = o.trust_ratio};
   }
 };
 
@@ -181,7 +182,7 @@ struct trial_of<
             .beta2 = o.beta2,
             .epsilon = o.epsilon,
             .weight_decay = o.weight_decay,
-            .compress_alone = o.compress_alone,
+            .compress_single_rank = o.compress_single_rank,
             .variance_schedule = {.freeze_step = 1},
             .local_schedule = {.scaler = 1, .clipper = 2},
             .compressor = o.compressor,
@@ -241,7 +242,7 @@ class trial {
   /// @param clock  clock(): seconds, a double
   /// @throws what the optimizer throws
   template <class Ranks, class Clock>
-  void run(Ranks& ranks, const scratch_model& model, const backend_type& backend, std::uint64_t steps, Clock& clock) {
+  void run(Ranks& ranks, const synthetic_model& model, const backend_type& backend, std::uint64_t steps, Clock& clock) {
     typename how::type optimizer(model.tensors(), options_, std::move(ranks.template get<communicator_type>()),
                                  backend);
     const auto wait = [&] {

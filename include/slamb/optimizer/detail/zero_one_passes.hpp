@@ -13,20 +13,20 @@ namespace slamb::detail {
 namespace array {
 
 /// b: updates since the last exchange: docs/algorithms/zero_one_adam.md (10).
-struct accumulated : state_array {
+struct accumulated_update : state_array {
   static constexpr const char* name = "accumulated update";
   template <class T>
   struct field {
-    T accumulated;
+    T accumulated_update;
   };
 };
 
 /// a: the parameters that all ranks had after the last exchange.
-struct common : state_array {
+struct anchor : state_array {
   static constexpr const char* name = "common parameters";
   template <class T>
   struct field {
-    T common;
+    T anchor;
   };
 };
 
@@ -63,19 +63,19 @@ struct local_constants : tensor_constants<Factors> {
 
 /// Phase B: a step of this rank's own, from the common point by what has been accumulated.
 struct local_update : adam_update<unit_trust_ratio> {
-  using reads = arrays<array::gradient, array::momentum, array::variance, array::accumulated, array::common>;
-  using writes = arrays<array::momentum, array::accumulated, array::parameter>;
+  using reads = arrays<array::gradient, array::momentum, array::variance, array::accumulated_update, array::anchor>;
+  using writes = arrays<array::momentum, array::accumulated_update, array::parameter>;
   static constexpr int sums = 0;
 
   // m_i, b_i, p_i: docs/algorithms/zero_one_adam.md (9) … (11)
   template <class Element, class Constants>
   SLAMB_ELEMENT void move(Element& e, const Constants& tensor) const {
     using Real = typename Element::real;
-    const Real before = e.common + e.accumulated;
+    const Real before = e.anchor + e.accumulated_update;
     update_momentum(e, tensor.scalars);
     const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
-    e.accumulated = e.accumulated - Real(tensor.rate) * (direction + Real(tensor.weight_decay) * before);
-    e.parameter = e.common + e.accumulated;
+    e.accumulated_update = e.accumulated_update - Real(tensor.rate) * (direction + Real(tensor.weight_decay) * before);
+    e.parameter = e.anchor + e.accumulated_update;
   }
 
   template <class Element, class Constants, class Sums>
@@ -88,7 +88,7 @@ struct local_update : adam_update<unit_trust_ratio> {
 struct exchange_update : local_update {
   using factors_type = local_update::factors_type;
   using signal_reads = local_update::reads;
-  using writes = arrays<array::momentum, array::accumulated, array::common, array::parameter>;
+  using writes = arrays<array::momentum, array::accumulated_update, array::anchor, array::parameter>;
 
   const float* inverse_rate_sums = nullptr;  ///< [tensors] 1/Γ
 
@@ -108,7 +108,7 @@ struct exchange_update : local_update {
   SLAMB_ELEMENT auto signal(Element e, const Constants& tensor, Sums& results) const {
     results.check_finite(e.gradient);
     this->move(e, tensor);
-    return e.accumulated * deviation(e, tensor);
+    return e.accumulated_update * deviation(e, tensor);
   }
 
   // docs/algorithms/zero_one_adam.md (14) … (16)
@@ -117,9 +117,9 @@ struct exchange_update : local_update {
     using Real = typename Element::real;
     this->move(e, tensor);
     if (tensor.inverse_rate_sum != 0.0F) e.momentum = -(e.exchanged * Real(tensor.inverse_rate_sum));
-    e.common = e.common + e.exchanged / deviation(e, tensor);
-    e.parameter = e.common;
-    e.accumulated = Real(0.0F);
+    e.anchor = e.anchor + e.exchanged / deviation(e, tensor);
+    e.parameter = e.anchor;
+    e.accumulated_update = Real(0.0F);
   }
 };
 
@@ -138,16 +138,16 @@ struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
 };
 
 /// The common point is where all ranks are.
-struct start_common : pass_without_constants {
+struct start_anchor : pass_without_constants {
   using reads = arrays<array::parameter>;
-  using writes = arrays<array::common, array::accumulated>;
+  using writes = arrays<array::anchor, array::accumulated_update>;
   static constexpr int sums = 0;
 
   template <class Element, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     using Real = typename Element::real;
-    e.common = e.parameter;
-    e.accumulated = Real(0.0F);
+    e.anchor = e.parameter;
+    e.accumulated_update = Real(0.0F);
   }
 };
 

@@ -26,15 +26,15 @@ constexpr double adam_step_bytes() noexcept {
 }
 
 /// Bytes an element before that: gathering the gradient, or, on a rank alone, looking whether it is finite.
-constexpr double whole_gradient_bytes(int ranks) noexcept {
+constexpr double dense_gradient_bytes(int ranks) noexcept {
   return ranks > 1 ? bytes_per_element<gather_gradient>() : bytes_per_element<check_gradient>();
 }
 
-/// Bytes an element of the exchange in codes around `Pass`, and of the pass itself: `code_exchange`.
+/// Bytes an element of the exchange in codes around `Pass`, and of the pass itself: `two_phase_exchange`.
 ///
 /// @param ranks  N
 template <class Pass, quantizer Quantizer, error_feedback ErrorFeedback>
-constexpr double coded_step_bytes(int ranks) noexcept {
+constexpr double quantized_step_bytes(int ranks) noexcept {
   constexpr double value = sizeof(float);
   constexpr double code = Quantizer::bits_per_element / 8.0;
   constexpr double error = sizeof(typename error_storage<ErrorFeedback>::type);
@@ -43,15 +43,15 @@ constexpr double coded_step_bytes(int ranks) noexcept {
   // A scale that must be known before anything is encoded takes a pass of its own.
   constexpr double times = shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
   // What was lost is found from the signal, formed once more, and this rank's own codes.
-  constexpr bool finds_lost = ErrorFeedback::worker_state || requires { Pass::uses_lost; };
-  using reads = union_of_t<typename Pass::reads, arrays_if<finds_lost, typename Pass::signal_reads>>;
+  constexpr bool finds_compression_error = ErrorFeedback::worker_state || requires { Pass::uses_compression_error; };
+  using reads = union_of_t<typename Pass::reads, arrays_if<finds_compression_error, typename Pass::signal_reads>>;
   const double per_rank = 1.0 / ranks;
 
   const double encode = times * (value * Pass::signal_reads::stored + worker_error) + code;
   const double average = times * (code + per_rank * (server_error + value)) + per_rank * code;
   const double keep = ErrorFeedback::server_state ? per_rank * (value + code + server_error) : 0.0;
-  const double receive =
-      value * (reads::stored + Pass::writes::stored) + 2.0 * worker_error + (finds_lost ? 2.0 : 1.0) * code;
+  const double receive = value * (reads::stored + Pass::writes::stored) + 2.0 * worker_error +
+                         (finds_compression_error ? 2.0 : 1.0) * code;
   return encode + average + keep + receive;
 }
 
@@ -60,8 +60,8 @@ constexpr double coded_step_bytes(int ranks) noexcept {
 /// @tparam KeepsApart  what encoding loses is kept beside the payload
 template <class Compressor, bool KeepsApart>
 constexpr double encoded_payload_bytes([[maybe_unused]] int ranks) noexcept {
-  if constexpr (chained<Compressor>)
-    return coded_step_bytes<encoded_payload<KeepsApart>, decltype(Compressor::quantizer), no_error_feedback>(ranks);
+  if constexpr (capability::chained<Compressor>)
+    return quantized_step_bytes<encoded_payload<KeepsApart>, decltype(Compressor::quantizer), no_error_feedback>(ranks);
   else
     return 0.0;
 }
@@ -70,7 +70,7 @@ constexpr double encoded_payload_bytes([[maybe_unused]] int ranks) noexcept {
 template <class Pass, class Sparsifier>
 constexpr double choice_bytes([[maybe_unused]] int ranks) noexcept {
   constexpr double bit = 1.0 / 8.0;
-  if constexpr (chooser<Sparsifier>)
+  if constexpr (data_dependent_sparsifier<Sparsifier>)
     return (sizeof(float) * Pass::signal_reads::stored + 2.0 * bit) / ranks + 3.0 * bit;
   else
     return 0.0;

@@ -20,7 +20,7 @@ template <compressor Compressor>
 class payload_plan {
   template <class Sparsifier>
   static auto selection_of(const Sparsifier& s) {
-    if constexpr (chooser<Sparsifier>)
+    if constexpr (data_dependent_sparsifier<Sparsifier>)
       return bitmap_selection{};
     else
       return s.at(1);
@@ -30,11 +30,12 @@ class payload_plan {
   /// The part of the compressor that selects.
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   using selection_type = decltype(selection_of(std::declval<const sparsifier_type&>()));
-  static constexpr bool by_value = chooser<sparsifier_type>;  ///< a leader tells the others what it has chosen
-  static constexpr bool encodes = chained<Compressor>;        ///< what is selected goes in codes
+  static constexpr bool by_value =
+      data_dependent_sparsifier<sparsifier_type>;                   ///< a leader tells the others what it has chosen
+  static constexpr bool encodes = capability::chained<Compressor>;  ///< what is selected goes in codes
 
   /// @param tensors  `compress` is false for those that are exchanged whole at every step
-  payload_plan(const Compressor& compressor, std::vector<tensor_shape> tensors, const plan_world& world)
+  payload_plan(const Compressor& compressor, std::vector<plan::tensor_shape> tensors, const plan::world& world)
       : compressor_(compressor), sparsifier_(sparsifier_of(compressor_)), tensors_(std::move(tensors)), world_(world) {
     if constexpr (requires { compressor.validate(); }) compressor.validate();
   }
@@ -57,7 +58,7 @@ class payload_plan {
     const std::uint64_t sent = std::max<std::uint64_t>(selected(t), 1);
     traffic_counts counts;
     if constexpr (encodes)
-      counts = coded(wire_of_payload(sent, compressor_.quantizer, world_.ranks), world_);
+      counts = quantized(wire_of_payload(sent, compressor_.quantizer, world_.ranks), world_);
     else
       counts = sum_of(sent, world_);
     if (by_value && world_.ranks > 1) counts.record(collective::broadcast, choice_bytes(), 1, world_.ranks);
@@ -69,20 +70,20 @@ class payload_plan {
     return total_of(steps, period(), [this](std::uint64_t t) { return step(t); });
   }
 
-  const std::vector<tensor_shape>& tensors() const noexcept { return tensors_; }
+  const std::vector<plan::tensor_shape>& tensors() const noexcept { return tensors_; }
 
   /// Of all elements, those that are sent at step 1.
   double part_selected() const { return part(selected(1)); }
   /// Of all elements, those of tensors that are not exchanged whole.
   double part_selectable() const {
     std::uint64_t sum = 0;
-    for (const tensor_shape& t : tensors_) sum += t.compress ? t.size : 0;
+    for (const plan::tensor_shape& t : tensors_) sum += t.compress ? t.size : 0;
     return part(sum);
   }
 
  private:
   double part(std::uint64_t elements) const {
-    return static_cast<double>(elements) / static_cast<double>(std::max<std::uint64_t>(elements_of(tensors_), 1));
+    return static_cast<double>(elements) / static_cast<double>(std::max<std::uint64_t>(plan::elements_of(tensors_), 1));
   }
 
   // Adds count(element 0 of the tensor) over the tensors that are not exchanged whole, and the sizes of the others.
@@ -90,7 +91,7 @@ class payload_plan {
   std::uint64_t sum_over(const Count& count) const {
     std::uint64_t sum = 0;
     coordinate c{};
-    for (const tensor_shape& t : tensors_) {
+    for (const plan::tensor_shape& t : tensors_) {
       c.tensor_size = t.size;
       sum += t.compress ? count(c) : t.size;
       ++c.tensor;
@@ -110,7 +111,7 @@ class payload_plan {
   // A bit for each element of the state arrays.
   std::uint64_t choice_bytes() const noexcept {
     std::uint64_t elements = 0;
-    for (const tensor_shape& t : tensors_) elements += padded(t.size);
+    for (const plan::tensor_shape& t : tensors_) elements += padded(t.size);
     return elements / 8;
   }
 
@@ -127,8 +128,8 @@ class payload_plan {
 
   Compressor compressor_;
   sparsifier_type sparsifier_;
-  std::vector<tensor_shape> tensors_;
-  plan_world world_;
+  std::vector<plan::tensor_shape> tensors_;
+  plan::world world_;
 };
 
 }  // namespace slamb::detail

@@ -21,7 +21,7 @@ using mpi_tests::device_buffer;
 using mpi_tests::processes;
 using slamb::cuda_mpi_communicator;
 using slamb::mpi_device_options;
-using slamb::mpi_transport;
+using slamb::mpi_device_options::transport_type;
 
 // While one is there, MPI says whether it takes pointers to the device's memory, and can or cannot follow them.
 struct mpi_that {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/backend/cuda/detail/coded_kernels.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
+#include "slamb/backend/cuda/detail/quantized_kernels.hpp"
 #include "slamb/backend/cuda/detail/scalar.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
@@ -156,7 +156,7 @@ struct choose_kernel {
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const segment& s = view.segments[t.segment];

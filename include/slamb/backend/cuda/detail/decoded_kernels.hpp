@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/backend/cuda/detail/coded_kernels.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
+#include "slamb/backend/cuda/detail/quantized_kernels.hpp"
 #include "slamb/backend/cuda/detail/scalar.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
@@ -22,14 +22,14 @@ struct decoded_tile {
   static constexpr bool is_lossy = true;
 
   const Quantizer& quantizer;
-  tile_counted counted;
+  tile_active active;
   tile_codes<Quantizer, const std::byte> sent;
   tile_codes<Quantizer, const std::byte> result;
   unsigned shift;
 
   SLAMB_HOST_DEVICE decoded_tile(const Quantizer& q, const wire_view& wire, const wire_tile& t)
       : quantizer(q),
-        counted(wire, t),
+        active(wire, t),
         sent(wire.sent + t.owner * wire.message_bytes, wire, t),
         result(wire.received + t.owner * wire.message_bytes, wire, t),
         shift(scale_facts<Quantizer>::block_shift(q)) {}
@@ -37,7 +37,7 @@ struct decoded_tile {
   template <unsigned Width>
   SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
     result.decode(quantizer, i, shift, x);
-    counted.keep(x, i);
+    active.keep(x, i);
   }
   // x ← what is left of the signal x.
   template <unsigned Width>
@@ -45,12 +45,12 @@ struct decoded_tile {
     scalar said[Width];
     sent.decode(quantizer, i, shift, said);
     for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - said[j];
-    counted.keep(x, i);
+    active.keep(x, i);
   }
 };
 
 /// What an exchange made of a tile whose signals were exchanged whole: nothing is lost.
-struct whole_tile {
+struct unmasked_tile {
   static constexpr bool is_lossy = false;
 
   const float* sum;
@@ -87,14 +87,14 @@ struct receive_kernel {
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
       const segment& s = view.segments[t.segment];
-      if (w.owner == wire_tile::whole) {
-        const whole_tile whole{wire.whole + w.code, scalar(1.0F) / scalar(static_cast<float>(wire.ranks))};
-        run<no_storage>(block, i, t, {nullptr, 0}, whole);
+      if (w.owner == wire_tile::dense) {
+        const unmasked_tile dense{wire.dense + w.code, scalar(1.0F) / scalar(static_cast<float>(wire.ranks))};
+        run<no_storage>(block, i, t, {nullptr, 0}, dense);
       } else {
         run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, w));
         if constexpr (error_array<ServerStorage>::exists)
@@ -104,13 +104,13 @@ struct receive_kernel {
   }
 
  private:
-  static constexpr bool uses_lost = requires { Pass::uses_lost; };
+  static constexpr bool uses_compression_error = requires { Pass::uses_compression_error; };
 
   template <class ErrorStorage, class Block, class Decoded>
   SLAMB_HOST_DEVICE void run(Block& block, std::size_t number, const tile& t, const error_array<ErrorStorage>& error,
                              const Decoded& decoded) const {
     // The signal is formed only where something is made of what it has lost.
-    constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_lost);
+    constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_compression_error);
     using reads = std::conditional_t<forms_signal, union_of_t<typename Pass::reads, typename Pass::signal_reads>,
                                      typename Pass::reads>;
     const tile_arrays_of<Pass> at(view, view.segments[t.segment], t);
@@ -122,9 +122,9 @@ struct receive_kernel {
         element_of<Pass, scalar> e[Width];
         at.load(reads(), e, i);
         if constexpr (forms_signal)
-          find_lost(e, i, constants, error, decoded);
-        else if constexpr (uses_lost)
-          for (element_of<Pass, scalar>& whole : e) whole.lost = 0.0F;
+          find_compression_error(e, i, constants, error, decoded);
+        else if constexpr (uses_compression_error)
+          for (element_of<Pass, scalar>& dense : e) dense.compression_error = 0.0F;
         scalar mean[Width];
         decoded.mean(i, mean);
         for (unsigned j = 0; j < Width; ++j) {
@@ -139,8 +139,9 @@ struct receive_kernel {
   }
 
   template <class ErrorStorage, unsigned Width, class Constants, class Decoded>
-  SLAMB_ELEMENT void find_lost(element_of<Pass, scalar> (&e)[Width], std::uint32_t i, const Constants& constants,
-                               const error_array<ErrorStorage>& error, const Decoded& decoded) const {
+  SLAMB_ELEMENT void find_compression_error(element_of<Pass, scalar> (&e)[Width], std::uint32_t i,
+                                            const Constants& constants, const error_array<ErrorStorage>& error,
+                                            const Decoded& decoded) const {
     already_checked checks;
     scalar x[Width];
     for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
@@ -149,7 +150,7 @@ struct receive_kernel {
     if constexpr (error_array<ErrorStorage>::exists) {
       error.store(x, i);
     } else {
-      for (unsigned j = 0; j < Width; ++j) e[j].lost = x[j];
+      for (unsigned j = 0; j < Width; ++j) e[j].compression_error = x[j];
     }
   }
 
@@ -180,12 +181,12 @@ struct measure_kernel {
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
       typename Block::template registers<thread_sums<2>> mine;
-      if (w.owner != wire_tile::whole) sum(block, t, w, mine);
+      if (w.owner != wire_tile::dense) sum(block, t, w, mine);
       double total[2];
       add_threads<2, 0>(block, mine, total);
       block.first([&] {

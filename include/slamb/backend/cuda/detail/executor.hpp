@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/backend/cuda/detail/active_kernel.hpp"
 #include "slamb/backend/cuda/detail/choose_kernel.hpp"
-#include "slamb/backend/cuda/detail/coded_kernels.hpp"
-#include "slamb/backend/cuda/detail/counted_kernel.hpp"
 #include "slamb/backend/cuda/detail/decoded_kernels.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
-#include "slamb/backend/cuda/detail/placement_kernels.hpp"
+#include "slamb/backend/cuda/detail/payload_offset_kernels.hpp"
+#include "slamb/backend/cuda/detail/quantized_kernels.hpp"
 #include "slamb/backend/cuda/detail/scale_kernels.hpp"
 #include "slamb/backend/cuda/detail/segment_kernels.hpp"
 #include "slamb/backend/cuda/detail/selected_kernel.hpp"
@@ -31,7 +31,7 @@
 
 namespace slamb::detail::cuda {
 
-/// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the interpreter.
+/// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the emulator.
 /// host::executor says what each function does; here a call returns before it is done.
 template <class Device>
 class executor {
@@ -139,30 +139,31 @@ class executor {
 
   /// Waits for the payload's size.
   template <class Selection>
-  std::uint64_t place_payload(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
-                              const ranks_type& ranks) const {
-    place_payload_in(view, selection, tile_first, std::numeric_limits<std::uint64_t>::max(), nullptr);
-    return read(&tile_first.back(), ranks);
+  std::uint64_t scan_payload_offsets(const model_view& view, const Selection& selection,
+                                     std::span<std::uint64_t> tile_offsets, const ranks_type& ranks) const {
+    scan_payload_offsets_in(view, selection, tile_offsets, std::numeric_limits<std::uint64_t>::max(), nullptr);
+    return read(&tile_offsets.back(), ranks);
   }
 
   /// The same without waiting.
   /// @param room  elements that the payload may have; @param too_many  becomes 1 if it has more; may be null
   template <class Selection>
-  void place_payload_in(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
-                        std::uint64_t room, std::uint32_t* too_many) const {
-    const std::size_t tiles = tile_first.size() - 1;
-    if constexpr (has_selected_before<resolved_t<Selection>>) {
-      launch(place_kernel<Selection>{view, selection, tiles, tile_first.data(), room, too_many});
+  void scan_payload_offsets_in(const model_view& view, const Selection& selection,
+                               std::span<std::uint64_t> tile_offsets, std::uint64_t capacity,
+                               std::uint32_t* too_many) const {
+    const std::size_t tiles = tile_offsets.size() - 1;
+    if constexpr (capability::has_selected_before<resolved_t<Selection>>) {
+      launch(place_kernel<Selection>{view, selection, tiles, tile_offsets.data(), capacity, too_many});
     } else {
-      launch(count_selected_kernel<Selection>{view, selection, tiles, tile_first.data()});
-      launch(place_tiles_kernel{tiles, tile_first.data(), view.refused, room, too_many});
+      launch(count_selected_kernel<Selection>{view, selection, tiles, tile_offsets.data()});
+      launch(place_tiles_kernel{tiles, tile_offsets.data(), view.skip, capacity, too_many});
     }
   }
 
   template <int Sums, int Maxima = 0, class Finish>
   void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
                        const Finish& finish) const {
-    launch(segment_kernel<Sums, Maxima, Finish>{finish, of_tiles, view.first_tile, first, last, view.refused});
+    launch(segment_kernel<Sums, Maxima, Finish>{finish, of_tiles, view.first_tile, first, last, view.skip});
   }
   /// Waits.
   template <int Sums, int Maxima = 0, class Visit>
@@ -181,9 +182,9 @@ class executor {
     }
   }
 
-  void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
-                    const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
-    launch(mark_counted_kernel{view, wire, tiles, rows, variance, bits, counts});
+  void mark_active(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
+                   const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
+    launch(mark_active_kernel{view, wire, tiles, rows, variance, bits, counts});
   }
   template <class Pass, class Compressor, class View>
   void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,
@@ -199,12 +200,12 @@ class executor {
   }
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
-                     std::byte* messages, const std::uint32_t* refused, const tell_by_scales& tell = {}) const {
-    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, refused, tell});
+                     std::byte* messages, const std::uint32_t* skip, const write_overflow_flags& tell = {}) const {
+    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, skip, tell});
   }
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               std::span<const std::size_t> own, double* statistic, const refuse_by_scales& refuse = {}) const {
+               std::span<const std::size_t> own, double* statistic, const read_overflow_flags& refuse = {}) const {
     launch(average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic, refuse});
   }
   template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>

@@ -1,4 +1,4 @@
-// Kernels on the GPU: backend/cuda/detail/interpreter.hpp says what a kernel is.
+// Kernels on the GPU: backend/cuda/detail/emulator.hpp says what a kernel is.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@
 #include "slamb/detail/runtime/cuda_stream.hpp"
 
 template <>
-struct slamb::stream_copy<cudaStream_t> {
+struct slamb::detail::stream_copy<cudaStream_t> {
   static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
     ::slamb::detail::cuda::copy_async(to.data(), from.data(), from.size(), stream);
   }

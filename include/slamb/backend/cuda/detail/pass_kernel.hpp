@@ -72,7 +72,7 @@ struct pass_kernel {
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     typename Block::template registers<sums_of<Pass>> mine;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
@@ -115,11 +115,11 @@ struct packed_kernel {
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     typename Block::template registers<sums_of<Pass>> mine;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
-      const std::uint64_t first = payload.tile_first[i];
-      const auto count = static_cast<std::uint32_t>(payload.tile_first[i + 1] - first);
+      const std::uint64_t first = payload.tile_offsets[i];
+      const auto count = static_cast<std::uint32_t>(payload.tile_offsets[i + 1] - first);
       const tile_arrays<typename Pass::reads> planes(payload.plane, first);
       const auto constants = pass.constants(view.tiles[i].segment);
       block.each([&](unsigned thread) {

@@ -25,15 +25,15 @@ struct scale_kernel {
   const double* statistic = nullptr;      ///< [all tiles] what each has summed
   const std::uint64_t* counts = nullptr;  ///< [all tiles] elements that take part
   std::byte* messages = nullptr;
-  const std::uint32_t* refused = nullptr;
-  tell_by_scales tell{};
+  const std::uint32_t* skip = nullptr;
+  write_overflow_flags tell{};
 
   /// Pieces to launch it for.
   std::size_t work() const noexcept { return table.group_count == 0 && tell.record != nullptr ? 1 : table.group_count; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(refused)) return;
+    if (is_skipped(skip)) return;
     if (block.index() == 0) block.each([&](unsigned thread) { tell(thread, threads); });
     for (std::size_t i = block.index(); i < table.group_count; i += block.count()) {
       const scale_group group = table.groups[i];
@@ -54,8 +54,8 @@ struct scale_kernel {
       else
         total = block.sum([&](unsigned thread) { return mine[thread].total; });
       const double count = block.sum([&](unsigned thread) { return static_cast<double>(mine[thread].count); });
-      const float scale = tell.has_to_tell() ? as_real(std::uint32_t{0x7FC00000U})
-                                             : scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
+      const float scale = tell.is_raised() ? as_real(std::uint32_t{0x7FC00000U})
+                                           : scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
       block.each([&](unsigned thread) {
         for (std::uint64_t k = group.first_place + thread; k < group.last_place; k += threads)
           store_scale(messages, table.places[k], scale);

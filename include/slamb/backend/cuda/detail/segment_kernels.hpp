@@ -26,14 +26,14 @@ struct segment_kernel {
       nullptr;            ///< [tensors + 1] tile number: tensor i has first_tile[i] … first_tile[i + 1] − 1
   std::size_t first = 0;  ///< tensor
   std::size_t last = 0;   ///< past the last
-  const std::uint32_t* refused = nullptr;  ///< not 0: nothing is done; may be null
+  const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
 
   /// Pieces to launch it for.
   std::size_t work() const noexcept { return last - first; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(refused)) return;
+    if (is_skipped(skip)) return;
     auto& shared = block.template shared<results_of_segment>();
     for (std::size_t tensor = first + block.index(); tensor < last; tensor += block.count()) {
       const std::size_t from = first_tile[tensor];
@@ -82,15 +82,15 @@ struct total_kernel {
 
   const double* values = nullptr;  ///< [count]
   std::size_t count = 0;
-  double* total = nullptr;                 ///< [1] receives it
-  const std::uint32_t* refused = nullptr;  ///< not 0: nothing is done; may be null
+  double* total = nullptr;              ///< [1] receives it
+  const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
 
   /// Pieces to launch it for.
   static std::size_t work() noexcept { return 1; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(refused) || block.index() != 0) return;
+    if (is_skipped(skip) || block.index() != 0) return;
     const double all = block.sum([&](unsigned thread) {
       double own = 0.0;
       for (std::size_t i = thread; i < count; i += threads) own += values[i];
@@ -106,15 +106,15 @@ template <class Call>
 struct invoke_kernel {
   static constexpr unsigned threads = 32;
 
-  Call call;                               ///< trivially copyable; its call, const, can run on the device
-  const std::uint32_t* refused = nullptr;  ///< not 0: nothing is done; may be null
+  Call call;                            ///< trivially copyable; its call, const, can run on the device
+  const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
 
   /// Pieces to launch it for.
   static std::size_t work() noexcept { return 1; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(refused) || block.index() != 0) return;
+    if (is_skipped(skip) || block.index() != 0) return;
     invoke(block, call);
   }
 

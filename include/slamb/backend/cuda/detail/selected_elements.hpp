@@ -18,7 +18,7 @@ namespace slamb::detail::cuda {
 
 /// A selection whose member `runs` can run on a device, and says so: `static constexpr bool runs_on_device = true`.
 template <class S>
-concept has_runs_on_device = has_runs<S> && requires {
+concept has_runs_on_device = capability::has_runs<S> && requires {
   requires S::runs_on_device;
 };
 
@@ -35,7 +35,7 @@ SLAMB_HOST_DEVICE void for_each_run(const Selection& selection, coordinate c, st
     selection.runs(c, count, visit);
   } else {
     for (std::uint32_t i = 0; i < count; ++i, ++c.index) {
-      if constexpr (has_age<Selection>)
+      if constexpr (capability::has_age<Selection>)
         visit(c.index, std::uint64_t{1}, static_cast<std::uint32_t>(selection.age(c)));
       else
         visit(c.index, std::uint64_t{1}, selection.selects(c) ? 0U : 1U);
@@ -78,7 +78,7 @@ struct groups_of_piece {
 
   /// The same for all pieces.
   template <unsigned Threads>
-  SLAMB_HOST_DEVICE void prepare(unsigned thread, const selection_type& selection, freshness_table table) {
+  SLAMB_HOST_DEVICE void prepare(unsigned thread, const selection_type& selection, staleness_discounts table) {
     if constexpr (Freshness)
       for (std::uint32_t i = thread; i < selection_type::multipliers * wide; i += Threads)
         if (i % wide < selection.slots) fresh_value[i] = table[selection.age_at_distance(i / wide, i % wide)];
@@ -120,7 +120,7 @@ struct groups_of_piece {
 
   /// β3^age of elements i … i + Width − 1, all in whole groups.
   template <unsigned Width>
-  SLAMB_HOST_DEVICE void find_freshness(const grouped_piece& known, std::uint32_t i, float (&fresh)[Width]) const {
+  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& known, std::uint32_t i, float (&fresh)[Width]) const {
     std::uint32_t at = known.group_of(i), position = known.position_of(i, at);
     ::slamb::detail::dealt_group own = group[at];
     for (unsigned j = 0; j < Width; ++j) {
@@ -174,24 +174,24 @@ struct selected_elements {
 
   /// β3^age of elements i … i + Width − 1 of a piece from c on, where the selection has ages.
   template <unsigned Width, class Selection>
-  SLAMB_HOST_DEVICE void find_freshness(const grouped_piece& piece, const Selection& selection, coordinate c,
-                                        freshness_table table, std::uint32_t i, float (&fresh)[Width]) const {
+  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& piece, const Selection& selection, coordinate c,
+                                        staleness_discounts table, std::uint32_t i, float (&fresh)[Width]) const {
     if constexpr (InGroups) {
       if (piece.slots != 0) {
-        if (i + Width <= piece.in_whole) return groups.find_freshness(piece, i, fresh);
+        if (i + Width <= piece.in_whole) return groups.find_discounts(piece, i, fresh);
         c.index += i;
         for (unsigned j = 0; j < Width; ++j, ++c.index) fresh[j] = table[selection.age(c)];
         return;
       }
     }
-    for (unsigned j = 0; j < Width; ++j) fresh[j] = fresh_value[place_of_freshness(i + j)];
+    for (unsigned j = 0; j < Width; ++j) fresh[j] = fresh_value[place_of_discount(i + j)];
   }
 
   /// Finds out about this thread's elements of `count` ≤ size from c: what is selected, and how fresh each is if that is asked
   /// for, the selection has ages, and the piece is not in groups.
   template <class Selection>
   SLAMB_HOST_DEVICE void find(unsigned thread, const Selection& selection, const segment& s, coordinate c,
-                              std::uint32_t count, freshness_table table) {
+                              std::uint32_t count, staleness_discounts table) {
     const std::uint32_t first = thread * of_thread;
     const std::uint32_t own = first >= count ? 0 : (count - first < of_thread ? count - first : of_thread);
     std::uint32_t selected = 0;
@@ -207,9 +207,9 @@ struct selected_elements {
       for_each_run(selection, c, own, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
         const auto i = static_cast<std::uint32_t>(begin - c.index);
         if (age == 0) selected |= low_bits(static_cast<std::uint32_t>(length)) << i;
-        if constexpr (Freshness && has_age<Selection>) {
+        if constexpr (Freshness && capability::has_age<Selection>) {
           const float value = table[age];
-          for (std::uint32_t j = 0; j < length; ++j) fresh_value[place_of_freshness(first + i + j)] = value;
+          for (std::uint32_t j = 0; j < length; ++j) fresh_value[place_of_discount(first + i + j)] = value;
         }
       });
     }
@@ -217,13 +217,13 @@ struct selected_elements {
   }
 
  private:
-  SLAMB_HOST_DEVICE static std::uint32_t place_of_freshness(std::uint32_t i) { return i + i / of_thread; }
+  SLAMB_HOST_DEVICE static std::uint32_t place_of_discount(std::uint32_t i) { return i + i / of_thread; }
 };
 
 /// Lets all threads of a block find out what is the same for all tiles.
 template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
 SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
-                                        const Selection& selection, const freshness_table& table) {
+                                        const Selection& selection, const staleness_discounts& table) {
   if constexpr (InGroups && Freshness)
     if (selection.deals_small_groups())
       block.each([&](unsigned thread) { elements.groups.template prepare<Threads>(thread, selection, table); });
@@ -233,7 +233,7 @@ SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads,
 template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
 SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
                                               const Selection& selection, const segment& s, const coordinate& c,
-                                              std::uint32_t count, const freshness_table& table) {
+                                              std::uint32_t count, const staleness_discounts& table) {
   if constexpr (InGroups)
     if (elements.in_groups(selection, s))
       block.each([&](unsigned thread) { elements.groups.template deal<Threads>(thread, selection, c, count); });

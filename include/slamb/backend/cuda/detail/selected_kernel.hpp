@@ -33,12 +33,12 @@ struct selected_kernel {
   static constexpr unsigned threads = 256;
   using selection_type = resolved_t<Selection>;
   static constexpr bool is_short =
-      Pass::packs::count != 0 && has_selected_before<selection_type>;  ///< 48 registers suffice
+      Pass::packs::count != 0 && capability::has_selected_before<selection_type>;  ///< 48 registers suffice
   static constexpr unsigned blocks_at_once =
       is_short ? 5 : 4;  ///< 4: 64 registers; of its own choice ptxas spills for sm_100
-  static constexpr bool stores_ages = Pass::needs_freshness && !has_age<selection_type>;
+  static constexpr bool stores_ages = Pass::needs_discount && !capability::has_age<selection_type>;
   using age_type = stored_age_t<selection_type>;
-  using elements_type = selected_elements<threads, Pass::needs_freshness && has_age<selection_type>,
+  using elements_type = selected_elements<threads, Pass::needs_discount && capability::has_age<selection_type>,
                                           may_deal_small_groups<selection_type>>;
 
   Pass pass;
@@ -54,15 +54,15 @@ struct selected_kernel {
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     if constexpr (Pass::packs::count != 0) clear_rest(block);
     typename Block::template registers<sums_of<Pass>> mine;
     auto& elements = block.template shared<elements_type>();
-    prepare_selected(block, elements, resolved(selection), payload.freshness);
+    prepare_selected(block, elements, resolved(selection), payload.discount);
     for (std::size_t number = tiles.first + block.index(); number < tiles.last; number += block.count()) {
       const tile t = view.tiles[number];
       const segment& s = view.segments[t.segment];
-      const std::uint64_t place = payload.tile_first[number];
+      const std::uint64_t place = payload.tile_offsets[number];
       tile_under_way under_way{.at = tile_arrays_of<Pass>(view, s, t),
                                .age = nullptr,
                                .plane = {from_element(payload.plane[0], place), from_element(payload.plane[1], place),
@@ -79,7 +79,7 @@ struct selected_kernel {
         const std::uint32_t count = t.count - first < elements_type::size ? t.count - first : elements_type::size;
         const coordinate c = coordinate_of(s, t.segment, t.first + first);
         const std::uint32_t selected =
-            find_selected(block, elements, resolved(selection), s, c, count, payload.freshness);
+            find_selected(block, elements, resolved(selection), s, c, count, payload.discount);
         const grouped_piece piece = elements.piece(elements.in_groups(resolved(selection), s));
         block.each([&](unsigned thread) {
           sums_of<Pass> own = mine[thread];
@@ -106,10 +106,11 @@ struct selected_kernel {
   // What the payload of all tiles leaves free.
   template <class Block>
   SLAMB_HOST_DEVICE void clear_rest(Block& block) const {
-    const std::uint64_t size = payload.tile_first[tiles.last];
-    if (size >= payload.room) return;
+    const std::uint64_t size = payload.tile_offsets[tiles.last];
+    if (size >= payload.capacity) return;
     block.each([&](unsigned thread) {
-      for (std::uint64_t i = size + block.index() * threads + thread; i < payload.room; i += block.count() * threads)
+      for (std::uint64_t i = size + block.index() * threads + thread; i < payload.capacity;
+           i += block.count() * threads)
         payload.plane[0][i] = 0.0F;
     });
   }
@@ -138,15 +139,15 @@ struct selected_kernel {
     t.at.load(typename Pass::reads(), e, first + i);
     const auto known = elements.from(i);
     for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
-    if constexpr (Pass::needs_freshness) find_freshness(t, elements, piece, c, first, i, selected, fresh);
+    if constexpr (Pass::needs_discount) find_discounts(t, elements, piece, c, first, i, selected, fresh);
     std::uint32_t place = known.before;
     for (unsigned j = 0; j < Width; ++j) {
       if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.plane[0][place] : 0.0F;
-      if constexpr (requires { Pass::receives_lost; })
-        e[j].lost = selected[j] && payload.plane[1] != nullptr ? t.plane[1][place] : 0.0F;
+      if constexpr (requires { Pass::receives_compression_error; })
+        e[j].compression_error = selected[j] && payload.plane[1] != nullptr ? t.plane[1][place] : 0.0F;
       unsent_sums<sums_of<Pass>> unsent{own, !selected[j]};
       selected_lanes<scalar, bool> lane{selected[j], scalar(0.0F)};
-      if constexpr (Pass::needs_freshness) lane.freshness = fresh[j];
+      if constexpr (Pass::needs_discount) lane.discount = fresh[j];
       pass(e[j], lane, constants, unsent);
       if (selected[j]) {
         pack(typename Pass::packs(), e[j], t.plane, place);
@@ -165,13 +166,13 @@ struct selected_kernel {
 
   // β3^age. Where the selection knows no ages they are stored, and move on by one step.
   template <unsigned Width>
-  SLAMB_ELEMENT void find_freshness(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
+  SLAMB_ELEMENT void find_discounts(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
                                     const coordinate& c, std::uint32_t first, std::uint32_t i,
                                     const bool (&selected)[Width], float (&fresh)[Width]) const {
     if (t.dense) {
       for (unsigned j = 0; j < Width; ++j) fresh[j] = 1.0F;
     } else if constexpr (!stores_ages) {
-      elements.find_freshness(piece, resolved(selection), c, payload.freshness, i, fresh);
+      elements.find_discounts(piece, resolved(selection), c, payload.discount, i, fresh);
     } else {
       age_type age[Width];
       load_together(t.age + first + i, age);
@@ -180,7 +181,7 @@ struct selected_kernel {
           age[j] = 0;
         else if (age[j] != oldest)
           age[j] = static_cast<age_type>(age[j] + 1U);
-        fresh[j] = payload.freshness[static_cast<std::uint32_t>(age[j])];
+        fresh[j] = payload.discount[static_cast<std::uint32_t>(age[j])];
       }
       store_together(age, t.age + first + i);
     }

@@ -17,7 +17,7 @@ namespace slamb::detail::cuda {
 /// Whether the step must not happen. Then no kernel does anything.
 ///
 /// @param refused  where the backend has noted it, in its memory space; may be null
-SLAMB_HOST_DEVICE inline bool is_refused(const std::uint32_t* refused) { return refused != nullptr && *refused != 0; }
+SLAMB_HOST_DEVICE inline bool is_skipped(const std::uint32_t* skip) { return skip != nullptr && *skip != 0; }
 
 /// How many consecutive elements a thread works on at a time: 1, or 4, which are 16 bytes.
 template <unsigned Width>
@@ -29,7 +29,7 @@ struct alignas(Width * sizeof(T)) numbers {
   T of[Width];
 };
 
-/// Where kernels are interpreted, throws for what a device would stop at.
+/// Where kernels are emulated, throws for what a device would stop at.
 SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe_unused]] std::size_t bytes) {
 #if !defined(__CUDA_ARCH__)
   if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)

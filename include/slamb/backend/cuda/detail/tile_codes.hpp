@@ -134,12 +134,12 @@ struct tile_codes {
 };
 
 /// Which elements of a tile take part.
-struct tile_counted {
+struct tile_active {
   const std::uint16_t* bits = nullptr;  // null: all
 
-  tile_counted() = default;
-  SLAMB_HOST_DEVICE tile_counted(const wire_view& wire, const wire_tile& t)
-      : bits(wire.counted == nullptr ? nullptr : wire.counted + (t.owner * wire.codes + t.code) / code_group) {}
+  tile_active() = default;
+  SLAMB_HOST_DEVICE tile_active(const wire_view& wire, const wire_tile& t)
+      : bits(wire.active == nullptr ? nullptr : wire.active + (t.owner * wire.codes + t.code) / code_group) {}
 
   /// How many of elements i … i + 15, of which `count` exist.
   SLAMB_ELEMENT std::uint32_t number(std::uint32_t i, std::uint32_t count) const {

@@ -63,7 +63,7 @@ class tile_encoder {
   };
   struct values_of_blocks : values {
     scale_statistic<scale> of_group[Threads];
-    std::uint32_t counted[Threads];  // elements of each group
+    std::uint32_t active[Threads];  // elements of each group
     float scale_of_block[Threads];
   };
   using memory = std::conditional_t<has_blocks, values_of_blocks, values>;
@@ -83,7 +83,7 @@ class tile_encoder {
   ///
   /// @param statistic  of the tile, where it has one
   template <class Block, class Source, class Checks>
-  SLAMB_HOST_DEVICE void operator()(Block& block, const Source& source, const tile_counted& counted,
+  SLAMB_HOST_DEVICE void operator()(Block& block, const Source& source, const tile_active& active,
                                     const tile_codes<Quantizer, std::byte>& to, Checks& checks,
                                     double* statistic) const {
     const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
@@ -95,7 +95,7 @@ class tile_encoder {
       block.each([&](unsigned thread) { form(block, thread, source, first, part, checks[thread], mine[thread]); });
       if constexpr (encodes) {
         if constexpr (has_blocks) {
-          block.each([&](unsigned thread) { take_statistic(block, thread, counted, first, part); });
+          block.each([&](unsigned thread) { take_statistic(block, thread, active, first, part); });
           block.each([&](unsigned thread) { make_scale(block, thread, to, first, part, shift); });
         }
         block.each([&](unsigned thread) { encode(block, thread, to, first, part, shift, its_scale); });
@@ -134,7 +134,7 @@ class tile_encoder {
 
   // Of one group. Threads begin at different quarters of theirs: shared memory has 32 banks of a float.
   template <class Block>
-  SLAMB_ELEMENT void take_statistic(Block& block, unsigned thread, const tile_counted& counted, std::uint32_t first,
+  SLAMB_ELEMENT void take_statistic(Block& block, unsigned thread, const tile_active& active, std::uint32_t first,
                                     std::uint32_t part) const {
     const std::uint32_t begin = thread * code_group;
     if (begin >= part) return;
@@ -146,7 +146,7 @@ class tile_encoder {
       for (unsigned j = 0; j < 4; ++j) own.add(scalar(x[j]));
     }
     all.of_group[thread] = own;
-    all.counted[thread] = counted.number(first + begin, part - begin);
+    all.active[thread] = active.number(first + begin, part - begin);
   }
 
   // Of one block of the quantizer's.
@@ -161,7 +161,7 @@ class tile_encoder {
     std::uint64_t number = 0;
     for (std::uint32_t i = thread * of_block; i < (thread + 1) * of_block && i < groups; ++i) {
       own.add(all.of_group[i]);
-      number += all.counted[i];
+      number += all.active[i];
     }
     const float made = scale_of<scale>(static_cast<double>(own.value), number);
     all.scale_of_block[thread] = made;

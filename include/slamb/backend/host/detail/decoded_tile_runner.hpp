@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/backend/host/detail/coded_tile_runner.hpp"
+#include "slamb/backend/host/detail/quantized_tile_runner.hpp"
 
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
@@ -14,30 +14,30 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 template <class Quantizer>
 struct decoded_tile {
   const Quantizer& quantizer;
-  tile_counted counted;
+  tile_active active;
   tile_codes<Quantizer, const std::byte> sent;
   tile_codes<Quantizer, const std::byte> result;
 
   decoded_tile(const Quantizer& q, const wire_view& wire, const wire_tile& t)
       : quantizer(q),
-        counted(wire, t),
+        active(wire, t),
         sent(wire.sent + t.owner * wire.message_bytes, wire, t),
         result(wire.received + t.owner * wire.message_bytes, wire, t) {}
 
   SLAMB_ALWAYS_INLINE floats masked(const floats& x, std::uint32_t i) const {
-    return counted.bits == nullptr ? x : select(mask_of(counted.bits[i / lanes]), x, floats(0.0F));
+    return active.bits == nullptr ? x : select(mask_of(active.bits[i / lanes]), x, floats(0.0F));
   }
   SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const {
     return masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
   }
   // What is left of the signal x.
-  SLAMB_ALWAYS_INLINE floats lost(const floats& x, std::uint32_t i) const {
+  SLAMB_ALWAYS_INLINE floats compression_error(const floats& x, std::uint32_t i) const {
     return masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
   }
 };
 
 /// What an exchange made of a tile whose signals were exchanged whole.
-struct whole_tile {
+struct unmasked_tile {
   const float* sum;
   floats per_rank;
 
@@ -60,10 +60,10 @@ SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& consta
   if constexpr (error_array<Storage>::exists) {
     at.load(union_of_t<typename Pass::reads, typename Pass::signal_reads>(), e, i, count...);
     const floats x = pass.signal(e, constants, checks) + error.load(i, count...);
-    error.store(decoded.lost(x, i), i, count...);
-  } else if constexpr (requires { Pass::uses_lost; }) {
+    error.store(decoded.compression_error(x, i), i, count...);
+  } else if constexpr (requires { Pass::uses_compression_error; }) {
     at.load(union_of_t<typename Pass::reads, typename Pass::signal_reads>(), e, i, count...);
-    e.lost = decoded.lost(pass.signal(e, constants, checks), i);
+    e.compression_error = decoded.compression_error(pass.signal(e, constants, checks), i);
   } else {
     at.load(typename Pass::reads(), e, i, count...);
   }
@@ -85,13 +85,13 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
   sums_of<Pass> sums;
   std::uint32_t i = 0;
   const auto rest_sums = [&] { return masked_sums_of<Pass>{sums, mask_of((1U << (t.count - i)) - 1U)}; };
-  if (w.owner == wire_tile::whole) {
-    const whole_tile whole{wire.whole + w.code, floats(1.0F / static_cast<float>(wire.ranks))};
+  if (w.owner == wire_tile::dense) {
+    const unmasked_tile dense{wire.dense + w.code, floats(1.0F / static_cast<float>(wire.ranks))};
     const auto receive = [&](auto& its_sums, auto... count) {
       element_of<Pass, floats> e;
       at.load(typename Pass::reads(), e, i, count...);
-      e.exchanged = whole.mean(i, count...);
-      if constexpr (requires { Pass::uses_lost; }) e.lost = floats(0.0F);
+      e.exchanged = dense.mean(i, count...);
+      if constexpr (requires { Pass::uses_compression_error; }) e.compression_error = floats(0.0F);
       pass(e, constants, its_sums);
       at.store(typename Pass::writes(), e, i, count...);
     };
@@ -132,7 +132,7 @@ SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, co
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   squares[0] = squares[1] = 0.0;
-  if (w.owner == wire_tile::whole) return;
+  if (w.owner == wire_tile::dense) return;
   tile_sums<0> unused;
   const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
                                                                          pass.constants(t.segment),
@@ -141,14 +141,14 @@ SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, co
                                                                          {wire, w},
                                                                          unused};
   const decoded_tile<Quantizer> decoded(quantizer, wire, w);
-  double_sum signal, lost;
+  double_sum signal, compression_error;
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) {
     const floats x = source(i, number...);
     signal.add_square(x);
-    lost.add_square(source.counted.keep(decoded.lost(x, i), i, number...));
+    compression_error.add_square(source.active.keep(decoded.compression_error(x, i), i, number...));
   });
   squares[0] = signal.total();
-  squares[1] = lost.total();
+  squares[1] = compression_error.total();
 }
 
 }  // namespace SLAMB_SIMD_NAMESPACE

@@ -123,18 +123,18 @@ class executor {
     });
   }
 
-  /// Finds where each tile's selected elements lie in the payload: `tile_first` [tiles + 1].
+  /// Finds where each tile's selected elements lie in the payload: `tile_offsets` [tiles + 1].
   /// @return the payload's size
   template <class Selection>
-  std::uint64_t place_payload(const model_view& view, const Selection& selection, std::span<std::uint64_t> tile_first,
-                              const ranks_type& /*ranks*/) const {
-    const std::size_t tiles = tile_first.size() - 1;
+  std::uint64_t scan_payload_offsets(const model_view& view, const Selection& selection,
+                                     std::span<std::uint64_t> tile_offsets, const ranks_type& /*ranks*/) const {
+    const std::size_t tiles = tile_offsets.size() - 1;
     pool_->for_each(0, tiles, 64, [&](std::size_t i) {
-      tile_first[i + 1] = count_selected(selection, view.segments[view.tiles[i].segment], view.tiles[i]);
+      tile_offsets[i + 1] = count_selected(selection, view.segments[view.tiles[i].segment], view.tiles[i]);
     });
-    tile_first[0] = 0;
-    for (std::size_t i = 0; i < tiles; ++i) tile_first[i + 1] += tile_first[i];
-    return tile_first[tiles];
+    tile_offsets[0] = 0;
+    for (std::size_t i = 0; i < tiles; ++i) tile_offsets[i + 1] += tile_offsets[i];
+    return tile_offsets[tiles];
   }
 
   /// Calls finish(segment, results) with the sums and largest values [Sums + Maxima] of tensors first … last − 1, the tiles
@@ -142,7 +142,7 @@ class executor {
   template <int Sums, int Maxima = 0, class Finish>
   void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
                        const Finish& finish) const {
-    if (view.refused == nullptr || *view.refused == 0)
+    if (view.skip == nullptr || *view.skip == 0)
       visit_sums<Sums, Maxima>({view.first_tile, last + 1}, first, last, of_tiles, finish);
   }
 
@@ -160,12 +160,12 @@ class executor {
   /// `rows` [tensors], and whose `variance` is not 0, if there is one. Tensors that are exchanged whole have no bits.
   /// @param bits    [ranks][codes/16], zeroed; null: all elements take part
   /// @param counts  [tiles] how many take part
-  void mark_counted(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
-                    const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
+  void mark_active(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
+                   const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
     all_of(view, tiles, nullptr, [&](std::size_t i) {
       const tile& t = view.tiles[i];
       const wire_tile& w = wire.tiles[i];
-      counts[i] = bits == nullptr || w.owner == wire_tile::whole
+      counts[i] = bits == nullptr || w.owner == wire_tile::dense
                       ? t.count
                       : mark_tile(view, t, rows[t.segment], variance, bits + (w.owner * wire.codes + w.code) / lanes);
       return true;
@@ -197,8 +197,8 @@ class executor {
   /// @param tell  is invoked afterwards
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
-                     std::byte* messages, const std::uint32_t* refused, const tell_by_scales& tell = {}) const {
-    if (refused != nullptr && *refused != 0) return;
+                     std::byte* messages, const std::uint32_t* skip, const write_overflow_flags& tell = {}) const {
+    if (skip != nullptr && *skip != 0) return;
     for (std::size_t g = 0; g < table.group_count; ++g) {
       const scale_group& group = table.groups[g];
       double total = 0.0;
@@ -219,7 +219,7 @@ class executor {
   /// @param refuse  is invoked first
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               std::span<const std::size_t> own, double* statistic, const refuse_by_scales& refuse = {}) const {
+               std::span<const std::size_t> own, double* statistic, const read_overflow_flags& refuse = {}) const {
     refuse();
     all_of(view, {0, own.size()}, nullptr, [&](std::size_t i) {
       average_tile<Work, Storage>(quantizer, view, wire, own[i], statistic + own[i]);
@@ -279,16 +279,16 @@ class executor {
     const segment& s = view.segments[t.segment];
     const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
     const float* const of_tile = variance == nullptr ? nullptr : variance + s.state + t.first;
-    std::uint64_t counted = 0;
+    std::uint64_t active = 0;
     for (std::uint32_t first = 0; first < t.count; first += lanes) {
       std::uint32_t group = 0;
       for (std::uint32_t i = first; i < std::min(t.count, first + lanes); ++i)
         if ((mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0) && (of_tile == nullptr || of_tile[i] != 0.0F))
           group |= 1U << (i - first);
       bits[first / lanes] = static_cast<std::uint16_t>(group);
-      counted += count_of(group);
+      active += count_of(group);
     }
-    return counted;
+    return active;
   }
 
   // Calls body(i), which says whether all that it checked was finite, for all tiles.
@@ -302,7 +302,7 @@ class executor {
   // The same code for all bodies.
   void run_tiles(const model_view& view, tile_range tiles, std::uint32_t* not_finite,
                  bool (*body)(const void* context, std::size_t tile), const void* context) const {
-    if (view.refused != nullptr && *view.refused != 0) return;
+    if (view.skip != nullptr && *view.skip != 0) return;
     std::atomic<bool> all{true};
     constexpr std::size_t grain = 4;  // neighbours in memory, on one thread
     pool_->for_each(tiles.first, tiles.last, grain, [&all, body, context](std::size_t i) {

@@ -19,13 +19,13 @@ struct chunk_selection {
   static constexpr std::uint32_t size = 2048;  ///< elements
 
   std::uint16_t bits[size / lanes];
-  alignas(64) float freshness[size];
+  alignas(64) float discount[size];
 
   void clear() { std::fill(std::begin(bits), std::end(bits), std::uint16_t{0}); }
 
-  void set_freshness(std::uint32_t begin, std::uint32_t past, float value) {
-    for (; begin + lanes <= past; begin += lanes) floats(value).store(freshness + begin);
-    for (; begin < past; ++begin) freshness[begin] = value;
+  void set_discount(std::uint32_t begin, std::uint32_t past, float value) {
+    for (; begin + lanes <= past; begin += lanes) floats(value).store(discount + begin);
+    for (; begin < past; ++begin) discount[begin] = value;
   }
 
   void select(std::uint32_t begin, std::uint32_t length) {
@@ -45,12 +45,12 @@ struct chunk_selection {
 /// Calls visit(begin, length, age) for all of [c.index, c.index + count), by the fastest way the selection offers.
 template <class Selection, class Visit>
 void for_each_run(const Selection& selection, coordinate c, std::uint64_t count, Visit&& visit) {
-  if constexpr (has_runs<Selection>) {
+  if constexpr (capability::has_runs<Selection>) {
     selection.runs(c, count, visit);
   } else {
     const std::uint64_t end = c.index + count;
     for (; c.index != end; ++c.index) {
-      if constexpr (has_age<Selection>)
+      if constexpr (capability::has_age<Selection>)
         visit(c.index, std::uint64_t{1}, static_cast<std::uint32_t>(selection.age(c)));
       else
         visit(c.index, std::uint64_t{1}, selection.selects(c) ? 0U : 1U);
@@ -58,19 +58,19 @@ void for_each_run(const Selection& selection, coordinate c, std::uint64_t count,
   }
 }
 
-/// Sets the bits of what is selected and, if asked to and the selection has ages, the freshness of all. Bits are zero.
+/// Sets the bits of what is selected and, if asked to and the selection has ages, the staleness discount of all. Bits are zero.
 template <bool Freshness, class Selection>
-void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, freshness_table table,
+void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, staleness_discounts table,
                    chunk_selection& chunk) {
-  constexpr bool fills_freshness = Freshness && has_age<Selection>;
-  if constexpr (has_fill<Selection>)
-    if (selection.fill(c, count, table, chunk.bits, fills_freshness ? chunk.freshness : nullptr)) return;
+  constexpr bool fills_discounts = Freshness && capability::has_age<Selection>;
+  if constexpr (capability::has_fill<Selection>)
+    if (selection.fill(c, count, table, chunk.bits, fills_discounts ? chunk.discount : nullptr)) return;
   for_each_run(selection, c, count, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
     const auto first = static_cast<std::uint32_t>(begin - c.index);
     const auto past = first + static_cast<std::uint32_t>(length);
     if (age == 0) chunk.select(first, past - first);
-    if constexpr (fills_freshness) {
-      chunk.set_freshness(first, past, table[age]);
+    if constexpr (fills_discounts) {
+      chunk.set_discount(first, past, table[age]);
     }
   });
 }
@@ -81,7 +81,7 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
   if (s.dense) return t.count;
   coordinate c = coordinate_of(s, t.segment, t.first);
   const std::uint64_t end = t.first + t.count;
-  if constexpr (has_selected_before<Selection>) {
+  if constexpr (capability::has_selected_before<Selection>) {
     const std::uint64_t before = selection.selected_before(c);
     c.index = end;
     return selection.selected_before(c) - before;
@@ -99,23 +99,23 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
 }
 
 /// Fills `chunk` for `count` elements from `c`. Where the selection knows no ages they are kept in `age` [count], and
-/// move on by one step with each call that asks for freshness.
+/// move on by one step with each call that asks for staleness discount.
 template <bool Freshness, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
                 const payload_view& payload, stored_age_t<Selection>* age, chunk_selection& chunk) {
   chunk.clear();
   if (s.dense) {
     chunk.select(0, count);
-    if constexpr (Freshness) chunk.set_freshness(0, count, 1.0F);
+    if constexpr (Freshness) chunk.set_discount(0, count, 1.0F);
     return;
   }
-  fill_selected<Freshness>(selection, c, count, payload.freshness, chunk);
-  if constexpr (Freshness && !has_age<Selection>) {
+  fill_selected<Freshness>(selection, c, count, payload.discount, chunk);
+  if constexpr (Freshness && !capability::has_age<Selection>) {
     for (std::uint32_t i = 0; i < count; ++i) {
       const bool selected = ((chunk.bits[i / lanes] >> (i % lanes)) & 1U) != 0;
       const bool oldest = age[i] == std::numeric_limits<stored_age_t<Selection>>::max();
       if (!oldest || selected) age[i] = static_cast<stored_age_t<Selection>>(selected ? 0U : age[i] + 1U);
-      chunk.freshness[i] = payload.freshness[static_cast<std::uint32_t>(age[i])];
+      chunk.discount[i] = payload.discount[static_cast<std::uint32_t>(age[i])];
     }
   }
 }
@@ -125,8 +125,8 @@ template <class Pass>
 void run_packed_tile(const Pass& pass, const model_view& view, const payload_view& payload, std::size_t tile_number,
                      double* sums) {
   static_assert(Pass::writes::count == 0, "slamb: a pass over the payload only takes sums");
-  const std::uint64_t first = payload.tile_first[tile_number];
-  const std::uint64_t count = payload.tile_first[tile_number + 1] - first;
+  const std::uint64_t first = payload.tile_offsets[tile_number];
+  const std::uint64_t count = payload.tile_offsets[tile_number + 1] - first;
   const tile_arrays<typename Pass::reads> planes(payload.plane, first);
   tile_sums<Pass::sums> tile_sum;
   run_elements(pass, pass.constants(view.tiles[tile_number].segment), planes, count, tile_sum);
@@ -145,16 +145,16 @@ struct selected_lane_runner {
 
   // Sixteen elements from i, or fewer: Count… is nothing, or their number. `counted` has the bits of those that exist.
   template <class... Count>
-  SLAMB_ALWAYS_INLINE void run(std::size_t i, std::uint32_t bits, std::uint32_t counted, const float* freshness,
+  SLAMB_ALWAYS_INLINE void run(std::size_t i, std::uint32_t bits, std::uint32_t active, const float* discount,
                                Count... count) {
-    masked_tile_sums<Pass::sums> unsent{sums, mask_of(~bits & counted)};
+    masked_tile_sums<Pass::sums> unsent{sums, mask_of(~bits & active)};
     selected_lanes<floats, lane_mask> lane{mask_of(bits), {}};
-    if constexpr (Pass::needs_freshness) lane.freshness = floats::load(freshness);
+    if constexpr (Pass::needs_discount) lane.discount = floats::load(discount);
     element_of<Pass, floats> e;
     at.load(typename Pass::reads(), e, i, count...);
     if constexpr (Pass::receives) e.exchanged = unpack(bits, payload.plane[0] + cursor);
-    if constexpr (requires { Pass::receives_lost; })
-      e.lost = payload.plane[1] == nullptr ? floats(0.0F) : unpack(bits, payload.plane[1] + cursor);
+    if constexpr (requires { Pass::receives_compression_error; })
+      e.compression_error = payload.plane[1] == nullptr ? floats(0.0F) : unpack(bits, payload.plane[1] + cursor);
     pass(e, lane, constants, unsent);
     pack_into_planes(typename Pass::packs(), bits, e);
     at.store(typename Pass::writes(), e, i, count...);
@@ -176,22 +176,22 @@ SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const View& view, const p
                                      const Selection& selection, std::size_t tile_number, double* sums) {
   const tile t = view.tiles[tile_number];
   const segment& s = view.segments[t.segment];
-  constexpr bool needs_ages = Pass::needs_freshness && !has_age<Selection>;
+  constexpr bool needs_ages = Pass::needs_discount && !capability::has_age<Selection>;
   tile_sums<Pass::sums> tile_sum;
   selected_lane_runner<Pass, decltype(pass.constants(0))> runner{
-      pass,    pass.constants(t.segment),       tile_arrays_of<Pass>(view, s, t),
-      payload, payload.tile_first[tile_number], tile_sum};
+      pass,    pass.constants(t.segment),         tile_arrays_of<Pass>(view, s, t),
+      payload, payload.tile_offsets[tile_number], tile_sum};
   chunk_selection chunk;
   for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {
     const std::uint32_t count = std::min(chunk_selection::size, t.count - first);
     stored_age_t<Selection>* age = nullptr;
     if constexpr (needs_ages) age = static_cast<stored_age_t<Selection>*>(payload.age) + s.state + t.first + first;
-    fill_chunk<Pass::needs_freshness>(selection, s, coordinate_of(s, t.segment, t.first + first), count, payload, age,
-                                      chunk);
+    fill_chunk<Pass::needs_discount>(selection, s, coordinate_of(s, t.segment, t.first + first), count, payload, age,
+                                     chunk);
     std::uint32_t i = 0;
-    for (; i + lanes <= count; i += lanes) runner.run(first + i, chunk.bits[i / lanes], all_lanes, chunk.freshness + i);
+    for (; i + lanes <= count; i += lanes) runner.run(first + i, chunk.bits[i / lanes], all_lanes, chunk.discount + i);
     if (const std::uint32_t rest = count - i; rest > 0)
-      runner.run(first + i, chunk.bits[i / lanes], (1U << rest) - 1U, chunk.freshness + i, static_cast<int>(rest));
+      runner.run(first + i, chunk.bits[i / lanes], (1U << rest) - 1U, chunk.discount + i, static_cast<int>(rest));
   }
   for (int i = 0; i < Pass::sums; ++i) sums[i] = tile_sum.sum[i].total();
   return tile_sum.all_finite();

@@ -91,11 +91,11 @@ struct tile_codes {
 };
 
 /// Which elements of a tile take part.
-struct tile_counted {
+struct tile_active {
   const std::uint16_t* bits = nullptr;  // null: all
 
-  tile_counted(const wire_view& wire, const wire_tile& t)
-      : bits(wire.counted == nullptr ? nullptr : wire.counted + (t.owner * wire.codes + t.code) / lanes) {}
+  tile_active(const wire_view& wire, const wire_tile& t)
+      : bits(wire.active == nullptr ? nullptr : wire.active + (t.owner * wire.codes + t.code) / lanes) {}
 
   SLAMB_ALWAYS_INLINE std::uint32_t at(std::uint32_t i, std::uint32_t count) const {
     const std::uint32_t existing = count >= lanes ? all_lanes : (1U << count) - 1U;

@@ -14,8 +14,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "support/cuda_coded.hpp"
-#include "support/cuda_coded_sides.hpp"
+#include "support/cuda_quantized.hpp"
+#include "support/cuda_quantized_sides.hpp"
 
 namespace test_support {
 
@@ -50,14 +50,14 @@ inline std::string settle_scales(slamb::segment_scale kind, std::byte* device, c
 
 /// What the other ranks send to this one, [ranks], and what they say of their chunks.
 template <class Case>
-std::vector<std::vector<std::byte>> messages_of_others(coded_setup setup, const typename Case::quantizer& quantizer,
+std::vector<std::vector<std::byte>> messages_of_others(quantized_setup setup, const typename Case::quantizer& quantizer,
                                                        bool says) {
   std::vector<std::vector<std::byte>> messages;
   const int me = setup.rank;
   for (setup.rank = 0; setup.rank < setup.ranks; ++setup.rank) {
     typename Case::rank r(setup, quantizer);
     host_side<Case> side;
-    side.mark_counted(r);
+    side.mark_active(r);
     send_all<Case>(
         side, r, [] {}, [] {});
     const auto message = r.message(r.wire.sent, static_cast<std::uint64_t>(says ? setup.rank : me));
@@ -66,17 +66,17 @@ std::vector<std::vector<std::byte>> messages_of_others(coded_setup setup, const 
   return messages;
 }
 
-inline void arrive(coded_memory& r, const std::vector<std::vector<std::byte>>& messages) {
+inline void arrive(quantized_memory& r, const std::vector<std::vector<std::byte>>& messages) {
   for (std::uint64_t i = 0; i < messages.size(); ++i)
     std::copy(messages[i].begin(), messages[i].end(), r.message(r.wire.received, i).begin());
 }
-inline void say(coded_memory& r, int rank) {
+inline void say(quantized_memory& r, int rank) {
   const auto own = r.message(r.wire.averaged, 0);
   std::copy(own.begin(), own.end(), r.message(r.wire.received, static_cast<std::uint64_t>(rank)).begin());
 }
 
 /// Compares all memory.
-inline void require_same(const coded_memory& device, const coded_memory& host) {
+inline void require_same(const quantized_memory& device, const quantized_memory& host) {
   require_none(device.difference(host));
 }
 
@@ -86,7 +86,7 @@ void encode_both(typename Case::rank& host, typename Case::rank& device, const S
   using quantizer = typename Case::quantizer;
   using slamb::detail::encoding;
   constexpr bool first = slamb::detail::shared_scales<quantizer>::are_known_first;
-  for (coded_memory* r : {static_cast<coded_memory*>(&host), static_cast<coded_memory*>(&device)})
+  for (quantized_memory* r : {static_cast<quantized_memory*>(&host), static_cast<quantized_memory*>(&device)})
     r->statistic.assign(r->statistic.size(), -1.0);
   stage(std::integral_constant < encoding, first ? encoding::measure : encoding::both > {});
   if constexpr (slamb::detail::cuda::scale_facts<quantizer>::is_shared)
@@ -102,14 +102,14 @@ void encode_both(typename Case::rank& host, typename Case::rank& device, const S
 
 /// Both backends through one exchange, compared after each stage.
 template <class Case>
-void compare(const coded_setup& setup, const typename Case::quantizer& quantizer) {
+void compare(const quantized_setup& setup, const typename Case::quantizer& quantizer) {
   constexpr slamb::segment_scale kind = Case::quantizer::scale;
   typename Case::rank host(setup, quantizer), device(setup, quantizer);
   host_side<Case> host_does;
   device_side<Case> device_does;
   const std::uint64_t scales = host.wire.scale_bytes / sizeof(float);
   require_same(device, host);
-  host_does.mark_counted(host), device_does.mark_counted(device);
+  host_does.mark_active(host), device_does.mark_active(device);
   require_same(device, host);
   require(device.counts == host.counts);
 
@@ -150,8 +150,8 @@ void compare(const coded_setup& setup, const typename Case::quantizer& quantizer
 }
 
 /// Of all lengths about groups and pieces, on a rank that has something of each.
-inline std::vector<coded_tensor> tensors_of_all_lengths() {
-  std::vector<coded_tensor> tensors;
+inline std::vector<quantized_tensor> tensors_of_all_lengths() {
+  std::vector<quantized_tensor> tensors;
   for (std::size_t n = 0; n < 36; ++n) tensors.push_back({n, n % 7 != 3});
   for (const std::size_t n : {8192U, 4096U, 8191U, 4099U, 9001U, 16401U}) tensors.push_back({n, n != 4099});
   return tensors;
@@ -161,13 +161,13 @@ inline std::vector<std::uint8_t> some_rows(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) rows.push_back(i % 5 == 2 || i % 7 == 3 ? 0 : 1);
   return rows;
 }
-inline std::vector<coded_tensor> tensors_with_rows() {
+inline std::vector<quantized_tensor> tensors_with_rows() {
   return {{1000, true, some_rows(100)}, {37, true, {}},           {9100, true, some_rows(91)}, {64, true, {0, 0}},
           {17, true, some_rows(17)},    {30, false, some_rows(3)}};
 }
 
 /// Calls compare_one(setup) for chunks, alignments and masks of all kinds.
-inline void for_every_setup(const std::function<void(const coded_setup&)>& compare_one) {
+inline void for_every_setup(const std::function<void(const quantized_setup&)>& compare_one) {
   for (const int ranks : {1, 2, 8})
     for (const int rank : {0, ranks - 1}) {
       if (rank == 0 && ranks == 8) continue;
@@ -186,7 +186,7 @@ inline void for_every_setup(const std::function<void(const coded_setup&)>& compa
 
 template <class Case>
 void compare_all(const typename Case::quantizer& quantizer) {
-  for_every_setup([&](const coded_setup& setup) { compare<Case>(setup, quantizer); });
+  for_every_setup([&](const quantized_setup& setup) { compare<Case>(setup, quantizer); });
 }
 
 template <class Quantizer>
@@ -196,6 +196,6 @@ Quantizer per_tensor() {
   return made;
 }
 template <class Quantizer, class Pass, class Worker, class Server = Worker>
-using coded = coded_case<Quantizer, Pass, Worker, Server>;
+using quantized = quantized_case<Quantizer, Pass, Worker, Server>;
 
 }  // namespace test_support

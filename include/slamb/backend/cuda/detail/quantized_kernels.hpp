@@ -24,7 +24,7 @@ struct worker_source {
   Constants constants;
   tile_arrays_of<Pass> at;
   error_array<Storage> error;
-  tile_counted counted;
+  tile_active active;
 
   template <unsigned Width, class Checks>
   SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& checks) const {
@@ -33,7 +33,7 @@ struct worker_source {
     for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
     error.add_to(x, i);
     for (unsigned j = 0; j < Width; ++j) checks.check_finite(error.bound(x[j]));
-    counted.keep(x, i);
+    active.keep(x, i);
   }
   SLAMB_ELEMENT static void fill_up(std::uint32_t /*i*/) {}
 };
@@ -45,7 +45,7 @@ struct server_source {
   const wire_view& wire;
   wire_tile tile;
   error_array<Storage> error;
-  tile_counted counted;
+  tile_active active;
   unsigned shift;
 
   SLAMB_HOST_DEVICE float* mean() const { return wire.mean + tile.code; }
@@ -61,7 +61,7 @@ struct server_source {
       for (unsigned j = 0; j < Width; ++j) x[j] = x[j] + per_rank * said[j];
     }
     error.add_to(x, i);
-    counted.keep(x, i);
+    active.keep(x, i);
     float kept[Width];
     for (unsigned j = 0; j < Width; ++j) kept[j] = x[j].value;
     store_to(kept, mean(), i);
@@ -88,12 +88,12 @@ struct send_kernel {
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     typename Block::template registers<thread_sums<0>> checks;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
-      if (w.owner == wire_tile::whole) {
+      if (w.owner == wire_tile::dense) {
         if constexpr (Work != encoding::encode) copy(block, t, w, checks);  // else copied when it was measured
         if constexpr (encoder::has_statistic) block.first([&] { statistic[i] = 0.0; });
         continue;
@@ -106,7 +106,7 @@ struct send_kernel {
                                                                              {wire, w}};
       const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
       const encoder encode{quantizer, wire.stream(), w.owner * wire.codes + w.code, t.count};
-      encode(block, source, source.counted, to, checks, encoder::has_statistic ? statistic + i : nullptr);
+      encode(block, source, source.active, to, checks, encoder::has_statistic ? statistic + i : nullptr);
     }
     note_usable(block, checks, not_finite);
   }
@@ -116,7 +116,7 @@ struct send_kernel {
   SLAMB_HOST_DEVICE void copy(Block& block, const tile& t, const wire_tile& w, Checks& checks) const {
     const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
         pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, view.segments[t.segment], t), {nullptr, 0}, {}};
-    float* const to = wire.whole + w.code;
+    float* const to = wire.dense + w.code;
     block.each([&](unsigned thread) {
       thread_sums<0> own = checks[thread];
       for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
@@ -146,15 +146,15 @@ struct average_kernel {
   const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of the chunk
   std::size_t own_tiles = 0;
   double* statistic = nullptr;  ///< [all tiles]; not used unless tiles share scales and Work is not encode
-  refuse_by_scales refuse{};
+  read_overflow_flags refuse{};
 
   /// Pieces to launch it for.
   std::size_t work() const noexcept { return own_tiles == 0 && refuse.record != nullptr ? 1 : own_tiles; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
-    if (has_to_refuse(block)) {
+    if (is_skipped(view.skip)) return;
+    if (has_overflow(block)) {
       if (block.index() == 0) block.first([&] { refuse.record->not_finite = 1; });
       return;
     }
@@ -165,7 +165,7 @@ struct average_kernel {
           quantizer, wire, w, {wire.server_error, w.code}, {wire, w}, scale_facts<Quantizer>::block_shift(quantizer)};
       const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
       const encoder encode{quantizer, ~wire.stream(), w.owner * wire.codes + w.code, view.tiles[own[i]].count};
-      encode(block, source, source.counted, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
+      encode(block, source, source.active, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
     }
   }
 
@@ -173,8 +173,8 @@ struct average_kernel {
   // Whether any thread finds a mark. Not by `any`: where ptxas (13.0, sm_90) knows that all threads branch alike, it takes up to
   // 64 registers for what follows, and spills some. A maximum is read from shared memory, and registers stay as they were.
   template <class Block>
-  SLAMB_HOST_DEVICE bool has_to_refuse(Block& block) const {
-    return block.maximum([&](unsigned thread) { return refuse.has_to_refuse(thread, threads) ? 1.0F : 0.0F; }) != 0.0F;
+  SLAMB_HOST_DEVICE bool has_overflow(Block& block) const {
+    return block.maximum([&](unsigned thread) { return refuse.has_overflow(thread, threads) ? 1.0F : 0.0F; }) != 0.0F;
   }
 };
 
@@ -185,7 +185,7 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
   const wire_tile w = wire.tiles[number];
   const std::uint32_t count = view.tiles[number].count;
   const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
-  const tile_counted counted(wire, w);
+  const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
   const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
   const float* const mean = wire.mean + w.code;
@@ -196,7 +196,7 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
       scalar x[Width];
       said.decode(quantizer, first, shift, x);
       for (unsigned j = 0; j < Width; ++j) x[j] = scalar(meant[j]) - x[j];
-      counted.keep(x, first);
+      active.keep(x, first);
       error.store(x, first);
     };
     for_each_group<Block::threads>(thread, count, keep);

@@ -4,37 +4,37 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/backend/cuda/detail/executor.hpp"
-#include "slamb/backend/cuda/detail/interpreter.hpp"
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {
 
-/// Settings of the interpreted backend. Memory is the host's, and communicators are those of the host.
+/// Settings of the emulated backend. Memory is the host's, and communicators are those of the host.
 ///
 /// *Cost*: some hundred times that of the host backend.
 /// *Determinism*: the same bits whatever the grid and the order of threads.
-struct interpreted_backend {
+struct emulated_backend {
   std::size_t most_blocks = 5;           ///< of a grid, as a GPU has a number that it can hold
   detail::cuda::thread_order order{};    ///< in which the threads of a block run between two barriers
   std::size_t cache_bytes = 16U << 20U;  ///< tensors are walked in batches that fit, so that a second pass hits it
   allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;
-  using executor_type = detail::cuda::executor<detail::cuda::interpreter>;
+  using executor_type = detail::cuda::executor<detail::cuda::emulator>;
 
   /// @throws std::invalid_argument
   void validate() const {
-    detail::require_in(most_blocks >= 1, "interpreted_backend's most_blocks", static_cast<double>(most_blocks), ">= 1");
+    detail::require_in(most_blocks >= 1, "emulated_backend's most_blocks", static_cast<double>(most_blocks), ">= 1");
   }
 
   executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type(detail::cuda::interpreter(most_blocks, order));
+    return executor_type(detail::cuda::emulator(most_blocks, order));
   }
 };
 
-static_assert(backend<interpreted_backend>);
+static_assert(backend<emulated_backend>);
 
 }  // namespace slamb

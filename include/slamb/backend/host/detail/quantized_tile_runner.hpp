@@ -84,7 +84,7 @@ SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Sou
         const std::uint32_t end = std::min(past, begin + block);
         scale_statistic<Quantizer::scale> own;
         for (std::uint32_t i = begin; i < end; i += lanes) own.add(floats::load(value + i % piece));
-        const float of_block = scale_of<Quantizer::scale>(own.total(), source.counted(begin, end));
+        const float of_block = scale_of<Quantizer::scale>(own.total(), source.active(begin, end));
         store_scale(to.message, to.scale + begin / block, of_block);
         scale = floats(of_block);
         for (std::uint32_t i = begin; i < end; i += lanes) code(floats::load(value + i % piece), i);
@@ -101,7 +101,7 @@ struct worker_source {
   Constants constants;
   tile_arrays_of<Pass> at;
   error_array<Storage> error;
-  tile_counted counted;
+  tile_active active;
   tile_sums<0>& checks;
 
   template <class... Count>
@@ -117,7 +117,7 @@ struct worker_source {
     element_of<Pass, floats> e;
     if constexpr (std::is_same_v<typename Pass::signal_reads, arrays<array::gradient>>) read_ahead(at.gradient + i);
     at.load(typename Pass::signal_reads(), e, i, count...);
-    return counted.keep(signal(e, i, count...), i, count...);
+    return active.keep(signal(e, i, count...), i, count...);
   }
 };
 
@@ -128,7 +128,7 @@ struct server_source {
   const wire_view& wire;
   wire_tile tile;
   error_array<Storage> error;
-  tile_counted counted;
+  tile_active active;
 
   template <class... Count>
   SLAMB_ALWAYS_INLINE floats operator()(std::uint32_t i, Count... count) const {
@@ -139,7 +139,7 @@ struct server_source {
       mean = mean + per_rank * codes.decode(quantizer, i, codes.scale_at(quantizer, i));
     }
     if constexpr (error_array<Storage>::exists) mean = mean + error.load(i);
-    mean = counted.keep(mean, i, count...);
+    mean = active.keep(mean, i, count...);
     mean.store(wire.mean + tile.code + i);
     return mean;
   }
@@ -154,12 +154,12 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   tile_sums<0> checks;
-  if (w.owner == wire_tile::whole) {
+  if (w.owner == wire_tile::dense) {
     if constexpr (Work == encoding::encode) return true;  // copied when it was measured
     const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
         pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
     by_lanes(0, t.count,
-             [&](std::uint32_t i, auto... number) { source(i, number...).store(wire.whole + w.code + i, number...); });
+             [&](std::uint32_t i, auto... number) { source(i, number...).store(wire.dense + w.code + i, number...); });
     *statistic = 0.0;
     return checks.all_finite();
   }
@@ -190,13 +190,14 @@ template <class Storage, class Quantizer>
 SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                                      std::size_t tile_number) {
   const wire_tile w = wire.tiles[tile_number];
-  const tile_counted counted(wire, w);
+  const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
   const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
   const std::uint32_t count = view.tiles[tile_number].count;
   for (std::uint32_t i = 0; i < count; i += lanes) {
-    const floats lost = floats::load(wire.mean + w.code + i) - said.decode(quantizer, i, said.scale_at(quantizer, i));
-    error.store(select(mask_of(counted.at(i, count - i)), lost, floats(0.0F)), i);
+    const floats compression_error =
+        floats::load(wire.mean + w.code + i) - said.decode(quantizer, i, said.scale_at(quantizer, i));
+    error.store(select(mask_of(active.at(i, count - i)), compression_error, floats(0.0F)), i);
   }
 }
 

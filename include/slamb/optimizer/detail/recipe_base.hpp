@@ -13,13 +13,13 @@
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/detail/state/saved_state.hpp"
-#include "slamb/optimizer/detail/optimizer_state.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
 #include "slamb/optimizer/optimizer.hpp"
 
 namespace slamb::detail {
 
-/// What recipes have in common: a foundation, and the order in which a step is taken on it. A recipe says what is done in it:
+/// What recipes have in common: a optimizer_context, and the order in which a step is taken on it. A recipe says what is done in it:
 ///
 ///     begin()             begins a step with the rates that have been set
 ///     exchange(bucket)    forms what a bucket of tensors has to exchange, and exchanges it: for one bucket after another as
@@ -29,119 +29,119 @@ namespace slamb::detail {
 ///
 /// A step is these three, from top to bottom; in parts there are more buckets.
 template <class Backend>
-class stepping : public recipe {
+class recipe_base : public recipe {
  public:
   using backend_type = Backend;
   using ranks_type = any_communicator<typename Backend::stream_type>;
 
   /// @param state  the names of the recipe's state arrays
   template <class Options>
-  stepping(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend,
-           std::span<const char* const> state)
-      : base_(parameters, options.weight_decay, options.compare_every, std::move(ranks), std::move(backend), state),
+  recipe_base(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend,
+              std::span<const char* const> state)
+      : context_(parameters, options.weight_decay, options.compare_every, std::move(ranks), std::move(backend), state),
         bucket_bytes_(options.bucket_bytes) {}
 
   call_scope enter() const noexcept final {
-    if constexpr (requires { base_.executor.enter(); })
-      return base_.executor.enter();
+    if constexpr (requires { context_.executor.enter(); })
+      return context_.executor.enter();
     else
       return {};
   }
 
   void step(std::span<const double> rates_by_group) final { step_with(rates_by_group); }
-  void step(const learning_rates_at& rates) override { step_with(rates); }
+  void step(const device_learning_rates& rates) override { step_with(rates); }
   void begin_step(std::span<const double> rates_by_group) final { begin_with(rates_by_group); }
-  void begin_step(const learning_rates_at& rates) override { begin_with(rates); }
+  void begin_step(const device_learning_rates& rates) override { begin_with(rates); }
 
   void gradient_ready(std::size_t first, std::size_t count) final {
-    base_.parts.require_open("gradient_ready()");
-    base_.parts.set_ready(first, count);
+    context_.overlap.require_open("gradient_ready()");
+    context_.overlap.set_ready(first, count);
     close_if_it_throws([this] { exchange_ready(); });
   }
 
   void finish_step() final {
-    base_.parts.require_open("finish_step()");
-    base_.parts.set_all_ready();  // ranks exchange the same buckets, whatever they have said before
+    context_.overlap.require_open("finish_step()");
+    context_.overlap.set_all_ready();  // ranks exchange the same buckets, whatever they have said before
     close_if_it_throws([this] {
       exchange_ready();
       exchange_rest_and_finish();
     });
-    base_.parts.close();
+    context_.overlap.close();
   }
 
   void synchronize_parameters() final {
     require_usable("synchronize_parameters()");
     if (!keeps_own_parameters()) return;
-    base_.parts.require_closed("synchronize_parameters()");
-    base_.compared.compare_in_call(base_, comparing_call::synchronize_parameters, are_equal());
+    context_.overlap.require_closed("synchronize_parameters()");
+    context_.compared.compare_in_call(context_, comparing_call::synchronize_parameters, are_equal());
     average();
-    if (!base_.is_captured()) base_.compared.note_equal_parameters();
+    if (!context_.is_captured()) context_.compared.note_equal_parameters();
   }
 
   void broadcast_parameters(int root) final {
-    base_.parts.require_closed("broadcast_parameters()");
+    context_.overlap.require_closed("broadcast_parameters()");
     require_usable("broadcast_parameters()");
-    base_.require_no_capture("broadcast_parameters() allocates memory");
-    if (root < 0 || root >= base_.ranks.size())
+    context_.require_no_capture("broadcast_parameters() allocates memory");
+    if (root < 0 || root >= context_.ranks.size())
       throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
-                                  ", but the ranks are 0 … " + std::to_string(base_.ranks.size() - 1));
-    base_.compared.require_same_root(base_, root);
-    base_.replace_parameters(
-        [this, root](std::span<float> buffer) { ::slamb::detail::broadcast_parameters(base_, root, buffer); });
+                                  ", but the ranks are 0 … " + std::to_string(context_.ranks.size() - 1));
+    context_.compared.require_same_root(context_, root);
+    context_.replace_parameters(
+        [this, root](std::span<float> buffer) { ::slamb::detail::broadcast_parameters(context_, root, buffer); });
     go_on_from_replaced();
   }
 
   void compare_ranks() final {
-    base_.parts.require_closed("compare_ranks()");
+    context_.overlap.require_closed("compare_ranks()");
     require_usable("compare_ranks()");
-    base_.require_no_capture("compare_ranks() waits for what is on the device");
-    base_.compared.compare_in_call(base_, comparing_call::compare_ranks, are_equal());
+    context_.require_no_capture("compare_ranks() waits for what is on the device");
+    context_.compared.compare_in_call(context_, comparing_call::compare_ranks, are_equal());
   }
 
   void with_averaged_parameters(const std::function<void()>& evaluate) final {
-    base_.parts.require_closed("with_averaged_parameters()");
+    context_.overlap.require_closed("with_averaged_parameters()");
     require_usable("with_averaged_parameters()");
-    if (base_.is_captured())
+    if (context_.is_captured())
       throw std::logic_error(
           "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the "
           "capture has ended");
     if (!keeps_own_parameters()) return evaluate();
-    base_.compared.compare_in_call(base_, comparing_call::with_averaged_parameters, are_equal());
+    context_.compared.compare_in_call(context_, comparing_call::with_averaged_parameters, are_equal());
     if (!parameters_differ()) return evaluate();
     evaluate_on_average(
-        base_, base_.memory_source(), [this] { average(); }, evaluate);
+        context_, context_.memory_source(), [this] { average(); }, evaluate);
   }
 
-  void give_up_step() noexcept final { base_.parts.close(); }
+  void give_up_step() noexcept final { context_.overlap.close(); }
 
-  memory_report memory() const final { return base_.memory.report(base_.tensors.elements()); }
+  memory_report memory() const final { return context_.memory.report(context_.tensors.elements()); }
 
   void save_state(const byte_sink& to, const save_options& options) const final {
-    base_.parts.require_closed("save_state()");
+    context_.overlap.require_closed("save_state()");
     require_usable("save_state()");
-    const state_facts facts{base_.steps(), base_.tensors.segments().size(), base_.tensors.elements()};
+    const state_summary facts{context_.steps(), context_.tensors.segments().size(), context_.tensors.elements()};
     save_parts(
-        base_.executor, kind(), base_.ranks.base(),
-        [this](const state_visitor& part) { const_cast<stepping*>(this)->visit_all(part); },  // which it only reads
+        context_.executor, kind(), context_.ranks.context(),
+        [this](const state_visitor& part) { const_cast<recipe_base*>(this)->visit_all(part); },  // which it only reads
         to, options, facts);
   }
 
   void load_state(const byte_source& from, const restore_options& options) final {
-    base_.parts.require_closed("load_state()");
-    base_.compared.compare_next();  // also if it fails on some ranks
+    context_.overlap.require_closed("load_state()");
+    context_.compared.compare_next();  // also if it fails on some ranks
     restore_parts(
-        base_.executor, kind(), base_.ranks.base(), from, options,
+        context_.executor, kind(), context_.ranks.context(), from, options,
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_,
         [this, &options] {
-          base_.start_from_saved();
+          context_.start_from_saved();
           go_on_from_saved(options);
         });
   }
 
-  void set_gradient(std::size_t tensor, const float* gradient) final { base_.set_gradient(tensor, gradient); }
-  void set_gradients(std::span<const float* const> gradients) final { base_.set_gradients(gradients); }
+  void set_gradient(std::size_t tensor, const float* gradient) final { context_.set_gradient(tensor, gradient); }
+  void set_gradients(std::span<const float* const> gradients) final { context_.set_gradients(gradients); }
 
-  ranks_type& ranks() noexcept { return base_.ranks.base(); }
+  ranks_type& ranks() noexcept { return context_.ranks.context(); }
 
  protected:
   virtual void begin() = 0;
@@ -159,20 +159,20 @@ class stepping : public recipe {
   virtual void average() {}
   /// Whose states it saves and loads.
   virtual state_kind kind() const noexcept = 0;
-  /// What lasts: calls part(name, bytes, state_part) for each part of the state, the foundation's first.
+  /// What lasts: calls part(name, bytes, state_part) for each part of the state, the optimizer_context's first.
   virtual void visit_state(const state_visitor& part) = 0;
   /// The parameters have been replaced, on all ranks by the same.
   virtual void go_on_from_replaced() {}
   /// A state has been restored.
   virtual void go_on_from_saved(const restore_options& options) = 0;
 
-  foundation<Backend> base_;
+  optimizer_context<Backend> context_;
 
  private:
   // The state, and the parameters behind it.
   void visit_all(const state_visitor& part) {
     visit_state(part);
-    for (const segment& s : std::as_const(base_.tensors).segments())
+    for (const segment& s : std::as_const(context_.tensors).segments())
       part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
   }
 
@@ -185,16 +185,16 @@ class stepping : public recipe {
   }
 
   void exchange_rest_and_finish() {
-    base_.local.reduce(base_);
-    base_.compared.require_unparted(base_, are_equal());  // in the only node that there is
-    exchange(base_.parts.rest(base_.tensors));
+    context_.local.reduce(context_);
+    context_.compared.require_not_diverged(context_, are_equal());  // in the only node that there is
+    exchange(context_.overlap.rest(context_.tensors));
     finish();
-    base_.compared.require_unparted(base_, are_equal());
+    context_.compared.require_not_diverged(context_, are_equal());
   }
 
   void exchange_ready() {
-    if (base_.local.is_active()) return;  // nodes sum their gradients when all are ready
-    base_.parts.exchange_ready([this](const gradient_bucket& bucket) { return exchange(bucket); });
+    if (context_.local.is_active()) return;  // nodes sum their gradients when all are ready
+    context_.overlap.exchange_ready([this](const gradient_bucket& bucket) { return exchange(bucket); });
   }
 
   template <class Body>
@@ -202,29 +202,29 @@ class stepping : public recipe {
     try {
       body();
     } catch (...) {
-      base_.parts.close();
+      context_.overlap.close();
       throw;
     }
   }
 
   template <class Rates>
   void step_with(const Rates& rates) {
-    base_.parts.require_closed("step()");
+    context_.overlap.require_closed("step()");
     require_usable("step()");
-    base_.rates.set(rates);
-    base_.compared.compare_before_step(base_, are_equal());
+    context_.rates.set(rates);
+    context_.compared.compare_before_step(context_, are_equal());
     begin();
     exchange_rest_and_finish();
   }
 
   template <class Rates>
   void begin_with(const Rates& rates) {
-    base_.parts.require_closed("begin_step()");
+    context_.overlap.require_closed("begin_step()");
     require_usable("begin_step()");
-    base_.rates.set(rates);
-    base_.parts.open(base_.tensors, bucket_bytes_, base_.executor.stream());
+    context_.rates.set(rates);
+    context_.overlap.open(context_.tensors, bucket_bytes_, context_.executor.stream());
     close_if_it_throws([this] {
-      base_.compared.compare_before_step(base_, are_equal());
+      context_.compared.compare_before_step(context_, are_equal());
       begin();
     });
   }

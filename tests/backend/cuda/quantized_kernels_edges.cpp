@@ -14,18 +14,18 @@
 #include "slamb/compressor/sign.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/step_state.hpp"
-#include "support/cuda_coded.hpp"
-#include "support/cuda_coded_compare.hpp"
-#include "support/cuda_coded_passes.hpp"
-#include "support/cuda_coded_sides.hpp"
+#include "support/cuda_quantized.hpp"
+#include "support/cuda_quantized_compare.hpp"
+#include "support/cuda_quantized_passes.hpp"
+#include "support/cuda_quantized_sides.hpp"
 #include "support/odd_quantizers.hpp"
 
-namespace backend_cuda_coded_kernels_edges_tests {
+namespace backend_cuda_quantized_kernels_edges_tests {
 namespace {
 
 using namespace test_support;
 using slamb::bfloat16;
-using slamb::detail::cuda::interpreter;
+using slamb::detail::cuda::emulator;
 using slamb::detail::cuda::no_storage;
 using slamb::detail::cuda::thread_order;
 
@@ -36,18 +36,18 @@ odd_blocks zero_aware_blocks() {
   return made;
 }
 
-using signs = coded<slamb::sign, refresh, float>;
-using integers = coded<slamb::int8, sum_the_mean, no_storage>;
-using ternaries = coded<odd_ternary, sum_the_mean, bfloat16>;
+using signs = quantized<slamb::sign, refresh, float>;
+using integers = quantized<slamb::int8, sum_the_mean, no_storage>;
+using ternaries = quantized<odd_ternary, sum_the_mean, bfloat16>;
 
 }  // namespace
 
-TEST_CASE("cuda coded_kernels: no tensors, empty chunks, and ten thousand tensors of one element") {
+TEST_CASE("cuda quantized_kernels: no tensors, empty chunks, and ten thousand tensors of one element") {
   compare<signs>({.tensors = {}, .ranks = 2}, {});
   compare<integers>({.tensors = {}, .ranks = 2}, {});
   compare<signs>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});  // a chunk with nothing in it
   compare<integers>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});
-  const std::vector<coded_tensor> many(10000, coded_tensor{1});
+  const std::vector<quantized_tensor> many(10000, quantized_tensor{1});
   compare<signs>({.tensors = many, .ranks = 2, .rank = 1}, {.scales = slamb::scale_sharing::per_tensor});
   compare<signs>({.tensors = many, .ranks = 2, .rank = 1, .mixed = true}, {});
   compare<integers>({.tensors = many, .ranks = 2}, {});
@@ -57,7 +57,8 @@ namespace {
 
 /// All that an exchange by kernels leaves, sums as well.
 template <class Case>
-std::vector<std::byte> transcript(const coded_setup& setup, const typename Case::quantizer& quantizer, interpreter on) {
+std::vector<std::byte> transcript(const quantized_setup& setup, const typename Case::quantizer& quantizer,
+                                  emulator on) {
   typename Case::rank r(setup, quantizer);
   device_side<Case> side(on);
   const auto nothing = [] {};
@@ -66,7 +67,7 @@ std::vector<std::byte> transcript(const coded_setup& setup, const typename Case:
     const auto bytes = std::as_bytes(std::span(sums));
     all.insert(all.end(), bytes.begin(), bytes.end());
   };
-  side.mark_counted(r);
+  side.mark_active(r);
   send_all<Case>(
       side, r, [&] { note(r.statistic); }, nothing);
   arrive(r, messages_of_others<Case>(setup, quantizer, false));
@@ -82,32 +83,32 @@ std::vector<std::byte> transcript(const coded_setup& setup, const typename Case:
 }
 
 template <class Case>
-void compare_grids(const coded_setup& setup, const typename Case::quantizer& quantizer) {
-  const std::vector<std::byte> expected = transcript<Case>(setup, quantizer, interpreter(1));
+void compare_grids(const quantized_setup& setup, const typename Case::quantizer& quantizer) {
+  const std::vector<std::byte> expected = transcript<Case>(setup, quantizer, emulator(1));
   for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
     for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved})
-      require(transcript<Case>(setup, quantizer, interpreter(blocks, order)) == expected);
+      require(transcript<Case>(setup, quantizer, emulator(blocks, order)) == expected);
 }
 
 }  // namespace
 
-TEST_CASE("cuda coded_kernels: the same bits by any grid and order of threads") {
-  const coded_setup setup{.tensors = tensors_of_all_lengths(), .ranks = 2, .rank = 1, .mixed = true};
-  const coded_setup masked{.tensors = tensors_with_rows(), .ranks = 2, .rank = 0, .zero_aware = true};
-  for (const coded_setup& one : {setup, masked}) {
+TEST_CASE("cuda quantized_kernels: the same bits by any grid and order of threads") {
+  const quantized_setup setup{.tensors = tensors_of_all_lengths(), .ranks = 2, .rank = 1, .mixed = true};
+  const quantized_setup masked{.tensors = tensors_with_rows(), .ranks = 2, .rank = 0, .zero_aware = true};
+  for (const quantized_setup& one : {setup, masked}) {
     compare_grids<signs>(one, {.zero_aware = true});
     compare_grids<integers>(one, {.block = 64});
-    compare_grids<coded<odd_blocks, sum_the_mean, float>>(one, zero_aware_blocks());
+    compare_grids<quantized<odd_blocks, sum_the_mean, float>>(one, zero_aware_blocks());
     compare_grids<ternaries>(one, per_tensor<odd_ternary>());
   }
 }
 
-TEST_CASE("cuda coded_kernels: a step that is refused leaves all as it is") {
-  const coded_setup setup{.tensors = tensors_with_rows(), .ranks = 2, .zero_aware = true};
+TEST_CASE("cuda quantized_kernels: a step that is refused leaves all as it is") {
+  const quantized_setup setup{.tensors = tensors_with_rows(), .ranks = 2, .zero_aware = true};
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer) {
     typename Case::rank r(setup, quantizer);
     device_side<Case> side;
-    side.mark_counted(r);
+    side.mark_active(r);
     send_all<Case>(
         side, r, [] {}, [] {});
     arrive(r, messages_of_others<Case>(setup, quantizer, false));
@@ -120,9 +121,9 @@ TEST_CASE("cuda coded_kernels: a step that is refused leaves all as it is") {
     const std::uint32_t one = 1;
     const std::vector<std::byte> with_infinity = r.memory.bytes();
     require(with_infinity != before);
-    r.view.refused = &one;
+    r.view.skip = &one;
     const auto run = [&] {
-      side.mark_counted(r);
+      side.mark_active(r);
       const bool finite = send_all<Case>(
           side, r, [] {}, [] {});
       average_all<Case>(
@@ -136,9 +137,9 @@ TEST_CASE("cuda coded_kernels: a step that is refused leaves all as it is") {
     require(r.statistic == std::vector<double>(r.statistic.size(), -2.0));
     require(r.counts == std::vector<std::uint64_t>(r.counts.size(), 77));
     const std::uint32_t zero = 0;
-    r.view.refused = &zero;
+    r.view.skip = &zero;
     r.counts.back() = 77;
-    side.mark_counted(r);
+    side.mark_active(r);
     require(!send_all<Case>(
         side, r, [] {}, [] {}));
     require(r.memory.bytes() != with_infinity);
@@ -148,7 +149,7 @@ TEST_CASE("cuda coded_kernels: a step that is refused leaves all as it is") {
   check(integers{}, {.block = 32});
 }
 
-TEST_CASE("cuda coded_kernels: what is not finite is found wherever it is, and only then") {
+TEST_CASE("cuda quantized_kernels: what is not finite is found wherever it is, and only then") {
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer, float value, bool is_usable) {
     for (const unsigned shift : {0U, 1U})
       for (const bool compressed : {true, false})
@@ -167,8 +168,8 @@ TEST_CASE("cuda coded_kernels: what is not finite is found wherever it is, and o
   };
   constexpr float infinity = std::numeric_limits<float>::infinity();
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-  using floats = coded<slamb::sign, sum_the_mean, float>;
-  using halves = coded<slamb::sign, sum_the_mean, bfloat16>;
+  using floats = quantized<slamb::sign, sum_the_mean, float>;
+  using halves = quantized<slamb::sign, sum_the_mean, bfloat16>;
   for (const float bad : {infinity, -infinity, nan, 1e30F}) check(floats{}, {}, bad, false);
   check(floats{}, {}, 1.844e19F, true);
   check(integers{}, {}, nan, false);
@@ -176,13 +177,13 @@ TEST_CASE("cuda coded_kernels: what is not finite is found wherever it is, and o
   check(halves{}, {}, 1.8e19F, true);
 }
 
-TEST_CASE("cuda coded_kernels: an error that bfloat16 would round to what can never be sent is refused") {
+TEST_CASE("cuda quantized_kernels: an error that bfloat16 would round to what can never be sent is refused") {
   const auto usable = [](auto side, auto& r) {
     r.gradient(0)[9] = 1.84e19F;
-    return send_all<coded<slamb::sign, sum_the_mean, bfloat16>>(
+    return send_all<quantized<slamb::sign, sum_the_mean, bfloat16>>(
         side, r, [] {}, [] {});
   };
-  using halves = coded<slamb::sign, sum_the_mean, bfloat16>;
+  using halves = quantized<slamb::sign, sum_the_mean, bfloat16>;
   halves::rank host({.tensors = {{100}}, .ranks = 2}, {}), device({.tensors = {{100}}, .ranks = 2}, {});
   CHECK_FALSE(usable(host_side<halves>(), host));
   CHECK_FALSE(usable(device_side<halves>(), device));
@@ -194,7 +195,7 @@ namespace {
 template <class Case>
 class many_messages {
  public:
-  many_messages(const coded_setup& setup, const typename Case::quantizer& quantizer, interpreter on)
+  many_messages(const quantized_setup& setup, const typename Case::quantizer& quantizer, emulator on)
       : r_(setup, quantizer), on_(on) {
     arrive(r_, messages_of_others<Case>(setup, quantizer, false));
     mark(r_, r_.wire.averaged, 1);
@@ -210,7 +211,7 @@ class many_messages {
   /// @param looks  at marks
   void average(bool looks) {
     record_ = {};
-    r_.view.refused = &record_.refused;
+    r_.view.skip = &record_.skip;
     using slamb::detail::encoding;
     constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
     const slamb::detail::cuda::average_kernel<first ? encoding::measure : encoding::both, typename Case::server,
@@ -221,21 +222,23 @@ class many_messages {
                r_.own.data(),
                r_.own.size(),
                r_.statistic.data(),
-               looks ? marks() : slamb::detail::refuse_by_scales{}};
+               looks ? marks() : slamb::detail::read_overflow_flags{}};
     on_.launch(kernel, kernel.work());
   }
   /// What is invoked after the second collective, with messages that are not marked.
   void end_exchange() {
-    auto both = slamb::detail::all_in_order(slamb::detail::refuse_alone{&record_}, marks());
+    auto both = slamb::detail::all_in_order(slamb::detail::skip_if_not_finite{&record_}, marks());
     const slamb::detail::cuda::invoke_kernel<decltype(both)> kernel{both};
     on_.launch(kernel, kernel.work());
   }
 
  private:
-  slamb::detail::refuse_by_scales marks() { return {&record_, r_.wire.received, r_.wire.message_bytes, r_.wire.ranks}; }
+  slamb::detail::read_overflow_flags marks() {
+    return {&record_, r_.wire.received, r_.wire.message_bytes, r_.wire.ranks};
+  }
 
   typename Case::rank r_;
-  interpreter on_;
+  emulator on_;
   slamb::detail::step_record record_;
 };
 
@@ -243,8 +246,8 @@ class many_messages {
 template <class Case>
 void check_marks(int rank, const typename Case::quantizer& quantizer) {
   constexpr float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
-  for (const interpreter& on : {interpreter(3), interpreter(1000, thread_order::backwards)}) {
-    const coded_setup setup{.tensors = {{5}, {300}}, .ranks = 100, .rank = rank};
+  for (const emulator& on : {emulator(3), emulator(1000, thread_order::backwards)}) {
+    const quantized_setup setup{.tensors = {{5}, {300}}, .ranks = 100, .rank = rank};
     many_messages<Case> all(setup, quantizer, on), heedless(setup, quantizer, on);
     const std::vector<std::byte> before = all.memory();
     const std::vector<double> sums_before = all.statistic();
@@ -252,12 +255,12 @@ void check_marks(int rank, const typename Case::quantizer& quantizer) {
       CAPTURE(marked);
       const float good = std::exchange(all.first_scale(marked), bad[marked % 2]);
       all.average(true);
-      require(all.record().not_finite == 1 && all.record().refused == 0);  // which blocks that begin late read
+      require(all.record().not_finite == 1 && all.record().skip == 0);  // which blocks that begin late read
       all.first_scale(marked) = good;
       require(all.memory() == before);
       require(all.statistic() == sums_before);
       all.end_exchange();
-      require(all.record().refused == 1);
+      require(all.record().skip == 1);
     }
     all.average(true);
     heedless.average(false);
@@ -265,14 +268,14 @@ void check_marks(int rank, const typename Case::quantizer& quantizer) {
     require(all.memory() == heedless.memory());
     require(all.statistic() == heedless.statistic());
     all.end_exchange();
-    require(all.record().refused == 0);
+    require(all.record().skip == 0);
   }
 }
 
 }  // namespace
 
 TEST_CASE(
-    "cuda coded_kernels: a mark in the message of any of a hundred ranks stops the average, and refuses the step "
+    "cuda quantized_kernels: a mark in the message of any of a hundred ranks stops the average, and refuses the step "
     "later") {
   check_marks<signs>(1, {});
   check_marks<integers>(0, {.block = 32});
@@ -280,4 +283,4 @@ TEST_CASE(
   check_marks<signs>(99, {});  // which has nothing to average
 }
 
-}  // namespace backend_cuda_coded_kernels_edges_tests
+}  // namespace backend_cuda_quantized_kernels_edges_tests

@@ -14,29 +14,29 @@ namespace slamb::detail::cuda {
 
 /// Sets the bits of the elements that take part, and counts them. Of tensors that are exchanged whole all do, and have no
 /// bits.
-struct mark_counted_kernel {
+struct mark_active_kernel {
   static constexpr unsigned threads = 256;
 
   model_view view;
   wire_view wire;
   tile_range tiles;
-  const row_mask* rows = nullptr;    ///< [tensors]; null: no tensor has a mask
-  const float* variance = nullptr;   ///< [state elements] elements where it is 0 take no part; null: they do
-  std::uint16_t* counted = nullptr;  ///< [ranks][codes/16]; null: all elements take part
-  std::uint64_t* counts = nullptr;   ///< [all tiles] how many take part
+  const row_mask* rows = nullptr;   ///< [tensors]; null: no tensor has a mask
+  const float* variance = nullptr;  ///< [state elements] elements where it is 0 take no part; null: they do
+  std::uint16_t* active = nullptr;  ///< [ranks][codes/16]; null: all elements take part
+  std::uint64_t* counts = nullptr;  ///< [all tiles] how many take part
 
   /// Pieces to launch it for.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
       double number = static_cast<double>(t.count);
-      if (counted != nullptr && w.owner != wire_tile::whole)
-        number = mark(block, t, counted + (w.owner * wire.codes + w.code) / code_group);
+      if (active != nullptr && w.owner != wire_tile::dense)
+        number = mark(block, t, active + (w.owner * wire.codes + w.code) / code_group);
       block.first([&] { counts[i] = static_cast<std::uint64_t>(number); });
     }
   }

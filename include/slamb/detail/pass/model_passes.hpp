@@ -93,7 +93,7 @@ struct fingerprint_of_values : hash_of_place {
 };
 using fingerprint_of_parameters = fingerprint_of_values<array::parameter>;
 /// Of what parameters have in common where they differ from rank to rank.
-using fingerprint_of_common = fingerprint_of_values<array::compared>;
+using fingerprint_of_anchor = fingerprint_of_values<array::compared>;
 /// Of what has been received, over the first payload plane; places are those within each tile's part of it.
 using fingerprint_of_payload = fingerprint_of_values<array::momentum>;
 
@@ -103,7 +103,7 @@ struct fingerprint_of_unselected : hash_of_place {
   using writes = arrays<>;
   using packs = arrays<>;
   static constexpr bool receives = false;
-  static constexpr bool needs_freshness = false;
+  static constexpr bool needs_discount = false;
   static constexpr int sums = 1;
 
   template <class Element, class Lanes, class Sums>

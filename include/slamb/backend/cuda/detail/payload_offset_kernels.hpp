@@ -23,10 +23,10 @@ struct place_kernel {
 
   model_view view;
   Selection selection;
-  std::size_t tiles = 0;                ///< of all tensors; at least one
-  std::uint64_t* tile_first = nullptr;  ///< [tiles + 1] receives the places, the payload's size last
-  std::uint64_t room = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
-  std::uint32_t* too_many = nullptr;                               ///< becomes 1 if it has more; may be null
+  std::size_t tiles = 0;                  ///< of all tensors; at least one
+  std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] receives the places, the payload's size last
+  std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
+  std::uint32_t* too_many = nullptr;                                   ///< becomes 1 if it has more; may be null
 
   /// Pieces to launch it for.
   std::size_t work() const noexcept { return (tiles + threads - 1) / threads; }
@@ -45,15 +45,15 @@ struct place_kernel {
           static_cast<std::uint64_t>(tensors_before) + before(begin.segment, begin.first);
       typename Block::template registers<std::uint32_t> tiles_before;
       const std::uint32_t all = block.exclusive_sum(
-          [&](unsigned thread) { return first + thread < tiles ? counted(view.tiles[first + thread]) : 0U; },
+          [&](unsigned thread) { return first + thread < tiles ? active(view.tiles[first + thread]) : 0U; },
           tiles_before);
       block.each([&](unsigned thread) {
-        if (first + thread < tiles) tile_first[first + thread] = payload_before + tiles_before[thread];
+        if (first + thread < tiles) tile_offsets[first + thread] = payload_before + tiles_before[thread];
       });
       if (tiles - first > threads) continue;
       block.first([&] {
-        tile_first[tiles] = payload_before + all;
-        if (payload_before + all > room && too_many != nullptr) *too_many = 1;
+        tile_offsets[tiles] = payload_before + all;
+        if (payload_before + all > capacity && too_many != nullptr) *too_many = 1;
       });
     }
   }
@@ -64,7 +64,7 @@ struct place_kernel {
     const segment& s = view.segments[tensor];
     return s.dense ? index : resolved(selection).selected_before(coordinate_of(s, tensor, index));
   }
-  SLAMB_HOST_DEVICE std::uint32_t counted(const tile& t) const {
+  SLAMB_HOST_DEVICE std::uint32_t active(const tile& t) const {
     return static_cast<std::uint32_t>(before(t.segment, t.first + t.count) - before(t.segment, t.first));
   }
 };
@@ -76,20 +76,20 @@ struct count_selected_kernel {
 
   model_view view;
   Selection selection;
-  std::size_t tiles = 0;                ///< of all tensors
-  std::uint64_t* tile_first = nullptr;  ///< [tiles + 1] receives the count of tile i at i + 1
+  std::size_t tiles = 0;                  ///< of all tensors
+  std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] receives the count of tile i at i + 1
 
   /// Pieces to launch it for.
   std::size_t work() const noexcept { return tiles; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(view.refused)) return;
+    if (is_skipped(view.skip)) return;
     for (std::size_t i = block.index(); i < tiles; i += block.count()) {
       const tile t = view.tiles[i];
       typename Block::template registers<std::uint32_t> before;
       const std::uint32_t all = block.exclusive_sum([&](unsigned thread) { return seen(t, thread); }, before);
-      block.first([&] { tile_first[i + 1] = all; });
+      block.first([&] { tile_offsets[i + 1] = all; });
     }
   }
 
@@ -120,40 +120,40 @@ struct place_tiles_kernel {
   static constexpr unsigned threads = 1024;
 
   std::size_t tiles = 0;
-  std::uint64_t* tile_first =
+  std::uint64_t* tile_offsets =
       nullptr;  ///< [tiles + 1] counts, each below 2^20, from 1 on; becomes places, the size last
-  const std::uint32_t* refused = nullptr;                          ///< not 0: nothing is done; may be null
-  std::uint64_t room = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
-  std::uint32_t* too_many = nullptr;                               ///< becomes 1 if it has more; may be null
+  const std::uint32_t* skip = nullptr;                                 ///< not 0: nothing is done; may be null
+  std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
+  std::uint32_t* too_many = nullptr;                                   ///< becomes 1 if it has more; may be null
 
   /// Pieces to launch it for.
   static std::size_t work() noexcept { return 1; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_refused(refused) || block.index() != 0) return;
+    if (is_skipped(skip) || block.index() != 0) return;
     std::uint64_t done = 0;  // elements of the tiles before
     for (std::size_t first = 0; first < tiles; first += threads * of_thread) {
       typename Block::template registers<std::uint32_t> before;
       const std::uint32_t all = block.exclusive_sum(
           [&](unsigned thread) {
             std::uint64_t own = 0;
-            for (std::size_t i = first + thread * of_thread; i < end_of(first, thread); ++i) own += tile_first[i + 1];
+            for (std::size_t i = first + thread * of_thread; i < end_of(first, thread); ++i) own += tile_offsets[i + 1];
             return static_cast<std::uint32_t>(own);
           },
           before);
       block.each([&](unsigned thread) {
         std::uint64_t place = done + before[thread];
         for (std::size_t i = first + thread * of_thread; i < end_of(first, thread); ++i) {
-          place += tile_first[i + 1];
-          tile_first[i + 1] = place;
+          place += tile_offsets[i + 1];
+          tile_offsets[i + 1] = place;
         }
       });
       done += all;
     }
     block.first([&] {
-      tile_first[0] = 0;
-      if (done > room && too_many != nullptr) *too_many = 1;
+      tile_offsets[0] = 0;
+      if (done > capacity && too_many != nullptr) *too_many = 1;
     });
   }
 

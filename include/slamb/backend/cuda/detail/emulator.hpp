@@ -34,13 +34,13 @@ namespace slamb::detail::cuda {
 /// The order in which the threads of a phase run.
 enum class thread_order { forwards, backwards, interleaved };
 
-/// One block of a kernel that is interpreted.
+/// One block of a kernel that is emulated.
 template <unsigned Threads>
-class interpreted_block {
+class emulated_block {
  public:
   static_assert(Threads % 32 == 0 && Threads <= 1024, "slamb: a block has a multiple of 32 threads, at most 1024");
 
-  interpreted_block(std::size_t index, std::size_t count, thread_order order)
+  emulated_block(std::size_t index, std::size_t count, thread_order order)
       : index_(index), count_(count), order_(order) {}
 
   static constexpr unsigned threads = Threads;
@@ -144,10 +144,10 @@ class interpreted_block {
 };
 
 /// Launches kernels on the CPU: everything is done when a call returns. Memory is the host's.
-class interpreter {
+class emulator {
  public:
   /// @param most_blocks  of a grid: as a GPU's, however much there is to do
-  explicit interpreter(std::size_t most_blocks = 5, thread_order order = thread_order::forwards)
+  explicit emulator(std::size_t most_blocks = 5, thread_order order = thread_order::forwards)
       : most_blocks_(most_blocks), order_(order) {}
 
   static host_stream stream() noexcept { return {}; }
@@ -168,7 +168,7 @@ class interpreter {
     static_assert(std::is_trivially_copyable_v<Kernel>, "slamb: a kernel travels to the device byte by byte");
     const std::size_t blocks = work < most_blocks_ ? work : most_blocks_;
     for (std::size_t i = 0; i < blocks; ++i) {
-      interpreted_block<Kernel::threads> block(i, blocks, order_);
+      emulated_block<Kernel::threads> block(i, blocks, order_);
       kernel(block);
     }
   }

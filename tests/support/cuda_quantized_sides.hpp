@@ -1,4 +1,4 @@
-// The stages of a compressed exchange on one rank, by the host's executor and by interpreted kernels.
+// The stages of a compressed exchange on one rank, by the host's executor and by emulated kernels.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/counted_kernel.hpp"
+#include "slamb/backend/cuda/detail/active_kernel.hpp"
 #include "slamb/backend/cuda/detail/decoded_kernels.hpp"
-#include "slamb/backend/cuda/detail/interpreter.hpp"
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/backend/cuda/detail/scale_kernels.hpp"
 #include "slamb/backend/host/detail/executor.hpp"
 #include "slamb/detail/pass/messages.hpp"
-#include "support/cuda_coded.hpp"
+#include "support/cuda_quantized.hpp"
 
 namespace test_support {
 
@@ -25,36 +25,36 @@ using host_storage = std::conditional_t<std::is_same_v<Storage, slamb::detail::c
 
 /// What an exchange is made of.
 template <class QuantizerType, class PassType, class WorkerStorage, class ServerStorage>
-struct coded_case {
+struct quantized_case {
   using quantizer = QuantizerType;
   using pass = PassType;
   using worker = WorkerStorage;
   using server = ServerStorage;
-  using rank = coded_rank<quantizer, worker, server>;
+  using rank = quantized_rank<quantizer, worker, server>;
 };
 
 /// Makes messages ready.
-inline void mark(const coded_memory& r, std::byte* messages, std::uint64_t count) {
-  if (r.view.refused == nullptr || *r.view.refused == 0)
+inline void mark(const quantized_memory& r, std::byte* messages, std::uint64_t count) {
+  if (r.view.skip == nullptr || *r.view.skip == 0)
     slamb::detail::start_messages{nullptr, messages, r.wire.message_bytes, count}();
 }
 
 /// Finds the elements that take part, by both.
-inline void mark_counted_on_host(coded_memory& r, bool zero_aware) {
+inline void mark_counted_on_host(quantized_memory& r, bool zero_aware) {
   const std::vector<slamb::detail::row_mask> rows = r.row_masks();
-  slamb::detail::host::executor(1, 1).mark_counted(r.view, r.wire, r.all_tiles(), rows.data(),
-                                                   zero_aware ? r.view.variance : nullptr,
-                                                   r.has_masks() ? r.counted : nullptr, r.counts.data());
+  slamb::detail::host::executor(1, 1).mark_active(r.view, r.wire, r.all_tiles(), rows.data(),
+                                                  zero_aware ? r.view.variance : nullptr,
+                                                  r.has_masks() ? r.active : nullptr, r.counts.data());
 }
-inline void mark_counted_by_kernel(coded_memory& r, bool zero_aware, const slamb::detail::cuda::interpreter& on) {
+inline void mark_counted_by_kernel(quantized_memory& r, bool zero_aware, const slamb::detail::cuda::emulator& on) {
   const std::vector<slamb::detail::row_mask> rows = r.row_masks();
-  const slamb::detail::cuda::mark_counted_kernel kernel{.view = r.view,
-                                                        .wire = r.wire,
-                                                        .tiles = r.all_tiles(),
-                                                        .rows = rows.data(),
-                                                        .variance = zero_aware ? r.view.variance : nullptr,
-                                                        .counted = r.has_masks() ? r.counted : nullptr,
-                                                        .counts = r.counts.data()};
+  const slamb::detail::cuda::mark_active_kernel kernel{.view = r.view,
+                                                       .wire = r.wire,
+                                                       .tiles = r.all_tiles(),
+                                                       .rows = rows.data(),
+                                                       .variance = zero_aware ? r.view.variance : nullptr,
+                                                       .active = r.has_masks() ? r.active : nullptr,
+                                                       .counts = r.counts.data()};
   on.launch(kernel, kernel.work());
 }
 
@@ -66,7 +66,7 @@ class host_side {
   using pass = typename Case::pass;
 
  public:
-  void mark_counted(rank& r) const { mark_counted_on_host(r, is_zero_aware(r)); }
+  void mark_active(rank& r) const { mark_counted_on_host(r, is_zero_aware(r)); }
   template <slamb::detail::encoding Work>
   bool send(rank& r) const {
     std::uint32_t not_finite = 0;
@@ -105,7 +105,7 @@ class host_side {
   void finish(rank& r, const slamb::detail::scale_lists& lists, std::byte* messages) const {
     executor_.finish_scales<quantizer>(
         {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()}, r.statistic.data(),
-        r.counts.data(), messages, r.view.refused);
+        r.counts.data(), messages, r.view.skip);
   }
 
   slamb::detail::host::executor executor_{1, 1};
@@ -120,11 +120,11 @@ class device_side {
   using pass_type = typename pass::type;
 
  public:
-  explicit device_side(slamb::detail::cuda::interpreter on = slamb::detail::cuda::interpreter()) : on_(on) {}
+  explicit device_side(slamb::detail::cuda::emulator on = slamb::detail::cuda::emulator()) : on_(on) {}
 
   std::uint32_t not_finite = 0;
 
-  void mark_counted(rank& r) const { mark_counted_by_kernel(r, host_side<Case>::is_zero_aware(r), on_); }
+  void mark_active(rank& r) const { mark_counted_by_kernel(r, host_side<Case>::is_zero_aware(r), on_); }
   template <slamb::detail::encoding Work>
   bool send(rank& r) {
     not_finite = 0;
@@ -164,10 +164,10 @@ class device_side {
           r.statistic.data(),
           r.counts.data(),
           messages,
-          r.view.refused});
+          r.view.skip});
   }
 
-  slamb::detail::cuda::interpreter on_;
+  slamb::detail::cuda::emulator on_;
 };
 
 /// Encodes the signal; calls after_sums() once the statistic is there, and after_scales() once the scales are.

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "support/one_bit_record.hpp"
 #include "support/record.hpp"
 #include "support/replay.hpp"
@@ -15,7 +15,7 @@ namespace {
 using test_support::read_trace;
 using test_support::temporary_folder;
 
-double error_of(const test_support::trace& given) { return test_support::replay<slamb::interpreted_backend>(given); }
+double error_of(const test_support::trace& given) { return test_support::replay<slamb::emulated_backend>(given); }
 
 std::string text_of(const std::string& algorithm, int world, const std::string& settings) {
   return "algorithm " + algorithm + "\nworld " + std::to_string(world) +
@@ -37,7 +37,7 @@ double error_of_recorded_one_bit(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("interpreted replay: reach the recorded parameters") {
+TEST_CASE("emulated replay: reach the recorded parameters") {
   for (const std::string name : {"adamw", "lamb", "slamb-product", "slamb-blend", "one-bit-adam-fused",
                                  "one-bit-adam-per-tensor", "one-bit-lamb", "zero-one-adam"}) {
     CAPTURE(name);
@@ -45,7 +45,7 @@ TEST_CASE("interpreted replay: reach the recorded parameters") {
   }
 }
 
-TEST_CASE("interpreted replay: AdamW, LAMB and SLAMB reach the oracle's parameters") {
+TEST_CASE("emulated replay: AdamW, LAMB and SLAMB reach the oracle's parameters") {
   for (const int world : {1, 3}) {
     CAPTURE(world);
     CHECK(error_of_recorded(text_of("adamw", world, "bias_correction 1\n")) <= 1e-5);
@@ -60,7 +60,7 @@ TEST_CASE("interpreted replay: AdamW, LAMB and SLAMB reach the oracle's paramete
   }
 }
 
-TEST_CASE("interpreted replay: 1-bit Adam, 1-bit LAMB and 0/1 Adam reach the oracle's parameters") {
+TEST_CASE("emulated replay: 1-bit Adam, 1-bit LAMB and 0/1 Adam reach the oracle's parameters") {
   const std::string ratio =
       "trust_min 0.02\ntrust_max 3\ntrust_beta 0.8\nfactor_max 2\nfactor_min 0.7\nfactor_threshold 0.2\n";
   const std::string intervals =

@@ -15,7 +15,7 @@ struct sum_the_mean {
   struct type : slamb::detail::pass_without_constants {
     using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient, slamb::detail::array::momentum>;
     using reads = slamb::detail::arrays<slamb::detail::array::parameter>;
-    using writes = slamb::detail::arrays<slamb::detail::array::parameter, slamb::detail::array::accumulated>;
+    using writes = slamb::detail::arrays<slamb::detail::array::parameter, slamb::detail::array::accumulated_update>;
     static constexpr int sums = 1;
     static constexpr int maxima = 2;
 
@@ -28,7 +28,7 @@ struct sum_the_mean {
     SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& sums) const {
       using slamb::absolute;
       e.parameter = e.parameter + e.exchanged;
-      e.accumulated = e.exchanged;
+      e.accumulated_update = e.exchanged;
       sums.add_square(0, e.exchanged);
       sums.take_maximum(0, absolute(e.parameter));
       sums.take_maximum(1, e.exchanged);
@@ -43,15 +43,15 @@ struct sum_the_mean {
 /// The same, with what was lost put aside.
 struct use_the_loss {
   struct type : sum_the_mean::type {
-    static constexpr bool uses_lost = true;
-    using writes = slamb::detail::arrays<slamb::detail::array::parameter, slamb::detail::array::accumulated>;
+    static constexpr bool uses_compression_error = true;
+    using writes = slamb::detail::arrays<slamb::detail::array::parameter, slamb::detail::array::accumulated_update>;
     static constexpr int sums = 0;
     static constexpr int maxima = 0;
 
     template <class Element, class Sums>
     SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
       e.parameter = e.exchanged;
-      e.accumulated = e.lost;
+      e.accumulated_update = e.compression_error;
     }
   };
   template <class Rank>

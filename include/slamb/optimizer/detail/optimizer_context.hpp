@@ -16,16 +16,16 @@
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
-#include "slamb/core/agreement.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/detail/exchange/agreement.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/summable.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/common_passes.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/runtime/late_read.hpp"
@@ -55,7 +55,7 @@ void require_room_for_state(const layout& tensors, const Backend& backend, std::
 
 /// The tensors, memory, ranks and counters of one optimizer, whatever its Communicator.
 template <class Backend>
-class foundation {
+class optimizer_context {
  public:
   using executor_type = typename Backend::executor_type;
   using stream_type = typename Backend::stream_type;
@@ -69,8 +69,8 @@ class foundation {
 #endif
 
   /// @param compare_every  steps; 0: steps compare neither parameters nor what is selected
-  foundation(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
-             any_communicator<stream_type> communicator, Backend backend, std::span<const char* const> state)
+  optimizer_context(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
+                    any_communicator<stream_type> communicator, Backend backend, std::span<const char* const> state)
       : tensors((backend.validate(), parameters), weight_decay,
                 [&](const layout& all) { require_room_for_state(all, backend, state); }),
         executor(backend.make_executor(tensors.elements())),
@@ -85,9 +85,9 @@ class foundation {
     compared.plan(*this);
   }
 
-  foundation(foundation&&) noexcept = default;
-  foundation& operator=(foundation&&) noexcept = default;
-  ~foundation() { parts.close(); }
+  optimizer_context(optimizer_context&&) noexcept = default;
+  optimizer_context& operator=(optimizer_context&&) noexcept = default;
+  ~optimizer_context() { overlap.close(); }
 
   /// Room for `sums` double-precision sums a tile; norms need `norms_of_model::sums`.
   void plan_sums(int sums) {
@@ -109,13 +109,13 @@ class foundation {
 
   /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, then allocates
   /// everything that has been planned.
-  void allocate(agreement facts, byte_collectives called = {}) {
+  void allocate(consistency_check facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
     local.plan(*this);
-    require_agreement(facts, ranks.base(), executor, allocator_of(backend_), called);
+    require_consistent_ranks(facts, ranks.context(), executor, allocator_of(backend_), called);
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
@@ -140,7 +140,7 @@ class foundation {
     allocate_on_all_ranks(*this, from, "broadcast_parameters()", [&] { room.allocate(from); });
     executor.invoke(::slamb::detail::begin_step{record(), 1.0});  // a step that failed may have been refused before
     replace(room.view(buffer));
-    executor.wait(ranks.base());
+    executor.wait(ranks.context());
     compared.note_equal_parameters();
   }
 
@@ -154,7 +154,7 @@ class foundation {
   template <class... More>
   void begin_history(double gradient_scale = 1.0, const More&... more) const {
     bool has_begun = false;
-    rates.store(memory, executor, record(), [&](const store_rates& some) {
+    rates.store(memory, executor, record(), [&](const write_learning_rates& some) {
       if (std::exchange(has_begun, true)) return executor.invoke(some);
       executor.invoke(::slamb::detail::begin_step{record(), gradient_scale}, some, more...);
     });
@@ -163,7 +163,7 @@ class foundation {
   /// Ends the step: it has been taken, or it has been refused and is skipped.
   /// @return whether it has been taken, where that is known; true where it is not
   bool end_step() {
-    const bool taken = !is_known_to_be_refused();
+    const bool taken = !is_skipped_on_host();
     executor.invoke(::slamb::detail::end_step{record()});
     compared.end_step(is_captured());
     is_captured() ? count_.lose() : count_.add_unknown();
@@ -177,12 +177,12 @@ class foundation {
     is_captured() ? count_.lose() : count_.add_taken();
   }
   /// Whether the last step was taken. Waits.
-  bool has_taken_last_step() const { return read(&record()->was_refused) == 0; }
+  bool has_taken_last_step() const { return read(&record()->was_skipped) == 0; }
 
   /// Whether the step will not happen, where that is known without waiting. Where it is not, what follows does nothing.
-  bool is_known_to_be_refused() const noexcept {
+  bool is_skipped_on_host() const noexcept {
     if constexpr (executor_type::is_synchronous)
-      return record()->refused != 0;
+      return record()->skip != 0;
     else
       return false;
   }
@@ -193,7 +193,7 @@ class foundation {
   /// One value of the backend's memory. Waits.
   template <class T>
   T read(const T* from) const {
-    return executor.read(from, ranks.base());
+    return executor.read(from, ranks.context());
   }
 
   /// t of the step that is to be taken. Waits, unless it is known.
@@ -218,7 +218,7 @@ class foundation {
   void read_steps_later(late_steps& late) const { executor.read_later(&record()->taken, late); }
   /// Knows what has been read: `this_step` then does not wait. Waits for the steps before the reading alone.
   void find_steps(const late_steps& late) {
-    ranks.base().wait(late.stream());
+    ranks.context().wait(late.stream());
     count_.know(late.finish());
   }
 
@@ -243,19 +243,20 @@ class foundation {
   step_record* record() const noexcept { return memory.view(record_).data(); }
   adam_scalars* scalars() const noexcept { return memory.view(scalars_).data(); }
   std::uint32_t* not_finite() const noexcept { return &record()->not_finite; }
-  const std::uint32_t* was_refused() const noexcept { return &record()->was_refused; }
+  const std::uint32_t* was_skipped() const noexcept { return &record()->was_skipped; }
 
   /// What finds the factors of a trust ratio.
   template <trust_ratio TrustRatio>
-  find_factors<TrustRatio> factors_from_sums(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) const {
+  compute_trust_ratios<TrustRatio> trust_ratios_from_sums(const TrustRatio& trust,
+                                                          region<factors_of<TrustRatio>> factors) const {
     return {trust, view().segments, memory.view(factors).data(), ranks.size()};
   }
 
   /// Finds the factors that no sums are needed for, once and for all.
   template <trust_ratio TrustRatio>
-  void find_constant_factors(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) {
+  void compute_constant_trust_ratios(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) {
     if constexpr (TrustRatio::sums_per_segment == 0)
-      finish_sums<0>(0, tensors.segments().size(), factors_from_sums(trust, factors));
+      finish_sums<0>(0, tensors.segments().size(), trust_ratios_from_sums(trust, factors));
   }
 
   /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments` of the executor.
@@ -273,7 +274,7 @@ class foundation {
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const float* gradient) {
     tensors.require_gradient(tensor, gradient);
-    if (parts.is_ready(tensor)) parts.require_closed("set_gradient() of a tensor that is ready");
+    if (overlap.is_ready(tensor)) overlap.require_closed("set_gradient() of a tensor that is ready");
     segment changed = std::as_const(tensors).segments()[tensor];
     changed.gradient = gradient;
     executor.upload(std::span<const segment>(&changed, 1),
@@ -284,8 +285,8 @@ class foundation {
   void set_gradients(std::span<const float* const> gradients) {
     tensors.require_gradients(gradients);
     for (std::size_t i = 0; i < gradients.size(); ++i)
-      if (parts.is_ready(i))
-        parts.require_closed(("set_gradients() with tensor " + std::to_string(i) + " ready").c_str());
+      if (overlap.is_ready(i))
+        overlap.require_closed(("set_gradients() with tensor " + std::to_string(i) + " ready").c_str());
     std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
     for (std::size_t i = 0; i < gradients.size(); ++i) changed[i].gradient = gradients[i];
     executor.upload(std::span<const segment>(changed), local.given(memory, memory.view(segments_)));
@@ -296,7 +297,7 @@ class foundation {
     return {.segments = memory.view(segments_).data(),
             .tiles = memory.view(tiles_).data(),
             .first_tile = memory.view(first_tile_).data(),
-            .refused = &record()->refused};
+            .skip = &record()->skip};
   }
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
   double* sums() const noexcept { return memory.view(sums_).data(); }
@@ -311,7 +312,7 @@ class foundation {
     part("sizes of tensors", bytes_of(sizes), state_part::fact);
     visit_count(part, "step", record()->taken, state_part::common);
     visit_count(part, "skipped steps", record()->skipped, state_part::common);
-    visit_count(part, "local skips", record()->left_out, state_part::common);
+    visit_count(part, "local skips", record()->local_skips, state_part::common);
     part("lineage", bytes_of(record()->lineage), state_part::common);
   }
 
@@ -335,12 +336,12 @@ class foundation {
   }
 
   statistics report() const {
-    parts.require_closed("statistics()");
+    overlap.require_closed("statistics()");
     const step_record now = read(record());
     statistics all{.step = now.taken,
                    .skipped_steps = now.skipped,
-                   .local_skips = now.left_out,
-                   .has_parted = now.parted != 0,
+                   .local_skips = now.local_skips,
+                   .has_diverged = now.diverged != 0,
                    .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,
                    .traffic = ranks.counts(),
                    .comparisons = ranks.comparisons()};
@@ -349,13 +350,13 @@ class foundation {
   }
 
   // First, so that what it has begun has ended before the ranks and the memory move away.
-  open_step<stream_type, ranks_type> parts;  ///< of a step that is taken in parts
+  overlapped_step<stream_type, ranks_type> overlap;  ///< of a step that is taken in parts
   layout tensors;
   executor_type executor;
   ranks_type ranks;
   learning_rates rates;
   arena memory;
-  local_reduction local;
+  node_reduction local;
   comparison<stream_type> compared;  ///< with the other ranks
 
  private:
@@ -367,7 +368,7 @@ class foundation {
   region<step_record> record_;
   region<double> sums_;
   phase_log phases_;
-  step_count count_;
+  step_estimate count_;
   std::uint64_t first_taken_ = 0;
 };
 

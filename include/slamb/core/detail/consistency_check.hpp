@@ -15,7 +15,7 @@
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/error.hpp"
 
-namespace slamb {
+namespace slamb::detail {
 
 /// Ranks that can add what they have in host memory.
 struct summing_ranks {
@@ -26,7 +26,7 @@ struct summing_ranks {
 
 /// A rank that throws may leave, and take with it what others still wait for. So all that will throw meet once more before they do:
 /// who has come has seen what all have said.
-inline void meet_before_throwing(const summing_ranks& ranks) noexcept {
+inline void synchronize_before_throwing(const summing_ranks& ranks) noexcept {
   float nothing = 0.0F;
   try {
     ranks.all_reduce_sum({&nothing, 1});
@@ -36,12 +36,12 @@ inline void meet_before_throwing(const summing_ranks& ranks) noexcept {
 }
 
 /// A list of named facts that must be the same on all ranks.
-class agreement {
+class consistency_check {
  public:
   static constexpr const char* alike = "all ranks must be constructed alike";
 
   /// @param kind  names the optimizer and its policies
-  agreement(std::string_view kind, std::size_t tensors) : kind_(detail::hash_of(kind)), tensors_(tensors) {}
+  consistency_check(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
 
   /// @param remedy  says what would be right
   void add(std::string name, double value, const char* remedy = alike) {
@@ -60,7 +60,7 @@ class agreement {
 
   /// Compares with the other ranks, by all_reduce_sum of floats: each rank fills its own place, 16 bits a float.
   ///
-  /// @throws disagreement_error on every rank, naming the first fact that differs and two ranks with their values
+  /// @throws rank_mismatch_error on every rank, naming the first fact that differs and two ranks with their values
   void require(const summing_ranks& ranks) const {
     if (ranks.size == 1) return;
     std::string names;
@@ -68,7 +68,7 @@ class agreement {
     const std::array<fact, 3> head{
         {{"the optimizer or its policies", kind_, fact::secret},
          {"the number of tensors", tensors_, fact::word},
-         {"the settings that the optimizer's policies describe", detail::hash_of(names), fact::secret}}};
+         {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
     compare(ranks, head);
     std::uint64_t all = 0;
     for (const fact& f : facts_) all = (all ^ f.bits) * 0x9E3779B97F4A7C15U + (all >> 29U);
@@ -121,7 +121,7 @@ class agreement {
     for (std::size_t i = 0; i < facts.size(); ++i)
       for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
         if (said.bits(r, i) != said.bits(0, i)) {
-          meet_before_throwing(ranks);
+          synchronize_before_throwing(ranks);
           refuse(facts[i], said.bits(0, i), r, said.bits(r, i));
         }
   }
@@ -135,14 +135,14 @@ class agreement {
 
   [[noreturn]] static void refuse(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
     const auto text = [&f](std::uint64_t bits) {
-      if (f.shown_as == fact::number) return detail::to_text(std::bit_cast<double>(bits));
-      if (f.shown_as == fact::real) return detail::to_text(static_cast<float>(std::bit_cast<double>(bits)));
+      if (f.shown_as == fact::number) return to_text(std::bit_cast<double>(bits));
+      if (f.shown_as == fact::real) return to_text(static_cast<float>(std::bit_cast<double>(bits)));
       return std::to_string(bits);
     };
     const std::string where = f.shown_as == fact::secret
                                   ? " (rank 0 and rank " + std::to_string(r) + ")"
                                   : ": " + text(at_0) + " on rank 0, " + text(at_r) + " on rank " + std::to_string(r);
-    throw disagreement_error("slamb: ranks differ in " + f.name + where + "; " + f.remedy);
+    throw rank_mismatch_error("slamb: ranks differ in " + f.name + where + "; " + f.remedy);
   }
 
   std::uint64_t kind_;
@@ -150,4 +150,4 @@ class agreement {
   std::vector<fact> facts_;
 };
 
-}  // namespace slamb
+}  // namespace slamb::detail

@@ -33,7 +33,7 @@ inline std::string ranks_to_text(std::uint64_t ranks) {
 }
 
 /// What a rank shows its peers while they meet.
-struct thread_post {
+struct rendezvous_post {
   collective_call call;
   const void* in = nullptr;
   void* out = nullptr;
@@ -41,11 +41,11 @@ struct thread_post {
 
 /// The state ranks share. A collective is `meet`, work on all posts that neither blocks nor throws, and `part`. Only
 /// `meet` can fail, on all ranks or on none, so that no buffer is let go of while a peer works on it.
-class thread_meeting {
+class thread_rendezvous {
  public:
   static constexpr int max_size = 64;
 
-  thread_meeting(int size, thread_options options)
+  thread_rendezvous(int size, thread_options options)
       : size_(size), timeout_(std::min<std::chrono::milliseconds>(options.timeout, std::chrono::hours(24 * 365))) {
     require_in(size >= 1 && size <= max_size, "thread_group size", size, "in [1, 64]");
     require_in(timeout_.count() > 0, "thread_options::timeout", static_cast<double>(timeout_.count()), "> 0 ms");
@@ -101,18 +101,18 @@ class thread_meeting {
     return reason_;
   }
 
-  void inject(const fault& planned) {
+  void inject(const thread_fault& planned) {
     require_rank("fault::rank", planned.rank);
     const std::lock_guard lock(mutex_);
     faults_.push_back(planned);
   }
 
   /// Counts a call of `rank`, and says what is planned to go wrong with it.
-  std::optional<fault_kind> start_call(int rank) {
+  std::optional<thread_fault::kind_type> start_call(int rank) {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
     const std::uint64_t round = rounds_[static_cast<std::size_t>(rank)]++;
-    for (const fault& planned : faults_) {
+    for (const thread_fault& planned : faults_) {
       if (planned.rank == rank && planned.round == round) return planned.kind;
     }
     return std::nullopt;
@@ -130,7 +130,7 @@ class thread_meeting {
   }
 
   /// Waits until all ranks have come with the same call. After it the posts of all ranks may be read, until `part`.
-  void meet(int rank, const thread_post& mine) {
+  void meet(int rank, const rendezvous_post& mine) {
     std::unique_lock lock(mutex_);
     throw_if_failed();
     posts_[static_cast<std::size_t>(rank)] = mine;
@@ -158,7 +158,7 @@ class thread_meeting {
     if (!peers_come_soon(lock, before)) changed_.wait(lock, [&] { return generation_ != before; });
   }
 
-  const thread_post& post(int rank) const noexcept { return posts_[static_cast<std::size_t>(rank)]; }
+  const rendezvous_post& post(int rank) const noexcept { return posts_[static_cast<std::size_t>(rank)]; }
 
  private:
   static constexpr std::uint64_t bit(int rank) noexcept { return std::uint64_t{1} << rank; }
@@ -238,9 +238,9 @@ class thread_meeting {
   std::uint64_t joined_ = 0;
   std::uint64_t left_ = 0;
   std::uint64_t arrived_ = 0;
-  std::vector<thread_post> posts_;     // [size]
-  std::vector<std::uint64_t> rounds_;  // [size] calls started
-  std::vector<fault> faults_;
+  std::vector<rendezvous_post> posts_;  // [size]
+  std::vector<std::uint64_t> rounds_;   // [size] calls started
+  std::vector<thread_fault> faults_;
 };
 
 }  // namespace slamb::detail

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "instances/interpreted.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 #include "support/every_recipe.hpp"
@@ -41,11 +41,11 @@ using test_support::trajectory;
 const std::string of_one_run =
     "load states that were saved after the same step of the same run, on all ranks or on none";
 
-/// What a call says on this rank: nothing, or what it throws, with its type if that is no disagreement_error.
+/// What a call says on this rank: nothing, or what it throws, with its type if that is no rank_mismatch_error.
 std::string said_by(const std::function<void()>& call) {
   try {
     call();
-  } catch (const slamb::disagreement_error& error) {
+  } catch (const slamb::rank_mismatch_error& error) {
     return error.what();
   } catch (const slamb::communicator_error& error) {
     return std::string("communicator_error: ") + error.what();
@@ -76,7 +76,7 @@ struct ranks_said {
   std::vector<std::string> of_rank;
 
   explicit ranks_said(int world) : of_rank(static_cast<std::size_t>(world)) {}
-  bool all_say(const std::string& expected) const {
+  bool all_equal(const std::string& expected) const {
     for (const std::string& said : of_rank)
       if (said != expected) return false;
     return true;
@@ -144,8 +144,8 @@ TEST_CASE("parted ranks: states of different steps are refused at the first step
       return said;
     });
     CAPTURE(all);
-    CHECK(all.all_say("slamb: ranks differ in the number of the step that they take: 10 on rank 0, 9 on rank 2; " +
-                      of_one_run));
+    CHECK(all.all_equal("slamb: ranks differ in the number of the step that they take: 10 on rank 0, 9 on rank 2; " +
+                        of_one_run));
     CHECK(then == std::vector<std::string>(world));
   }
 }
@@ -160,8 +160,8 @@ TEST_CASE("parted ranks: a state that only one rank has loaded is refused") {
       return said_by_step(run, mine, e.rates[0]);
     });
     CAPTURE(all);
-    CHECK(all.all_say("slamb: ranks differ in the number of the step that they take: 1 on rank 0, 7 on rank 1; " +
-                      of_one_run));
+    CHECK(all.all_equal("slamb: ranks differ in the number of the step that they take: 1 on rank 0, 7 on rank 1; " +
+                        of_one_run));
   }
 }
 
@@ -178,10 +178,10 @@ TEST_CASE("parted ranks: states of the same step of two runs are refused") {
       return said_by_step(run, mine, e.rates[9]);
     });
     CAPTURE(all);
-    CHECK(
-        all.all_say("slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); "
-                    "load states that were saved after the same step of the same run; if none was loaded, a collective "
-                    "of the Communicator has left other bits on one rank than on another"));
+    CHECK(all.all_equal(
+        "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); "
+        "load states that were saved after the same step of the same run; if none was loaded, a collective "
+        "of the Communicator has left other bits on one rank than on another"));
   }
 }
 
@@ -202,7 +202,7 @@ TEST_CASE(
         return std::string();
       });
       CAPTURE(all);
-      CHECK(all.all_say(
+      CHECK(all.all_equal(
           is_local
               ? "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); "
                 "load states that were saved after the same step of the same run; if none was loaded, a collective "
@@ -235,8 +235,8 @@ TEST_CASE("parted ranks: other parameters are refused at the first step, until t
     });
     CAPTURE(all);
     CHECK(
-        all.all_say("slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 2); start all ranks with the "
-                    "same: broadcast_parameters() gives them those of one"));
+        all.all_equal("slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 2); start all ranks with the "
+                      "same: broadcast_parameters() gives them those of one"));
     CHECK(then == std::vector<std::string>(world));
     experiment from_others = e;
     from_others.start = others;
@@ -265,7 +265,7 @@ std::vector<std::size_t> told_at(const typename Optimizer::options_type& options
                                       return std::string();
                                     });
   CAPTURE(all);
-  CHECK(all.all_say(expected));
+  CHECK(all.all_equal(expected));
   return step;
 }
 
@@ -316,13 +316,13 @@ TEST_CASE("parted ranks: SLAMB's parameters are compared in the step after all r
   const auto evaluate = [](made_optimizer& run) { run.with_averaged_parameters([] {}); };
   for (const ranks_said& all : {altered_after(average, true), altered_after(broadcast, true)}) {
     CAPTURE(all);
-    CHECK(all.all_say(of_tensor_0));
+    CHECK(all.all_equal(of_tensor_0));
   }
   // Nothing is altered; or ranks have parameters of their own again.
   for (const ranks_said& all :
        {altered_after(average, false), altered_after(broadcast, false), altered_after(evaluate, true)}) {
     CAPTURE(all);
-    CHECK(all.all_say(""));
+    CHECK(all.all_equal(""));
   }
 }
 
@@ -345,7 +345,7 @@ TEST_CASE("parted ranks: a state of SLAMB with another interval between averagin
                                       return said_by([&] { take(run, mine, e, rank, 4, e.steps()); });
                                     });
   CAPTURE(all);
-  CHECK(all.all_say(""));
+  CHECK(all.all_equal(""));
 }
 
 namespace {
@@ -373,11 +373,11 @@ std::vector<std::size_t> mask_told_at(const typename Optimizer::options_type& op
         return std::string();
       });
   CAPTURE(all);
-  CHECK(all.all_say(step[0] == 0
-                        ? ""
-                        : "slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); "
-                          "explicit_mask must be given the same mask on all ranks, and what a sparsifier "
-                          "selects must not depend on the rank"));
+  CHECK(all.all_equal(step[0] == 0
+                          ? ""
+                          : "slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); "
+                            "explicit_mask must be given the same mask on all ranks, and what a sparsifier "
+                            "selects must not depend on the rank"));
   return step;
 }
 
@@ -403,9 +403,9 @@ TEST_CASE("parted ranks: without comparisons of parameters ranks may start from 
     return said + said_by_step(run, mine, std::vector<double>{rank == 2 ? 0.02 : 0.01});
   });
   CAPTURE(all);
-  CHECK(
-      all.all_say("slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 2; step() must be "
-                  "given the same learning rates on all ranks"));
+  CHECK(all.all_equal(
+      "slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 2; step() must be "
+      "given the same learning rates on all ranks"));
 }
 
 namespace {
@@ -414,12 +414,12 @@ namespace {
 class altering_communicator {
  public:
   altering_communicator(slamb::thread_communicator base, std::uint64_t call, std::size_t place)
-      : base_(std::move(base)), call_(call), place_(place) {}
+      : context_(std::move(base)), call_(call), place_(place) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
     if (values.size() > least && calls_++ == call_ && rank() == 1)
       values[place_] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(values[place_]) ^ 1U);
   }
@@ -427,7 +427,7 @@ class altering_communicator {
  private:
   static constexpr std::size_t least = 1000;  // of a payload; what ranks compare is shorter
 
-  slamb::thread_communicator base_;
+  slamb::thread_communicator context_;
   std::uint64_t call_;
   std::size_t place_;
   std::uint64_t calls_ = 0;
@@ -457,7 +457,7 @@ ranks_said said_of_altered(std::size_t place) {
 TEST_CASE("parted ranks: a sum that one rank has received otherwise is found in the step after it") {
   const ranks_said all = said_of_altered(slamb::detail::sum_header::floats);  // the first of the payload
   CAPTURE(all);
-  CHECK(all.all_say(
+  CHECK(all.all_equal(
       "step 4: slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank "
       "1); load states that were saved after the same step of the same run; if none was loaded, a "
       "collective of the Communicator has left other bits on one rank than on another"));
@@ -510,7 +510,7 @@ TEST_CASE("parted ranks: parameters that are broadcast between local steps are t
                                       return said;
                                     });
   CAPTURE(all);
-  CHECK(all.all_say(""));
+  CHECK(all.all_equal(""));
   for (int r = 1; r < world; ++r) {
     CHECK(same_bits(std::span(broadcast[0]), std::span(broadcast[static_cast<std::size_t>(r)])));
     CHECK(same_bits(std::span(reached[0]), std::span(reached[static_cast<std::size_t>(r)])));
@@ -551,7 +551,7 @@ TEST_CASE("parted ranks: ranks of one node are found too, and all ranks of all n
       const ranks_said all = said_in_nodes<Optimizer>(sizes, options, when);
       CAPTURE(sizes.size());
       CAPTURE(all);
-      CHECK(all.all_say(expected));
+      CHECK(all.all_equal(expected));
     }
   };
   check(std::type_identity<slamb::lamb<nodes_of_threads>>{}, {}, 0, "step 1: " + of_rates);
@@ -569,9 +569,9 @@ TEST_CASE("parted ranks: ranks that part in the same way in all nodes are found"
     CAPTURE(when);
     const ranks_said all = said_in_nodes<optimizer>({2, 2}, {.warm_up = {2}}, when, {1, 3});
     CAPTURE(all);
-    CHECK(all.all_say("step " + std::to_string(when + 1) +
-                      ": slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 1; step() "
-                      "must be given the same learning rates on all ranks"));
+    CHECK(all.all_equal("step " + std::to_string(when + 1) +
+                        ": slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 1; step() "
+                        "must be given the same learning rates on all ranks"));
   }
 }
 
@@ -583,24 +583,24 @@ class altered_communicator {
   using alteration = std::function<void(std::span<std::byte>)>;
 
   altered_communicator(slamb::thread_communicator base, alteration of_sums, alteration of_gathers)
-      : base_(std::move(base)), of_sums_(std::move(of_sums)), of_gathers_(std::move(of_gathers)) {}
+      : context_(std::move(base)), of_sums_(std::move(of_sums)), of_gathers_(std::move(of_gathers)) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
     if (rank() == 1 && of_sums_ && values.size() >= 1000) of_sums_(std::as_writable_bytes(values));
   }
   void all_to_all(std::span<const std::byte> sent, std::span<std::byte> received, slamb::host_stream stream) {
-    base_.all_to_all(sent, received, stream);
+    context_.all_to_all(sent, received, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    base_.all_gather(mine, all, stream);
+    context_.all_gather(mine, all, stream);
     if (rank() == 1 && of_gathers_ && all.size() >= 1000) of_gathers_(all);
   }
 
  private:
-  slamb::thread_communicator base_;
+  slamb::thread_communicator context_;
   alteration of_sums_, of_gathers_;
 };
 
@@ -655,14 +655,14 @@ TEST_CASE("parted ranks: what local steps go on from is compared in their exchan
   const ranks_said compared = said(6), never = said(0);
   CAPTURE(compared);
   CHECK(
-      compared.all_say("step 15: slamb: ranks differ in the parameters of tensor 1 after their last exchange (rank 0 "
-                       "and rank 1); " +
-                       of_collectives));
+      compared.all_equal("step 15: slamb: ranks differ in the parameters of tensor 1 after their last exchange (rank 0 "
+                         "and rank 1); " +
+                         of_collectives));
   CAPTURE(never);
-  CHECK(never.all_say(""));
+  CHECK(never.all_equal(""));
   const ranks_said between = said(0, 12);  // local steps
   CAPTURE(between);
-  CHECK(between.all_say(
+  CHECK(between.all_equal(
       "step 12: slamb: ranks differ in the parameters of tensor 1 after their last exchange (rank 0 and "
       "rank 1); " +
       of_collectives));
@@ -676,8 +676,8 @@ TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have l
   const ranks_said in_sums = said_of_altered<optimizer>({.local_steps = 0, .compare_every = 5},
                                                         [](std::size_t t) { return t > 1; }, zeros, {});
   CAPTURE(in_sums);
-  CHECK(in_sums.all_say("step 6: slamb: ranks differ in what they have received in step 5 (rank 0 and rank 1); " +
-                        of_collectives));
+  CHECK(in_sums.all_equal("step 6: slamb: ranks differ in what they have received in step 5 (rank 0 and rank 1); " +
+                          of_collectives));
   const auto in_averaging = [sums = 0](std::span<std::byte> values) mutable {
     if (++sums == 2) values[values.size() / 2 + 2] ^= std::byte{1};  // behind that of the step
   };
@@ -685,8 +685,8 @@ TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have l
                                                          [](std::size_t t) { return t == 11; }, in_averaging, {});
   CAPTURE(averaged);
   CHECK(
-      averaged.all_say("step 12: slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 1); start all "
-                       "ranks with the same: broadcast_parameters() gives them those of one"));
+      averaged.all_equal("step 12: slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 1); start all "
+                         "ranks with the same: broadcast_parameters() gives them those of one"));
 }
 
 TEST_CASE("parted ranks: a first step that one rank has refused is compared as it is when it is taken") {
@@ -714,17 +714,17 @@ namespace {
 /// Threads' ranks of which all throw in sum number `call` of at least 1000 floats, when it has been made.
 class failing_communicator {
  public:
-  failing_communicator(slamb::thread_communicator base, int call) : base_(std::move(base)), left_(call) {}
+  failing_communicator(slamb::thread_communicator base, int call) : context_(std::move(base)), left_(call) {}
 
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
+  int rank() const { return context_.rank(); }
+  int size() const { return context_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    base_.all_reduce_sum(values, stream);
+    context_.all_reduce_sum(values, stream);
     if (values.size() >= 1000 && --left_ == 0) throw slamb::communicator_error("the network is away");
   }
 
  private:
-  slamb::thread_communicator base_;
+  slamb::thread_communicator context_;
   int left_;
 };
 
@@ -750,7 +750,7 @@ TEST_CASE("parted ranks: SLAMB's ranks go on from an averaging that has failed w
     }
   });
   CAPTURE(all);
-  CHECK(all.all_say("step 6: communicator_error: the network is away; "));
+  CHECK(all.all_equal("step 6: communicator_error: the network is away; "));
   CHECK(!same_bits(std::span(after_failure[0]), std::span(after_failure[1])));
   CHECK(same_bits(std::span(reached[0]), std::span(reached[1])));
 }
@@ -775,7 +775,7 @@ TEST_CASE("parted ranks: states of two runs are told apart where their first ten
       return said_by_step(run, mine, e.rates[9]);
     });
     CAPTURE(all);
-    CHECK(all.all_say(
+    CHECK(all.all_equal(
         "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); load states "
         "that were saved after the same step of the same run; if none was loaded, a collective of the Communicator has "
         "left other bits on one rank than on another"));
@@ -800,14 +800,14 @@ TEST_CASE("parted ranks: calls between steps compare the steps so far, and which
     return in_one_call(run, mine, [&] { run.synchronize_parameters(); });
   });
   CAPTURE(steps);
-  CHECK(steps.all_say("slamb: ranks differ in the number of the step that they take: 23 on rank 0, 24 on rank 1; " +
-                      of_one_run));
+  CHECK(steps.all_equal("slamb: ranks differ in the number of the step that they take: 23 on rank 0, 24 on rank 1; " +
+                        of_one_run));
   const ranks_said rates = said_after(e, local_steps, 20, [&](made_optimizer& run, replica& mine, std::size_t rank) {
     for (const double rate : {rank == 1 ? 0.02 : 0.01, 0.01}) run.step(rate);
     return in_one_call(run, mine, [&] { run.with_averaged_parameters([] {}); });
   });
   CAPTURE(rates);
-  CHECK(rates.all_say(
+  CHECK(rates.all_equal(
       "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); load states "
       "that were saved after the same step of the same run; if none was loaded, a collective of the Communicator has "
       "left other bits on one rank than on another"));
@@ -821,15 +821,15 @@ TEST_CASE("parted ranks: calls between steps compare the steps so far, and which
                                         });
                                       });
   CAPTURE(calls);
-  CHECK(
-      calls.all_say("slamb: ranks differ in the call that they make (rank 0 and rank 1); all ranks must make the same "
-                    "calls in the same order"));
+  CHECK(calls.all_equal(
+      "slamb: ranks differ in the call that they make (rank 0 and rank 1); all ranks must make the same "
+      "calls in the same order"));
   // Steps 21 … 24 are local: what they go on from is compared, and has to be equal.
   const ranks_said local_now = said_after(e, local_steps, 22, [&](made_optimizer& run, replica& mine, std::size_t) {
     return in_one_call(run, mine, [&] { run.compare_ranks(); });
   });
   CAPTURE(local_now);
-  CHECK(local_now.all_say(""));
+  CHECK(local_now.all_equal(""));
   const ranks_said now = said_after(e, test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0}), 5,
                                     [&](made_optimizer& run, replica& mine, std::size_t rank) {
                                       const std::string equal = in_one_call(run, mine, [&] { run.compare_ranks(); });
@@ -840,8 +840,8 @@ TEST_CASE("parted ranks: calls between steps compare the steps so far, and which
                                     });
   CAPTURE(now);
   CHECK(
-      now.all_say("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
-                  "same: broadcast_parameters() gives them those of one"));
+      now.all_equal("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
+                    "same: broadcast_parameters() gives them those of one"));
   const ranks_said roots =
       said_after(e, test_support::maker_of<slamb::lamb<communicator>>({}), 5,
                  [&](made_optimizer& run, replica& mine, std::size_t rank) {
@@ -849,8 +849,8 @@ TEST_CASE("parted ranks: calls between steps compare the steps so far, and which
                  });
   CAPTURE(roots);
   CHECK(
-      roots.all_say("slamb: ranks differ in the rank whose parameters broadcast_parameters() gives to all: 0 on rank "
-                    "0, 1 on rank 2; all ranks must name the same"));
+      roots.all_equal("slamb: ranks differ in the rank whose parameters broadcast_parameters() gives to all: 0 on rank "
+                      "0, 1 on rank 2; all ranks must name the same"));
 }
 
 namespace {
@@ -888,16 +888,16 @@ TEST_CASE("parted ranks: ranks of one node are compared where nodes have paramet
   using sparse = slamb::slamb<nodes_of_threads>;
   const ranks_said of_1 = said_of_altered_in_nodes<sparse>({.compare_every = 7}, 1);
   CAPTURE(of_1);
-  CHECK(of_1.all_say(of_rank("7", "1")));
+  CHECK(of_1.all_equal(of_rank("7", "1")));
   const ranks_said of_3 = said_of_altered_in_nodes<sparse>({.compare_every = 3}, 3);
   CAPTURE(of_3);
-  CHECK(of_3.all_say(of_rank("6", "3")));
+  CHECK(of_3.all_equal(of_rank("6", "3")));
   const ranks_said of_leader = said_of_altered_in_nodes<sparse>({.compare_every = 3}, 2);
   CAPTURE(of_leader);
-  CHECK(of_leader.all_say(of_rank("6", "3")));
+  CHECK(of_leader.all_equal(of_rank("6", "3")));
   const ranks_said never = said_of_altered_in_nodes<sparse>({.compare_every = 0}, 1);
   CAPTURE(never);
-  CHECK(never.all_say(""));
+  CHECK(never.all_equal(""));
 }
 
 TEST_CASE("parted ranks: a state that one rank could not load is missed at the next step") {
@@ -913,13 +913,13 @@ TEST_CASE("parted ranks: a state that one rank could not load is missed at the n
       return said_by_step(run, mine, e.rates[9]);
     });
     CAPTURE(all);
-    CHECK(all.all_say("slamb: ranks differ in the number of the step that they take: 10 on rank 0, 4 on rank 1; " +
-                      of_one_run));
+    CHECK(all.all_equal("slamb: ranks differ in the number of the step that they take: 10 on rank 0, 4 on rank 1; " +
+                        of_one_run));
   }
 }
 
 TEST_CASE("parted ranks: a device that runs behind refuses all steps until the host says why") {
-  using optimizer = slamb::lamb<slamb::thread_communicator, slamb::interpreted_backend>;
+  using optimizer = slamb::lamb<slamb::thread_communicator, slamb::emulated_backend>;
   const experiment e = small_experiment(13);
   std::vector<std::string> wrong(world);
   const ranks_said all = [&] {
@@ -935,13 +935,13 @@ TEST_CASE("parted ranks: a device that runs behind refuses all steps until the h
         said.of_rank[rank] = said_by([&] { run.step(rank == 1 && t == 2 ? 0.02 : 0.01); });
         const slamb::statistics now = run.statistics();
         if (t >= 2 && !same_bits(mine.values(), before)) wrong[rank] += "moved ";
-        if (now.has_parted != (t >= 2 && said.of_rank[rank].empty())) wrong[rank] += "has_parted ";
+        if (now.has_diverged != (t >= 2 && said.of_rank[rank].empty())) wrong[rank] += "has_diverged ";
         if (now.step != std::min<std::size_t>(t + 1, 2) || now.skipped_steps != 0) wrong[rank] += "counted ";
         if (said.of_rank[rank].empty()) continue;
         said.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said.of_rank[rank];
         for (std::uint64_t step = 3; step < 40; ++step) {  // as all do, again
           wrong[rank] += said_by([&] { run.step(0.01); });
-          if (run.statistics().step != step || run.statistics().has_parted) wrong[rank] += "does not go on ";
+          if (run.statistics().step != step || run.statistics().has_diverged) wrong[rank] += "does not go on ";
         }
         return;
       }
@@ -949,7 +949,7 @@ TEST_CASE("parted ranks: a device that runs behind refuses all steps until the h
     return said;
   }();
   CAPTURE(all);
-  CHECK(all.all_say(
+  CHECK(all.all_equal(
       "step 8: slamb: ranks differ in the learning rates or the parameters of step 3, which has not been taken "
       "(rank 0 and rank 1); step() must be given the same learning rates on all ranks"));
   CHECK(wrong == std::vector<std::string>(world));
@@ -976,7 +976,7 @@ ranks_said said_on_device(const typename Optimizer::options_type& options, std::
       if (t == when) before = mine.values();
       std::string said = said_by([&] { run.step(is_other && !alters_mask ? 0.02 : 0.01); });
       if (t >= when && !same_bits(mine.values(), before)) said += " AND MOVED";
-      if (run.statistics().has_parted != (t >= when && said.empty())) said += " AND has_parted IS WRONG";
+      if (run.statistics().has_diverged != (t >= when && said.empty())) said += " AND has_diverged IS WRONG";
       return said;
     });
   });
@@ -987,7 +987,7 @@ ranks_said said_on_device(const typename Optimizer::options_type& options, std::
 
 TEST_CASE("parted ranks: a device finds what differs in sums, in codes and in masks") {
   using communicator = slamb::thread_communicator;
-  using backend = slamb::interpreted_backend;
+  using backend = slamb::emulated_backend;
   const std::string of_rates =
       "step 8: slamb: ranks differ in the learning rates or the parameters of step 3, which has not been taken (rank 0 "
       "and rank 1); step() must be given the same learning rates on all ranks";
@@ -1003,15 +1003,15 @@ TEST_CASE("parted ranks: a device finds what differs in sums, in codes and in ma
       "step 8: slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); explicit_mask must "
       "be given the same mask on all ranks, and what a sparsifier selects must not depend on the rank";
   CAPTURE(warming_up);
-  CHECK(warming_up.all_say(of_rates));
+  CHECK(warming_up.all_equal(of_rates));
   CAPTURE(compressed);
-  CHECK(compressed.all_say(of_rates));
+  CHECK(compressed.all_equal(of_rates));
   CAPTURE(in_first_phase);
-  CHECK(in_first_phase.all_say(of_rates));
+  CHECK(in_first_phase.all_equal(of_rates));
   CAPTURE(in_masks);
-  CHECK(in_masks.all_say(of_masks));
+  CHECK(in_masks.all_equal(of_masks));
   CAPTURE(in_first_masks);
-  CHECK(in_first_masks.all_say(of_masks));
+  CHECK(in_first_masks.all_equal(of_masks));
 }
 
 TEST_CASE(
@@ -1034,18 +1034,18 @@ TEST_CASE(
       std::string& said = all.of_rank[rank];
       said = said_by([&] { run.step(rank == 1 ? 0.02 : 0.01); });
       if (run.statistics().skipped_steps != 1) said += " NOT SKIPPED";
-      if (run.statistics().has_parted) said += " PARTED";
+      if (run.statistics().has_diverged) said += " PARTED";
       if (!same_bits(mine.values(), before)) said += " MOVED";
       said += said_by([&] { take(run, mine, e, rank, 5, e.steps()); });
       reached[rank] = mine.values();
     });
     CAPTURE(all);
-    CHECK(all.all_say(""));
+    CHECK(all.all_equal(""));
     for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(reached[0])));
   };
   check(std::type_identity<slamb::lamb<communicator>>{}, {});
   check(std::type_identity<slamb::one_bit_lamb<communicator>>{}, {.warm_up = {2}});
-  using backend = slamb::interpreted_backend;
+  using backend = slamb::emulated_backend;
   check(std::type_identity<slamb::lamb<communicator, backend>>{}, {});
   check(std::type_identity<slamb::one_bit_lamb<communicator, slamb::sign, backend>>{}, {.warm_up = {2}});
 }
@@ -1055,7 +1055,7 @@ TEST_CASE("parted ranks: a call between steps does not look at the rates of a st
   std::vector<std::vector<double>> rates(world, std::vector<double>{0.01});
   const ranks_said all = said_after(e, test_support::maker_of<slamb::lamb<slamb::thread_communicator>>({}), 3,
                                     [&](made_optimizer& run, replica& mine, std::size_t rank) {
-                                      run.step(slamb::learning_rates_at{rates[rank].data()});
+                                      run.step(slamb::device_learning_rates{rates[rank].data()});
                                       rates[rank][0] = rank == 1 ? 0.02 : 0.01;  // which are for another step
                                       std::vector<float> values = mine.values();
                                       if (rank == 1) values[5] = -values[5];
@@ -1064,13 +1064,13 @@ TEST_CASE("parted ranks: a call between steps does not look at the rates of a st
                                     });
   CAPTURE(all);
   CHECK(
-      all.all_say("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
-                  "same: broadcast_parameters() gives them those of one"));
+      all.all_equal("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
+                    "same: broadcast_parameters() gives them those of one"));
 }
 
 namespace {
 
-/// Σ h² as common_passes.hpp says, element by element, with no code of the library.
+/// Σ h² as model_passes.hpp says, element by element, with no code of the library.
 double fingerprint_of(std::span<const float> values, std::uint32_t tensor, std::uint64_t first) {
   double sum = 0.0;
   for (std::size_t i = 0; i < values.size(); ++i) {

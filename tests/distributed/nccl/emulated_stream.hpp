@@ -1,4 +1,4 @@
-// The CUDA backend's kernels, interpreted, beside a stream of the stand-in on which collectives are.
+// The CUDA backend's kernels, emulated, beside a stream of the stand-in on which collectives are.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 #include <span>
 #include <stdexcept>
 
+#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/backend/cuda/detail/executor.hpp"
-#include "slamb/backend/cuda/detail/interpreter.hpp"
 #include "slamb/core/allocator.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/runtime/cuda_device_guard.hpp"
@@ -41,22 +41,22 @@ class interpreter_beside_stream {
   }
   void clear(std::span<std::byte> memory) const {
     add_call();
-    slamb::detail::cuda::interpreter::clear(memory);
+    slamb::detail::cuda::emulator::clear(memory);
   }
   void upload(std::span<const std::byte> from, std::span<std::byte> to) const {
     add_call();
-    slamb::detail::cuda::interpreter::upload(from, to);
+    slamb::detail::cuda::emulator::upload(from, to);
   }
   /// @throws std::logic_error where a device would wait for what never ends
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     add_call();
     if (cudaStreamQuery(stream_) != cudaSuccess) throw std::logic_error("this would hang");
-    slamb::detail::cuda::interpreter::download(from, to);
+    slamb::detail::cuda::emulator::download(from, to);
   }
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
     add_call();
-    slamb::detail::cuda::interpreter().launch(kernel, work);
+    slamb::detail::cuda::emulator().launch(kernel, work);
   }
 
  private:

@@ -1,5 +1,5 @@
 // The memory of one rank's compressed exchange, twice the same: once for the host backend, once for kernels that are
-// interpreted. All of it is poisoned and guarded, so that equal bytes say that all was written which has to be, and no more.
+// emulated. All of it is poisoned and guarded, so that equal bytes say that all was written which has to be, and no more.
 #pragma once
 
 #include <algorithm>
@@ -69,15 +69,15 @@ class guarded_arrays {
   std::vector<array> arrays_;
 };
 
-struct coded_tensor {
+struct quantized_tensor {
   std::size_t size = 0;
   bool compressed = true;
   std::vector<std::uint8_t> rows{};
 };
 
 /// What is exchanged, and how it lies in memory.
-struct coded_setup {
-  std::vector<coded_tensor> tensors;
+struct quantized_setup {
+  std::vector<quantized_tensor> tensors;
   int ranks = 1;
   int rank = 0;
   unsigned shift = 0;       ///< elements by which arrays are misaligned
@@ -87,7 +87,7 @@ struct coded_setup {
 };
 
 /// What passes need beside the state.
-struct coded_tables {
+struct quantized_tables {
   slamb::detail::adam_scalars scalars{.one_minus_beta1 = 0.1F,
                                       .one_minus_beta2 = 0.01F,
                                       .momentum_correction = 1.3F,
@@ -106,10 +106,10 @@ inline constexpr kept_as kept_in = std::is_same_v<Storage, float>             ? 
                                                                               : kept_as::nothing;
 
 /// All that one rank holds, whatever the quantizer.
-class coded_memory {
+class quantized_memory {
  public:
-  coded_memory(const coded_memory&) = delete;
-  coded_memory& operator=(const coded_memory&) = delete;
+  quantized_memory(const quantized_memory&) = delete;
+  quantized_memory& operator=(const quantized_memory&) = delete;
 
   std::size_t tiles() const { return placed_.size(); }
   slamb::detail::tile_range all_tiles() const { return {0, tiles()}; }
@@ -127,7 +127,7 @@ class coded_memory {
   std::span<std::byte> message(std::byte* first, std::uint64_t number) const {
     return {first + number * wire.message_bytes, wire.message_bytes};
   }
-  std::string difference(const coded_memory& other) const { return memory.difference(other.memory); }
+  std::string difference(const quantized_memory& other) const { return memory.difference(other.memory); }
 
   /// The scales of what is sent, and of the mean.
   slamb::detail::scale_lists sent_scales() const {
@@ -143,28 +143,29 @@ class coded_memory {
 
   slamb::detail::layout tensors;
   guarded_arrays memory;
-  slamb::detail::state_view<slamb::detail::model_view,
-                            slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
-                                                  slamb::detail::array::fresh_variance,
-                                                  slamb::detail::array::accumulated, slamb::detail::array::common>>
+  slamb::detail::state_view<
+      slamb::detail::model_view,
+      slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
+                            slamb::detail::array::fresh_variance, slamb::detail::array::accumulated_update,
+                            slamb::detail::array::anchor>>
       view{};
   slamb::detail::wire_view wire;
-  std::uint16_t* counted = nullptr;
+  std::uint16_t* active = nullptr;
   std::vector<std::size_t> own;
   std::vector<double> statistic;      // [tiles + 1]
   std::vector<std::uint64_t> counts;  // [tiles + 1]
-  coded_tables tables;
+  quantized_tables tables;
 
  protected:
-  explicit coded_memory(const coded_setup& setup)
+  explicit quantized_memory(const quantized_setup& setup)
       : setup_(setup), random_(7, setup.t, static_cast<std::uint64_t>(setup.rank)) {
     tensors = make_layout();
   }
-  ~coded_memory() = default;
+  ~quantized_memory() = default;
 
   std::vector<slamb::detail::wire_tensor> wire_tensors() const {
     std::vector<slamb::detail::wire_tensor> sizes;
-    for (const coded_tensor& t : setup_.tensors) sizes.push_back({t.size, t.compressed});
+    for (const quantized_tensor& t : setup_.tensors) sizes.push_back({t.size, t.compressed});
     return sizes;
   }
 
@@ -196,7 +197,7 @@ class coded_memory {
 
   slamb::detail::layout make_layout() {
     std::vector<slamb::parameter> parameters;
-    for (const coded_tensor& t : setup_.tensors) {
+    for (const quantized_tensor& t : setup_.tensors) {
       float* const data = filled("parameter", t.size);
       gradients_.push_back(filled("gradient", t.size));
       parameters.push_back({.data = data,
@@ -227,8 +228,8 @@ class coded_memory {
     view.momentum = state("momentum", false);
     view.variance = state("variance", true);
     view.fresh_variance = state("fresh variance", true);
-    view.accumulated = state("accumulated", false);
-    view.common = state("common", false);
+    view.accumulated_update = state("accumulated", false);
+    view.anchor = state("common", false);
   }
 
   void make_wire(const slamb::detail::wire_view& sizes, kept_as worker, kept_as server) {
@@ -242,7 +243,7 @@ class coded_memory {
     wire.sent = messages("sent", wire.ranks);
     wire.received = messages("received", wire.ranks);
     wire.averaged = messages("averaged", 1);
-    wire.whole = memory.take<float>("whole", layout_->whole_elements(), next_shift());
+    wire.dense = memory.take<float>("whole", layout_->dense_elements(), next_shift());
     wire.mean = memory.take<float>("mean", wire.codes, next_shift());
     void* const worker_error = take_error("worker error", worker, tensors.state_elements());
     void* const server_error = take_error("server error", server, wire.codes);
@@ -251,8 +252,8 @@ class coded_memory {
     for (std::uint64_t i = 0; i < wire.codes; ++i) put(server_error, server, i, on_grid() / 8.0F);
     if (worker != kept_as::nothing) wire.worker_error = worker_error;
     if (server != kept_as::nothing) wire.server_error = server_error;
-    counted = memory.take<std::uint16_t>("counted", wire.ranks * wire.codes / 16, next_shift());
-    if (has_masks()) wire.counted = counted;
+    active = memory.take<std::uint16_t>("counted", wire.ranks * wire.codes / 16, next_shift());
+    if (has_masks()) wire.active = active;
   }
 
   // Numbers are there also where no error is kept, and must stay.
@@ -262,12 +263,12 @@ class coded_memory {
   }
   static void put(void* error, kept_as kept, std::uint64_t i, float x) {
     if (kept == kept_as::bfloat16s)
-      static_cast<slamb::bfloat16*>(error)[i] = slamb::to_bfloat16(x);
+      static_cast<slamb::bfloat16*>(error)[i] = slamb::detail::to_bfloat16(x);
     else
       static_cast<float*>(error)[i] = x;
   }
 
-  coded_setup setup_;
+  quantized_setup setup_;
   random_source random_;
   const slamb::detail::wire_layout* layout_ = nullptr;
   std::span<const slamb::detail::wire_tile> placed_;
@@ -277,10 +278,10 @@ class coded_memory {
 
 /// All that one rank holds.
 template <class Quantizer, class WorkerStorage, class ServerStorage>
-class coded_rank : public coded_memory {
+class quantized_rank : public quantized_memory {
  public:
-  coded_rank(const coded_setup& setup, const Quantizer& its_quantizer)
-      : coded_memory(setup), quantizer(its_quantizer), codes_(its_quantizer) {
+  quantized_rank(const quantized_setup& setup, const Quantizer& its_quantizer)
+      : quantized_memory(setup), quantizer(its_quantizer), codes_(its_quantizer) {
     codes_.lay_out(wire_tensors(), setup.ranks, setup.rank);
     std::vector<std::byte> elsewhere(codes_.buffer_bytes());
     place(codes_.wire(), codes_.tables().placed(), codes_.view(elsewhere, setup.ranks, setup.rank),
@@ -290,8 +291,8 @@ class coded_rank : public coded_memory {
   Quantizer quantizer;
 
  private:
-  slamb::detail::code_exchange<Quantizer, slamb::detail::host::executor, slamb::detail::host::no_storage,
-                               slamb::detail::host::no_storage>
+  slamb::detail::two_phase_exchange<Quantizer, slamb::detail::host::executor, slamb::detail::host::no_storage,
+                                    slamb::detail::host::no_storage>
       codes_;
 };
 

@@ -13,7 +13,7 @@
 
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
-#include "slamb/core/agreement.hpp"
+#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/detail/exchange/tried_collectives.hpp"
 #include "slamb/detail/pass/arena.hpp"
@@ -22,7 +22,7 @@ namespace slamb::detail {
 
 /// Whether all ranks say the same number. Ranks may disagree on how many they are: each counts itself at each digit of its
 /// number, in a table of one size, and the digits of a number that all say are counted as often as there are ranks.
-inline bool all_say(std::uint64_t number, const summing_ranks& ranks) {
+inline bool all_equal(std::uint64_t number, const summing_ranks& ranks) {
   constexpr std::size_t digits = 16;
   std::array<float, digits * 16> counted{};
   const auto place = [number](std::size_t digit) { return 16 * digit + ((number >> (4 * digit)) & 15U); };
@@ -36,15 +36,15 @@ inline bool all_say(std::uint64_t number, const summing_ranks& ranks) {
 /// Ranks of a node compare the number of the node and how many nodes there are. Then nodes compare how many ranks they have. Every
 /// rank makes both comparisons, also where the first has failed: else the others would wait for it.
 ///
-/// @throws disagreement_error, on every rank
-inline void require_alike_nodes(const summing_ranks& in_node, const summing_ranks& between) {
-  const auto nodes = static_cast<std::uint64_t>(between.size);
-  const auto node = static_cast<std::uint64_t>(between.rank);
-  const bool is_one = all_say(nodes << 32U | node, in_node);
+/// @throws rank_mismatch_error, on every rank
+inline void require_equal_nodes(const summing_ranks& in_node, const summing_ranks& inter_node) {
+  const auto nodes = static_cast<std::uint64_t>(inter_node.size);
+  const auto node = static_cast<std::uint64_t>(inter_node.rank);
+  const bool is_one = all_equal(nodes << 32U | node, in_node);
   constexpr std::uint64_t is_none = 0;  // which no node has for its size
-  const bool are_alike = all_say(is_one ? static_cast<std::uint64_t>(in_node.size) : is_none, between);
+  const bool are_alike = all_equal(is_one ? static_cast<std::uint64_t>(in_node.size) : is_none, inter_node);
   if (is_one && are_alike) return;
-  throw disagreement_error(
+  throw rank_mismatch_error(
       "slamb: nodes must have equal numbers of ranks, "
       "and all ranks of a node must report the same node id; rank " +
       std::to_string(in_node.rank) + " of " + std::to_string(in_node.size) + " reports node " + std::to_string(node) +
@@ -56,8 +56,8 @@ inline void require_alike_nodes(const summing_ranks& in_node, const summing_rank
 /// Requires that a rank has the same as the first of its node, where nodes may differ.
 ///
 /// @param of_tensor  [tensors] a hash of this rank's parameters
-/// @throws disagreement_error, on every rank of every node
-inline void require_alike_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,
+/// @throws rank_mismatch_error, on every rank of every node
+inline void require_equal_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,
                                    const summing_ranks& all) {
   constexpr std::size_t pieces = 4;  // of 16 bits, which a float holds exactly
   const auto piece = [of_tensor](std::size_t i) {
@@ -79,8 +79,8 @@ inline void require_alike_in_nodes(std::span<const std::uint64_t> of_tensor, con
   for (std::size_t rank = 0; 2 * rank < of_ranks.size(); ++rank) {
     const auto found = static_cast<std::uint64_t>(of_ranks[2 * rank] + 65536.0F * of_ranks[2 * rank + 1]);
     if (found == 0) continue;
-    meet_before_throwing(all);
-    throw disagreement_error(
+    synchronize_before_throwing(all);
+    throw rank_mismatch_error(
         "slamb: ranks of a node differ in the parameters of tensor " + std::to_string(found - 1) + ": rank " +
         std::to_string(rank) +
         " has others than the first rank of its node; ranks of a node must load the same state, and "
@@ -130,21 +130,21 @@ class host_ranks {
       : ranks_(ranks), executor_(executor), memory_(memory) {}
 
   /// Those that all_reduce_sum joins.
-  summing_ranks between() const {
+  summing_ranks inter_node() const {
     return summing(ranks_.rank(), ranks_.size(),
                    [this](std::span<float> values, Stream stream) { ranks_.all_reduce_sum(values, stream); });
   }
-  /// Those that reduce_locally joins.
+  /// Those that all_reduce_in_node joins.
   summing_ranks in_node() const {
     return summing(ranks_.local_rank(), ranks_.local_size(),
-                   [this](std::span<float> values, Stream stream) { ranks_.reduce_locally(values, stream); });
+                   [this](std::span<float> values, Stream stream) { ranks_.all_reduce_in_node(values, stream); });
   }
   /// All ranks of all nodes where ranks are nodes.
   summing_ranks all() const {
-    if (!ranks_.joins_nodes()) return between();
+    if (!ranks_.joins_nodes()) return inter_node();
     return summing(ranks_.rank() * ranks_.local_size() + ranks_.local_rank(), ranks_.size() * ranks_.local_size(),
                    [this](std::span<float> values, Stream stream) {
-                     ranks_.reduce_locally(values, stream);
+                     ranks_.all_reduce_in_node(values, stream);
                      ranks_.all_reduce_sum(values, stream);
                    });
   }
@@ -154,9 +154,9 @@ class host_ranks {
   void require_sums() const {
     if (all().size == 1) return;
     collective_fault fault;
-    if (ranks_.local_size() > 1) fault = fault_of_sum(in_node(), collective_fault::reduce_locally);
+    if (ranks_.local_size() > 1) fault = fault_of_sum(in_node(), collective_fault::all_reduce_in_node);
     if (ranks_.size() > 1) {
-      const auto next = fault_of_sum(between(), collective_fault::all_reduce_sum);
+      const auto next = fault_of_sum(inter_node(), collective_fault::all_reduce_sum);
       if (fault.of == collective_fault::none) fault = next;
     }
     require_no_fault(fault);
@@ -224,13 +224,13 @@ class host_ranks {
 /// Tries the collectives and compares facts: what sums over ranks before the facts, which are compared by it, and the others
 /// after them, once it is known that all ranks will call the same. All ranks of all nodes where ranks are nodes.
 ///
-/// @throws disagreement_error, on every rank, if ranks say different things; communicator_error, on every rank, if a
+/// @throws rank_mismatch_error, on every rank, if ranks say different things; communicator_error, on every rank, if a
 ///         collective gives other values than it should, or fails
 template <class Stream, class Executor>
-void require_agreement(const agreement& facts, any_communicator<Stream>& ranks, const Executor& executor,
-                       const allocator& memory, byte_collectives called = {}) {
+void require_consistent_ranks(const consistency_check& facts, any_communicator<Stream>& ranks, const Executor& executor,
+                              const allocator& memory, byte_collectives called = {}) {
   const host_ranks all(ranks, executor, memory);
-  if (ranks.joins_nodes()) require_alike_nodes(all.in_node(), all.between());
+  if (ranks.joins_nodes()) require_equal_nodes(all.in_node(), all.inter_node());
   all.require_sums();
   facts.require(all.all());
   all.require_bytes(called);

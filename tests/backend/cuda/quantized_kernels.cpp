@@ -1,0 +1,48 @@
+// Kernels of the compressed exchange whose scales are shared, against the host's executor.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+
+#include "slamb/compressor/sign.hpp"
+#include "support/cuda_quantized.hpp"
+#include "support/cuda_quantized_compare.hpp"
+#include "support/cuda_quantized_passes.hpp"
+#include "support/cuda_quantized_sides.hpp"
+#include "support/odd_quantizers.hpp"
+
+namespace backend_cuda_quantized_kernels_tests {
+namespace {
+
+using namespace test_support;
+using slamb::bfloat16;
+using slamb::detail::cuda::no_storage;
+
+odd_blocks zero_aware_blocks(std::uint32_t block) {
+  odd_blocks made;
+  made.block = block;
+  made.zero_aware = true;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("cuda quantized_kernels: signs with errors of floats") {
+  compare_all<quantized<slamb::sign, refresh, float>>({});
+  compare_all<quantized<slamb::sign, refresh, float>>({.scales = slamb::scale_sharing::per_tensor, .zero_aware = true});
+}
+
+TEST_CASE("cuda quantized_kernels: signs with a mean magnitude") {
+  using l1 = slamb::basic_sign<slamb::segment_scale::l1>;
+  compare_all<quantized<l1, exchange_updates, bfloat16>>({});
+  compare_all<quantized<l1, exchange_updates, bfloat16>>({.scales = slamb::scale_sharing::per_tensor});
+}
+
+TEST_CASE("cuda quantized_kernels: quantizers of a stranger") {
+  compare_all<quantized<odd_ternary, refresh, bfloat16>>({});
+  compare_all<quantized<odd_ternary, refresh, bfloat16>>(per_tensor<odd_ternary>());
+  compare_all<quantized<odd_levels, sum_the_mean, no_storage, float>>({});
+  compare_all<quantized<odd_levels, sum_the_mean, no_storage, float>>(per_tensor<odd_levels>());
+  compare_all<quantized<odd_blocks, sum_the_mean, float>>(zero_aware_blocks(32));
+}
+
+}  // namespace backend_cuda_quantized_kernels_tests
