@@ -18,8 +18,7 @@ import xml.etree.ElementTree as xml
 DIRECTIVE = re.compile(r"^```\{doxygen(?P<kind>[a-z]+)\} (?P<name>slamb::[\w:]+)", re.MULTILINE)
 COMPOUNDS = ("struct", "class", "concept", "union")
 WARNING = re.compile(r"^(?=\S+:\d+: (?:warning|error):)", re.MULTILINE)
-# Its comment stands above a struct that stands before it. Leave it out here once it has one.
-WITHOUT_COMMENT = {"slamb::capability::has_runs"}
+WITHOUT_COMMENT = set()
 
 
 def has_comment(element):
@@ -39,9 +38,10 @@ def problems_of(doxygen, pages):
     compounds = {entry.findtext("name"): entry for entry in index if entry.get("kind") in COMPOUNDS}
     members = {}
     for entry in index:
-        if entry.get("kind") == "namespace" and entry.findtext("name") == "slamb":
+        space = entry.findtext("name", "")
+        if entry.get("kind") == "namespace" and re.match(r"slamb(?!::detail)", space):
             for member in xml.parse(doxygen / "xml" / (entry.get("refid") + ".xml")).getroot().iter("memberdef"):
-                members.setdefault((member.get("kind"), "slamb::" + member.findtext("name")), []).append(member)
+                members.setdefault((member.get("kind"), f"{space}::{member.findtext('name')}"), []).append(member)
     problems, undocumented, seen = [], [], {}
     for page in sorted(pages.glob("*.md")):
         for match in DIRECTIVE.finditer(page.read_text(encoding="utf-8")):

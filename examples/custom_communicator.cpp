@@ -78,7 +78,7 @@ class star_communicator {
   int size_;
   std::vector<int> peers_;
 };
-static_assert(slamb::has_all_reduce_sum<star_communicator, float>);
+static_assert(slamb::capability::has_all_reduce_sum<star_communicator, float>);
 
 namespace {
 

@@ -57,7 +57,7 @@ struct measurement {
   double compute_seconds = 0.0;         ///< outside of collectives, of the rank that takes longest
   std::vector<double> each_step{};      ///< [steps] s, until the slowest rank was done
   slamb::plan::network_load planned{};  ///< of the steps that were timed
-  slamb::choice choice{};               ///< where there was one
+  slamb::statistics::choice_type choice{};               ///< where there was one
   double choice_seconds = 0.0;          ///< that it took, with the construction of what was chosen
 
   double exchange_seconds() const noexcept { return step_seconds - compute_seconds; }

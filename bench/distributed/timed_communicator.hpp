@@ -18,37 +18,37 @@ struct exchange_clock {
 template <slamb::communicator Base>
 class timed_communicator {
  public:
-  timed_communicator(Base base, exchange_clock& clock) : context_(std::move(base)), clock_(&clock) {}
+  timed_communicator(Base base, exchange_clock& clock) : base_(std::move(base)), clock_(&clock) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
 
   template <class T>
-  requires slamb::has_all_reduce_sum<Base, T>
+  requires slamb::capability::has_all_reduce_sum<Base, T>
   void all_reduce_sum(std::span<T> values, slamb::host_stream stream) {
     const timer running(*clock_);
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
   }
 
   template <class T>
-  requires slamb::has_broadcast<Base, T>
+  requires slamb::capability::has_broadcast<Base, T>
   void broadcast(std::span<T> values, int root, slamb::host_stream stream) {
     const timer running(*clock_);
-    context_.broadcast(values, root, stream);
+    base_.broadcast(values, root, stream);
   }
 
   template <class T>
-  requires slamb::has_all_gather<Base, T>
+  requires slamb::capability::has_all_gather<Base, T>
   void all_gather(std::span<const T> mine, std::span<T> all, slamb::host_stream stream) {
     const timer running(*clock_);
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
   }
 
   template <class T>
-  requires slamb::has_all_to_all<Base, T>
+  requires slamb::capability::has_all_to_all<Base, T>
   void all_to_all(std::span<const T> send, std::span<T> receive, slamb::host_stream stream) {
     const timer running(*clock_);
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
   }
 
  private:
@@ -64,7 +64,7 @@ class timed_communicator {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   };
 
-  Base context_;
+  Base base_;
   exchange_clock* clock_;
 };
 

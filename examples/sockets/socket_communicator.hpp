@@ -443,7 +443,7 @@ class socket_communicator {
   std::string failure_;  // empty: none so far; has room for longest_reason
 };
 
-static_assert(slamb::has_all_reduce_sum<socket_communicator, float>);
-static_assert(slamb::has_all_gather<socket_communicator, std::byte>);
-static_assert(slamb::has_all_to_all<socket_communicator, std::byte>);
-static_assert(slamb::has_broadcast<socket_communicator, std::byte>);
+static_assert(slamb::capability::has_all_reduce_sum<socket_communicator, float>);
+static_assert(slamb::capability::has_all_gather<socket_communicator, std::byte>);
+static_assert(slamb::capability::has_all_to_all<socket_communicator, std::byte>);
+static_assert(slamb::capability::has_broadcast<socket_communicator, std::byte>);

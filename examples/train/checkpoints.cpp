@@ -133,7 +133,7 @@ void write_progress(std::ostream& out, std::uint64_t step, std::uint64_t before,
       << "\ntraffic ";
   write_traffic(out, result.statistics.traffic);
   out << "\nphases " << result.statistics.phases.size() << '\n';
-  for (const slamb::phase_statistics& phase : result.statistics.phases) {
+  for (const slamb::statistics::phase_type& phase : result.statistics.phases) {
     out << phase.first_step << ' ';
     write_traffic(out, phase.traffic);
     out << phase.name << '\n';
@@ -160,7 +160,7 @@ void read_progress(const std::filesystem::path& file, std::uint64_t step, outcom
   result.statistics.traffic = from.traffic();
   from.expect("phases");
   for (std::uint64_t left = from.number(); left > 0; --left) {
-    slamb::phase_statistics phase;
+    slamb::statistics::phase_type phase;
     phase.first_step = from.number();
     phase.traffic = from.traffic();
     phase.name = from.rest_of_line();
@@ -329,7 +329,7 @@ slamb::statistics joined(const slamb::statistics& before, const slamb::statistic
   slamb::statistics all = since;
   all.traffic = sum_of(before.traffic, since.traffic);
   all.phases = before.phases;
-  for (const slamb::phase_statistics& phase : since.phases) {
+  for (const slamb::statistics::phase_type& phase : since.phases) {
     if (&phase == &since.phases.front() && phase.name == all.phases.back().name)
       all.phases.back().traffic = sum_of(all.phases.back().traffic, phase.traffic);
     else

@@ -16,7 +16,7 @@ namespace train {
 
 double bytes_of_lamb(std::uint64_t steps, int ranks) {
   const std::uint64_t gradient = parameters_of_network() * sizeof(float);
-  return static_cast<double>(steps * slamb::bytes_sent_by(slamb::collective::all_reduce, gradient, ranks));
+  return static_cast<double>(steps * slamb::traffic::bytes_sent_by(slamb::collective::all_reduce, gradient, ranks));
 }
 
 namespace {
@@ -103,7 +103,7 @@ nlohmann::ordered_json traffic_json(const slamb::traffic_counts& traffic) {
 
 nlohmann::ordered_json phases_json(const slamb::statistics& statistics) {
   nlohmann::ordered_json phases = nlohmann::ordered_json::array();
-  for (const slamb::phase_statistics& phase : statistics.phases) {
+  for (const slamb::statistics::phase_type& phase : statistics.phases) {
     const slamb::traffic total = phase.traffic.total();
     phases.push_back({{"name", phase.name},
                       {"first_step", phase.first_step},
@@ -115,13 +115,13 @@ nlohmann::ordered_json phases_json(const slamb::statistics& statistics) {
 }
 
 /// null: there was no warm-up that could end, or it did not.
-nlohmann::ordered_json warm_up_json(const slamb::warm_up_decision& decision) {
+nlohmann::ordered_json warm_up_json(const slamb::statistics::warm_up_type& decision) {
   if (decision.ended_after == 0) return nullptr;
   return {{"ended_after", decision.ended_after}, {"variance_ratio", decision.variance_ratio}};
 }
 
 /// null: there was nothing to choose from, or no trial.
-nlohmann::ordered_json choice_json(const slamb::choice& made) {
+nlohmann::ordered_json choice_json(const slamb::statistics::choice_type& made) {
   if (made.trial_steps == 0) return nullptr;
   return {{"kept", made.is_compressed ? "compressed" : "dense"},
           {"dense_seconds", made.dense_seconds},
@@ -175,7 +175,7 @@ void add_row(result_table& table, const settings& chosen, const std::string& nam
 
 void print_choices(std::ostream& out, const std::vector<outcome>& outcomes) {
   for (const outcome& o : outcomes) {
-    const slamb::choice& made = o.statistics.chosen;
+    const slamb::statistics::choice_type& made = o.statistics.chosen;
     if (made.trial_steps == 0) continue;
     out << o.optimizer << ", seed " << o.seed << ": the " << (made.is_compressed ? "compressed" : "dense")
         << " optimizer was kept; a step of the trial took "

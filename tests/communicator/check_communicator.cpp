@@ -68,17 +68,17 @@ std::vector<std::string> complaints(mistake what, int size, const communicator_c
 /// Its sums have 16 bits beside the exponent, as a wire format may.
 class narrow_communicator {
  public:
-  explicit narrow_communicator(thread_communicator base) : context_(std::move(base)) {}
+  explicit narrow_communicator(thread_communicator base) : base_(std::move(base)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
     for (float& x : values) x = std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x80U) & 0xFFFFFF00U);
   }
 
  private:
-  thread_communicator context_;
+  thread_communicator base_;
 };
 
 }  // namespace
@@ -275,18 +275,18 @@ namespace {
 class lying_communicator {
  public:
   lying_communicator(thread_communicator base, int rank, int size)
-      : context_(std::move(base)), rank_(rank), size_(size) {}
+      : base_(std::move(base)), rank_(rank), size_(size) {}
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
   }
-  void abort(const std::string& reason) { context_.abort(reason); }
+  void abort(const std::string& reason) { base_.abort(reason); }
 
  private:
-  thread_communicator context_;
+  thread_communicator base_;
   int rank_, size_;
 };
 
@@ -378,22 +378,22 @@ namespace {
 /// Sums of values of which one alone is not 0 are exact; others have 8 significant bits, as partial sums in bfloat16 do.
 class partly_exact_communicator {
  public:
-  explicit partly_exact_communicator(thread_communicator base) : context_(std::move(base)) {}
+  explicit partly_exact_communicator(thread_communicator base) : base_(std::move(base)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     std::vector<float> terms(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) terms[i] = values[i] != 0.0F ? 1.0F : 0.0F;
-    context_.all_reduce_sum(values, stream);
-    context_.all_reduce_sum(std::span(terms), stream);
+    base_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(std::span(terms), stream);
     for (std::size_t i = 0; i < values.size(); ++i)
       if (terms[i] > 1.0F && std::isfinite(values[i]))
         values[i] = std::bit_cast<float>((std::bit_cast<std::uint32_t>(values[i]) + 0x8000U) & 0xFFFF0000U);
   }
 
  private:
-  thread_communicator context_;
+  thread_communicator base_;
 };
 
 }  // namespace

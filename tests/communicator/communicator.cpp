@@ -72,7 +72,7 @@ struct postal_world {
 
 struct faulty_world {
   using communicator_type = slamb::thread_communicator;
-  slamb::thread_fault planned;
+  slamb::thread_group::fault planned;
   template <class F>
   void run(int ranks, F body) const {
     slamb::thread_group group(ranks);
@@ -118,8 +118,8 @@ TEST_CASE("hierarchical_communicator: conforms, with nodes as ranks") {
 
 TEST_CASE("hierarchical_communicator: counted as its nodes are") {
   using counted = slamb::counting_communicator<test_support::nodes_of_threads>;
-  static_assert(slamb::has_all_reduce_in_node<counted>);
-  static_assert(!slamb::has_all_reduce_in_node<slamb::counting_communicator<slamb::thread_communicator>>);
+  static_assert(slamb::capability::has_all_reduce_in_node<counted>);
+  static_assert(!slamb::capability::has_all_reduce_in_node<slamb::counting_communicator<slamb::thread_communicator>>);
   test_support::thread_nodes({2, 2}).run([](test_support::nodes_of_threads nodes, std::size_t rank) {
     counted communicator(std::move(nodes));
     float value = static_cast<float>(rank + 1);
@@ -132,14 +132,14 @@ TEST_CASE("hierarchical_communicator: counted as its nodes are") {
 }
 
 TEST_CASE("postal_communicator: conforms in what it offers") {
-  static_assert(!slamb::has_all_reduce_sum<test_support::postal_communicator, double>);
-  static_assert(!slamb::has_all_gather<test_support::postal_communicator, float>);
+  static_assert(!slamb::capability::has_all_reduce_sum<test_support::postal_communicator, double>);
+  static_assert(!slamb::capability::has_all_gather<test_support::postal_communicator, float>);
   for (const int ranks : ranks_of_threads) check_small_sizes<float>(postal_world{}, ranks);
   check_size<float>(postal_world{}, 3, large);
 }
 
 TEST_CASE("communicator suite: its checks see a value that all ranks got wrong") {
-  const faulty_world world{{.rank = 1, .round = 0, .kind = slamb::thread_fault::kind::corrupts}};
+  const faulty_world world{{.rank = 1, .round = 0, .kind = slamb::thread_group::fault::kind_type::corrupts}};
   for (const std::size_t n : {1U, 1000U}) {
     const auto sums = all_reduce<float>(world, 3, n);
     CHECK(disagreement(sums) == "");
@@ -152,7 +152,7 @@ TEST_CASE("communicator suite: its checks see a value that all ranks got wrong")
 }
 
 TEST_CASE("communicator suite: its checks see ranks that disagree") {
-  const faulty_world world{{.rank = 2, .round = 0, .kind = slamb::thread_fault::kind::corrupts_result}};
+  const faulty_world world{{.rank = 2, .round = 0, .kind = slamb::thread_group::fault::kind_type::corrupts_result}};
   for (const std::size_t n : {1U, 1000U}) {
     CHECK(disagreement(all_reduce<float>(world, 4, n)) == "rank 2, element 0: other bits than rank 0");
     CHECK(wrong_sums(all_reduce<std::uint64_t>(world, 4, n), n) == "rank 2, element 0: wrong sum");

@@ -28,17 +28,17 @@ template <class C>
 using counting = slamb::counting_communicator<C>;
 
 // It models exactly the concepts of its base: the same collectives, element types and streams.
-static_assert(slamb::has_all_to_all<counting<one_way_communicator>, double, ticket>);
-static_assert(!slamb::has_all_to_all<counting<one_way_communicator>, float, ticket>);
-static_assert(!slamb::has_all_to_all<counting<one_way_communicator>, double, host_stream>);
-static_assert(!slamb::has_all_reduce_sum<counting<one_way_communicator>, double, ticket>);
-static_assert(!slamb::has_all_gather<counting<one_way_communicator>, double, ticket>);
-static_assert(!slamb::has_broadcast<counting<one_way_communicator>, double, ticket>);
-static_assert(slamb::has_all_reduce_sum<counting<postal_communicator>, float>);
-static_assert(slamb::has_broadcast<counting<postal_communicator>, float>);
-static_assert(!slamb::has_all_reduce_sum<counting<postal_communicator>, double>);
-static_assert(!slamb::has_all_gather<counting<postal_communicator>, float>);
-static_assert(!slamb::has_all_reduce_sum<counting<slamb::thread_communicator>, bool>);
+static_assert(slamb::capability::has_all_to_all<counting<one_way_communicator>, double, ticket>);
+static_assert(!slamb::capability::has_all_to_all<counting<one_way_communicator>, float, ticket>);
+static_assert(!slamb::capability::has_all_to_all<counting<one_way_communicator>, double, host_stream>);
+static_assert(!slamb::capability::has_all_reduce_sum<counting<one_way_communicator>, double, ticket>);
+static_assert(!slamb::capability::has_all_gather<counting<one_way_communicator>, double, ticket>);
+static_assert(!slamb::capability::has_broadcast<counting<one_way_communicator>, double, ticket>);
+static_assert(slamb::capability::has_all_reduce_sum<counting<postal_communicator>, float>);
+static_assert(slamb::capability::has_broadcast<counting<postal_communicator>, float>);
+static_assert(!slamb::capability::has_all_reduce_sum<counting<postal_communicator>, double>);
+static_assert(!slamb::capability::has_all_gather<counting<postal_communicator>, float>);
+static_assert(!slamb::capability::has_all_reduce_sum<counting<slamb::thread_communicator>, bool>);
 
 // It is made and moved as its base is.
 static_assert(std::default_initializable<counting<slamb::self_communicator>>);
@@ -119,21 +119,21 @@ TEST_CASE("counting_communicator: counts move with it") {
   CHECK(moved.counts().total() == before);
 }
 
-TEST_CASE("counting_communicator: passes the base's own stream on, and base() is the base") {
+TEST_CASE("counting_communicator: passes the base's own stream on, and wrapped() is the base") {
   counting<one_way_communicator> communicator;
   const std::vector<double> send{1.0, 2.0};
   std::vector<double> receive(2);
   communicator.all_to_all(std::span<const double>(send), std::span<double>(receive), ticket{7});
   CHECK(receive == send);
-  CHECK(communicator.base().last_ticket == 7);
-  CHECK(std::as_const(communicator).base().last_ticket == 7);
-  communicator.base().all_to_all(send, receive, ticket{8});
+  CHECK(communicator.wrapped().last_ticket == 7);
+  CHECK(std::as_const(communicator).wrapped().last_ticket == 7);
+  communicator.wrapped().all_to_all(send, receive, ticket{8});
   CHECK(communicator.counts()[collective::all_to_all] == traffic{1, 2, 16, 0});
 }
 
 TEST_CASE("counting_communicator: what throws is not counted") {
   slamb::thread_group group(2);
-  group.inject({.rank = 1, .round = 2, .kind = slamb::thread_fault::kind::throws});
+  group.inject({.rank = 1, .round = 2, .kind = slamb::thread_group::fault::kind_type::throws});
   std::vector<traffic_counts> counts(2);
   std::vector<int> failures(2);
   slamb::run_ranks(group, [&](slamb::thread_communicator base) {
@@ -171,7 +171,7 @@ TEST_CASE("counting_communicator: works over a move-only communicator with odd f
 TEST_CASE("counting_communicator: nested ones count alike") {
   counting<counting<slamb::self_communicator>> communicator;
   call_each_once(communicator);
-  CHECK(communicator.counts().total() == communicator.base().counts().total());
+  CHECK(communicator.counts().total() == communicator.wrapped().counts().total());
   CHECK(communicator.counts().total().elements == 12 + 5 + 12 + 12);
 }
 

@@ -258,27 +258,28 @@ TEST_CASE("hierarchical_communicator: when a rank leaves, leader or not, all oth
 }
 
 TEST_CASE("hierarchical_communicator: when an exchange between nodes fails, all ranks throw") {
-  const auto leader = [](slamb::thread_fault::kind kind) {
-    return [kind](thread_nodes& nodes) { nodes.inter_node(0).inject({.rank = 1, .round = 7, .kind = kind}); };
+  const auto leader = [](slamb::thread_group::fault::kind_type kind) {
+    return [kind](thread_nodes& nodes) { nodes.between(0).inject({.rank = 1, .round = 7, .kind = kind}); };
   };
-  const std::vector<std::string> thrown = thrown_by_ranks(nobody, leader(slamb::thread_fault::kind::throws));
+  const std::vector<std::string> thrown =
+      thrown_by_ranks(nobody, leader(slamb::thread_group::fault::kind_type::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in all_reduce_sum"));
   for (const std::size_t rank : {1U, 3U})
     CHECK(thrown[rank].find("rank 0 was aborted: between nodes: ") != std::string::npos);
-  CHECK(
-      all_contain(thrown_by_ranks(nobody, leader(slamb::thread_fault::kind::stalls), {.timeout = 60s}, {.timeout = 3s}),
-                  "after 3000 ms rank 1 had not arrived"));
+  CHECK(all_contain(
+      thrown_by_ranks(nobody, leader(slamb::thread_group::fault::kind_type::stalls), {.timeout = 60s}, {.timeout = 3s}),
+      "after 3000 ms rank 1 had not arrived"));
 }
 
 TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks of all nodes throw") {
-  const auto other = [](slamb::thread_fault::kind kind) {
+  const auto other = [](slamb::thread_group::fault::kind_type kind) {
     return [kind](thread_nodes& nodes) { nodes.node(1).inject({.rank = 1, .round = 15, .kind = kind}); };
   };
-  const std::vector<std::string> thrown = thrown_by_ranks(nobody, other(slamb::thread_fault::kind::throws));
+  const std::vector<std::string> thrown = thrown_by_ranks(nobody, other(slamb::thread_group::fault::kind_type::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in "));
   for (const std::size_t rank : {0U, 1U}) CHECK(thrown[rank].find("aborted: in node 1: ") != std::string::npos);
   // Ranks of the other node wait for their leader as long, so that either may be the first to give up.
-  CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::thread_fault::kind::stalls), {.timeout = 3s}),
+  CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::thread_group::fault::kind_type::stalls), {.timeout = 3s}),
                     "after 3000 ms rank "));
 }
 

@@ -31,12 +31,12 @@ using slamb::communicator_error;
 using slamb::host_stream;
 using slamb::thread_communicator;
 using slamb::thread_group;
-using slamb::thread_fault::kind;
+using fault_kind = slamb::thread_group::fault::kind_type;
 
 static_assert(std::movable<thread_communicator> && !std::copyable<thread_communicator>);
-static_assert(slamb::has_all_reduce_sum<thread_communicator, std::int8_t>);
-static_assert(!slamb::has_all_reduce_sum<thread_communicator, bool>);
-static_assert(!slamb::has_broadcast<thread_communicator, std::string>);
+static_assert(slamb::capability::has_all_reduce_sum<thread_communicator, std::int8_t>);
+static_assert(!slamb::capability::has_all_reduce_sum<thread_communicator, bool>);
+static_assert(!slamb::capability::has_broadcast<thread_communicator, std::string>);
 
 constexpr auto at_once = 20s;  // below the default timeout of 30 s, far above what a busy machine needs
 constexpr auto brief = 3s;     // a timeout that runs out; ranks of a busy machine are less apart

@@ -116,7 +116,7 @@ fault fill_fault(const Selection& s, const place& where, std::uint64_t step, con
       if (h.selected[at] != 0) slamb::set_bit(expected_bits.data(), i);
       expected[i] = table[std::min<std::size_t>(h.age[at], table.size() - 1)];
     }
-    const slamb::staleness_discounts discounts_by_age{table.data(), static_cast<std::uint32_t>(table.size())};
+    const slamb::capability::staleness_discounts discounts_by_age{table.data(), static_cast<std::uint32_t>(table.size())};
     std::vector<std::uint16_t> bits(expected_bits.size(), 0), bits_alone = bits;
     std::vector<float> discount(expected.size(), untouched);
     const bool filled = s.fill(where.at(first), count, discounts_by_age, bits.data(), discount.data());
@@ -245,7 +245,7 @@ struct wrong : test_support::sparsifier_facts {
               Fault == 7 && i == 30 ? 1 - age(at) : age(at));  // another age
       }
     }
-    bool fill(coordinate c, std::uint32_t count, slamb::staleness_discounts table, std::uint16_t* bits,
+    bool fill(coordinate c, std::uint32_t count, slamb::capability::staleness_discounts table, std::uint16_t* bits,
               float* discount) const {
       if (Fault == 8) table.count = 1;                        // another staleness discount
       if (Fault == 9 && c.index % 2 != 0) bits[0] = 1;        // writes and says that it did not

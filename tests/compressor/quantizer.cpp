@@ -45,7 +45,7 @@ fault text(std::string_view what, float x, float scale, float uniform) {
 }
 
 template <class Q>
-constexpr bool is_stochastic = slamb::stochastic_quantizer<Q>;
+constexpr bool is_stochastic = slamb::capability::stochastic_quantizer<Q>;
 
 // ------------------------------------------------------------------------------------------------- the inputs
 

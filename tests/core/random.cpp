@@ -14,7 +14,7 @@ namespace core_random_tests {
 namespace {
 
 using slamb::philox;
-using slamb::random_words;
+using slamb::detail::random_words;
 using slamb::detail::scaled_to;
 
 /// One of the vectors that were published with Philox: counter and key as 32-bit words, least significant first.

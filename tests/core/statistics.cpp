@@ -19,7 +19,7 @@
 namespace core_statistics_tests {
 namespace {
 
-using slamb::bytes_sent_by;
+constexpr auto bytes_sent_by = slamb::traffic::bytes_sent_by;
 using slamb::collective;
 using slamb::thread_communicator;
 using test_support::experiment;
@@ -35,7 +35,7 @@ double relative(double got, double expected) { return std::abs(got - expected) /
 
 std::size_t bytes_for(const slamb::memory_report& report, const std::string& purpose) {
   std::size_t bytes = 0;
-  for (const slamb::memory_use& use : report.uses)
+  for (const slamb::memory_report::use& use : report.uses)
     if (use.purpose == purpose) bytes += use.bytes;
   return bytes;
 }
@@ -46,7 +46,7 @@ void check_report(const slamb::memory_report& report, std::size_t parameters) {
   std::size_t used = 0;
   double per_parameter = 0.0;
   std::set<std::string> purposes;
-  for (const slamb::memory_use& use : report.uses) {
+  for (const slamb::memory_report::use& use : report.uses) {
     CHECK_FALSE(use.purpose.empty());
     CHECK(purposes.insert(use.purpose).second);
     used += use.bytes;
@@ -149,7 +149,7 @@ TEST_CASE("statistics: norms are those of the oracle's state") {
       mine.set_gradient(e.gradients[t][static_cast<std::size_t>(rank)]);
       run.step(e.rates[t]);
     }
-    const slamb::norms norm = run.statistics(true).norm;
+    const slamb::statistics::norms_type norm = run.statistics(true).norm;
     CHECK(relative(norm.parameters, norm_of(sparse.parameters(rank))) <= 1e-6);
     CHECK(relative(norm.momentum, norm_of(sparse.momentum(rank))) <= 1e-6);
     CHECK(relative(norm.variance, norm_of(sparse.variance(rank))) <= 1e-6);
@@ -164,7 +164,7 @@ TEST_CASE("statistics: norms are those of the oracle's state") {
       mine.set_gradient(e.gradients[t][static_cast<std::size_t>(rank)]);
       run.step(e.rates[t]);
     }
-    const slamb::norms norm = run.statistics(true).norm;
+    const slamb::statistics::norms_type norm = run.statistics(true).norm;
     CHECK(relative(norm.parameters, norm_of(dense.parameters())) <= 1e-6);
     CHECK(relative(norm.momentum, norm_of(dense.momentum())) <= 1e-6);
     CHECK(relative(norm.variance, norm_of(dense.variance())) <= 1e-6);

@@ -512,8 +512,7 @@ TEST_CASE("quantized_exchange: each property finds what is against it") {
   CHECK(fault_with(o, fault_of_writes, [](exchange_history& h) { h[1][1].done = false; }) != "");
 
   CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].measured[0].signal *= 1.00001; }) != "");
-  CHECK(fault_with(o, fault_of_measurement,
-                   [](exchange_history& h) { h[1][1].measured[0].compression_error *= 1.00001; }) != "");
+  CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].measured[0].error *= 1.00001; }) != "");
   CHECK(fault_with(o, fault_of_measurement, [](exchange_history& h) { h[1][1].worker_norm[0] *= 1.00001; }) != "");
 
   CHECK(difference_of(o.history, o.history) == "");

@@ -25,7 +25,7 @@
 #include "support/saved_training.hpp"
 #include "support/thread_nodes.hpp"
 
-namespace faults_parted_ranks_tests {
+namespace faults_diverged_ranks_tests {
 namespace {
 
 using test_support::every_recipe;
@@ -122,7 +122,7 @@ ranks_said said_after(const experiment& e, const test_support::optimizer_maker& 
 
 }  // namespace
 
-TEST_CASE("parted ranks: states of different steps are refused at the first step, and the right ones then go on") {
+TEST_CASE("diverged ranks: states of different steps are refused at the first step, and the right ones then go on") {
   const experiment e = small_experiment(1);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -150,7 +150,7 @@ TEST_CASE("parted ranks: states of different steps are refused at the first step
   }
 }
 
-TEST_CASE("parted ranks: a state that only one rank has loaded is refused") {
+TEST_CASE("diverged ranks: a state that only one rank has loaded is refused") {
   const experiment e = small_experiment(2);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -165,7 +165,7 @@ TEST_CASE("parted ranks: a state that only one rank has loaded is refused") {
   }
 }
 
-TEST_CASE("parted ranks: states of the same step of two runs are refused") {
+TEST_CASE("diverged ranks: states of the same step of two runs are refused") {
   const experiment e = small_experiment(3), other = small_experiment(4);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -186,7 +186,8 @@ TEST_CASE("parted ranks: states of the same step of two runs are refused") {
 }
 
 TEST_CASE(
-    "parted ranks: other learning rates are refused in the very step, or before what local steps have moved is sent") {
+    "diverged ranks: other learning rates are refused in the very step, or before what local steps have moved is "
+    "sent") {
   const experiment e = small_experiment(5);
   for (const test_support::recipe& r : every_recipe())
     for (const std::size_t t : {std::size_t{0}, std::size_t{3}, std::size_t{7}, std::size_t{11}}) {
@@ -212,7 +213,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("parted ranks: other parameters are refused at the first step, until they are broadcast") {
+TEST_CASE("diverged ranks: other parameters are refused at the first step, until they are broadcast") {
   experiment e = small_experiment(6);
   std::vector<float> others = e.start;
   others[17 + 4321] = std::nextafter(others[17 + 4321], 10.0F);  // of tensor 1
@@ -271,7 +272,7 @@ std::vector<std::size_t> told_at(const typename Optimizer::options_type& options
 
 }  // namespace
 
-TEST_CASE("parted ranks: parameters that have been altered on one rank are found by the next comparison") {
+TEST_CASE("diverged ranks: parameters that have been altered on one rank are found by the next comparison") {
   using communicator = slamb::thread_communicator;
   const std::string of_tensor_0 =
       "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same: "
@@ -292,7 +293,7 @@ TEST_CASE("parted ranks: parameters that have been altered on one rank are found
   CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 0}, 5, "") == all_at(0));
 }
 
-TEST_CASE("parted ranks: SLAMB's parameters are compared in the step after all ranks were given the same") {
+TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after all ranks were given the same") {
   const std::string of_tensor_0 =
       "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same: "
       "broadcast_parameters() gives them those of one";
@@ -326,7 +327,7 @@ TEST_CASE("parted ranks: SLAMB's parameters are compared in the step after all r
   }
 }
 
-TEST_CASE("parted ranks: a state of SLAMB with another interval between averagings is no difference") {
+TEST_CASE("diverged ranks: a state of SLAMB with another interval between averagings is no difference") {
   const experiment e = small_experiment(18);
   using optimizer = slamb::slamb<slamb::thread_communicator>;
   std::vector<std::vector<std::byte>> states(world);
@@ -383,7 +384,7 @@ std::vector<std::size_t> mask_told_at(const typename Optimizer::options_type& op
 
 }  // namespace
 
-TEST_CASE("parted ranks: masks that differ are found in the first step, and by the next comparison") {
+TEST_CASE("diverged ranks: masks that differ are found in the first step, and by the next comparison") {
   using communicator = slamb::thread_communicator;
   using optimizer = slamb::slamb<communicator, slamb::explicit_mask>;
   const auto all_at = [](std::size_t t) { return std::vector<std::size_t>(world, t); };
@@ -393,7 +394,7 @@ TEST_CASE("parted ranks: masks that differ are found in the first step, and by t
   CHECK(mask_told_at<optimizer>({.dense_below = 9001}, 0) == all_at(0));  // the tensor is exchanged whole
 }
 
-TEST_CASE("parted ranks: without comparisons of parameters ranks may start from different ones, and nothing else") {
+TEST_CASE("diverged ranks: without comparisons of parameters ranks may start from different ones, and nothing else") {
   using communicator = slamb::thread_communicator;
   const experiment e = small_experiment(8);
   const auto make = test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0});
@@ -414,12 +415,12 @@ namespace {
 class altering_communicator {
  public:
   altering_communicator(slamb::thread_communicator base, std::uint64_t call, std::size_t place)
-      : context_(std::move(base)), call_(call), place_(place) {}
+      : base_(std::move(base)), call_(call), place_(place) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
     if (values.size() > least && calls_++ == call_ && rank() == 1)
       values[place_] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(values[place_]) ^ 1U);
   }
@@ -427,7 +428,7 @@ class altering_communicator {
  private:
   static constexpr std::size_t least = 1000;  // of a payload; what ranks compare is shorter
 
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   std::uint64_t call_;
   std::size_t place_;
   std::uint64_t calls_ = 0;
@@ -454,7 +455,7 @@ ranks_said said_of_altered(std::size_t place) {
 
 }  // namespace
 
-TEST_CASE("parted ranks: a sum that one rank has received otherwise is found in the step after it") {
+TEST_CASE("diverged ranks: a sum that one rank has received otherwise is found in the step after it") {
   const ranks_said all = said_of_altered(slamb::detail::sum_header::floats);  // the first of the payload
   CAPTURE(all);
   CHECK(all.all_equal(
@@ -463,7 +464,7 @@ TEST_CASE("parted ranks: a sum that one rank has received otherwise is found in 
       "collective of the Communicator has left other bits on one rank than on another"));
 }
 
-TEST_CASE("parted ranks: parameters are broadcast as a sum where the Communicator has no broadcast") {
+TEST_CASE("diverged ranks: parameters are broadcast as a sum where the Communicator has no broadcast") {
   const experiment e = small_experiment(10);
   std::vector<std::vector<float>> reached(world);
   std::vector<float> others = e.start;
@@ -482,7 +483,7 @@ TEST_CASE("parted ranks: parameters are broadcast as a sum where the Communicato
   for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(others)));
 }
 
-TEST_CASE("parted ranks: parameters of a rank that there is not cannot be broadcast") {
+TEST_CASE("diverged ranks: parameters of a rank that there is not cannot be broadcast") {
   std::vector<float> values(4, 1.0F);
   const std::vector<slamb::parameter> parameters{{values.data(), values.data(), 0}};
   for (const int root : {-1, 1, 1000}) {
@@ -494,7 +495,7 @@ TEST_CASE("parted ranks: parameters of a rank that there is not cannot be broadc
   }
 }
 
-TEST_CASE("parted ranks: parameters that are broadcast between local steps are the point that all go on from") {
+TEST_CASE("diverged ranks: parameters that are broadcast between local steps are the point that all go on from") {
   using optimizer = slamb::zero_one_adam<slamb::thread_communicator>;
   const optimizer::options_type options{.variance_schedule = {.freeze_step = 3, .update_scaler = 2},
                                         .local_schedule = {.scaler = 2, .clipper = 8}};
@@ -540,7 +541,7 @@ ranks_said said_in_nodes(std::vector<int> sizes, const typename Optimizer::optio
 
 }  // namespace
 
-TEST_CASE("parted ranks: ranks of one node are found too, and all ranks of all nodes are told") {
+TEST_CASE("diverged ranks: ranks of one node are found too, and all ranks of all nodes are told") {
   const std::string of_rates =
       "slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 3; step() must be given the "
       "same "
@@ -563,7 +564,7 @@ TEST_CASE("parted ranks: ranks of one node are found too, and all ranks of all n
         "step 5: " + of_rates);
 }
 
-TEST_CASE("parted ranks: ranks that part in the same way in all nodes are found") {
+TEST_CASE("diverged ranks: ranks that part in the same way in all nodes are found") {
   using optimizer = slamb::one_bit_lamb<nodes_of_threads>;
   for (const std::size_t when : {std::size_t{0}, std::size_t{1}, std::size_t{5}}) {
     CAPTURE(when);
@@ -583,24 +584,24 @@ class altered_communicator {
   using alteration = std::function<void(std::span<std::byte>)>;
 
   altered_communicator(slamb::thread_communicator base, alteration of_sums, alteration of_gathers)
-      : context_(std::move(base)), of_sums_(std::move(of_sums)), of_gathers_(std::move(of_gathers)) {}
+      : base_(std::move(base)), of_sums_(std::move(of_sums)), of_gathers_(std::move(of_gathers)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
     if (rank() == 1 && of_sums_ && values.size() >= 1000) of_sums_(std::as_writable_bytes(values));
   }
   void all_to_all(std::span<const std::byte> sent, std::span<std::byte> received, slamb::host_stream stream) {
-    context_.all_to_all(sent, received, stream);
+    base_.all_to_all(sent, received, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
     if (rank() == 1 && of_gathers_ && all.size() >= 1000) of_gathers_(all);
   }
 
  private:
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   alteration of_sums_, of_gathers_;
 };
 
@@ -642,7 +643,7 @@ const std::string of_collectives = "a collective of the Communicator has left ot
 
 }  // namespace
 
-TEST_CASE("parted ranks: what local steps go on from is compared in their exchanges") {
+TEST_CASE("diverged ranks: what local steps go on from is compared in their exchanges") {
   using optimizer = slamb::zero_one_adam<altered_communicator>;
   const auto alter = [](std::span<std::byte> all) { all[all.size() / 2] ^= std::byte{1}; };
   const auto in_step_11 = [](std::size_t t) { return t == 11; };
@@ -668,7 +669,7 @@ TEST_CASE("parted ranks: what local steps go on from is compared in their exchan
       of_collectives));
 }
 
-TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have left, is compared in the next step") {
+TEST_CASE("diverged ranks: what SLAMB has received, and what its averagings have left, is compared in the next step") {
   using optimizer = slamb::slamb<altered_communicator>;
   const auto zeros = [](std::span<std::byte> values) {
     std::ranges::fill(values.subspan((slamb::detail::sum_header::floats + 1) * sizeof(float), 100), std::byte{0});
@@ -689,7 +690,7 @@ TEST_CASE("parted ranks: what SLAMB has received, and what its averagings have l
                          "ranks with the same: broadcast_parameters() gives them those of one"));
 }
 
-TEST_CASE("parted ranks: a first step that one rank has refused is compared as it is when it is taken") {
+TEST_CASE("diverged ranks: a first step that one rank has refused is compared as it is when it is taken") {
   const experiment e = small_experiment(27);
   const auto make = test_support::maker_of<slamb::slamb<slamb::thread_communicator, slamb::explicit_mask>>(
       {.local_steps = 3, .dense_below = 100});
@@ -714,23 +715,23 @@ namespace {
 /// Threads' ranks of which all throw in sum number `call` of at least 1000 floats, when it has been made.
 class failing_communicator {
  public:
-  failing_communicator(slamb::thread_communicator base, int call) : context_(std::move(base)), left_(call) {}
+  failing_communicator(slamb::thread_communicator base, int call) : base_(std::move(base)), left_(call) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
     if (values.size() >= 1000 && --left_ == 0) throw slamb::communicator_error("the network is away");
   }
 
  private:
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   int left_;
 };
 
 }  // namespace
 
-TEST_CASE("parted ranks: SLAMB's ranks go on from an averaging that has failed with parameters of their own") {
+TEST_CASE("diverged ranks: SLAMB's ranks go on from an averaging that has failed with parameters of their own") {
   const experiment e = small_experiment(28, 14);
   std::vector<std::vector<float>> after_failure(world), reached(world);
   ranks_said all(world);
@@ -755,7 +756,7 @@ TEST_CASE("parted ranks: SLAMB's ranks go on from an averaging that has failed w
   CHECK(same_bits(std::span(reached[0]), std::span(reached[1])));
 }
 
-TEST_CASE("parted ranks: states of two runs are told apart where their first tensor never has a gradient") {
+TEST_CASE("diverged ranks: states of two runs are told apart where their first tensor never has a gradient") {
   const auto run_of = [](std::uint64_t seed) {
     experiment e = small_experiment(seed);
     for (auto& of_ranks : e.gradients)
@@ -782,7 +783,7 @@ TEST_CASE("parted ranks: states of two runs are told apart where their first ten
   }
 }
 
-TEST_CASE("parted ranks: calls between steps compare the steps so far, and which call it is") {
+TEST_CASE("diverged ranks: calls between steps compare the steps so far, and which call it is") {
   using communicator = slamb::thread_communicator;
   using zero_one = slamb::zero_one_adam<communicator>;
   const experiment e = small_experiment(25, 30);
@@ -879,7 +880,7 @@ ranks_said said_of_altered_in_nodes(const typename Optimizer::options_type& opti
 
 }  // namespace
 
-TEST_CASE("parted ranks: ranks of one node are compared where nodes have parameters of their own") {
+TEST_CASE("diverged ranks: ranks of one node are compared where nodes have parameters of their own") {
   const auto of_rank = [](const char* step, const char* rank) {
     return std::string("step ") + step + ": slamb: ranks of a node differ in the parameters of tensor 1: rank " + rank +
            " has others than the first rank of its node; ranks of a node must load the same state, and start with the "
@@ -900,7 +901,7 @@ TEST_CASE("parted ranks: ranks of one node are compared where nodes have paramet
   CHECK(never.all_equal(""));
 }
 
-TEST_CASE("parted ranks: a state that one rank could not load is missed at the next step") {
+TEST_CASE("diverged ranks: a state that one rank could not load is missed at the next step") {
   const experiment e = small_experiment(16);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -918,7 +919,7 @@ TEST_CASE("parted ranks: a state that one rank could not load is missed at the n
   }
 }
 
-TEST_CASE("parted ranks: a device that runs behind refuses all steps until the host says why") {
+TEST_CASE("diverged ranks: a device that runs behind refuses all steps until the host says why") {
   using optimizer = slamb::lamb<slamb::thread_communicator, slamb::emulated_backend>;
   const experiment e = small_experiment(13);
   std::vector<std::string> wrong(world);
@@ -985,7 +986,7 @@ ranks_said said_on_device(const typename Optimizer::options_type& options, std::
 
 }  // namespace
 
-TEST_CASE("parted ranks: a device finds what differs in sums, in codes and in masks") {
+TEST_CASE("diverged ranks: a device finds what differs in sums, in codes and in masks") {
   using communicator = slamb::thread_communicator;
   using backend = slamb::emulated_backend;
   const std::string of_rates =
@@ -1015,7 +1016,7 @@ TEST_CASE("parted ranks: a device finds what differs in sums, in codes and in ma
 }
 
 TEST_CASE(
-    "parted ranks: where a step overflows on one rank and another is given another rate, all skip it, and go on") {
+    "diverged ranks: where a step overflows on one rank and another is given another rate, all skip it, and go on") {
   using communicator = slamb::thread_communicator;
   const experiment e = small_experiment(21);
   const auto check = [&]<class Optimizer>(std::type_identity<Optimizer>,
@@ -1050,7 +1051,7 @@ TEST_CASE(
   check(std::type_identity<slamb::one_bit_lamb<communicator, slamb::sign, backend>>{}, {.warm_up = {2}});
 }
 
-TEST_CASE("parted ranks: a call between steps does not look at the rates of a step, which may be gone") {
+TEST_CASE("diverged ranks: a call between steps does not look at the rates of a step, which may be gone") {
   const experiment e = small_experiment(29);
   std::vector<std::vector<double>> rates(world, std::vector<double>{0.01});
   const ranks_said all = said_after(e, test_support::maker_of<slamb::lamb<slamb::thread_communicator>>({}), 3,
@@ -1137,4 +1138,4 @@ TEST_CASE("fingerprint_of_parameters: every bit of every element matters, and so
   CHECK(seen.size() == 1000);
 }
 
-}  // namespace faults_parted_ranks_tests
+}  // namespace faults_diverged_ranks_tests

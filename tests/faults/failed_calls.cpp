@@ -59,20 +59,20 @@ void train(Optimizer& run, replica& mine, const experiment& e, std::size_t rank)
 /// Its first broadcast throws on rank 1 alone, when all ranks have come; what has come is not there.
 class once_failing_communicator {
  public:
-  explicit once_failing_communicator(thread_communicator base) : context_(std::move(base)) {}
+  explicit once_failing_communicator(thread_communicator base) : base_(std::move(base)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
     std::vector<std::byte> received(values.begin(), values.end());
-    context_.broadcast(std::span(received), root, stream);
+    base_.broadcast(std::span(received), root, stream);
     if (rank() == 1 && !std::exchange(has_failed_, true)) throw communicator_error("a checksum is wrong");
     std::ranges::copy(received, values.begin());
   }
 
  private:
-  thread_communicator context_;
+  thread_communicator base_;
   bool has_failed_ = false;
 };
 

@@ -21,7 +21,7 @@ namespace {
 using slamb::scale_sharing;
 using slamb::thread_communicator;
 using slamb::thread_group;
-using slamb::thread_fault::kind;
+using fault_kind = slamb::thread_group::fault::kind_type;
 using test_support::check_failure_at_each_round;
 using test_support::check_overflows;
 using test_support::experiment;

@@ -138,7 +138,7 @@ TEST_CASE("out of memory: an optimizer names all that it holds memory for") {
         refusal_of([&] { Optimizer(mine.parameters(), {}, {}, {.threads = 1, .memory = empty_allocator(asked)}); });
     CHECK(contains(refusal, "slamb: " + std::to_string(needed.total_bytes) +
                                 " bytes were asked for and could not be had: momentum "));
-    for (const slamb::memory_use& use : needed.uses)
+    for (const slamb::memory_report::use& use : needed.uses)
       CHECK(contains(refusal + ",", " " + use.purpose + " " + std::to_string(use.bytes) + ",") == (use.bytes > 0));
     CHECK(asked == std::vector<std::size_t>{needed.total_bytes});
   };

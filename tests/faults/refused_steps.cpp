@@ -51,7 +51,7 @@ void call_refused_step(rank_of_run& r, std::size_t t, std::size_t number) {
 void require_refusal(rank_of_run& r, std::size_t t, std::size_t number, std::uint64_t skipped) {
   const auto state = without_skips(r.run.save_state());
   const std::vector<float> values = r.mine.values();
-  const slamb::norms norm = r.run.statistics(true).norm;
+  const slamb::statistics::norms_type norm = r.run.statistics(true).norm;
   call_refused_step(r, t, number);
   const slamb::statistics said = r.run.statistics(true);
   r.wrong.require(without_skips(r.run.save_state()) == state, "a refused step has changed the state" + at_step(t));
@@ -142,7 +142,7 @@ TEST_CASE("refused steps: what was to be measured is measured in the next step t
               const auto& b = expected.said[rank].compression;
               wrong.require(
                   std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                             [](const auto& x, const auto& y) { return x.signal == y.signal && x.lost == y.lost; }),
+                             [](const auto& x, const auto& y) { return x.signal == y.signal && x.error == y.error; }),
                   "something else was measured");
             }
           });
@@ -156,7 +156,7 @@ TEST_CASE("refused steps: one that fails as well leaves nothing behind") {
               if (recipe.is_silent(t, r.e.world)) return;
               for (std::uint64_t number = 0; number < 2; ++number) {
                 const auto state = r.run.save_state();
-                const slamb::norms norm = r.run.statistics(true).norm;
+                const slamb::statistics::norms_type norm = r.run.statistics(true).norm;
                 r.failing = {.number = number};
                 bool failed = false;
                 try {
@@ -165,7 +165,7 @@ TEST_CASE("refused steps: one that fails as well leaves nothing behind") {
                   failed = true;
                 }
                 r.failing = {};
-                const slamb::norms after = r.run.statistics(true).norm;
+                const slamb::statistics::norms_type after = r.run.statistics(true).norm;
                 r.wrong.require(after.parameters == norm.parameters && after.momentum == norm.momentum,
                                 "other norms after a failure" + at_step(t));
                 if (failed)

@@ -22,7 +22,7 @@ namespace optimizer_choose_tests {
 namespace {
 
 using slamb::choose_options;
-using slamb::choose_options::keep_rule;
+using keep_rule = slamb::choose_options::keep_rule;
 using test_support::experiment;
 using test_support::model;
 using test_support::replica;
@@ -33,29 +33,29 @@ using sent_bytes = std::shared_ptr<double>;
 class metered_communicator {
  public:
   metered_communicator(slamb::thread_communicator base, sent_bytes sent)
-      : context_(std::move(base)), sent_(std::move(sent)) {}
+      : base_(std::move(base)), sent_(std::move(sent)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
     add(slamb::collective::all_reduce, values.size_bytes());
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
     add(slamb::collective::all_gather, all.size());
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
     add(slamb::collective::all_to_all, send.size());
   }
 
  private:
   void add(slamb::collective kind, std::size_t bytes) {
-    *sent_ += static_cast<double>(slamb::bytes_sent_by(kind, bytes, size()));
+    *sent_ += static_cast<double>(slamb::traffic::bytes_sent_by(kind, bytes, size()));
   }
 
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   sent_bytes sent_;
 };
 
@@ -121,8 +121,8 @@ void on_ranks(int world, const std::function<void(rank_scene, replica&)>& body) 
 }
 
 /// What all ranks have chosen by these times, one script for each rank.
-slamb::choice chosen_by(const std::vector<script>& scripts, const sparse_type::options_type& options = sparse_options) {
-  std::vector<slamb::choice> made(scripts.size());
+slamb::statistics::choice_type chosen_by(const std::vector<script>& scripts, const sparse_type::options_type& options = sparse_options) {
+  std::vector<slamb::statistics::choice_type> made(scripts.size());
   on_ranks(static_cast<int>(scripts.size()), [&](rank_scene scene, replica&) {
     scripted_clock clock = scripts[scene.rank].clock();
     const chosen_type optimizer = slamb::detail::choose_by<dense_type, sparse_type>(
@@ -132,7 +132,7 @@ slamb::choice chosen_by(const std::vector<script>& scripts, const sparse_type::o
     if (!clock.is_at_end()) throw std::logic_error("another number of steps was timed");
     if (optimizer.is_compressed() != made[scene.rank].is_compressed) throw std::logic_error("it has not what it says");
   });
-  for (const slamb::choice& each : made) {
+  for (const slamb::statistics::choice_type& each : made) {
     CHECK(each.is_compressed == made[0].is_compressed);
     CHECK(each.dense_seconds == made[0].dense_seconds);
     CHECK(each.compressed_seconds == made[0].compressed_seconds);
@@ -163,7 +163,7 @@ replica some_replica() { return {tensors(), test_support::random_parameters(3, t
 }  // namespace
 
 TEST_CASE("choose: keeps the compressed optimizer where it is faster by more than the margin") {
-  const slamb::choice faster = chosen_by({{{1.0, 1.0}, {0.5, 0.5}, 2.0}, {{1.0, 1.0}, {0.5, 0.5}, 2.0}});
+  const slamb::statistics::choice_type faster = chosen_by({{{1.0, 1.0}, {0.5, 0.5}, 2.0}, {{1.0, 1.0}, {0.5, 0.5}, 2.0}});
   CHECK(faster.is_compressed);
   CHECK(faster.dense_seconds == doctest::Approx(1.0));
   CHECK(faster.compressed_seconds == doctest::Approx(0.5 + 2.0 / 10));  // H = 10
@@ -189,7 +189,7 @@ TEST_CASE("choose: an average of parameters that the caller asks for himself is 
 
 TEST_CASE("choose: one slow step changes nothing, and times that vary as much as they differ keep the dense one") {
   const script outlier{{1.0, 1.0, 1.0, 9.0}, {0.8, 20.0, 0.8, 0.8}, 0.0};
-  const slamb::choice made = chosen_by({outlier, outlier});
+  const slamb::statistics::choice_type made = chosen_by({outlier, outlier});
   CHECK(made.is_compressed);
   CHECK(made.dense_seconds == doctest::Approx(1.0));
   CHECK(made.compressed_seconds == doctest::Approx(0.8));
@@ -200,7 +200,7 @@ TEST_CASE("choose: one slow step changes nothing, and times that vary as much as
 TEST_CASE("choose: ranks with different clocks decide alike, by the mean over ranks") {
   const script fast{{1.0}, {0.2}, 0.0};
   const script slow{{1.0}, {3.0}, 0.0};
-  const slamb::choice apart = chosen_by({fast, slow});
+  const slamb::statistics::choice_type apart = chosen_by({fast, slow});
   CHECK_FALSE(apart.is_compressed);
   CHECK(apart.compressed_seconds == doctest::Approx(1.6));
   CHECK(chosen_by({fast, {{1.0}, {1.2}, 0.0}, fast}).is_compressed);  // 1.6/3
@@ -208,7 +208,7 @@ TEST_CASE("choose: ranks with different clocks decide alike, by the mean over ra
 
 TEST_CASE("choose: a rank alone keeps the dense one without a trial") {
   replica mine = some_replica();
-  const slamb::choice made = choose_alone(mine, {}).statistics().chosen;
+  const slamb::statistics::choice_type made = choose_alone(mine, {}).statistics().chosen;
   CHECK_FALSE(made.is_compressed);
   CHECK(made.trial_steps == 0);
   CHECK(made.dense_seconds == 0.0);
@@ -224,7 +224,7 @@ void check_bytes(const typename Compressed::options_type& options, const choose_
     const auto optimizer = slamb::detail::choose_by<dense_type, Compressed>(
         [sent = scene.sent] { return *sent; }, scene.parameters, {}, options, std::move(scene.communicator), how,
         test_support::one_thread());
-    const slamb::choice made = optimizer.statistics().chosen;
+    const slamb::statistics::choice_type made = optimizer.statistics().chosen;
     const double elements = static_cast<double>(test_support::total_size(tensors()));
     constexpr double header =
         64.0;  // bytes in front of the trial's gradients, which are fewer than those it stands for

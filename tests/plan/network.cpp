@@ -26,7 +26,7 @@ constexpr network four_a_node{.latency = 1e-5, .bandwidth = 1e9, .ranks_per_node
 
 traffic_counts one(collective kind, std::uint64_t bytes, int ranks) {
   traffic_counts counts;
-  counts[kind] = traffic{1, bytes, bytes, slamb::bytes_sent_by(kind, bytes, ranks)};
+  counts[kind] = traffic{1, bytes, bytes, slamb::traffic::bytes_sent_by(kind, bytes, ranks)};
   return counts;
 }
 

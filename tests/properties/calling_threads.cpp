@@ -42,21 +42,21 @@ struct call_log {
 template <class Base>
 class logging_communicator {
  public:
-  logging_communicator(Base base, std::shared_ptr<call_log> log) : context_(std::move(base)), log_(std::move(log)) {}
+  logging_communicator(Base base, std::shared_ptr<call_log> log) : base_(std::move(base)), log_(std::move(log)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    log(slamb::collective::all_reduce, [&] { context_.all_reduce_sum(values, stream); });
+    log(slamb::collective::all_reduce, [&] { base_.all_reduce_sum(values, stream); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    log(slamb::collective::all_gather, [&] { context_.all_gather(mine, all, stream); });
+    log(slamb::collective::all_gather, [&] { base_.all_gather(mine, all, stream); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    log(slamb::collective::all_to_all, [&] { context_.all_to_all(send, receive, stream); });
+    log(slamb::collective::all_to_all, [&] { base_.all_to_all(send, receive, stream); });
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
-    log(slamb::collective::broadcast, [&] { context_.broadcast(values, root, stream); });
+    log(slamb::collective::broadcast, [&] { base_.broadcast(values, root, stream); });
   }
 
  private:
@@ -68,7 +68,7 @@ class logging_communicator {
     log_->under_way.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  Base context_;
+  Base base_;
   std::shared_ptr<call_log> log_;
 };
 

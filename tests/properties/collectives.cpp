@@ -95,23 +95,23 @@ std::size_t steps_above(const round_counts& rounds, const round_counts& most, bo
 /// Allocates whenever it sums.
 class allocating_communicator {
  public:
-  explicit allocating_communicator(slamb::any_communicator<> base) : context_(std::move(base)) {}
+  explicit allocating_communicator(slamb::any_communicator<> base) : base_(std::move(base)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     ::operator delete(::operator new(100));
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
   }
 
  private:
-  slamb::any_communicator<> context_;
+  slamb::any_communicator<> base_;
 };
 
 /// What the phases have sent, added up.
-slamb::traffic_counts sum_of(const std::vector<slamb::phase_statistics>& phases) {
+slamb::traffic_counts sum_of(const std::vector<slamb::statistics::phase_type>& phases) {
   slamb::traffic_counts sum;
-  for (const slamb::phase_statistics& phase : phases)
+  for (const slamb::statistics::phase_type& phase : phases)
     for (const slamb::collective kind : {slamb::collective::all_reduce, slamb::collective::all_gather,
                                          slamb::collective::all_to_all, slamb::collective::broadcast})
       sum[kind] = sum[kind] + phase.traffic[kind];
@@ -130,25 +130,25 @@ struct handed {
 /// Looks at where messages lie, and how large they are.
 class measuring_communicator {
  public:
-  measuring_communicator(thread_communicator base, handed& seen) : context_(std::move(base)), seen_(&seen) {}
+  measuring_communicator(thread_communicator base, handed& seen) : base_(std::move(base)), seen_(&seen) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     if (values.size() > header) ++seen_->sums;
     if (values.size() > header) look_at(std::as_bytes(values));
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     const std::size_t bytes = send.size() / static_cast<std::size_t>(size());
     for (std::size_t first = 0; first < send.size(); first += bytes) look_at_message(send.subspan(first, bytes));
     look_at(receive);
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
     look_at_message(mine);
     look_at(all);
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
   }
 
  private:
@@ -164,7 +164,7 @@ class measuring_communicator {
   static constexpr std::size_t header =
       16;  // floats in front of each sum, and alone where ranks compare before the first step
 
-  thread_communicator context_;
+  thread_communicator base_;
   handed* seen_;
 };
 
@@ -301,7 +301,7 @@ TEST_CASE("statistics: phases have names and beginnings, and their traffic adds 
       CHECK(sum_of(s.phases) == s.traffic);
       CHECK(s.phase == s.phases.back().name);
     }
-    const std::vector<slamb::phase_statistics>& phases = said.back().phases;
+    const std::vector<slamb::statistics::phase_type>& phases = said.back().phases;
     REQUIRE(phases.size() == r.phases.size());
     for (std::size_t i = 0; i < phases.size(); ++i) {
       CHECK(phases[i].name == r.phases[i].name);

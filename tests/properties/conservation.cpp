@@ -42,22 +42,22 @@ struct exchange_record {
 class listening_communicator {
  public:
   listening_communicator(thread_communicator base, std::shared_ptr<exchange_record> record)
-      : context_(std::move(base)), record_(std::move(record)) {}
+      : base_(std::move(base)), record_(std::move(record)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     record_->signals.emplace_back(send.begin(), send.end());
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
     record_->means.emplace_back(mine.begin(), mine.end());
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
   }
 
  private:
-  thread_communicator context_;
+  thread_communicator base_;
   std::shared_ptr<exchange_record> record_;
 };
 
@@ -174,7 +174,7 @@ deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedbac
         const float d = decoded(z, float_at(all, at.owner * bytes + at.scale));
         found.signal = std::max(found.signal, std::abs(double{z} - e.gradients[t][rank][j] - error[rank][j]));
         if (worker) error[rank][j] = z - d;
-        found.error = std::max(found.error, std::abs(double{z} - d));
+        found.lost = std::max(found.lost, std::abs(double{z} - d));
         mean += double{d} / world;
       }
       const message& sent = records[at.owner].means.at(t);
@@ -194,7 +194,7 @@ template <class ErrorFeedback, class Q>
 void check_conservation(const Q& quantizer, int world) {
   CAPTURE(world);
   const deviations found = find_deviations<ErrorFeedback>(quantizer, world);
-  CHECK(found.error > 1e-4);
+  CHECK(found.lost > 1e-4);
   CHECK(found.signal <= tolerance);
   CHECK(found.mean <= tolerance);
   CHECK(found.result <= tolerance);

@@ -9,7 +9,7 @@
 #include "support/record.hpp"
 #include "support/replay.hpp"
 
-namespace properties_interpreted_replay_tests {
+namespace properties_emulated_replay_tests {
 namespace {
 
 using test_support::read_trace;
@@ -76,4 +76,4 @@ TEST_CASE("emulated replay: 1-bit Adam, 1-bit LAMB and 0/1 Adam reach the oracle
   }
 }
 
-}  // namespace properties_interpreted_replay_tests
+}  // namespace properties_emulated_replay_tests

@@ -57,7 +57,7 @@ class sign_exchange {
     if (keeps_at_server_)
       for (std::size_t j = 0; j < x.size(); ++j) server_[j] = mean[j] - received[j];
     for_each_compressed([&](std::size_t j, const tensor_spec& l) {
-      slamb::compression_error& of_group = groups_[static_cast<std::size_t>(l.options.group)];
+      slamb::statistics::compression_type& of_group = groups_[static_cast<std::size_t>(l.options.group)];
       of_group.signal = std::hypot(of_group.signal, x[j]);
       of_group.error = std::hypot(of_group.error, lost_[j]);
     });
@@ -65,7 +65,7 @@ class sign_exchange {
   }
 
   /// [groups] of the last signal
-  const std::vector<slamb::compression_error>& groups() const { return groups_; }
+  const std::vector<slamb::statistics::compression_type>& groups() const { return groups_; }
 
  private:
   template <class Visit>
@@ -96,13 +96,13 @@ class sign_exchange {
   scale_sharing scales_;
   bool keeps_at_server_;
   std::vector<double> lost_, server_;  // [n]
-  std::vector<slamb::compression_error> groups_;
+  std::vector<slamb::statistics::compression_type> groups_;
 };
 
 bool is_near(double got, double expected) { return std::abs(got - expected) <= 1e-5 * expected; }
 
 /// Whether both norms and the norm of what is kept are the expected ones, in all groups.
-bool agree(const slamb::statistics& said, const std::vector<slamb::compression_error>& expected) {
+bool agree(const slamb::statistics& said, const std::vector<slamb::statistics::compression_type>& expected) {
   bool all = said.compression.size() == expected.size() && said.worker_error.size() == expected.size();
   for (std::size_t g = 0; all && g < expected.size(); ++g)
     all = is_near(said.compression[g].signal, expected[g].signal) &&
@@ -131,7 +131,7 @@ void check_one_rank(const experiment& e, const typename Optimizer::options_type&
     }
     took(exchange.mean_of(x));
     CHECK(agree(run.statistics(true), exchange.groups()));
-    std::vector<slamb::compression_error> wrong = exchange.groups();
+    std::vector<slamb::statistics::compression_type> wrong = exchange.groups();
     wrong[2].error *= 1.0001;
     CHECK_FALSE(agree(run.statistics(true), wrong));
     CHECK(run.statistics().worker_error.empty());
@@ -147,7 +147,7 @@ std::size_t steps_measured(const typename Optimizer::options_type& options, int 
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
     Optimizer run(mine.parameters(), options, std::move(communicator), test_support::one_thread());
-    std::vector<slamb::compression_error> before;
+    std::vector<slamb::statistics::compression_type> before;
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
       run.measure_next_step();

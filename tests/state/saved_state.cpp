@@ -338,7 +338,7 @@ TEST_CASE("saved_state: a warm-up that ends by itself goes on, and ends after th
   const self_timed_lamb::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.8}};
   const optimizer_maker make = maker_of<self_timed_lamb>(options);
   const course whole = train_saving(e, make);
-  const slamb::warm_up_decision decision = whole.said.back()[0].warm_up;
+  const slamb::statistics::warm_up_type decision = whole.said.back()[0].warm_up;
   CHECK(decision.ended_after >= 17);
   CHECK(decision.ended_after < 25);
   CHECK(decision.variance_ratio >= 0.8);
@@ -422,7 +422,7 @@ TEST_CASE("saved_state: statistics go on from it, and count the traffic of this 
       CHECK(rest_end.phase == end.phase);
       CHECK(rest_end.warm_up.ended_after == end.warm_up.ended_after);
       slamb::traffic total;
-      for (const slamb::phase_statistics& phase : rest_end.phases) total = total + phase.traffic.total();
+      for (const slamb::statistics::phase_type& phase : rest_end.phases) total = total + phase.traffic.total();
       CHECK(total == (rest_end.traffic - after.traffic).total());
     }
   };

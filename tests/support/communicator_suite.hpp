@@ -245,14 +245,14 @@ void check_size(const World& world, int ranks, std::size_t n) {
   CAPTURE(n);
   CAPTURE(sizeof(T));
   int collectives = 0;
-  if constexpr (slamb::has_all_reduce_sum<communicator_type, T>) {
+  if constexpr (slamb::capability::has_all_reduce_sum<communicator_type, T>) {
     const auto result = all_reduce<T>(world, ranks, n);
     CHECK(disagreement(result) == "");
     CHECK(wrong_sums(result, n) == "");
     CHECK(overrun(result) == "");
     ++collectives;
   }
-  if constexpr (slamb::has_broadcast<communicator_type, T>) {
+  if constexpr (slamb::capability::has_broadcast<communicator_type, T>) {
     for (const int root : {0, ranks - 1}) {
       const auto result = broadcast<T>(world, ranks, n, root);
       CHECK(wrong_broadcast(result, n, root) == "");
@@ -260,13 +260,13 @@ void check_size(const World& world, int ranks, std::size_t n) {
     }
     ++collectives;
   }
-  if constexpr (slamb::has_all_gather<communicator_type, T>) {
+  if constexpr (slamb::capability::has_all_gather<communicator_type, T>) {
     const auto result = all_gather<T>(world, ranks, n);
     CHECK(wrong_gather(result, n) == "");
     CHECK(overrun(result) == "");
     ++collectives;
   }
-  if constexpr (slamb::has_all_to_all<communicator_type, T>) {
+  if constexpr (slamb::capability::has_all_to_all<communicator_type, T>) {
     const auto result = all_to_all<T>(world, ranks, n);
     CHECK(wrong_exchange(result, n) == "");
     CHECK(overrun(result) == "");

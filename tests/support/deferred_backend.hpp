@@ -109,19 +109,19 @@ struct deferred_backend {
 class deferred_communicator {
  public:
   explicit deferred_communicator(slamb::thread_communicator base)
-      : context_(std::make_shared<slamb::thread_communicator>(std::move(base))) {}
+      : base_(std::make_shared<slamb::thread_communicator>(std::move(base))) {}
 
-  int rank() const noexcept { return context_->rank(); }
-  int size() const noexcept { return context_->size(); }
+  int rank() const noexcept { return base_->rank(); }
+  int size() const noexcept { return base_->size(); }
 
   void all_reduce_sum(std::span<float> values, deferred_stream on) {
-    on.queue->add([values, base = context_] { base->all_reduce_sum(values, {}); });
+    on.queue->add([values, base = base_] { base->all_reduce_sum(values, {}); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, deferred_stream on) {
-    on.queue->add([send, receive, base = context_] { base->all_to_all(send, receive, {}); });
+    on.queue->add([send, receive, base = base_] { base->all_to_all(send, receive, {}); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, deferred_stream on) {
-    on.queue->add([mine, all, base = context_] { base->all_gather(mine, all, {}); });
+    on.queue->add([mine, all, base = base_] { base->all_gather(mine, all, {}); });
   }
 
   void wait(deferred_stream on) {
@@ -131,7 +131,7 @@ class deferred_communicator {
   }
 
  private:
-  std::shared_ptr<slamb::thread_communicator> context_;
+  std::shared_ptr<slamb::thread_communicator> base_;
 };
 
 }  // namespace test_support

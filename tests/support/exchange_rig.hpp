@@ -93,23 +93,23 @@ struct wire_log {
 /// Keeps what is sent and what is gathered.
 class wire_tapping_communicator {
  public:
-  wire_tapping_communicator(slamb::thread_communicator base, wire_log& log) : context_(std::move(base)), log_(&log) {}
+  wire_tapping_communicator(slamb::thread_communicator base, wire_log& log) : base_(std::move(base)), log_(&log) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
 
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     log_->sent.assign(send.begin(), send.end());
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
     log_->said.assign(all.begin(), all.end());
   }
 
  private:
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   wire_log* log_;
 };
 
@@ -134,7 +134,7 @@ struct exchange_record {
   wire_log wire;
   slamb::traffic_counts traffic;
   std::uint64_t declared_bytes = 0;                // of each phase
-  std::vector<slamb::compression_error> measured;  // [groups]
+  std::vector<slamb::statistics::compression_type> measured;  // [groups]
   std::vector<double> worker_norm;                 // [groups]
 };
 
@@ -177,7 +177,7 @@ class any_exchange {
   virtual void send(context_type& base, std::span<std::byte> buffer) = 0;
   virtual void receive(context_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const = 0;
   virtual std::uint64_t declared_bytes(const context_type& base) const = 0;
-  virtual const std::vector<slamb::compression_error>& measured() const = 0;
+  virtual const std::vector<slamb::statistics::compression_type>& measured() const = 0;
   virtual std::vector<double> worker_error(const context_type& base) const = 0;
   virtual void visit_state(const context_type& base, const slamb::detail::state_visitor& part) const = 0;
   virtual bool errors_are_narrow() const = 0;
@@ -204,7 +204,7 @@ class exchange_of final : public any_exchange {
   std::uint64_t declared_bytes(const context_type& base) const override {
     return exchange_.is_active(base) ? exchange_.wire().all_message_bytes() : 0;
   }
-  const std::vector<slamb::compression_error>& measured() const override { return exchange_.measured(); }
+  const std::vector<slamb::statistics::compression_type>& measured() const override { return exchange_.measured(); }
   std::vector<double> worker_error(const context_type& base) const override { return exchange_.worker_error(base); }
   void visit_state(const context_type& base, const slamb::detail::state_visitor& part) const override {
     exchange_.visit_state(base, part);
@@ -223,19 +223,19 @@ class exchanging_rank {
   exchanging_rank(const exchange_setup& setup, std::unique_ptr<any_exchange> exchange,
                   slamb::thread_communicator communicator)
       : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
-        context_(mine_.parameters(), 0.0, 0,
+        base_(mine_.parameters(), 0.0, 0,
                  slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup),
                  {}),
         exchange_(std::move(exchange)) {
     plan_guard();
-    exchange_->plan(context_);
+    exchange_->plan(base_);
     plan_guard();
-    context_.plan_sums(2);
-    context_.allocate(slamb::detail::consistency_check("exchanging_rank", setup.tensors.size()));
-    for (const auto guard : guards_) std::ranges::fill(context_.memory.view(guard), mark);
+    base_.plan_sums(2);
+    base_.allocate(slamb::detail::consistency_check("exchanging_rank", setup.tensors.size()));
+    for (const auto guard : guards_) std::ranges::fill(base_.memory.view(guard), mark);
     buffer_ = std::make_unique<guarded_bytes>(exchange_->buffer_bytes());
     set_variance(setup.variance);
-    exchange_->start(context_, variance_.data());
+    exchange_->start(base_, variance_.data());
   }
 
   exchange_record exchange(std::span<const float> gradient) {
@@ -244,50 +244,50 @@ class exchanging_rank {
     mine_.set_gradient(gradient);
     std::ranges::fill(buffer_->bytes(), std::byte{0xFF});  // which as floats are not numbers
     log_ = {};
-    const slamb::traffic_counts before = context_.ranks.counts();
-    context_.record()->taken = exchanges_++;  // refused ones count as well
-    exchange_->send(context_, buffer_->bytes());
-    now.done = !context_.is_skipped_on_host();
+    const slamb::traffic_counts before = base_.ranks.counts();
+    base_.record()->taken = exchanges_++;  // refused ones count as well
+    exchange_->send(base_, buffer_->bytes());
+    now.done = !base_.is_skipped_on_host();
     if (now.done) {
-      const std::size_t tiles = context_.all_tiles().last;
+      const std::size_t tiles = base_.all_tiles().last;
       for (const slamb::detail::tile_range part :
            {slamb::detail::tile_range{0, tiles / 2}, slamb::detail::tile_range{tiles / 2, tiles}})
-        exchange_->receive(context_, buffer_->bytes(), part);
+        exchange_->receive(base_, buffer_->bytes(), part);
     }
-    context_.end_step();
+    base_.end_step();
     now.intact = is_intact();
     now.result = mine_.values();
     read_state(now);
     now.wire = std::move(log_);
-    now.traffic = context_.ranks.counts() - before;
-    now.declared_bytes = exchange_->declared_bytes(context_);
+    now.traffic = base_.ranks.counts() - before;
+    now.declared_bytes = exchange_->declared_bytes(base_);
     now.measured = exchange_->measured();
-    now.worker_norm = exchange_->worker_error(context_);
+    now.worker_norm = exchange_->worker_error(base_);
     return now;
   }
 
   /// Forgets the errors.
-  void clear_errors() { exchange_->clear_errors(context_); }
+  void clear_errors() { exchange_->clear_errors(base_); }
 
   /// [n] what zero-aware coding looks at from now on.
   void change_variance(const std::vector<float>& variance) {
     set_variance(variance);
-    exchange_->find_active(context_, variance_.data());
+    exchange_->find_active(base_, variance_.data());
   }
 
   /// All that this rank holds, guards as well: a test that spoils it must see `intact` fail.
   std::span<std::byte> raw_buffer() { return buffer_->bytes(); }
-  std::span<std::byte> raw_memory() { return context_.memory.bytes(); }
+  std::span<std::byte> raw_memory() { return base_.memory.bytes(); }
   std::vector<std::span<std::byte>> raw_guards() {
     std::vector<std::span<std::byte>> all;
-    for (const auto guard : guards_) all.push_back(context_.memory.view(guard));
+    for (const auto guard : guards_) all.push_back(base_.memory.view(guard));
     return all;
   }
 
   bool is_intact() {
     const auto is_marked = [](std::byte b) { return b == mark; };
     return mine_.intact() && buffer_->intact() && arena_->intact() && std::ranges::all_of(guards_, [&](auto g) {
-             return std::ranges::all_of(context_.memory.view(g), is_marked);
+             return std::ranges::all_of(base_.memory.view(g), is_marked);
            });
   }
 
@@ -305,11 +305,11 @@ class exchanging_rank {
     return made;
   }
 
-  void plan_guard() { guards_.push_back(context_.memory.plan<std::byte>("guard", 512)); }
+  void plan_guard() { guards_.push_back(base_.memory.plan<std::byte>("guard", 512)); }
 
   void set_variance(const std::vector<float>& variance) {
-    variance_.resize(context_.tensors.state_elements());
-    const std::span<const slamb::detail::segment> segments = std::as_const(context_.tensors).segments();
+    variance_.resize(base_.tensors.state_elements());
+    const std::span<const slamb::detail::segment> segments = std::as_const(base_.tensors).segments();
     for (const slamb::detail::segment& s : segments)
       for (std::uint64_t i = 0; i < s.size; ++i)
         variance_[s.state + i] = variance.empty() ? 1.0F : variance[s.first + i];
@@ -317,14 +317,14 @@ class exchanging_rank {
 
   // Worker errors are where the state of their tensor is, with zeros between tensors; else `intact` fails.
   void read_state(exchange_record& now) {
-    exchange_->visit_state(context_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
+    exchange_->visit_state(base_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
       if (name != "worker error" && name != "server error") return;
       now.state.insert(now.state.end(), bytes.begin(), bytes.end());
       std::vector<float> values =
           exchange_->errors_are_narrow() ? stored_floats<slamb::bfloat16>(bytes) : stored_floats<float>(bytes);
       if (name == "server error") now.server_error = std::move(values);
       if (name != "worker error" || bytes.empty()) return;
-      for (const slamb::detail::segment& s : std::as_const(context_.tensors).segments()) {
+      for (const slamb::detail::segment& s : std::as_const(base_.tensors).segments()) {
         const auto first = values.begin() + static_cast<std::ptrdiff_t>(s.state);
         now.worker_error.insert(now.worker_error.end(), first, first + static_cast<std::ptrdiff_t>(s.size));
         std::fill_n(first, s.size, 0.0F);
@@ -336,7 +336,7 @@ class exchanging_rank {
   replica mine_;
   wire_log log_;
   std::unique_ptr<guarded_bytes> arena_;  // which outlives the arena
-  any_exchange::context_type context_;
+  any_exchange::context_type base_;
   std::vector<float> variance_;  // [state elements]
   std::unique_ptr<any_exchange> exchange_;
   std::vector<slamb::detail::region<std::byte>> guards_;

@@ -31,7 +31,7 @@ made_optimizer make_one(const optimizer_maker& make, replica& mine, Communicator
 inline std::uint64_t rounds_at_construction(const optimizer_maker& make) {
   for (std::uint64_t round = 0;; ++round) {
     slamb::thread_group group(2);
-    group.inject({.rank = 0, .round = round, .kind = slamb::thread_fault::kind::throws});
+    group.inject({.rank = 0, .round = round, .kind = slamb::thread_group::fault::kind_type::throws});
     std::atomic<int> made{0};
     try {
       slamb::run_ranks(group, [&](slamb::thread_communicator communicator) {
@@ -76,7 +76,7 @@ inline void check_skipped(const experiment& e, const optimizer_maker& make, floa
         if (culprit) gradient[place] = value;
         mine.set_gradient(gradient);
         const std::vector<float> before = mine.values();
-        const slamb::norms norm = run.statistics(true).norm;
+        const slamb::statistics::norms_type norm = run.statistics(true).norm;
         for (int again = 0; again < 2; ++again) {
           run.set_mask(e.masks[(t + 1) % e.steps()]);
           run.step(e.rates[t]);
@@ -200,7 +200,7 @@ inline void check_failure_at_each_round(const optimizer_maker& make, int exchang
     for (std::uint64_t round = first_round;; ++round) {
       slamb::thread_group group(world);
       const int culprit = static_cast<int>(round) % world;
-      group.inject({.rank = culprit, .round = round, .kind = slamb::thread_fault::kind::throws});
+      group.inject({.rank = culprit, .round = round, .kind = slamb::thread_group::fault::kind_type::throws});
       const auto seen = train_until_failure(e, make, group);
       if (!seen[0].threw) {
         for (const failed_step& of_rank : seen) CHECK_FALSE(of_rank.threw);

@@ -95,8 +95,8 @@ class postal_communicator {
   std::unique_ptr<const short> rank_;
 };
 
-static_assert(slamb::has_all_reduce_sum<postal_communicator, float>);
-static_assert(slamb::has_broadcast<postal_communicator, float>);
+static_assert(slamb::capability::has_all_reduce_sum<postal_communicator, float>);
+static_assert(slamb::capability::has_broadcast<postal_communicator, float>);
 
 /// Calls `body(postal_communicator)` for each rank on a thread, and rethrows what the lowest rank threw.
 template <class F>
@@ -136,6 +136,6 @@ struct one_way_communicator {
   int last_ticket = 0;
 };
 
-static_assert(slamb::has_all_to_all<one_way_communicator, double, ticket>);
+static_assert(slamb::capability::has_all_to_all<one_way_communicator, double, ticket>);
 
 }  // namespace test_support

@@ -115,7 +115,7 @@ struct alternating : sparsifier_facts {
     void runs(slamb::coordinate c, std::uint64_t count, Visit&& visit) const {
       for (const std::uint64_t end = c.index + count; c.index < end; ++c.index) visit(c.index, 1, age(c));
     }
-    bool fill(slamb::coordinate c, std::uint32_t count, slamb::staleness_discounts table, std::uint16_t* bits,
+    bool fill(slamb::coordinate c, std::uint32_t count, slamb::capability::staleness_discounts table, std::uint16_t* bits,
               float* discount) const {
       if (c.index % 2 != 0) return false;
       for (std::uint32_t i = 0; i < count; ++i) {

@@ -102,7 +102,7 @@ struct odd_floats : quantizer_facts {
 };
 
 static_assert(slamb::quantizer<odd_ternary> && !slamb::capability::encodes_without_scale<odd_ternary>);
-static_assert(slamb::stochastic_quantizer<odd_levels> && !slamb::capability::encodes_without_scale<odd_levels>);
+static_assert(slamb::capability::stochastic_quantizer<odd_levels> && !slamb::capability::encodes_without_scale<odd_levels>);
 static_assert(slamb::quantizer<odd_blocks>);
 static_assert(slamb::quantizer<odd_floats> && slamb::capability::encodes_without_scale<odd_floats>);
 

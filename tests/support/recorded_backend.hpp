@@ -100,22 +100,22 @@ struct recorded_backend {
 /// The threads' communicator, on the same stream.
 class recorded_communicator {
  public:
-  recorded_communicator(slamb::thread_communicator base, recording& to) : context_(std::move(base)), to_(&to) {}
+  recorded_communicator(slamb::thread_communicator base, recording& to) : base_(std::move(base)), to_(&to) {}
 
-  int rank() const noexcept { return context_.rank(); }
-  int size() const noexcept { return context_.size(); }
+  int rank() const noexcept { return base_.rank(); }
+  int size() const noexcept { return base_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    take([this, values, stream] { context_.all_reduce_sum(values, stream); });
+    take([this, values, stream] { base_.all_reduce_sum(values, stream); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    take([=, this] { context_.all_to_all(send, receive, stream); });
+    take([=, this] { base_.all_to_all(send, receive, stream); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    take([=, this] { context_.all_gather(mine, all, stream); });
+    take([=, this] { base_.all_gather(mine, all, stream); });
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
-    take([=, this] { context_.broadcast(values, root, stream); });
+    take([=, this] { base_.broadcast(values, root, stream); });
   }
 
   void wait(slamb::host_stream /*stream*/) {
@@ -131,7 +131,7 @@ class recorded_communicator {
     to_->take(collective);
   }
 
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   recording* to_;
 };
 

@@ -35,22 +35,22 @@ struct failing_call {
 class failing_communicator {
  public:
   failing_communicator(slamb::thread_communicator base, failing_call& failing)
-      : context_(std::move(base)), failing_(&failing) {}
+      : base_(std::move(base)), failing_(&failing) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    call([&] { context_.all_reduce_sum(values, stream); });
+    call([&] { base_.all_reduce_sum(values, stream); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    call([&] { context_.all_to_all(send, receive, stream); });
+    call([&] { base_.all_to_all(send, receive, stream); });
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    call([&] { context_.all_gather(mine, all, stream); });
+    call([&] { base_.all_gather(mine, all, stream); });
   }
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream) {
-    call([&] { context_.broadcast(values, root, stream); });
+    call([&] { base_.broadcast(values, root, stream); });
   }
 
  private:
@@ -61,7 +61,7 @@ class failing_communicator {
     if (fails) throw slamb::communicator_error("failing_communicator: as it was told");
   }
 
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   failing_call* failing_;
 };
 

@@ -33,19 +33,19 @@ template <class Base>
 class recording_communicator {
  public:
   recording_communicator(Base base, std::shared_ptr<exchange_log> log)
-      : context_(std::move(base)), log_(std::move(log)) {}
+      : base_(std::move(base)), log_(std::move(log)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     log_->sent.emplace_back(values.begin(), values.end());
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
     log_->received.emplace_back(values.begin(), values.end());
   }
 
  private:
-  Base context_;
+  Base base_;
   std::shared_ptr<exchange_log> log_;
 };
 
@@ -54,22 +54,22 @@ template <class Base>
 class flaky_communicator {
  public:
   flaky_communicator(Base base, std::set<std::uint64_t> failing)
-      : context_(std::move(base)), failing_(std::move(failing)) {}
+      : base_(std::move(base)), failing_(std::move(failing)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     fail_if_due();
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     fail_if_due();
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
     fail_if_due();
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
   }
 
   std::uint64_t calls() const { return calls_; }
@@ -79,7 +79,7 @@ class flaky_communicator {
     if (failing_.count(calls_++) != 0) throw slamb::communicator_error("flaky: not now");
   }
 
-  Base context_;
+  Base base_;
   std::set<std::uint64_t> failing_;
   std::uint64_t calls_ = 0;
 };
@@ -89,19 +89,19 @@ template <class Base>
 class scale_watching_communicator {
  public:
   scale_watching_communicator(Base base, std::shared_ptr<std::vector<float>> scales)
-      : context_(std::move(base)), scales_(std::move(scales)) {}
+      : base_(std::move(base)), scales_(std::move(scales)) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
 
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { context_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     keep(send);
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
     keep(mine);
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
   }
 
  private:
@@ -110,7 +110,7 @@ class scale_watching_communicator {
     std::memcpy(&scales_->back(), message.data(), sizeof(float));
   }
 
-  Base context_;
+  Base base_;
   std::shared_ptr<std::vector<float>> scales_;
 };
 

@@ -51,14 +51,14 @@ enum class mistake {
 /// The threads' communicator with a mistake. It sums floats and sends bytes, and broadcasts either.
 class wrong_communicator {
  public:
-  wrong_communicator(slamb::thread_communicator base, mistake what) : context_(std::move(base)), what_(what) {}
+  wrong_communicator(slamb::thread_communicator base, mistake what) : base_(std::move(base)), what_(what) {}
 
-  int rank() const { return context_.rank(); }
-  int size() const { return context_.size(); }
+  int rank() const { return base_.rank(); }
+  int size() const { return base_.size(); }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
     const std::vector<float> own(values.begin(), values.end());
-    context_.all_reduce_sum(values, stream);
+    base_.all_reduce_sum(values, stream);
     const bool is_last = rank() == size() - 1;
     const std::size_t n = values.size();
     if (what_ == mistake::sum_is_mean)
@@ -86,7 +86,7 @@ class wrong_communicator {
   }
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    context_.all_gather(mine, all, stream);
+    base_.all_gather(mine, all, stream);
     const std::size_t n = mine.size();
     const auto ranks = static_cast<std::size_t>(size());
     if (what_ == mistake::gather_reversed)
@@ -105,7 +105,7 @@ class wrong_communicator {
 
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     const std::vector<std::byte> before(receive.begin(), receive.end());
-    context_.all_to_all(send, receive, stream);
+    base_.all_to_all(send, receive, stream);
     const std::size_t n = send.size() / static_cast<std::size_t>(size());
     if (what_ == mistake::exchange_keeps_its_own) std::ranges::copy(send, receive.begin());
     if (what_ == mistake::exchange_swaps_ranks && size() > 1)
@@ -122,7 +122,7 @@ class wrong_communicator {
   template <class T>
   void broadcast(std::span<T> values, int root, slamb::host_stream stream) {
     const std::vector<T> own(values.begin(), values.end());
-    context_.broadcast(values, what_ == mistake::broadcast_from_rank_0 ? 0 : root, stream);
+    base_.broadcast(values, what_ == mistake::broadcast_from_rank_0 ? 0 : root, stream);
     if (what_ == mistake::broadcast_not_to_last_rank && rank() == size() - 1) std::ranges::copy(own, values.begin());
   }
 
@@ -140,13 +140,13 @@ class wrong_communicator {
   void subtract_last(const std::vector<float>& own, std::span<float> values, slamb::host_stream stream) {
     std::vector<float> last(own.size(), 0.0F);
     if (rank() == size() - 1) last = own;
-    context_.all_reduce_sum(std::span<float>(last), stream);
+    base_.all_reduce_sum(std::span<float>(last), stream);
     if (rank() != 0) return;
     for (std::size_t i = 0; i < values.size(); ++i)
       if (std::isfinite(last[i])) values[i] -= last[i];
   }
 
-  slamb::thread_communicator context_;
+  slamb::thread_communicator base_;
   mistake what_;
   std::thread::id home_ = std::this_thread::get_id();
   std::vector<float> first_sum_;
@@ -155,9 +155,9 @@ class wrong_communicator {
   int exchanges_ = 0;
 };
 
-static_assert(slamb::has_all_reduce_sum<wrong_communicator, float>);
-static_assert(slamb::has_all_gather<wrong_communicator, std::byte>);
-static_assert(slamb::has_all_to_all<wrong_communicator, std::byte>);
-static_assert(slamb::has_broadcast<wrong_communicator, std::byte>);
+static_assert(slamb::capability::has_all_reduce_sum<wrong_communicator, float>);
+static_assert(slamb::capability::has_all_gather<wrong_communicator, std::byte>);
+static_assert(slamb::capability::has_all_to_all<wrong_communicator, std::byte>);
+static_assert(slamb::capability::has_broadcast<wrong_communicator, std::byte>);
 
 }  // namespace test_support

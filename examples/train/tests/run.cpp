@@ -136,7 +136,7 @@ TEST_CASE(
   train::settings chosen = short_run(2);
   chosen.one_bit_warmup = 100;
   chosen.one_bit_threshold = 0.01;  // which any variance meets as soon as it is compared
-  const slamb::warm_up_decision soon = run(chosen, find_entry("one_bit_adam")).statistics.warm_up;
+  const slamb::statistics::warm_up_type soon = run(chosen, find_entry("one_bit_adam")).statistics.warm_up;
   CHECK(soon.ended_after >= chosen.warmup_steps());
   CHECK(soon.ended_after < 30);
   CHECK(soon.variance_ratio > 0.01);
@@ -215,7 +215,7 @@ TEST_CASE("slamb_train: auto is lamb or slamb to the last bit, and says which") 
   const train::optimizer_entry entry = entries_of({"auto"}).front();
   CHECK(entry.name == "auto");
   const train::outcome result = run(chosen, entry);
-  const slamb::choice& made = result.statistics.chosen;
+  const slamb::statistics::choice_type& made = result.statistics.chosen;
   CHECK(made.trial_steps > 0);
   CHECK(made.trial_elements == train::parameters_of_network());
   train::optimizer_entry plain = find_entry(made.is_compressed ? "slamb" : "lamb");

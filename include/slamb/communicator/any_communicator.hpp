@@ -51,7 +51,7 @@ template <class C, class Stream>
 class collectives_of final : public collectives<Stream> {
  public:
   static_assert(
-      !requires(const C& c) { c.local_size(); } || has_all_reduce_in_node<C, Stream>,
+      !requires(const C& c) { c.local_size(); } || capability::has_all_reduce_in_node<C, Stream>,
       "slamb: a Communicator with local_size() must have local_rank() too, and all_reduce_in_node(std::span<float>, "
       "stream) for the Backend's stream: its nodes' ranks would differ else");
 
@@ -130,10 +130,10 @@ class collectives_of final : public collectives<Stream> {
     return false;
   }
 
-  static constexpr bool can_broadcast = has_broadcast<C, std::byte, Stream>;
-  static constexpr bool can_gather = has_all_gather<C, std::byte, Stream>;
-  static constexpr bool can_exchange = has_all_to_all<C, std::byte, Stream>;
-  static constexpr bool has_nodes = has_all_reduce_in_node<C, Stream>;
+  static constexpr bool can_broadcast = capability::has_broadcast<C, std::byte, Stream>;
+  static constexpr bool can_gather = capability::has_all_gather<C, std::byte, Stream>;
+  static constexpr bool can_exchange = capability::has_all_to_all<C, std::byte, Stream>;
+  static constexpr bool has_nodes = capability::has_all_reduce_in_node<C, Stream>;
 
   [[noreturn]] static void throw_missing(const char* what) {
     throw std::logic_error(std::string("slamb: the Communicator in an any_communicator has no ") + what);
@@ -163,7 +163,7 @@ class any_communicator {
   /// Holds `communicator`. Explicit, so that no overload takes a communicator for another by accident.
   template <class C>
   requires(!std::same_as<C, any_communicator> &&
-           has_all_reduce_sum<C, float, Stream>) explicit any_communicator(C communicator)
+           capability::has_all_reduce_sum<C, float, Stream>) explicit any_communicator(C communicator)
       : held_(std::make_unique<detail::collectives_of<C, Stream>>(std::move(communicator))) {}
 
   int rank() const { return held().rank(); }
@@ -226,9 +226,9 @@ class any_communicator {
   std::unique_ptr<detail::collectives<Stream>> held_;
 };
 
-static_assert(has_all_reduce_sum<any_communicator<>, float>);
-static_assert(has_all_gather<any_communicator<>, std::byte>);
-static_assert(has_all_to_all<any_communicator<>, std::byte>);
-static_assert(has_broadcast<any_communicator<>, std::byte>);
+static_assert(capability::has_all_reduce_sum<any_communicator<>, float>);
+static_assert(capability::has_all_gather<any_communicator<>, std::byte>);
+static_assert(capability::has_all_to_all<any_communicator<>, std::byte>);
+static_assert(capability::has_broadcast<any_communicator<>, std::byte>);
 
 }  // namespace slamb

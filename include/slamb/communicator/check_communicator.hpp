@@ -169,7 +169,7 @@ class communicator_checker {
   // ------------------------------------------------------------------------------------------------------ what is checked
 
   void check_sums_of(std::size_t n) {
-    if constexpr (has_all_reduce_sum<C, float>) collectives_.template start_sum<float>(n, sum_content::plain)();
+    if constexpr (capability::has_all_reduce_sum<C, float>) collectives_.template start_sum<float>(n, sum_content::plain)();
     if constexpr (checked::has_nodes) collectives_.start_local_sum(n)();
   }
   void check_bytes_of(std::size_t n) {
@@ -179,15 +179,15 @@ class communicator_checker {
   }
   template <class T>
   void check_all_of(std::size_t n) {
-    if constexpr (has_all_reduce_sum<C, T> && std::is_arithmetic_v<T>)
+    if constexpr (capability::has_all_reduce_sum<C, T> && std::is_arithmetic_v<T>)
       collectives_.template start_sum<T>(n, sum_content::plain)();
-    if constexpr (has_all_gather<C, T>) collectives_.template start_gather<T>(n)();
-    if constexpr (has_all_to_all<C, T>) collectives_.template start_exchange<T>(n)();
-    if constexpr (has_broadcast<C, T>) collectives_.template start_broadcast<T>(n, me_.size - 1)();
+    if constexpr (capability::has_all_gather<C, T>) collectives_.template start_gather<T>(n)();
+    if constexpr (capability::has_all_to_all<C, T>) collectives_.template start_exchange<T>(n)();
+    if constexpr (capability::has_broadcast<C, T>) collectives_.template start_broadcast<T>(n, me_.size - 1)();
   }
   template <class T>
   void check_contents() {
-    if constexpr (has_all_reduce_sum<C, T>)
+    if constexpr (capability::has_all_reduce_sum<C, T>)
       for (const sum_content content : {sum_content::integers, sum_content::bytes, sum_content::tiny, sum_content::huge,
                                         sum_content::nan, sum_content::infinite})
         for (const std::size_t n : {std::size_t{1}, 2 * ranks() + 1, std::size_t{1001}})
@@ -202,7 +202,7 @@ class communicator_checker {
   void check_in_a_row() {
     std::vector<verification> all;
     for (int again = 0; again < 3; ++again) {
-      if constexpr (has_all_reduce_sum<C, float>)
+      if constexpr (capability::has_all_reduce_sum<C, float>)
         all.push_back(collectives_.template start_sum<float>(100, sum_content::plain));
       if constexpr (checked::exchanges) all.push_back(collectives_.template start_exchange<std::byte>(384));
       if constexpr (checked::gathers) all.push_back(collectives_.template start_gather<std::byte>(384));
@@ -263,7 +263,7 @@ class communicator_checker {
 /// *Cost*: some hundred collectives; in the largest, a rank sends `how.large` elements to each rank.
 template <class... More, communicator C>
 void check_communicator(C& ranks, const communicator_check& how = {}) {
-  static_assert(has_all_reduce_sum<C, float>,
+  static_assert(capability::has_all_reduce_sum<C, float>,
                 "slamb: the Communicator must have all_reduce_sum(std::span<float>, slamb::host_stream)");
   detail::communicator_checker<C>(ranks, how).template run<More...>();
 }

@@ -14,87 +14,87 @@
 
 namespace slamb {
 
-/// Forwards every collective that `Base` has, for the same element types and streams, and records the traffic of those
+/// Forwards every collective that `Wrapped` has, for the same element types and streams, and records the traffic of those
 /// that returned: what throws is not counted. A payload is the vector of an all_reduce or a broadcast, the gathered
 /// whole of an all_gather, and the sent whole of an all_to_all; `bytes_sent_by` makes bytes on the wire of it.
 ///
-/// *Cost*: a few additions a collective. *Stream* and *Determinism*: those of `Base`; counts are of collectives
+/// *Cost*: a few additions a collective. *Stream* and *Determinism*: those of `Wrapped`; counts are of collectives
 /// enqueued.
-template <communicator Base = self_communicator>
+template <communicator Wrapped = self_communicator>
 class counting_communicator {
  public:
-  counting_communicator() requires std::default_initializable<Base>
+  counting_communicator() requires std::default_initializable<Wrapped>
   = default;
-  explicit counting_communicator(Base base) : context_(std::move(base)) {}
+  explicit counting_communicator(Wrapped wrapped) : wrapped_(std::move(wrapped)) {}
 
-  int rank() const { return static_cast<int>(context_.rank()); }
-  int size() const { return static_cast<int>(context_.size()); }
+  int rank() const { return static_cast<int>(wrapped_.rank()); }
+  int size() const { return static_cast<int>(wrapped_.size()); }
 
   /// `values` [n] become their sum over ranks.
   template <class T, class Stream>
-  requires has_all_reduce_sum<Base, T, Stream>
+  requires capability::has_all_reduce_sum<Wrapped, T, Stream>
   void all_reduce_sum(std::span<T> values, Stream stream) {
-    context_.all_reduce_sum(values, stream);
+    wrapped_.all_reduce_sum(values, stream);
     record(collective::all_reduce, values.size(), sizeof(T));
   }
 
   /// The same of values of which the first `header` are no payload but what ranks compare: they are counted apart.
   template <class T, class Stream>
-  requires has_all_reduce_sum<Base, T, Stream>
+  requires capability::has_all_reduce_sum<Wrapped, T, Stream>
   void all_reduce_sum_with_header(std::span<T> values, std::size_t header, Stream stream) {
-    context_.all_reduce_sum(values, stream);
+    wrapped_.all_reduce_sum(values, stream);
     if (values.size() > header) record(collective::all_reduce, values.size() - header, sizeof(T));
     const std::uint64_t bytes = header * sizeof(T);
     comparisons_ = comparisons_ + traffic{values.size() > header ? 0U : 1U, header, bytes,
-                                          bytes_sent_by(collective::all_reduce, bytes, size())};
+                                          traffic::bytes_sent_by(collective::all_reduce, bytes, size())};
   }
 
   /// `values` [n] become those of rank `root`.
   template <class T, class Stream>
-  requires has_broadcast<Base, T, Stream>
+  requires capability::has_broadcast<Wrapped, T, Stream>
   void broadcast(std::span<T> values, int root, Stream stream) {
-    context_.broadcast(values, root, stream);
+    wrapped_.broadcast(values, root, stream);
     record(collective::broadcast, values.size(), sizeof(T));
   }
 
   /// `all` [size()·n] becomes every rank's `mine` [n], in rank order.
   template <class T, class Stream>
-  requires has_all_gather<Base, T, Stream>
+  requires capability::has_all_gather<Wrapped, T, Stream>
   void all_gather(std::span<const T> mine, std::span<T> all, Stream stream) {
-    context_.all_gather(mine, all, stream);
+    wrapped_.all_gather(mine, all, stream);
     record(collective::all_gather, all.size(), sizeof(T));
   }
 
   /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n].
   template <class T, class Stream>
-  requires has_all_to_all<Base, T, Stream>
+  requires capability::has_all_to_all<Wrapped, T, Stream>
   void all_to_all(std::span<const T> send, std::span<T> receive, Stream stream) {
-    context_.all_to_all(send, receive, stream);
+    wrapped_.all_to_all(send, receive, stream);
     record(collective::all_to_all, send.size(), sizeof(T));
   }
 
-  /// Of a Base whose ranks are nodes: this one among those of its node. What they send each other is not counted.
-  int local_rank() const requires(requires(const Base& base) { base.local_rank(); }) {
-    return static_cast<int>(context_.local_rank());
+  /// Of a Wrapped whose ranks are nodes: this one among those of its node. What they send each other is not counted.
+  int local_rank() const requires(requires(const Wrapped& wrapped) { wrapped.local_rank(); }) {
+    return static_cast<int>(wrapped_.local_rank());
   }
-  int local_size() const requires(requires(const Base& base) { base.local_size(); }) {
-    return static_cast<int>(context_.local_size());
+  int local_size() const requires(requires(const Wrapped& wrapped) { wrapped.local_size(); }) {
+    return static_cast<int>(wrapped_.local_size());
   }
   /// `values` [n] become their sum over the ranks of the node.
   template <class Stream>
-  requires has_all_reduce_in_node<Base, Stream>
-  void all_reduce_in_node(std::span<float> values, Stream stream) { context_.all_reduce_in_node(values, stream); }
+  requires capability::has_all_reduce_in_node<Wrapped, Stream>
+  void all_reduce_in_node(std::span<float> values, Stream stream) { wrapped_.all_reduce_in_node(values, stream); }
 
-  /// Of a Base that says at run time which collectives it has.
-  bool has(collective kind) const requires(requires(const Base& base) { base.has(collective::broadcast); }) {
-    return context_.has(kind);
+  /// Of a Wrapped that says at run time which collectives it has.
+  bool has(collective kind) const requires(requires(const Wrapped& wrapped) { wrapped.has(collective::broadcast); }) {
+    return wrapped_.has(kind);
   }
-  /// Of a Base that has them. @{
+  /// Of a Wrapped that has them. @{
   template <class Stream>
-  requires detail::has_wait<Base, Stream>
-  void wait(Stream stream) { context_.wait(stream); }
-  void check() requires detail::has_check<Base> { context_.check(); }
-  void abort(const std::string& reason) requires detail::has_abort<Base> { context_.abort(reason); }
+  requires detail::has_wait<Wrapped, Stream>
+  void wait(Stream stream) { wrapped_.wait(stream); }
+  void check() requires detail::has_check<Wrapped> { wrapped_.check(); }
+  void abort(const std::string& reason) requires detail::has_abort<Wrapped> { wrapped_.abort(reason); }
   /// @}
 
   /// Traffic of this rank since construction or the last `reset()`.
@@ -107,22 +107,22 @@ class counting_communicator {
     comparisons_ = {};
   }
   /// The communicator that does the work; what is called on it directly is not counted.
-  Base& base() noexcept { return context_; }
-  const Base& base() const noexcept { return context_; }
+  Wrapped& wrapped() noexcept { return wrapped_; }
+  const Wrapped& wrapped() const noexcept { return wrapped_; }
 
  private:
   void record(collective kind, std::size_t elements, std::size_t element_size) {
     counts_.record(kind, elements, element_size, size());
   }
 
-  Base context_{};
+  Wrapped wrapped_{};
   traffic_counts counts_{};
   traffic comparisons_{};
 };
 
-static_assert(has_all_reduce_sum<counting_communicator<>, float>);
-static_assert(has_all_gather<counting_communicator<>, float>);
-static_assert(has_all_to_all<counting_communicator<>, float>);
-static_assert(has_broadcast<counting_communicator<>, float>);
+static_assert(capability::has_all_reduce_sum<counting_communicator<>, float>);
+static_assert(capability::has_all_gather<counting_communicator<>, float>);
+static_assert(capability::has_all_to_all<counting_communicator<>, float>);
+static_assert(capability::has_broadcast<counting_communicator<>, float>);
 
 }  // namespace slamb

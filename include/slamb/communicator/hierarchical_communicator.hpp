@@ -49,7 +49,7 @@ class hierarchical_communicator {
 
   /// Whether `Intra` can broadcast to the node what `Inter` has made of spans of T.
   template <class T, class Stream>
-  static constexpr bool broadcasts_in_node = has_broadcast<Intra, T, Stream>;
+  static constexpr bool broadcasts_in_node = capability::has_broadcast<Intra, T, Stream>;
 
   Intra& local() noexcept { return intra_; }
   const Intra& local() const noexcept { return intra_; }
@@ -58,28 +58,28 @@ class hierarchical_communicator {
 
   /// `values` [n] become their sum over the ranks of the node.
   template <class Stream>
-  requires has_all_reduce_sum<Intra, float, Stream>
+  requires capability::has_all_reduce_sum<Intra, float, Stream>
   void all_reduce_in_node(std::span<float> values, Stream stream) {
     if (local_size() > 1) in_node([&] { intra_.all_reduce_sum(values, stream); });
   }
 
   /// `values` [n] become their sum over nodes.
   template <class T, class Stream>
-  requires(has_all_reduce_sum<Inter, T, Stream>&& has_broadcast<Intra, T, Stream>) void all_reduce_sum(
+  requires(capability::has_all_reduce_sum<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_reduce_sum(
       std::span<T> values, Stream stream) {
     by_leader(values, stream, [&] { inter_.all_reduce_sum(values, stream); });
   }
 
   /// `values` [n] become those of node `root`.
   template <class T, class Stream>
-  requires(has_broadcast<Inter, T, Stream>&& has_broadcast<Intra, T, Stream>) void broadcast(std::span<T> values,
+  requires(capability::has_broadcast<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void broadcast(std::span<T> values,
                                                                                              int root, Stream stream) {
     by_leader(values, stream, [&] { inter_.broadcast(values, root, stream); });
   }
 
   /// `all` [size()·n] becomes every node's `mine` [n], in the order of nodes.
   template <class T, class Stream>
-  requires(has_all_gather<Inter, T, Stream>&& has_broadcast<Intra, T, Stream>) void all_gather(std::span<const T> mine,
+  requires(capability::has_all_gather<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_gather(std::span<const T> mine,
                                                                                                std::span<T> all,
                                                                                                Stream stream) {
     by_leader(all, stream, [&] { inter_.all_gather(mine, all, stream); });
@@ -87,7 +87,7 @@ class hierarchical_communicator {
 
   /// Chunk j of `receive` [size()·n] becomes this node's chunk of node j's `send` [size()·n].
   template <class T, class Stream>
-  requires(has_all_to_all<Inter, T, Stream>&& has_broadcast<Intra, T, Stream>) void all_to_all(std::span<const T> send,
+  requires(capability::has_all_to_all<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_to_all(std::span<const T> send,
                                                                                                std::span<T> receive,
                                                                                                Stream stream) {
     by_leader(receive, stream, [&] { inter_.all_to_all(send, receive, stream); });

@@ -292,9 +292,9 @@ class mpi_communicator {
   detail::mpi_messages messages_;  // with the memory for two pieces
 };
 
-static_assert(has_all_reduce_sum<mpi_communicator, float>);
-static_assert(has_all_gather<mpi_communicator, std::byte>);
-static_assert(has_all_to_all<mpi_communicator, std::byte>);
-static_assert(has_broadcast<mpi_communicator, std::byte>);
+static_assert(capability::has_all_reduce_sum<mpi_communicator, float>);
+static_assert(capability::has_all_gather<mpi_communicator, std::byte>);
+static_assert(capability::has_all_to_all<mpi_communicator, std::byte>);
+static_assert(capability::has_broadcast<mpi_communicator, std::byte>);
 
 }  // namespace slamb

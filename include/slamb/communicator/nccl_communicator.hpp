@@ -201,9 +201,9 @@ class nccl_communicator {
   detail::nccl_handle handle_;
 };
 
-static_assert(has_all_reduce_sum<nccl_communicator, float, cudaStream_t>);
-static_assert(has_all_gather<nccl_communicator, std::byte, cudaStream_t>);
-static_assert(has_all_to_all<nccl_communicator, std::byte, cudaStream_t>);
-static_assert(has_broadcast<nccl_communicator, std::byte, cudaStream_t>);
+static_assert(capability::has_all_reduce_sum<nccl_communicator, float, cudaStream_t>);
+static_assert(capability::has_all_gather<nccl_communicator, std::byte, cudaStream_t>);
+static_assert(capability::has_all_to_all<nccl_communicator, std::byte, cudaStream_t>);
+static_assert(capability::has_broadcast<nccl_communicator, std::byte, cudaStream_t>);
 
 }  // namespace slamb

@@ -35,9 +35,9 @@ struct self_communicator {
   }
 };
 
-static_assert(has_all_reduce_sum<self_communicator, float>);
-static_assert(has_all_gather<self_communicator, float>);
-static_assert(has_all_to_all<self_communicator, float>);
-static_assert(has_broadcast<self_communicator, float>);
+static_assert(capability::has_all_reduce_sum<self_communicator, float>);
+static_assert(capability::has_all_gather<self_communicator, float>);
+static_assert(capability::has_all_to_all<self_communicator, float>);
+static_assert(capability::has_broadcast<self_communicator, float>);
 
 }  // namespace slamb

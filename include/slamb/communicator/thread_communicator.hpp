@@ -142,13 +142,13 @@ class thread_communicator {
     call.element_size = sizeof(T);
     detail::rendezvous_post post{call, in.data(), out.data()};
     std::vector<std::byte> wrong;  // what is sent instead, if that is to be corrupted
-    const std::optional<thread_fault::kind_type> planned = rendezvous_->start_call(rank_);
-    if (planned == thread_fault::kind_type::throws) {
+    const std::optional<detail::thread_fault::kind_type> planned = rendezvous_->start_call(rank_);
+    if (planned == detail::thread_fault::kind_type::throws) {
       rendezvous_->fail_because_of(rank_, "threw, by an injected fault, in " + to_text(call));
       throw communicator_error(rendezvous_->reason());
     }
-    if (planned == thread_fault::kind_type::stalls) rendezvous_->stall(rank_, call);
-    if (planned == thread_fault::kind_type::corrupts && !in.empty()) {
+    if (planned == detail::thread_fault::kind_type::stalls) rendezvous_->stall(rank_, call);
+    if (planned == detail::thread_fault::kind_type::corrupts && !in.empty()) {
       if (in.data() != out.data()) {
         wrong.resize(in.size_bytes());
         detail::copy_bytes(wrong.data(), in.data(), in.size_bytes());
@@ -159,7 +159,7 @@ class thread_communicator {
     rendezvous_->meet(rank_, post);
     work();
     rendezvous_->part(rank_);
-    if (planned == thread_fault::kind_type::corrupts_result && !out.empty())
+    if (planned == detail::thread_fault::kind_type::corrupts_result && !out.empty())
       std::memset(static_cast<void*>(out.data()), 0xFF, sizeof(T));
   }
 
@@ -171,6 +171,8 @@ class thread_communicator {
 /// The ranks of one process. The group may be destroyed before its communicators; they share what they need.
 class thread_group {
  public:
+  using fault = detail::thread_fault;  ///< a failure planned for one call of one rank, for tests
+
   /// @throws std::invalid_argument if `size` is not in [1, 64] or the timeout is not positive
   explicit thread_group(int size, thread_options options = {})
       : rendezvous_(std::make_shared<detail::thread_rendezvous>(size, options)) {}
@@ -188,7 +190,7 @@ class thread_group {
 
   /// Plans a failure; each fault happens once, at the rank and round it names.
   /// @throws std::invalid_argument if the fault's rank is not in [0, size())
-  void inject(const thread_fault& planned) { rendezvous_->inject(planned); }
+  void inject(const fault& planned) { rendezvous_->inject(planned); }
 
   /// The group fails for `reason`, from any thread: ranks that wait for a peer throw communicator_error, and so does
   /// every later call. A collective that all ranks have come to is still done on all of them.
@@ -201,9 +203,9 @@ class thread_group {
   std::shared_ptr<detail::thread_rendezvous> rendezvous_;
 };
 
-static_assert(has_all_reduce_sum<thread_communicator, float>);
-static_assert(has_all_gather<thread_communicator, float>);
-static_assert(has_all_to_all<thread_communicator, float>);
-static_assert(has_broadcast<thread_communicator, float>);
+static_assert(capability::has_all_reduce_sum<thread_communicator, float>);
+static_assert(capability::has_all_gather<thread_communicator, float>);
+static_assert(capability::has_all_to_all<thread_communicator, float>);
+static_assert(capability::has_broadcast<thread_communicator, float>);
 
 }  // namespace slamb

@@ -11,6 +11,8 @@ struct thread_options {
   std::chrono::milliseconds timeout{30000};  ///< how long a rank waits for its peers in one collective, > 0
 };
 
+namespace detail {
+
 /// A failure planned for one call of one rank, for tests.
 struct thread_fault {
   enum class kind_type {
@@ -24,5 +26,7 @@ struct thread_fault {
   std::uint64_t round = 0;  ///< the rank's collective call, counted from 0 since the group was made
   kind_type kind = kind_type::throws;
 };
+
+}  // namespace detail
 
 }  // namespace slamb

@@ -29,11 +29,11 @@ struct floating_facts {
 struct bf16 : detail::floating_facts {
   template <class Real>
   SLAMB_ELEMENT word_of<Real> encode(const Real& x, const Real& /*scale*/, const Real& /*uniform*/) const {
-    return bfloat16_bits(x);
+    return detail::bfloat16_bits(x);
   }
   template <class Real>
   SLAMB_ELEMENT Real decode(const word_of<Real>& code, const Real& /*scale*/) const {
-    return real_of_bfloat16_bits(code);
+    return detail::real_of_bfloat16_bits(code);
   }
 };
 

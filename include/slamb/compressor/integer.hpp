@@ -69,6 +69,6 @@ struct integer {
 using int8 = integer<8>;
 using int4 = integer<4>;
 
-static_assert(stochastic_quantizer<int8> && stochastic_quantizer<int4> && stochastic_quantizer<integer<2>>);
+static_assert(capability::stochastic_quantizer<int8> && capability::stochastic_quantizer<int4> && capability::stochastic_quantizer<integer<2>>);
 
 }  // namespace slamb

@@ -63,7 +63,7 @@ struct natural {
   }
 };
 
-static_assert(stochastic_quantizer<natural>);
+static_assert(capability::stochastic_quantizer<natural>);
 static_assert(natural::exponent_bias + 1 == 127 + natural::least_exponent);
 static_assert(natural::exponent_bias + 127 == 127 + natural::largest_exponent);
 

@@ -42,6 +42,9 @@ concept communicator = std::is_move_constructible_v<C> && requires(const C& c) {
   { c.size() } -> detail::converts_to<int>;  // number of ranks, ≥ 1
 };
 
+/// Optional members of policies.
+namespace capability {
+
 /// `all_reduce_sum(values, stream)`: every rank's `values` become their sum over ranks, the same bits everywhere.
 template <class C, class T, class Stream = host_stream>
 concept has_all_reduce_sum = communicator<C> && requires(C& c, std::span<T> values, Stream stream) {
@@ -76,6 +79,8 @@ concept has_all_reduce_in_node = communicator<C> &&
   { c.local_size() } -> detail::converts_to<int>;  // ≥ 1, the same on all nodes
   changing.all_reduce_in_node(values, stream);
 };
+
+}  // namespace capability
 
 namespace detail {
 
@@ -172,7 +177,6 @@ concept quantizer = compressor<Q> && !bool(Q::is_sparsifier) &&
           { q.block } -> detail::converts_to<std::uint32_t>;
         });
 
-/// Optional members of policies. Each makes something faster, or changes one detail.
 namespace capability {
 
 /// A quantizer whose codes do not depend on the scale, so that it encodes while the scale is summed.
@@ -180,13 +184,13 @@ template <class Q>
 concept encodes_without_scale = quantizer<Q> &&
     (Q::scale == segment_scale::none || requires { requires Q::encodes_without_scale; });
 
-}  // namespace capability
-
 /// A quantizer that rounds at random.
 template <class Q>
 concept stochastic_quantizer = quantizer<Q> && requires {
   requires Q::is_stochastic;
 };
+
+}  // namespace capability
 
 /// A compressor that looks at the values to choose what is sent: `choose(values, count, bits)` sets exactly
 /// `chosen_of(count)` bits for `count` ≤ 8192 consecutive elements of a tensor.
@@ -265,8 +269,6 @@ concept has_runs = selection<S> &&
   s.runs(c, count, visit);
 };
 
-}  // namespace capability
-
 /// β3^age for a = 0, 1, …; older elements have the last.
 struct staleness_discounts {
   const float* value = nullptr;  ///< [count]
@@ -274,8 +276,6 @@ struct staleness_discounts {
 
   SLAMB_HOST_DEVICE float operator[](std::uint32_t age) const { return value[age < count ? age : count - 1]; }
 };
-
-namespace capability {
 
 /// A selection that can fill the host backend's buffers at once: sets bit i % 16 of bits[i / 16], which come zeroed,
 /// for what it selects of `count` elements from c, and, if it has ages, staleness discount[i] unless that is null. Returns

@@ -7,6 +7,8 @@
 
 namespace slamb {
 
+namespace detail {
+
 /// Four random words.
 struct random_words {
   std::uint32_t word[4];
@@ -19,12 +21,14 @@ struct random_words {
   }
 };
 
+}  // namespace detail
+
 /// Philox4x32-10: four random words from a 64-bit key and a 128-bit counter. The same on host, device and every rank.
 ///
 /// @param key  seed
 /// @param low, high  the counter
 /// *Reference*: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
-SLAMB_HOST_DEVICE constexpr random_words philox(std::uint64_t key, std::uint64_t low, std::uint64_t high) noexcept {
+SLAMB_HOST_DEVICE constexpr detail::random_words philox(std::uint64_t key, std::uint64_t low, std::uint64_t high) noexcept {
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32U);
   auto x0 = static_cast<std::uint32_t>(low);

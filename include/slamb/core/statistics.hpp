@@ -14,21 +14,21 @@ namespace slamb {
 /// The kinds of collectives, as traffic is counted by.
 enum class collective { all_reduce, all_gather, all_to_all, broadcast };
 
-/// Bytes that one rank sends for a collective over `bytes` of payload among `world` ranks, by the bandwidth-optimal
-/// algorithm: all_reduce 2(N−1)/N of its vector, all_gather and all_to_all (N−1)/N of the whole, broadcast (N−1)/N on
-/// average over ranks. `bytes` is the vector (all_reduce, broadcast), the gathered whole or the sent whole.
-constexpr std::uint64_t bytes_sent_by(collective kind, std::uint64_t bytes, int world) noexcept {
-  const auto ranks = static_cast<std::uint64_t>(world);
-  const std::uint64_t rounds_of_payload = kind == collective::all_reduce ? 2 : 1;
-  return rounds_of_payload * (bytes / ranks * (ranks - 1) + bytes % ranks * (ranks - 1) / ranks);
-}
-
 /// Traffic of one rank: collectives called, elements and bytes handed to them, bytes put on the wire.
 struct traffic {
   std::uint64_t rounds = 0;         ///< collectives
   std::uint64_t elements = 0;       ///< of the payloads
   std::uint64_t payload_bytes = 0;  ///< of the payloads
   std::uint64_t sent_bytes = 0;     ///< `bytes_sent_by` summed over the rounds
+
+  /// Bytes that one rank sends for a collective over `bytes` of payload among `world` ranks, by the bandwidth-optimal
+  /// algorithm: all_reduce 2(N−1)/N of its vector, all_gather and all_to_all (N−1)/N of the whole, broadcast (N−1)/N on
+  /// average over ranks. `bytes` is the vector (all_reduce, broadcast), the gathered whole or the sent whole.
+  static constexpr std::uint64_t bytes_sent_by(collective kind, std::uint64_t bytes, int world) noexcept {
+    const auto ranks = static_cast<std::uint64_t>(world);
+    const std::uint64_t rounds_of_payload = kind == collective::all_reduce ? 2 : 1;
+    return rounds_of_payload * (bytes / ranks * (ranks - 1) + bytes % ranks * (ranks - 1) / ranks);
+  }
 
   friend constexpr traffic operator+(const traffic& a, const traffic& b) noexcept {
     return {a.rounds + b.rounds, a.elements + b.elements, a.payload_bytes + b.payload_bytes,
@@ -51,7 +51,7 @@ class traffic_counts {
   /// Counts a collective among `world` ranks over a payload of `elements` of `element_bytes` each.
   constexpr void record(collective kind, std::uint64_t elements, std::uint64_t element_bytes, int world) noexcept {
     const std::uint64_t bytes = elements * element_bytes;
-    (*this)[kind] = (*this)[kind] + traffic{1, elements, bytes, bytes_sent_by(kind, bytes, world)};
+    (*this)[kind] = (*this)[kind] + traffic{1, elements, bytes, traffic::bytes_sent_by(kind, bytes, world)};
   }
 
   friend constexpr traffic_counts operator-(traffic_counts a, const traffic_counts& b) noexcept {
@@ -64,46 +64,46 @@ class traffic_counts {
   std::array<traffic, 4> kinds_{};
 };
 
-/// L2 norms over all tensors, in double precision.
-struct norms {
-  double parameters = 0.0;  ///< ‖p‖
-  double momentum = 0.0;    ///< ‖m‖, of this rank's own momentum
-  double variance = 0.0;    ///< ‖v‖
-};
-
-/// One phase of an algorithm, and what this rank has sent in it.
-struct phase_statistics {
-  std::string name;              ///< "dense", "sparse", "warm-up", "compressed", …
-  std::uint64_t first_step = 1;  ///< t of its first step
-  traffic_counts traffic;        ///< of its steps
-};
-
-/// What compression did to this rank's signal with its error, x, of which x̂ was sent, in the step that was measured: L2 norms over the
-/// tensors of a group.
-struct compression_error {
-  double signal = 0.0;  ///< ‖x‖
-  double error = 0.0;   ///< ‖x − x̂‖
-
-  double relative() const noexcept { return signal > 0.0 ? error / signal : 0.0; }
-};
-
-/// How a warm-up ended.
-struct warm_up_decision {
-  std::uint64_t ended_after = 0;  ///< its last step; 0: it goes on
-  double variance_ratio = 0.0;    ///< ‖v̂_t‖₁/‖v̂_{t−Δ}‖₁ when it was last looked at; 0: it was not
-};
-
-/// What `choose` has found on these ranks and this network, and what it has kept. Seconds are the same on all ranks.
-struct choice {
-  bool is_compressed = false;        ///< the compressed optimizer was kept
-  double dense_seconds = 0.0;        ///< of a mean step of a training, all tensors in it; 0: nothing was tried
-  double compressed_seconds = 0.0;   ///< likewise
-  std::uint64_t trial_steps = 0;     ///< of each optimizer that were timed
-  std::uint64_t trial_elements = 0;  ///< of the scratch tensors that they were taken on
-};
-
 /// What `statistics()` returns.
 struct statistics {
+  /// L2 norms over all tensors, in double precision.
+  struct norms_type {
+    double parameters = 0.0;  ///< ‖p‖
+    double momentum = 0.0;    ///< ‖m‖, of this rank's own momentum
+    double variance = 0.0;    ///< ‖v‖
+  };
+
+  /// One phase of an algorithm, and what this rank has sent in it.
+  struct phase_type {
+    std::string name;              ///< "dense", "sparse", "warm-up", "compressed", …
+    std::uint64_t first_step = 1;  ///< t of its first step
+    traffic_counts traffic;        ///< of its steps
+  };
+
+  /// What compression did to this rank's signal with its error, x, of which x̂ was sent, in the step that was measured: L2 norms over the
+  /// tensors of a group.
+  struct compression_type {
+    double signal = 0.0;  ///< ‖x‖
+    double error = 0.0;   ///< ‖x − x̂‖
+
+    double relative() const noexcept { return signal > 0.0 ? error / signal : 0.0; }
+  };
+
+  /// How a warm-up ended.
+  struct warm_up_type {
+    std::uint64_t ended_after = 0;  ///< its last step; 0: it goes on
+    double variance_ratio = 0.0;    ///< ‖v̂_t‖₁/‖v̂_{t−Δ}‖₁ when it was last looked at; 0: it was not
+  };
+
+  /// What `choose` has found on these ranks and this network, and what it has kept. Seconds are the same on all ranks.
+  struct choice_type {
+    bool is_compressed = false;        ///< the compressed optimizer was kept
+    double dense_seconds = 0.0;        ///< of a mean step of a training, all tensors in it; 0: nothing was tried
+    double compressed_seconds = 0.0;   ///< likewise
+    std::uint64_t trial_steps = 0;     ///< of each optimizer that were timed
+    std::uint64_t trial_elements = 0;  ///< of the scratch tensors that they were taken on
+  };
+
   std::uint64_t step = 0;           ///< t: steps taken, without those skipped
   std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
   std::uint64_t local_skips = 0;    ///< gradients that this rank alone left out, in steps without an exchange
@@ -118,24 +118,24 @@ struct statistics {
   /// What has been added to these payloads for ranks to compare, not counted in `traffic`: a header of 64 bytes in front of each sum
   /// of a step. `rounds` are the sums of headers alone, in first steps.
   slamb::traffic comparisons{};
-  std::vector<phase_statistics> phases{};  ///< the same by phase, in the order of time
-  warm_up_decision warm_up{};              ///< of algorithms that have one
-  choice chosen{};                         ///< of optimizers that `choose` has made
-  norms norm{};                            ///< zero unless asked for
+  std::vector<phase_type> phases{};  ///< the same by phase, in the order of time
+  warm_up_type warm_up{};              ///< of algorithms that have one
+  choice_type chosen{};                         ///< of optimizers that `choose` has made
+  norms_type norm{};                            ///< zero unless asked for
   std::vector<double> worker_error{};  ///< [groups] ‖e‖ of this rank; empty unless asked for, or if no error is kept
-  std::vector<compression_error> compression{};  ///< [groups] of the step that was last measured; empty if none was
-};
-
-/// One purpose that memory is held for.
-struct memory_use {
-  std::string purpose;
-  std::size_t bytes = 0;
-  double bytes_per_parameter = 0.0;
+  std::vector<compression_type> compression{};  ///< [groups] of the step that was last measured; empty if none was
 };
 
 /// What `memory()` returns: the optimizer's one allocation, by purpose.
 struct memory_report {
-  std::vector<memory_use> uses;
+  /// One purpose that memory is held for.
+  struct use {
+    std::string purpose;
+    std::size_t bytes = 0;
+    double bytes_per_parameter = 0.0;
+  };
+
+  std::vector<use> uses;
   std::size_t total_bytes = 0;
   double bytes_per_parameter = 0.0;
 };
@@ -167,7 +167,7 @@ class phase_log {
   }
 
  private:
-  std::vector<phase_statistics> phases_;  // traffic: of all steps before the phase
+  std::vector<statistics::phase_type> phases_;  // traffic: of all steps before the phase
 };
 
 }  // namespace detail

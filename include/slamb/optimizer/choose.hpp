@@ -83,7 +83,7 @@ class chosen_optimizer {
 
   /// Constructs the one that `made` says; see `choose`.
   /// @param saved  a state to go on from; empty: none
-  chosen_optimizer(const choice& made, std::span<const parameter> parameters,
+  chosen_optimizer(const statistics::choice_type& made, std::span<const parameter> parameters,
                    const typename Dense::options_type& dense_options,
                    const typename Compressed::options_type& compressed_options, communicator_type communicator,
                    backend_type backend, std::span<const std::byte> saved = {}, const restore_options& restore = {})
@@ -184,7 +184,7 @@ class chosen_optimizer {
  private:
   using held_type = std::variant<Dense, Compressed>;
 
-  choice made_;
+  statistics::choice_type made_;
   held_type held_;
 };
 
@@ -231,7 +231,7 @@ consistency_check facts_of_choice(const choose_options& how, choose_options::kee
 /// Tries both, in turn.
 /// @param elements  of the parameters, > 0
 template <class Dense, class Compressed, class Ranks, class Backend, class Executor, class Clock>
-choice choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
+statistics::choice_type choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
                        const typename Dense::options_type& dense_options,
                        const typename Compressed::options_type& compressed_options, Ranks& ranks,
                        const Backend& backend, const Executor& executor, const choose_options& how, Clock& clock) {
@@ -278,7 +278,7 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   require_rank(ranks.rank(), ranks.size());
   require_consistent_ranks(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), ranks, executor,
                            allocator_of(backend));
-  choice made{.is_compressed = rule == choose_options::keep_rule::compressed};
+  statistics::choice_type made{.is_compressed = rule == choose_options::keep_rule::compressed};
   if (rule == choose_options::keep_rule::measure && ranks.size() > 1 && elements > 0)
     made = choice_by_trial<Dense, Compressed>(parameters, elements, dense_options, compressed_options, ranks, backend,
                                               executor, how, clock);

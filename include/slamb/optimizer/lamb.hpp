@@ -72,7 +72,7 @@ class lamb_recipe final : public recipe_base<Backend> {
     exchange_.plan(context_);
     context_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
-    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(context_, 4 * sizeof(float));
@@ -110,7 +110,7 @@ class lamb_recipe final : public recipe_base<Backend> {
     context_.end_step();
   }
 
-  consistency_check facts() const {
+  consistency_check consistency() const {
     consistency_check all = consistency_of("basic_lamb ", options_, context_.tensors.segments().size());
     all.add("max_gradient_norm", options_.max_gradient_norm);
     all.add("skip_non_finite", options_.skip_non_finite ? 1.0 : 0.0);
@@ -180,7 +180,9 @@ class basic_lamb
   }
 
   /// For a compressor that takes something new at each step, as explicit_mask.
-  Compressor& compressor() requires(requires(Compressor& c) { sparsifier_of(c).require_ready(std::uint64_t{}); }) {
+  Compressor& compressor() requires(requires(Compressor& c) {
+    detail::sparsifier_of(c).require_ready(std::uint64_t{});
+  }) {
     return this->typed("compressor()").exchange().compressor();
   }
 };

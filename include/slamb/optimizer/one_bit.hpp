@@ -85,7 +85,7 @@ class one_bit_recipe final : public recipe_base<Backend> {
     }
     fresh_.plan(context_);
     buffer_ = context_.plan_buffer(exchange_.buffer_bytes());
-    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_, view().variance);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(context_, 5 * sizeof(float));
@@ -114,7 +114,7 @@ class one_bit_recipe final : public recipe_base<Backend> {
   using kept_type = typename kept_by<TrustRatio>::type;
   using recipe_base<Backend>::context_;
 
-  consistency_check facts() const {
+  consistency_check consistency() const {
     consistency_check all = consistency_of("basic_one_bit ", options_, context_.tensors.segments().size());
     all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     describe_policy(options_.warm_up, all);

@@ -109,7 +109,7 @@ class slamb_recipe final : public recipe_base<Backend> {
         plan_summable(context_.memory, "payload", std::max(plane_ * planes, least_averaging_buffer(context_.tensors)));
     selector_.plan(context_);
     exchange_.plan(context_, plane_);
-    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    context_.allocate(consistency(), byte_collectives_of<Compressor>);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     context_.enter_phase("sparse");
     context_.executor.upload(std::span<const float>(discount), context_.memory.view(discounts_));
@@ -234,7 +234,7 @@ class slamb_recipe final : public recipe_base<Backend> {
   auto view() const noexcept { return state_.over(context_.view(), context_.memory); }
   adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
 
-  consistency_check facts() const {
+  consistency_check consistency() const {
     consistency_check all = consistency_of("basic_slamb ", options_, context_.tensors.segments().size());
     all.add("beta3", options_.beta3);
     all.add("local_steps", static_cast<double>(options_.local_steps));
@@ -331,7 +331,9 @@ class basic_slamb
 
   const Compressor& compressor() const { return this->options().compressor; }
   /// For a compressor that takes something new at each step.
-  Compressor& compressor() requires(requires(Compressor& c) { sparsifier_of(c).require_ready(std::uint64_t{}); }) {
+  Compressor& compressor() requires(requires(Compressor& c) {
+    detail::sparsifier_of(c).require_ready(std::uint64_t{});
+  }) {
     return this->typed("compressor()").compressor();
   }
 };

@@ -85,7 +85,7 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
     local_.plan(context_, exchange_.is_active(context_));
     buffer_ = context_.plan_buffer(
         std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(context_.tensors) * 4));
-    context_.allocate(facts(), byte_collectives_of<Compressor>);
+    context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_, view().variance);
     context_.compute_constant_trust_ratios(unit_trust_ratio{}, factors_);
     batches_ = one_batch_of(context_.tensors);
@@ -130,7 +130,7 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
                            "schedules need the rates on the host; give it a rate, or a rate for each group");
   }
 
-  consistency_check facts() const {
+  consistency_check consistency() const {
     consistency_check all = consistency_of("basic_zero_one_adam ", options_, context_.tensors.segments().size());
     all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     describe_policy(options_.variance_schedule, all);

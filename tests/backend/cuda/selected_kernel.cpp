@@ -159,8 +159,8 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
 
 /// Uses all that a selected pass may.
 struct everything_selected : slamb::detail::pass_without_constants {
-  using reads = arrays<array::parameter, array::gradient, array::common, array::residual>;
-  using writes = arrays<array::exchanged, array::momentum, array::common>;
+  using reads = arrays<array::parameter, array::gradient, array::anchor, array::residual>;
+  using writes = arrays<array::exchanged, array::momentum, array::anchor>;
   using packs = arrays<array::variance, array::parameter>;
   static constexpr bool receives = true;
   static constexpr bool needs_discount = true;
@@ -174,8 +174,8 @@ struct everything_selected : slamb::detail::pass_without_constants {
     sums.add_square(1, e.parameter + at.discount);
     e.momentum = e.exchanged + at.discount;  // 0 in place of what is not received
     e.exchanged = select(at.selected, e.exchanged, e.residual);
-    e.variance = e.common + e.gradient;
-    e.common = e.parameter;
+    e.variance = e.anchor + e.gradient;
+    e.anchor = e.parameter;
     e.parameter = e.residual;
   }
 };
@@ -484,7 +484,7 @@ TEST_CASE("cuda selected_elements: groups say what round robin says of each elem
   constexpr unsigned threads = 256;
   constexpr std::uint32_t size = 16 * threads;
   const std::vector<float> discount = slamb::detail::discounts_by_age(0.93);
-  const slamb::staleness_discounts table{discount.data(), static_cast<std::uint32_t>(discount.size())};
+  const slamb::capability::staleness_discounts table{discount.data(), static_cast<std::uint32_t>(discount.size())};
   std::size_t wrong = 0, groups = 0;
   for (const double slots : {8.0, 9.0, 10.0, 13.0, 16.0, 31.0, 32.0})
     for (const std::uint64_t step : {1U, 3U, 7U, 40U, 12345U})

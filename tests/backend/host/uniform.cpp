@@ -18,7 +18,7 @@ namespace {
 constexpr float untouched = -1.0F;
 
 float one_number(std::uint64_t seed, std::uint64_t stream, std::uint64_t element) {
-  const slamb::random_words words = slamb::philox(seed, element / 8, stream);
+  const slamb::detail::random_words words = slamb::philox(seed, element / 8, stream);
   const auto place = static_cast<std::uint32_t>(element % 8);
   const std::uint32_t bits = words.word[place / 2] >> (16 * (place % 2)) & 0xFFFFU;
   return static_cast<float>((bits + 0.5) / 65536.0);

@@ -9,5 +9,5 @@ struct lone_rank {
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream);
 };
 
-static_assert(slamb::has_all_reduce_sum<slamb::self_communicator, float>);
-static_assert(slamb::has_all_reduce_sum<lone_rank, float>, "all_reduce_sum needs a communicator");
+static_assert(slamb::capability::has_all_reduce_sum<slamb::self_communicator, float>);
+static_assert(slamb::capability::has_all_reduce_sum<lone_rank, float>, "all_reduce_sum needs a communicator");

@@ -16,7 +16,7 @@ namespace {
 
 using device_tests::downloaded;
 using device_tests::stream;
-using slamb::mpi_device_options::transport_type;
+using mpi_transport = slamb::mpi_device_options::transport_type;
 
 std::vector<float> values_of(int rank, std::size_t n) {
   test_support::random_source source(n, static_cast<std::uint64_t>(rank));

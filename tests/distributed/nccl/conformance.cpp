@@ -118,7 +118,7 @@ void check_exchange(slamb::nccl_communicator& communicator, std::size_t n, cudaS
 template <class T>
 void check_type(slamb::nccl_communicator& communicator, std::span<const std::size_t> lengths, cudaStream_t stream) {
   for (const std::size_t n : lengths) {
-    if constexpr (slamb::has_all_reduce_sum<slamb::nccl_communicator, T, cudaStream_t>) {
+    if constexpr (slamb::capability::has_all_reduce_sum<slamb::nccl_communicator, T, cudaStream_t>) {
       check_sum<T>(communicator, n, stream);
     }
     for (int root = 0; root < communicator.size(); ++root) check_broadcast<T>(communicator, n, root, stream);

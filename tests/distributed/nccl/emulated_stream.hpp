@@ -27,10 +27,10 @@ struct device_log {
 };
 
 /// Kernels run when they are launched, whatever is on the stream.
-class interpreter_beside_stream {
+class emulator_beside_stream {
  public:
   /// @param log  outlives this
-  interpreter_beside_stream(cudaStream_t stream, device_log* log)
+  emulator_beside_stream(cudaStream_t stream, device_log* log)
       : stream_(stream), device_(slamb::detail::cuda::device_of(stream)), log_(log) {}
 
   cudaStream_t stream() const noexcept { return stream_; }
@@ -75,11 +75,11 @@ struct backend_beside_stream {
   std::size_t cache_bytes = 1U << 20U;
 
   using stream_type = cudaStream_t;
-  using executor_type = slamb::detail::cuda::executor<interpreter_beside_stream>;
+  using executor_type = slamb::detail::cuda::executor<emulator_beside_stream>;
 
   void validate() const {}
   executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type(interpreter_beside_stream(stream, log));
+    return executor_type(emulator_beside_stream(stream, log));
   }
   slamb::allocator make_allocator() const {
     const slamb::allocator host = slamb::detail::host_allocator();

@@ -314,9 +314,9 @@ TEST_CASE("nccl_communicator: abort of a borrowed one ends the handle, and the c
 
 TEST_CASE("nccl_communicator: another communicator can wrap it") {
   using counting = slamb::counting_communicator<nccl_communicator>;
-  static_assert(slamb::has_all_reduce_sum<counting, float, cudaStream_t>);
-  static_assert(!slamb::has_all_reduce_sum<counting, std::byte, cudaStream_t>);
-  static_assert(!slamb::has_all_reduce_sum<counting, float>);
+  static_assert(slamb::capability::has_all_reduce_sum<counting, float, cudaStream_t>);
+  static_assert(!slamb::capability::has_all_reduce_sum<counting, std::byte, cudaStream_t>);
+  static_assert(!slamb::capability::has_all_reduce_sum<counting, float>);
   library nccl;
   {
     counting communicator(make_own());

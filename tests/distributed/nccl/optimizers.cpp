@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "emulated_stream.hpp"
 #include "harness.hpp"
-#include "interpreted_stream.hpp"
 #include "slamb/slamb.hpp"
 
 namespace nccl_optimizers_tests {

@@ -61,7 +61,7 @@ class cuda_mpi_communicator {
   /// MPI's handle; null in a communicator that was moved from.
   MPI_Comm native_handle() const noexcept { return transfer_.host().native_handle(); }
   /// How payloads go, on all ranks: staged or direct.
-  mpi_transport transport() const noexcept { return transfer_.transport(); }
+  mpi_device_options::transport_type transport() const noexcept { return transfer_.transport(); }
 
   /// `values` [n], on the device, become their sum over ranks, ((x₀ + x₁) + x₂) + …; integers wrap around.
   template <detail::summable T>
@@ -215,9 +215,9 @@ class cuda_mpi_communicator {
   detail::cuda_mpi_transfer transfer_;
 };
 
-static_assert(has_all_reduce_sum<cuda_mpi_communicator, float, cudaStream_t>);
-static_assert(has_all_gather<cuda_mpi_communicator, std::byte, cudaStream_t>);
-static_assert(has_all_to_all<cuda_mpi_communicator, std::byte, cudaStream_t>);
-static_assert(has_broadcast<cuda_mpi_communicator, std::byte, cudaStream_t>);
+static_assert(capability::has_all_reduce_sum<cuda_mpi_communicator, float, cudaStream_t>);
+static_assert(capability::has_all_gather<cuda_mpi_communicator, std::byte, cudaStream_t>);
+static_assert(capability::has_all_to_all<cuda_mpi_communicator, std::byte, cudaStream_t>);
+static_assert(capability::has_broadcast<cuda_mpi_communicator, std::byte, cudaStream_t>);
 
 }  // namespace slamb

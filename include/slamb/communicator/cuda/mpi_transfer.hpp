@@ -25,6 +25,8 @@ namespace slamb::detail {
 
 class cuda_mpi_transfer {
  public:
+  using transport_type = mpi_device_options::transport_type;
+
   /// Of a payload, and the memory through which it goes; bytes.
   struct part {
     std::size_t offset;
@@ -39,7 +41,7 @@ class cuda_mpi_transfer {
 
   mpi_communicator& host() noexcept { return host_; }
   const mpi_communicator& host() const noexcept { return host_; }
-  mpi_transport transport() const noexcept { return transport_; }
+  transport_type transport() const noexcept { return transport_; }
 
   /// @throws what the first failure was; std::logic_error while the stream is captured
   void require_usable(cudaStream_t stream, const char* what) {
@@ -77,7 +79,7 @@ class cuda_mpi_transfer {
     call.element_size = sizeof(T);
     guarded([&] {
       handle().begin_parts(call);
-      if (call.count > 0 && transport_ == mpi_transport::direct) {
+      if (call.count > 0 && transport_ == transport_type::direct) {
         by_mpi();
       } else if (call.count > 0) {
         by_host();
@@ -129,12 +131,12 @@ class cuda_mpi_transfer {
     return std::max(options.staging_bytes / 2, mpi_communicator::place(2 * ranks, line)) / line * line;
   }
 
-  mpi_transport agreed_transport(const mpi_device_options& options) {
+  transport_type agreed_transport(const mpi_device_options& options) {
     struct facts {
       std::uint64_t staging_bytes;
       std::uint64_t piece_bytes;
       std::uint64_t message_bytes;
-      mpi_transport transport;
+      transport_type transport;
       std::uint32_t has_direct;
     };
     const facts mine{options.staging_bytes, options.messages.piece_bytes, options.messages.message_bytes,
@@ -154,8 +156,8 @@ class cuda_mpi_transfer {
       }
       has_direct = has_direct && all[i].has_direct != 0;
     }
-    if (options.transport != mpi_transport::automatic) return options.transport;
-    return has_direct ? mpi_transport::direct : mpi_transport::staged;
+    if (options.transport != transport_type::automatic) return options.transport;
+    return has_direct ? transport_type::direct : transport_type::staged;
   }
 
   void wait_for(int slot) {
@@ -167,7 +169,7 @@ class cuda_mpi_transfer {
 
   mpi_communicator host_;
   cuda::staging staging_;
-  mpi_transport transport_ = mpi_transport::staged;
+  transport_type transport_ = transport_type::staged;
 };
 
 }  // namespace slamb::detail

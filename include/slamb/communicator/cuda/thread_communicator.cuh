@@ -231,9 +231,9 @@ class cuda_thread_communicator {
   std::string reason_;                                     // why it has
 };
 
-static_assert(has_all_reduce_sum<cuda_thread_communicator, float, cudaStream_t>);
-static_assert(has_all_gather<cuda_thread_communicator, float, cudaStream_t>);
-static_assert(has_all_to_all<cuda_thread_communicator, float, cudaStream_t>);
-static_assert(has_broadcast<cuda_thread_communicator, float, cudaStream_t>);
+static_assert(capability::has_all_reduce_sum<cuda_thread_communicator, float, cudaStream_t>);
+static_assert(capability::has_all_gather<cuda_thread_communicator, float, cudaStream_t>);
+static_assert(capability::has_all_to_all<cuda_thread_communicator, float, cudaStream_t>);
+static_assert(capability::has_broadcast<cuda_thread_communicator, float, cudaStream_t>);
 
 }  // namespace slamb

@@ -24,10 +24,10 @@ namespace slamb::detail {
 template <communicator C>
 class checked_collectives {
  public:
-  static constexpr bool has_nodes = has_all_reduce_in_node<C>;
-  static constexpr bool gathers = has_all_gather<C, std::byte>;
-  static constexpr bool exchanges = has_all_to_all<C, std::byte>;
-  static constexpr bool broadcasts = has_broadcast<C, std::byte>;
+  static constexpr bool has_nodes = capability::has_all_reduce_in_node<C>;
+  static constexpr bool gathers = capability::has_all_gather<C, std::byte>;
+  static constexpr bool exchanges = capability::has_all_to_all<C, std::byte>;
+  static constexpr bool broadcasts = capability::has_broadcast<C, std::byte>;
 
   using verification = std::function<void()>;  ///< of a collective that has returned
 
@@ -117,7 +117,7 @@ class checked_collectives {
     const std::span<float> values(table);
     if constexpr (has_nodes)
       make("all_reduce_in_node " + what, [&] { ranks_.all_reduce_in_node(values, host_stream{}); });
-    if constexpr (has_all_reduce_sum<C, float>)
+    if constexpr (capability::has_all_reduce_sum<C, float>)
       make("all_reduce_sum " + what, [&] { ranks_.all_reduce_sum(values, host_stream{}); });
   }
 

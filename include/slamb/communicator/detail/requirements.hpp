@@ -57,23 +57,23 @@ struct suitable_communicator {
           !lacks_broadcast_in_node<Communicator, std::byte, Stream>,
       "slamb: hierarchical_communicator<Intra, Inter> needs an Intra with broadcast(std::span<std::byte>, root, "
       "stream) for the Backend's stream: it gives the node's ranks the codes and choices of their leader");
-  static_assert(has_all_reduce_sum<Communicator, float, Stream>,
+  static_assert(capability::has_all_reduce_sum<Communicator, float, Stream>,
                 "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for the Backend's stream");
-  static_assert(!quantizer<Compressor> || has_all_to_all<Communicator, std::byte, Stream>,
+  static_assert(!quantizer<Compressor> || capability::has_all_to_all<Communicator, std::byte, Stream>,
                 "slamb: a quantized exchange needs a Communicator with all_to_all(std::span<const std::byte>, "
                 "std::span<std::byte>, stream) for the Backend's stream");
-  static_assert(!quantizer<Compressor> || has_all_gather<Communicator, std::byte, Stream>,
+  static_assert(!quantizer<Compressor> || capability::has_all_gather<Communicator, std::byte, Stream>,
                 "slamb: a quantized exchange needs a Communicator with all_gather(std::span<const std::byte>, "
                 "std::span<std::byte>, stream) for the Backend's stream");
-  static_assert(!capability::chained<Compressor> || (has_all_to_all<Communicator, std::byte, Stream> &&
-                                                     has_all_gather<Communicator, std::byte, Stream>),
+  static_assert(!capability::chained<Compressor> || (capability::has_all_to_all<Communicator, std::byte, Stream> &&
+                                                     capability::has_all_gather<Communicator, std::byte, Stream>),
                 "slamb: a chain sends codes; it needs a Communicator with all_to_all and all_gather of "
                 "std::span<const std::byte> and std::span<std::byte> for the Backend's stream");
-  static_assert(!sends_choices<Compressor> || has_broadcast<Communicator, std::byte, Stream>,
+  static_assert(!sends_choices<Compressor> || capability::has_broadcast<Communicator, std::byte, Stream>,
                 "slamb: a compressor that chooses by value needs a Communicator with broadcast(std::span<std::byte>, "
                 "root, stream) for the Backend's stream: the leader tells the others what it has chosen");
   static_assert(
-      !requires(const Communicator& c) { c.local_size(); } || has_all_reduce_in_node<Communicator, Stream>,
+      !requires(const Communicator& c) { c.local_size(); } || capability::has_all_reduce_in_node<Communicator, Stream>,
       "slamb: a Communicator with local_size() must have local_rank() too, and all_reduce_in_node(std::span<float>, "
       "stream) for the Backend's stream: its nodes' ranks would differ else");
 };

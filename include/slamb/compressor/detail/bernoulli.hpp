@@ -44,7 +44,7 @@ struct bernoulli_selection {
   }
 
   /// What is selected, for the host: with blocks of one element, sixty-four draws at a time.
-  bool fill(coordinate c, std::uint32_t count, staleness_discounts /*table*/, std::uint16_t* bits,
+  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts /*table*/, std::uint16_t* bits,
             float* /*none*/) const {
     if (block != 1) return false;
     constexpr std::uint32_t counters = 16;  // of four words each

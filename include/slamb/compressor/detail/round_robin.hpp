@@ -151,7 +151,7 @@ struct round_robin_selection {
 
   /// The same for the host, by copying: with blocks of one element and few slots, the ages of a group are a stretch of
   /// one of eight cycles.
-  bool fill(coordinate c, std::uint32_t count, staleness_discounts table, std::uint16_t* bits, float* discount) const {
+  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts table, std::uint16_t* bits, float* discount) const {
     if (block != 1 || slots > fresh_cycles::most) return false;
     const std::uint64_t whole_groups = c.tensor_size / slots;
     const std::uint64_t first = (c.index + slots - 1) / slots;
@@ -185,7 +185,7 @@ struct round_robin_selection {
     static constexpr std::uint32_t stride = 2 * most + 2 * wide;
     float value[multipliers * stride];
 
-    fresh_cycles(const round_robin_selection& s, staleness_discounts table) {
+    fresh_cycles(const round_robin_selection& s, capability::staleness_discounts table) {
       for (std::uint32_t which = 0; which < multipliers; ++which) {
         float* const cycle = value + which * stride;
         std::uint32_t since = 0;
@@ -204,7 +204,7 @@ struct round_robin_selection {
   };
 
   struct no_cycles {
-    no_cycles(const round_robin_selection& /*s*/, staleness_discounts /*table*/) {}
+    no_cycles(const round_robin_selection& /*s*/, capability::staleness_discounts /*table*/) {}
   };
 
   // Those of four times as many groups as a call of philox is asked for at once, without a branch, so that compilers take
@@ -233,7 +233,7 @@ struct round_robin_selection {
 
   template <bool Freshness>
   void fill_groups(coordinate c, std::uint32_t count, std::uint64_t first, std::uint64_t last,
-                   staleness_discounts table, std::uint16_t* bits, float* discount) const {
+                   capability::staleness_discounts table, std::uint16_t* bits, float* discount) const {
     constexpr std::uint32_t wide = fresh_cycles::wide;
     const std::conditional_t<Freshness, fresh_cycles, no_cycles> cycles(*this, table);
     // The first groups copy too much, which the next ones overwrite, as long as it is within `count`.

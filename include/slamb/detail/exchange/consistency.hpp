@@ -113,7 +113,7 @@ void call_in_backend(std::span<T> values, const Executor& executor, const alloca
     call(values, executor.stream());
   } else {
     arena copy;
-    const region<T> planned = copy.plan<T>("agreement", values.size());
+    const region<T> planned = copy.plan<T>("comparison", values.size());
     copy.allocate(memory);
     const std::span<T> there = copy.view(planned);
     executor.upload(std::span<const T>(values), there);

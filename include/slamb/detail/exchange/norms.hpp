@@ -20,7 +20,7 @@ template <class Context, class T>
 std::vector<double> norms_by_group(const Context& context, std::span<const T> values) {
   std::vector<double> norms(context.tensors.groups(), 0.0);
   for (const segment& s : context.tensors.segments())
-    norms[s.group] += context.executor.sum_of_squares(values.subspan(s.state, s.size), context.ranks.context());
+    norms[s.group] += context.executor.sum_of_squares(values.subspan(s.state, s.size), context.ranks.wrapped());
   for (double& norm : norms) norm = std::sqrt(norm);
   return norms;
 }
@@ -33,12 +33,12 @@ void visit_squares(const Context& context, View model, const Visit& visit) {
   context.executor.run(norms_of_model{}, model, context.all_tiles(), context.sums());
   context.executor.template visit_segments<norms_of_model::sums>(context.tensors.first_tiles(), 0,
                                                                  context.tensors.segments().size(), context.sums(),
-                                                                 context.ranks.context(), visit);
+                                                                 context.ranks.wrapped(), visit);
 }
 
 /// ‖p‖, ‖m‖, ‖v‖ of the whole model.
 template <class Context, class View>
-norms norms_of(const Context& context, const View& model) {
+statistics::norms_type norms_of(const Context& context, const View& model) {
   double square[norms_of_model::sums] = {};
   visit_squares(context, model, [&square](std::size_t, const double* of_tensor) {
     for (int i = 0; i < norms_of_model::sums; ++i) square[i] += of_tensor[i];
@@ -50,7 +50,7 @@ norms norms_of(const Context& context, const View& model) {
 template <class Context, class View>
 double variance_norm(const Context& context, const View& model) {
   context.executor.run(sum_of_variance{}, model, context.all_tiles(), context.sums());
-  return context.executor.total({context.sums(), context.tensors.tiles().size()}, context.ranks.context());
+  return context.executor.total({context.sums(), context.tensors.tiles().size()}, context.ranks.wrapped());
 }
 
 /// Calls set(tensor, z) for all tensors that are compressed, such that z times the momentum is as large in each, by

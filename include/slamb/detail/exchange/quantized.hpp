@@ -200,7 +200,7 @@ class quantized_exchange {
 
   /// Measures the compression error of the next exchange; it costs one pass then.
   void measure_next() noexcept { measures_next_ = true; }
-  const std::vector<compression_error>& measured() const noexcept { return measured_; }
+  const std::vector<statistics::compression_type>& measured() const noexcept { return measured_; }
 
   /// ‖e‖ of what this rank failed to send, by group.
   std::vector<double> worker_error(const Context& context) const {
@@ -255,13 +255,13 @@ class quantized_exchange {
     codes_.measure(pass, context.executor, view, wire, context.sums());
     measured_.assign(context.tensors.groups(), {});
     context.executor.template visit_segments<2>(
-        context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.context(),
+        context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.wrapped(),
         [&](std::size_t i, const double* squares) {
-          compression_error& of_group = measured_[std::as_const(context.tensors).segments()[i].group];
+          statistics::compression_type& of_group = measured_[std::as_const(context.tensors).segments()[i].group];
           of_group.signal += squares[0];
           of_group.error += squares[1];
         });
-    for (compression_error& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.error)};
+    for (statistics::compression_type& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.error)};
   }
 
   two_phase_exchange<Quantizer, typename Context::executor_type, worker_storage, server_storage> codes_;
@@ -271,7 +271,7 @@ class quantized_exchange {
   region<storage> worker_error_;
   region<storage> server_error_;
   active_elements active_;
-  std::vector<compression_error> measured_;  // [groups]
+  std::vector<statistics::compression_type> measured_;  // [groups]
 };
 
 }  // namespace slamb::detail

@@ -43,7 +43,7 @@ struct bitmap_selection {
       visit(c.index, std::uint64_t{1}, selects(c) ? 0U : 1U);
   }
 
-  bool fill(coordinate c, std::uint32_t count, staleness_discounts /*table*/, std::uint16_t* to,
+  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts /*table*/, std::uint16_t* to,
             float* /*none*/) const {
     for (std::uint32_t i = 0; i < count; i += 16, c.index += 16)
       to[i / 16] = static_cast<std::uint16_t>(word(c, std::min(count - i, 16U)));
@@ -111,7 +111,7 @@ class selector<Sparsifier, Context> {
     bits_ = context.memory.template plan<std::uint16_t>("choice", (context.tensors.state_elements() + 15) / 16);
   }
 
-  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Context& /*base*/) { return {}; }
+  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Context& /*context*/) { return {}; }
 
   template <class Pass, class View>
   selection_type select(const Sparsifier& sparsifier, Context& context, const View& view, const Pass& pass) const {

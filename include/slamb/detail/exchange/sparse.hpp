@@ -41,7 +41,7 @@ std::span<float> scan_payload_offsets(Context& context, const Selection& selecti
     return capacity;
   }
   const std::uint64_t size =
-      context.executor.scan_payload_offsets(context.view(), selection, tile_offsets, context.ranks.context());
+      context.executor.scan_payload_offsets(context.view(), selection, tile_offsets, context.ranks.wrapped());
   if (size > capacity.size())
     throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                 std::to_string(capacity.size()) + " are selected at any step");
@@ -58,7 +58,7 @@ class payload_exchange {
   explicit payload_exchange(const Compressor& /*compressor*/) {}
 
   /// @param largest  elements of the largest payload
-  void plan(Context& /*base*/, std::uint64_t /*largest*/) {}
+  void plan(Context& /*context*/, std::uint64_t /*largest*/) {}
 
   /// What the exchanged payload must be multiplied by to be a mean.
   static float scale(const Context& context) noexcept { return 1.0F / static_cast<float>(context.ranks.size()); }
@@ -136,7 +136,7 @@ class payload_exchange<Compressor, Context> {
     buffer_ = context.memory.template plan<std::byte>("payload", codes_.buffer_bytes());
   }
 
-  static float scale(const Context& /*base*/) noexcept { return 1.0F; }
+  static float scale(const Context& /*context*/) noexcept { return 1.0F; }
 
   /// The same, with what encoding lost added to the mean. Nothing of a payload in few bits is exchanged before.
   void exchange(std::span<float> payload, std::uint64_t /*whole*/, Context& context) {

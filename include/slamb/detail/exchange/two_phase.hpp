@@ -129,7 +129,7 @@ class two_phase_tables {
 template <quantizer Quantizer, class Executor, class WorkerStorage, class ServerStorage>
 class two_phase_exchange {
   static_assert(
-      !stochastic_quantizer<Quantizer> ||
+      !capability::stochastic_quantizer<Quantizer> ||
           requires(const Quantizer& q) {
             { q.seed } -> converts_to<std::uint64_t>;
           },

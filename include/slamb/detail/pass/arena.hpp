@@ -75,7 +75,7 @@ class arena {
   memory_report report(std::uint64_t parameters) const {
     const double per = parameters == 0 ? 0.0 : 1.0 / static_cast<double>(parameters);
     memory_report all{all_uses(), bytes_, static_cast<double>(bytes_) * per};
-    for (memory_use& use : all.uses) use.bytes_per_parameter = static_cast<double>(use.bytes) * per;
+    for (memory_report::use& use : all.uses) use.bytes_per_parameter = static_cast<double>(use.bytes) * per;
     return all;
   }
 
@@ -89,7 +89,7 @@ class arena {
                           "was asked for before: " + text_of_uses());
     const std::size_t first = bytes_, bytes = static_cast<std::size_t>(count) * element_bytes;
     bytes_ += (bytes + alignment - 1) / alignment * alignment;
-    for (memory_use& use : uses_) {
+    for (memory_report::use& use : uses_) {
       if (use.purpose != purpose) continue;
       use.bytes += bytes;
       return first;
@@ -113,21 +113,21 @@ class arena {
     return memory;
   }
 
-  std::vector<memory_use> all_uses() const {
-    std::vector<memory_use> all = uses_;
-    memory_use padding{"padding", bytes_, 0.0};
-    for (const memory_use& use : uses_) padding.bytes -= use.bytes;
+  std::vector<memory_report::use> all_uses() const {
+    std::vector<memory_report::use> all = uses_;
+    memory_report::use padding{"padding", bytes_, 0.0};
+    for (const memory_report::use& use : uses_) padding.bytes -= use.bytes;
     all.push_back(std::move(padding));
     return all;
   }
 
   // As "momentum 400, variance 400, padding 224": the largest first, padding last, without those of no bytes.
   std::string text_of_uses() const {
-    std::vector<memory_use> all = all_uses();
+    std::vector<memory_report::use> all = all_uses();
     std::stable_sort(all.begin(), all.end() - 1,
-                     [](const memory_use& a, const memory_use& b) { return a.bytes > b.bytes; });
+                     [](const memory_report::use& a, const memory_report::use& b) { return a.bytes > b.bytes; });
     std::string text;
-    for (const memory_use& use : all)
+    for (const memory_report::use& use : all)
       if (use.bytes > 0) text += (text.empty() ? "" : ", ") + use.purpose + " " + std::to_string(use.bytes);
     return text.empty() ? "nothing" : text;
   }
@@ -141,7 +141,7 @@ class arena {
 
   std::byte* memory_ = nullptr;
   std::size_t bytes_ = 0;
-  std::vector<memory_use> uses_;
+  std::vector<memory_report::use> uses_;
   allocator allocator_;
 };
 

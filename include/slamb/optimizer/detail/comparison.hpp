@@ -94,7 +94,7 @@ class comparison {
     facts.add_word("the rank whose parameters broadcast_parameters() gives to all", static_cast<std::uint64_t>(root),
                    "all ranks must name the same");
     const allocator room = context.memory_source();
-    facts.require(host_ranks(context.ranks.context(), context.executor, room).all());
+    facts.require(host_ranks(context.ranks.wrapped(), context.executor, room).all());
   }
 
   /// In a step that has begun, before anything is exchanged: what is selected becomes a part of what ranks compare, if it is
@@ -190,7 +190,7 @@ class comparison {
       return context.read(&context.record()->diverged) != 0;
     } else {
       if (is_asked_) {
-        context.ranks.context().wait(late_->stream());
+        context.ranks.wrapped().wait(late_->stream());
         is_asked_ = false;
         if (late_->finish() != 0) return true;
       }
@@ -262,7 +262,7 @@ class comparison {
     compare_next();
     set_anchor(anchor);
     const allocator room = context.memory_source();
-    difference.find(host_ranks(context.ranks.context(), context.executor, room),
+    difference.find(host_ranks(context.ranks.wrapped(), context.executor, room),
                     every_ > 0 || call == comparing_call::compare_ranks);
   }
 

@@ -60,7 +60,7 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
   }
   void start(Context& context) { codes_.start(context); }
 
-  static double scale(const Context& /*base*/) noexcept { return 1.0; }
+  static double scale(const Context& /*context*/) noexcept { return 1.0; }
   bool exchange(const gradient_bucket& bucket, Context& context) {
     if (!bucket.is_last) return false;  // scales are of all gradients
     if (!codes_.is_active(context))
@@ -179,9 +179,9 @@ requires(!requires { requires Compressor::selects_all; } &&
     selector_.plan(context);
     payload_.plan(context, largest_);
   }
-  void start(Context& /*base*/) {}
+  void start(Context& /*context*/) {}
 
-  static double scale(const Context& /*base*/) noexcept { return 1.0; }
+  static double scale(const Context& /*context*/) noexcept { return 1.0; }
   bool exchange(const gradient_bucket& bucket, Context& context) {
     if (!bucket.is_last) return false;  // the selection finds the places of all in the payload
     if (context.ranks.size() == 1)

@@ -148,7 +148,7 @@ class gradient_exchange {
   void plan(Context& context) {
     if (context.ranks.size() > 1) buffer_ = plan_summable(context.memory, "exchange", context.tensors.elements());
   }
-  void start(Context& /*base*/) {}
+  void start(Context& /*context*/) {}
 
   /// What is read as the gradient, times this, is the mean.
   static double scale(const Context& context) noexcept { return 1.0 / context.ranks.size(); }
@@ -164,8 +164,8 @@ class gradient_exchange {
     return g;
   }
 
-  void report(const Context& /*base*/, bool /*with_norms*/, statistics& /*all*/) const {}
-  void visit_state(const Context& /*base*/, const state_visitor& /*part*/) const {}
+  void report(const Context& /*context*/, bool /*with_norms*/, statistics& /*all*/) const {}
+  void visit_state(const Context& /*context*/, const state_visitor& /*part*/) const {}
 
  private:
   gradient_settings settings_;

@@ -88,7 +88,7 @@ class difference_of_ranks {
     facts.add_hash("whether all ranks must have the same parameters now", has_equal_parameters_ ? 1 : 0, of_same_calls);
   }
   void describe_rates(consistency_check& facts) const {
-    const std::vector<double> of_group = context_.rates.read(context_.executor, context_.ranks.context());
+    const std::vector<double> of_group = context_.rates.read(context_.executor, context_.ranks.wrapped());
     for (std::size_t i = 0; i < of_group.size(); ++i)
       if (context_.rates.has_tensors(i))
         facts.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
@@ -139,7 +139,7 @@ class difference_of_ranks {
     std::vector<std::uint64_t> of_tensor;
     context_.executor.template visit_segments<Fingerprint::sums>(
         context_.tensors.first_tiles(), 0, context_.tensors.segments().size(), context_.sums(),
-        context_.ranks.context(),
+        context_.ranks.wrapped(),
         [&of_tensor](std::size_t /*i*/, const double* sum) { of_tensor.push_back(bits_of(*sum)); });
     return of_tensor;
   }

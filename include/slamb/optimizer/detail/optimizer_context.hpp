@@ -115,7 +115,7 @@ class optimizer_context {
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
     local.plan(*this);
-    require_consistent_ranks(facts, ranks.context(), executor, allocator_of(backend_), called);
+    require_consistent_ranks(facts, ranks.wrapped(), executor, allocator_of(backend_), called);
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
@@ -140,7 +140,7 @@ class optimizer_context {
     allocate_on_all_ranks(*this, from, "broadcast_parameters()", [&] { room.allocate(from); });
     executor.invoke(::slamb::detail::begin_step{record(), 1.0});  // a step that failed may have been refused before
     replace(room.view(buffer));
-    executor.wait(ranks.context());
+    executor.wait(ranks.wrapped());
     compared.note_equal_parameters();
   }
 
@@ -193,7 +193,7 @@ class optimizer_context {
   /// One value of the backend's memory. Waits.
   template <class T>
   T read(const T* from) const {
-    return executor.read(from, ranks.context());
+    return executor.read(from, ranks.wrapped());
   }
 
   /// t of the step that is to be taken. Waits, unless it is known.
@@ -218,7 +218,7 @@ class optimizer_context {
   void read_steps_later(late_steps& late) const { executor.read_later(&record()->taken, late); }
   /// Knows what has been read: `this_step` then does not wait. Waits for the steps before the reading alone.
   void find_steps(const late_steps& late) {
-    ranks.context().wait(late.stream());
+    ranks.wrapped().wait(late.stream());
     count_.know(late.finish());
   }
 

@@ -64,7 +64,7 @@ void average_parameters(Context& context, std::span<float> buffer, const std::ui
 template <class Context>
 void broadcast_parameters(Context& context, int root, std::span<float> buffer) {
   const bool is_root = context.ranks.rank() == root && context.ranks.local_rank() == 0;
-  const bool has_broadcast = context.ranks.context().has(collective::broadcast);
+  const bool has_broadcast = context.ranks.wrapped().has(collective::broadcast);
   for_each_piece_of_parameters(
       context, buffer, [&](const model_view& pieces, const tile_range& tiles, std::span<float> values) {
         if (is_root)
@@ -87,7 +87,7 @@ void broadcast_parameters(Context& context, int root, std::span<float> buffer) {
 /// @param from  of the backend; on a device, a few bytes for what ranks tell each other
 template <class Context, class Allocate>
 void allocate_on_all_ranks(Context& context, const allocator& from, const char* call, const Allocate& allocate) {
-  auto& communicator = context.ranks.context();
+  auto& communicator = context.ranks.wrapped();
   const host_ranks ranks(communicator, context.executor, from);
   const summing_ranks all = ranks.all();
   if (all.size == 1) return allocate();
@@ -147,7 +147,7 @@ class kept_parameters {
   /// @throws where it is the first error, what the communicator's wait throws: the memory is freed when nothing reads it
   void restore() {
     context_->executor.run(restore_parameters{}, view_, context_->all_tiles());
-    context_->executor.wait(context_->ranks.context());
+    context_->executor.wait(context_->ranks.wrapped());
   }
 
  private:

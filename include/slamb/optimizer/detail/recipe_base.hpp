@@ -121,7 +121,7 @@ class recipe_base : public recipe {
     require_usable("save_state()");
     const state_summary facts{context_.steps(), context_.tensors.segments().size(), context_.tensors.elements()};
     save_parts(
-        context_.executor, kind(), context_.ranks.context(),
+        context_.executor, kind(), context_.ranks.wrapped(),
         [this](const state_visitor& part) { const_cast<recipe_base*>(this)->visit_all(part); },  // which it only reads
         to, options, facts);
   }
@@ -130,7 +130,7 @@ class recipe_base : public recipe {
     context_.overlap.require_closed("load_state()");
     context_.compared.compare_next();  // also if it fails on some ranks
     restore_parts(
-        context_.executor, kind(), context_.ranks.context(), from, options,
+        context_.executor, kind(), context_.ranks.wrapped(), from, options,
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_,
         [this, &options] {
           context_.start_from_saved();
@@ -141,7 +141,7 @@ class recipe_base : public recipe {
   void set_gradient(std::size_t tensor, const float* gradient) final { context_.set_gradient(tensor, gradient); }
   void set_gradients(std::span<const float* const> gradients) final { context_.set_gradients(gradients); }
 
-  ranks_type& ranks() noexcept { return context_.ranks.context(); }
+  ranks_type& ranks() noexcept { return context_.ranks.wrapped(); }
 
  protected:
   virtual void begin() = 0;

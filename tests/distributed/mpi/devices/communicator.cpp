@@ -21,7 +21,7 @@ using mpi_tests::device_buffer;
 using mpi_tests::processes;
 using slamb::cuda_mpi_communicator;
 using slamb::mpi_device_options;
-using slamb::mpi_device_options::transport_type;
+using mpi_transport = slamb::mpi_device_options::transport_type;
 
 // While one is there, MPI says whether it takes pointers to the device's memory, and can or cannot follow them.
 struct mpi_that {
@@ -172,7 +172,7 @@ TEST_CASE("cuda_mpi_communicator: the transport is what MPI says, or what is ask
   CHECK(cuda_mpi_communicator().transport() == mpi_transport::staged);
   CHECK(message_of([] { cuda_mpi_communicator(MPI_COMM_WORLD, {.transport = mpi_transport::direct}); }) ==
         "slamb: mpi_device_options::transport = direct, but this MPI says that it does not take pointers to device "
-        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or mpi_transport::staged");
+        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or transport = staged");
   const mpi_that reaches(true);
   CHECK(cuda_mpi_communicator().transport() == mpi_transport::direct);
   CHECK(cuda_mpi_communicator(MPI_COMM_WORLD, {.transport = mpi_transport::staged}).transport() ==

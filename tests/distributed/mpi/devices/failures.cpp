@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using mpi_tests::device_buffer;
 using slamb::cuda_mpi_communicator;
-using slamb::mpi_device_options::transport_type;
+using mpi_transport = slamb::mpi_device_options::transport_type;
 
 void require(bool holds, const char* what) {
   if (!holds) std::printf("wrong value: %s\n", what);

@@ -78,7 +78,8 @@ struct groups_of_piece {
 
   /// The same for all pieces.
   template <unsigned Threads>
-  SLAMB_HOST_DEVICE void prepare(unsigned thread, const selection_type& selection, staleness_discounts table) {
+  SLAMB_HOST_DEVICE void prepare(unsigned thread, const selection_type& selection,
+                                 capability::staleness_discounts table) {
     if constexpr (Freshness)
       for (std::uint32_t i = thread; i < selection_type::multipliers * wide; i += Threads)
         if (i % wide < selection.slots) fresh_value[i] = table[selection.age_at_distance(i / wide, i % wide)];
@@ -175,7 +176,8 @@ struct selected_elements {
   /// β3^age of elements i … i + Width − 1 of a piece from c on, where the selection has ages.
   template <unsigned Width, class Selection>
   SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& piece, const Selection& selection, coordinate c,
-                                        staleness_discounts table, std::uint32_t i, float (&fresh)[Width]) const {
+                                        capability::staleness_discounts table, std::uint32_t i,
+                                        float (&fresh)[Width]) const {
     if constexpr (InGroups) {
       if (piece.slots != 0) {
         if (i + Width <= piece.in_whole) return groups.find_discounts(piece, i, fresh);
@@ -191,7 +193,7 @@ struct selected_elements {
   /// for, the selection has ages, and the piece is not in groups.
   template <class Selection>
   SLAMB_HOST_DEVICE void find(unsigned thread, const Selection& selection, const segment& s, coordinate c,
-                              std::uint32_t count, staleness_discounts table) {
+                              std::uint32_t count, capability::staleness_discounts table) {
     const std::uint32_t first = thread * of_thread;
     const std::uint32_t own = first >= count ? 0 : (count - first < of_thread ? count - first : of_thread);
     std::uint32_t selected = 0;
@@ -223,7 +225,7 @@ struct selected_elements {
 /// Lets all threads of a block find out what is the same for all tiles.
 template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
 SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
-                                        const Selection& selection, const staleness_discounts& table) {
+                                        const Selection& selection, const capability::staleness_discounts& table) {
   if constexpr (InGroups && Freshness)
     if (selection.deals_small_groups())
       block.each([&](unsigned thread) { elements.groups.template prepare<Threads>(thread, selection, table); });
@@ -233,7 +235,7 @@ SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads,
 template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
 SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
                                               const Selection& selection, const segment& s, const coordinate& c,
-                                              std::uint32_t count, const staleness_discounts& table) {
+                                              std::uint32_t count, const capability::staleness_discounts& table) {
   if constexpr (InGroups)
     if (elements.in_groups(selection, s))
       block.each([&](unsigned thread) { elements.groups.template deal<Threads>(thread, selection, c, count); });

@@ -177,7 +177,7 @@ class tile_encoder {
       load_together(all.value + i, x[0]);
       load_together(all.value + i + 4, x[1]);
       scalar uniform[8];
-      if constexpr (stochastic_quantizer<Quantizer>) {
+      if constexpr (capability::stochastic_quantizer<Quantizer>) {
         draw_uniform(quantizer.seed, random_stream, position + first + i, uniform);
       } else {
         for (scalar& u : uniform) u = 0.5F;

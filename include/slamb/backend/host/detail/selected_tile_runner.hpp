@@ -60,7 +60,7 @@ void for_each_run(const Selection& selection, coordinate c, std::uint64_t count,
 
 /// Sets the bits of what is selected and, if asked to and the selection has ages, the staleness discount of all. Bits are zero.
 template <bool Freshness, class Selection>
-void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, staleness_discounts table,
+void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, capability::staleness_discounts table,
                    chunk_selection& chunk) {
   constexpr bool fills_discounts = Freshness && capability::has_age<Selection>;
   if constexpr (capability::has_fill<Selection>)

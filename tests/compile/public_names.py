@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Counts the public names of the headers, and compares them with the reference.
+
+    public_names.py INCLUDE_FOLDER REFERENCE_FOLDER    fails if they differ, or if there are more than MOST at slamb::
+    public_names.py --self-test
+
+A public name is declared at namespace scope in slamb, or in one of its NAMESPACES. The pages of the reference name each in a
+directive: ```{doxygenstruct} slamb::name. Operators, specialisations and deduction guides have no name of their own.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+MOST = 130  # at slamb::
+NAMESPACES = {"slamb", "slamb::capability", "slamb::kit", "slamb::learning_rate", "slamb::plan"}
+INLINE = {"SLAMB_SIMD_NAMESPACE"}  # an inline namespace: its names are those of the one around it
+DIRECTIVE = re.compile(r"^```\{doxygen[a-z]+\} (slamb(?:::\w+)+)", re.MULTILINE)
+
+
+def without_comments(text):
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
+    text = re.sub(r"'(?:\\.|[^'\\\n])'", "' '", text)
+    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
+
+
+def without_templates(declaration):
+    """The declaration behind its template<…> and requires clauses."""
+    while re.match(r"template\s*<", declaration):
+        depth = 0
+        for at, character in enumerate(declaration):
+            depth += (character == "<") - (character == ">")
+            if character == ">" and depth == 0:
+                break
+        declaration = declaration[at + 1:].strip()
+    return re.sub(r"^requires .*?(?=\b(?:struct|class|inline|constexpr|void|auto|SLAMB_\w+)\b)", "", declaration)
+
+
+def name_of(declaration):
+    """The name that a declaration at namespace scope introduces; None: none of its own."""
+    text = re.sub(r"\[\[.*?\]\]", "", without_templates(" ".join(declaration.split()))).strip()
+    if not text or re.match(r"(using namespace|static_assert|extern template|template (?:class|struct)|friend)\b", text):
+        return None
+    for pattern in (r"using (\w+)\s*=", r"using [\w:]+::(\w+)$", r"concept (\w+)",
+                    r"(?:struct|class|enum class|enum|union)\s+(?:SLAMB_\w+\s+)*(\w+)(?!\s*<|\w)"):
+        if match := re.match(pattern, text):
+            return match[1]
+    if re.match(r"(?:struct|class)\s", text) or "->" in re.sub(r"\(.*\)", "", text) and re.match(r"\w+\(", text):
+        return None  # a specialisation, or a deduction guide
+    if "operator" in text:
+        return None
+    if match := re.match(r"[^=(]*?(\w+)\s*\(", re.sub(r"^(?:SLAMB_\w+\([^)]*\)\s*|__\w+__\(\(.*?\)\)\s*)", "", text)):
+        return match[1]
+    match = re.search(r"(\w+)$", text.split("=")[0].strip())
+    return match[1] if match and "<" not in text.split("=")[0].split()[-1] else None
+
+
+def names_in(text):
+    """{(namespace, name)} of what a header declares at namespace scope."""
+    found, stack, statement, is_tail = set(), [], "", False
+
+    def note():
+        if all(kind == "namespace" for kind, _ in stack) and not is_tail and (name := name_of(statement)):
+            found.add(("::".join(part for _, part in stack if part and part not in INLINE), name))
+
+    for character in without_comments(text):
+        if character in "{;}" and statement.count("(") > statement.count(")"):
+            continue  # of a default argument, or a lambda
+        elif character == "{":
+            if match := re.search(r"\bnamespace\s+([\w:]*)\s*$", statement):
+                stack.append(("namespace", match[1]))
+            else:
+                note()
+                is_last = bool(re.match(r"(?:concept|struct|class|enum|union)\b|.*=\s*(?:\[|requires|$)",
+                                        without_templates(" ".join(statement.split())))) or is_tail
+                stack.append(("tail" if is_last else "body", ""))
+            statement = ""
+        elif character == ";":
+            note()
+            statement, is_tail = "", is_tail and any(kind != "namespace" for kind, _ in stack)
+        elif character == "}":
+            kind = stack.pop()[0]
+            if all(kind == "namespace" for kind, _ in stack):
+                is_tail = kind == "tail"
+            statement = ""
+        else:
+            statement += character
+    return found
+
+
+def public_names(include):
+    found = set()
+    for header in sorted(include.rglob("*")):
+        if header.suffix in (".hpp", ".cuh"):
+            found |= {(space, name) for space, name in names_in(header.read_text(encoding="utf-8")) if space in NAMESPACES}
+    return {f"{space}::{name}" for space, name in found}
+
+
+def referred_names(reference):
+    found = set()
+    for page in reference.glob("*.md"):
+        found |= set(DIRECTIVE.findall(page.read_text(encoding="utf-8")))
+    return {name for name in found if name.rpartition("::")[0] in NAMESPACES}
+
+
+def problems_of(include, reference, most=MOST):
+    declared, referred = public_names(include), referred_names(reference)
+    at_slamb = sorted(name for name in declared if name.count("::") == 1)
+    problems = [f"{name} is in the headers, but not in the reference" for name in sorted(declared - referred)]
+    problems += [f"{name} is in the reference, but not in the headers" for name in sorted(referred - declared)]
+    if not at_slamb:
+        problems.append("there are no names at slamb::")
+    if len(at_slamb) > most:
+        problems.append(f"{len(at_slamb)} names at slamb::, but at most {most} are wanted")
+    return problems, len(at_slamb), len(declared)
+
+
+HEADER = """
+namespace slamb {
+/// A thing { of; several } words.
+struct a { int x = 0; struct inner {}; };
+template <class T>
+concept b = requires(T t) { { t.f() } -> c; } && (T::y == 1 || requires { t.z; });
+template <class T> requires b<T>
+struct d {};
+template <>
+struct d<int> {};
+enum class e { one, two };
+inline int f(int x = 3, a y = {}) { return x; }
+int operator+(a, a);
+template <class T> d(T) -> d<T>;
+inline constexpr int g = 3;
+static_assert(b<a>);
+namespace detail { struct hidden {}; }
+inline namespace SLAMB_SIMD_NAMESPACE { struct h {}; }
+namespace plan { struct i {}; }
+template <class T> using j = T;
+}  // namespace slamb
+namespace slamb::detail { void hidden_too(); }
+"""
+NAMES = ["a", "b", "d", "e", "f", "g", "h", "plan::i", "j"]
+
+
+def self_test():
+    def page(names):
+        return "".join(f"```{{doxygenstruct}} slamb::{name}\n```\n" for name in names)
+
+    failures = []
+    for header, text, most, expected in [
+            (HEADER, page(NAMES), 8, []),
+            (HEADER, page(NAMES), 7, ["8 names at slamb::, but at most 7 are wanted"]),
+            (HEADER, page(NAMES[1:]), 8, ["slamb::a is in the headers, but not in the reference"]),
+            (HEADER, page(NAMES + ["k"]), 8, ["slamb::k is in the reference, but not in the headers"]),
+            ("", "", 8, ["there are no names at slamb::"])]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "x.hpp").write_text(header, encoding="utf-8")
+            (root / "page.md").write_text(text, encoding="utf-8")
+            found = problems_of(root, root, most)[0]
+            if found != expected:
+                failures.append(f"expected {expected}, found {found}")
+    print("\n".join(failures + [f"self-test: 5 headers, {len(failures)} failed"]))
+    return not failures
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return 0 if self_test() else 1
+    if len(sys.argv) != 3:
+        print(__doc__)
+        return 2
+    problems, at_slamb, names = problems_of(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    print("\n".join(problems + [f"{at_slamb} names at slamb::, {names} public names in all, {len(problems)} mistakes"]))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
