@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "counted_bytes.hpp"
-#include "counted_one_bit_bytes.hpp"
 #include "slamb/slamb.hpp"
 
 namespace bench {
@@ -50,7 +49,7 @@ double bytes_of_steps(const Optimizer& optimizer, const slamb::statistics& befor
   if (after.phase != before.phase) throw std::runtime_error("the steps are of more than one phase");
   const auto steps = static_cast<double>(after.step - before.step);
   const slamb::traffic_counts sent = after.traffic - before.traffic;
-  steps_taken taken{.last = after.step, .phase = after.phase, .ranks = ranks};
+  steps_taken taken{.last = after.step, .phase = after.phase, .ranks = static_cast<int>(ranks)};
   taken.exchanges_of_codes = static_cast<double>(sent[slamb::collective::all_to_all].rounds) / steps;
   if (ranks > 1)
     taken.averagings = (averagings_until(optimizer, after.step) - averagings_until(optimizer, before.step)) / steps;

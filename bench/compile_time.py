@@ -171,19 +171,19 @@ def main():
                for what in ("CPU s", "peak MB")]
     columns += ["ratio 2 / 1"] if arguments.compare else []
     print(f"\n| program | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}", flush=True)
-    local_skips = []
+    left_out = []
     with tempfile.TemporaryDirectory() as folder:
         for program in arguments.programs:
             lacking = [str(include) for include in includes if not all((include / header).is_file() for header in program.headers)]
             if program.nvcc and (arguments.no_nvcc or not arguments.nvcc):
-                local_skips.append(f"{program.name}: {'--no-nvcc' if arguments.no_nvcc else 'nvcc is not found'}")
+                left_out.append(f"{program.name}: {'--no-nvcc' if arguments.no_nvcc else 'nvcc is not found'}")
             elif lacking:
-                local_skips.append(f"{program.name}: no {program.headers[0]} in {' and '.join(lacking)}")
+                left_out.append(f"{program.name}: no {program.headers[0]} in {' and '.join(lacking)}")
             else:
                 print(row_of(program, measure(program, includes, arguments, pathlib.Path(folder))), flush=True)
-    for line in local_skips:
+    for line in left_out:
         print(f"left out: {line}")
-    if len(local_skips) == len(arguments.programs):
+    if len(left_out) == len(arguments.programs):
         raise Failure("no row is left")
 
 

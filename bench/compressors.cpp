@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "counted_one_bit_bytes.hpp"
+#include "counted_bytes.hpp"
 #include "huge_array.hpp"
 #include "measurement.hpp"
 #include "slamb/slamb.hpp"
@@ -133,7 +133,7 @@ class coding {
 template <slamb::quantizer Quantizer>
 void register_quantizer(const std::string& name, const shape_set& shapes, unsigned threads,
                         const Quantizer& quantizer) {
-  const double bytes = sizeof(float) + code_bytes(quantizer);
+  const double bytes = sizeof(float) + slamb::detail::code_bytes(quantizer);
   register_one("compressor/" + name + "/encode", shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
     coding<Quantizer> at_work(quantizer, at.of_rank(0), threads);
     const result r = time_of(state, at, bytes, [&] { at_work.encode(); });

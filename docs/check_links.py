@@ -232,11 +232,11 @@ WRONG = [
 
 def self_test():
     failures = 0
-    for name, content, expected, *local_skips in [(None, "", "0 mistakes"), *WRONG]:
+    for name, content, expected, *left_out in [(None, "", "0 mistakes"), *WRONG]:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             files = dict(RIGHT)
-            for other in local_skips:  # has links of its own
+            for other in left_out:  # has links of its own
                 files[other] = "# Start\n\n## An example\n"
             if name is not None:
                 files[name] = content

@@ -27,9 +27,6 @@ struct ternary {
   slamb::scale_sharing scales = slamb::scale_sharing::fused;  // one scale for all tensors, or one for each
   std::uint64_t seed = 0;
 
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr int bits_per_element = 2;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l2;
   static constexpr bool is_stochastic = true;

@@ -135,13 +135,13 @@ configure_and_build() {
 # What cmake is told beside the preset, for a part of the suite.
 part_of_clang=(
   -DSLAMB_COMPILE_TESTS=OFF
-  -DSLAMB_INSTANCES_INTERPRETED=OFF  # which no test of this part has
+  -DSLAMB_INSTANCES_EMULATED=OFF  # which no test of this part has
   "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|pass_kernel)|backend/host/(codes|packing|simd|simd_words|uniform)|communicator/cuda/.*|compressor/.*|core/(bfloat16|random)|optimizer/(lamb|one_bit|slamb|zero_one_adam)|properties/replay|trust_ratio/.*"
 )
 part_of_asan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
-  -DSLAMB_INSTANCES_INTERPRETED=OFF
+  -DSLAMB_INSTANCES_EMULATED=OFF
   # Without checks of null pointers, which crash anyway, and of alignment: a third of the time of compiling.
   "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer"
   "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|pass_kernel)|backend/host/.*|checkpoint|communicator/((check|counting|hierarchical|thread)_)?communicator|compressor/(quantizer|quantizer_values|random_k|top_k)|error_feedback/.*|optimizer/(lamb|slamb|zero_one_adam)|pass/.*|state/.*|support/tests/trace"

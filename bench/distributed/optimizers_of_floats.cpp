@@ -54,7 +54,7 @@ measurement measure_auto(const scene& at, const std::string& name) {
                                                all_ranks(at, clock), {}, {.threads = at.chosen.threads});
   const double seconds = MPI_Wtime() - start;
   const course steps = optimizer.is_compressed() ? sparse_steps(at.chosen) : dense_steps;
-  measurement m = optimizer.visit([&](auto& kept) { return measure_steps(at, name, kept, clock, steps); });
+  measurement m = measure_steps(at, name, optimizer, clock, steps);
   m.choice = optimizer.statistics().chosen;
   m.choice_seconds = seconds;
   return m;

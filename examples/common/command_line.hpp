@@ -72,10 +72,10 @@ inline CLI::Validator integer_in(std::uint64_t least, std::uint64_t most) {
 
 /// `range` describes [least, most], or (least, most] where `least` is left out.
 inline CLI::Validator number_in(const std::string& range, double least, double most) {
-  const bool local_skips = range.front() == '(';
-  return expecting("a number in " + range, [local_skips, least, most](const std::string& text) {
+  const bool left_out = range.front() == '(';
+  return expecting("a number in " + range, [left_out, least, most](const std::string& text) {
     double value = 0.0;
-    return read_number(text, value) && (local_skips ? value > least : value >= least) && value <= most;
+    return read_number(text, value) && (left_out ? value > least : value >= least) && value <= most;
   });
 }
 

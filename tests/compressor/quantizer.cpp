@@ -471,9 +471,6 @@ namespace {
 
 /// Thirty-two bits: nothing is lost.
 struct whole_floats {
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr long bits_per_element = 32;
   static constexpr segment_scale scale = segment_scale::none;
 
@@ -493,9 +490,6 @@ interval expected(const whole_floats&, float x, float) { return {static_cast<dou
 
 /// −1, 0 or 1 in two bits. Its facts are of odd types.
 struct ternary {
-  static constexpr int is_sparsifier = 0;
-  static constexpr int payload_is_summable = 0;
-  static constexpr int payload_is_constant = 1;
   static constexpr short bits_per_element = 2;
   static constexpr segment_scale scale = segment_scale::l1;
 

@@ -465,7 +465,7 @@ TEST_CASE("quantized_exchange: each property finds what is against it") {
   constexpr std::size_t compressed = 7, whole = 310, masked = 300 + 129 + 2 * 16;
   REQUIRE(o.takes_part(compressed));
   REQUIRE_FALSE(o.is_compressed(whole));
-  REQUIRE(o.local_skips[masked] != 0);
+  REQUIRE(o.left_out[masked] != 0);
 
   const auto change_result = [](std::size_t j) {
     return [j](exchange_history& h) {

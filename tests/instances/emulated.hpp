@@ -4,7 +4,7 @@
 #include "slamb/backend/cuda/emulated_backend.hpp"
 #include "slamb/slamb.hpp"
 
-#if defined(SLAMB_INSTANCES_INTERPRETED)
+#if defined(SLAMB_INSTANCES_EMULATED)
 namespace slamb::detail {
 
 #define SLAMB_RECIPE(...) extern template struct recipe_maker<__VA_ARGS__>;

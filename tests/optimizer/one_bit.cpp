@@ -381,22 +381,22 @@ TEST_CASE("one_bit: elements that are left out are not moved, whatever is sent f
   model tensors{{6 * 50}, {200}};
   tensors[0].options.weight_decay = 0.0;
   experiment e = make_structured_experiment(tensors, 40, 3, 8);
-  std::vector<std::uint8_t> local_skips(500, 0);
-  for (std::size_t j = 0; j < 300; ++j) local_skips[j] = rows[j / 50] == 0 ? 1 : 0;
+  std::vector<std::uint8_t> left_out(500, 0);
+  for (std::size_t j = 0; j < 300; ++j) left_out[j] = rows[j / 50] == 0 ? 1 : 0;
   for (auto& ranks : e.gradients)
     for (auto& of_rank : ranks)
       for (std::size_t j = 0; j < 500; ++j)
-        if (local_skips[j] != 0) of_rank[j] = 0.0F;
+        if (left_out[j] != 0) of_rank[j] = 0.0F;
   const auto check = [&]<class Optimizer>(Optimizer* /*type*/, bool by_rows) {
     experiment with_rows = e;
     if (by_rows) with_rows.tensors[0].options.rows = rows;
     for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
       const typename Optimizer::options_type options{.warm_up = {2},
                                                      .compressor = {.scales = scales, .zero_aware = !by_rows}};
-      CHECK(error_of_one_bit<Optimizer>(with_rows, options, local_skips) <= tolerance);
+      CHECK(error_of_one_bit<Optimizer>(with_rows, options, left_out) <= tolerance);
       const trajectory reached = test_support::train<Optimizer>(with_rows, options);
       for (std::size_t j = 0; j < 500; ++j)
-        if (local_skips[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
+        if (left_out[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
     }
   };
   for (const bool by_rows : {false, true}) {

@@ -227,12 +227,12 @@ TEST_CASE("zero_one_adam: elements that are left out are not moved, whatever is 
   model tensors{{6 * 50}, {200}};
   tensors[0].options.weight_decay = 0.0;
   experiment e = make_structured_experiment(tensors, 81, 3, 14);
-  std::vector<std::uint8_t> local_skips(500, 0);
-  for (std::size_t j = 0; j < 300; ++j) local_skips[j] = rows[j / 50] == 0 ? 1 : 0;
+  std::vector<std::uint8_t> left_out(500, 0);
+  for (std::size_t j = 0; j < 300; ++j) left_out[j] = rows[j / 50] == 0 ? 1 : 0;
   for (auto& ranks : e.gradients)
     for (auto& of_rank : ranks)
       for (std::size_t j = 0; j < 500; ++j)
-        if (local_skips[j] != 0) of_rank[j] = 0.0F;
+        if (left_out[j] != 0) of_rank[j] = 0.0F;
   for (const bool by_rows : {false, true}) {
     CAPTURE(by_rows);
     experiment with_rows = e;
@@ -241,10 +241,10 @@ TEST_CASE("zero_one_adam: elements that are left out are not moved, whatever is 
       const options_type options{.variance_schedule = short_variance,
                                  .local_schedule = short_local,
                                  .compressor = {.scales = scales, .zero_aware = !by_rows}};
-      CHECK(error_of_one_bit<optimizer>(with_rows, options, local_skips) <= tolerance);
+      CHECK(error_of_one_bit<optimizer>(with_rows, options, left_out) <= tolerance);
       const trajectory reached = test_support::train<optimizer>(with_rows, options);
       for (std::size_t j = 0; j < 500; ++j)
-        if (local_skips[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
+        if (left_out[j] != 0) REQUIRE(reached.back()[0][j] == e.start[j]);
     }
   }
 }

@@ -99,7 +99,7 @@ struct plan {
   bool has_exchange() const { return world > 1 || compress_single_rank; }
   bool is_certain(std::size_t t) const { return has_exchange() && !exchanges(t); }
   /// In a step that cannot be refused, this rank has what is not finite.
-  std::optional<std::size_t> local_skips(std::size_t t) const {
+  std::optional<std::size_t> left_out(std::size_t t) const {
     if (refused == 0 || !is_certain(t)) return {};
     return t % static_cast<std::size_t>(world);
   }
@@ -125,7 +125,7 @@ void train_rank(plan how, const experiment& e, const options_type& options, slam
       behind(t);
     }
     std::vector<float> gradient = e.gradients[t][rank];
-    if (how.local_skips(t) == rank) gradient[17] = std::nanf("");
+    if (how.left_out(t) == rank) gradient[17] = std::nanf("");
     r.enqueue_gradient(std::move(gradient));
     r.step(e.rates[t][0]);
     ++r.taken;
@@ -145,7 +145,7 @@ double error_of(const plan& how, std::uint64_t seed) {
   test_support::settling settled(at_start);
   std::vector<std::vector<oracle::vector>> expected;
   for (std::size_t t = 0; t < e.steps(); ++t) {
-    if (const auto rank = how.local_skips(t)) settled.run().leave_out(static_cast<int>(*rank));
+    if (const auto rank = how.left_out(t)) settled.run().leave_out(static_cast<int>(*rank));
     settled.step(test_support::rates_of(e.tensors, e.rates[t]), e.gradients[t]);
     expected.emplace_back();
     for (int rank = 0; rank < how.world; ++rank) expected.back().push_back(settled.run().parameters(rank));

@@ -28,12 +28,6 @@ using test_support::tensor_spec;
 
 /// Selects every third element, and knows no faster way to count them than to look at each.
 struct every_third {
-  static constexpr bool is_sparsifier = true;
-  static constexpr bool payload_is_summable = true;
-  static constexpr bool payload_is_constant = true;
-  static constexpr int bits_per_element = 32;
-  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
-
   struct selection {
     std::uint64_t step;
     SLAMB_HOST_DEVICE bool selects(slamb::coordinate c) const { return (c.index + step) % 3 == 0; }

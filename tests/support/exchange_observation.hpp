@@ -49,15 +49,15 @@ struct observation {
   exchange_scheme scheme;
   exchange_history history;
   wire_map map;
-  std::vector<char> local_skips;  // [n] elements without a part in the exchange
+  std::vector<char> left_out;  // [n] elements without a part in the exchange
 
   observation(const exchange_setup& exchanged, exchange_scheme how, exchange_history happened)
       : setup(exchanged), scheme(std::move(how)), history(std::move(happened)), map(map_of(exchanged, scheme)) {
     for (const tensor_spec& l : setup.tensors)
       for (std::size_t i = 0; i < l.size; ++i) {
         const bool counts = l.options.rows.empty() || l.options.rows[i / (l.size / l.options.rows.size())] != 0;
-        const bool moves = !scheme.zero_aware || setup.variance.empty() || setup.variance[local_skips.size()] != 0.0F;
-        local_skips.push_back(l.options.compress && !(counts && moves) ? 1 : 0);
+        const bool moves = !scheme.zero_aware || setup.variance.empty() || setup.variance[left_out.size()] != 0.0F;
+        left_out.push_back(l.options.compress && !(counts && moves) ? 1 : 0);
       }
   }
 
@@ -65,7 +65,7 @@ struct observation {
   std::size_t ranks() const { return map.ranks(); }
   std::size_t elements() const { return map.places.size(); }
   bool is_compressed(std::size_t j) const { return map.places[j].owner != wire_place::whole; }
-  bool takes_part(std::size_t j) const { return is_compressed(j) && local_skips[j] == 0; }
+  bool takes_part(std::size_t j) const { return is_compressed(j) && left_out[j] == 0; }
   bool is_done(std::size_t t) const { return history[t][0].done; }
 
   double signal(std::size_t t, std::size_t rank, std::size_t j) const {

@@ -131,7 +131,7 @@ inline std::string fault_of_equations(const observation& o) {
       if (!fault.empty()) return fault;
     }
     for (std::size_t j = 0; j < o.elements(); ++j) {
-      if (o.is_active() && o.local_skips[j] != 0) continue;
+      if (o.is_active() && o.left_out[j] != 0) continue;
       const bool decodes = o.is_active() && o.takes_part(j);
       const double expected = decodes ? o.decoded(o.history[t][0].wire.said, j) : mean[j];
       const double rounding = !o.is_active() ? 0.0 : decodes ? 4.0 * float_rounding * std::abs(expected) : slack[j];
@@ -278,7 +278,7 @@ inline std::string fault_of_measurement(const observation& o) {
         if (!o.takes_part(j)) continue;
         const double decoded = o.decoded(now.wire.sent, j), lost = values[j] - decoded;
         g.signal += values[j] * values[j];
-        g.error += lost * lost;
+        g.lost += lost * lost;
         g.rounding += 16.0 * float_rounding * float_rounding * (values[j] * values[j] + decoded * decoded);
       }
       const auto is = [](double said, double sum, double rounding) {
@@ -286,7 +286,7 @@ inline std::string fault_of_measurement(const observation& o) {
       };
       for (std::size_t g = 0; g < groups.size(); ++g) {
         if (!is(now.measured[g].signal, groups[g].signal, 0.0)) return fault_at("the norm of the signal", t, g);
-        if (!is(now.measured[g].error, groups[g].error, groups[g].rounding))
+        if (!is(now.measured[g].error, groups[g].lost, groups[g].rounding))
           return fault_at("the norm of the loss", t, g);
         if (o.scheme.keeps_worker_error && !is(now.worker_norm.at(g), groups[g].error, 0.0))
           return fault_at("the norm of the errors", t, g);

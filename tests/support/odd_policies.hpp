@@ -17,20 +17,12 @@ namespace test_support {
 
 /// Facts of a sparsifier, from which the others differ.
 struct sparsifier_facts {
-  static constexpr bool is_sparsifier = true;
-  static constexpr bool payload_is_summable = true;
   static constexpr bool payload_is_constant = false;
-  static constexpr int bits_per_element = 32;
-  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
 };
 
 /// Can say nothing but whether an element is sent. Its facts are of odd types, and it has a setting.
 struct every_nth {
-  static constexpr bool is_sparsifier = true;
-  static constexpr int payload_is_summable = 1;
   static constexpr int payload_is_constant = 0;
-  static constexpr short bits_per_element = 32;
-  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
 
   std::uint64_t n = 3;
 
@@ -115,8 +107,8 @@ struct alternating : sparsifier_facts {
     void runs(slamb::coordinate c, std::uint64_t count, Visit&& visit) const {
       for (const std::uint64_t end = c.index + count; c.index < end; ++c.index) visit(c.index, 1, age(c));
     }
-    bool fill(slamb::coordinate c, std::uint32_t count, slamb::capability::staleness_discounts table, std::uint16_t* bits,
-              float* discount) const {
+    bool fill(slamb::coordinate c, std::uint32_t count, slamb::capability::staleness_discounts table,
+              std::uint16_t* bits, float* discount) const {
       if (c.index % 2 != 0) return false;
       for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t its_age = (i + static_cast<std::uint32_t>(step % 2)) % 2;

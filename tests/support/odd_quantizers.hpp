@@ -9,11 +9,7 @@
 
 namespace test_support {
 
-struct quantizer_facts {
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
-};
+struct quantizer_facts {};
 
 /// Nothing, or ±1¼ times the root of the mean square. It must know the scale before it encodes; of two bits it uses the
 /// codes 0, 1 (minus) and 3 (plus).
@@ -102,7 +98,8 @@ struct odd_floats : quantizer_facts {
 };
 
 static_assert(slamb::quantizer<odd_ternary> && !slamb::capability::encodes_without_scale<odd_ternary>);
-static_assert(slamb::capability::stochastic_quantizer<odd_levels> && !slamb::capability::encodes_without_scale<odd_levels>);
+static_assert(slamb::capability::stochastic_quantizer<odd_levels> &&
+              !slamb::capability::encodes_without_scale<odd_levels>);
 static_assert(slamb::quantizer<odd_blocks>);
 static_assert(slamb::quantizer<odd_floats> && slamb::capability::encodes_without_scale<odd_floats>);
 

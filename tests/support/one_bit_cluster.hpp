@@ -30,10 +30,10 @@ oracle::exchange_settings oracle_exchange_settings(const Options& o) {
 
 /// The oracle of 1-bit Adam or 1-bit LAMB at its start.
 ///
-/// @param local_skips  [n] 1 for elements with no part in the exchange; empty: all take part
+/// @param left_out  [n] 1 for elements with no part in the exchange; empty: all take part
 template <class Options>
 requires requires(Options o) { o.warm_up; }
-oracle::one_bit oracle_at_start(const experiment& e, const Options& o, std::vector<std::uint8_t> local_skips = {}) {
+oracle::one_bit oracle_at_start(const experiment& e, const Options& o, std::vector<std::uint8_t> left_out = {}) {
   oracle::one_bit_settings how{.beta1 = o.beta1,
                                .beta2 = o.beta2,
                                .epsilon = o.epsilon,
@@ -50,14 +50,13 @@ oracle::one_bit oracle_at_start(const experiment& e, const Options& o, std::vect
     how.factor_upper = o.trust_ratio.factor_upper;
     how.factor_change = o.trust_ratio.factor_change;
   }
-  return {oracle_tensors(e.tensors, o.weight_decay), widened(e.start), e.world, how, std::move(local_skips)};
+  return {oracle_tensors(e.tensors, o.weight_decay), widened(e.start), e.world, how, std::move(left_out)};
 }
 
 /// The oracle of 0/1 Adam at its start.
 template <class Options>
 requires requires(Options o) { o.variance_schedule; }
-oracle::zero_one_adam oracle_at_start(const experiment& e, const Options& o,
-                                      std::vector<std::uint8_t> local_skips = {}) {
+oracle::zero_one_adam oracle_at_start(const experiment& e, const Options& o, std::vector<std::uint8_t> left_out = {}) {
   const oracle::zero_one_settings how{.beta1 = o.beta1,
                                       .beta2 = o.beta2,
                                       .epsilon = o.epsilon,
@@ -67,7 +66,7 @@ oracle::zero_one_adam oracle_at_start(const experiment& e, const Options& o,
                                       .local_clipper = o.local_schedule.clipper,
                                       .zero_aware = o.compressor.zero_aware,
                                       .exchange = oracle_exchange_settings(o)};
-  return {oracle_tensors(e.tensors, o.weight_decay), widened(e.start), e.world, how, std::move(local_skips)};
+  return {oracle_tensors(e.tensors, o.weight_decay), widened(e.start), e.world, how, std::move(left_out)};
 }
 
 /// Tensors at the ends of vectors, chunks and tiles, and smaller than most worlds; all of two dimensions.
@@ -137,8 +136,8 @@ double worst_one_bit_error(const experiment& e, const trajectory& got, Oracle ru
 /// Settles the experiment, trains, and compares with the oracle.
 template <class Optimizer>
 double error_of_one_bit(experiment e, const typename Optimizer::options_type& options,
-                        std::vector<std::uint8_t> local_skips = {}) {
-  const auto run = oracle_at_start(e, options, std::move(local_skips));
+                        std::vector<std::uint8_t> left_out = {}) {
+  const auto run = oracle_at_start(e, options, std::move(left_out));
   settle(e, run);
   return worst_one_bit_error(e, train<Optimizer>(e, options), run);
 }

@@ -93,22 +93,21 @@ class two_phase_exchange {
   /// What every rank has after the exchange.
   ///
   /// @param x         [rank][n]
-  /// @param local_skips  [n] 1 for elements with no part in it: their result is 0, unless the exchange is the identity
-  vector operator()(const std::vector<vector>& x, const std::vector<std::uint8_t>& local_skips) {
+  /// @param left_out  [n] 1 for elements with no part in it: their result is 0, unless the exchange is the identity
+  vector operator()(const std::vector<vector>& x, const std::vector<std::uint8_t>& left_out) {
     close_.clear();
     if (is_identity()) return x[0];
     std::vector<vector> sent(x.size(), vector(server_.size()));
     for (std::size_t rank = 0; rank < x.size(); ++rank) {
       for (scale_group& group : sent_together_) {
         group.rank = static_cast<int>(rank);
-        code(group, local_skips, how_.worker_errors, worker_[rank], sent[rank],
-             [&](std::size_t j) { return x[rank][j]; });
+        code(group, left_out, how_.worker_errors, worker_[rank], sent[rank], [&](std::size_t j) { return x[rank][j]; });
       }
     }
     vector result(server_.size());
     for (const std::size_t j : exact_) result[j] = mean(x, j);
     for (const scale_group& group : received_together_)
-      code(group, local_skips, how_.server_errors, server_, result, [&](std::size_t j) { return mean(sent, j); });
+      code(group, left_out, how_.server_errors, server_, result, [&](std::size_t j) { return mean(sent, j); });
     return result;
   }
 
@@ -148,14 +147,14 @@ class two_phase_exchange {
 
   // value ← signal + error; result ← coded(value); error ← value − result
   template <class Signal>
-  void code(const scale_group& group, const std::vector<std::uint8_t>& local_skips, bool keeps_error, vector& error,
+  void code(const scale_group& group, const std::vector<std::uint8_t>& left_out, bool keeps_error, vector& error,
             vector& result, Signal signal) {
     scale_group taking_part{group.rank, group.is_server, {}};
     vector values;
     taking_part.elements.reserve(group.elements.size());
     values.reserve(group.elements.size());
     for (const std::size_t j : group.elements) {
-      if (local_skips[j] != 0) continue;
+      if (left_out[j] != 0) continue;
       taking_part.elements.push_back(j);
       values.push_back(signal(j) + error[j]);
     }

@@ -34,13 +34,13 @@ struct one_bit_settings {
 /// 1-bit Adam and 1-bit LAMB. Every rank holds the same parameters and moments; gradients and errors are its own.
 class one_bit {
  public:
-  /// @param local_skips  [n] 1 for elements with no part in the exchange; empty: all take part
+  /// @param left_out  [n] 1 for elements with no part in the exchange; empty: all take part
   one_bit(std::vector<tensor> tensors, vector parameters, int world, const one_bit_settings& how,
-          std::vector<std::uint8_t> local_skips = {})
+          std::vector<std::uint8_t> left_out = {})
       : tensors_(std::move(tensors)),
         how_(how),
         exchange_(tensors_, world, how.exchange),
-        left_out_(std::move(local_skips)),
+        left_out_(std::move(left_out)),
         p_(std::move(parameters)),
         m_(p_.size()),
         v_(p_.size()),
@@ -160,10 +160,10 @@ class one_bit {
     for (vector& of_rank : x)
       for (std::size_t j = 0; j < p_.size(); ++j)
         of_rank[j] = z[j] * (how_.beta1 * m_[j] + (1.0 - how_.beta1) * of_rank[j]);
-    std::vector<std::uint8_t> local_skips = left_out_;
+    std::vector<std::uint8_t> left_out = left_out_;
     for (std::size_t j = 0; j < p_.size(); ++j)
-      if (how_.zero_aware && v_[j] == 0.0) local_skips[j] = 1;
-    const vector received = exchange_(x, local_skips);
+      if (how_.zero_aware && v_[j] == 0.0) left_out[j] = 1;
+    const vector received = exchange_(x, left_out);
     for (std::size_t j = 0; j < p_.size(); ++j) {
       const double m = received[j] / z[j];
       const double g = (m - how_.beta1 * m_[j]) / (1.0 - how_.beta1);

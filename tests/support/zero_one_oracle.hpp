@@ -32,13 +32,13 @@ class zero_one_adam {
   /// What a step did.
   enum class kind { full_precision, one_bit_gradient, local, exchange };
 
-  /// @param local_skips  [n] 1 for elements with no part in the exchange; empty: all take part
+  /// @param left_out  [n] 1 for elements with no part in the exchange; empty: all take part
   zero_one_adam(std::vector<tensor> tensors, const vector& parameters, int world, const zero_one_settings& how,
-                std::vector<std::uint8_t> local_skips = {})
+                std::vector<std::uint8_t> left_out = {})
       : tensors_(std::move(tensors)),
         how_(how),
         exchange_(tensors_, world, how.exchange),
-        left_out_(std::move(local_skips)),
+        left_out_(std::move(left_out)),
         v_(parameters.size()),
         common_(parameters),
         rates_(tensors_.size(), 0.0),
@@ -82,7 +82,7 @@ class zero_one_adam {
   }
 
  private:
-  std::vector<std::uint8_t> local_skips() const {
+  std::vector<std::uint8_t> left_out() const {
     std::vector<std::uint8_t> all = left_out_;
     for (std::size_t j = 0; j < v_.size(); ++j)
       if (how_.zero_aware && v_[j] == 0.0) all[j] = 1;
@@ -93,7 +93,7 @@ class zero_one_adam {
   vector exchange_gradient(const std::vector<vector>& gradients) {
     if (tau_ % variance_interval_ != 0) {
       last_ = kind::one_bit_gradient;
-      return exchange_(gradients, local_skips());
+      return exchange_(gradients, left_out());
     }
     last_ = kind::full_precision;
     vector g(v_.size());
@@ -136,7 +136,7 @@ class zero_one_adam {
     for (vector& of_rank : x)
       for (std::size_t j = 0; j < v_.size(); ++j)
         of_rank[j] = (of_rank[j] - common_[j]) * (std::sqrt(v_[j]) + how_.epsilon);
-    const vector y = exchange_(x, local_skips());
+    const vector y = exchange_(x, left_out());
     std::size_t j = 0;
     for (std::size_t l = 0; l < tensors_.size(); ++l) {
       for (const std::size_t end = j + tensors_[l].size; j < end; ++j) {

@@ -15,7 +15,7 @@ namespace train {
 template <class TrustRatio, auto MakeCompressor>
 optimizer_maker make_with_compressed_gradient(const settings& chosen, std::uint64_t seed) {
   using compressor = compressor_made_by<MakeCompressor>;
-  using error_feedback = std::conditional_t<compressor::is_sparsifier, slamb::residual<>, slamb::two_sided<>>;
+  using error_feedback = std::conditional_t<slamb::quantizer<compressor>, slamb::two_sided<>, slamb::residual<>>;
   using optimizer = slamb::basic_lamb<compressor, error_feedback, TrustRatio, rank_communicator, slamb::host_backend>;
   return maker_of<optimizer>({.weight_decay = chosen.weight_decay, .compressor = MakeCompressor(chosen, seed)});
 }

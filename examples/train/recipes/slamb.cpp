@@ -24,7 +24,8 @@ typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& 
       .local_steps = static_cast<std::int64_t>(chosen.local_steps),
       .compressor = MakeCompressor(chosen, seed)};
   // A momentum of signs is as large where the variance is small as anywhere, as in the 1-bit recipes.
-  if (compressor_made_by<MakeCompressor>::bits_per_element == 1) options.epsilon = chosen.one_bit_epsilon;
+  if constexpr (slamb::capability::chained<compressor_made_by<MakeCompressor>>)
+    if (decltype(options.compressor.quantizer)::bits_per_element == 1) options.epsilon = chosen.one_bit_epsilon;
   return options;
 }
 

@@ -169,7 +169,8 @@ class communicator_checker {
   // ------------------------------------------------------------------------------------------------------ what is checked
 
   void check_sums_of(std::size_t n) {
-    if constexpr (capability::has_all_reduce_sum<C, float>) collectives_.template start_sum<float>(n, sum_content::plain)();
+    if constexpr (capability::has_all_reduce_sum<C, float>)
+      collectives_.template start_sum<float>(n, sum_content::plain)();
     if constexpr (checked::has_nodes) collectives_.start_local_sum(n)();
   }
   void check_bytes_of(std::size_t n) {

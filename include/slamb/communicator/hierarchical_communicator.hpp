@@ -65,31 +65,29 @@ class hierarchical_communicator {
 
   /// `values` [n] become their sum over nodes.
   template <class T, class Stream>
-  requires(capability::has_all_reduce_sum<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_reduce_sum(
-      std::span<T> values, Stream stream) {
+  requires(capability::has_all_reduce_sum<Inter, T, Stream>&&
+               capability::has_broadcast<Intra, T, Stream>) void all_reduce_sum(std::span<T> values, Stream stream) {
     by_leader(values, stream, [&] { inter_.all_reduce_sum(values, stream); });
   }
 
   /// `values` [n] become those of node `root`.
   template <class T, class Stream>
-  requires(capability::has_broadcast<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void broadcast(std::span<T> values,
-                                                                                             int root, Stream stream) {
+  requires(capability::has_broadcast<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void broadcast(
+      std::span<T> values, int root, Stream stream) {
     by_leader(values, stream, [&] { inter_.broadcast(values, root, stream); });
   }
 
   /// `all` [size()·n] becomes every node's `mine` [n], in the order of nodes.
   template <class T, class Stream>
-  requires(capability::has_all_gather<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_gather(std::span<const T> mine,
-                                                                                               std::span<T> all,
-                                                                                               Stream stream) {
+  requires(capability::has_all_gather<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_gather(
+      std::span<const T> mine, std::span<T> all, Stream stream) {
     by_leader(all, stream, [&] { inter_.all_gather(mine, all, stream); });
   }
 
   /// Chunk j of `receive` [size()·n] becomes this node's chunk of node j's `send` [size()·n].
   template <class T, class Stream>
-  requires(capability::has_all_to_all<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_to_all(std::span<const T> send,
-                                                                                               std::span<T> receive,
-                                                                                               Stream stream) {
+  requires(capability::has_all_to_all<Inter, T, Stream>&& capability::has_broadcast<Intra, T, Stream>) void all_to_all(
+      std::span<const T> send, std::span<T> receive, Stream stream) {
     by_leader(receive, stream, [&] { inter_.all_to_all(send, receive, stream); });
   }
 

@@ -24,12 +24,6 @@ struct chain {
   Sparsifier sparsifier{};
   Quantizer quantizer{};
 
-  static constexpr bool is_sparsifier = true;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = Sparsifier::payload_is_constant;
-  static constexpr int bits_per_element = Quantizer::bits_per_element;
-  static constexpr segment_scale scale = Quantizer::scale;
-
   /// @throws std::invalid_argument
   void validate() const {
     if constexpr (requires { sparsifier.validate(); }) sparsifier.validate();
@@ -52,17 +46,6 @@ struct chain {
     if constexpr (requires { quantizer.describe(facts); }) quantizer.describe(facts);
   }
 };
-
-namespace capability {
-
-/// A compressor that selects and encodes.
-template <class C>
-concept chained = compressor<C> && requires(const C& c) {
-  c.sparsifier;
-  requires quantizer<std::remove_cvref_t<decltype(c.quantizer)>>;
-};
-
-}  // namespace capability
 
 namespace detail {
 

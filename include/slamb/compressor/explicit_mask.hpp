@@ -14,11 +14,7 @@ namespace slamb {
 /// Sends the elements where the mask that was last set is not 0.
 class explicit_mask {
  public:
-  static constexpr bool is_sparsifier = true;
-  static constexpr bool payload_is_summable = true;
   static constexpr bool payload_is_constant = false;
-  static constexpr int bits_per_element = 32;
-  static constexpr segment_scale scale = segment_scale::none;
 
   struct selection {
     using age_type = std::uint16_t;  // nothing bounds how long a mask of the user's leaves an element out

@@ -12,9 +12,6 @@ namespace detail {
 
 /// Facts of both.
 struct floating_facts {
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr int bits_per_element = 16;
   static constexpr segment_scale scale = segment_scale::none;
 };

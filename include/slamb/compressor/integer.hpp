@@ -26,9 +26,6 @@ struct integer {
   std::uint32_t block = 128;  ///< consecutive elements that share a scale: a power of two, 16 … 1024
   std::uint64_t seed = 0;     ///< of the draws; must be the same at every rank
 
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr int bits_per_element = Bits;
   static constexpr segment_scale scale = segment_scale::max;
   static constexpr bool is_stochastic = true;
@@ -69,6 +66,7 @@ struct integer {
 using int8 = integer<8>;
 using int4 = integer<4>;
 
-static_assert(capability::stochastic_quantizer<int8> && capability::stochastic_quantizer<int4> && capability::stochastic_quantizer<integer<2>>);
+static_assert(capability::stochastic_quantizer<int8> && capability::stochastic_quantizer<int4> &&
+              capability::stochastic_quantizer<integer<2>>);
 
 }  // namespace slamb

@@ -23,9 +23,6 @@ namespace slamb {
 struct natural {
   std::uint64_t seed = 0;  ///< of the draws; must be the same at every rank
 
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr int bits_per_element = 8;
   static constexpr segment_scale scale = segment_scale::none;
   static constexpr bool is_stochastic = true;

@@ -9,11 +9,6 @@ namespace slamb {
 
 /// Sends every element at every step. As a sparsifier it selects all.
 struct no_compressor {
-  static constexpr bool is_sparsifier = true;
-  static constexpr bool payload_is_summable = true;
-  static constexpr bool payload_is_constant = true;
-  static constexpr int bits_per_element = 32;
-  static constexpr segment_scale scale = segment_scale::none;
   static constexpr bool selects_all = true;
 
   struct selection {

@@ -34,12 +34,8 @@ struct random_k {
   std::size_t block = 1;   ///< elements, 1 … 2^20; multiples of 16 are the fastest
   std::uint64_t seed = 0;  ///< must be the same at every rank
 
-  static constexpr bool is_sparsifier = true;
   static constexpr bool selects_on_device = true;
-  static constexpr bool payload_is_summable = true;
   static constexpr bool payload_is_constant = Law == sampling::round_robin;
-  static constexpr int bits_per_element = 32;
-  static constexpr segment_scale scale = segment_scale::none;
 
   /// @throws std::invalid_argument
   void validate() const {

@@ -23,9 +23,6 @@ struct basic_sign {
   scale_sharing scales = scale_sharing::fused;  ///< per_tensor is better where tensors differ in size
   bool zero_aware = false;                      ///< leaves out elements whose variance is 0
 
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr int bits_per_element = 1;
   static constexpr segment_scale scale = Scale;
   static constexpr bool encodes_without_scale = true;

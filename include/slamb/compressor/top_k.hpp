@@ -81,11 +81,6 @@ class magnitude_selection {
 struct top_k {
   double k = 0.01;  ///< in (0, 1]
 
-  static constexpr bool is_sparsifier = true;
-  static constexpr bool payload_is_summable = true;
-  static constexpr bool payload_is_constant = true;
-  static constexpr int bits_per_element = 32;
-  static constexpr segment_scale scale = segment_scale::none;
   static constexpr bool chooses_by_value = true;
 
   static constexpr std::uint32_t tile_size = detail::magnitude_selection::most;  ///< elements

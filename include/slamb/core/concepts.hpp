@@ -143,15 +143,37 @@ enum class scale_sharing {
   per_tensor  ///< those of a tensor
 };
 
-/// Facts every compressor states; recipes branch on these and never on the type.
+namespace detail {
+
+/// Has the members of a sparsifier, or of a chain of one and a quantizer.
 template <class C>
-concept compressor = detail::copyable<C> && requires {
-  { C::is_sparsifier } -> detail::converts_to<bool>;        // selects elements, the rest stays behind
-  { C::payload_is_summable } -> detail::converts_to<bool>;  // payloads of ranks may be added element by element
-  { C::payload_is_constant } -> detail::converts_to<bool>;  // the same size at every step, to ±1 block a tensor
-  { C::bits_per_element } -> detail::converts_to<int>;      // on the wire, of an element that is sent
-  { C::scale } -> detail::converts_to<segment_scale>;
+concept selects = requires(const C& c, std::uint64_t step) {
+  c.at(step);
+}
+|| requires(const C& c, const float* values, std::uint32_t count, std::uint16_t* bits) {
+  c.choose(values, count, bits);
+}
+|| requires(const C& c) {
+  c.sparsifier;
+  c.quantizer;
 };
+
+/// The payload of a sparsifier has the same size at every step, up to one block a tensor: unless the sparsifier has a member
+/// `payload_is_constant` that is false.
+template <class C>
+inline constexpr bool payload_is_constant = true;
+template <class C>
+requires requires { C::payload_is_constant; }
+inline constexpr bool payload_is_constant<C> = bool(C::payload_is_constant);
+
+}  // namespace detail
+
+/// A policy that reduces what is sent: a quantizer, a sparsifier, or a chain of both. Its members decide which; recipes branch on
+/// these concepts and never on the type.
+template <class C>
+concept compressor = detail::copyable<C> &&(detail::selects<C> || requires {
+  { C::bits_per_element } -> detail::converts_to<int>;
+});
 
 /// A compressor that sends every element in few bits.
 ///
@@ -161,8 +183,10 @@ concept compressor = detail::copyable<C> && requires {
 /// two from 16 to 1024). `uniform` is a fresh number in (0, 1) for each element if `Q::is_stochastic`, which goes with
 /// a member `seed`; else it is ½.
 template <class Q>
-concept quantizer = compressor<Q> && !bool(Q::is_sparsifier) &&
+concept quantizer = compressor<Q> && !detail::selects<Q> &&
                     requires(const Q& q, float x, float scale, float uniform, std::uint32_t code) {
+  { Q::bits_per_element } -> detail::converts_to<int>;  // on the wire
+  { Q::scale } -> detail::converts_to<segment_scale>;
   { q.encode(x, scale, uniform) } -> std::same_as<std::uint32_t>;
   { q.template decode<float>(code, scale) } -> std::same_as<float>;
 }
@@ -209,11 +233,18 @@ concept selection = std::is_trivially_copyable_v<S> && requires(const S& s, coor
 
 /// A compressor that sends some elements as they are.
 template <class C>
-concept sparsifier = compressor<C> && bool(C::is_sparsifier) && requires(const C& c, std::uint64_t step) {
+concept sparsifier = compressor<C> && requires(const C& c, std::uint64_t step) {
   { c.at(step) } -> selection;  // step = 1, 2, …
 };
 
 namespace capability {
+
+/// A compressor that selects and encodes.
+template <class C>
+concept chained = compressor<C> && requires(const C& c) {
+  c.sparsifier;
+  requires quantizer<std::remove_cvref_t<decltype(c.quantizer)>>;
+};
 
 /// A sparsifier whose `at` can run on a device, and says so.
 template <class Sparsifier>

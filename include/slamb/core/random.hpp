@@ -28,7 +28,8 @@ struct random_words {
 /// @param key  seed
 /// @param low, high  the counter
 /// *Reference*: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
-SLAMB_HOST_DEVICE constexpr detail::random_words philox(std::uint64_t key, std::uint64_t low, std::uint64_t high) noexcept {
+SLAMB_HOST_DEVICE constexpr detail::random_words philox(std::uint64_t key, std::uint64_t low,
+                                                        std::uint64_t high) noexcept {
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32U);
   auto x0 = static_cast<std::uint32_t>(low);

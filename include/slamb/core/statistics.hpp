@@ -118,10 +118,10 @@ struct statistics {
   /// What has been added to these payloads for ranks to compare, not counted in `traffic`: a header of 64 bytes in front of each sum
   /// of a step. `rounds` are the sums of headers alone, in first steps.
   slamb::traffic comparisons{};
-  std::vector<phase_type> phases{};  ///< the same by phase, in the order of time
+  std::vector<phase_type> phases{};    ///< the same by phase, in the order of time
   warm_up_type warm_up{};              ///< of algorithms that have one
-  choice_type chosen{};                         ///< of optimizers that `choose` has made
-  norms_type norm{};                            ///< zero unless asked for
+  choice_type chosen{};                ///< of optimizers that `choose` has made
+  norms_type norm{};                   ///< zero unless asked for
   std::vector<double> worker_error{};  ///< [groups] ‖e‖ of this rank; empty unless asked for, or if no error is kept
   std::vector<compression_type> compression{};  ///< [groups] of the step that was last measured; empty if none was
 };

@@ -6,14 +6,12 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "slamb/core/detail/consistency_check.hpp"
@@ -63,93 +61,50 @@ struct choose_options {
   }
 };
 
-/// One of two optimizers, as `choose` has chosen. It does what that one does, to the same bits.
+/// One of two optimizers, as `choose` has chosen. It computes the same bits as that optimizer alone.
 template <class Dense, class Compressed>
-class chosen_optimizer {
+class chosen_optimizer : public optimizer {
  public:
-  using communicator_type = typename detail::trial_of<Dense>::communicator_type;
-  using backend_type = typename detail::trial_of<Dense>::backend_type;
+  using communicator_type = typename Dense::communicator_type;
+  using backend_type = typename Dense::backend_type;
 
-  /// Whether both take learning rates that are found in memory.
-  static constexpr bool takes_device_rates =
-      requires(Dense & dense, Compressed& compressed, const device_learning_rates& rates) {
-    dense.step(rates);
-    compressed.step(rates);
-  };
-
-  static_assert(std::same_as<communicator_type, typename detail::trial_of<Compressed>::communicator_type> &&
-                    std::same_as<backend_type, typename detail::trial_of<Compressed>::backend_type>,
+  static_assert(std::same_as<communicator_type, typename Compressed::communicator_type> &&
+                    std::same_as<backend_type, typename Compressed::backend_type>,
                 "slamb: both optimizers of choose must have the same Communicator and the same Backend");
 
-  /// Constructs the one that `made` says; see `choose`.
-  /// @param saved  a state to go on from; empty: none
+  /// Constructs the optimizer that `made` names; see `choose`.
+  /// @param saved  a state to continue from; empty: none
   chosen_optimizer(const statistics::choice_type& made, std::span<const parameter> parameters,
                    const typename Dense::options_type& dense_options,
                    const typename Compressed::options_type& compressed_options, communicator_type communicator,
                    backend_type backend, std::span<const std::byte> saved = {}, const restore_options& restore = {})
-      : made_(made),
-        held_(made.is_compressed ? held_type(std::in_place_index<1>, parameters, compressed_options,
-                                             std::move(communicator), std::move(backend))
-                                 : held_type(std::in_place_index<0>, parameters, dense_options, std::move(communicator),
-                                             std::move(backend))) {
+      : optimizer(
+            made.is_compressed
+                ? optimizer(Compressed(parameters, compressed_options, std::move(communicator), std::move(backend)))
+                : optimizer(Dense(parameters, dense_options, std::move(communicator), std::move(backend)))),
+        made_(made) {
     if (!saved.empty()) load_state(saved, restore);
   }
 
   bool is_compressed() const noexcept { return made_.is_compressed; }
 
-  /// The optimizer that was chosen.
-  optimizer& chosen() noexcept {
-    return visit([](optimizer& held) -> optimizer& { return held; });
-  }
-  const optimizer& chosen() const noexcept {
-    return visit([](const optimizer& held) -> const optimizer& { return held; });
-  }
+  /// Measures the compression error of the next step, if the chosen optimizer compresses.
+  void measure_next_step() { called("measure_next_step()")->measure_next_step(); }
 
-  /// One step with one learning rate, or with one for each group: see `optimizer`.
-  void step(double learning_rate) { chosen().step(learning_rate); }
-  void step(std::span<const double> rates_by_group) { chosen().step(rates_by_group); }
-  void step(const device_learning_rates& rates) requires(takes_device_rates) { chosen().step(rates); }
-
-  /// A step in parts: see `optimizer`.
-  void begin_step(double learning_rate) { chosen().begin_step(learning_rate); }
-  void begin_step(std::span<const double> rates_by_group) { chosen().begin_step(rates_by_group); }
-  void begin_step(const device_learning_rates& rates) requires(takes_device_rates) { chosen().begin_step(rates); }
-  void gradient_ready(std::size_t first, std::size_t count) { chosen().gradient_ready(first, count); }
-  void finish_step() { chosen().finish_step(); }
-
-  /// Makes parameters that differ between ranks their mean. Collective.
-  void synchronize_parameters() { chosen().synchronize_parameters(); }
-  /// Gives all ranks the parameters of rank `root`. Collective.
-  void broadcast_parameters(int root = 0) { chosen().broadcast_parameters(root); }
-  /// Compares what ranks must have alike, now. Collective: see `optimizer`.
-  void compare_ranks() { chosen().compare_ranks(); }
-  /// Calls `evaluate` with their mean, and changes nothing. Collective: see `optimizer`.
-  void with_averaged_parameters(const std::function<void()>& evaluate) { chosen().with_averaged_parameters(evaluate); }
-
-  /// Measures what compression loses in the next step, if something is compressed.
-  void measure_next_step() {
-    visit([](auto& held) {
-      if constexpr (requires { held.measure_next_step(); }) held.measure_next_step();
-    });
-  }
-
-  /// Of the optimizer that was chosen, since the choice; `chosen` says how that was made.
+  /// Statistics of the chosen optimizer since the choice; `chosen` describes the choice.
   ::slamb::statistics statistics(bool with_norms = false) const {
-    ::slamb::statistics all = chosen().statistics(with_norms);
+    ::slamb::statistics all = optimizer::statistics(with_norms);
     all.chosen = made_;
     return all;
   }
-  memory_report memory() const { return chosen().memory(); }
+
+  /// The communicator that was moved into it.
   communicator_type& communicator() {
-    return visit([](auto& held) -> communicator_type& { return held.communicator(); });
+    return is_compressed() ? communicator_of<Compressed>() : communicator_of<Dense>();
   }
 
-  /// The state of the optimizer that was chosen, which that optimizer by itself can load too.
-  std::vector<std::byte> save_state() const { return chosen().save_state(); }
-  void save_state(const byte_sink& to, const save_options& options = {}) const { chosen().save_state(to, options); }
-
-  /// Goes on from a saved state, with the parameters that belong to it.
-  /// @throws std::invalid_argument that says what does not fit, as a state of the other optimizer; nothing has changed then
+  /// Continues from a saved state, with the parameters that belong to it.
+  /// @throws std::invalid_argument that describes what does not fit, as a state of the other optimizer; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
     load_state(detail::source_in(saved), options);
   }
@@ -163,29 +118,17 @@ class chosen_optimizer {
           " optimizer, " + std::string(other.recipe) + ", but the " + (is_compressed() ? "compressed" : "dense") +
           " one was chosen; give it to choose as choose_options{.saved = …}, which keeps the "
           "optimizer that it belongs to");
-    chosen().load_state(from, options);
-  }
-
-  /// Points tensor number `tensor` at another gradient of the same size.
-  void set_gradient(std::size_t tensor, const float* gradient) { chosen().set_gradient(tensor, gradient); }
-  /// The same for all tensors: `gradients` [tensors].
-  void set_gradients(std::span<const float* const> gradients) { chosen().set_gradients(gradients); }
-
-  /// Calls f with the optimizer that was chosen, a Dense& or a Compressed&, and returns what it returns.
-  template <class F>
-  decltype(auto) visit(F&& f) {
-    return is_compressed() ? f(*std::get_if<1>(&held_)) : f(*std::get_if<0>(&held_));
-  }
-  template <class F>
-  decltype(auto) visit(F&& f) const {
-    return is_compressed() ? f(*std::get_if<1>(&held_)) : f(*std::get_if<0>(&held_));
+    optimizer::load_state(from, options);
   }
 
  private:
-  using held_type = std::variant<Dense, Compressed>;
+  template <class Optimizer>
+  communicator_type& communicator_of() {
+    auto& recipe = dynamic_cast<typename Optimizer::recipe_type&>(held("communicator()"));
+    return recipe.ranks().template get<communicator_type>();
+  }
 
   statistics::choice_type made_;
-  held_type held_;
 };
 
 namespace detail {
@@ -232,9 +175,10 @@ consistency_check facts_of_choice(const choose_options& how, choose_options::kee
 /// @param elements  of the parameters, > 0
 template <class Dense, class Compressed, class Ranks, class Backend, class Executor, class Clock>
 statistics::choice_type choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
-                       const typename Dense::options_type& dense_options,
-                       const typename Compressed::options_type& compressed_options, Ranks& ranks,
-                       const Backend& backend, const Executor& executor, const choose_options& how, Clock& clock) {
+                                        const typename Dense::options_type& dense_options,
+                                        const typename Compressed::options_type& compressed_options, Ranks& ranks,
+                                        const Backend& backend, const Executor& executor, const choose_options& how,
+                                        Clock& clock) {
   const double part =
       elements <= how.most_elements ? 1.0 : static_cast<double>(how.most_elements) / static_cast<double>(elements);
   const allocator memory = allocator_of(backend);
@@ -261,9 +205,8 @@ template <class Dense, class Compressed, class Clock>
 chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const parameter> parameters,
                                               const typename Dense::options_type& dense_options,
                                               const typename Compressed::options_type& compressed_options,
-                                              typename trial_of<Dense>::communicator_type communicator,
-                                              const choose_options& how,
-                                              typename trial_of<Dense>::backend_type backend) {
+                                              typename Dense::communicator_type communicator, const choose_options& how,
+                                              typename Dense::backend_type backend) {
   how.validate();
   Dense::validate(dense_options);
   Compressed::validate(compressed_options);
@@ -273,8 +216,8 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
                                  }).elements();
   const choose_options::keep_rule rule = rule_of<Dense, Compressed>(how);
   const auto executor = backend.make_executor(0);  // for copies alone
-  using communicator_type = typename trial_of<Dense>::communicator_type;
-  any_communicator<typename trial_of<Dense>::backend_type::stream_type> ranks(std::move(communicator));
+  using communicator_type = typename Dense::communicator_type;
+  any_communicator<typename Dense::backend_type::stream_type> ranks(std::move(communicator));
   require_rank(ranks.rank(), ranks.size());
   require_consistent_ranks(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), ranks, executor,
                            allocator_of(backend));
@@ -312,9 +255,8 @@ template <class Dense, class Compressed>
 chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters,
                                            const typename Dense::options_type& dense_options,
                                            const typename Compressed::options_type& compressed_options,
-                                           typename detail::trial_of<Dense>::communicator_type communicator,
-                                           const choose_options& how = {},
-                                           typename detail::trial_of<Dense>::backend_type backend = {}) {
+                                           typename Dense::communicator_type communicator,
+                                           const choose_options& how = {}, typename Dense::backend_type backend = {}) {
   return detail::choose_by<Dense, Compressed>(detail::steady_seconds{}, parameters, dense_options, compressed_options,
                                               std::move(communicator), how, std::move(backend));
 }

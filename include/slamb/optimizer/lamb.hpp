@@ -51,24 +51,26 @@ namespace detail {
 
 /// `basic_lamb` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
-class lamb_recipe final : public recipe_base<Backend> {
+class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compressor, ErrorFeedback, TrustRatio>,
+                                                   array::momentum, array::variance> {
+  using base =
+      recipe_with_state<Backend, lamb_options<Compressor, ErrorFeedback, TrustRatio>, array::momentum, array::variance>;
+  using base::context_, base::options_, base::state_, base::view;
+
  public:
-  using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
-  using state_type = state_arrays<array::momentum, array::variance>;
+  using typename base::options_type;
   static constexpr const char* recipe_name = "basic_lamb";  ///< as saved states name it
 
   static void validate(const options_type& o) {
-    validate_settings(o);
+    base::validate(o);
     require_in(o.max_gradient_norm >= 0.0, "max_gradient_norm", o.max_gradient_norm, ">= 0 (0 or inf: off)");
   }
 
-  lamb_recipe(std::span<const parameter> parameters, const options_type& options,
-              typename recipe_base<Backend>::ranks_type ranks, Backend backend)
-      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
-        options_(options),
+  lamb_recipe(std::span<const parameter> parameters, const options_type& options, typename base::ranks_type ranks,
+              Backend backend)
+      : base(parameters, options, std::move(ranks), std::move(backend)),
         exchange_(options.compressor,
                   {options.skip_non_finite, options.max_gradient_norm, options.compress_single_rank}) {
-    state_.plan(context_);
     exchange_.plan(context_);
     context_.plan_sums(std::max<int>(TrustRatio::sums_per_segment, sum_gradient::sums));
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
@@ -81,17 +83,18 @@ class lamb_recipe final : public recipe_base<Backend> {
 
   statistics report(bool with_norms) const override {
     statistics all = context_.report();
-    if (with_norms) all.norm = norms_of(context_, state_.over(context_.view(), context_.memory));
+    if (with_norms) all.norm = norms_of(context_, view());
     exchange_.report(context_, with_norms, all);
     return all;
   }
 
-  const options_type& options() const noexcept { return options_; }
   auto& exchange() noexcept { return exchange_; }
+  void measure_next_step() override {
+    if constexpr (requires { exchange_.measure_next(); }) exchange_.measure_next();
+  }
 
  private:
   using factors_type = factors_of<TrustRatio>;
-  using recipe_base<Backend>::context_;
 
   // A step: docs/algorithms/lamb.md.
   void begin() override { context_.template begin_step<TrustRatio>(options_, exchange_.scale(context_)); }
@@ -111,7 +114,7 @@ class lamb_recipe final : public recipe_base<Backend> {
   }
 
   consistency_check consistency() const {
-    consistency_check all = consistency_of("basic_lamb ", options_, context_.tensors.segments().size());
+    consistency_check all = consistency_of(recipe_name, options_, context_.tensors.segments().size());
     all.add("max_gradient_norm", options_.max_gradient_norm);
     all.add("skip_non_finite", options_.skip_non_finite ? 1.0 : 0.0);
     all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
@@ -120,14 +123,11 @@ class lamb_recipe final : public recipe_base<Backend> {
 
   state_kind kind() const noexcept override { return kind_of<lamb_recipe>(); }
   void visit_state(const state_visitor& part) override {
-    context_.visit_state(part);
-    state_.visit(part, context_.memory);
+    base::visit_state(part);
     exchange_.visit_state(context_, part);
   }
   void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase("dense"); }
 
-  options_type options_;
-  state_type state_;
   gradient_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   region<factors_type> factors_;
   std::vector<tensor_batch> batches_;
@@ -174,10 +174,7 @@ class basic_lamb
   using basic_lamb::optimizer_over::optimizer_over;
 
   /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() requires quantizer<Compressor> {
-    const detail::recipe_call call = this->called("measure_next_step()");
-    this->typed("measure_next_step()").exchange().measure_next();
-  }
+  void measure_next_step() requires quantizer<Compressor> { this->called("measure_next_step()")->measure_next_step(); }
 
   /// For a compressor that takes something new at each step, as explicit_mask.
   Compressor& compressor() requires(requires(Compressor& c) {

@@ -52,7 +52,13 @@ namespace detail {
 /// `basic_one_bit` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
           warm_up_schedule WarmUp>
-class one_bit_recipe final : public recipe_base<Backend> {
+class one_bit_recipe final
+    : public recipe_with_state<Backend, one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>, array::momentum,
+                               array::variance> {
+  using base = recipe_with_state<Backend, one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>,
+                                 array::momentum, array::variance>;
+  using base::context_, base::options_, base::state_;
+
   static_assert(
       quantizer<Compressor>,
       "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, as sign and int8 "
@@ -61,21 +67,18 @@ class one_bit_recipe final : public recipe_base<Backend> {
                 "slamb: a frozen ratio is made of sums");
 
  public:
-  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
-  using state_type = state_arrays<array::momentum, array::variance>;
+  using typename base::options_type;
   static constexpr const char* recipe_name = "basic_one_bit";  ///< as saved states name it
 
   static void validate(const options_type& o) {
-    validate_settings(o);
+    base::validate(o);
     validate_policy(o.warm_up);
   }
 
-  one_bit_recipe(std::span<const parameter> parameters, const options_type& options,
-                 typename recipe_base<Backend>::ranks_type ranks, Backend backend)
-      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
-        options_(options),
+  one_bit_recipe(std::span<const parameter> parameters, const options_type& options, typename base::ranks_type ranks,
+                 Backend backend)
+      : base(parameters, options, std::move(ranks), std::move(backend)),
         exchange_(options.compressor, options.compress_single_rank) {
-    state_.plan(context_);
     exchange_.plan(context_);
     context_.plan_sums(std::max({sums_per_segment + maxima_per_segment, int{TrustRatio::sums_per_segment}, 2}));
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
@@ -102,20 +105,19 @@ class one_bit_recipe final : public recipe_base<Backend> {
     return all;
   }
 
-  const options_type& options() const noexcept { return options_; }
-  void measure_next_step() noexcept { exchange_.measure_next(); }
+  void measure_next_step() override { exchange_.measure_next(); }
 
  private:
-  static constexpr bool is_frozen = capability::frozen_ratio<TrustRatio>;
+  using passes = one_bit_passes<TrustRatio>;
+  static constexpr bool is_frozen = passes::is_frozen;
   static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
   static constexpr int maxima_per_segment = compressed_maxima<TrustRatio>();
   using factors_type = factors_of<TrustRatio>;
   using fresh_type = std::conditional_t<is_frozen, state_arrays<array::fresh_variance>, state_arrays<>>;
   using kept_type = typename kept_by<TrustRatio>::type;
-  using recipe_base<Backend>::context_;
 
   consistency_check consistency() const {
-    consistency_check all = consistency_of("basic_one_bit ", options_, context_.tensors.segments().size());
+    consistency_check all = consistency_of(recipe_name, options_, context_.tensors.segments().size());
     all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     describe_policy(options_.warm_up, all);
     return all;
@@ -159,17 +161,15 @@ class one_bit_recipe final : public recipe_base<Backend> {
         exchange_.receive(pass, context_, view(), context_.memory.view(buffer_), tensors.tiles, context_.sums());
       };
       if constexpr (is_frozen) {
-        receive(receive_and_refresh<TrustRatio>{momentum(), static_cast<float>(1.0 / (1.0 - options_.beta1))});
+        receive(typename passes::receive{momentum(), static_cast<float>(1.0 / (1.0 - options_.beta1))});
         context_.template finish_sums<sums_per_segment, maxima_per_segment>(
             tensors.first, tensors.last, compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data()});
-      } else if constexpr (sums_per_segment > 0) {
-        receive(receive_and_sum<TrustRatio>{momentum()});
-        context_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
       } else {
-        receive(receive_and_apply<TrustRatio>{momentum()});
+        receive(typename passes::receive{momentum()});
+        if constexpr (passes::needs_norms)
+          context_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
       }
-      if constexpr (is_frozen || sums_per_segment > 0)
-        context_.executor.run(apply_update<TrustRatio>{update()}, view(), tensors.tiles);
+      if constexpr (passes::needs_norms) context_.executor.run(typename passes::apply{update()}, view(), tensors.tiles);
     }
   }
 
@@ -231,12 +231,11 @@ class one_bit_recipe final : public recipe_base<Backend> {
   }
   std::span<kept_type> kept() const noexcept { return context_.memory.view(kept_); }
 
-  auto view() const noexcept { return fresh_.over(state_.over(context_.view(), context_.memory), context_.memory); }
+  auto view() const noexcept { return fresh_.over(base::view(), context_.memory); }
 
   state_kind kind() const noexcept override { return kind_of<one_bit_recipe>(); }
   void visit_state(const state_visitor& part) override {
-    context_.visit_state(part);
-    state_.visit(part, context_.memory);
+    base::visit_state(part);
     exchange_.visit_state(context_, part);
     part("trust ratio state", std::as_writable_bytes(context_.memory.view(kept_)), state_part::common);
     part("signal scales", std::as_writable_bytes(context_.memory.view(signal_scales_)), state_part::common);
@@ -251,8 +250,6 @@ class one_bit_recipe final : public recipe_base<Backend> {
     if (!is_compressed_ && has_ended_before()) begin_compression();
   }
 
-  options_type options_;
-  state_type state_;
   fresh_type fresh_;
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   region<factors_type> factors_;
@@ -309,10 +306,7 @@ class basic_one_bit
   using basic_one_bit::optimizer_over::optimizer_over;
 
   /// Measures what compression loses in the next compressed step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() {
-    const detail::recipe_call call = this->called("measure_next_step()");
-    this->typed("measure_next_step()").measure_next_step();
-  }
+  void measure_next_step() { this->called("measure_next_step()")->measure_next_step(); }
 };
 
 /// 1-bit Adam: the momentum in signs and a scale, with errors kept at both ends.

@@ -77,6 +77,7 @@ class recipe {
   virtual void broadcast_parameters(int root) = 0;
   virtual void compare_ranks() = 0;
   virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
+  virtual void measure_next_step() {}
   virtual statistics report(bool with_norms) const = 0;
   virtual memory_report memory() const = 0;
   virtual void save_state(const byte_sink& to, const save_options& options) const = 0;

@@ -57,7 +57,12 @@ namespace detail {
 
 /// `basic_slamb` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
-class slamb_recipe final : public recipe_base<Backend> {
+class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compressor, ErrorFeedback, TrustRatio>,
+                                                    array::momentum, array::variance> {
+  using base = recipe_with_state<Backend, slamb_options<Compressor, ErrorFeedback, TrustRatio>, array::momentum,
+                                 array::variance>;
+  using base::context_, base::options_, base::view;
+
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   static_assert(
       !requires(const sparsifier_type& c) { c.at(std::uint64_t{1}); } ||
@@ -69,9 +74,6 @@ class slamb_recipe final : public recipe_base<Backend> {
   static_assert(sparsifier<sparsifier_type> || data_dependent_sparsifier<sparsifier_type>,
                 "slamb: basic_slamb exchanges a part of the momentum; it needs a Compressor that is a sparsifier, "
                 "selection at(step) with selects(coordinate), or chooses by value, or a chain of one and a quantizer");
-  static_assert(capability::chained<Compressor> || Compressor::payload_is_summable,
-                "slamb: basic_slamb exchanges the momentum by a sum over ranks; its sparsifier must have a summable "
-                "payload");
   static_assert(ErrorFeedback::keeps_unsent,
                 "slamb: basic_slamb keeps what is not sent in the local momentum; its ErrorFeedback must say "
                 "keeps_unsent, as local_momentum does");
@@ -79,23 +81,19 @@ class slamb_recipe final : public recipe_base<Backend> {
                 "slamb: basic_slamb has no error buffers; its ErrorFeedback must ask for none, as local_momentum does");
 
  public:
-  using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
-  using state_type = state_arrays<array::momentum, array::variance>;
+  using typename base::options_type;
   static constexpr const char* recipe_name = "basic_slamb";  ///< as saved states name it
 
   static void validate(const options_type& o) {
-    validate_settings(o);
+    base::validate(o);
     require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
     require_in(o.local_steps >= 0, "local_steps", static_cast<double>(o.local_steps),
                ">= 0 (0: parameters are averaged only by synchronize_parameters())");
   }
 
-  slamb_recipe(std::span<const parameter> parameters, const options_type& options,
-               typename recipe_base<Backend>::ranks_type ranks, Backend backend)
-      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
-        options_(options),
-        exchange_(options.compressor) {
-    state_.plan(context_);
+  slamb_recipe(std::span<const parameter> parameters, const options_type& options, typename base::ranks_type ranks,
+               Backend backend)
+      : base(parameters, options, std::move(ranks), std::move(backend)), exchange_(options.compressor) {
     mark_dense_tensors();
     plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(context_.tensors).segments());
     const std::vector<float> discount = discounts_by_age(options_.beta3);
@@ -134,18 +132,17 @@ class slamb_recipe final : public recipe_base<Backend> {
     return all;
   }
 
-  const options_type& options() const noexcept { return options_; }
   Compressor& compressor() noexcept { return options_.compressor; }
 
  private:
   using context_type = optimizer_context<Backend>;
-  using recipe_base<Backend>::context_;
+  using passes = slamb_passes<TrustRatio>;
   using selector_type = selector<sparsifier_type, context_type>;
   using selection_type = typename selector_type::selection_type;
   using age_type = stored_age_t<selection_type>;
   using factors_type = factors_of<TrustRatio>;
 
-  static constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;  // m, and v and p for the sums
+  static constexpr std::uint64_t planes = passes::form::packs::count;  // m, and v and p for the sums
 
   // A step: docs/algorithms/slamb.md.
   void begin() override {
@@ -159,7 +156,7 @@ class slamb_recipe final : public recipe_base<Backend> {
   bool exchange(const gradient_bucket& bucket) override {
     if (!bucket.is_last && !can_exchange_early(bucket)) return false;
     if constexpr (data_dependent_sparsifier<sparsifier_type>) select();
-    context_.executor.run(form_payload<TrustRatio>{update()}, view(), payload(), *selection_, bucket.tiles,
+    context_.executor.run(typename passes::form{update()}, view(), payload(), *selection_, bucket.tiles,
                           context_.sums(), context_.not_finite());
     if (!bucket.is_last) {
       context_.overlap.start_sum(sent_in(bucket), context_.ranks);
@@ -174,13 +171,13 @@ class slamb_recipe final : public recipe_base<Backend> {
   void finish() override {
     if (!context_.is_skipped_on_host()) {
       const float received_scale = exchange_.scale(context_);  // to the mean
-      if constexpr (TrustRatio::sums_per_segment > 0) {
-        context_.executor.run_packed(sum_received<TrustRatio>{update(), received_scale}, context_.view(), payload(),
+      if constexpr (passes::needs_norms) {
+        context_.executor.run_packed(typename passes::sum{update(), received_scale}, context_.view(), payload(),
                                      context_.all_tiles(), context_.sums());
         context_.template finish_sums<TrustRatio::sums_per_segment>(
             0, context_.tensors.segments().size(), context_.trust_ratios_from_sums(options_.trust_ratio, factors_));
       }
-      context_.executor.run(apply_received<TrustRatio>{update(), received_scale}, view(), payload(), *selection_,
+      context_.executor.run(typename passes::apply{update(), received_scale}, view(), payload(), *selection_,
                             context_.all_tiles());
     }
     if constexpr (!capability::chained<Compressor>)  // else ranks have added what encoding lost of their own
@@ -190,8 +187,8 @@ class slamb_recipe final : public recipe_base<Backend> {
 
   // Which elements are exchanged, and where they go in the payload.
   void select() {
-    selection_.emplace(selector_.select(sparsifier_of(options_.compressor), context_, view(),
-                                        momentum_to_choose_from<TrustRatio>{update()}));
+    selection_.emplace(
+        selector_.select(sparsifier_of(options_.compressor), context_, view(), typename passes::choose{update()}));
     sent_ = scan_payload_offsets<sparsifier_type>(context_, *selection_, context_.memory.view(tile_offsets_),
                                                   capacity().first(plane_));
   }
@@ -231,11 +228,10 @@ class slamb_recipe final : public recipe_base<Backend> {
                "synchronize_parameters() yourself");
   }
 
-  auto view() const noexcept { return state_.over(context_.view(), context_.memory); }
   adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
 
   consistency_check consistency() const {
-    consistency_check all = consistency_of("basic_slamb ", options_, context_.tensors.segments().size());
+    consistency_check all = consistency_of(recipe_name, options_, context_.tensors.segments().size());
     all.add("beta3", options_.beta3);
     all.add("local_steps", static_cast<double>(options_.local_steps));
     all.add("dense_below", static_cast<double>(options_.dense_below));
@@ -262,8 +258,7 @@ class slamb_recipe final : public recipe_base<Backend> {
 
   state_kind kind() const noexcept override { return kind_of<slamb_recipe>(); }
   void visit_state(const state_visitor& part) override {
-    context_.visit_state(part);
-    state_.visit(part, context_.memory);
+    base::visit_state(part);
     part("age", std::as_writable_bytes(context_.memory.view(age_)), state_part::common);
   }
   void go_on_from_replaced() override { is_averaging_ = false; }
@@ -272,8 +267,6 @@ class slamb_recipe final : public recipe_base<Backend> {
     context_.start_in_phase("sparse");
   }
 
-  options_type options_;
-  state_type state_;
   selector_type selector_;
   payload_exchange<Compressor, context_type> exchange_;
   region<factors_type> factors_;

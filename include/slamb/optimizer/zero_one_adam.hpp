@@ -52,31 +52,36 @@ namespace detail {
 /// `basic_zero_one_adam` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, class Backend, variance_schedule VarianceSchedule,
           local_schedule LocalSchedule>
-class zero_one_adam_recipe final : public recipe_base<Backend> {
+class zero_one_adam_recipe final
+    : public recipe_with_state<Backend,
+                               zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>,
+                               array::momentum, array::variance> {
+  using base =
+      recipe_with_state<Backend, zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>,
+                        array::momentum, array::variance>;
+  using base::context_, base::options_, base::state_;
+
   static_assert(quantizer<Compressor>,
                 "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, as "
                 "sign and int8 are. Sparsifiers and chains go with basic_slamb and basic_lamb");
 
  public:
-  using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
-  using state_type = state_arrays<array::momentum, array::variance>;
+  using typename base::options_type;
   static constexpr const char* recipe_name = "basic_zero_one_adam";  ///< as saved states name it
 
   static void validate(const options_type& o) {
-    validate_settings(o);
+    base::validate(o);
     validate_policy(o.variance_schedule);
     validate_policy(o.local_schedule);
   }
 
   zero_one_adam_recipe(std::span<const parameter> parameters, const options_type& options,
-                       typename recipe_base<Backend>::ranks_type ranks, Backend backend)
-      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
-        options_(options),
+                       typename base::ranks_type ranks, Backend backend)
+      : base(parameters, options, std::move(ranks), std::move(backend)),
         exchange_(options.compressor, options.compress_single_rank),
         late_steps_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()) {
-    state_.plan(context_);
     exchange_.plan(context_);
     context_.plan_sums(2);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
@@ -92,8 +97,8 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
     context_.enter_phase("variance");
   }
 
-  using recipe_base<Backend>::step;
-  using recipe_base<Backend>::begin_step;
+  using base::begin_step;
+  using base::step;
   void step(const device_learning_rates& /*rates*/) override { refuse_rates("step()"); }
   void begin_step(const device_learning_rates& /*rates*/) override { refuse_rates("begin_step()"); }
 
@@ -115,13 +120,12 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
     return all;
   }
 
-  const options_type& options() const noexcept { return options_; }
-  void measure_next_step() noexcept { exchange_.measure_next(); }
+  void measure_next_step() override { exchange_.measure_next(); }
 
  private:
+  using passes = zero_one_passes;
   using factors_type = factors_of<unit_trust_ratio>;
   using executor_type = typename Backend::executor_type;
-  using recipe_base<Backend>::context_;
   static constexpr const char* needs_its_number = "its schedules follow its number";
 
   [[noreturn]] static void refuse_rates(const char* call) {
@@ -131,7 +135,7 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
   }
 
   consistency_check consistency() const {
-    consistency_check all = consistency_of("basic_zero_one_adam ", options_, context_.tensors.segments().size());
+    consistency_check all = consistency_of(recipe_name, options_, context_.tensors.segments().size());
     all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     describe_policy(options_.variance_schedule, all);
     describe_policy(options_.local_schedule, all);
@@ -171,7 +175,7 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
       return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket);
     if (!bucket.is_last) return false;
     if (kind_ == kind_of_step::quantized_gradient) {  // (4)
-      exchange_.send(receive_gradient{update()}, context_, view(), buffer());
+      exchange_.send(passes::receive{update()}, context_, view(), buffer());
     } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (12), (13)
       upload_rate_sums();
       exchange_.send(local_signal(), context_, view(), buffer());
@@ -189,24 +193,24 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
                        update(), batches_, context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
         exchange_.find_active(context_, view().variance);
       } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
-        exchange_.receive(receive_gradient{update()}, context_, view(), buffer(), context_.all_tiles());
+        exchange_.receive(passes::receive{update()}, context_, view(), buffer(), context_.all_tiles());
       } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (14) … (16)
         exchange_.receive(local_signal(), context_, view(), buffer(), context_.all_tiles());
       } else {  // one rank: (9), (6)
-        context_.executor.run(update_with_frozen_variance{update()}, view(), context_.all_tiles());
+        context_.executor.run(passes::single{update()}, view(), context_.all_tiles());
       }
     }
     end_step();
   }
 
   void check_own_gradient() {
-    context_.executor.run(check_gradient{}, view(), context_.all_tiles(), nullptr, context_.not_finite());
+    context_.executor.run(passes::check{}, view(), context_.all_tiles(), nullptr, context_.not_finite());
     context_.executor.invoke(skip_if_not_finite{context_.record()});
   }
 
   // (9) … (12)
   void finish_locally() {
-    context_.executor.run(local_update{update()}, view(), context_.all_tiles());
+    context_.executor.run(passes::local{update()}, view(), context_.all_tiles());
     // No collective tells the others of an overflow, and the step counts as theirs do.
     context_.executor.invoke(drop_local_gradient{context_.record()});
     context_.end_taken_step();
@@ -215,7 +219,7 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
     options_.local_schedule.advance(local_state_);
   }
 
-  exchange_update local_signal() const { return {{update()}, context_.memory.view(inverse_rate_sums_).data()}; }
+  passes::receive_update local_signal() const { return {{update()}, context_.memory.view(inverse_rate_sums_).data()}; }
 
   // Ends a step that may have been refused. What a backend that runs behind makes of it is found when it is needed.
   void end_step() {
@@ -279,7 +283,7 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
   std::span<std::byte> buffer() const noexcept { return context_.memory.view(buffer_); }
   adam_update<unit_trust_ratio> update() const { return {context_.tables(factors_), {}}; }
 
-  auto view() const noexcept { return local_.over(state_.over(context_.view(), context_.memory), context_.memory); }
+  auto view() const noexcept { return local_.over(base::view(), context_.memory); }
 
   // The point from which all ranks take their local steps.
   void tell_anchor() {
@@ -300,8 +304,7 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
   state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }
   void visit_state(const state_visitor& part) override {
     settle();
-    context_.visit_state(part);
-    state_.visit(part, context_.memory);
+    base::visit_state(part);
     exchange_.visit_state(context_, part);
     local_.visit(part, context_.memory, state_part::errors);
     part("sums of rates", bytes_of_all(rate_sums_), state_part::errors);
@@ -317,8 +320,6 @@ class zero_one_adam_recipe final : public recipe_base<Backend> {
     tell_anchor();
   }
 
-  options_type options_;
-  state_type state_;
   state_arrays<array::accumulated_update, array::anchor> local_;
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   region<factors_type> factors_;
@@ -393,10 +394,7 @@ class basic_zero_one_adam
   void begin_step(const device_learning_rates& rates) = delete;
 
   /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
-  void measure_next_step() {
-    const detail::recipe_call call = this->called("measure_next_step()");
-    this->typed("measure_next_step()").measure_next_step();
-  }
+  void measure_next_step() { this->called("measure_next_step()")->measure_next_step(); }
 };
 
 /// 0/1 Adam in signs and a scale, with errors kept at both ends.

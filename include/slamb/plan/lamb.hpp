@@ -9,7 +9,6 @@
 
 #include "slamb/optimizer/detail/compressed_gradient.hpp"
 #include "slamb/optimizer/lamb.hpp"
-#include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"
 
@@ -18,7 +17,7 @@ namespace slamb::plan {
 /// The plan of `basic_lamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
-  static constexpr bool is_whole = requires { requires Compressor::selects_all; };
+  static constexpr bool is_dense = requires { requires Compressor::selects_all; };
 
  public:
   using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
@@ -31,7 +30,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   /// Of step t = 1, 2, ….
   traffic_counts step([[maybe_unused]] std::uint64_t t) const {
-    if constexpr (is_whole || quantizer<Compressor>)
+    if constexpr (is_dense || quantizer<Compressor>)
       return exchange_;
     else
       return world_.ranks > 1 ? exchange_.step(t) : traffic_counts{};
@@ -39,7 +38,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   /// Of steps 1 … steps.
   traffic_counts total(std::uint64_t steps) const {
-    if constexpr (is_whole || quantizer<Compressor>) {
+    if constexpr (is_dense || quantizer<Compressor>) {
       traffic_counts counts;
       detail::add_times(counts, exchange_, steps);
       return counts;
@@ -50,45 +49,39 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   /// Of memory traffic a parameter a step. What is selected is counted at step 1.
   double memory_bytes(std::uint64_t /*steps*/) const {
-    const bool clips = options_.max_gradient_norm > 0.0 && std::isfinite(options_.max_gradient_norm);
-    return gradient_bytes(clips) + (clips ? detail::bytes_per_element<detail::sum_gradient>() : 0.0) +
-           detail::adam_step_bytes<TrustRatio>();
+    const bool clips = detail::bounds_norm(options_.max_gradient_norm);
+    return gradient_bytes(clips) + detail::adam_passes<TrustRatio>::memory_bytes();
   }
 
  private:
   static auto exchange_of(std::span<const tensor_shape> tensors, const options_type& options, const world& world,
                           [[maybe_unused]] bool is_quantized) {
-    if constexpr (is_whole) {
+    if constexpr (is_dense) {
       return detail::sum_of(elements_of(tensors), world);
     } else if constexpr (quantizer<Compressor>) {
       detail::validate_policy(options.compressor);
-      return detail::quantized(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized);
+      return detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized);
     } else {
       return detail::payload_plan<Compressor>(options.compressor,
                                               std::vector<tensor_shape>(tensors.begin(), tensors.end()), world);
     }
   }
 
-  // Until the mean gradient is there.
+  // Until the mean gradient is there, and clipped.
   double gradient_bytes(bool clips) const {
+    const double norm = clips ? detail::bytes_per_element<detail::dense_gradient_passes::norm>() : 0.0;
     if constexpr (quantizer<Compressor>) {
       if (is_quantized_)
-        return detail::quantized_step_bytes<detail::decode_gradient, Compressor, ErrorFeedback>(world_.ranks);
-    } else if constexpr (!is_whole) {
-      if (world_.ranks > 1) {
-        using form = detail::form_selected_gradient;
-        using receive = detail::receive_selected_gradient;
-        constexpr double value = sizeof(float);
-        const double packed = value * form::packs::stored;
-        const double received = value * ((receive::receives ? 1 : 0) + (capability::chained<Compressor> ? 1 : 0));
-        return detail::bytes_per_element<form>() + detail::bytes_per_element<receive>() +
-               detail::choice_bytes<form, typename detail::payload_plan<Compressor>::sparsifier_type>(world_.ranks) +
-               exchange_.part_selected() *
-                   (packed + received + detail::encoded_payload_bytes<Compressor, true>(world_.ranks));
-      }
+        return detail::exchange_memory_bytes<detail::decode_gradient, ErrorFeedback>(options_.compressor,
+                                                                                     world_.ranks) +
+               norm;
+    } else if constexpr (!is_dense) {
+      if (world_.ranks > 1)
+        return detail::sparse_gradient_passes::memory_bytes(options_.compressor, world_.ranks,
+                                                            exchange_.part_selected()) +
+               norm;
     }
-    if (world_.ranks > 1 || (options_.skip_non_finite && !clips)) return detail::dense_gradient_bytes(world_.ranks);
-    return 0.0;
+    return detail::dense_gradient_passes::memory_bytes(world_.ranks, options_.skip_non_finite, clips);
   }
 
   using exchange_type = decltype(exchange_of({}, std::declval<const options_type&>(), {}, false));

@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 #include "slamb/optimizer/one_bit.hpp"
-#include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/traffic.hpp"
 
 namespace slamb::plan {
@@ -26,10 +24,11 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
   traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : ranks_(world.ranks),
         is_quantized_(world.ranks > 1 || options.compress_single_rank),
+        compressor_(options.compressor),
         warm_up_steps_(options.warm_up.steps),
         dense_(detail::sum_of(elements_of(tensors), world)),
-        compressed_(
-            detail::quantized(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)) {
+        compressed_(detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world,
+                                              is_quantized_)) {
     detail::validate_policy(options.warm_up);
     detail::validate_policy(options.compressor);
   }
@@ -47,30 +46,20 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
   }
 
   /// Of memory traffic a parameter a step, the mean of steps 1 … steps.
-  double memory_bytes(std::uint64_t steps) const noexcept {
-    const double dense = detail::dense_gradient_bytes(ranks_) + detail::adam_step_bytes<TrustRatio>();
-    double compressed = is_quantized_ ? detail::quantized_step_bytes<pass_type, Compressor, ErrorFeedback>(ranks_)
-                                      : detail::own_signal_bytes<pass_type>();
-    if (TrustRatio::sums_per_segment > 0) compressed += detail::bytes_per_element<detail::apply_update<TrustRatio>>();
+  double memory_bytes(std::uint64_t steps) const {
+    const double dense =
+        detail::dense_gradient_passes::memory_bytes(ranks_) + detail::adam_passes<TrustRatio>::memory_bytes();
+    const double compressed =
+        detail::one_bit_passes<TrustRatio>::template memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_);
     const double part =
         steps == 0 ? 0.0 : static_cast<double>(std::min(steps, warm_up_steps_)) / static_cast<double>(steps);
     return part * dense + (1.0 - part) * compressed;
   }
 
  private:
-  // The pass around the compressed exchange.
-  static auto pass() {
-    if constexpr (capability::frozen_ratio<TrustRatio>)
-      return std::type_identity<detail::receive_and_refresh<TrustRatio>>{};
-    else if constexpr (TrustRatio::sums_per_segment > 0)
-      return std::type_identity<detail::receive_and_sum<TrustRatio>>{};
-    else
-      return std::type_identity<detail::receive_and_apply<TrustRatio>>{};
-  }
-  using pass_type = typename decltype(pass())::type;
-
   int ranks_;
   bool is_quantized_;
+  Compressor compressor_;
   std::uint64_t warm_up_steps_;
   traffic_counts dense_;
   traffic_counts compressed_;

@@ -11,7 +11,6 @@
 
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/optimizer/slamb.hpp"
-#include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"
 
@@ -49,24 +48,10 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// Of memory traffic a parameter a step, the mean of steps 1 … steps; docs/performance.md. What is selected is counted
   /// at step 1.
   double memory_bytes(std::uint64_t steps) const {
-    using form = detail::form_payload<TrustRatio>;
-    using apply = detail::apply_received<TrustRatio>;
-    using payload_type = detail::payload_plan<Compressor>;
-    constexpr double value = sizeof(float);
-    const double sent = payload_.part_selected();
-    double bytes = detail::bytes_per_element<form>() + value * form::packs::stored * sent;
-    if (TrustRatio::sums_per_segment > 0) bytes += detail::bytes_per_element<detail::sum_received<TrustRatio>>() * sent;
-    bytes += detail::bytes_per_element<apply>() + (apply::receives ? value : 0.0) * sent;
-    bytes += detail::choice_bytes<detail::momentum_to_choose_from<TrustRatio>, typename payload_type::sparsifier_type>(
-        world_.ranks);
-    if (world_.ranks > 1) bytes += detail::encoded_payload_bytes<Compressor, false>(world_.ranks) * sent;
-    if constexpr (apply::needs_discount && !capability::has_age<typename payload_type::selection_type>)
-      bytes += 2.0 * sizeof(detail::stored_age_t<typename payload_type::selection_type>) * payload_.part_selectable();
-    if (world_.ranks > 1 && steps > 0)
-      bytes += static_cast<double>(averagings(steps)) / static_cast<double>(steps) *
-               (detail::bytes_per_element<detail::gather_parameters>() +
-                detail::bytes_per_element<detail::scatter_parameters>());
-    return bytes;
+    const bool averages = world_.ranks > 1 && steps > 0;
+    return detail::slamb_passes<TrustRatio>::memory_bytes(
+        options_.compressor, world_.ranks, payload_.part_selected(), payload_.part_selectable(),
+        averages ? static_cast<double>(averagings(steps)) / static_cast<double>(steps) : 0.0);
   }
 
  private:
@@ -91,7 +76,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     for (const tensor_shape& t : payload_.tensors())
       for (std::uint64_t first = 0; first < t.size; first += detail::layout::tile_size)
         tiles.push_back(std::min<std::uint64_t>(detail::layout::tile_size, t.size - first));
-    constexpr std::uint64_t planes = TrustRatio::sums_per_segment > 0 ? 3 : 1;
+    constexpr std::uint64_t planes = detail::slamb_passes<TrustRatio>::form::packs::count;
     const std::uint64_t least = std::min<std::uint64_t>(detail::layout::tile_size, elements_of(payload_.tensors()));
     detail::for_each_piece(
         tiles.size(), std::max(payload_.largest() * planes, least), [&](std::size_t i) { return tiles[i]; },

@@ -55,6 +55,21 @@ class traffic_plan {
   static_assert(sizeof(Options) == 0, "slamb: there is no plan for these options; include plan/<recipe>.hpp");
 };
 
+/// A plan of equal steps, from which `traffic_plan` of an optimizer of your own can derive.
+class repeated_step {
+ public:
+  /// @param memory_bytes  of memory traffic a parameter a step
+  repeated_step(const traffic_counts& traffic, double memory_bytes) : traffic_(traffic), memory_bytes_(memory_bytes) {}
+
+  traffic_counts step(std::uint64_t /*t*/) const { return traffic_; }
+  traffic_counts total(std::uint64_t steps) const;
+  double memory_bytes(std::uint64_t /*steps*/) const { return memory_bytes_; }
+
+ private:
+  traffic_counts traffic_;
+  double memory_bytes_;
+};
+
 /// A plan for the optimizer that is constructed with `options`, on tensors of these shapes.
 /// @throws std::invalid_argument naming what is out of range
 template <class Options>
@@ -87,7 +102,8 @@ inline traffic_counts sum_of(std::uint64_t elements, const plan::world& world) {
 /// The exchange in codes: both phases, and one all_reduce of the tensors that go whole, if there are any.
 ///
 /// @param on_single_rank  a rank alone calls its collectives as well, as with compress_single_rank
-inline traffic_counts quantized(const wire_layout& wire, const plan::world& world, bool on_single_rank = false) {
+inline traffic_counts quantized_traffic(const wire_layout& wire, const plan::world& world,
+                                        bool on_single_rank = false) {
   traffic_counts counts;
   if (world.ranks == 1 && !on_single_rank) return counts;
   counts.record(collective::all_to_all, wire.all_message_bytes(), 1, world.ranks);
@@ -136,7 +152,7 @@ template <class C>
 std::uint64_t period_of(const C& c) {
   if constexpr (requires { requires C::selects_all; })
     return 1;
-  else if constexpr (requires { c.slots(); } && C::payload_is_constant)
+  else if constexpr (requires { c.slots(); } && payload_is_constant<C>)
     return c.slots();
   else
     return 0;
@@ -152,3 +168,13 @@ traffic_counts total_of(std::uint64_t steps, std::uint64_t period, Step step) {
 }
 
 }  // namespace slamb::detail
+
+namespace slamb::plan {
+
+inline traffic_counts repeated_step::total(std::uint64_t steps) const {
+  traffic_counts counts;
+  detail::add_times(counts, traffic_, steps);
+  return counts;
+}
+
+}  // namespace slamb::plan

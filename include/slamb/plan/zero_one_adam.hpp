@@ -5,7 +5,6 @@
 #include <span>
 
 #include "slamb/optimizer/zero_one_adam.hpp"
-#include "slamb/plan/detail/memory.hpp"
 #include "slamb/plan/traffic.hpp"
 
 namespace slamb::plan {
@@ -18,7 +17,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
 
   /// What a step does.
   enum class kind {
-    refresh,   ///< the gradient goes whole, and the variance is refreshed
+    refresh,   ///< the gradient is exchanged dense, and the variance is refreshed
     gradient,  ///< the gradient goes in codes
     update,    ///< what local steps have gathered goes in codes
     local      ///< nothing goes
@@ -38,10 +37,12 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : ranks_(world.ranks),
         is_quantized_(world.ranks > 1 || options.compress_single_rank),
+        compressor_(options.compressor),
         variance_schedule_(options.variance_schedule),
         local_schedule_(options.local_schedule),
-        whole_(detail::sum_of(elements_of(tensors), world)),
-        quantized_(detail::quantized(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)) {
+        dense_(detail::sum_of(elements_of(tensors), world)),
+        quantized_(detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world,
+                                             is_quantized_)) {
     detail::validate_policy(options.variance_schedule);
     detail::validate_policy(options.local_schedule);
     detail::validate_policy(options.compressor);
@@ -73,14 +74,14 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   /// Of step t = 1, 2, …; goes through the schedules up to there.
   traffic_counts step(std::uint64_t t) const {
     const kind last = counts(t).last;
-    return last == kind::refresh ? whole_ : last == kind::local ? traffic_counts{} : quantized_;
+    return last == kind::refresh ? dense_ : last == kind::local ? traffic_counts{} : quantized_;
   }
 
   /// Of steps 1 … steps.
   traffic_counts total(std::uint64_t steps) const {
     const step_counts taken = counts(steps);
     traffic_counts sum;
-    detail::add_times(sum, whole_, taken.refresh);
+    detail::add_times(sum, dense_, taken.refresh);
     detail::add_times(sum, quantized_, taken.codes());
     return sum;
   }
@@ -89,29 +90,23 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   double memory_bytes(std::uint64_t steps) const {
     if (steps == 0) return 0.0;
     const step_counts taken = counts(steps);
-    const double refresh = detail::dense_gradient_bytes(ranks_) + detail::adam_step_bytes<unit_trust_ratio>();
-    const double local = detail::bytes_per_element<detail::check_gradient>() +
-                         (is_quantized_ ? detail::bytes_per_element<detail::local_update>()
-                                        : detail::bytes_per_element<detail::update_with_frozen_variance>());
-    const double update = is_quantized_ ? exchange_bytes<detail::exchange_update>() : local;
-    const double bytes = static_cast<double>(taken.refresh) * refresh +
-                         static_cast<double>(taken.gradient) * exchange_bytes<detail::receive_gradient>() +
-                         static_cast<double>(taken.update) * update + static_cast<double>(taken.local) * local;
+    using passes = detail::zero_one_passes;
+    const double bytes = static_cast<double>(taken.refresh) * passes::refresh_memory_bytes(ranks_) +
+                         static_cast<double>(taken.gradient) *
+                             passes::gradient_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_) +
+                         static_cast<double>(taken.update) *
+                             passes::update_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_) +
+                         static_cast<double>(taken.local) * passes::local_memory_bytes(is_quantized_);
     return bytes / static_cast<double>(steps);
   }
 
  private:
-  template <class Pass>
-  double exchange_bytes() const noexcept {
-    return is_quantized_ ? detail::quantized_step_bytes<Pass, Compressor, ErrorFeedback>(ranks_)
-                         : detail::own_signal_bytes<Pass>();
-  }
-
   int ranks_;
   bool is_quantized_;
+  Compressor compressor_;
   VarianceSchedule variance_schedule_;
   LocalSchedule local_schedule_;
-  traffic_counts whole_;
+  traffic_counts dense_;
   traffic_counts quantized_;
 };
 

@@ -89,12 +89,6 @@ using model = quantized_rank<slamb::sign, no_storage, no_storage>;
 
 /// Chooses every second element, or the first ones if the first is positive: as no one else would.
 struct odd_data_dependent_sparsifier {
-  static constexpr bool is_sparsifier = true;
-  static constexpr bool payload_is_summable = true;
-  static constexpr bool payload_is_constant = true;
-  static constexpr int bits_per_element = 32;
-  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
-
   SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const { return (count + 1) / 2; }
   SLAMB_HOST_DEVICE void choose(const float* values, std::uint32_t count, std::uint16_t* bits) const {
     for (std::uint32_t j = 0; j < chosen_of(count); ++j)

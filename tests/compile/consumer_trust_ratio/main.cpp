@@ -8,7 +8,7 @@ struct lars_trust_ratio {  // clamp(trust · ‖p‖/‖direction‖), less wher
   double trust = 1.0, least = 0.01, most = 10.0;
   static constexpr int sums_per_segment = 2;
   template <class Real, class Sums>
-  void accumulate(const slamb::candidate<Real>& x, bool /*received*/, Sums& sums) const {
+  void accumulate(const slamb::update_terms<Real>& x, bool /*received*/, Sums& sums) const {
     sums.add_square(0, x.parameter), sums.add_square(1, x.direction);
   }
   float factors(const double* sums, slamb::tensor_properties tensor) const {

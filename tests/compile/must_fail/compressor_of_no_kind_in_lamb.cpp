@@ -3,9 +3,6 @@
 
 // A compressor by its facts, which neither encodes nor selects.
 struct facts_alone {
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr int bits_per_element = 8;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
 };

@@ -3,9 +3,6 @@
 
 // Encodes, and cannot say what a code stands for.
 struct one_way {
-  static constexpr bool is_sparsifier = false;
-  static constexpr bool payload_is_summable = false;
-  static constexpr bool payload_is_constant = true;
   static constexpr int bits_per_element = 1;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l2;
 

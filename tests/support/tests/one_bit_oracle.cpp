@@ -132,20 +132,20 @@ TEST_CASE("one_bit_oracle: what an exchange loses is in the errors, element by e
           return result;
         };
       two_phase_exchange exchange(tensors, world, how);
-      std::vector<std::uint8_t> local_skips(482, 0);
-      for (std::size_t j = 100; j < 200; ++j) local_skips[j] = 1;
+      std::vector<std::uint8_t> left_out(482, 0);
+      for (std::size_t j = 100; j < 200; ++j) left_out[j] = 1;
       double worst = 0.0;
       for (std::uint64_t step = 0; step < 4; ++step) {
         const auto x = random_signals(step, world, 482);
         const two_phase_exchange before = exchange;
-        const vector result = exchange(x, local_skips);
+        const vector result = exchange(x, left_out);
         for (std::size_t j = 0; j < result.size(); ++j) {
           double expected = before.server_error()[j] - exchange.server_error()[j];
           for (int rank = 0; rank < world; ++rank) {
             const double lost = exchange.worker_error(rank)[j] - before.worker_error(rank)[j];
             expected += (x[static_cast<std::size_t>(rank)][j] - lost) / world;
           }
-          if (local_skips[j] != 0) {
+          if (left_out[j] != 0) {
             CHECK(result[j] == 0.0);
             CHECK(exchange.server_error()[j] == 0.0);
             CHECK(exchange.worker_error(0)[j] == 0.0);

@@ -151,7 +151,8 @@ struct round_robin_selection {
 
   /// The same for the host, by copying: with blocks of one element and few slots, the ages of a group are a stretch of
   /// one of eight cycles.
-  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts table, std::uint16_t* bits, float* discount) const {
+  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts table, std::uint16_t* bits,
+            float* discount) const {
     if (block != 1 || slots > fresh_cycles::most) return false;
     const std::uint64_t whole_groups = c.tensor_size / slots;
     const std::uint64_t first = (c.index + slots - 1) / slots;

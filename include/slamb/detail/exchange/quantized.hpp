@@ -94,6 +94,41 @@ struct error_storage<Feedback> {
   using type = typename Feedback::storage_type;
 };
 
+/// Bytes on the wire an element: its code, and its share in the scale of a block.
+template <quantizer Quantizer>
+double code_bytes(const Quantizer& quantizer) {
+  constexpr double code = Quantizer::bits_per_element / 8.0;
+  const scale_groups groups = scale_groups_of(quantizer);
+  return groups.of == scale_groups::blocks ? code + static_cast<double>(sizeof(float)) / groups.block : code;
+}
+
+/// Bytes of memory traffic an element of `quantized_exchange` around `Pass`, and of the pass itself. Scales that tiles share and the
+/// padding of messages are too few to count.
+///
+/// @param ranks         N
+/// @param is_quantized  false: a single rank encodes nothing, and checks the signal before it runs the pass
+template <class Pass, error_feedback ErrorFeedback, quantizer Quantizer>
+double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized = true) {
+  if (!is_quantized) return bytes_per_element<check_signal<Pass>>() + bytes_per_element<pass_with_own_signal<Pass>>();
+  constexpr double value = sizeof(float);
+  constexpr double error = sizeof(typename error_storage<ErrorFeedback>::type);
+  constexpr double worker_error = ErrorFeedback::worker_state ? error : 0.0;
+  constexpr double server_error = ErrorFeedback::server_state ? error : 0.0;
+  // A scale that must be known before anything is encoded takes a pass of its own.
+  constexpr double times = shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
+  // The compression error is found from the signal, formed once more, and this rank's own codes.
+  constexpr bool finds_error = ErrorFeedback::worker_state || requires { Pass::uses_compression_error; };
+  using reads = union_of_t<typename Pass::reads, arrays_if<finds_error, typename Pass::signal_reads>>;
+  const double code = code_bytes(quantizer), per_rank = 1.0 / ranks;
+
+  const double encode = times * (value * Pass::signal_reads::stored + worker_error) + code;
+  const double average = times * (code + per_rank * (server_error + value)) + per_rank * code;
+  const double keep = ErrorFeedback::server_state ? per_rank * (value + code + server_error) : 0.0;
+  const double receive =
+      value * (reads::stored + Pass::writes::stored) + 2.0 * worker_error + (finds_error ? 2.0 : 1.0) * code;
+  return encode + average + keep + receive;
+}
+
 /// The exchange of the mean of the ranks' signals by any quantizer, with the errors that `ErrorFeedback` keeps.
 ///
 /// `send` does both phases and changes nothing that lasts; `receive` then runs the pass with the mean and keeps the errors.

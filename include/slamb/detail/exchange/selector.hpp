@@ -52,6 +52,34 @@ struct bitmap_selection {
 };
 static_assert(capability::has_fill<bitmap_selection>);
 
+/// The selections of a sparsifier.
+template <class Sparsifier>
+struct selection_of {
+  using type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
+};
+template <data_dependent_sparsifier Sparsifier>
+struct selection_of<Sparsifier> {
+  using type = bitmap_selection;
+};
+
+/// Bytes of memory traffic an element, on the mean rank, of choosing by the values that `Pass` forms: the leader forms them and
+/// writes bits, which all ranks read. Other sparsifiers: none.
+template <class Pass, class Sparsifier>
+constexpr double choice_memory_bytes([[maybe_unused]] int ranks) noexcept {
+  constexpr double bit = 1.0 / 8.0;
+  if constexpr (data_dependent_sparsifier<Sparsifier>)
+    return (sizeof(float) * Pass::signal_reads::stored + 2.0 * bit) / ranks + 3.0 * bit;
+  else
+    return 0.0;
+}
+
+/// The same of ages that the optimizer stores for a selection without them; an element that can be left out.
+template <class Sparsifier>
+constexpr double age_memory_bytes() noexcept {
+  using selection_type = typename selection_of<Sparsifier>::type;
+  return capability::has_age<selection_type> ? 0.0 : 2.0 * sizeof(stored_age_t<selection_type>);
+}
+
 /// Selects by the step alone.
 template <class Sparsifier, class Context>
 class selector {

@@ -11,11 +11,13 @@
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/exchange/summable.hpp"
 #include "slamb/detail/exchange/two_phase.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/error_feedback/no_error_feedback.hpp"
 
 namespace slamb::detail {
 
@@ -34,7 +36,7 @@ std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const s
 template <class Sparsifier, class Context, class Selection>
 std::span<float> scan_payload_offsets(Context& context, const Selection& selection,
                                       std::span<std::uint64_t> tile_offsets, std::span<float> capacity) {
-  if constexpr (!Context::executor_type::is_synchronous && bool(Sparsifier::payload_is_constant)) {
+  if constexpr (!Context::executor_type::is_synchronous && payload_is_constant<Sparsifier>) {
     context.executor.scan_payload_offsets_in(context.view(), selection, tile_offsets, capacity.size(),
                                              &context.record()->skip);
     context.compared.note_selection(context, selection, tile_offsets);
@@ -111,6 +113,19 @@ struct encoded_payload : pass_without_constants {
       e.exchanged = e.exchanged + e.compression_error;
   }
 };
+
+/// Bytes of memory traffic an element of a payload that exchanging it by a chain takes; of other sparsifiers, none.
+///
+/// @tparam KeepsApart  the compression error is kept beside the payload
+template <bool KeepsApart, class Compressor>
+double payload_memory_bytes([[maybe_unused]] const Compressor& compressor, [[maybe_unused]] int ranks) {
+  if constexpr (capability::chained<Compressor>)
+    return ranks > 1
+               ? exchange_memory_bytes<encoded_payload<KeepsApart>, no_error_feedback>(compressor.quantizer, ranks)
+               : 0.0;
+  else
+    return 0.0;
+}
 
 /// The same in few bits. With one rank it is the identity.
 template <capability::chained Compressor, class Context>

@@ -33,7 +33,7 @@ struct selected_lanes {
 struct payload_view {
   const std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] the first payload element of each tile
   float* plane[3] = {};                         ///< [payload] each; the first is exchanged
-  capability::staleness_discounts discount{};               ///< β3^age
+  capability::staleness_discounts discount{};   ///< β3^age
   void* age = nullptr;                          ///< [state elements] stored_age_t, for selections that know no ages
   std::uint64_t capacity =
       0;  ///< of the plane that is exchanged; a device that packs it clears what is left of it, if there is any

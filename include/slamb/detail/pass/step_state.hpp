@@ -225,25 +225,26 @@ struct set_adam_scalars {
   }
 };
 
-/// Between the steps that are known to have been taken and those that have been enqueued: some may have been skipped.
+/// The host's estimate of the number of steps taken, without waiting: between the steps known to have been taken and those
+/// enqueued, of which some may be skipped.
 class step_estimate {
  public:
-  void know(std::uint64_t taken) noexcept { least_ = most_ = taken; }
-  /// One more has been enqueued, of which nothing is known.
-  void add_unknown() noexcept { ++most_; }
-  /// One more has been enqueued, and is taken.
+  void set(std::uint64_t taken) noexcept { least_ = most_ = taken; }
+  /// One more step has been enqueued.
+  void add_pending() noexcept { ++most_; }
+  /// One more step has been enqueued, and is taken for certain.
   void add_taken() noexcept {
     ++least_;
     ++most_;
   }
-  /// From now on steps may be taken, any number of times, of which nobody tells.
-  void lose() noexcept { is_lost_ = true; }
+  /// From now on any number of steps may be taken unseen, as by replays of a graph.
+  void invalidate() noexcept { is_invalid_ = true; }
 
   /// t of the step that is to be taken.
   /// @param look  says how many have been taken, and waits; called only where it is not known
   template <class Look>
   std::uint64_t next(const Look& look) {
-    if (is_lost_ || least_ != most_) know(look());
+    if (is_invalid_ || least_ != most_) set(look());
     return least_ + 1;
   }
 
@@ -251,7 +252,7 @@ class step_estimate {
   template <class Predicate, class Look>
   bool holds_at_next(const Predicate& holds, const Look& look) {
     constexpr std::uint64_t most_unknown = 4096;  // predicates are asked of each
-    if (is_lost_ || most_ - least_ >= most_unknown) know(look());
+    if (is_invalid_ || most_ - least_ >= most_unknown) set(look());
     const bool first = holds(least_ + 1);
     for (std::uint64_t t = least_ + 2; t <= most_ + 1; ++t)
       if (holds(t) != first) return holds(next(look));
@@ -261,7 +262,7 @@ class step_estimate {
  private:
   std::uint64_t least_ = 0;
   std::uint64_t most_ = 0;
-  bool is_lost_ = false;
+  bool is_invalid_ = false;
 };
 
 }  // namespace slamb::detail

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "slamb/core/concepts.hpp"
@@ -12,6 +13,23 @@
 #include "slamb/detail/pass/pass.hpp"
 
 namespace slamb::detail {
+
+/// What is constant within a tensor in passes of other updates.
+struct tensor_rate {
+  float weight_decay;  ///< λ
+  float rate;          ///< γ
+};
+
+/// The tables from which such a pass takes them, as update_tables.
+struct rate_tables {
+  const segment* segments = nullptr;
+  const double* rates = nullptr;  ///< [groups]
+
+  SLAMB_HOST_DEVICE tensor_rate operator[](std::uint32_t segment) const {
+    const ::slamb::detail::segment& s = segments[segment];
+    return {s.weight_decay, static_cast<float>(rates[s.group] * static_cast<double>(s.learning_rate_factor))};
+  }
+};
 
 /// What is constant within a tensor when an update is made or applied.
 template <class Factors>
@@ -32,9 +50,8 @@ struct update_tables {
   const Factors* factors = nullptr;
 
   SLAMB_HOST_DEVICE tensor_constants<Factors> operator[](std::uint32_t segment) const {
-    const ::slamb::detail::segment& s = segments[segment];
-    const double rate = rates[s.group] * static_cast<double>(s.learning_rate_factor);
-    return {*scalars, s.weight_decay, static_cast<float>(rate), factors[segment]};
+    const tensor_rate its = rate_tables{segments, rates}[segment];
+    return {*scalars, its.weight_decay, its.rate, factors[segment]};
   }
 };
 
@@ -164,6 +181,34 @@ struct update_and_apply : adam_update<TrustRatio> {
     update_momentum(e, tensor.scalars);
     update_variance(e, tensor.scalars);
     this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+// The passes of a step, as steps run them and as plans and benchmarks count them. memory_bytes: of memory traffic, an element.
+
+/// A gradient that is exchanged dense: every rank gathers it; a single rank only checks it, if that is asked for.
+struct dense_gradient_passes {
+  using gather = gather_gradient;
+  using check = check_gradient;
+  using norm = sum_gradient;  ///< to clip it; it checks too
+
+  static constexpr double memory_bytes(int ranks, bool checks = true, bool clips = false) noexcept {
+    return (ranks > 1          ? bytes_per_element<gather>()
+            : checks && !clips ? bytes_per_element<check>()
+                               : 0.0) +
+           (clips ? bytes_per_element<norm>() : 0.0);
+  }
+};
+
+/// Adam's update by a gradient that is the same on all ranks.
+template <class TrustRatio>
+struct adam_passes {
+  static constexpr bool needs_norms = TrustRatio::sums_per_segment > 0;
+  using update = std::conditional_t<needs_norms, update_and_sum<TrustRatio>, update_and_apply<TrustRatio>>;
+  using apply = apply_update<TrustRatio>;  ///< once there are norms
+
+  static constexpr double memory_bytes() noexcept {
+    return bytes_per_element<update>() + (needs_norms ? bytes_per_element<apply>() : 0.0);
   }
 };
 

@@ -219,7 +219,7 @@ class comparison {
     if (!has_equal_parameters && looks_at_parameters && context.ranks.local_size() > 1)
       note_sum(context, fingerprint_of_parameters{}, unskipped_view(context), true);
     if (is_step)
-      context.begin_history();
+      context.begin_step();
     else
       context.executor.invoke(::slamb::detail::begin_step{context.record(), 1.0});
 

@@ -152,10 +152,27 @@ struct receive_selected_gradient : pass_without_constants {
   }
 };
 
+/// The passes of an exchange of selected gradients, as steps run them and as plans and benchmarks count them.
+struct sparse_gradient_passes {
+  using form = form_selected_gradient;
+  using receive = receive_selected_gradient;
+
+  /// Bytes of memory traffic an element, with more than one rank.
+  /// @param sent  part of the elements that is exchanged
+  template <class Compressor>
+  static double memory_bytes(const Compressor& compressor, int ranks, double sent) {
+    using sparsifier = std::remove_cvref_t<decltype(sparsifier_of(compressor))>;
+    constexpr double value = sizeof(float);
+    const double received = value * ((receive::receives ? 1 : 0) + (capability::chained<Compressor> ? 1 : 0));
+    return choice_memory_bytes<form, sparsifier>(ranks) + bytes_per_element<form>() + bytes_per_element<receive>() +
+           sent * (value * form::packs::stored + received + payload_memory_bytes<true>(compressor, ranks));
+  }
+};
+
 /// A selected part of it: what is left out, or lost when the rest is encoded, is kept and sent later.
 template <class Compressor, class ErrorFeedback, class Context>
 requires(!requires { requires Compressor::selects_all; } &&
-         bool(Compressor::is_sparsifier)) class gradient_exchange<Compressor, ErrorFeedback, Context> {
+         selects<Compressor>) class gradient_exchange<Compressor, ErrorFeedback, Context> {
   static_assert(
       ErrorFeedback::worker_state && !ErrorFeedback::server_state,
       "slamb: basic_lamb with a Compressor that leaves elements out needs an ErrorFeedback that keeps them at "
@@ -163,6 +180,7 @@ requires(!requires { requires Compressor::selects_all; } &&
   static_assert(std::is_same_v<typename error_storage<ErrorFeedback>::type, float>,
                 "slamb: a sparsifier's residual is kept as float: residual<float>");
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
+  using passes = sparse_gradient_passes;
   static constexpr bool is_encoded = capability::chained<Compressor>;
 
  public:
@@ -187,18 +205,18 @@ requires(!requires { requires Compressor::selects_all; } &&
     if (context.ranks.size() == 1)
       return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
     context.executor.invoke(selector_.finds(sparsifier_of(compressor_), context));
-    selection_.emplace(selector_.select(sparsifier_of(compressor_), context, view(context), form_selected_gradient{}));
+    selection_.emplace(selector_.select(sparsifier_of(compressor_), context, view(context), passes::form{}));
     const std::span<float> sent = scan_payload_offsets<sparsifier_type>(
         context, *selection_, context.memory.view(tile_offsets_), planes(context).first(largest_));
-    context.executor.run(form_selected_gradient{}, view(context), payload(context), *selection_, context.all_tiles(),
-                         nullptr, context.not_finite());
+    context.executor.run(passes::form{}, view(context), payload(context), *selection_, context.all_tiles(), nullptr,
+                         context.not_finite());
     payload_.exchange(sent, payload(context).plane[1], context);
     return true;
   }
   model_view receive(Context& context) {
     if (context.ranks.size() == 1) return dense_mean(context, {});
     auto g = view(context);
-    context.executor.run(receive_selected_gradient{{}, payload_.scale(context)}, g, payload(context), *selection_,
+    context.executor.run(passes::receive{{}, payload_.scale(context)}, g, payload(context), *selection_,
                          context.all_tiles());
     g.gradient_is_exchanged = true;
     clip_gradient(g, context, settings_.max_norm);

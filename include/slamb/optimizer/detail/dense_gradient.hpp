@@ -45,7 +45,7 @@ struct clip_gradient_scale {
 template <class Context>
 void clip_gradient(const model_view& view, Context& context, double c, std::uint32_t* not_finite = nullptr) {
   if (!bounds_norm(c)) return;
-  context.executor.run(sum_gradient{}, view, context.all_tiles(), context.sums(), not_finite);
+  context.executor.run(dense_gradient_passes::norm{}, view, context.all_tiles(), context.sums(), not_finite);
   context.executor.add_up({context.sums(), context.tensors.tiles().size()}, context.sums());
   context.executor.invoke(clip_gradient_scale{context.record(), context.scalars(), context.sums(), c});
 }
@@ -68,12 +68,12 @@ bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool ski
     if (bounds_norm(max_norm))
       clip_gradient(g, context, max_norm, not_finite);
     else if (skip_non_finite)
-      context.executor.run(check_gradient{}, g, context.all_tiles(), nullptr, not_finite);
+      context.executor.run(dense_gradient_passes::check{}, g, context.all_tiles(), nullptr, not_finite);
     if (skip_non_finite) context.executor.invoke(skip_if_not_finite{context.record()});
     return true;
   }
   g.exchanged = buffer.data();
-  context.executor.run(gather_gradient{}, g, bucket.tiles, nullptr, not_finite);
+  context.executor.run(dense_gradient_passes::gather{}, g, bucket.tiles, nullptr, not_finite);
   const std::uint64_t first = context.tensors.first_element(bucket.first);
   const std::span<float> values = buffer.subspan(first, context.tensors.first_element(bucket.last) - first);
   if (!bucket.is_last) {
@@ -102,13 +102,13 @@ model_view dense_mean(const Context& context, std::span<float> buffer) noexcept 
 template <trust_ratio TrustRatio, class Context, class View, class Finish>
 void take_adam_step(Context& context, const View& view, const adam_update<TrustRatio>& update,
                     std::span<const tensor_batch> batches, const Finish& finish) {
+  using passes = adam_passes<TrustRatio>;
   for (const tensor_batch& tensors : batches) {
-    if constexpr (TrustRatio::sums_per_segment == 0) {
-      context.executor.run(update_and_apply<TrustRatio>{update}, view, tensors.tiles);
-    } else {
-      context.executor.run(update_and_sum<TrustRatio>{update}, view, tensors.tiles, context.sums());
+    context.executor.run(typename passes::update{update}, view, tensors.tiles,
+                         passes::needs_norms ? context.sums() : nullptr);
+    if constexpr (passes::needs_norms) {
       context.template finish_sums<TrustRatio::sums_per_segment>(tensors.first, tensors.last, finish);
-      context.executor.run(apply_update<TrustRatio>{update}, view, tensors.tiles);
+      context.executor.run(typename passes::apply{update}, view, tensors.tiles);
     }
   }
 }
@@ -131,10 +131,10 @@ struct gradient_settings {
 template <class Compressor, class ErrorFeedback, class Context>
 class gradient_exchange {
   static_assert(
-      requires { requires Compressor::selects_all; } || !(quantizer<Compressor> || bool(Compressor::is_sparsifier)),
+      requires { requires Compressor::selects_all; } || !(quantizer<Compressor> || selects<Compressor>),
       "slamb: basic_lamb with a Compressor other than no_compressor needs #include <slamb/compressed_lamb.hpp>");
   static_assert(
-      requires { requires Compressor::selects_all; } || quantizer<Compressor> || bool(Compressor::is_sparsifier),
+      requires { requires Compressor::selects_all; } || quantizer<Compressor> || selects<Compressor>,
       "slamb: basic_lamb's Compressor must be no_compressor, a quantizer (bits of every element), a sparsifier (some "
       "elements) or a chain of the last two");
   static_assert(

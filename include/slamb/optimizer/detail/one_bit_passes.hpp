@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
@@ -162,6 +164,26 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
     const Real epsilon(tensor.scalars.epsilon);
     const Real deviation_ratio = (square_root(e.variance) + epsilon) / (square_root(e.fresh_variance) + epsilon);
     this->trust_ratio.accumulate_frozen(this->update_terms_of(e, tensor), deviation_ratio, results);
+  }
+};
+
+/// The passes of a compressed step, as steps run them and as plans and benchmarks count them.
+template <class TrustRatio>
+struct one_bit_passes {
+  static constexpr bool is_frozen = capability::frozen_ratio<TrustRatio>;
+  static constexpr bool needs_norms = is_frozen || TrustRatio::sums_per_segment > 0;
+  /// Around the exchange of the momentum.
+  using receive =
+      std::conditional_t<is_frozen, receive_and_refresh<TrustRatio>,
+                         std::conditional_t<needs_norms, receive_and_sum<TrustRatio>, receive_and_apply<TrustRatio>>>;
+  using apply = apply_update<TrustRatio>;  ///< once there are norms
+
+  /// Bytes of memory traffic an element.
+  /// @param is_quantized  false: a single rank encodes nothing
+  template <class ErrorFeedback, class Quantizer>
+  static double memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {
+    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized) +
+           (needs_norms ? bytes_per_element<apply>() : 0.0);
   }
 };
 

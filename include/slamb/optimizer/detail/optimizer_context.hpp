@@ -111,6 +111,7 @@ class optimizer_context {
   /// everything that has been planned.
   void allocate(consistency_check facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
+    if (sums_.count == 0) plan_sums(0);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
@@ -144,15 +145,15 @@ class optimizer_context {
     compared.note_equal_parameters();
   }
 
-  /// Begins a step with the rates that have been set: nothing has been refused yet, gradients are read at this scale, and the
-  /// scalars are set; then invokes `more`.
+  /// Begins a step of Adam's update with the learning rates that have been set: gradients are read at this scale, and the scalars
+  /// of the update are set. Then invokes `more`.
   template <trust_ratio TrustRatio, class Options, class... More>
   void begin_step(const Options& options, double gradient_scale, const More&... more) {
-    begin_history(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
+    begin_step(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
   }
-  /// The part of that by which ranks compare themselves: the steps before, and the rates that have been set.
+  /// Begins a step with the learning rates that have been set. Then invokes `more`.
   template <class... More>
-  void begin_history(double gradient_scale = 1.0, const More&... more) const {
+  void begin_step(double gradient_scale = 1.0, const More&... more) const {
     bool has_begun = false;
     rates.store(memory, executor, record(), [&](const write_learning_rates& some) {
       if (std::exchange(has_begun, true)) return executor.invoke(some);
@@ -166,15 +167,15 @@ class optimizer_context {
     const bool taken = !is_skipped_on_host();
     executor.invoke(::slamb::detail::end_step{record()});
     compared.end_step(is_captured());
-    is_captured() ? count_.lose() : count_.add_unknown();
-    if constexpr (executor_type::is_synchronous) count_.know(steps());
+    is_captured() ? count_.invalidate() : count_.add_pending();
+    if constexpr (executor_type::is_synchronous) count_.set(steps());
     return taken;
   }
   /// Ends a step that is taken, whatever has been seen in it: nothing has to be found out.
   void end_taken_step() {
     executor.invoke(::slamb::detail::end_step{record()});
     compared.end_step(is_captured());
-    is_captured() ? count_.lose() : count_.add_taken();
+    is_captured() ? count_.invalidate() : count_.add_taken();
   }
   /// Whether the last step was taken. Waits.
   bool has_taken_last_step() const { return read(&record()->was_skipped) == 0; }
@@ -219,7 +220,7 @@ class optimizer_context {
   /// Knows what has been read: `this_step` then does not wait. Waits for the steps before the reading alone.
   void find_steps(const late_steps& late) {
     ranks.wrapped().wait(late.stream());
-    count_.know(late.finish());
+    count_.set(late.finish());
   }
 
   /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
@@ -270,6 +271,9 @@ class optimizer_context {
   update_tables<Factors> tables(region<Factors> factors) const noexcept {
     return {scalars(), view().segments, rates.stored(memory), memory.view(factors).data()};
   }
+
+  /// What the passes of other updates read: the learning rate and weight decay of each tensor.
+  rate_tables tables() const noexcept { return {view().segments, rates.stored(memory)}; }
 
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const float* gradient) {
@@ -323,7 +327,7 @@ class optimizer_context {
     executor.write(&record()->has_norm, std::uint32_t{0});
     executor.write(&record()->payload_of, std::uint64_t{0});
     first_taken_ = steps();
-    count_.know(first_taken_);
+    count_.set(first_taken_);
     compared.compare_next();
   }
 

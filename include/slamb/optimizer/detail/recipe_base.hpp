@@ -15,6 +15,8 @@
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/optimizer.hpp"
 
 namespace slamb::detail {
@@ -114,6 +116,7 @@ class recipe_base : public recipe {
 
   void give_up_step() noexcept final { context_.overlap.close(); }
 
+  statistics report(bool /*with_norms*/) const override { return context_.report(); }
   memory_report memory() const final { return context_.memory.report(context_.tensors.elements()); }
 
   void save_state(const byte_sink& to, const save_options& options) const final {
@@ -231,6 +234,40 @@ class recipe_base : public recipe {
 
   std::uint64_t bucket_bytes_;
   bool is_half_restored_ = false;
+};
+
+/// A recipe_base with its options and state arrays.
+template <class Backend, class Options, class... Arrays>
+class recipe_with_state : public recipe_base<Backend> {
+ public:
+  using options_type = Options;
+  using state_type = state_arrays<Arrays...>;
+
+  recipe_with_state(std::span<const parameter> parameters, const Options& options,
+                    typename recipe_base<Backend>::ranks_type ranks, Backend backend)
+      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
+        options_(options) {
+    state_.plan(context_);
+  }
+
+  /// @throws std::invalid_argument naming what is out of range
+  static void validate(const Options& o) { validate_settings(o); }
+
+  const Options& options() const noexcept { return options_; }
+
+ protected:
+  using recipe_base<Backend>::context_;
+
+  /// The model with its state.
+  auto view() const noexcept { return state_.over(context_.view(), context_.memory); }
+
+  void visit_state(const state_visitor& part) override {
+    context_.visit_state(part);
+    state_.visit(part, context_.memory);
+  }
+
+  Options options_;
+  state_type state_;
 };
 
 }  // namespace slamb::detail

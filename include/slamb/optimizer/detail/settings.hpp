@@ -44,17 +44,17 @@ void describe_policy(const Policy& policy, consistency_check& facts) {
   if constexpr (requires { policy.describe(facts); }) policy.describe(facts);
 }
 
-/// Checks Adam's hyper-parameters and the policies in a recipe's options.
+/// Checks the hyper-parameters and policies in a recipe's options, of those below that it has.
 /// @throws std::invalid_argument naming what is out of range
 template <class Options>
 void validate_settings(const Options& o) {
   require_decay_rate("beta1", o.beta1);
   require_decay_rate("beta2", o.beta2);
-  require_positive("epsilon", o.epsilon);
+  if constexpr (requires { o.epsilon; }) require_positive("epsilon", o.epsilon);
   require_non_negative("weight_decay", o.weight_decay);
   require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
   validate_policy(o.compressor);
-  validate_policy(o.error_feedback);
+  if constexpr (requires { o.error_feedback; }) validate_policy(o.error_feedback);
   if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
 }
 
@@ -67,20 +67,22 @@ bool corrects_bias(const Options& o) {
     return false;
 }
 
-/// What must be the same on all ranks of Adam's hyper-parameters and the policies.
+/// The hyper-parameters and policies that must be the same on all ranks.
+/// @param recipe  its name
 template <class Options>
 consistency_check consistency_of(std::string_view recipe, const Options& o, std::size_t tensors) {
   std::string name(recipe);
+  name += ' ';
   name += typeid(Options).name();
   consistency_check all(name, tensors);
   all.add("beta1", o.beta1);
   all.add("beta2", o.beta2);
-  all.add("epsilon", o.epsilon);
+  if constexpr (requires { o.epsilon; }) all.add("epsilon", o.epsilon);
   all.add("bias_correction", corrects_bias(o) ? 1.0 : 0.0);
   all.add_word("bucket_bytes", o.bucket_bytes);
   all.add_word("compare_every", o.compare_every);
   describe_policy(o.compressor, all);
-  describe_policy(o.error_feedback, all);
+  if constexpr (requires { o.error_feedback; }) describe_policy(o.error_feedback, all);
   if constexpr (requires { o.trust_ratio; }) describe_policy(o.trust_ratio, all);
   return all;
 }

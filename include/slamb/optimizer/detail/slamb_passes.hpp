@@ -4,9 +4,14 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
+#include "slamb/compressor/chain.hpp"
+#include "slamb/detail/exchange/selector.hpp"
+#include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 
@@ -92,6 +97,35 @@ struct apply_received : adam_update<TrustRatio> {
     update_variance(e, tensor.scalars);
     e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);
     this->apply(e, tensor, at.discount);
+  }
+};
+
+/// The passes of a step of SLAMB, as steps run them and as plans and benchmarks count them.
+template <class TrustRatio>
+struct slamb_passes {
+  static constexpr bool needs_norms = TrustRatio::sums_per_segment > 0;
+  using choose = momentum_to_choose_from<TrustRatio>;  ///< for a data-dependent sparsifier, on the leader
+  using form = form_payload<TrustRatio>;
+  using sum = sum_received<TrustRatio>;  ///< over the payload, if there are norms
+  using apply = apply_received<TrustRatio>;
+  using gather = gather_parameters;    ///< of the parameters' mean over ranks
+  using scatter = scatter_parameters;  ///< likewise
+
+  /// Bytes of memory traffic an element.
+  /// @param sent        part of the elements that is exchanged
+  /// @param selectable  part of the elements in tensors that are not exchanged dense
+  /// @param averagings  of the parameters, a step
+  template <class Compressor>
+  static double memory_bytes(const Compressor& compressor, int ranks, double sent, double selectable,
+                             double averagings) {
+    using sparsifier = std::remove_cvref_t<decltype(sparsifier_of(compressor))>;
+    constexpr double value = sizeof(float);
+    return choice_memory_bytes<choose, sparsifier>(ranks) + age_memory_bytes<sparsifier>() * selectable +
+           bytes_per_element<form>() + value * form::packs::stored * sent +
+           payload_memory_bytes<false>(compressor, ranks) * sent +
+           (needs_norms ? bytes_per_element<sum>() * sent : 0.0) + bytes_per_element<apply>() +
+           (apply::receives ? value : 0.0) * sent +
+           averagings * (bytes_per_element<gather>() + bytes_per_element<scatter>());
   }
 };
 

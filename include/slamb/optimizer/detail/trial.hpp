@@ -86,82 +86,74 @@ class synthetic_model {
   std::uint64_t elements_ = 0;
 };
 
-/// How a recipe is tried. `type` is the recipe with schedules that after two steps have come to the steps that most of a
-/// training consists of; `options(o, part)` are its options on tensors of `part` of their size; `take(optimizer, kind)`
-/// takes a step of one of its `kinds`, which follow each other, those from `each_time` on only once a round, and
-/// `weights(o, training_steps)` says how many of each there are in a mean step of the training.
-template <class Optimizer>
-struct trial_of {
-  static_assert(
-      sizeof(Optimizer) == 0,
-      "slamb: choose takes recipes of the library: basic_lamb, basic_slamb, basic_one_bit, basic_zero_one_adam");
-};
-
 /// The learning rate of trials, at which parameters stay in the range of floats unless λ is very large.
 inline constexpr double trial_rate = 1e-4;
 
-/// What recipes have in common: all steps are alike.
-template <class Optimizer, class Communicator, class Backend>
-struct trial_of_equal_steps {
+}  // namespace slamb::detail
+
+namespace slamb::kit {
+
+/// How `choose` times an optimizer. This is for optimizers whose steps all cost the same; specialise it for others, with these
+/// members. `type` is the optimizer that is timed, with schedules that after two steps have reached the kinds of step that most of
+/// a training consists of.
+template <class Optimizer>
+struct trial_of {
   using type = Optimizer;
-  using communicator_type = Communicator;
-  using backend_type = Backend;
+  using options_type = typename Optimizer::options_type;
+
+  /// Kinds of step that are timed. Kinds from `each_time` on are taken once per round only.
   static constexpr std::size_t kinds = 1, each_time = 1;
 
-  template <class Options>
-  static std::array<double, 1> weights(const Options& /*options*/, std::uint64_t /*training_steps*/) {
+  /// The options of `type` for tensors of `part` of their size.
+  static const options_type& options(const options_type& o, double /*part*/) { return o; }
+  /// How many steps of each kind are in a mean step of a training.
+  static std::array<double, kinds> weights(const options_type& /*o*/, std::uint64_t /*training_steps*/) {
     return {1.0};
   }
-  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
-};
-
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-struct trial_of<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>>
-    : trial_of_equal_steps<basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>, Communicator,
-                           Backend> {
-  using options_type = lamb_options<Compressor, ErrorFeedback, TrustRatio>;
-  static const options_type& options(const options_type& o, double /*part*/) { return o; }
+  /// Takes a step of number `kind`.
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
 };
 
 /// A step, and the mean of the parameters, which is counted once in H steps.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
   using type = basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>;
-  using communicator_type = Communicator;
-  using backend_type = Backend;
   using options_type = typename type::options_type;
   static constexpr std::size_t kinds = 2, each_time = 1;
 
   static options_type options(options_type o, double part) {
     o.local_steps = 0;
-    o.dense_below = scaled_size(o.dense_below, part);
+    o.dense_below = detail::scaled_size(o.dense_below, part);
     return o;
   }
   static std::array<double, 2> weights(const options_type& o, std::uint64_t /*training_steps*/) {
     return {1.0, o.local_steps > 0 ? 1.0 / static_cast<double>(o.local_steps) : 0.0};
   }
   static void take(type& optimizer, std::size_t kind) {
-    kind == 0 ? optimizer.step(trial_rate) : optimizer.synchronize_parameters();
+    kind == 0 ? optimizer.step(detail::trial_rate) : optimizer.synchronize_parameters();
   }
 };
 
 /// A step of the compressed phase: those of the warm-up are as a dense optimizer's.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
-struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>>
-    : trial_of_equal_steps<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>,
-                           Communicator, Backend> {
-  static auto options(const one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>& o, double /*part*/) {
-    return one_bit_options<Compressor, ErrorFeedback, TrustRatio, fixed_warm_up>{
-        .beta1 = o.beta1,
-        .beta2 = o.beta2,
-        .epsilon = o.epsilon,
-        .weight_decay = o.weight_decay,
-        .compress_single_rank = o.compress_single_rank,
-        .warm_up = {.steps = 1},
-        .compressor = o.compressor,
-        .error_feedback = o.error_feedback,
-        .trust_ratio = o.trust_ratio};
+struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>> {
+  using type = basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>;
+  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+  static constexpr std::size_t kinds = 1, each_time = 1;
+
+  static typename type::options_type options(const options_type& o, double /*part*/) {
+    return {.beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .epsilon = o.epsilon,
+            .weight_decay = o.weight_decay,
+            .compress_single_rank = o.compress_single_rank,
+            .warm_up = {.steps = 1},
+            .compressor = o.compressor,
+            .error_feedback = o.error_feedback,
+            .trust_ratio = o.trust_ratio};
   }
+  static std::array<double, 1> weights(const options_type& /*o*/, std::uint64_t /*training_steps*/) { return {1.0}; }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
 };
 
 /// A local step that exchanges and one that does not, in turn. The steps before them send codes of every element too.
@@ -170,8 +162,6 @@ template <class Compressor, class ErrorFeedback, class Communicator, class Backe
 struct trial_of<
     basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>> {
   using type = basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend>;
-  using communicator_type = Communicator;
-  using backend_type = Backend;
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
   static constexpr std::size_t kinds = 2, each_time = 2;
 
@@ -198,8 +188,12 @@ struct trial_of<
     const double part = static_cast<double>(exchanges) / static_cast<double>(training_steps);
     return {part, 1.0 - part};
   }
-  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
 };
+
+}  // namespace slamb::kit
+
+namespace slamb::detail {
 
 /// A time, and by how much measurements of it differ: s.
 struct typical_time {
@@ -225,9 +219,9 @@ inline typical_time typical_of(const std::vector<double>& seconds) {
 template <class Optimizer>
 class trial {
  public:
-  using how = trial_of<Optimizer>;
-  using communicator_type = typename how::communicator_type;
-  using backend_type = typename how::backend_type;
+  using how = kit::trial_of<Optimizer>;
+  using communicator_type = typename Optimizer::communicator_type;
+  using backend_type = typename Optimizer::backend_type;
 
   /// @param options  that have been validated
   trial(const typename Optimizer::options_type& options, double part, std::uint64_t training_steps)

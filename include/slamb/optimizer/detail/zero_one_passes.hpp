@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
@@ -134,6 +135,34 @@ struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
     using Real = typename Element::real;
     update_momentum(e, tensor.scalars);
     this->apply(e, tensor, Real(1.0F));
+  }
+};
+
+/// The passes of each kind of step, as steps run them and as plans and benchmarks count them. In steps that refresh the variance they
+/// are dense_gradient_passes and adam_passes.
+struct zero_one_passes {
+  using receive = receive_gradient;            ///< around the exchange of the gradient
+  using receive_update = exchange_update;      ///< around the exchange of local updates
+  using check = check_gradient;                ///< of a local step
+  using local = local_update;                  ///< of a local step
+  using single = update_with_frozen_variance;  ///< of a single rank, in place of `local`
+
+  /// Bytes of memory traffic an element, of a step of each kind.
+  /// @param is_quantized  false: a single rank encodes nothing
+  static double refresh_memory_bytes(int ranks) noexcept {
+    return dense_gradient_passes::memory_bytes(ranks) + adam_passes<unit_trust_ratio>::memory_bytes();
+  }
+  template <class ErrorFeedback, class Quantizer>
+  static double gradient_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {
+    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized);
+  }
+  template <class ErrorFeedback, class Quantizer>
+  static double update_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {
+    return is_quantized ? exchange_memory_bytes<receive_update, ErrorFeedback>(quantizer, ranks, true)
+                        : local_memory_bytes(false);
+  }
+  static double local_memory_bytes(bool is_quantized) noexcept {
+    return bytes_per_element<check>() + (is_quantized ? bytes_per_element<local>() : bytes_per_element<single>());
   }
 };
 

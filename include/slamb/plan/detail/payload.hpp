@@ -18,18 +18,9 @@ namespace slamb::detail {
 /// What is exchanged of tensors by a compressor that selects.
 template <compressor Compressor>
 class payload_plan {
-  template <class Sparsifier>
-  static auto selection_of(const Sparsifier& s) {
-    if constexpr (data_dependent_sparsifier<Sparsifier>)
-      return bitmap_selection{};
-    else
-      return s.at(1);
-  }
-
  public:
   /// The part of the compressor that selects.
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
-  using selection_type = decltype(selection_of(std::declval<const sparsifier_type&>()));
   static constexpr bool by_value =
       data_dependent_sparsifier<sparsifier_type>;                   ///< a leader tells the others what it has chosen
   static constexpr bool encodes = capability::chained<Compressor>;  ///< what is selected goes in codes
@@ -58,7 +49,7 @@ class payload_plan {
     const std::uint64_t sent = std::max<std::uint64_t>(selected(t), 1);
     traffic_counts counts;
     if constexpr (encodes)
-      counts = quantized(wire_of_payload(sent, compressor_.quantizer, world_.ranks), world_);
+      counts = quantized_traffic(wire_of_payload(sent, compressor_.quantizer, world_.ranks), world_);
     else
       counts = sum_of(sent, world_);
     if (by_value && world_.ranks > 1) counts.record(collective::broadcast, choice_bytes(), 1, world_.ranks);

@@ -62,7 +62,8 @@ SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Sou
   floats scale(1.0F);
   if constexpr (Work == encoding::encode) scale = to.scale_at(quantizer, 0);
   const auto code = [&](const floats& x, std::uint32_t i) {
-    const floats at_random = capability::stochastic_quantizer<Quantizer> ? floats::load(uniform + i % piece) : floats(0.5F);
+    const floats at_random =
+        capability::stochastic_quantizer<Quantizer> ? floats::load(uniform + i % piece) : floats(0.5F);
     to.store(quantizer.encode(x, scale, at_random), i);
   };
   for (std::uint32_t first = 0; first < count; first += piece) {

@@ -1,0 +1,85 @@
+// The parts that the library's own optimizers are built of, for authors of others. docs/extend/optimizer.md builds one.
+//
+// These names are stable; the headers in detail/ folders, from which they come, are not.
+#pragma once
+
+#include "slamb/communicator/detail/requirements.hpp"
+#include "slamb/detail/exchange/norms.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/arrays.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/optimizer_context.hpp"
+#include "slamb/optimizer/detail/optimizer_over.hpp"
+#include "slamb/optimizer/detail/overlap.hpp"
+#include "slamb/optimizer/detail/recipe_base.hpp"
+#include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
+#include "slamb/optimizer/detail/trial.hpp"
+#include "slamb/plan/traffic.hpp"
+
+/// What an optimizer of one's own is built of.
+namespace slamb::kit {
+
+// The optimizer: a recipe, and the class that holds it and is an `optimizer`.
+using detail::gradient_bucket;
+using detail::optimizer_context;
+using detail::optimizer_over;
+using detail::recipe_base;
+using detail::recipe_with_state;
+
+// Its options: checks, and the comparison of ranks.
+using detail::consistency_check;
+using detail::consistency_of;
+using detail::require_decay_rate;
+using detail::require_in;
+using detail::require_non_negative;
+using detail::require_positive;
+using detail::validate_settings;
+
+// Its state: arrays of an element each, other memory, and what is saved.
+using detail::array::exchanged;
+using detail::array::gradient;
+using detail::array::momentum;
+using detail::array::parameter;
+using detail::array::variance;
+using detail::arrays;
+using detail::kind_of;
+using detail::region;
+using detail::state_array;
+using detail::state_arrays;
+using detail::state_kind;
+using detail::state_part;
+using detail::state_visitor;
+
+// Its passes over all elements.
+using detail::adam_update;
+using detail::moved_towards;
+using detail::pass_without_constants;
+using detail::rate_tables;
+using detail::tensor_rate;
+using detail::tile_range;
+using detail::update_momentum;
+using detail::update_variance;
+
+// Its exchange: quantized signals, or dense gradients.
+using detail::byte_collectives_of;
+using detail::dense_mean;
+using detail::exchange_dense_gradient;
+using detail::quantized_exchange;
+
+// Its plan: traffic and memory traffic of its exchange. plan::traffic_plan is specialised for its options, and trial_of for an
+// optimizer whose steps do not all cost the same.
+using detail::bytes_per_element;
+using detail::exchange_memory_bytes;
+using detail::quantized_traffic;
+using detail::sum_of;
+using detail::wire_of;
+
+}  // namespace slamb::kit
