@@ -5,7 +5,7 @@
     public_names.py --self-test
 
 A public name is declared at namespace scope in slamb, or in one of its NAMESPACES. The pages of the reference name each in a
-directive: ```{doxygenstruct} slamb::name. Operators, specialisations and deduction guides have no name of their own.
+directive, ```{doxygenstruct} slamb::name, or in the first column of a table, | `slamb::name` |. Operators, specialisations and deduction guides have no name of their own.
 """
 import pathlib
 import re
@@ -15,7 +15,7 @@ import tempfile
 MOST = 130  # at slamb::
 NAMESPACES = {"slamb", "slamb::capability", "slamb::kit", "slamb::learning_rate", "slamb::plan"}
 INLINE = {"SLAMB_SIMD_NAMESPACE"}  # an inline namespace: its names are those of the one around it
-DIRECTIVE = re.compile(r"^```\{doxygen[a-z]+\} (slamb(?:::\w+)+)", re.MULTILINE)
+NAMED = re.compile(r"^(?:```\{doxygen[a-z]+\} |\| `)(slamb(?:::\w+)+)", re.MULTILINE)
 
 
 def without_comments(text):
@@ -100,7 +100,7 @@ def public_names(include):
 def referred_names(reference):
     found = set()
     for page in reference.glob("*.md"):
-        found |= set(DIRECTIVE.findall(page.read_text(encoding="utf-8")))
+        found |= set(NAMED.findall(page.read_text(encoding="utf-8")))
     return {name for name in found if name.rpartition("::")[0] in NAMESPACES}
 
 

@@ -158,6 +158,9 @@ class phase_log {
     enter(name, step, sent);
   }
 
+  /// Of the phase under way.
+  const std::string& name() const noexcept { return phases_.back().name; }
+
   /// Adds them to `all`, whose traffic is known.
   void report(statistics& all) const {
     all.phase = phases_.back().name;

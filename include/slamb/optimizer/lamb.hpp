@@ -126,7 +126,6 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
     base::visit_state(part);
     exchange_.visit_state(context_, part);
   }
-  void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase("dense"); }
 
   gradient_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   region<factors_type> factors_;

@@ -15,6 +15,20 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 
+namespace slamb::detail {
+
+/// Adds `times` times `more` to `counts`.
+inline void add_times(traffic_counts& counts, const traffic_counts& more, std::uint64_t times) {
+  for (const collective kind :
+       {collective::all_reduce, collective::all_gather, collective::all_to_all, collective::broadcast}) {
+    const traffic& m = more[kind];
+    counts[kind] =
+        counts[kind] + traffic{times * m.rounds, times * m.elements, times * m.payload_bytes, times * m.sent_bytes};
+  }
+}
+
+}  // namespace slamb::detail
+
 namespace slamb::plan {
 
 /// What a plan must know of a tensor; the same as in `basic_parameter`.
@@ -62,7 +76,11 @@ class repeated_step {
   repeated_step(const traffic_counts& traffic, double memory_bytes) : traffic_(traffic), memory_bytes_(memory_bytes) {}
 
   traffic_counts step(std::uint64_t /*t*/) const { return traffic_; }
-  traffic_counts total(std::uint64_t steps) const;
+  traffic_counts total(std::uint64_t steps) const {
+    traffic_counts counts;
+    detail::add_times(counts, traffic_, steps);
+    return counts;
+  }
   double memory_bytes(std::uint64_t /*steps*/) const { return memory_bytes_; }
 
  private:
@@ -81,16 +99,6 @@ traffic_plan<Options> plan_traffic(std::span<const tensor_shape> tensors, const 
 }  // namespace slamb::plan
 
 namespace slamb::detail {
-
-/// Adds `times` times `more` to `counts`.
-inline void add_times(traffic_counts& counts, const traffic_counts& more, std::uint64_t times) {
-  for (const collective kind :
-       {collective::all_reduce, collective::all_gather, collective::all_to_all, collective::broadcast}) {
-    const traffic& m = more[kind];
-    counts[kind] =
-        counts[kind] + traffic{times * m.rounds, times * m.elements, times * m.payload_bytes, times * m.sent_bytes};
-  }
-}
 
 /// One all_reduce of `elements` values, if there are any. A rank alone calls nothing.
 inline traffic_counts sum_of(std::uint64_t elements, const plan::world& world) {
@@ -168,13 +176,3 @@ traffic_counts total_of(std::uint64_t steps, std::uint64_t period, Step step) {
 }
 
 }  // namespace slamb::detail
-
-namespace slamb::plan {
-
-inline traffic_counts repeated_step::total(std::uint64_t steps) const {
-  traffic_counts counts;
-  detail::add_times(counts, traffic_, steps);
-  return counts;
-}
-
-}  // namespace slamb::plan

@@ -334,6 +334,9 @@ class optimizer_context {
   /// The same in place of all phases so far, once a state has been restored.
   void start_in_phase(std::string_view name) { phases_.restart(name, steps() + 1, ranks.counts()); }
 
+  /// The phase that is under way.
+  std::string phase() const { return phases_.name(); }
+
   /// Says that the steps from the next on belong to another phase. Waits, unless it is known which the next is.
   void enter_phase(std::string_view name) {
     phases_.enter(name, count_.next([this] { return steps(); }), ranks.counts());

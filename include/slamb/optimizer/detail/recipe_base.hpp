@@ -265,6 +265,7 @@ class recipe_with_state : public recipe_base<Backend> {
     context_.visit_state(part);
     state_.visit(part, context_.memory);
   }
+  void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
 
   Options options_;
   state_type state_;
