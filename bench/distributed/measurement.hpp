@@ -49,16 +49,16 @@ struct course {
 struct measurement {
   std::string optimizer{};
   std::string phase{};
-  std::uint64_t steps = 0;              ///< timed
-  std::uint64_t period = 1;             ///< in steps
-  double sent_bytes = 0.0;              ///< by a rank at a step
-  double rounds = 0.0;                  ///< collectives at a step
-  double step_seconds = 0.0;            ///< until the slowest rank is done
-  double compute_seconds = 0.0;         ///< outside of collectives, of the rank that takes longest
-  std::vector<double> each_step{};      ///< [steps] s, until the slowest rank was done
-  slamb::plan::network_load planned{};  ///< of the steps that were timed
-  slamb::statistics::choice_type choice{};               ///< where there was one
-  double choice_seconds = 0.0;          ///< that it took, with the construction of what was chosen
+  std::uint64_t steps = 0;                  ///< timed
+  std::uint64_t period = 1;                 ///< in steps
+  double sent_bytes = 0.0;                  ///< by a rank at a step
+  double rounds = 0.0;                      ///< collectives at a step
+  double step_seconds = 0.0;                ///< until the slowest rank is done
+  double compute_seconds = 0.0;             ///< outside of collectives, of the rank that takes longest
+  std::vector<double> each_step{};          ///< [steps] s, until the slowest rank was done
+  slamb::plan::network_load planned{};      ///< of the steps that were timed
+  slamb::statistics::choice_type choice{};  ///< where there was one
+  double choice_seconds = 0.0;              ///< that it took, with the construction of what was chosen
 
   double exchange_seconds() const noexcept { return step_seconds - compute_seconds; }
   double predicted_exchange_seconds(const slamb::plan::network& net) const {
@@ -123,9 +123,9 @@ inline void meet() {
 ///
 /// @param optimizer  one of the library's recipes that has taken no step yet; `clock` runs in its collectives
 /// @throws std::runtime_error if steps were skipped or of another phase, or if the planner counts other bytes
-template <class Optimizer>
-measurement measure_steps(const scene& at, const std::string& name, Optimizer& optimizer, exchange_clock& clock,
-                          const course& steps) {
+template <class Optimizer, class Options>
+measurement measure_steps(const scene& at, const std::string& name, Optimizer& optimizer, const Options& options,
+                          exchange_clock& clock, const course& steps) {
   for (std::uint64_t i = 0; i < steps.untimed; ++i) detail::take_step(at, optimizer);
   const slamb::statistics before = optimizer.statistics();
   detail::require_phase(name, before, steps.phase);
@@ -158,7 +158,7 @@ measurement measure_steps(const scene& at, const std::string& name, Optimizer& o
   m.each_step = largest_of_ranks(step_seconds);
   m.step_seconds = mean_of_medians(m.each_step, steps.period);
   m.compute_seconds = mean_of_medians(largest_of_ranks(compute_seconds), steps.period);
-  m.planned = detail::planned_load(at, name, optimizer.options(), before, after);
+  m.planned = detail::planned_load(at, name, options, before, after);
   return m;
 }
 
@@ -169,7 +169,7 @@ measurement measure(const scene& at, const std::string& name, const typename Opt
   at.parameters.fill(at.chosen.threads);
   exchange_clock clock;
   Optimizer optimizer(at.parameters.tensors(), options, all_ranks(at, clock), {.threads = at.chosen.threads});
-  return measure_steps(at, name, optimizer, clock, steps);
+  return measure_steps(at, name, optimizer, options, clock, steps);
 }
 
 }  // namespace bench::distributed

@@ -50,11 +50,14 @@ measurement measure_auto(const scene& at, const std::string& name) {
   at.parameters.fill(at.chosen.threads);
   exchange_clock clock;
   const double start = MPI_Wtime();
-  auto optimizer = slamb::choose<lamb, sparse>(at.parameters.tensors(), {}, slamb_options<sparse>(at.chosen),
+  const typename lamb::options_type dense_options{};
+  const auto sparse_options = slamb_options<sparse>(at.chosen);
+  auto optimizer = slamb::choose<lamb, sparse>(at.parameters.tensors(), dense_options, sparse_options,
                                                all_ranks(at, clock), {}, {.threads = at.chosen.threads});
   const double seconds = MPI_Wtime() - start;
-  const course steps = optimizer.is_compressed() ? sparse_steps(at.chosen) : dense_steps;
-  measurement m = measure_steps(at, name, optimizer, clock, steps);
+  measurement m = optimizer.is_compressed()
+                      ? measure_steps(at, name, optimizer, sparse_options, clock, sparse_steps(at.chosen))
+                      : measure_steps(at, name, optimizer, dense_options, clock, dense_steps);
   m.choice = optimizer.statistics().chosen;
   m.choice_seconds = seconds;
   return m;

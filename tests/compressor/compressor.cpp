@@ -165,9 +165,7 @@ void prepare(slamb::explicit_mask& compressor, std::uint64_t step, std::uint64_t
 /// The suite: over some steps of some layout.
 template <class C>
 fault compressor_fault(C compressor, const std::vector<std::uint64_t>& sizes, std::uint64_t steps) {
-  static_assert(slamb::compressor<C> && slamb::sparsifier<C>);
-  static_assert(C::is_sparsifier && C::payload_is_summable && C::bits_per_element == 32);
-  static_assert(C::scale == slamb::segment_scale::none);
+  static_assert(slamb::compressor<C> && slamb::sparsifier<C> && !slamb::quantizer<C> && !slamb::capability::chained<C>);
   if constexpr (requires { compressor.validate(); }) compressor.validate();
 
   const std::vector<place> places = layout_of(sizes);

@@ -329,8 +329,8 @@ fault company_fault(const Q& q) {
 /// The suite.
 template <class Q>
 fault quantizer_fault(const Q& q) {
-  static_assert(slamb::quantizer<Q> && std::is_trivially_copyable_v<Q>);
-  static_assert(!Q::payload_is_summable && Q::payload_is_constant);
+  static_assert(slamb::compressor<Q> && slamb::quantizer<Q> && std::is_trivially_copyable_v<Q>);
+  static_assert(!slamb::sparsifier<Q> && !slamb::data_dependent_sparsifier<Q> && !slamb::capability::chained<Q>);
   if constexpr (requires { q.validate(); }) q.validate();
   for (const block& values : blocks())
     if (const fault f = block_fault(q, values)) return f;

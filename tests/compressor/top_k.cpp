@@ -171,8 +171,8 @@ TEST_CASE("top_k: what is sent of a tensor is the sum over its tiles") {
 
 TEST_CASE("top_k: facts, refusals and description") {
   static_assert(slamb::compressor<top_k> && slamb::data_dependent_sparsifier<top_k> && !slamb::sparsifier<top_k>);
-  static_assert(top_k::is_sparsifier && top_k::payload_is_summable && top_k::payload_is_constant);
-  static_assert(top_k::bits_per_element == 32 && top_k::scale == slamb::segment_scale::none);
+  static_assert(!slamb::quantizer<top_k> && !slamb::capability::chained<top_k>);
+  static_assert(slamb::detail::payload_is_constant<top_k>);
   CHECK(refusal(top_k{}) == "nothing was thrown");
   CHECK(refusal(top_k{.k = 1.0}) == "nothing was thrown");
   CHECK(refusal(top_k{.k = 0.0}) == "slamb: top_k's k = 0, but it must be in (0, 1]");

@@ -10,6 +10,7 @@
 #include "slamb/backend/cuda/detail/executor.hpp"
 #include "slamb/backend/cuda/detail/launcher.cuh"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/executor.hpp"
 #include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/pass/arena.hpp"
 
@@ -59,6 +60,6 @@ struct cuda_backend {
   }
 };
 
-static_assert(backend<cuda_backend>);
+static_assert(backend<cuda_backend> && detail::backend_executor<cuda_backend::executor_type>);
 
 }  // namespace slamb

@@ -9,6 +9,7 @@
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/detail/pass/executor.hpp"
 
 namespace slamb {
 
@@ -35,6 +36,6 @@ struct emulated_backend {
   }
 };
 
-static_assert(backend<emulated_backend>);
+static_assert(backend<emulated_backend> && detail::backend_executor<emulated_backend::executor_type>);
 
 }  // namespace slamb

@@ -10,6 +10,7 @@
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/detail/pass/executor.hpp"
 
 namespace slamb {
 inline namespace SLAMB_SIMD_NAMESPACE {
@@ -33,7 +34,7 @@ struct host_backend {
   }
 };
 
-static_assert(backend<host_backend>);
+static_assert(backend<host_backend> && detail::backend_executor<host_backend::executor_type>);
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb

@@ -24,6 +24,7 @@
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/summable.hpp"
 #include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/executor.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
@@ -62,6 +63,9 @@ class optimizer_context {
   using ranks_type = counting_communicator<any_communicator<stream_type>>;
   using late_steps = late_read<stream_type, std::uint64_t>;  ///< how many have been taken
 
+  static_assert(backend_executor<executor_type>,
+                "slamb: the executor of a Backend must have the members of detail::backend_executor "
+                "(slamb/detail/pass/executor.hpp), as those of host_backend and cuda_backend have");
 #if defined(__CUDACC__)
   static_assert(!executor_type::is_synchronous,
                 "slamb: optimizers on the host backend are compiled in a .cpp: nvcc takes no vectors in functions that "

@@ -1,0 +1,125 @@
+// What a backend must be able to do: run passes over tiles, exchange quantized tiles, reduce sums, and move memory, in order.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/questions.hpp"
+#include "slamb/detail/pass/arrays.hpp"
+#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/messages.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+
+namespace slamb::detail {
+
+// The least that a pass, a selection, a compressor and a function can be, in the requirements below.
+namespace archetype {
+
+struct pass : pass_without_constants {
+  using signal_reads = arrays<array::gradient>;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<array::exchanged>;
+  using packs = arrays<>;
+  static constexpr int sums = 0;
+  static constexpr bool receives = false;
+  static constexpr bool needs_discount = false;
+};
+
+struct selection {
+  bool selects(coordinate c) const;
+};
+
+struct quantizer {
+  static constexpr int bits_per_element = 1;
+  static constexpr segment_scale scale = segment_scale::none;
+};
+
+struct sparsifier {
+  std::uint32_t chosen_of(std::uint32_t count) const;
+  void choose(const float* values, std::uint32_t count, std::uint16_t* bits) const;
+};
+
+struct finish_segment {
+  void operator()(std::size_t segment, const double* results) const;
+};
+
+}  // namespace archetype
+
+/// Work is done in the order in which it is asked for: at once (`is_synchronous`), or on a stream. Pointers and spans are in the
+/// backend's memory unless they say otherwise. `skip` of a view, if it is not 0, makes what is asked for do nothing.
+template <class E>
+concept executor = requires {
+  { E::is_synchronous } -> converts_to<bool>;
+  typename E::ranks_type;        // any_communicator of its streams; by it an executor waits
+  typename E::no_error_storage;  // in the place of the type of error buffers, where there are none
+};
+
+/// Runs passes; the members are those of the host's executor (backend/host/detail/executor.hpp), which documents them.
+template <class E>
+concept runs_passes = executor<E> &&
+    requires(const E& e, const archetype::pass& pass, const model_view& view, const payload_view& payload,
+             const archetype::selection& selection, const archetype::sparsifier& sparsifier, tile_range tiles,
+             double* sums, std::uint32_t* flag, std::uint16_t* bits, std::span<std::uint64_t> offsets,
+             const typename E::ranks_type& ranks) {
+  e.run(pass, view, tiles);
+  e.run(pass, view, tiles, sums, flag);
+  e.run(pass, view, payload, selection, tiles, sums, flag);
+  e.run_packed(pass, view, payload, tiles, sums);
+  e.choose(pass, sparsifier, view, tiles, bits, flag);
+  { e.scan_payload_offsets(view, selection, offsets, ranks) } -> std::same_as<std::uint64_t>;
+};
+
+/// Does the tiles' part of a quantized exchange.
+template <class E>
+concept exchanges_codes = executor<E> &&
+    requires(const E& e, const archetype::pass& pass, const archetype::quantizer& quantizer, const model_view& view,
+             const wire_view& wire, tile_range tiles, std::span<const std::size_t> own, double* sums,
+             std::uint32_t* flag, std::uint16_t* bits, std::uint64_t* counts, const scale_table& table,
+             std::byte* messages, const float* variance, const row_mask* rows) {
+  e.mark_active(view, wire, tiles, rows, variance, bits, counts);
+  e.template send<encoding::both, float>(pass, quantizer, view, wire, tiles, sums, flag);
+  e.template finish_scales<archetype::quantizer>(table, sums, counts, messages, flag, write_overflow_flags{});
+  e.template average<encoding::both, float>(quantizer, view, wire, own, sums, read_overflow_flags{});
+  e.template receive<float, float>(pass, quantizer, view, wire, tiles, sums);
+  e.template measure<float>(pass, quantizer, view, wire, tiles, sums);
+};
+
+/// Adds up what tiles have summed, invokes functions in the order of its work, and moves memory.
+template <class E>
+concept moves_memory = executor<E> &&
+    requires(const E& e, const model_view& view, std::span<const std::size_t> first_tile, double* sums,
+             std::span<const double> values, std::span<std::byte> bytes, std::span<const std::byte> from,
+             std::span<const float> floats, const std::uint64_t* value, const typename E::ranks_type& ranks) {
+  e.stream();
+  e.invoke(nothing_to_do{}, nothing_to_do{});
+  e.template finish_segments<1, 1>(view, std::size_t{}, std::size_t{}, sums, archetype::finish_segment{});
+  e.template visit_segments<1>(first_tile, std::size_t{}, std::size_t{}, sums, ranks, archetype::finish_segment{});
+  { e.total(values, ranks) } -> std::same_as<double>;
+  e.add_up(values, sums);
+  { e.sum_of_squares(floats, ranks) } -> std::same_as<double>;
+  e.clear(bytes);
+  e.upload(values, std::span<double>());
+  e.download(from, bytes, ranks);
+  { e.read(value, ranks) } -> std::same_as<std::uint64_t>;
+  e.write(sums, 1.0);
+  e.wait(ranks);
+};
+
+/// The executor of a backend.
+template <class E>
+concept backend_executor = runs_passes<E> && exchanges_codes<E> && moves_memory<E> &&
+    (bool(E::is_synchronous) ||
+     requires(const E& e, const model_view& view, const archetype::selection& selection,
+              std::span<std::uint64_t> offsets, std::uint64_t room, std::uint32_t* too_many) {
+       { e.is_capturing() } -> std::same_as<bool>;
+       e.scan_payload_offsets_in(view, selection, offsets, room, too_many);
+     });
+
+}  // namespace slamb::detail
