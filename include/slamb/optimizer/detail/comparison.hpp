@@ -1,4 +1,4 @@
-// When ranks compare what they must have alike, and by what.
+// The comparisons by which ranks notice that they have diverged, and the schedule of these comparisons.
 #pragma once
 
 #include <bit>
@@ -24,15 +24,15 @@
 
 namespace slamb::detail {
 
-/// The comparisons of one optimizer with those of the other ranks. In the first step, and in the first after the state or the
-/// parameters have been replaced, ranks compare by one small collective: they may be at different steps, and call different
-/// collectives in them. Later fingerprints ride with what they exchange.
+/// Compares one rank's optimizer with the other ranks'. In the first step, and in the first after the state or the parameters
+/// have been replaced, ranks compare by one small collective, because they may be at different steps with different collectives.
+/// Later the fingerprints travel with the payloads.
 ///
-/// It counts the steps that have ended, taken or not: all ranks end the same ones, so that all compare in the same steps.
+/// It counts ended steps, whether taken or skipped. All ranks end the same steps, so all compare in the same steps.
 template <class Stream>
 class comparison {
  public:
-  /// @param every  steps; 0: steps compare neither parameters nor what is selected, nor all that is received
+  /// @param every  steps between comparisons of parameters, masks and received payloads; 0: steps compare none of these
   explicit comparison(std::uint64_t every) noexcept : every_(every), next_(every), next_in_node_(every) {}
 
   template <class Context>
@@ -40,8 +40,8 @@ class comparison {
     header_ = context.memory.template plan<float>("scalars", context.has_peers() ? sum_header::floats : 0);
   }
 
-  /// Before a step begins, whose rates have been set.
-  /// @param are_equal  are_equal(): whether all ranks must have the same parameters before this step
+  /// Compares before a step begins, once its learning rates are set.
+  /// @param are_equal  are_equal() is true if all ranks must have the same parameters before this step
   /// @throws rank_mismatch_error, on every rank
   template <class Context, class AreEqual>
   void compare_before_step(Context& context, const AreEqual& are_equal) {
@@ -65,10 +65,10 @@ class comparison {
     }
   }
 
-  /// What parameters have in common where they differ from rank to rank.
-  /// @param common  [state elements] in the backend's memory; null: nothing, or they are equal
+  /// Sets the anchor, which is equal on all ranks where parameters are not.
+  /// @param common  [state elements] in the backend's memory; null: there is no anchor
   void set_anchor(float* anchor) noexcept { anchor_ = anchor; }
-  /// Before a step begins in which it is exchanged, if there is something: other steps tell nobody.
+  /// Compares the anchor, if there is one, before a step with an exchange begins. Other steps send nothing.
   template <class Context>
   void compare_anchor(const Context& context) {
     if (anchor_ == nullptr || !context.has_peers() || !is_due(next_)) return;
@@ -76,7 +76,7 @@ class comparison {
     next_ = ended_ + 1 + every_;
   }
 
-  /// Between steps, where all ranks make the same call. Waits.
+  /// Compares in a call between steps, which all ranks make. Waits.
   /// @throws rank_mismatch_error, on every rank
   template <class Context, class AreEqual>
   void compare_in_call(Context& context, comparing_call call, const AreEqual& are_equal) {
@@ -85,8 +85,8 @@ class comparison {
     require_alike(context, call, are_equal);  // also tells those who do not know it what a device has seen
   }
 
-  /// Where all ranks are given the parameters of one, whatever they have.
-  /// @throws rank_mismatch_error, on every rank, if they do not name the same
+  /// Compares the root of broadcast_parameters().
+  /// @throws rank_mismatch_error, on every rank, if ranks name different roots
   template <class Context>
   void require_same_root(Context& context, int root) const {
     if (!context.has_peers()) return;
@@ -97,8 +97,8 @@ class comparison {
     facts.require(host_ranks(context.ranks.wrapped(), context.executor, room).all());
   }
 
-  /// In a step that has begun, before anything is exchanged: what is selected becomes a part of what ranks compare, if it is
-  /// time for that.
+  /// Adds a hash of the selection to the fingerprint of the step that has begun, if a comparison is due. Before anything is
+  /// exchanged.
   /// @param tile_offsets  [tiles + 1] as payload_view::tile_offsets
   template <class Context, class Selection>
   void note_selection(Context& context, const Selection& selection, std::span<std::uint64_t> tile_offsets) const {
@@ -110,8 +110,8 @@ class comparison {
     context.executor.invoke(::slamb::detail::note_selection{context.record(), context.sums()});
   }
 
-  /// At the end of a step: what has been received, the same on all ranks, becomes a part of what they compare in the next, if it is
-  /// time for that.
+  /// Adds a hash of the received payload, which must be equal on all ranks, to the fingerprint of the next step, if a comparison
+  /// is due.
   template <class Context>
   void note_payload(Context& context, const payload_view& payload) const {
     if (!compares_exchange_) return;
@@ -121,15 +121,15 @@ class comparison {
     context.executor.invoke(::slamb::detail::note_payload{context.record(), context.sums()});
   }
 
-  /// After what a step has exchanged.
-  /// @throws rank_mismatch_error, on every rank, if ranks have been seen to differ, as far as that is known without waiting
+  /// Checks the result of comparisons after the exchange of a step.
+  /// @throws rank_mismatch_error, on every rank, if ranks differ and this is known without waiting
   template <class Context, class AreEqual>
   void require_not_diverged(Context& context, const AreEqual& are_equal) {
     if constexpr (Context::executor_type::is_synchronous)
       if (context.record()->diverged != 0) throw_difference(context, comparing_call::step, are_equal);
   }
 
-  /// @param is_captured  it may be taken any number of times, of which nobody tells
+  /// @param is_captured  the step is part of a graph, and may be replayed any number of times
   void end_step(bool is_captured) noexcept {
     if (is_captured)
       knows_all_steps_ = false;
@@ -138,7 +138,7 @@ class comparison {
     is_in_first_ = false;
   }
 
-  /// What ranks have may be replaced on some of them: they compare before the next step.
+  /// State or parameters may be replaced on some ranks: ranks compare before the next step.
   void compare_next() noexcept {
     is_first_ = true;
     has_equal_parameters_ = false;
@@ -146,7 +146,7 @@ class comparison {
     ended_ = looked_before_ = 0;
     next_ = next_in_node_ = every_;
   }
-  /// All ranks have been given the same parameters since the last step, whatever they had after it.
+  /// All ranks have been given the same parameters since the last step.
   void note_equal_parameters() noexcept { has_equal_parameters_ = true; }
 
   /// Ranks may take steps again.
@@ -162,7 +162,7 @@ class comparison {
 
  private:
   struct nothing_late {};
-  // A backend of which nothing can be read later is waited for.
+  // Waits for a backend that cannot read later.
   static auto late_read_of() {
     if constexpr (requires { sizeof(late_read<Stream, std::uint32_t>); })
       return std::type_identity<late_read<Stream, std::uint32_t>>();
@@ -178,8 +178,8 @@ class comparison {
     return begins_with_equal_parameters_ || are_equal();
   }
 
-  // Before a step of a backend that runs behind the host: whether ranks had been seen to differ when it was last asked, some
-  // steps ago, so that the device need not be waited for: before steps 4, 8, 16, 32, 64, 128, 192, ….
+  // For a backend that runs behind the host. Returns whether ranks differed when the device was last asked, some steps ago, so
+  // that the host need not wait. Asks before steps 4, 8, 16, 32, 64, 128, 192, ….
   template <class Context>
   bool has_been_seen(const Context& context) {
     constexpr std::uint64_t interval = 64;
@@ -202,7 +202,7 @@ class comparison {
     }
   }
 
-  // By sums of fingerprints alone, with nothing behind their headers. Waits.
+  // Sums fingerprints alone, headers without a payload. Waits.
   // @throws rank_mismatch_error, on every rank
   template <class Context, class AreEqual>
   void require_alike(Context& context, comparing_call call, const AreEqual& are_equal) {
@@ -247,13 +247,13 @@ class comparison {
     context.executor.add_up(sums_of(context), context.sums());
     context.executor.invoke(note_parameters{context.record(), context.sums(), only_in_node});
   }
-  // One of each tile.
+  // One sum of each tile.
   template <class Context>
   static std::span<double> sums_of(const Context& context) noexcept {
     return {context.sums(), context.tensors.tiles().size()};
   }
 
-  // Ranks have seen that they differ, and find in what; they compare again before the next step.
+  // Ranks differ: finds in what, and throws. They compare again before the next step.
   template <class Context, class AreEqual>
   [[noreturn]] void throw_difference(Context& context, comparing_call call, const AreEqual& are_equal) {
     const difference_of_ranks<Context> difference(context, call, must_be_equal(are_equal), anchor_);

@@ -1,4 +1,4 @@
-// What is said where ranks that must have alike what they train with do not.
+// The error that names in what ranks differ, once their fingerprints have shown that they do.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@
 
 namespace slamb::detail {
 
-/// In which calls ranks compare what they have.
+/// The calls in which ranks compare themselves.
 enum class comparing_call : std::uint8_t { step, synchronize_parameters, with_averaged_parameters, compare_ranks };
 
-/// The model, also of a step that has been refused: one that failed may have been refused before.
+/// The model without its skip flag, so that passes also run after a skipped step.
 template <class Context>
 model_view unskipped_view(const Context& context) noexcept {
   model_view model = context.view();
@@ -27,19 +27,19 @@ model_view unskipped_view(const Context& context) noexcept {
   return model;
 }
 
-/// The same with what is compared in the place of parameters.
+/// The same with an array that is compared in place of the parameters.
 template <class Context>
 auto view_of_anchor(const Context& context, float* anchor) noexcept {
   return state_view<model_view, arrays<array::compared>>{unskipped_view(context), {{anchor}}};
 }
 
-/// What this rank has, as it was when ranks were seen to differ; described in an order in which each comparison makes sense after
-/// those before it.
+/// This rank's state as it was when ranks were found to differ. Its parts are compared in an order in which each comparison makes
+/// sense after the ones before it.
 template <class Context>
 class difference_of_ranks {
  public:
-  /// @param has_equal_parameters  whether all ranks must have the same
-  /// @param common                [state elements] what their parameters have in common beside; null: nothing
+  /// @param has_equal_parameters  true if all ranks must have the same parameters
+  /// @param common                [state elements] the anchor; null: there is none
   difference_of_ranks(const Context& context, comparing_call call, bool has_equal_parameters, float* anchor)
       : context_(context),
         call_(call),
@@ -47,9 +47,9 @@ class difference_of_ranks {
         anchor_(anchor),
         record_(context.read(context.record())) {}
 
-  /// Finds in what ranks differ.
+  /// Finds the first part in which ranks differ.
   /// @param ranks  host_ranks
-  /// @throws rank_mismatch_error, on every rank; communicator_error, on every rank, if they differ in nothing
+  /// @throws rank_mismatch_error, on every rank; communicator_error, on every rank, if no part differs
   template <class Ranks>
   [[noreturn]] void find(const Ranks& ranks, bool compares_parameters) const {
     const summing_ranks all = ranks.all();
@@ -122,7 +122,7 @@ class difference_of_ranks {
                    "load states that were saved after the same step of the same run; if none was loaded, a collective "
                    "of the Communicator has left other bits on one rank than on another");
   }
-  // Of a step that a device has refused some steps ago.
+  // For a step that a device has skipped some steps ago.
   void describe_told(consistency_check& facts) const {
     facts.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
                        ", which has not been taken",

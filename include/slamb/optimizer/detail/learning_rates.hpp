@@ -20,22 +20,23 @@
 
 namespace slamb::detail {
 
-/// Puts learning rates where passes read them, and adds them to the history of steps; for an executor to invoke. One found
-/// in memory that is negative or not finite, also times the factor of a tensor, is dealt with as a gradient that is not finite.
+/// Writes learning rates to the memory that passes read, and adds them to the history of steps; for an executor to invoke. A rate
+/// from device memory that is negative or not finite, also after the factor of a tensor, has the effect of a gradient that is not
+/// finite.
 struct write_learning_rates {
   static constexpr std::size_t most_values = 16;
 
   step_record* record = nullptr;
   double* to = nullptr;                    ///< [count]
-  const double* from = nullptr;            ///< [count]; null: `value`, which has been looked at
-  const double* largest_factor = nullptr;  ///< [count] of the group's tensors; negative where it has none
+  const double* from = nullptr;            ///< [count] in the backend's memory; null: `value`, already checked
+  const double* largest_factor = nullptr;  ///< [count] largest learning_rate_factor of the group's tensors; negative: the group has none
   std::size_t count = 0;
-  std::uint64_t hash = 0;  ///< of all rates that are not found in memory
-  bool adds_hash = false;  ///< it is not added by another part of them
+  std::uint64_t hash = 0;  ///< of all rates that come from the host
+  bool adds_hash = false;  ///< the other parts do not add it
   double value[most_values] = {};
 
   SLAMB_HOST_DEVICE static bool is_usable(double rate) { return rate >= 0.0 && rate <= 3.4028234663852886e38; }
-  /// A rate as it is compared: as the float that tensors are moved by.
+  /// The bits of a rate by which ranks compare it: of the float that updates use.
   SLAMB_HOST_DEVICE static std::uint64_t word_of(double rate) { return as_word(static_cast<float>(rate) + 0.0F); }
   SLAMB_HOST_DEVICE void operator()() const {
     std::uint64_t found = hash_of_nothing;
@@ -49,8 +50,8 @@ struct write_learning_rates {
   }
 };
 
-/// The learning rates of one optimizer. Those that the caller has on the host travel as arguments of what is invoked, unless
-/// there are very many groups.
+/// The learning rates of one optimizer. Rates from the host travel as arguments of the invoked function, unless there are very
+/// many groups.
 class learning_rates {
  public:
   explicit learning_rates(const layout& tensors) : largest_factor_(tensors.groups(), -1.0) {
@@ -69,7 +70,7 @@ class learning_rates {
     executor.upload(std::span<const double>(largest_factor_), memory.view(factors_));
   }
 
-  /// Those of the step that follows.
+  /// Sets the rates of the next step.
   /// @param by_group  [groups], or one for all
   /// @throws std::invalid_argument
   void set(std::span<const double> by_group) {
@@ -93,7 +94,7 @@ class learning_rates {
     elsewhere_ = rates.by_group;
   }
 
-  /// γ of a tensor in this step, as passes use it; of rates that were set on the host.
+  /// γ of a tensor in this step, rounded as passes use it. Only for rates from the host.
   double of(const segment& s) const noexcept {
     return static_cast<double>(static_cast<float>(on_host_[s.group] * static_cast<double>(s.learning_rate_factor)));
   }
@@ -103,7 +104,7 @@ class learning_rates {
   /// Whether a group has tensors.
   bool has_tensors(std::size_t group) const noexcept { return largest_factor_[group] >= 0.0; }
 
-  /// [groups] those of the step that follows, wherever they are. Waits if they are in the backend's memory.
+  /// [groups] the rates of the next step. Waits if they are in the backend's memory.
   template <class Executor>
   std::vector<double> read(const Executor& executor, const typename Executor::ranks_type& ranks) const {
     if (elsewhere_ == nullptr) return on_host_;
@@ -112,7 +113,7 @@ class learning_rates {
     return all;
   }
 
-  /// Calls invoke(write_learning_rates), which is to be invoked in the step, for each part of them; at least once.
+  /// Calls invoke(write_learning_rates) for each part of the rates, at least once. The step must invoke all of these.
   template <class Executor, class Invoke>
   void store(const arena& memory, const Executor& executor, step_record* record, const Invoke& invoke) const {
     constexpr std::size_t most_groups = 4 * write_learning_rates::most_values;
@@ -136,7 +137,7 @@ class learning_rates {
   }
 
  private:
-  // Of the groups that have tensors.
+  // A hash of the rates of groups that have tensors.
   std::uint64_t hash_of_rates() const noexcept {
     std::uint64_t hash = hash_of_nothing;
     for (std::size_t i = 0; i < on_host_.size(); ++i)

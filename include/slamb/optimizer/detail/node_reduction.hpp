@@ -1,4 +1,4 @@
-// The gradient of a node: the mean of its ranks' gradients, which passes then read in the place of the user's.
+// The gradient of a node: the mean of its ranks' gradients, which passes read instead of the user's.
 #pragma once
 
 #include <span>
@@ -29,9 +29,9 @@ struct gather_share_of_gradient : pass_without_constants {
   }
 };
 
-/// Of ranks that are no nodes, or nodes of one rank: nothing; gradients are read where the user has them. Of nodes of several
-/// ranks: g = Σ g_l/n over the n ranks of the node, where gradients and 1/n are floats and so are the products (exact where n is
-/// a power of two); the sum is made as the Communicator makes it.
+/// Averages gradients within a node. Without nodes, or with one rank in each, it does nothing, and passes read the user's
+/// gradients. With n ranks, g = Σ g_l/n. Each g_l/n is a product of floats, exact if n is a power of two; the Communicator adds
+/// them.
 class node_reduction {
  public:
   template <class Context>
@@ -42,7 +42,7 @@ class node_reduction {
   }
 
   /// Makes the tables.
-  /// @param table  [tensors] which passes read: has the user's gradients, and gets those of the node
+  /// @param table  [tensors] the table that passes read: holds the user's gradients and receives the node's
   template <class Context>
   void start(const Context& context, std::span<segment> table) const {
     if (!is_active()) return;
@@ -53,17 +53,17 @@ class node_reduction {
     context.executor.upload(std::span<const segment>(of_node), table);
   }
 
-  /// [tensors] the table with the user's gradients, of those that there are.
+  /// [tensors] the table that holds the user's gradients.
   std::span<segment> given(const arena& memory, std::span<segment> table) const noexcept {
     return is_active() ? memory.view(given_) : table;
   }
 
-  /// Whether the gradient that passes read is there only when `reduce` has made it.
+  /// True if `reduce` makes the gradient that passes read.
   bool is_active() const noexcept { return given_.count > 0; }
 
-  /// Makes the gradient of the node, in a step that has begun and of which all gradients are ready. It is not finite, on
-  /// all ranks of the node, if that of any is not: passes find the same on all. All know if any has seen before what is not, and
-  /// if they have parted.
+  /// Makes the gradient of the node once all gradients of the step are ready. If any rank's gradient is not finite, the node's is
+  /// not finite on all its ranks, so that passes find the same on all. The sum also carries the overflow flag and the
+  /// fingerprints of the node's ranks.
   template <class Context>
   void reduce(Context& context) const {
     if (gradient_.count == 0) return;

@@ -1,4 +1,4 @@
-// What every recipe stands on: the layout, the memory, the ranks, the learning rates and the counters.
+// The context of every recipe: tensors, memory, executor, ranks, learning rates and counters.
 #pragma once
 
 #include <algorithm>
@@ -41,9 +41,9 @@
 
 namespace slamb::detail {
 
-/// Refuses a model whose state the backend's memory cannot hold, before tables of its size are made on the host: they alone
-/// could fill the machine. Models that are not so large learn it when all that they need is allocated.
-/// @param names  of the state arrays
+/// Checks that the backend's memory can hold the state of a very large model, before tables are made on the host that could fill
+/// the machine. Smaller models are checked when all their memory is allocated.
+/// @param names  names of the state arrays
 /// @throws out_of_memory
 template <class Backend>
 void require_room_for_state(const layout& tensors, const Backend& backend, std::span<const char* const> names) {
@@ -54,14 +54,14 @@ void require_room_for_state(const layout& tensors, const Backend& backend, std::
   state.allocate(allocator_of(backend));
 }
 
-/// The tensors, memory, ranks and counters of one optimizer, whatever its Communicator.
+/// The tensors, memory, ranks and counters of one optimizer, with any Communicator.
 template <class Backend>
 class optimizer_context {
  public:
   using executor_type = typename Backend::executor_type;
   using stream_type = typename Backend::stream_type;
   using ranks_type = counting_communicator<any_communicator<stream_type>>;
-  using late_steps = late_read<stream_type, std::uint64_t>;  ///< how many have been taken
+  using late_steps = late_read<stream_type, std::uint64_t>;  ///< the number of steps taken
 
   static_assert(backend_executor<executor_type>,
                 "slamb: the executor of a Backend must have the members of detail::backend_executor "
@@ -72,7 +72,7 @@ class optimizer_context {
                 "are for the device too");
 #endif
 
-  /// @param compare_every  steps; 0: steps compare neither parameters nor what is selected
+  /// @param compare_every  steps between comparisons of parameters and masks; 0: never
   optimizer_context(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
                     any_communicator<stream_type> communicator, Backend backend, std::span<const char* const> state)
       : tensors((backend.validate(), parameters), weight_decay,
@@ -93,26 +93,26 @@ class optimizer_context {
   optimizer_context& operator=(optimizer_context&&) noexcept = default;
   ~optimizer_context() { overlap.close(); }
 
-  /// Room for `sums` double-precision sums a tile; norms need `norms_of_model::sums`.
+  /// Plans memory for `sums` double-precision sums of each tile, and at least for norms.
   void plan_sums(int sums) {
     const auto most = static_cast<std::uint64_t>(std::max(sums, norms_of_model::sums));
     sums_ = memory.plan<double>("sums", std::max<std::uint64_t>(tensors.tiles().size() * most, 1));
   }
 
-  /// A buffer that is free between steps: whole gradients, with more than one rank, or at least `bytes`.
+  /// Plans a buffer that is free between steps: of all gradients with more than one rank, and of at least `bytes`.
   region<std::byte> plan_buffer(std::uint64_t bytes) {
     const std::uint64_t whole = ranks.size() > 1 ? (sum_header::floats + tensors.elements()) * sizeof(float) : 0;
     return memory.plan<std::byte>("exchange", std::max(whole, bytes));
   }
 
-  /// The same memory, as gradients with a `sum_header` in front.
+  /// The same memory as gradients, with a `sum_header` in front.
   std::span<float> floats_of(region<std::byte> buffer) const noexcept {
     if (ranks.size() == 1) return {};
     return {reinterpret_cast<float*>(memory.view(buffer).data()) + sum_header::floats, tensors.elements()};
   }
 
-  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, then allocates
-  /// everything that has been planned.
+  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors comparisons with the other ranks, and
+  /// allocates all planned memory.
   void allocate(consistency_check facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
     if (sums_.count == 0) plan_sums(0);
@@ -130,8 +130,7 @@ class optimizer_context {
     rates.start(memory, executor);
   }
 
-  /// Calls replace(buffer), with a buffer that is there for as long, to replace the parameters on all ranks by the same; they are
-  /// compared in the next step.
+  /// Calls replace(buffer) with a temporary buffer, to give all ranks the same parameters. The next step compares them.
   template <class Replace>
   void replace_parameters(const Replace& replace) {
     if (!has_peers()) return;
@@ -165,8 +164,8 @@ class optimizer_context {
     });
   }
 
-  /// Ends the step: it has been taken, or it has been refused and is skipped.
-  /// @return whether it has been taken, where that is known; true where it is not
+  /// Ends the step, which is taken or skipped.
+  /// @return false if it is known to be skipped
   bool end_step() {
     const bool taken = !is_skipped_on_host();
     executor.invoke(::slamb::detail::end_step{record()});
@@ -175,16 +174,17 @@ class optimizer_context {
     if constexpr (executor_type::is_synchronous) count_.set(steps());
     return taken;
   }
-  /// Ends a step that is taken, whatever has been seen in it: nothing has to be found out.
+  /// Ends a step that is taken in any case.
   void end_taken_step() {
     executor.invoke(::slamb::detail::end_step{record()});
     compared.end_step(is_captured());
     is_captured() ? count_.invalidate() : count_.add_taken();
   }
-  /// Whether the last step was taken. Waits.
+  /// True if the last step was taken. Waits.
   bool has_taken_last_step() const { return read(&record()->was_skipped) == 0; }
 
-  /// Whether the step will not happen, where that is known without waiting. Where it is not, what follows does nothing.
+  /// True if the step is skipped and the host knows it without waiting. On a device, passes read the flag themselves and do
+  /// nothing.
   bool is_skipped_on_host() const noexcept {
     if constexpr (executor_type::is_synchronous)
       return record()->skip != 0;
@@ -192,23 +192,23 @@ class optimizer_context {
       return false;
   }
 
-  /// How many steps have been taken. Waits for all that has been enqueued.
+  /// The number of steps taken. Waits for all enqueued work.
   std::uint64_t steps() const { return read(&record()->taken); }
 
-  /// One value of the backend's memory. Waits.
+  /// Reads a value from the backend's memory. Waits.
   template <class T>
   T read(const T* from) const {
     return executor.read(from, ranks.wrapped());
   }
 
-  /// t of the step that is to be taken. Waits, unless it is known.
-  /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
-  /// @throws std::logic_error if it is captured
+  /// t of the next step. Waits, unless the host knows it.
+  /// @param needed_for  names what a captured step cannot do, for the error
+  /// @throws std::logic_error if the step is captured into a graph
   std::uint64_t this_step(const char* needed_for) {
     require_no_capture(needed_for);
     return count_.next([this] { return steps(); });
   }
-  /// Whether holds(t). Waits only where that depends on whether steps were skipped of which nothing is known yet.
+  /// holds(t) of the next step. Waits only if the answer depends on pending steps that may be skipped.
   /// @throws std::logic_error as `this_step`
   template <class Predicate>
   bool holds_at_this_step(const Predicate& holds, const char* needed_for) {
@@ -216,12 +216,12 @@ class optimizer_context {
     return count_.holds_at_next(holds, [this] { return steps(); });
   }
 
-  /// How many steps had been taken when this optimizer was constructed, or when a state was last restored.
+  /// The number of steps taken at construction or when a state was last restored.
   std::uint64_t first_taken() const noexcept { return first_taken_; }
 
-  /// Reads how many of the steps so far have been taken, and does not wait.
+  /// Starts to read the number of steps taken, without waiting.
   void read_steps_later(late_steps& late) const { executor.read_later(&record()->taken, late); }
-  /// Knows what has been read: `this_step` then does not wait. Waits for the steps before the reading alone.
+  /// Finishes that read, so that `this_step` does not wait. Waits only for the steps before the read.
   void find_steps(const late_steps& late) {
     ranks.wrapped().wait(late.stream());
     count_.set(late.finish());
@@ -234,10 +234,10 @@ class optimizer_context {
       throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
   }
 
-  /// Whether there are other ranks, of this node or of others.
+  /// True if there are other ranks, in this node or in others.
   bool has_peers() const { return ranks.size() > 1 || ranks.local_size() > 1; }
 
-  /// Whether what is enqueued is captured into a graph.
+  /// True while work is captured into a graph.
   bool is_captured() const {
     if constexpr (executor_type::is_synchronous)
       return false;
@@ -250,14 +250,14 @@ class optimizer_context {
   std::uint32_t* not_finite() const noexcept { return &record()->not_finite; }
   const std::uint32_t* was_skipped() const noexcept { return &record()->was_skipped; }
 
-  /// What finds the factors of a trust ratio.
+  /// The function that computes trust ratios from sums.
   template <trust_ratio TrustRatio>
   compute_trust_ratios<TrustRatio> trust_ratios_from_sums(const TrustRatio& trust,
                                                           region<factors_of<TrustRatio>> factors) const {
     return {trust, view().segments, memory.view(factors).data(), ranks.size()};
   }
 
-  /// Finds the factors that no sums are needed for, once and for all.
+  /// Computes trust ratios that need no sums.
   template <trust_ratio TrustRatio>
   void compute_constant_trust_ratios(const TrustRatio& trust, region<factors_of<TrustRatio>> factors) {
     if constexpr (TrustRatio::sums_per_segment == 0)
@@ -270,13 +270,13 @@ class optimizer_context {
     executor.template finish_segments<Sums, Maxima>(view(), first, last, sums(), finish);
   }
 
-  /// What the passes of an update read: the scalars, the tensors, their rates and their trust ratios.
+  /// The tables that passes of Adam's update read: scalars, tensors, learning rates and trust ratios.
   template <class Factors>
   update_tables<Factors> tables(region<Factors> factors) const noexcept {
     return {scalars(), view().segments, rates.stored(memory), memory.view(factors).data()};
   }
 
-  /// What the passes of other updates read: the learning rate and weight decay of each tensor.
+  /// The tables that passes of other updates read: learning rate and weight decay of each tensor.
   rate_tables tables() const noexcept { return {view().segments, rates.stored(memory)}; }
 
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
@@ -310,10 +310,10 @@ class optimizer_context {
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
   double* sums() const noexcept { return memory.view(sums_).data(); }
   std::size_t cache_bytes() const noexcept { return backend_.cache_bytes; }
-  /// Where memory for the time of a call comes from.
+  /// The allocator for memory that a call needs temporarily.
   allocator memory_source() const { return allocator_of(backend_); }
 
-  /// What lasts: calls part(name, bytes, state_part) for each.
+  /// Calls part(name, bytes, state_part) for each part of the lasting state.
   void visit_state(const state_visitor& part) const {
     std::uint64_t sizes = hash_of_nothing;
     for (const segment& s : tensors.segments()) sizes = hash_with(sizes, s.size);
@@ -324,7 +324,7 @@ class optimizer_context {
     part("lineage", bytes_of(record()->lineage), state_part::common);
   }
 
-  /// The state has been restored: counts anew, and forgets that a step that failed may have been refused before.
+  /// Continues after the state has been restored: sets the counters, and clears the flags of a step that failed.
   void start_from_saved() {
     compared.forget_difference(*this);
     executor.invoke(::slamb::detail::begin_step{record(), 1.0});
@@ -335,13 +335,13 @@ class optimizer_context {
     compared.compare_next();
   }
 
-  /// The same in place of all phases so far, once a state has been restored.
+  /// Replaces all phases so far, after a state has been restored.
   void start_in_phase(std::string_view name) { phases_.restart(name, steps() + 1, ranks.counts()); }
 
-  /// The phase that is under way.
+  /// The name of the current phase.
   std::string phase() const { return phases_.name(); }
 
-  /// Says that the steps from the next on belong to another phase. Waits, unless it is known which the next is.
+  /// Starts another phase with the next step. Waits, unless the host knows its number.
   void enter_phase(std::string_view name) {
     phases_.enter(name, count_.next([this] { return steps(); }), ranks.counts());
   }
@@ -360,8 +360,8 @@ class optimizer_context {
     return all;
   }
 
-  // First, so that what it has begun has ended before the ranks and the memory move away.
-  overlapped_step<stream_type, ranks_type> overlap;  ///< of a step that is taken in parts
+  // First, so that its sums have ended before the ranks and the memory are moved.
+  overlapped_step<stream_type, ranks_type> overlap;  ///< the open step, if one is taken in parts
   layout tensors;
   executor_type executor;
   ranks_type ranks;

@@ -1,4 +1,4 @@
-// A step that is taken while gradients are still computed: which are ready, and what has been exchanged before the rest.
+// A step in parts, which exchanges buckets of gradients while others are still computed.
 #pragma once
 
 #include <algorithm>
@@ -17,18 +17,17 @@
 
 namespace slamb::detail {
 
-/// Tensors of which a step exchanges what it has to at once. The last bucket of a step has the first tensors: with it all ranks tell
-/// each other whether any has seen what is not finite.
+/// Tensors that a step exchanges together. The last bucket holds the first tensors, and carries the overflow flag.
 struct gradient_bucket : tensor_batch {
   bool is_last = true;
 };
 
-/// Tensors in buckets, from the last tensor to the first, as backward passes are done with them. The order of exchanges is
-/// that of the buckets on all ranks, in whatever order their gradients become ready. The first tensors' bucket goes last, when
-/// the step is finished, and then tells all ranks whether any has seen what is not finite.
+/// Divides tensors into buckets, from the last tensor to the first, which is the order of a backward pass. All ranks exchange
+/// buckets in this order, whatever order their gradients become ready in. The bucket of the first tensors is exchanged last, when
+/// the step is finished.
 class gradient_buckets {
  public:
-  /// @param bytes  of gradients in a bucket, at least; the last may have fewer
+  /// @param bytes  least bytes of gradients in a bucket; the last bucket may have fewer
   gradient_buckets(const layout& tensors, std::uint64_t bytes) {
     const std::span<const segment> all = tensors.segments();
     std::size_t last = all.size();
@@ -47,7 +46,7 @@ class gradient_buckets {
     waits_for_ = is_ready_.size();
   }
 
-  /// @throws std::invalid_argument for tensors that there are not, or that have been ready before; nothing has changed then
+  /// @throws std::invalid_argument for tensors out of range, or marked ready before; nothing has changed then
   void set_ready(std::size_t first, std::size_t count) {
     const std::size_t tensors = is_ready_.size();
     if (first > tensors || count > tensors - first)
@@ -63,7 +62,7 @@ class gradient_buckets {
   void set_all_ready() { std::fill(is_ready_.begin(), is_ready_.end(), std::uint8_t{1}); }
   bool is_ready(std::size_t tensor) const { return tensor < is_ready_.size() && is_ready_[tensor] != 0; }
 
-  /// The next bucket, if its gradients are ready; a bucket comes once.
+  /// The next bucket, if its gradients are ready. Returns each bucket once.
   std::optional<tensor_batch> next() {
     if (next_ == buckets_.size()) return std::nullopt;
     while (waits_for_ > buckets_[next_].first && is_ready_[waits_for_ - 1] != 0) --waits_for_;
@@ -80,7 +79,7 @@ class gradient_buckets {
   std::size_t waits_for_ = 0;  // all tensors from this one on are ready
 };
 
-/// The step that is open, if there is one, and the sums over ranks that it has begun.
+/// The open step, if there is one, and the sums over ranks that it has started.
 template <class Stream, class Ranks>
 class overlapped_step {
   struct sum_over_ranks {
@@ -92,7 +91,7 @@ class overlapped_step {
 
  public:
   overlapped_step() = default;
-  /// A step that is open does not move: it is over.
+  /// Moving closes an open step.
   overlapped_step(overlapped_step&& other) noexcept { *this = std::move(other); }
   overlapped_step& operator=(overlapped_step&& other) noexcept {
     close();
@@ -115,8 +114,8 @@ class overlapped_step {
       throw std::logic_error("slamb: " + std::string(call) + " was called without a step; call begin_step() first");
   }
 
-  /// Opens a step. The first one makes the buckets and the side stream.
-  /// @throws std::system_error, or the backend's error, if there can be no side stream
+  /// Opens a step. The first call makes the buckets and the side stream.
+  /// @throws std::system_error, or the backend's error, if the side stream cannot be made
   void open(const layout& tensors, std::uint64_t bucket_bytes, Stream stream) {
     if (buckets_ == nullptr) buckets_ = std::make_unique<gradient_buckets>(tensors, bucket_bytes);
     if (side_ == nullptr) side_ = std::make_unique<side_stream<Stream, sum_over_ranks>>(stream, buckets_->count());
@@ -124,13 +123,14 @@ class overlapped_step {
     is_open_ = sends_ = true;
   }
 
-  /// Some gradients more are ready.
+  /// Marks gradients as ready.
   /// @throws std::invalid_argument for tensors that there are not, or that have been ready before; nothing has changed then
   void set_ready(std::size_t first, std::size_t count) { buckets_->set_ready(first, count); }
   void set_all_ready() { buckets_->set_all_ready(); }
   bool is_ready(std::size_t tensor) const { return is_open_ && buckets_->is_ready(tensor); }
 
-  /// exchange(bucket) for each bucket that has become complete, until it says in this step, by false, that it exchanges none early.
+  /// Calls exchange(bucket) for each bucket that is complete, until it returns false, which means that this step exchanges
+  /// nothing early.
   template <class Exchange>
   void exchange_ready(const Exchange& exchange) {
     while (sends_) {
@@ -141,25 +141,25 @@ class overlapped_step {
     }
   }
 
-  /// The bucket of all tensors that have not been exchanged.
+  /// The bucket of all tensors that are not exchanged yet.
   gradient_bucket rest(const layout& tensors) const noexcept {
     if (sent_from_) return {{0, sent_from_->first, {0, sent_from_->tiles.first}}, true};
     return {{0, tensors.segments().size(), {0, tensors.tiles().size()}}, true};
   }
 
-  /// Begins to sum `values` [n] over ranks, beside the stream and after the sums before; they are left alone until `join`.
+  /// Starts to sum `values` [n] over ranks, on the side stream and after the earlier sums. They must not be touched until `join`.
   void start_sum(std::span<float> values, Ranks& ranks) {
     has_started_ = true;
     side_->start({&ranks, values});
   }
 
-  /// The stream goes on when what was started is done.
-  /// @throws what a sum has thrown
+  /// Makes the stream wait for the started sums.
+  /// @throws the exception of a sum
   void join() {
     if (std::exchange(has_started_, false)) side_->join();
   }
 
-  /// What was started and has not been waited for is waited for; whether it fails is no longer asked.
+  /// Waits for sums still in flight. Errors are discarded: the step has already failed or been abandoned.
   void close() noexcept {
     try {
       join();
