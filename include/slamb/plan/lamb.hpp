@@ -1,4 +1,4 @@
-// The plan of LAMB and AdamW: the gradient at every step, whole, in codes, or a selected part of it.
+// The plan of LAMB and AdamW, which exchange the gradient at every step: dense, quantized or sparse.
 #pragma once
 
 #include <bit>
@@ -28,7 +28,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
         is_quantized_(world.ranks > 1 || options.compress_single_rank),
         exchange_(exchange_of(tensors, options, world, is_quantized_)) {}
 
-  /// Of step t = 1, 2, ….
+  /// Traffic of step t = 1, 2, ….
   traffic_counts step([[maybe_unused]] std::uint64_t t) const {
     if constexpr (is_dense || quantizer<Compressor>)
       return exchange_;
@@ -36,7 +36,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
       return world_.ranks > 1 ? exchange_.step(t) : traffic_counts{};
   }
 
-  /// Of steps 1 … steps.
+  /// Traffic of steps 1 … steps.
   traffic_counts total(std::uint64_t steps) const {
     if constexpr (is_dense || quantizer<Compressor>) {
       traffic_counts counts;
@@ -47,7 +47,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     }
   }
 
-  /// Of memory traffic a parameter a step. What is selected is counted at step 1.
+  /// Bytes of memory traffic per parameter and step. Selected elements are counted at step 1.
   double memory_bytes(std::uint64_t /*steps*/) const {
     const bool clips = detail::bounds_norm(options_.max_gradient_norm);
     return gradient_bytes(clips) + detail::adam_passes<TrustRatio>::memory_bytes();
@@ -67,7 +67,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     }
   }
 
-  // Until the mean gradient is there, and clipped.
+  // The part of the exchange and of clipping.
   double gradient_bytes(bool clips) const {
     const double norm = clips ? detail::bytes_per_element<detail::dense_gradient_passes::norm>() : 0.0;
     if constexpr (quantizer<Compressor>) {

@@ -1,4 +1,5 @@
-// A model of the network between ranks: how long collectives take, and under which bandwidth one plan beats another.
+// A model of the network between ranks. It predicts the time of collectives, and the bandwidth below which one plan beats
+// another.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +16,12 @@ namespace slamb::plan {
 
 /// Nodes with one link each, and as many ranks on each as fit; the last may have fewer.
 ///
-/// *all_reduce*, *all_gather* and *broadcast* run along a ring of ranks in which those of a node follow one another, so
-/// that a node's link carries what one rank sends, `bytes_sent_by`; the ring is as fast as the slower of link and node.
-/// In an *all_to_all* every rank has a message for each other one: all R ranks of a node send theirs to the other N − R
-/// through the one link, R (N−R)/N of a rank's payload, while (R−1)/N of it stays inside; the slower of both counts.
-/// `latency` is paid for every hop from node to node, one after another: 2(n−1) in an all_reduce among n nodes, n − 1 in
-/// the others; on a single node, from rank to rank. Nothing overlaps with computation, and nothing shares the link.
+/// *all_reduce*, *all_gather* and *broadcast* run along a ring in which the ranks of a node are neighbours. A node's link then
+/// carries the bytes of one rank, `bytes_sent_by`, and the slower of link and node limits the ring. In an *all_to_all* every rank
+/// has a message for every other rank. The R ranks of a node send R (N−R)/N of a rank's payload through the link, and each sends
+/// (R−1)/N of it inside the node; the slower of both counts. `latency` is paid for every hop from node to node, one after
+/// another: 2(n−1) in an all_reduce among n nodes, n − 1 in the others; on a single node, from rank to rank. Nothing overlaps
+/// with computation, and nothing shares the link.
 struct network {
   double latency = 20e-6;         ///< s, a hop
   double bandwidth = 3.125e9;     ///< bytes/s in each direction, of a node's link: 25 Gbit/s
@@ -43,7 +44,7 @@ struct network {
   }
 };
 
-/// What `traffic` loads a network with; loads of several steps add up.
+/// The load of `traffic` on a network. Loads of several steps add up.
 struct network_load {
   double latencies = 0.0;      ///< hops
   double ring_bytes = 0.0;     ///< along the ring
@@ -69,7 +70,7 @@ struct network_load {
     return load;
   }
 
-  /// With links of `bandwidth` in place of the network's own.
+  /// With links of `bandwidth` instead of the network's.
   double seconds(const network& net, double bandwidth) const {
     const double ring = crosses_nodes ? std::min(bandwidth, net.node_bandwidth) : net.node_bandwidth;
     return latencies * net.latency + ring_bytes / ring +
@@ -86,9 +87,9 @@ struct break_even {
   double bandwidth = 0.0;  ///< bytes/s, of `below` and `above`
 };
 
-/// What a training takes beside its exchanges, and what it exchanges.
+/// The time of a training without its exchanges, and the load of its exchanges.
 struct training_cost {
-  double seconds = 0.0;  ///< all but the exchange
+  double seconds = 0.0;  ///< without the exchange
   network_load load;
 };
 
@@ -96,8 +97,8 @@ struct training_cost {
 
 namespace slamb::detail {
 
-/// The difference in time of two costs as a function of y, the seconds that a byte takes through a link: a straight line
-/// between the places where what is inside the nodes ceases to be the slower part.
+/// The difference in time of two costs as a function of y, the seconds per byte of a link. It is piecewise linear: its slope
+/// changes where the traffic inside nodes stops being the slower part.
 class time_difference {
  public:
   time_difference(const plan::training_cost& a, const plan::training_cost& b, const plan::network& net)
@@ -141,9 +142,9 @@ namespace slamb::plan {
 
 /// At which bandwidths of the nodes' links `plan` takes less time than `other`, all else as in `net`.
 ///
-/// `below` b: at every bandwidth under b, and not at b. `never`: neither on slow nor on the fastest links. `above` b: on
-/// links faster than b, where `plan` sends more but costs less beside. The times are straight lines between a few points
-/// as functions of 1/bandwidth, so the answer is exact but for rounding.
+/// `below` b: at every bandwidth under b, and not at b. `never`: neither on slow nor on the fastest links. `above` b: on links
+/// faster than b, where `plan` sends more but computes less. The times are straight lines between a few points as functions of
+/// 1/bandwidth, so the answer is exact but for rounding.
 inline break_even find_break_even(const training_cost& plan, const training_cost& other, const network& net) {
   const detail::time_difference difference(plan, other, net);
   const auto& turn = difference.turns();

@@ -1,4 +1,4 @@
-// The plan of 1-bit Adam and 1-bit LAMB: the gradient as it is during the warm-up, then the momentum in codes.
+// The plan of 1-bit Adam and 1-bit LAMB: dense gradients during the warm-up, then the quantized momentum.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace slamb::plan {
 
-/// The plan of `basic_one_bit`, with a warm-up whose length is known, as that of `fixed_warm_up` is.
+/// The plan of `basic_one_bit`, with a warm-up of known length, such as `fixed_warm_up`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
 class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>> {
   static_assert(
@@ -33,10 +33,10 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
     detail::validate_policy(options.compressor);
   }
 
-  /// Of step t = 1, 2, ….
+  /// Traffic of step t = 1, 2, ….
   traffic_counts step(std::uint64_t t) const { return t <= warm_up_steps_ ? dense_ : compressed_; }
 
-  /// Of steps 1 … steps.
+  /// Traffic of steps 1 … steps.
   traffic_counts total(std::uint64_t steps) const {
     traffic_counts counts;
     const std::uint64_t dense = std::min(steps, warm_up_steps_);
@@ -45,7 +45,7 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
     return counts;
   }
 
-  /// Of memory traffic a parameter a step, the mean of steps 1 … steps.
+  /// Bytes of memory traffic per parameter and step, the mean of steps 1 … steps.
   double memory_bytes(std::uint64_t steps) const {
     const double dense =
         detail::dense_gradient_passes::memory_bytes(ranks_) + detail::adam_passes<TrustRatio>::memory_bytes();

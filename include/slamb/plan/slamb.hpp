@@ -1,4 +1,4 @@
-// The plan of SLAMB: the selected part of the momentum at every step, and the parameters every H steps.
+// The plan of SLAMB: the selected momentum at every step, and the parameters every H steps.
 #pragma once
 
 #include <algorithm>
@@ -28,25 +28,25 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     if (world_.ranks > 1) plan_averaging();
   }
 
-  /// |M_t|, the elements that are selected at step t = 1, 2, ….
+  /// |M_t|, the number of elements selected at step t = 1, 2, ….
   std::uint64_t selected(std::uint64_t t) const { return payload_.selected(t); }
 
-  /// Of step t = 1, 2, ….
+  /// Traffic of step t = 1, 2, ….
   traffic_counts step(std::uint64_t t) const {
     traffic_counts counts = payload_.step(t);
     if (local_steps() > 0 && (t - 1) % local_steps() == 0) detail::add_times(counts, averaging_, 1);
     return counts;
   }
 
-  /// Of steps 1 … steps. Fast for a compressor whose payloads repeat, as those of round robin do every 1/k steps.
+  /// Traffic of steps 1 … steps. Fast if payloads repeat, as with round robin every 1/k steps.
   traffic_counts total(std::uint64_t steps) const {
     traffic_counts counts = payload_.total(steps);
     detail::add_times(counts, averaging_, averagings(steps));
     return counts;
   }
 
-  /// Of memory traffic a parameter a step, the mean of steps 1 … steps; docs/performance.md. What is selected is counted
-  /// at step 1.
+  /// Bytes of memory traffic per parameter and step, the mean of steps 1 … steps; docs/performance.md. Selected elements are
+  /// counted at step 1.
   double memory_bytes(std::uint64_t steps) const {
     const bool averages = world_.ranks > 1 && steps > 0;
     return detail::slamb_passes<TrustRatio>::memory_bytes(
@@ -55,7 +55,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   }
 
  private:
-  // The tensors, with those that are always exchanged whole marked.
+  // The tensors, with a mark on those that are always exchanged dense.
   static std::vector<tensor_shape> marked(std::span<const tensor_shape> tensors, std::uint64_t dense_below) {
     std::vector<tensor_shape> all(tensors.begin(), tensors.end());
     for (tensor_shape& t : all) t.compress = !detail::is_sent_dense(t.size, t.dimensions <= 1, t.compress, dense_below);
@@ -64,13 +64,13 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   std::uint64_t local_steps() const noexcept { return static_cast<std::uint64_t>(options_.local_steps); }
 
-  // Of the parameters, in steps 1 … steps.
+  // Averagings of the parameters in steps 1 … steps.
   std::uint64_t averagings(std::uint64_t steps) const noexcept {
     if (local_steps() == 0) return 0;
     return steps / local_steps() + (steps % local_steps() != 0 ? 1 : 0);
   }
 
-  // The parameters go in pieces through the payload's memory.
+  // Parameters are averaged in pieces, through the payload's memory.
   void plan_averaging() {
     std::vector<std::uint64_t> tiles;
     for (const tensor_shape& t : payload_.tensors())

@@ -1,6 +1,5 @@
-// What a training will send, before there is a buffer to send: the traffic of every step of a recipe, from the shapes of
-// the tensors and the options alone. The sizes come from the code that sizes the payloads, so a plan agrees with
-// `statistics().traffic` byte for byte; tests/plan/traffic.cpp holds it to that.
+// The traffic of a training, computed from tensor shapes and options alone. Sizes come from the code that sizes the payloads, so
+// a plan equals `statistics().traffic` byte for byte; tests/plan/traffic.cpp compares them.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +30,7 @@ inline void add_times(traffic_counts& counts, const traffic_counts& more, std::u
 
 namespace slamb::plan {
 
-/// What a plan must know of a tensor; the same as in `basic_parameter`.
+/// The shape of a tensor, as in `basic_parameter`.
 struct tensor_shape {
   std::uint64_t size = 0;  ///< elements
   int dimensions = 2;
@@ -45,10 +44,10 @@ constexpr std::uint64_t elements_of(std::span<const tensor_shape> tensors) noexc
   return sum;
 }
 
-/// Between whom a plan's traffic goes.
+/// The ranks of a plan.
 struct world {
   int ranks = 1;                              ///< N ≥ 1
-  std::uint64_t value_bytes = sizeof(float);  ///< of an element that is summed; 2 where a Communicator sums in fp16
+  std::uint64_t value_bytes = sizeof(float);  ///< bytes of an element that is summed; 2 if a Communicator sums in fp16
 
   /// @throws std::invalid_argument
   void validate() const {
@@ -58,8 +57,8 @@ struct world {
   }
 };
 
-/// The traffic of a recipe with `Options`: `plan_traffic(tensors, options, world)` makes one, from the specialisation in
-/// the header plan/<recipe>.hpp.
+/// The traffic of a recipe with `Options`, made by `plan_traffic(tensors, options, world)`. plan/<recipe>.hpp specialises it;
+/// specialise it for options of your own, with these members:
 ///
 ///     traffic_counts step(std::uint64_t t) const;       // of step t = 1, 2, …
 ///     traffic_counts total(std::uint64_t steps) const;  // of steps 1 … steps
@@ -72,7 +71,7 @@ class traffic_plan {
 /// A plan of equal steps, from which `traffic_plan` of an optimizer of your own can derive.
 class repeated_step {
  public:
-  /// @param memory_bytes  of memory traffic a parameter a step
+  /// @param memory_bytes  bytes of memory traffic per parameter and step
   repeated_step(const traffic_counts& traffic, double memory_bytes) : traffic_(traffic), memory_bytes_(memory_bytes) {}
 
   traffic_counts step(std::uint64_t /*t*/) const { return traffic_; }
@@ -88,7 +87,7 @@ class repeated_step {
   double memory_bytes_;
 };
 
-/// A plan for the optimizer that is constructed with `options`, on tensors of these shapes.
+/// The plan of the optimizer with `options` on tensors of these shapes.
 /// @throws std::invalid_argument naming what is out of range
 template <class Options>
 traffic_plan<Options> plan_traffic(std::span<const tensor_shape> tensors, const Options& options, const world& world) {
@@ -100,16 +99,16 @@ traffic_plan<Options> plan_traffic(std::span<const tensor_shape> tensors, const 
 
 namespace slamb::detail {
 
-/// One all_reduce of `elements` values, if there are any. A rank alone calls nothing.
+/// One all_reduce of `elements` values, if there are any. A single rank calls none.
 inline traffic_counts sum_of(std::uint64_t elements, const plan::world& world) {
   traffic_counts counts;
   if (world.ranks > 1 && elements > 0) counts.record(collective::all_reduce, elements, world.value_bytes, world.ranks);
   return counts;
 }
 
-/// The exchange in codes: both phases, and one all_reduce of the tensors that go whole, if there are any.
+/// A quantized exchange: both phases, and one all_reduce of the dense tensors, if there are any.
 ///
-/// @param on_single_rank  a rank alone calls its collectives as well, as with compress_single_rank
+/// @param on_single_rank  a single rank calls its collectives too, as with compress_single_rank
 inline traffic_counts quantized_traffic(const wire_layout& wire, const plan::world& world,
                                         bool on_single_rank = false) {
   traffic_counts counts;
@@ -130,14 +129,14 @@ wire_layout wire_of(std::span<const plan::tensor_shape> tensors, const Q& q, int
   return {all, ranks, scale_groups_of(q), Q::bits_per_element};
 }
 
-/// The layout on the wire of a payload that was selected before it is quantized.
+/// The layout on the wire of a selected payload that is quantized.
 template <quantizer Q>
 wire_layout wire_of_payload(std::uint64_t elements, const Q& q, int ranks) {
   const wire_tensor payload{elements, true};
   return {std::span<const wire_tensor>(&payload, 1), ranks, scale_groups_of(q), Q::bits_per_element};
 }
 
-/// How many elements `s` selects of the tensor in which `first`, its element 0, lies.
+/// The number of elements that `s` selects of the tensor with element 0 `first`.
 template <selection S>
 std::uint64_t selected_of(const S& s, coordinate first) {
   if constexpr (capability::has_selected_before<S>) {
@@ -155,7 +154,7 @@ std::uint64_t selected_of(const S& s, coordinate first) {
   }
 }
 
-/// Steps after which the size of what `c` selects repeats; 0: unknown.
+/// The number of steps after which the payload sizes of `c` repeat; 0: unknown.
 template <class C>
 std::uint64_t period_of(const C& c) {
   if constexpr (requires { requires C::selects_all; })

@@ -1,4 +1,5 @@
-// The plan of 0/1 Adam: gradients in codes, now and then in full; then updates in codes, with local steps between.
+// The plan of 0/1 Adam: quantized gradients, with dense ones at refreshes of the variance, then quantized updates with local
+// steps between them.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,15 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
  public:
   using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
 
-  /// What a step does.
+  /// The kinds of step.
   enum class kind {
     refresh,   ///< the gradient is exchanged dense, and the variance is refreshed
-    gradient,  ///< the gradient goes in codes
-    update,    ///< what local steps have gathered goes in codes
-    local      ///< nothing goes
+    gradient,  ///< the gradient is exchanged quantized
+    update,    ///< the local update is exchanged quantized
+    local      ///< nothing is exchanged
   };
 
-  /// How many steps did what.
+  /// The number of steps of each kind.
   struct step_counts {
     std::uint64_t refresh = 0;
     std::uint64_t gradient = 0;
@@ -48,7 +49,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     detail::validate_policy(options.compressor);
   }
 
-  /// Of steps 1 … steps, by going through the schedules.
+  /// Counts of steps 1 … steps, from the schedules.
   step_counts counts(std::uint64_t steps) const {
     step_counts all;
     typename VarianceSchedule::state_type variance{};
@@ -71,13 +72,13 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     return all;
   }
 
-  /// Of step t = 1, 2, …; goes through the schedules up to there.
+  /// Traffic of step t = 1, 2, …. Walks through the schedules up to t.
   traffic_counts step(std::uint64_t t) const {
     const kind last = counts(t).last;
     return last == kind::refresh ? dense_ : last == kind::local ? traffic_counts{} : quantized_;
   }
 
-  /// Of steps 1 … steps.
+  /// Traffic of steps 1 … steps.
   traffic_counts total(std::uint64_t steps) const {
     const step_counts taken = counts(steps);
     traffic_counts sum;
@@ -86,7 +87,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     return sum;
   }
 
-  /// Of memory traffic a parameter a step, the mean of steps 1 … steps.
+  /// Bytes of memory traffic per parameter and step, the mean of steps 1 … steps.
   double memory_bytes(std::uint64_t steps) const {
     if (steps == 0) return 0.0;
     const step_counts taken = counts(steps);

@@ -1,4 +1,4 @@
-// What the passes of every recipe on Adam's update share: its constants, the candidate, and how it is applied.
+// The passes of Adam's update, which every recipe shares: its constants, its terms, and how it is applied.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 
 namespace slamb::detail {
 
-/// What is constant within a tensor in passes of other updates.
+/// The constants of a tensor in passes of other updates.
 struct tensor_rate {
   float weight_decay;  ///< λ
   float rate;          ///< γ
 };
 
-/// The tables from which such a pass takes them, as update_tables.
+/// The tables that hold these constants.
 struct rate_tables {
   const segment* segments = nullptr;
   const double* rates = nullptr;  ///< [groups]
@@ -31,7 +31,7 @@ struct rate_tables {
   }
 };
 
-/// What is constant within a tensor when an update is made or applied.
+/// The constants of a tensor in passes of Adam's update.
 template <class Factors>
 struct tensor_constants {
   adam_scalars scalars;  ///< of the step
@@ -40,8 +40,8 @@ struct tensor_constants {
   Factors factors;       ///< of the trust ratio
 };
 
-/// The tables from which a pass takes them. Trivially copyable; pointers are in the backend's memory space, so that a step
-/// that has been captured finds new values there.
+/// The tables that hold these constants. Trivially copyable. Pointers are in the backend's memory, where a captured step finds
+/// new values.
 template <class Factors>
 struct update_tables {
   const adam_scalars* scalars = nullptr;
@@ -55,7 +55,7 @@ struct update_tables {
   }
 };
 
-/// What all passes of Adam's update have in common.
+/// The base of all passes of Adam's update.
 template <class TrustRatio>
 struct adam_update {
   using factors_type = factors_of<TrustRatio>;
@@ -84,7 +84,7 @@ struct adam_update {
   }
 };
 
-/// What the trust ratio makes of the sums of each tensor; for `finish_segments`.
+/// Computes the trust ratio of a tensor from its sums; for `finish_segments`.
 template <trust_ratio TrustRatio>
 struct compute_trust_ratios {
   TrustRatio trust;
@@ -101,7 +101,7 @@ struct compute_trust_ratios {
   }
 };
 
-/// This rank's gradient → exchange buffer, seeing whether it is finite.
+/// This rank's gradient → exchange buffer. Checks that it is finite.
 struct gather_gradient : pass_without_constants {
   using reads = arrays<array::gradient>;
   using writes = arrays<array::exchanged>;
@@ -114,7 +114,7 @@ struct gather_gradient : pass_without_constants {
   }
 };
 
-/// Sees whether the gradient is finite.
+/// Checks that the gradient is finite.
 struct check_gradient : pass_without_constants {
   using reads = arrays<array::gradient>;
   using writes = arrays<>;
@@ -126,7 +126,7 @@ struct check_gradient : pass_without_constants {
   }
 };
 
-/// The same, and ‖g‖².
+/// Checks that the gradient is finite, and sums ‖g‖².
 struct sum_gradient : pass_without_constants {
   using reads = arrays<array::gradient>;
   using writes = arrays<>;
@@ -139,7 +139,7 @@ struct sum_gradient : pass_without_constants {
   }
 };
 
-/// m, v ← …, and the sums that the trust ratio asks for.
+/// m, v ← …, and the sums for the trust ratio.
 template <class TrustRatio>
 struct update_and_sum : adam_update<TrustRatio> {
   using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
@@ -168,7 +168,7 @@ struct apply_update : adam_update<TrustRatio> {
   }
 };
 
-/// Both at once, where the rate needs no norms.
+/// m, v, p ← … in one pass, where the trust ratio needs no norms.
 template <class TrustRatio>
 struct update_and_apply : adam_update<TrustRatio> {
   using reads = typename update_and_sum<TrustRatio>::reads;
@@ -184,13 +184,14 @@ struct update_and_apply : adam_update<TrustRatio> {
   }
 };
 
-// The passes of a step, as steps run them and as plans and benchmarks count them. memory_bytes: of memory traffic, an element.
+// The lists of passes of a step. Steps run their passes by these names; plans and benchmarks count the bytes by memory_bytes(),
+// memory traffic per element.
 
-/// A gradient that is exchanged dense: every rank gathers it; a single rank only checks it, if that is asked for.
+/// A gradient that is exchanged dense. Every rank gathers it; a single rank only checks it, if the options demand it.
 struct dense_gradient_passes {
   using gather = gather_gradient;
   using check = check_gradient;
-  using norm = sum_gradient;  ///< to clip it; it checks too
+  using norm = sum_gradient;  ///< to clip it; checks too
 
   static constexpr double memory_bytes(int ranks, bool checks = true, bool clips = false) noexcept {
     return (ranks > 1          ? bytes_per_element<gather>()

@@ -1,4 +1,4 @@
-// How LAMB's gradient becomes its mean over ranks in few bits, or a selected part of it, by facts of the policies.
+// The compressed exchanges of LAMB's gradient: quantized, or of selected elements. The kind of the Compressor decides.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace slamb::detail {
 
-/// The gradient as a signal, and what the exchange made of it into the exchange buffer.
+/// Sends the gradient as the signal, and writes the received mean to the exchange buffer.
 struct decode_gradient : pass_without_constants {
   using signal_reads = arrays<array::gradient>;
   using reads = arrays<>;
@@ -39,7 +39,7 @@ struct decode_gradient : pass_without_constants {
   SLAMB_ELEMENT void operator()(Element& /*e*/, no_constants /*constants*/, Sums& /*sums*/) const {}
 };
 
-/// In few bits: the compressed exchange in two phases.
+/// The exchange of a quantized gradient, in two phases.
 template <quantizer Compressor, class ErrorFeedback, class Context>
 class gradient_exchange<Compressor, ErrorFeedback, Context> {
  public:
@@ -96,7 +96,7 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
 
 namespace array {
 
-/// What earlier exchanges of selected elements have left out.
+/// The residual: elements that earlier exchanges left out.
 struct residual : state_array {
   static constexpr const char* name = "worker error";
   template <class T>
@@ -131,7 +131,7 @@ struct form_selected_gradient : pass_without_constants {
   }
 };
 
-/// Payload → exchange buffer, with 0 for what was not selected, which becomes the error.
+/// Payload → exchange buffer, with 0 for elements that were not selected. These become the residual.
 struct receive_selected_gradient : pass_without_constants {
   using reads = arrays<array::gradient, array::residual>;
   using writes = arrays<array::exchanged, array::residual>;
@@ -141,7 +141,7 @@ struct receive_selected_gradient : pass_without_constants {
   static constexpr bool needs_discount = false;
   static constexpr int sums = 0;
 
-  float scale;  ///< to the mean
+  float scale;  ///< makes the sum a mean
 
   // docs/algorithms/compressors.md (14), (18)
   template <class Element, class Lanes, class Sums>
@@ -152,7 +152,7 @@ struct receive_selected_gradient : pass_without_constants {
   }
 };
 
-/// The passes of an exchange of selected gradients, as steps run them and as plans and benchmarks count them.
+/// The passes of an exchange of selected gradients: steps run these, plans and benchmarks count these.
 struct sparse_gradient_passes {
   using form = form_selected_gradient;
   using receive = receive_selected_gradient;
@@ -169,7 +169,8 @@ struct sparse_gradient_passes {
   }
 };
 
-/// A selected part of it: what is left out, or lost when the rest is encoded, is kept and sent later.
+/// The exchange of selected elements of the gradient. Elements that are left out, and the compression error of a chain, are kept
+/// and sent later.
 template <class Compressor, class ErrorFeedback, class Context>
 requires(!requires { requires Compressor::selects_all; } &&
          selects<Compressor>) class gradient_exchange<Compressor, ErrorFeedback, Context> {

@@ -1,4 +1,4 @@
-// What recipes do with gradients in full precision: exchange them whole, and take a step of Adam's with their mean.
+// Dense gradients: their exchange, clipping, and Adam's step with their mean.
 #pragma once
 
 #include <cmath>
@@ -21,14 +21,14 @@
 
 namespace slamb::detail {
 
-/// Whether c is the bound of a norm: 0 and ∞ say that there is none.
+/// True if c bounds the norm; 0 and ∞ do not.
 inline bool bounds_norm(double c) noexcept { return c > 0.0 && std::isfinite(c); }
 
 /// g ← g / max(1, ‖g‖/c), the norm over all tensors; for an executor to invoke.
 struct clip_gradient_scale {
   step_record* record;
   adam_scalars* scalars;
-  const double* square;  ///< Σ of the squares of what is read as the gradient
+  const double* square;  ///< sum of the squares of the gradient as it is read
   double c;
 
   SLAMB_HOST_DEVICE void operator()() const {
@@ -39,9 +39,9 @@ struct clip_gradient_scale {
   }
 };
 
-/// g ← g / max(1, ‖g‖/c), by the scale of the gradient in the record of the step.
+/// g ← g / max(1, ‖g‖/c), through the gradient scale of the step.
 ///
-/// @param not_finite  becomes 1 if a gradient is not
+/// @param not_finite  becomes 1 if a gradient is not finite
 template <class Context>
 void clip_gradient(const model_view& view, Context& context, double c, std::uint32_t* not_finite = nullptr) {
   if (!bounds_norm(c)) return;
@@ -50,14 +50,13 @@ void clip_gradient(const model_view& view, Context& context, double c, std::uint
   context.executor.invoke(clip_gradient_scale{context.record(), context.scalars(), context.sums(), c});
 }
 
-/// Exchanges the gradients of a bucket as they are, in a step that has begun with the scale 1/N: `dense_mean` is then what is read
-/// as the gradient. Nothing that lasts is changed; with the last bucket the step is refused, on all ranks, if a gradient of any is
-/// not finite.
+/// Exchanges the gradients of a bucket, in a step that has begun with the scale 1/N; passes then read `dense_mean`. Changes
+/// nothing that lasts. With the last bucket all ranks skip the step if any rank's gradient is not finite.
 ///
 /// @param buffer  [elements] with a `sum_header` in front, with more than one rank
-/// @param skip_non_finite  false: takes gradients as they are
-/// @param max_norm  c, for one rank, which has to look at gradients anyway; 0 or ∞: no clipping
-/// @return false: there is nothing to exchange early
+/// @param skip_non_finite  false: exchanges gradients without a check
+/// @param max_norm  c, used by a single rank, whose check then also clips; 0 or ∞: no clipping
+/// @return false if the bucket is not the last and nothing is exchanged early
 template <class Context>
 bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool skip_non_finite,
                              const gradient_bucket& bucket, double max_norm = 0.0) {
@@ -85,7 +84,7 @@ bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool ski
   return true;
 }
 
-/// Where the mean of gradients that have been exchanged so is read, times the scale of the step.
+/// The view in which passes read these gradients; times the scale of the step, they are the mean.
 template <class Context>
 model_view dense_mean(const Context& context, std::span<float> buffer) noexcept {
   model_view g = context.view();
@@ -97,8 +96,8 @@ model_view dense_mean(const Context& context, std::span<float> buffer) noexcept 
 
 /// m, v, p ← …, by a gradient that is the same on all ranks: docs/algorithms/lamb.md (3) … (7).
 ///
-/// @param finish  makes the factors of a tensor from its sums, if there are any: `compute_trust_ratios`, or what does so and more
-/// @param view    the state, and where the gradient is read
+/// @param finish  computes the trust ratio of a tensor from its sums, if there are any, as `compute_trust_ratios` does
+/// @param view    the state and the gradient
 template <trust_ratio TrustRatio, class Context, class View, class Finish>
 void take_adam_step(Context& context, const View& view, const adam_update<TrustRatio>& update,
                     std::span<const tensor_batch> batches, const Finish& finish) {
@@ -113,21 +112,21 @@ void take_adam_step(Context& context, const View& view, const adam_update<TrustR
   }
 }
 
-/// The batches that suit it.
+/// The batches of tensors for it.
 template <trust_ratio TrustRatio, class Context>
 std::vector<tensor_batch> batches_for(const Context& context, std::size_t bytes) {
   return TrustRatio::sums_per_segment == 0 ? one_batch_of(context.tensors)
                                            : batches_of(context.tensors, context.cache_bytes(), bytes);
 }
 
-/// What is asked of an exchange of gradients.
+/// Options of an exchange of gradients.
 struct gradient_settings {
   bool skip_non_finite = true;
   double max_norm = 0.0;        ///< 0 or ∞: no clipping
-  bool on_single_rank = false;  ///< compresses with one rank as well
+  bool on_single_rank = false;  ///< compresses with a single rank too
 };
 
-/// Whole: one all_reduce of all gradients.
+/// The dense exchange: one all_reduce of all gradients.
 template <class Compressor, class ErrorFeedback, class Context>
 class gradient_exchange {
   static_assert(
@@ -150,14 +149,14 @@ class gradient_exchange {
   }
   void start(Context& /*context*/) {}
 
-  /// What is read as the gradient, times this, is the mean.
+  /// The gradient as it is read, times this, is the mean.
   static double scale(const Context& context) noexcept { return 1.0 / context.ranks.size(); }
-  /// Exchanges a bucket; false where it is not the last: only with the last.
+  /// Exchanges a bucket. Returns false if it is not the last and nothing is exchanged early.
   bool exchange(const gradient_bucket& bucket, Context& context) {
     return exchange_dense_gradient(context, payload_in(context.memory.view(buffer_)), settings_.skip_non_finite, bucket,
                                    settings_.max_norm);
   }
-  /// The mean, clipped, once all has been exchanged and the step goes on: where it is read as the gradient.
+  /// The view in which passes read the clipped mean, once everything has been exchanged and the step is not skipped.
   model_view receive(Context& context) {
     const model_view g = dense_mean(context, payload_in(context.memory.view(buffer_)));
     if (context.ranks.size() > 1) clip_gradient(g, context, settings_.max_norm);

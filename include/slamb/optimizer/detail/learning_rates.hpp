@@ -27,9 +27,10 @@ struct write_learning_rates {
   static constexpr std::size_t most_values = 16;
 
   step_record* record = nullptr;
-  double* to = nullptr;                    ///< [count]
-  const double* from = nullptr;            ///< [count] in the backend's memory; null: `value`, already checked
-  const double* largest_factor = nullptr;  ///< [count] largest learning_rate_factor of the group's tensors; negative: the group has none
+  double* to = nullptr;          ///< [count]
+  const double* from = nullptr;  ///< [count] in the backend's memory; null: `value`, already checked
+  const double* largest_factor =
+      nullptr;  ///< [count] largest learning_rate_factor of the group's tensors; negative: the group has none
   std::size_t count = 0;
   std::uint64_t hash = 0;  ///< of all rates that come from the host
   bool adds_hash = false;  ///< the other parts do not add it

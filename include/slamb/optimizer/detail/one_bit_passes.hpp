@@ -15,7 +15,7 @@ namespace slamb::detail {
 
 namespace array {
 
-/// v_f: the variance as it would have become: docs/algorithms/one_bit_lamb.md (14).
+/// v_f: the variance as it would be if it were not frozen: docs/algorithms/one_bit_lamb.md (14).
 struct fresh_variance : state_array {
   static constexpr const char* name = "fresh variance";
   template <class T>
@@ -26,7 +26,7 @@ struct fresh_variance : state_array {
 
 }  // namespace array
 
-/// What a recipe keeps of a tensor for its trust ratio, if anything.
+/// The state that a frozen trust ratio keeps for a tensor; others keep none.
 template <class TrustRatio>
 struct kept_by {
   struct type {};
@@ -36,7 +36,7 @@ struct kept_by<TrustRatio> {
   using type = typename TrustRatio::segment_state;
 };
 
-/// Sums and largest values a tensor that the trust ratio asks for once momenta are compressed.
+/// The numbers of sums and maxima of a tensor for the trust ratio in compressed steps.
 template <trust_ratio TrustRatio>
 constexpr int compressed_sums() noexcept {
   if constexpr (capability::frozen_ratio<TrustRatio>)
@@ -52,7 +52,7 @@ constexpr int compressed_maxima() noexcept {
     return 0;
 }
 
-/// The factors of a step of the warm-up, and what the trust ratio learns from them.
+/// Computes the trust ratio of a warm-up step, and updates the average that the frozen trust ratio starts from.
 template <trust_ratio TrustRatio>
 struct keep_average : compute_trust_ratios<TrustRatio> {
   typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
@@ -64,7 +64,7 @@ struct keep_average : compute_trust_ratios<TrustRatio> {
   }
 };
 
-/// The factors of a compressed step: docs/algorithms/one_bit_lamb.md (17) … (19)
+/// Computes the trust ratio of a compressed step: docs/algorithms/one_bit_lamb.md (17) … (19)
 template <capability::frozen_ratio TrustRatio>
 struct compute_frozen_trust_ratios : compute_trust_ratios<TrustRatio> {
   typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
@@ -75,14 +75,14 @@ struct compute_frozen_trust_ratios : compute_trust_ratios<TrustRatio> {
   }
 };
 
-/// What is constant within a tensor: that of the update, and the scale of the momentum's signal.
+/// The constants of a tensor: those of the update, and the scale of its signal.
 template <class Factors>
 struct signal_constants : tensor_constants<Factors> {
   float signal_scale = 1.0F;          ///< z
   float inverse_signal_scale = 1.0F;  ///< 1/z
 };
 
-/// The signal is the momentum with this rank's gradient in it; what the exchange makes of it is the momentum.
+/// The signal is the momentum updated with this rank's gradient. The received mean becomes the momentum.
 template <class TrustRatio>
 struct exchanged_momentum : adam_update<TrustRatio> {
   using factors_type = typename adam_update<TrustRatio>::factors_type;
@@ -113,7 +113,7 @@ struct exchanged_momentum : adam_update<TrustRatio> {
   }
 };
 
-/// m ← received; p ← p − γ φ u, where the rate needs no norms.
+/// m ← received; p ← p − γ φ u, where the trust ratio needs no norms.
 template <class TrustRatio>
 struct receive_and_apply : exchanged_momentum<TrustRatio> {
   using reads = arrays<array::variance, array::parameter>;
@@ -128,7 +128,7 @@ struct receive_and_apply : exchanged_momentum<TrustRatio> {
   }
 };
 
-/// m ← received, and the sums that the trust ratio asks for.
+/// m ← received, and the sums for the trust ratio.
 template <class TrustRatio>
 struct receive_and_sum : exchanged_momentum<TrustRatio> {
   using reads = arrays<array::variance, array::parameter>;
@@ -142,7 +142,7 @@ struct receive_and_sum : exchanged_momentum<TrustRatio> {
   }
 };
 
-/// The same with a variance that goes on: v_f of the gradient that the momenta tell, and how far v is from it.
+/// m ← received. Reconstructs the gradient from old and new momentum, updates v_f with it, and sums how far v is from v_f.
 template <class TrustRatio>
 struct receive_and_refresh : exchanged_momentum<TrustRatio> {
   using reads = arrays<array::momentum, array::variance, array::fresh_variance, array::parameter>;
@@ -167,12 +167,12 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
   }
 };
 
-/// The passes of a compressed step, as steps run them and as plans and benchmarks count them.
+/// The passes of a compressed step: steps run these, plans and benchmarks count these.
 template <class TrustRatio>
 struct one_bit_passes {
   static constexpr bool is_frozen = capability::frozen_ratio<TrustRatio>;
   static constexpr bool needs_norms = is_frozen || TrustRatio::sums_per_segment > 0;
-  /// Around the exchange of the momentum.
+  /// The pass around the exchange of the momentum.
   using receive =
       std::conditional_t<is_frozen, receive_and_refresh<TrustRatio>,
                          std::conditional_t<needs_norms, receive_and_sum<TrustRatio>, receive_and_apply<TrustRatio>>>;

@@ -1,4 +1,4 @@
-// An optimizer whose types are known: a recipe with its policies, over ranks of one type of Communicator.
+// An optimizer of known types: a recipe with its policies, over a type of Communicator.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 
 namespace slamb::detail {
 
-/// Makes a recipe, whatever its ranks are, once all that it is given has been checked. A program that says
-/// `extern template struct slamb::detail::recipe_maker<…>` compiles it elsewhere, once.
+/// Checks the arguments and makes a recipe. A program compiles the recipe in one source only if it declares `extern template
+/// struct slamb::detail::recipe_maker<…>` in the others.
 template <class Recipe>
 struct recipe_maker {
   static std::unique_ptr<recipe> make(std::span<const parameter> parameters,
@@ -36,7 +36,7 @@ std::unique_ptr<recipe> recipe_maker<Recipe>::make(std::span<const parameter> pa
       parameters, options, suitable<decltype(Recipe::options_type::compressor)>(std::move(ranks)), std::move(backend));
 }
 
-/// What the optimizers of all recipes are beside an `optimizer`: constructed alike, and of known types.
+/// The base of all typed optimizers: an `optimizer` with a constructor and the types of its parts.
 template <class Recipe, class Communicator>
 class optimizer_over : public optimizer {
  public:
@@ -57,7 +57,7 @@ class optimizer_over : public optimizer {
   /// @param parameters  the tensors, listed in the same order on all ranks. Their data and gradients must outlive the optimizer;
   ///                    the list and `tensor_options::rows` are copied
   /// @throws std::invalid_argument naming what is wrong; rank_mismatch_error, on every rank, if ranks are given
-  ///         different tensors or settings; communicator_error, on every rank, if a collective gives other values than it
+  ///         different tensors or options; communicator_error, on every rank, if a collective gives other values than it
   ///         should, or fails; out_of_memory, which says how many bytes were asked for, and for what
   explicit optimizer_over(std::span<const parameter> parameters, const options_type& options = {},
                           Communicator communicator = {}, backend_type backend = {})
@@ -68,7 +68,7 @@ class optimizer_over : public optimizer {
   static void validate(const options_type& options) { Recipe::validate(options); }
 
   const options_type& options() const { return typed("options()").options(); }
-  /// The communicator that was moved into it. What is called on it directly is not counted.
+  /// The communicator that was moved into it. Calls on it are not counted in the statistics.
   Communicator& communicator() { return typed("communicator()").ranks().template get<Communicator>(); }
 
  protected:
@@ -81,7 +81,7 @@ class optimizer_over : public optimizer {
   }
 };
 
-/// Of no recipe: what is asked of it is as good as anything, since it does not compile.
+/// For template arguments that do not fit, for which the compiler has already printed an error.
 template <class Communicator>
 class optimizer_over<no_recipe, Communicator> : public optimizer {
  public:

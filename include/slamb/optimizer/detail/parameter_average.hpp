@@ -1,4 +1,4 @@
-// Parameters that differ from rank to rank → their mean, or those of one rank.
+// Replaces the parameters of all ranks by their mean, or by those of one rank.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +23,13 @@
 
 namespace slamb::detail {
 
-/// What a buffer for `average_parameters` must hold at least: elements.
+/// The least number of elements of a buffer for `average_parameters`.
 inline std::uint64_t least_averaging_buffer(const layout& tensors) noexcept {
   return std::min<std::uint64_t>(layout::tile_size, tensors.elements());
 }
 
-/// Calls visit(pieces, tiles, values) for the parameters piece by piece: `values` are those of the piece's elements in `buffer`.
+/// Calls visit(pieces, tiles, values) for the parameters piece by piece: `values` is the part of `buffer` for the piece's
+/// elements.
 template <class Context, class Visit>
 void for_each_piece_of_parameters(Context& context, std::span<float> buffer, const Visit& visit) {
   model_view pieces = context.view();
@@ -42,10 +43,9 @@ void for_each_piece_of_parameters(Context& context, std::span<float> buffer, con
       });
 }
 
-/// The mean of the parameters over ranks, piece by piece through `buffer`, in a number of collectives that depends on sizes
-/// alone.
+/// Averages the parameters over ranks, piece by piece through `buffer`. The number of collectives depends on sizes alone.
 ///
-/// @param refused  where it points to is not 0: parameters stay as they are, on all ranks
+/// @param refused  if it points to a value other than 0, parameters stay as they are, on all ranks
 template <class Context>
 void average_parameters(Context& context, std::span<float> buffer, const std::uint32_t* skip = nullptr) {
   if (context.ranks.size() == 1) return;
@@ -59,8 +59,8 @@ void average_parameters(Context& context, std::span<float> buffer, const std::ui
                                });
 }
 
-/// The parameters of rank `root` (of nodes: of its leader) on all ranks, piece by piece through `buffer`: by broadcast, or, where
-/// the Communicator has none, as a sum in which all others are 0.
+/// Gives all ranks the parameters of rank `root` (of nodes: of its leader), piece by piece through `buffer`. Without a broadcast
+/// of the Communicator it uses a sum in which the other ranks contribute 0.
 template <class Context>
 void broadcast_parameters(Context& context, int root, std::span<float> buffer) {
   const bool is_root = context.ranks.rank() == root && context.ranks.local_rank() == 0;
@@ -81,10 +81,11 @@ void broadcast_parameters(Context& context, int root, std::span<float> buffer) {
       });
 }
 
-/// Calls allocate() on every rank before they meet in `call`. Where that fails on one rank, it throws there, and communicator_error
-/// on all others, which would wait for it in vain. Nothing has been exchanged then, and all can go on. Collective.
+/// Calls allocate() on every rank before the collectives of `call`. If it fails on one rank, it throws there, and
+/// communicator_error on all others, which would otherwise wait for that rank. Nothing has been exchanged then, and all can
+/// continue. Collective.
 ///
-/// @param from  of the backend; on a device, a few bytes for what ranks tell each other
+/// @param from  the backend's allocator; on a device, for a few bytes that ranks exchange
 template <class Context, class Allocate>
 void allocate_on_all_ranks(Context& context, const allocator& from, const char* call, const Allocate& allocate) {
   auto& communicator = context.ranks.wrapped();
@@ -127,11 +128,11 @@ struct restore_parameters : pass_without_constants {
   }
 };
 
-/// This rank's parameters as they are now, in memory of their own; they are so again at the end.
+/// A copy of this rank's parameters, which restores them at the end.
 template <class Context>
 class kept_parameters {
  public:
-  /// @param from  where 4 bytes a parameter come from
+  /// @param from  allocates 4 bytes a parameter
   kept_parameters(Context& context, const allocator& from) : context_(&context) {
     const region<float> all = memory_.plan<float>("own parameters", context.tensors.elements());
     memory_.allocate(from);
@@ -144,7 +145,7 @@ class kept_parameters {
   kept_parameters& operator=(const kept_parameters&) = delete;
   ~kept_parameters() = default;
 
-  /// @throws where it is the first error, what the communicator's wait throws: the memory is freed when nothing reads it
+  /// @throws the exception of the communicator's wait, if it is the first error. The memory is freed once nothing reads it
   void restore() {
     context_->executor.run(restore_parameters{}, view_, context_->all_tiles());
     context_->executor.wait(context_->ranks.wrapped());
@@ -156,8 +157,8 @@ class kept_parameters {
   model_view view_;
 };
 
-/// Calls `average`, which makes the parameters their mean over ranks, then `evaluate`; this rank's own are restored, also if one
-/// of these throws.
+/// Calls `average`, which replaces the parameters by their mean over ranks, then `evaluate`. Restores this rank's parameters,
+/// also if one of these throws.
 template <class Context, class Average, class Evaluate>
 void evaluate_on_average(Context& context, const allocator& from, const Average& average, const Evaluate& evaluate) {
   std::optional<kept_parameters<Context>> own;
@@ -169,7 +170,7 @@ void evaluate_on_average(Context& context, const allocator& from, const Average&
     try {
       own->restore();
     } catch (...) {
-      // It has been enqueued. The first error says more than that of waiting for it.
+      // The restore is enqueued. The first error is more useful than an error of waiting for it.
     }
     throw;
   }

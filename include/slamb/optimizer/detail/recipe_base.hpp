@@ -1,4 +1,4 @@
-// How every recipe is stepped, saved and reported: at once, or in parts while gradients are still computed.
+// The base of every recipe: it takes steps, at once or in parts, saves states and reports.
 #pragma once
 
 #include <cstddef>
@@ -21,22 +21,22 @@
 
 namespace slamb::detail {
 
-/// What recipes have in common: a optimizer_context, and the order in which a step is taken on it. A recipe says what is done in it:
+/// The base of recipes: a context, and the order of a step. A recipe defines:
 ///
-///     begin()             begins a step with the rates that have been set
-///     exchange(bucket)    forms what a bucket of tensors has to exchange, and exchanges it: for one bucket after another as
-///                         their gradients become ready, or for all tensors at once. False, where it is not the last: it
-///                         exchanges nothing early, now and in the rest of the step
-///     finish()            updates the model by what has been exchanged, unless the step is skipped, and ends the step
+///     begin()             begins a step with the learning rates that have been set
+///     exchange(bucket)    forms the signal of a bucket of tensors and exchanges it. The base calls it for one bucket after another as
+///                         gradients become ready, or once for all tensors. It may return false for a bucket that is not the last:
+///                         then the rest of the step is exchanged with the last bucket
+///     finish()            updates the model with the received values, unless the step is skipped, and ends the step
 ///
-/// A step is these three, from top to bottom; in parts there are more buckets.
+/// A step is these three calls, in this order. A step in parts has more buckets.
 template <class Backend>
 class recipe_base : public recipe {
  public:
   using backend_type = Backend;
   using ranks_type = any_communicator<typename Backend::stream_type>;
 
-  /// @param state  the names of the recipe's state arrays
+  /// @param state  names of the recipe's state arrays
   template <class Options>
   recipe_base(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend,
               std::span<const char* const> state)
@@ -150,36 +150,36 @@ class recipe_base : public recipe {
   virtual void begin() = 0;
   virtual bool exchange(const gradient_bucket& bucket) = 0;
   virtual void finish() = 0;
-  /// Whether parameters may differ between ranks, so that synchronize_parameters() has something to do: the same on all ranks.
+  /// True if parameters may differ between ranks now. Must be equal on all ranks.
   virtual bool parameters_differ() { return false; }
-  /// The same as a function, for those who ask only where they have to.
+  /// The negation, as a function that is called only where needed.
   auto are_equal() {
     return [this] { return !parameters_differ(); };
   }
-  /// Whether they ever do.
+  /// True if parameters may ever differ between ranks.
   virtual bool keeps_own_parameters() const noexcept { return false; }
-  /// Makes the parameters their mean over ranks, where they may differ.
+  /// Replaces the parameters by their mean over ranks, if they may differ.
   virtual void average() {}
-  /// Whose states it saves and loads.
+  /// The kind of the states that it saves and loads.
   virtual state_kind kind() const noexcept = 0;
-  /// What lasts: calls part(name, bytes, state_part) for each part of the state, the optimizer_context's first.
+  /// Calls part(name, bytes, state_part) for each part of the lasting state, the context's first.
   virtual void visit_state(const state_visitor& part) = 0;
-  /// The parameters have been replaced, on all ranks by the same.
+  /// Called when the parameters have been replaced, by the same on all ranks.
   virtual void go_on_from_replaced() {}
-  /// A state has been restored.
+  /// Called when a state has been restored.
   virtual void go_on_from_saved(const restore_options& options) = 0;
 
   optimizer_context<Backend> context_;
 
  private:
-  // The state, and the parameters behind it.
+  // The state, then the parameters.
   void visit_all(const state_visitor& part) {
     visit_state(part);
     for (const segment& s : std::as_const(context_.tensors).segments())
       part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
   }
 
-  /// @throws std::logic_error after a load_state() that has failed when it had begun to restore
+  /// @throws std::logic_error after a load_state() that failed halfway
   void require_usable(const char* call) const {
     if (is_half_restored_)
       throw std::logic_error("slamb: " + std::string(call) +
@@ -236,7 +236,7 @@ class recipe_base : public recipe {
   bool is_half_restored_ = false;
 };
 
-/// A recipe_base with its options and state arrays.
+/// A recipe with options and state arrays of its own.
 template <class Backend, class Options, class... Arrays>
 class recipe_with_state : public recipe_base<Backend> {
  public:
@@ -258,7 +258,7 @@ class recipe_with_state : public recipe_base<Backend> {
  protected:
   using recipe_base<Backend>::context_;
 
-  /// The model with its state.
+  /// The model and its state.
   auto view() const noexcept { return state_.over(context_.view(), context_.memory); }
 
   void visit_state(const state_visitor& part) override {

@@ -1,4 +1,4 @@
-// Checks and comparisons of settings, for recipes that take Adam's and any policies.
+// Checks a recipe's options, and lists those that must be equal on all ranks.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@
 
 namespace slamb::detail {
 
-/// In the place of the setting max_gradient_norm where a recipe has none, so that the compiler can say so. Holds nothing.
+/// Stands for the option max_gradient_norm in recipes without it, so that the compiler can print a sentence. Empty.
 struct no_gradient_norm {
   constexpr no_gradient_norm() = default;
   template <class Norm>
@@ -32,19 +32,19 @@ struct no_gradient_norm {
   }
 };
 
-/// Lets a policy check its hyper-parameters, if it has any: `validate()` throws std::invalid_argument.
+/// Calls `validate()` of a policy that has one. It throws std::invalid_argument.
 template <class Policy>
 void validate_policy(const Policy& policy) {
   if constexpr (requires { policy.validate(); }) policy.validate();
 }
 
-/// Lets a policy name the hyper-parameters that must be the same on all ranks, if it has any: `describe(facts)`.
+/// Calls `describe(facts)` of a policy that has one. It lists the options that must be equal on all ranks.
 template <class Policy>
 void describe_policy(const Policy& policy, consistency_check& facts) {
   if constexpr (requires { policy.describe(facts); }) policy.describe(facts);
 }
 
-/// Checks the hyper-parameters and policies in a recipe's options, of those below that it has.
+/// Checks the members below that a recipe's options have.
 /// @throws std::invalid_argument naming what is out of range
 template <class Options>
 void validate_settings(const Options& o) {
@@ -58,7 +58,7 @@ void validate_settings(const Options& o) {
   if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
 }
 
-/// Whether m̂ and v̂ are corrected for their start at 0; recipes whose algorithm does not have no such setting.
+/// True if m̂ and v̂ are corrected for their start at 0. Recipes whose algorithm has no correction have no such option.
 template <class Options>
 bool corrects_bias(const Options& o) {
   if constexpr (requires { o.bias_correction; })
@@ -67,7 +67,7 @@ bool corrects_bias(const Options& o) {
     return false;
 }
 
-/// The hyper-parameters and policies that must be the same on all ranks.
+/// The options that must be equal on all ranks.
 /// @param recipe  its name
 template <class Options>
 consistency_check consistency_of(std::string_view recipe, const Options& o, std::size_t tensors) {
@@ -87,8 +87,8 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
   return all;
 }
 
-/// Adds what must be the same of the tensors on all ranks: the same facts of each tensor, whatever it has, since ranks first
-/// compare the names of all facts.
+/// Adds the properties of tensors that must be equal on all ranks. The list of names is the same for every tensor, because ranks
+/// first compare the names.
 inline void describe_tensors(const layout& tensors, consistency_check& facts) {
   for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
     const segment& s = tensors.segments()[i];
@@ -106,7 +106,7 @@ inline void describe_tensors(const layout& tensors, consistency_check& facts) {
   }
 }
 
-/// What sets the scalars of a step's update.
+/// The function that sets the scalars of Adam's update.
 template <trust_ratio TrustRatio, class Options>
 set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars) {
   return {

@@ -1,5 +1,5 @@
-// The passes of SLAMB. Nothing is written to the model before the exchange is done, so a step that fails or is skipped
-// leaves everything as it was: pass A forms the payload, B sums what was received, C updates.
+// The passes of SLAMB: A forms the payload, B sums the received payload, C updates. Only C writes to the model, so a step that
+// fails or is skipped changes nothing.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,7 @@ inline std::vector<float> discounts_by_age(double beta3) {
   return all;
 }
 
-/// What a compressor that chooses by value looks at: m with this rank's gradient in it.
+/// The values that a data-dependent sparsifier chooses from: m updated with this rank's gradient.
 template <class TrustRatio>
 struct momentum_to_choose_from : adam_update<TrustRatio> {
   using signal_reads = arrays<array::gradient, array::momentum>;
@@ -38,7 +38,7 @@ struct momentum_to_choose_from : adam_update<TrustRatio> {
   }
 };
 
-/// A: the payload is m of what is selected; beside it v and p, for B; and the sums of what is not selected.
+/// A: packs m of selected elements, with v and p for B, and sums the elements that are not selected.
 template <class TrustRatio>
 struct form_payload : adam_update<TrustRatio> {
   static constexpr bool sums_norms = TrustRatio::sums_per_segment > 0;
@@ -61,7 +61,7 @@ struct form_payload : adam_update<TrustRatio> {
   }
 };
 
-/// B: the sums of what was received, over the payload planes.
+/// B: sums the received elements, over the payload arrays.
 template <class TrustRatio>
 struct sum_received : adam_update<TrustRatio> {
   using reads = arrays<array::momentum, array::variance, array::parameter>;
@@ -78,7 +78,7 @@ struct sum_received : adam_update<TrustRatio> {
   }
 };
 
-/// C: m ← the mean over ranks where it was exchanged, else this rank's own; v ← …; p ← p − γ scale u.
+/// C: m ← the mean over ranks of selected elements, this rank's m of others; v ← …; p ← p − γ scale u.
 template <class TrustRatio>
 struct apply_received : adam_update<TrustRatio> {
   using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
@@ -100,7 +100,7 @@ struct apply_received : adam_update<TrustRatio> {
   }
 };
 
-/// The passes of a step of SLAMB, as steps run them and as plans and benchmarks count them.
+/// The passes of a step of SLAMB: steps run these, plans and benchmarks count these.
 template <class TrustRatio>
 struct slamb_passes {
   static constexpr bool needs_norms = TrustRatio::sums_per_segment > 0;
@@ -114,7 +114,7 @@ struct slamb_passes {
   /// Bytes of memory traffic an element.
   /// @param sent        part of the elements that is exchanged
   /// @param selectable  part of the elements in tensors that are not exchanged dense
-  /// @param averagings  of the parameters, a step
+  /// @param averagings  averagings of the parameters per step
   template <class Compressor>
   static double memory_bytes(const Compressor& compressor, int ranks, double sent, double selectable,
                              double averagings) {

@@ -1,4 +1,4 @@
-// The arrays that a recipe keeps from step to step.
+// The state arrays of a recipe.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace slamb::detail {
 
-/// State arrays, of [state elements] floats each, in the backend's memory: planned, added to views of the model, and saved.
+/// Plans state arrays in the backend's memory, [state elements] floats each, adds them to views of the model, and saves them.
 template <class... Arrays>
 class state_arrays {
  public:
@@ -23,7 +23,7 @@ class state_arrays {
     if (exist) regions_ = {context.memory.template plan<float>(Arrays::name, context.tensors.state_elements())...};
   }
 
-  /// The arrays, and all that `view` has.
+  /// `view` with the arrays added.
   template <class View>
   state_view<View, arrays<Arrays...>> over(const View& view, [[maybe_unused]] const arena& memory) const noexcept {
     state_view<View, arrays<Arrays...>> all{view, {}};

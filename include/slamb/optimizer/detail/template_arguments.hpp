@@ -1,12 +1,12 @@
-// What an optimizer's template arguments must be: a sentence of the compiler for one that stands in another's place. The class
-// templates take any types and ask here, since a constraint that fails is reported by the concept and not by what to write.
+// Checks an optimizer's template arguments, with a sentence for an argument in the wrong place. Class templates accept any types
+// and check them here, because a compiler reports a failed constraint by the concept and not by the remedy.
 #pragma once
 
 #include "slamb/core/concepts.hpp"
 
 namespace slamb::detail {
 
-/// Does not compile unless each argument is of the kind that its place is for; else `value` is true.
+/// Compiles only if each argument is of the right kind; `value` is then true.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 struct arguments_fit {
   static constexpr bool value = true;
@@ -38,7 +38,7 @@ struct arguments_fit {
                 "Backend>");
 };
 
-/// In the place of a recipe whose template arguments do not fit, of which something has been said then.
+/// Stands for a recipe whose template arguments do not fit.
 struct no_recipe {};
 
 }  // namespace slamb::detail

@@ -1,4 +1,4 @@
-// A few steps of an optimizer on scratch tensors, timed: what a mean step of a training with it takes.
+// Times a few steps of an optimizer on synthetic tensors, to estimate a mean step of a training.
 #pragma once
 
 #include <algorithm>
@@ -26,16 +26,16 @@
 
 namespace slamb::detail {
 
-/// Elements that a tensor of `size` has in a model of `part` of its size: one at least, unless it has none.
+/// Elements of a tensor of `size` in a model scaled by `part`: at least one, unless it has none.
 constexpr std::uint64_t scaled_size(std::uint64_t size, double part) noexcept {
   if (part >= 1.0 || size == 0) return size;
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(size) * part));
 }
 
-/// Finite parameters and gradients, none of them 0, in memory of the backend's allocator that is freed with this.
+/// Synthetic tensors: finite parameters and gradients other than 0, in memory that is freed with the object.
 class synthetic_model {
  public:
-  /// @param part  in (0, 1]: of the elements of each tensor; tensors with rows keep whole rows, one at least
+  /// @param part  in (0, 1]: part of the elements of each tensor; tensors with rows keep complete rows, at least one
   template <class Executor>
   synthetic_model(std::span<const parameter> like, double part, const Executor& executor, const allocator& from) {
     tensors_.assign(like.begin(), like.end());
@@ -114,7 +114,7 @@ struct trial_of {
   static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
 };
 
-/// A step, and the mean of the parameters, which is counted once in H steps.
+/// SLAMB: a step, and the averaging of parameters, which counts once in H steps.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
   using type = basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>;
@@ -134,7 +134,7 @@ struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator,
   }
 };
 
-/// A step of the compressed phase: those of the warm-up are as a dense optimizer's.
+/// 1-bit optimizers: a step of the compressed phase. Warm-up steps cost as much as a dense optimizer's.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
 struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>> {
   using type = basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>;
@@ -156,7 +156,7 @@ struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicato
   static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
 };
 
-/// A local step that exchanges and one that does not, in turn. The steps before them send codes of every element too.
+/// 0/1 Adam: a local step with an exchange and one without, in turn.
 template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
           class LocalSchedule>
 struct trial_of<
@@ -195,19 +195,19 @@ struct trial_of<
 
 namespace slamb::detail {
 
-/// A time, and by how much measurements of it differ: s.
+/// A time and the spread of its measurements, in seconds.
 struct typical_time {
   double seconds = 0.0;
   double deviation = 0.0;
 };
 
-/// The median [n > 0]; of an even number the mean of the two in the middle.
+/// The median of n > 0 values; of an even number, the mean of the middle two.
 inline double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return 0.5 * (values[(values.size() - 1) / 2] + values[values.size() / 2]);
 }
 
-/// The median, and the median of the distances to it, which single slow steps do not touch.
+/// The median, and the median distance to it. Single slow steps do not change them.
 inline typical_time typical_of(const std::vector<double>& seconds) {
   const double median = median_of(seconds);
   std::vector<double> distances = seconds;
@@ -215,7 +215,7 @@ inline typical_time typical_of(const std::vector<double>& seconds) {
   return {median, median_of(std::move(distances))};
 }
 
-/// The steps of an optimizer that are timed.
+/// Times the steps of an optimizer.
 template <class Optimizer>
 class trial {
  public:
@@ -223,7 +223,7 @@ class trial {
   using communicator_type = typename Optimizer::communicator_type;
   using backend_type = typename Optimizer::backend_type;
 
-  /// @param options  that have been validated
+  /// @param options  validated options
   trial(const typename Optimizer::options_type& options, double part, std::uint64_t training_steps)
       : options_(how::options(options, part)), weights_(how::weights(options, training_steps)) {
     static_assert(
@@ -232,9 +232,9 @@ class trial {
         "explicit_mask; construct the optimizer itself");
   }
 
-  /// A round: takes `steps` steps with the communicator, after two that are not timed, and gives it back.
+  /// Runs a round: two steps that are not timed, then `steps` timed steps. Takes the communicator and gives it back.
   /// @param clock  clock(): seconds, a double
-  /// @throws what the optimizer throws
+  /// @throws the exceptions of the optimizer
   template <class Ranks, class Clock>
   void run(Ranks& ranks, const synthetic_model& model, const backend_type& backend, std::uint64_t steps, Clock& clock) {
     typename how::type optimizer(model.tensors(), options_, std::move(ranks.template get<communicator_type>()),
@@ -255,8 +255,7 @@ class trial {
     ranks = Ranks(std::move(optimizer.communicator()));
   }
 
-  /// Of a mean step of the training on the scratch tensors, as a mean over the ranks, which is the same on all of them.
-  /// Collective.
+  /// The time of a mean step of the training on the synthetic tensors, averaged over ranks, equal on all. Collective.
   template <class Ranks, class Executor>
   typical_time time(Ranks& ranks, const Executor& executor, const allocator& memory) {
     typical_time all;

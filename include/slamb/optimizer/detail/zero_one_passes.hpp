@@ -1,4 +1,4 @@
-// The passes of 0/1 Adam beside those of Adam itself.
+// The passes of 0/1 Adam, in addition to Adam's.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace slamb::detail {
 
 namespace array {
 
-/// b: updates since the last exchange: docs/algorithms/zero_one_adam.md (10).
+/// b: the local update since the last exchange: docs/algorithms/zero_one_adam.md (10).
 struct accumulated_update : state_array {
   static constexpr const char* name = "accumulated update";
   template <class T>
@@ -22,7 +22,7 @@ struct accumulated_update : state_array {
   };
 };
 
-/// a: the parameters that all ranks had after the last exchange.
+/// a: the anchor, the parameters that all ranks had after the last exchange.
 struct anchor : state_array {
   static constexpr const char* name = "common parameters";
   template <class T>
@@ -33,7 +33,7 @@ struct anchor : state_array {
 
 }  // namespace array
 
-/// Phase A without a refresh: the signal is the gradient, and what the exchange makes of it stands for it.
+/// Phase A without a refresh: the signal is the gradient, and the received mean replaces it.
 struct receive_gradient : adam_update<unit_trust_ratio> {
   using signal_reads = arrays<array::gradient>;
   using reads = arrays<array::momentum, array::variance, array::parameter>;
@@ -56,13 +56,13 @@ struct receive_gradient : adam_update<unit_trust_ratio> {
   }
 };
 
-/// What is constant within a tensor in phase B: that of the update, and the learning rates since the last exchange.
+/// The constants of a tensor in phase B: those of the update, and the sum of learning rates since the last exchange.
 template <class Factors>
 struct local_constants : tensor_constants<Factors> {
   float inverse_rate_sum = 0.0F;  ///< 1/Γ; 0 where Γ is 0
 };
 
-/// Phase B: a step of this rank's own, from the common point by what has been accumulated.
+/// Phase B: a local step, from the anchor by the local update.
 struct local_update : adam_update<unit_trust_ratio> {
   using reads = arrays<array::gradient, array::momentum, array::variance, array::accumulated_update, array::anchor>;
   using writes = arrays<array::momentum, array::accumulated_update, array::parameter>;
@@ -85,7 +85,7 @@ struct local_update : adam_update<unit_trust_ratio> {
   }
 };
 
-/// Phase B with an exchange: the signal is what the rank has moved since the last, in units of the momentum.
+/// Phase B with an exchange: the signal is the local update since the last exchange, in units of the momentum.
 struct exchange_update : local_update {
   using factors_type = local_update::factors_type;
   using signal_reads = local_update::reads;
@@ -124,7 +124,7 @@ struct exchange_update : local_update {
   }
 };
 
-/// Phase B on one rank: Adam with a frozen variance.
+/// Phase B of a single rank: Adam with a frozen variance.
 struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
   using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
   using writes = arrays<array::momentum, array::parameter>;
@@ -138,8 +138,8 @@ struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
   }
 };
 
-/// The passes of each kind of step, as steps run them and as plans and benchmarks count them. In steps that refresh the variance they
-/// are dense_gradient_passes and adam_passes.
+/// The passes of each kind of step: steps run these, plans and benchmarks count these. Steps that refresh the variance run
+/// dense_gradient_passes and adam_passes.
 struct zero_one_passes {
   using receive = receive_gradient;            ///< around the exchange of the gradient
   using receive_update = exchange_update;      ///< around the exchange of local updates
@@ -166,7 +166,7 @@ struct zero_one_passes {
   }
 };
 
-/// The common point is where all ranks are.
+/// Sets the anchor to the parameters, which are equal on all ranks.
 struct start_anchor : pass_without_constants {
   using reads = arrays<array::parameter>;
   using writes = arrays<array::anchor, array::accumulated_update>;

@@ -1,4 +1,4 @@
-// The plan of a payload of selected elements: what a sparsifier, or a chain of one and a quantizer, sends at each step.
+// The plan of a sparse payload: the traffic of a sparsifier, or of a chain, at each step.
 #pragma once
 
 #include <algorithm>
@@ -15,23 +15,22 @@
 
 namespace slamb::detail {
 
-/// What is exchanged of tensors by a compressor that selects.
+/// The payloads of tensors under a compressor that selects.
 template <compressor Compressor>
 class payload_plan {
  public:
   /// The part of the compressor that selects.
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
-  static constexpr bool by_value =
-      data_dependent_sparsifier<sparsifier_type>;                   ///< a leader tells the others what it has chosen
-  static constexpr bool encodes = capability::chained<Compressor>;  ///< what is selected goes in codes
+  static constexpr bool by_value = data_dependent_sparsifier<sparsifier_type>;  ///< a leader broadcasts its choice
+  static constexpr bool encodes = capability::chained<Compressor>;              ///< the payload is quantized
 
-  /// @param tensors  `compress` is false for those that are exchanged whole at every step
+  /// @param tensors  `compress` is false for tensors that are exchanged dense at every step
   payload_plan(const Compressor& compressor, std::vector<plan::tensor_shape> tensors, const plan::world& world)
       : compressor_(compressor), sparsifier_(sparsifier_of(compressor_)), tensors_(std::move(tensors)), world_(world) {
     if constexpr (requires { compressor.validate(); }) compressor.validate();
   }
 
-  /// Elements that are sent at step t = 1, 2, ….
+  /// Elements sent at step t = 1, 2, ….
   std::uint64_t selected(std::uint64_t t) const {
     if constexpr (by_value)
       return sum_over([this](const coordinate& c) { return chosen_of(c.tensor_size); });
@@ -39,12 +38,12 @@ class payload_plan {
       return sum_over([s = sparsifier_.at(t)](const coordinate& c) { return selected_of(s, c); });
   }
 
-  /// The most that is sent at any step, at least one element.
+  /// The most elements sent at any step, at least one.
   std::uint64_t largest() const {
     return 1 + sum_over([this](const coordinate& c) { return largest_payload_of(sparsifier_, c.tensor_size); });
   }
 
-  /// Of step t = 1, 2, …: the payload of at least one element, after the choice where a leader makes one.
+  /// Traffic of step t = 1, 2, …: the payload of at least one element, after a leader's choice if there is one.
   traffic_counts step(std::uint64_t t) const {
     const std::uint64_t sent = std::max<std::uint64_t>(selected(t), 1);
     traffic_counts counts;
@@ -56,16 +55,16 @@ class payload_plan {
     return counts;
   }
 
-  /// Of steps 1 … steps. Fast for a compressor whose payloads repeat, as those of round robin do every 1/k steps.
+  /// Traffic of steps 1 … steps. Fast if payloads repeat, as with round robin every 1/k steps.
   traffic_counts total(std::uint64_t steps) const {
     return total_of(steps, period(), [this](std::uint64_t t) { return step(t); });
   }
 
   const std::vector<plan::tensor_shape>& tensors() const noexcept { return tensors_; }
 
-  /// Of all elements, those that are sent at step 1.
+  /// The part of all elements that is sent at step 1.
   double part_selected() const { return part(selected(1)); }
-  /// Of all elements, those of tensors that are not exchanged whole.
+  /// The part of all elements in tensors that are not exchanged dense.
   double part_selectable() const {
     std::uint64_t sum = 0;
     for (const plan::tensor_shape& t : tensors_) sum += t.compress ? t.size : 0;
@@ -77,7 +76,7 @@ class payload_plan {
     return static_cast<double>(elements) / static_cast<double>(std::max<std::uint64_t>(plan::elements_of(tensors_), 1));
   }
 
-  // Adds count(element 0 of the tensor) over the tensors that are not exchanged whole, and the sizes of the others.
+  // Sums count(element 0 of the tensor) over tensors that are not exchanged dense, and the sizes of the others.
   template <class Count>
   std::uint64_t sum_over(const Count& count) const {
     std::uint64_t sum = 0;
@@ -92,7 +91,7 @@ class payload_plan {
     return sum;
   }
 
-  // A leader chooses in each tile for itself.
+  // A leader chooses within each tile.
   std::uint64_t chosen_of(std::uint64_t size) const {
     const auto rest = static_cast<std::uint32_t>(size % layout::tile_size);
     return size / layout::tile_size * sparsifier_.chosen_of(layout::tile_size) +
