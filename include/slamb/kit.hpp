@@ -3,6 +3,8 @@
 // These names are stable; the headers in detail/ folders, from which they come, are not.
 #pragma once
 
+#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+
 #include "slamb/communicator/detail/requirements.hpp"
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
@@ -44,11 +46,6 @@ using detail::require_positive;
 using detail::validate_settings;
 
 // Its state: arrays of an element each, other memory, and what is saved.
-using detail::array::exchanged;
-using detail::array::gradient;
-using detail::array::momentum;
-using detail::array::parameter;
-using detail::array::variance;
 using detail::arrays;
 using detail::kind_of;
 using detail::region;
@@ -57,6 +54,11 @@ using detail::state_arrays;
 using detail::state_kind;
 using detail::state_part;
 using detail::state_visitor;
+using detail::array::exchanged;
+using detail::array::gradient;
+using detail::array::momentum;
+using detail::array::parameter;
+using detail::array::variance;
 
 // Its passes over all elements.
 using detail::adam_update;

@@ -173,7 +173,10 @@ class basic_lamb
   using basic_lamb::optimizer_over::optimizer_over;
 
   /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() requires quantizer<Compressor> { this->called("measure_next_step()")->measure_next_step(); }
+  void measure_next_step() requires quantizer<Compressor> {
+    const detail::recipe_call call = this->called("measure_next_step()");
+    this->typed("measure_next_step()").measure_next_step();
+  }
 
   /// For a compressor that takes something new at each step, as explicit_mask.
   Compressor& compressor() requires(requires(Compressor& c) {

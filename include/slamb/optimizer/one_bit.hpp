@@ -306,7 +306,10 @@ class basic_one_bit
   using basic_one_bit::optimizer_over::optimizer_over;
 
   /// Measures what compression loses in the next compressed step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() { this->called("measure_next_step()")->measure_next_step(); }
+  void measure_next_step() {
+    const detail::recipe_call call = this->called("measure_next_step()");
+    this->typed("measure_next_step()").measure_next_step();
+  }
 };
 
 /// 1-bit Adam: the momentum in signs and a scale, with errors kept at both ends.

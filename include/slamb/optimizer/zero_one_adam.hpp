@@ -394,7 +394,10 @@ class basic_zero_one_adam
   void begin_step(const device_learning_rates& rates) = delete;
 
   /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
-  void measure_next_step() { this->called("measure_next_step()")->measure_next_step(); }
+  void measure_next_step() {
+    const detail::recipe_call call = this->called("measure_next_step()");
+    this->typed("measure_next_step()").measure_next_step();
+  }
 };
 
 /// 0/1 Adam in signs and a scale, with errors kept at both ends.
