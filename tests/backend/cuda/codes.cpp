@@ -264,10 +264,10 @@ TEST_CASE(
       invoke(compare);
       CHECK(record.skip == 1);
       CHECK(record.diverged == 1);
-      CHECK(record.told == own);
+      CHECK(record.diverged_fingerprint == own);
       messages[words * place + words - 1] = kept;
       record.skip = record.diverged = 0;
-      record.told = 0;
+      record.diverged_fingerprint = 0;
     }
   }
 }

@@ -1,5 +1,5 @@
-// What ranks do before an optimizer's first step: they try the collectives that it will call and compare facts, by a
-// communicator whose spans are in the backend's memory.
+// The checks of ranks before an optimizer's first step: they try the collectives that it will call, and compare their options.
+// The communicator's spans are in the backend's memory.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 
 namespace slamb::detail {
 
-/// Whether all ranks say the same number. Ranks may disagree on how many they are: each counts itself at each digit of its
-/// number, in a table of one size, and the digits of a number that all say are counted as often as there are ranks.
+/// True if all ranks have the same number. Works even if ranks disagree on the number of ranks: each rank adds 1 at each digit of
+/// its number in a table of fixed size, and the digits of an equal number are counted as often as there are ranks.
 inline bool all_equal(std::uint64_t number, const summing_ranks& ranks) {
   constexpr std::size_t digits = 16;
   std::array<float, digits * 16> counted{};
@@ -33,8 +33,8 @@ inline bool all_equal(std::uint64_t number, const summing_ranks& ranks) {
   return true;
 }
 
-/// Ranks of a node compare the number of the node and how many nodes there are. Then nodes compare how many ranks they have. Every
-/// rank makes both comparisons, also where the first has failed: else the others would wait for it.
+/// Ranks of a node compare the number of their node and the number of nodes. Then nodes compare their numbers of ranks. Every
+/// rank makes both comparisons, even if the first has failed, because other ranks wait for the second.
 ///
 /// @throws rank_mismatch_error, on every rank
 inline void require_equal_nodes(const summing_ranks& in_node, const summing_ranks& inter_node) {
@@ -53,7 +53,7 @@ inline void require_equal_nodes(const summing_ranks& in_node, const summing_rank
       "and sums within a node and between nodes must be sums over ranks");
 }
 
-/// Requires that a rank has the same as the first of its node, where nodes may differ.
+/// Requires that each rank has the same parameters as the first rank of its node. Nodes may differ.
 ///
 /// @param of_tensor  [tensors] a hash of this rank's parameters
 /// @throws rank_mismatch_error, on every rank of every node
@@ -97,15 +97,15 @@ allocator allocator_of(const Backend& backend) {
     return backend.memory;
 }
 
-/// @throws std::invalid_argument if no communicator can be such a rank
+/// @throws std::invalid_argument if rank and size are out of range
 inline void require_rank(int rank, int size) {
   if (size < 1 || rank < 0 || rank >= size)
     throw std::invalid_argument("slamb: the communicator says it is rank " + std::to_string(rank) + " of " +
                                 std::to_string(size) + "; ranks must be 0 … size − 1");
 }
 
-/// Calls call(there, stream) with `values` [n] of host memory in the backend's memory, and brings back what it leaves there.
-/// Waits by `ranks`.
+/// Copies `values` [n] from host memory to the backend's memory, calls call(there, stream), and copies the result back. Waits by
+/// `ranks`.
 template <class T, class Executor, class Call>
 void call_in_backend(std::span<T> values, const Executor& executor, const allocator& memory,
                      const typename Executor::ranks_type& ranks, const Call& call) {
@@ -122,24 +122,24 @@ void call_in_backend(std::span<T> values, const Executor& executor, const alloca
   }
 }
 
-/// The ranks of an optimizer, with values of host memory. Where ranks are nodes, `size` of them in all.
+/// The collectives of an optimizer's ranks, on values in host memory.
 template <class Stream, class Executor>
 class host_ranks {
  public:
   host_ranks(any_communicator<Stream>& ranks, const Executor& executor, const allocator& memory)
       : ranks_(ranks), executor_(executor), memory_(memory) {}
 
-  /// Those that all_reduce_sum joins.
+  /// The ranks that all_reduce_sum joins.
   summing_ranks inter_node() const {
     return summing(ranks_.rank(), ranks_.size(),
                    [this](std::span<float> values, Stream stream) { ranks_.all_reduce_sum(values, stream); });
   }
-  /// Those that all_reduce_in_node joins.
+  /// The ranks that all_reduce_in_node joins.
   summing_ranks in_node() const {
     return summing(ranks_.local_rank(), ranks_.local_size(),
                    [this](std::span<float> values, Stream stream) { ranks_.all_reduce_in_node(values, stream); });
   }
-  /// All ranks of all nodes where ranks are nodes.
+  /// All ranks; with nodes, all ranks of all nodes.
   summing_ranks all() const {
     if (!ranks_.joins_nodes()) return inter_node();
     return summing(ranks_.rank() * ranks_.local_size() + ranks_.local_rank(), ranks_.size() * ranks_.local_size(),
@@ -149,8 +149,8 @@ class host_ranks {
                    });
   }
 
-  /// Tries what sums over ranks.
-  /// @throws communicator_error, on every rank, if it gives other values than the sum
+  /// Tries the sums over ranks.
+  /// @throws communicator_error, on every rank, if a result is not the sum
   void require_sums() const {
     if (all().size == 1) return;
     collective_fault fault;
@@ -162,8 +162,8 @@ class host_ranks {
     require_no_fault(fault);
   }
 
-  /// Tries collectives of bytes. One rank, or node, has nobody to send anything to.
-  /// @throws communicator_error, on every rank, if one of them gives other bytes than it should
+  /// Tries the collectives of bytes. A single rank, or node, sends nothing.
+  /// @throws communicator_error, on every rank, if a result has wrong bytes
   void require_bytes(byte_collectives called) const {
     if (ranks_.size() == 1 || !(called.of_codes || called.of_choices)) return;
     const trying_rank me = trying();
@@ -221,8 +221,8 @@ class host_ranks {
   const allocator& memory_;
 };
 
-/// Tries the collectives and compares facts: what sums over ranks before the facts, which are compared by it, and the others
-/// after them, once it is known that all ranks will call the same. All ranks of all nodes where ranks are nodes.
+/// Tries the collectives and compares options. Sums come first, because options are compared by them; other collectives come
+/// last, once it is certain that all ranks call the same. With nodes, for all ranks of all nodes.
 ///
 /// @throws rank_mismatch_error, on every rank, if ranks say different things; communicator_error, on every rank, if a
 ///         collective gives other values than it should, or fails

@@ -1,4 +1,4 @@
-// Norms of what an optimizer keeps, for statistics and schedules. They wait for the device.
+// Norms of parameters and state, for statistics and schedules. They wait for the device.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::vector<double> norms_by_group(const Context& context, std::span<const T> va
 }
 
 /// Runs `norms_of_model`, and calls visit(tensor, ‖p‖², ‖m‖², ‖v‖² as an array) for every tensor.
-/// @param model  with momentum and variance
+/// @param model  a view with momentum and variance
 template <class Context, class View, class Visit>
 void visit_squares(const Context& context, View model, const Visit& visit) {
   model.skip = nullptr;  // a step that failed may have been refused before
@@ -36,7 +36,7 @@ void visit_squares(const Context& context, View model, const Visit& visit) {
                                                                  context.ranks.wrapped(), visit);
 }
 
-/// ‖p‖, ‖m‖, ‖v‖ of the whole model.
+/// ‖p‖, ‖m‖, ‖v‖ over all tensors.
 template <class Context, class View>
 statistics::norms_type norms_of(const Context& context, const View& model) {
   double square[norms_of_model::sums] = {};
@@ -53,8 +53,8 @@ double variance_norm(const Context& context, const View& model) {
   return context.executor.total({context.sums(), context.tensors.tiles().size()}, context.ranks.wrapped());
 }
 
-/// Calls set(tensor, z) for all tensors that are compressed, such that z times the momentum is as large in each, by
-/// ‖m‖/√n: docs/algorithms/one_bit_lamb.md (9). A momentum that has all but vanished may grow again, so z has a bound.
+/// Calls set(tensor, z) for all compressed tensors, with z such that z ‖m‖/√n is equal in all: docs/algorithms/one_bit_lamb.md
+/// (9). z is bounded, because a momentum near 0 may grow again.
 template <class Context, class View, class Set>
 void equalize_signals(const Context& context, const View& model, const Set& set) {
   constexpr double largest_signal_scale = 1e6;

@@ -1,5 +1,5 @@
-// The compressed exchange in two phases: each rank sends its signal in few bits, averages its chunk of all signals, and
-// sends the mean in as few: docs/algorithms/one_bit_exchange.md. Two collectives, however many tensors there are.
+// The quantized exchange, in two phases: each rank sends its quantized signal, averages its chunk of all signals, and sends the
+// quantized mean: docs/algorithms/one_bit_exchange.md. Two collectives for any number of tensors.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,8 @@
 
 namespace slamb::detail {
 
-/// One bit for each code of all messages, if any element is left out; and how many take part in each tile.
+/// The mask of active elements: a bit for each code of all messages, if any element is inactive, and the number of active
+/// elements of each tile.
 class active_elements {
  public:
   template <class Context>
@@ -55,7 +56,7 @@ class active_elements {
     context.executor.upload(std::span<const row_mask>(masks), context.memory.view(masks_));
   }
 
-  /// Finds them anew; where that depends on it, by the variance [state elements] as it now is.
+  /// Finds the active elements again, if they depend on the variance [state elements].
   template <class Context>
   void find(Context& context, const wire_view& wire, const float* variance) const {
     context.executor.mark_active(
@@ -63,12 +64,12 @@ class active_elements {
         exists_ ? context.memory.view(bits_).data() : nullptr, context.memory.view(counts_).data());
   }
 
-  /// For wire_view::counted.
+  /// For wire_view::active.
   template <class Context>
   const std::uint16_t* bits(const Context& context) const noexcept {
     return exists_ ? context.memory.view(bits_).data() : nullptr;
   }
-  /// [tiles] how many elements take part, in the backend's memory.
+  /// [tiles] numbers of active elements, in the backend's memory.
   template <class Context>
   const std::uint64_t* counts(const Context& context) const noexcept {
     return context.memory.view(counts_).data();
@@ -83,7 +84,7 @@ class active_elements {
   region<std::uint64_t> counts_;
 };
 
-/// What an ErrorFeedback keeps its errors in: float unless it says otherwise.
+/// The type in which an ErrorFeedback stores errors: float, unless it names another.
 template <error_feedback Feedback>
 struct error_storage {
   using type = float;
@@ -131,10 +132,10 @@ double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quan
 
 /// The exchange of the mean of the ranks' signals by any quantizer, with the errors that `ErrorFeedback` keeps.
 ///
-/// `send` does both phases and changes nothing that lasts; `receive` then runs the pass with the mean and keeps the errors.
-/// With one rank the exchange is the identity.
+/// `send` does both phases and changes nothing that lasts. `receive` then runs the pass with the mean and stores the errors. With
+/// one rank the exchange is the identity.
 ///
-/// *Wire*: 2 `wire_layout::all_message_bytes()`, and the tensors that are not compressed as floats.
+/// *Wire*: 2 `wire_layout::all_message_bytes()`, and dense tensors as floats.
 template <quantizer Quantizer, error_feedback ErrorFeedback, class Context>
 class quantized_exchange {
   static_assert(
@@ -148,14 +149,15 @@ class quantized_exchange {
   using server_storage = std::conditional_t<bool(ErrorFeedback::server_state), storage, no_storage>;
 
  public:
-  /// @param on_single_rank  encodes and decodes also with one rank
+  /// @param on_single_rank  encodes and decodes with a single rank too
   quantized_exchange(const Quantizer& quantizer, bool on_single_rank)
       : codes_(quantizer), on_single_rank_(on_single_rank) {}
 
-  /// Whether anything is encoded.
+  /// True if anything is encoded.
   bool is_active(const Context& context) const noexcept { return context.ranks.size() > 1 || on_single_rank_; }
 
-  /// Lays out the messages for the tensors, cuts their tiles to fit, and plans what lasts. Before sums are planned.
+  /// Lays out the messages for the tensors, divides their tiles to fit, and plans lasting memory. To be called before sums are
+  /// planned.
   void plan(Context& context) {
     if (!is_active(context)) return;
     std::vector<wire_tensor> tensors;
@@ -172,10 +174,10 @@ class quantized_exchange {
     measured_.reserve(context.tensors.groups());
   }
 
-  /// What the exchange needs of a buffer that is free between steps.
+  /// Bytes of a buffer that the exchange needs during a step.
   std::uint64_t buffer_bytes() const noexcept { return is_laid_out_ ? codes_.buffer_bytes() : 0; }
 
-  /// Fills the tables, once the memory is there.
+  /// Fills the tables, once memory is allocated.
   /// @param variance  as for find_active
   void start(Context& context, const float* variance = nullptr) {
     if (!is_active(context)) return;
@@ -184,21 +186,21 @@ class quantized_exchange {
     find_active(context, variance);
   }
 
-  /// Finds the elements that take part, again if the variance has changed.
-  /// @param variance  [state elements] those where it is 0 take no part, if the quantizer is zero-aware
+  /// Finds the active elements. To be called again when the variance has changed.
+  /// @param variance  [state elements] elements where it is 0 are inactive, if the quantizer is zero-aware
   void find_active(Context& context, const float* variance) {
     if (is_active(context)) active_.find(context, wire_at(context, {}), variance);
   }
 
-  /// What makes the buffer ready; for an executor to invoke before `send`.
+  /// The function that initialises the buffer; for an executor to invoke before `send`.
   auto starts(const Context& context, std::span<std::byte> buffer) const {
     return codes_.starts(is_active(context) ? wire_at(context, buffer) : wire_view{}, context.record());
   }
 
-  /// Encodes what `pass` forms of this rank's state, and exchanges it. Nothing that lasts is changed; the step is refused, on
-  /// all ranks, if the signal of any is not finite.
+  /// Encodes the signal that `pass` forms, and exchanges it. Changes nothing that lasts. All ranks skip the step if any rank's
+  /// signal is not finite.
   ///
-  /// @param view  the state; @param buffer  `buffer_bytes()`, left alone until all is received
+  /// @param view  the state; @param buffer  `buffer_bytes()`, to be left untouched until everything is received
   template <class Pass, class View>
   void send(const Pass& pass, Context& context, const View& view, std::span<std::byte> buffer) {
     if (!is_active(context)) {
@@ -214,7 +216,7 @@ class quantized_exchange {
     }
   }
 
-  /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile.
+  /// Runs `pass` with the mean of the signals over some tiles, and stores this rank's errors. To be called once for each tile.
   ///
   /// @param results  [tiles][results_of<Pass>()], if it takes sums
   template <class Pass, class View>
@@ -226,18 +228,18 @@ class quantized_exchange {
       context.executor.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
   }
 
-  /// Forgets the errors, for a signal of another unit.
+  /// Sets the errors to 0, for a signal in another unit.
   void clear_errors(Context& context) const {
     visit_state(context, [&context](std::string_view, std::span<std::byte> part, state_part what) {
       if (what == state_part::errors) context.executor.clear(part);
     });
   }
 
-  /// Measures the compression error of the next exchange; it costs one pass then.
+  /// Measures the compression error of the next exchange, at the cost of a pass.
   void measure_next() noexcept { measures_next_ = true; }
   const std::vector<statistics::compression_type>& measured() const noexcept { return measured_; }
 
-  /// ‖e‖ of what this rank failed to send, by group.
+  /// ‖e‖ of the worker error, by group.
   std::vector<double> worker_error(const Context& context) const {
     if constexpr (bool(ErrorFeedback::worker_state))
       if (is_active(context))
@@ -247,7 +249,7 @@ class quantized_exchange {
 
   const wire_layout& wire() const noexcept { return codes_.wire(); }
 
-  /// What lasts: calls part(name, bytes, state_part) for each error buffer, and for what they are errors of.
+  /// Calls part(name, bytes, state_part) for each error buffer, and for the layout that it belongs to.
   void visit_state(const Context& context, const state_visitor& part) const {
     if constexpr (bool(ErrorFeedback::worker_state))
       part("worker error", std::as_writable_bytes(context.memory.view(worker_error_)), state_part::errors);
@@ -259,7 +261,7 @@ class quantized_exchange {
   }
 
  private:
-  // A hash of which elements a rank's server errors belong to.
+  // A hash of the elements of this rank's server errors.
   std::uint64_t places_of_codes() const noexcept {
     std::uint64_t hash = hash_of_nothing;
     for (const wire_piece& piece : codes_.wire().pieces())

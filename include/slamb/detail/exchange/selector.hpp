@@ -1,4 +1,4 @@
-// Which elements are sent at a step: what a sparsifier says of the step alone, or what a leader chooses by value.
+// The selection of a step: by the number of the step alone, or by a leader's choice of values.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace slamb::detail {
 
-/// What a bitmap selects: bit i of the state arrays' elements. How old the rest is, the optimizer keeps.
+/// The selection of a bitmap: bit i is for element i of the state arrays. The optimizer stores ages.
 struct bitmap_selection {
   using age_type = std::uint16_t;  // nothing bounds how long an element may be left out
 
@@ -28,7 +28,7 @@ struct bitmap_selection {
     return ((bits[i / 16] >> (i % 16)) & 1U) != 0;
   }
 
-  /// Which of `count` ≤ 16 elements from c on are selected.
+  /// A bit for each of `count` ≤ 16 elements from c on: 1 if selected.
   SLAMB_HOST_DEVICE std::uint32_t word(coordinate c, std::uint32_t count) const {
     const std::uint64_t i = c.state + c.index;
     const auto from = static_cast<std::uint32_t>(i % 16);
@@ -88,15 +88,15 @@ class selector {
 
  public:
   using selection_type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
-  /// What `select` returns: the selection, or where it is.
+  /// The result of `select`: the selection, or a pointer to it.
   using selected_type = std::conditional_t<is_stored, stored_selection<selection_type>, selection_type>;
 
   void plan(Context& context) {
     if constexpr (is_stored) stored_ = context.memory.template plan<selection_type>("choice", 1);
   }
 
-  /// What finds the selection of the step that has begun, on a device that runs behind; for an executor to invoke, before
-  /// what is selected is used.
+  /// The function that makes the selection on a device, which knows the number of the step; for an executor to invoke before the
+  /// selection is used.
   auto finds(const Sparsifier& sparsifier, Context& context) const {
     if constexpr (!is_stored)
       return nothing_to_do{};
@@ -106,8 +106,8 @@ class selector {
       return storing(sparsifier, context);
   }
 
-  /// What is selected at the step that has begun.
-  /// @param pass  forms the values, for those that look at them
+  /// The selection of this step.
+  /// @param pass  forms the values, for data-dependent sparsifiers
   template <class Pass, class View>
   selected_type select(const Sparsifier& sparsifier, Context& context, const View& /*view*/,
                        const Pass& /*pass*/) const {
@@ -128,7 +128,7 @@ class selector {
   region<selection_type> stored_;
 };
 
-/// Selects by value: at step t rank (t − 1) mod N chooses by its own, and broadcasts the choice as a bitmap.
+/// Selects by value: at step t rank (t − 1) mod N chooses by its own values, and broadcasts a bitmap.
 template <data_dependent_sparsifier Sparsifier, class Context>
 class selector<Sparsifier, Context> {
  public:
@@ -148,7 +148,7 @@ class selector<Sparsifier, Context> {
                                         static_cast<std::uint64_t>(context.ranks.size()));
     if (context.ranks.rank() == leader) {
       context.executor.clear(std::as_writable_bytes(bits));
-      // Tiles with values that are not finite choose nothing; the step will be refused by the payload.
+      // Nothing is chosen in tiles with values that are not finite. The payload's overflow flag will skip the step.
       context.executor.choose(pass, sparsifier, view, context.all_tiles(), bits.data());
     }
     if (context.ranks.size() > 1)

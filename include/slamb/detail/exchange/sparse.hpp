@@ -1,4 +1,4 @@
-// The exchange of a payload of selected elements: as floats, by one all_reduce, or in few bits, by two collectives.
+// The exchange of a payload of selected elements: as floats by one all_reduce, or quantized by two collectives.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace slamb::detail {
 
-/// The most elements that are sent at any one step, of tensors that are exchanged whole or as the sparsifier says.
+/// The most elements sent at any step, of dense tensors and of tensors from which the sparsifier selects.
 template <class Sparsifier>
 std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const segment> tensors) {
   std::uint64_t payload = 1;  // of which some is always sent
@@ -29,10 +29,10 @@ std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const s
   return payload;
 }
 
-/// Finds where each tile's selected elements go, and returns the part of `room` that they take, at least one element. Of a payload
-/// that is constant but for a few elements it is all of `room` where finding the size would take waiting; then the pass that packs it
-/// sets what is left free to 0, by payload_view::room. Where it is time for that, ranks compare what is selected in the exchange
-/// that follows.
+/// Computes the place of each tile's selected elements in the payload, and returns the part of `room` that they take, at least
+/// one element. On a device, a payload of constant size takes all of `room`, so that the host need not wait for its exact size;
+/// the pass that packs it sets the rest to 0 (payload_view::capacity). If a comparison is due, the selection becomes a part of
+/// this step's fingerprint.
 template <class Sparsifier, class Context, class Selection>
 std::span<float> scan_payload_offsets(Context& context, const Selection& selection,
                                       std::span<std::uint64_t> tile_offsets, std::span<float> capacity) {
@@ -53,25 +53,25 @@ std::span<float> scan_payload_offsets(Context& context, const Selection& selecti
   return sent;
 }
 
-/// What ranks send as it is: the payload becomes its sum over ranks.
+/// The exchange of floats: the payload becomes its sum over ranks.
 template <class Compressor, class Context>
 class payload_exchange {
  public:
   explicit payload_exchange(const Compressor& /*compressor*/) {}
 
-  /// @param largest  elements of the largest payload
+  /// @param largest  most elements of a payload
   void plan(Context& /*context*/, std::uint64_t /*largest*/) {}
 
-  /// What the exchanged payload must be multiplied by to be a mean.
+  /// The factor that makes the exchanged payload a mean.
   static float scale(const Context& context) noexcept { return 1.0F / static_cast<float>(context.ranks.size()); }
 
-  /// Refuses the step, on all ranks, if any has seen what is not finite.
+  /// All ranks skip the step if any of them has found a value that is not finite.
   ///
-  /// @param lost  [payload] nothing is lost: left alone
+  /// @param lost  [payload] untouched, since nothing is lost
   void exchange(std::span<float> payload, float* /*lost*/, Context& context) const {
     exchange(payload, payload.size(), context);
   }
-  /// @param whole  floats of the payload of which this is the first part; what is behind it has been exchanged before
+  /// @param whole  floats of the complete payload, of which this is the first part; the rest has been exchanged before
   void exchange(std::span<float> payload, std::uint64_t whole, Context& context) const {
     all_reduce_payload(payload, whole, context);
   }
@@ -79,7 +79,7 @@ class payload_exchange {
 
 namespace array {
 
-/// What encoding has lost of a payload, where it is put aside.
+/// The compression error of a payload, where it is stored apart.
 struct payload_loss : state_array {
   template <class T>
   struct field {
@@ -89,7 +89,7 @@ struct payload_loss : state_array {
 
 }  // namespace array
 
-/// The payload as a signal; it becomes its mean, and what encoding lost of this rank's is added or put aside.
+/// The payload as a signal, which becomes the received mean. This rank's compression error is added to it, or stored apart.
 template <bool KeepsApart>
 struct encoded_payload : pass_without_constants {
   using signal_reads = arrays<array::exchanged>;
@@ -127,7 +127,7 @@ double payload_memory_bytes([[maybe_unused]] const Compressor& compressor, [[may
     return 0.0;
 }
 
-/// The same in few bits. With one rank it is the identity.
+/// The exchange of quantized elements. With one rank it is the identity.
 template <capability::chained Compressor, class Context>
 class payload_exchange<Compressor, Context> {
   using quantizer_type = decltype(Compressor::quantizer);
@@ -153,11 +153,12 @@ class payload_exchange<Compressor, Context> {
 
   static float scale(const Context& /*context*/) noexcept { return 1.0F; }
 
-  /// The same, with what encoding lost added to the mean. Nothing of a payload in few bits is exchanged before.
+  /// Exchanges the payload, and adds the compression error to the mean. A quantized payload has no part that was exchanged
+  /// before.
   void exchange(std::span<float> payload, std::uint64_t /*whole*/, Context& context) {
     exchange(payload, nullptr, context);
   }
-  /// @param lost  [payload] receives what encoding lost of this rank's payload; null: it is added to the mean
+  /// @param lost  [payload] receives the compression error of this rank's payload; null: it is added to the mean
   void exchange(std::span<float> payload, float* compression_error, Context& context) {
     if (context.ranks.size() == 1) {
       if (compression_error != nullptr)

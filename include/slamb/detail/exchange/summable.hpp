@@ -1,5 +1,4 @@
-// The exchange of a payload that ranks can add: one all_reduce, which also carries the news of an overflow and the fingerprint of
-// what all ranks must have alike.
+// The exchange of a payload by one all_reduce, which also carries the overflow flag and the ranks' fingerprints.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +12,17 @@
 
 namespace slamb::detail {
 
-/// The floats in front of a payload. Their number keeps the payload aligned as its memory is, to 64 bytes.
+/// The header of a payload: floats in front of it, so many that the payload stays aligned to 64 bytes.
 ///
 ///     [0]        0; NaN: this rank has seen in this step what is not finite
 ///     [1 … 8]    the fingerprint, a byte in each; NaN in [1]: ranks of this node have parted
 ///     [9 … 15]   0
 ///
-/// A sum of bytes is exact, in whatever order ranks are added, for up to 2^16 ranks. If all ranks have the same fingerprint, each
-/// sum is N times its own byte. If they have not, a rank overlooks it with a probability of about 2^-64: where its own bytes all
-/// are the means.
+/// A sum of bytes is exact in any order, for up to 2^16 ranks. If all ranks have the same fingerprint, each sum is N times the
+/// rank's own byte. A rank overlooks a difference with a probability of about 2^-64: if its own bytes are the means.
 struct sum_header {
   static constexpr std::size_t floats = 16;
-  static constexpr std::size_t news = 0;
+  static constexpr std::size_t overflow = 0;
   static constexpr std::size_t first_byte = 1;
   static constexpr std::size_t bytes = 8;
   static constexpr int most_ranks = 1 << 16;  ///< among more, fingerprints are not compared
@@ -38,7 +36,7 @@ struct sum_header {
 struct write_sum_header {
   const step_record* record;
   float* header;         ///< [sum_header::floats]
-  bool tells;            ///< of what is not finite
+  bool flags_overflow;   ///< raises the overflow flag
   bool in_node = false;  ///< for a sum within a node
 
   SLAMB_HOST_DEVICE void operator()() const {
@@ -47,20 +45,20 @@ struct write_sum_header {
     for (std::size_t i = 0; i < sum_header::floats; ++i) header[i] = 0.0F;
     for (std::size_t i = 0; i < sum_header::bytes; ++i)
       header[sum_header::first_byte + i] = sum_header::byte_of(fingerprint, i);
-    if (tells && record->not_finite != 0) header[sum_header::news] = nan;
+    if (flags_overflow && record->not_finite != 0) header[sum_header::overflow] = nan;
     if (record->node_diverged != 0) header[sum_header::first_byte] = nan;
   }
 };
 
-/// What the sum of the headers of `ranks` ranks says to one of them.
+/// The content of the summed headers, for one rank.
 struct sum_header_findings {
-  bool overflowed = false;     ///< a rank has seen what is not finite
-  bool node_diverged = false;  ///< the ranks of a node have parted
-  bool differs = false;        ///< ranks have other fingerprints
+  bool overflowed = false;     ///< a rank has raised the overflow flag
+  bool node_diverged = false;  ///< the ranks of a node have diverged
+  bool differs = false;        ///< ranks have different fingerprints
 
   SLAMB_HOST_DEVICE sum_header_findings(std::uint64_t fingerprint, const float* header, int ranks) {
     const float first = header[sum_header::first_byte];
-    overflowed = !(header[sum_header::news] == header[sum_header::news]);
+    overflowed = !(header[sum_header::overflow] == header[sum_header::overflow]);
     node_diverged = !(first == first);
     if (ranks > sum_header::most_ranks) return;
     for (std::size_t i = 0; i < sum_header::bytes; ++i)
@@ -69,28 +67,28 @@ struct sum_header_findings {
   }
 };
 
-/// Reads the sum of all ranks' headers: refuses the step if any rank has seen what is not finite, or else if ranks have parted. A
-/// node that has parted is told before an overflow, for its ranks do not know the same. Notes some of the payload.
+/// Reads the summed headers: skips the step if any rank has overflowed, or else if ranks have diverged. A diverged node counts
+/// before an overflow, because its ranks may not agree on the overflow. Also hashes some values of the payload.
 struct read_sum_header {
   step_record* record;
   const float* header;  ///< [sum_header::floats], and the payload behind it
   int ranks;
-  std::uint64_t payload = 0;  ///< floats behind the header that have been summed, maybe by several sums
+  std::uint64_t payload = 0;  ///< floats behind the header, summed by one or several calls
 
   static constexpr std::uint64_t noted = 16;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const sum_header_findings told(fingerprint_of(*record), header, ranks);
-    if (told.node_diverged || (told.differs && !told.overflowed))
+    const sum_header_findings found(fingerprint_of(*record), header, ranks);
+    if (found.node_diverged || (found.differs && !found.overflowed))
       note_difference(*record);
-    else if (told.overflowed)
+    else if (found.overflowed)
       record->skip = 1;
     if (payload > 0) note_some(header + sum_header::floats);
   }
 
  private:
-  // Of what all have received alike: the first, the last, and some in between. All are read before one is used, so that a device
-  // waits for them once.
+  // Hashes the first value, the last, and some in between, which must be equal on all ranks. All are read before one is used, so
+  // that a device waits once.
   SLAMB_HOST_DEVICE void note_some(const float* received) const {
     std::uint32_t words[noted];
     for (std::uint64_t i = 0; i < noted; ++i) words[i] = finite_word(received[i * (payload - 1) / (noted - 1)]);
@@ -100,18 +98,18 @@ struct read_sum_header {
   SLAMB_HOST_DEVICE static std::uint32_t finite_word(float x) { return x == x ? as_word(x) : 0x7FC00000U; }
 };
 
-/// The same of a sum within a node, of which other nodes know nothing yet.
+/// Reads the summed headers of a node, which other nodes have not seen yet.
 struct read_local_sum_header {
   step_record* record;
   const float* header;
   int ranks;  ///< of the node
   int node;
-  bool is_only_node;  ///< nobody else has to be told
+  bool is_only_node;  ///< no other node must learn it
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const sum_header_findings told(fingerprint_of(*record, true), header, ranks);
-    if (told.overflowed) record->not_finite = 1;
-    if (told.overflowed || told.node_diverged || !told.differs) return;
+    const sum_header_findings found(fingerprint_of(*record, true), header, ranks);
+    if (found.overflowed) record->not_finite = 1;
+    if (found.overflowed || found.node_diverged || !found.differs) return;
     if (is_only_node)
       note_difference(*record);
     else
@@ -124,25 +122,24 @@ inline region<float> plan_summable(arena& memory, const char* purpose, std::uint
   return memory.plan<float>(purpose, sum_header::floats + elements);
 }
 
-/// The payload in such a buffer: `elements` floats, or none where no buffer was planned.
+/// The payload in such a buffer: `elements` floats, or none if no buffer was planned.
 inline std::span<float> payload_in(std::span<float> buffer) noexcept {
   return buffer.empty() ? buffer : buffer.subspan(sum_header::floats);
 }
 
-/// Sums `payload` [n] over ranks. If any rank has seen in this step what is not finite, the step is refused on all; so it is if
-/// ranks have parted.
+/// Sums `payload` [n] over ranks. All ranks skip the step if any has found a value that is not finite, or if ranks have diverged.
 ///
-/// @param payload  [n] floats, maybe none, with those of a `sum_header` in front
-/// @param whole    n, and the floats behind them that have been summed before
-/// @param tells    false: what is not finite is exchanged like all else
+/// @param payload  [n ≥ 0] floats with a `sum_header` in front
+/// @param whole    n, plus the floats behind it that have been summed before
+/// @param flags_overflow    false: values that are not finite are exchanged
 template <class Context>
-void all_reduce_payload(std::span<float> payload, std::uint64_t whole, Context& context, bool tells = true) {
+void all_reduce_payload(std::span<float> payload, std::uint64_t whole, Context& context, bool flags_overflow = true) {
   if (context.ranks.size() == 1) {
-    if (tells) context.executor.invoke(skip_if_not_finite{context.record()});
+    if (flags_overflow) context.executor.invoke(skip_if_not_finite{context.record()});
     return;
   }
   float* const header = payload.data() - sum_header::floats;
-  context.executor.invoke(write_sum_header{context.record(), header, tells});
+  context.executor.invoke(write_sum_header{context.record(), header, flags_overflow});
   context.ranks.all_reduce_sum_with_header(std::span<float>(header, sum_header::floats + payload.size()),
                                            sum_header::floats, context.executor.stream());
   context.executor.invoke(read_sum_header{context.record(), header, context.ranks.size(), whole});

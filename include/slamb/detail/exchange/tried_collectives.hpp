@@ -1,6 +1,5 @@
-// What ranks do before they rely on a Communicator: they try each collective that the optimizer will call, once, on values
-// that all of them know, and tell each other what came of it. A collective that gives other values than it should would
-// otherwise train nonsense, and say nothing.
+// Tries each collective that the optimizer will call, once, on values that all ranks know, and shares the findings. A wrong
+// collective would otherwise ruin a training silently.
 #pragma once
 
 #include <algorithm>
@@ -24,19 +23,19 @@
 
 namespace slamb::detail {
 
-/// What a rank has found wrong with a collective, in numbers, which a sum over ranks carries to the others.
+/// A rank's finding about a collective, in numbers, which a sum over ranks carries to the others.
 struct collective_fault {
   enum collective_name { none, all_reduce_sum, all_reduce_in_node, all_gather, all_to_all, broadcast };
 
   int of = none;
-  int rank = 0;       ///< where it was found
+  int rank = 0;       ///< the rank that found it
   int size = 1;       ///< ranks that made the call
-  int place = 0;      ///< the element of a sum; else the rank at whose place other bytes are
-  int from = nobody;  ///< these are rank `from`'s, its chunk `chunk`
+  int place = 0;      ///< the element of a sum; else the rank at whose place wrong bytes are
+  int from = nobody;  ///< the wrong bytes are chunk `chunk` of rank `from`
   int chunk = 0;
-  int byte = 0;         ///< the first that is wrong
+  int byte = 0;         ///< the first wrong byte
   float found = 0.0F;   ///< of a sum
-  float wanted = 0.0F;  ///< of a sum; NaN where that is wanted
+  float wanted = 0.0F;  ///< of a sum; NaN if NaN is right
 
   static constexpr int nobody = -1;
   static constexpr int unknown = -1;  ///< place
@@ -51,7 +50,7 @@ struct collective_fault {
     all[i] = wanted;
     return all;
   }
-  /// What another rank has found, of numbers that a wrong sum may have changed.
+  /// The finding of another rank, from numbers that a wrong sum may have changed.
   static collective_fault of_numbers(std::span<const float> all, int at_rank, int of_ranks) {
     constexpr float most = 16'777'216.0F;
     std::array<int, integers> x{};
@@ -77,16 +76,17 @@ constexpr std::uint32_t tried_bits(std::uint64_t use, std::uint64_t rank, std::u
 
 // ---------------------------------------------------------------------------------------------------------------- sums
 
-/// Elements of a sum that is tried: no multiple of the number of ranks, so that algorithms which cut it have a rest.
+/// Elements of a tried sum: no multiple of the number of ranks, so that algorithms that divide it have a remainder.
 constexpr std::size_t tried_elements(int ranks) noexcept { return 4 * static_cast<std::size_t>(ranks) + 3; }
-/// Here the last rank has NaN, by which ranks tell each other that a step has overflowed.
+/// At this element the last rank has NaN, the overflow flag.
 constexpr std::size_t tried_nan(int ranks) noexcept { return tried_elements(ranks) / 2; }
 
-/// What `rank` of `ranks` adds: integers of as many bits as the library relies on, whose sums are exact in float in whatever order
-/// they are made.
-/// - Bytes of every rank, as a sum's header has them (sum_header.hpp): 128 … 255, and 255 of all ranks as element 1.
-/// - 16 bits of one rank, as a table of facts has them (core/detail/consistency_check.hpp), as element 4r + 2 of rank r, where the others add 0:
-///   65535 of rank 0, and odd numbers from 65281 of the others. All 16 bits are significant; a half float has 11.
+/// The values of `rank` of `ranks`: integers with as many bits as the library relies on. Their sums are exact in float in any
+/// order.
+/// - Bytes of every rank, as in a sum_header (detail/exchange/summable.hpp): 128 … 255, and 255 of all ranks as element 1.
+/// - 16 bits of one rank, as in the comparison of options (core/detail/consistency_check.hpp), as element 4r + 2 of rank r, where
+///   the others add 0: 65535 of rank 0, and odd numbers from 65281 of the others. All 16 bits are significant; a half float has
+///   11.
 inline float tried_value(int rank, int ranks, std::size_t i) noexcept {
   const auto r = static_cast<std::uint64_t>(rank);
   if (i == tried_nan(ranks) && rank == ranks - 1) return std::numeric_limits<float>::quiet_NaN();
@@ -125,17 +125,17 @@ struct alignas(128) tried_line {
   std::array<std::byte, 128> bytes;
 };
 
-/// Bytes that each rank sends to each: a multiple of 128, at a multiple of 128, as all messages of codes are. A Communicator
-/// may rely on that; `check_communicator` tries other sizes.
+/// Bytes that each rank sends to each other: a multiple of 128, aligned to 128, as all quantized messages are. A Communicator may
+/// rely on that; `check_communicator` tries other sizes.
 inline constexpr std::size_t tried_bytes = 3 * sizeof(tried_line);
 
-/// Byte i of what `from` sends to `to`, or to all: 0.
+/// Byte i that `from` sends to `to`; to = 0 if it sends the same to all.
 constexpr std::byte tried_byte(collective_fault::collective_name use, int from, int to, std::size_t i) noexcept {
   return static_cast<std::byte>(tried_bits(static_cast<std::uint64_t>(use) << 32U | static_cast<std::uint32_t>(to),
                                            static_cast<std::uint64_t>(from), i));
 }
 
-/// A rank whose collectives take bytes of host memory: `call(buffer)` has what is sent in front, and what is received behind.
+/// A rank whose collectives take bytes of host memory: in `call(buffer)` the sent bytes come first, then the received bytes.
 struct trying_rank {
   int rank = 0;
   int size = 1;
@@ -160,7 +160,7 @@ inline void fill(std::span<std::byte> chunk, collective_fault::collective_name u
   for (std::size_t i = 0; i < chunk.size(); ++i) chunk[i] = tried_byte(use, from, to, i);
 }
 
-/// The first byte that is not as `from` sends it to `to`; the size if there is none.
+/// The first byte that differs from the one `from` sends to `to`; the size if none does.
 inline std::size_t first_other(std::span<const std::byte> chunk, collective_fault::collective_name use, int from,
                                int to) {
   std::size_t i = 0;
@@ -168,8 +168,8 @@ inline std::size_t first_other(std::span<const std::byte> chunk, collective_faul
   return i;
 }
 
-/// A fault unless `chunk`, at the place of rank `place`, is what that rank sends to `to`.
-/// @param receivers  ranks to which a rank sends different bytes; 1 where it sends all of them the same
+/// A fault unless `chunk`, at the place of rank `place`, has the bytes that this rank sends to `to`.
+/// @param receivers  number of ranks to which a rank sends different bytes; 1 if it sends the same to all
 inline collective_fault fault_of_chunk(std::span<const std::byte> chunk, collective_fault::collective_name use,
                                        int place, int to, const trying_rank& me, int receivers) {
   const std::size_t byte = first_other(chunk, use, place, to);
@@ -205,7 +205,7 @@ inline collective_fault fault_of_all_to_all(const trying_rank& me) {
   return fault;
 }
 
-/// From the last rank: a Communicator that takes rank 0 for every root is found.
+/// Broadcasts from the last rank, to find a Communicator that takes rank 0 for every root.
 inline collective_fault fault_of_broadcast(const trying_rank& me) {
   tried_buffer buffer(1);
   fill(buffer.bytes(), collective_fault::broadcast, me.rank, 0);
@@ -215,7 +215,7 @@ inline collective_fault fault_of_broadcast(const trying_rank& me) {
 
 // --------------------------------------------------------------------------------------------------------- in sentences
 
-/// A sentence that is the same on all ranks: it says which of them has found the fault.
+/// The error's sentence, the same on all ranks. It names the rank that found the fault.
 inline std::string to_text(const collective_fault& fault) {
   const auto rank = [](int number, const char* has) { return "rank " + std::to_string(number) + "'s " + has; };
   const std::string on = " on rank " + std::to_string(fault.rank) + " of " + std::to_string(fault.size);
@@ -264,12 +264,12 @@ inline std::string to_text(const collective_fault& fault) {
 
 // -------------------------------------------------------------------------------------------------------------- verdicts
 
-/// Ranks tell each other what they have found, by a sum: a table with a row of each rank. A rank whose own sums are wrong speaks
-/// for itself, since nothing can be told to it; all others say what the first rank has found that has found anything.
+/// Ranks share their findings by a sum over a table with a row for each rank. A rank whose own sums are wrong reports its own
+/// finding, because no other can reach it. All others report the finding of the first rank that has one.
 ///
-/// @param own    what this rank has found
-/// @param abort  tells peers by other means, if there are any; is called where sums are wrong, which may not tell them
-/// @throws communicator_error on every rank if any has found something
+/// @param own    this rank's finding
+/// @param abort  reaches peers by other means, if there are any; called if sums are wrong, which may not reach them
+/// @throws communicator_error on every rank if any rank has found a fault
 inline void require_no_fault(const collective_fault& own, const summing_ranks& ranks,
                              const std::function<void(const std::string& reason)>& abort) {
   const auto row_in = [](std::vector<float>& table, int rank) {

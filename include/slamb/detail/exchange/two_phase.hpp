@@ -1,4 +1,4 @@
-// The two phases of a compressed exchange, over any tiles: encode, all_to_all, average, all_gather, decode.
+// The two phases of a quantized exchange, over any tiles: encode, all_to_all, average, all_gather, decode.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@
 
 namespace slamb::detail {
 
-/// Where the codes of each tile are, which tiles are this rank's to average, and what shares a scale.
+/// The tables of an exchange: places of each tile's codes, this rank's tiles to average, and groups that share a scale.
 class two_phase_tables {
  public:
-  /// Makes them, on the host; allocates only where there is more than ever before.
+  /// Makes the tables on the host. Allocates only if they are larger than before.
   void assign(const wire_layout& wire, int rank) {
     placed_.clear();
     own_.clear();
@@ -37,7 +37,7 @@ class two_phase_tables {
     averaged_.assign_averaged(wire, placed_, own_);
   }
 
-  /// Plans memory for them as they are, and for all others of up to `tiles` tiles of one tensor.
+  /// Plans memory for the tables, and for tables of up to `tiles` tiles of one tensor.
   template <class Context>
   void plan(Context& context, std::uint64_t tiles = 0) {
     reserve(context, placed_, placed_at_, tiles);
@@ -56,7 +56,7 @@ class two_phase_tables {
     upload(context, averaged_, averaged_at_);
   }
 
-  /// [tiles] where the codes of each are, on the host.
+  /// [tiles] places of codes, on the host.
   std::span<const wire_tile> placed() const noexcept { return placed_; }
   std::size_t tiles() const noexcept { return placed_.size(); }
 
@@ -123,9 +123,9 @@ class two_phase_tables {
   scale_regions averaged_at_;
 };
 
-/// One exchange of codes. It owns where things are, and none of them.
+/// A quantized exchange. It owns the layout and the tables, but no buffers.
 ///
-/// @tparam WorkerStorage, ServerStorage  in what the errors are kept: float, bfloat16, or the executor's no_error_storage
+/// @tparam WorkerStorage, ServerStorage  types of stored errors: float, bfloat16, or the executor's no_error_storage
 template <quantizer Quantizer, class Executor, class WorkerStorage, class ServerStorage>
 class two_phase_exchange {
   static_assert(
@@ -136,7 +136,7 @@ class two_phase_exchange {
       "slamb: a quantizer that says is_stochastic must have a member seed, from which its draws are made");
 
  public:
-  /// @throws std::invalid_argument if scales are shared by blocks that tiles could not be cut into
+  /// @throws std::invalid_argument if the quantizer's block is out of range
   explicit two_phase_exchange(const Quantizer& quantizer) : quantizer_(quantizer) {
     if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
       require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024, "a quantizer's block",
@@ -148,18 +148,17 @@ class two_phase_exchange {
   two_phase_tables& tables() noexcept { return tables_; }
   const two_phase_tables& tables() const noexcept { return tables_; }
 
-  /// Lays out the messages; allocates only where there are more pieces than ever before.
+  /// Lays out the messages. Allocates only if there are more pieces than before.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
     wire_.assign(tensors, ranks, scale_groups_of(quantizer_), Quantizer::bits_per_element);
     tables_.assign(wire_, rank);
   }
 
-  /// Of the buffer that an exchange needs: what is sent, received, averaged, the mean as floats, what is exchanged whole.
-  /// An exchange never writes the padding of messages, and sends it as it is: the buffer must have been initialised, as an
-  /// arena's memory is.
+  /// Bytes of the buffer: sent, received and averaged messages, the mean as floats, and dense signals. An exchange sends the
+  /// padding of messages without writing it, so the buffer must be initialised, as an arena's memory is.
   std::uint64_t buffer_bytes() const noexcept { return part(5); }
 
-  /// The buffers, with nothing said of tables, errors, masks and the number of the step.
+  /// The buffers, without tables, errors, mask and number of the step.
   wire_view view(std::span<std::byte> buffer, int ranks, int rank) const noexcept {
     return {.sent = buffer.data(),
             .received = buffer.data() + part(1),
@@ -173,7 +172,7 @@ class two_phase_exchange {
             .ranks = static_cast<std::uint32_t>(ranks),
             .rank = static_cast<std::uint32_t>(rank)};
   }
-  /// The same of one rank's optimizer, with its tables; random numbers are drawn by the number of the step.
+  /// The buffers and tables of one rank's optimizer. Random draws depend on the number of the step.
   template <class Context>
   wire_view view(const Context& context, std::span<std::byte> buffer) const noexcept {
     wire_view wire = view(buffer, context.ranks.size(), context.ranks.rank());
@@ -182,18 +181,18 @@ class two_phase_exchange {
     return wire;
   }
 
-  /// What makes the messages ready to be encoded, if there are any; for an executor to invoke before `send`. That of the mean
-  /// gets the fingerprint of the step that has begun.
+  /// The function that initialises the messages, if there are any; for an executor to invoke before `send`. The message of the
+  /// mean receives the fingerprint of this step.
   auto starts(const wire_view& wire, const step_record* record) const {
     return all_in_order(
         start_messages{nullptr, wire.sent, wire_.message_bytes(), wire.sent == nullptr ? 0U : wire_.ranks()},
         start_messages{record, wire.averaged, wire_.message_bytes(), wire.averaged == nullptr ? 0U : 1U});
   }
 
-  /// Both phases. Nothing that lasts is changed; the step is refused, on all ranks, if the signal of any is not finite, if any
-  /// has seen earlier in the step what is not, or if ranks have parted, which the second phase tells.
+  /// Runs both phases. Changes nothing that lasts. All ranks skip the step if any rank has found a value that is not finite, or
+  /// if ranks have diverged, which the second phase shows.
   ///
-  /// @param counts  [tiles] elements that take part; @param statistic  [tiles], for the backend's use
+  /// @param counts  [tiles] active elements; @param statistic  [tiles], for the backend's use
   template <class Pass, class Context, class View>
   void send(const Pass& pass, Context& context, const View& model, const wire_view& wire, const std::uint64_t* counts,
             double* statistic) const {
@@ -208,7 +207,7 @@ class two_phase_exchange {
     if (context.is_skipped_on_host()) return;
     context.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
                              context.executor.stream());
-    // Also for what a device has noted of the first phase.
+    // Also for flags that a device has raised in the first phase.
     context.executor.invoke(skip_if_not_finite{context.record()}, refuse,
                             compare_fingerprints{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
                             note_received{context.record(), wire.received, wire_.message_bytes(), wire_.ranks(),
@@ -218,15 +217,15 @@ class two_phase_exchange {
       context.ranks.all_reduce_sum(std::span<float>(wire.dense, wire_.dense_elements()), context.executor.stream());
   }
 
-  /// Runs `pass` with the mean of the signals over some tiles, and keeps this rank's errors there; once for each tile, and
-  /// only after `send`, with which the step can no longer fail.
+  /// Runs `pass` with the mean of the signals over some tiles, and stores this rank's errors. To be called once for each tile,
+  /// after `send`; the step can no longer fail.
   template <class Pass, class View>
   void receive(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire, tile_range tiles,
                double* results) const {
     executor.template receive<WorkerStorage, ServerStorage>(pass, quantizer_, model, wire, tiles, results);
   }
 
-  /// ‖x‖² and ‖x − x̂‖² of what was sent: `squares` [tiles][2].
+  /// ‖x‖² and ‖x − x̂‖² of the sent signal: `squares` [tiles][2].
   template <class Pass, class View>
   void measure(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire,
                double* squares) const {
@@ -245,7 +244,7 @@ class two_phase_exchange {
     return {wire.received, wire_.all_message_bytes()};
   }
 
-  // Where a part of the buffer begins: at a multiple of message_unit, from where the arena has put the buffer.
+  // The offset of a part of the buffer, a multiple of message_unit.
   std::uint64_t part(int number) const noexcept {
     const std::uint64_t sizes[] = {wire_.all_message_bytes(), wire_.all_message_bytes(), wire_.message_bytes(),
                                    wire_.codes() * sizeof(float),

@@ -1,4 +1,4 @@
-// One allocation for everything an optimizer holds, planned by purpose and reported by purpose.
+// An optimizer's one allocation, planned and reported by purpose.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace slamb::detail {
 
-/// A region of an arena that has been planned; the memory exists once the arena has been allocated.
+/// A planned region of an arena. Its memory exists once the arena is allocated.
 template <class T>
 struct region {
   std::size_t offset = 0;  ///< bytes

@@ -1,4 +1,4 @@
-// The arrays that passes work on, as types: what an element of each is called, and lists of them.
+// The arrays of passes as types, and lists of them.
 //
 // An array is a struct with a member template `field`, of one member, which names its elements:
 //
@@ -10,8 +10,8 @@
 //       };
 //     };
 //
-// An element, the pointers of a tile and those of a model all derive from the fields of the arrays that they have, so that each is
-// reached by its name (`e.momentum`), and nothing else has to know it.
+// An element, the pointers of a tile and the pointers of a model derive from the fields of their arrays. So each array is reached
+// by its name (`e.momentum`), and no other code lists the names.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,15 @@
 
 namespace slamb::detail {
 
-/// What an optimizer keeps of each element: floats that lie as `segment::state` says.
+/// An array of an optimizer's state: one float for each element, at the places of `segment::state`.
 struct state_array {
   using stored = float;
 };
 
-/// Arrays that every optimizer has, and values of an element that lie in no array.
+/// Arrays that every optimizer has, and values of an element that are in no array.
 namespace array {
 
-/// p, the user's.
+/// p, in the user's memory.
 struct parameter {
   using stored = float;
   template <class T>
@@ -38,7 +38,7 @@ struct parameter {
   };
 };
 
-/// g, the user's, or what an exchange has made of it. Only read.
+/// g, in the user's memory or in the exchange buffer. Read only.
 struct gradient {
   using stored = const float;
   template <class T>
@@ -47,7 +47,7 @@ struct gradient {
   };
 };
 
-/// The contiguous exchange buffer, or what an exchange made of a signal.
+/// The contiguous exchange buffer, or the received value of a signal.
 struct exchanged {
   using stored = float;
   template <class T>
@@ -56,7 +56,8 @@ struct exchanged {
   };
 };
 
-/// What this rank's signal lost when it was compressed, for passes that say `uses_compression_error` or `receives_compression_error`. In no memory.
+/// The compression error of this rank's signal, for passes with `uses_compression_error` or `receives_compression_error`. Not in
+/// memory.
 struct compression_error {
   using stored = void;
   template <class T>
@@ -65,7 +66,7 @@ struct compression_error {
   };
 };
 
-/// The element's number in its tensor, modulo 2^24. In no memory, and only read.
+/// The element's number in its tensor, modulo 2^24. Not in memory, and read only.
 struct position {
   using stored = void;
   template <class T>
@@ -92,7 +93,7 @@ struct variance : state_array {
   };
 };
 
-/// What ranks compare in the place of parameters.
+/// An array that ranks compare instead of the parameters.
 struct compared : state_array {
   template <class T>
   struct field {
@@ -102,7 +103,7 @@ struct compared : state_array {
 
 }  // namespace array
 
-/// The one member of a field, whatever it is called.
+/// The one member of a field, of any name.
 template <class Array, class T>
 SLAMB_ELEMENT T& value_of(typename Array::template field<T>& field) {
   auto& [value] = field;
@@ -116,18 +117,18 @@ SLAMB_ELEMENT const T& value_of(const typename Array::template field<T>& field) 
   return *its;
 }
 
-/// A list of arrays, each once.
+/// A list of different arrays.
 template <class... Arrays>
 struct arrays {
   static constexpr std::size_t count = sizeof...(Arrays);
-  /// Those that lie in memory.
+  /// The number of arrays in memory.
   static constexpr std::size_t stored = (std::size_t{0} + ... + (std::is_void_v<typename Arrays::stored> ? 0U : 1U));
 
   template <class Array>
   static constexpr bool has = (std::is_same_v<Arrays, Array> || ...);
 };
 
-/// The arrays of several lists, each once, in the order in which they come.
+/// The arrays of several lists, each once, in the order of their first occurrence.
 template <class... Lists>
 struct union_of {
   using type = arrays<>;
@@ -145,7 +146,7 @@ struct union_of<arrays<Arrays...>, arrays<First, Rest...>, Lists...>
 template <class... Lists>
 using union_of_t = typename union_of<Lists...>::type;
 
-/// A list, or nothing.
+/// A list, or the empty list.
 template <bool Condition, class List>
 using arrays_if = std::conditional_t<Condition, List, arrays<>>;
 

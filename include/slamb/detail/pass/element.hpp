@@ -23,11 +23,11 @@ struct adam_scalars {
   float momentum_correction = 1.0F;   ///< 1/(1 − β1^t), or 1
   float deviation_correction = 1.0F;  ///< 1/√(1 − β2^t), or 1
   float epsilon = 0.0F;               ///< as added to the corrected √v
-  float gradient_scale = 1.0F;        ///< multiplies what is read as the gradient
+  float gradient_scale = 1.0F;        ///< multiplies the gradient as it is read
 };
 
-/// β x + (1 − β) y, with β x as x − (1 − β) x: as floats, β and 1 − β would not add up to 1, and the bias corrections, which
-/// are of the exact β, would not fit. docs/algorithms/lamb.md, "In floats".
+/// β x + (1 − β) y, with β x computed as x − (1 − β) x. Rounded to floats, β and 1 − β do not add up to 1, which would not fit
+/// the bias corrections of the exact β. docs/algorithms/lamb.md, "In floats".
 template <class Real>
 SLAMB_ELEMENT Real moved_towards(const Real& x, const Real& y, float one_minus_beta) {
   return (x - Real(one_minus_beta) * x) + Real(one_minus_beta) * y;

@@ -1,4 +1,4 @@
-// Tensors → segments → tiles: the table through which one pass covers every tensor.
+// Divides tensors into segments and tiles, so that one pass covers all tensors.
 #pragma once
 
 #include <algorithm>
@@ -18,30 +18,30 @@
 
 namespace slamb::detail {
 
-/// One tensor, as the passes see it. Trivially copyable: on a device it lives in device memory.
+/// One tensor, as passes see it. Trivially copyable; on a device it is in device memory.
 struct segment {
   float* parameter = nullptr;       ///< [size]
   const float* gradient = nullptr;  ///< [size]
   std::uint64_t size = 0;
-  std::uint64_t first = 0;               ///< of its elements, all tensors laid end to end
+  std::uint64_t first = 0;               ///< of its elements, with all tensors laid end to end
   std::span<const std::uint8_t> rows{};  ///< tensor_options::rows, in host memory; read by the constructor alone
   std::uint64_t state = 0;  ///< of its elements in the state arrays, where tensors start at multiples of 16
   float weight_decay = 0.0F;
   float learning_rate_factor = 1.0F;
   std::uint32_t group = 0;
   bool adapt = true;
-  bool dense = false;  ///< always exchanged whole
+  bool dense = false;  ///< always exchanged dense
   bool one_dimensional = false;
 };
 
-/// A piece of one tensor; the unit of work and of the fixed order in which sums are taken.
+/// A piece of one tensor: the unit of work, and of the fixed order of sums.
 struct tile {
   std::uint64_t first = 0;  ///< element of the tensor
   std::uint32_t segment = 0;
   std::uint32_t count = 0;
 };
 
-/// A part of one tensor that tiles may not reach beyond.
+/// A part of one tensor that tiles must not cross.
 struct tile_cut {
   std::uint32_t segment = 0;
   std::uint64_t first = 0;  ///< element of the tensor
@@ -66,7 +66,7 @@ class layout {
   layout(std::span<const basic_parameter<float>> parameters, double weight_decay)
       : layout(parameters, weight_decay, [](const layout&) {}) {}
 
-  /// @param before_tiles  called with this when all is there but the tiles, which take 16 bytes for 8192 elements; may throw
+  /// @param before_tiles  called with this object before tiles are made, which take 16 bytes for 8192 elements; may throw
   template <class BeforeTiles>
   layout(std::span<const basic_parameter<float>> parameters, double weight_decay, const BeforeTiles& before_tiles) {
     segments_.reserve(parameters.size());
@@ -82,7 +82,7 @@ class layout {
     make_tiles(std::span<const tile_cut>(dense));
   }
 
-  /// Makes the tiles anew, of these parts, which cover all elements in order.
+  /// Makes the tiles again, of these parts, which cover all elements in order.
   template <class Cut>
   void make_tiles(std::span<const Cut> cuts) {
     tiles_.clear();
@@ -104,7 +104,7 @@ class layout {
   std::uint64_t state_elements() const noexcept { return state_elements_; }  ///< with padding
   std::uint32_t groups() const noexcept { return groups_; }
 
-  /// @throws std::invalid_argument if there is no such tensor, or `gradient` is null or overlaps the data of any.
+  /// @throws std::invalid_argument if there is no such tensor, or `gradient` is null or overlaps the data of a tensor.
   void require_gradient(std::size_t tensor, const float* gradient) const {
     if (tensor >= segments_.size())
       throw std::invalid_argument("slamb: set_gradient() was given tensor " + std::to_string(tensor) +
@@ -120,7 +120,7 @@ class layout {
                                   "; parameters must not share memory");
   }
 
-  /// @throws std::invalid_argument if there are not as many `gradients` as tensors, or as `require_gradient` for any.
+  /// @throws std::invalid_argument if `gradients` and tensors differ in number, or as `require_gradient`.
   void require_gradients(std::span<const float* const> gradients) const {
     if (gradients.size() != segments_.size())
       throw std::invalid_argument("slamb: set_gradients() was given " + std::to_string(gradients.size()) +
@@ -134,7 +134,7 @@ class layout {
   /// The tiles of a tensor.
   tile_range tiles_of(std::size_t segment) const noexcept { return {first_tile_[segment], first_tile_[segment + 1]}; }
 
-  /// Place of a tensor's first element, all tensors laid end to end; of one past the last, the end of all.
+  /// Place of a tensor's first element, with all tensors laid end to end; for the number of tensors, the end of the last.
   std::uint64_t first_element(std::size_t tensor) const noexcept {
     return tensor == segments_.size() ? elements_ : segments_[tensor].first;
   }
@@ -231,9 +231,9 @@ struct tensor_batch {
   tile_range tiles;
 };
 
-/// All tensors, in order. One that is too large for the cache is a batch alone.
+/// Divides all tensors into batches that fit the cache, in order. A larger tensor is a batch of its own.
 ///
-/// @param bytes  that the passes touch of an element
+/// @param bytes  bytes of an element that the passes touch
 inline std::vector<tensor_batch> batches_of(const layout& tensors, std::size_t cache_bytes, std::size_t bytes) {
   std::vector<tensor_batch> all;
   const std::size_t count = tensors.segments().size();
@@ -247,21 +247,21 @@ inline std::vector<tensor_batch> batches_of(const layout& tensors, std::size_t c
   return all;
 }
 
-/// All tensors in one batch, for passes that come once.
+/// All tensors in one batch, for steps with one pass.
 inline std::vector<tensor_batch> one_batch_of(const layout& tensors) {
   return {{0, tensors.segments().size(), {0, tensors.tiles().size()}}};
 }
 
-/// Whether a tensor of `size` elements is exchanged whole at every step.
+/// True if a tensor of `size` elements is exchanged dense at every step.
 ///
 /// @param compress  tensor_options::compress
-/// @param dense_below  tensors of fewer elements go whole
+/// @param dense_below  tensors of fewer elements are exchanged dense
 constexpr bool is_sent_dense(std::uint64_t size, bool one_dimensional, bool compress,
                              std::uint64_t dense_below) noexcept {
   return !compress || one_dimensional || size < dense_below;
 }
 
-/// The most elements that `c` selects at any step of a tensor of `size`.
+/// The most elements that `c` selects at any step from a tensor of `size`.
 template <compressor C>
 constexpr std::uint64_t largest_payload_of(const C& c, std::uint64_t size) noexcept {
   if constexpr (requires { c.largest_payload(size); })
@@ -270,7 +270,7 @@ constexpr std::uint64_t largest_payload_of(const C& c, std::uint64_t size) noexc
     return size;
 }
 
-/// Cuts tiles into consecutive pieces of at most `room` elements, but of one tile at least.
+/// Divides tiles into consecutive pieces of at most `room` elements, but at least one tile.
 ///
 /// @param count_of  count_of(i): elements of tile i = 0 … tiles − 1
 /// @param visit  visit(tile_range, elements) for each piece, in order

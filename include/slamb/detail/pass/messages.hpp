@@ -1,6 +1,6 @@
-// What messages of codes carry beside codes and scales: the news of an overflow, which is a first scale of NaN, and at their end
-// the fingerprint of what all ranks must have alike. For an executor to invoke, by one thread or, since there are as many
-// messages as ranks, by several at once.
+// The other content of quantized messages: scales, the overflow flag, which is a NaN as the first scale, and the sender's
+// fingerprint at the end. Its functions are invoked by an executor, by one thread or by several, since there are as many messages
+// as ranks.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@
 
 namespace slamb::detail {
 
-/// The scale of `count` elements whose squares or magnitudes add up to `total`, or whose largest magnitude it is.
+/// The scale of `count` elements. `total` is the sum of their squares or magnitudes, or their largest magnitude.
 template <segment_scale Scale>
 SLAMB_HOST_DEVICE float scale_of(double total, std::uint64_t count) {
   if (count == 0) return 0.0F;
@@ -28,16 +28,16 @@ SLAMB_HOST_DEVICE float scale_of(double total, std::uint64_t count) {
   return static_cast<float>(total);
 }
 
-/// What a quantizer's scales ask of those who encode.
+/// The needs of a quantizer's scales.
 template <quantizer Quantizer>
 struct shared_scales {
-  /// Tiles share scales: they are made when all tiles have been looked at.
+  /// Tiles share scales, which are computed after all tiles.
   static constexpr bool exist = Quantizer::scale != segment_scale::none && !requires(const Quantizer& q) { q.block; };
-  /// And codes depend on them: the scale must be known before anything is encoded.
+  /// Codes depend on them, so that scales are computed before encoding.
   static constexpr bool are_known_first = exist && !capability::encodes_without_scale<Quantizer>;
 };
 
-/// What has one scale: some tiles, and the places where it is written.
+/// Tiles that share a scale, and the places where it is written.
 struct scale_group {
   std::uint64_t first_tile = 0;  ///< in the table's tiles
   std::uint64_t last_tile = 0;
@@ -53,13 +53,13 @@ struct scale_table {
   std::size_t group_count = 0;
 };
 
-/// The arrays of a scale_table, made on the host; empty where tiles share no scales.
+/// The arrays of a scale_table, made on the host; empty if tiles share no scales.
 struct scale_lists {
   std::vector<scale_group> groups;
   std::vector<std::uint64_t> tiles;
   std::vector<std::uint64_t> places;
 
-  /// Of what a rank sends, into the messages to all ranks.
+  /// Scales of the signal, in the messages to all ranks.
   void assign_sent(const wire_layout& wire) {
     clear();
     if (!has_shared_scales(wire)) return;
@@ -85,9 +85,9 @@ struct scale_lists {
     end();
   }
 
-  /// Of the mean over this rank's chunk, into the message to all.
+  /// Scales of the mean of this rank's chunk, in the message to all.
   ///
-  /// @param placed  [all tiles] where the codes of each are
+  /// @param placed  [all tiles] places of the codes of each
   /// @param own     the tiles of the chunk
   void assign_averaged(const wire_layout& wire, std::span<const wire_tile> placed, std::span<const std::size_t> own) {
     clear();
@@ -125,13 +125,12 @@ SLAMB_HOST_DEVICE inline float* scale_in(std::byte* message, std::uint64_t index
   return reinterpret_cast<float*>(message) + index;
 }
 
-/// The fingerprint in a message, which ends with it.
+/// The fingerprint, at the end of a message.
 SLAMB_HOST_DEVICE inline std::uint64_t* fingerprint_in(std::byte* message, std::uint64_t message_bytes) noexcept {
   return reinterpret_cast<std::uint64_t*>(message + message_bytes) - 1;
 }
 
-/// Sets the first scale of each message to 0, for messages in which no other is written, and the fingerprint to that of the
-/// step that has begun.
+/// Sets the first scale of each message to 0, for messages without a scale, and writes the fingerprint of this step.
 struct start_messages {
   const step_record* record = nullptr;  ///< null: messages have no fingerprint
   std::byte* messages = nullptr;
@@ -147,9 +146,9 @@ struct start_messages {
   }
 };
 
-/// Sets the first scale to NaN if this rank has seen what is not finite.
+/// Raises the overflow flag, if this rank has found a value that is not finite: sets the first scale to NaN.
 struct write_overflow_flags {
-  const step_record* record = nullptr;  ///< null: nothing is told
+  const step_record* record = nullptr;  ///< null: there is no flag
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
@@ -162,14 +161,14 @@ struct write_overflow_flags {
   }
 };
 
-/// Refuses the step if the first scale is not finite in a message of any rank.
+/// Skips the step if any rank's message has the overflow flag.
 struct read_overflow_flags {
   step_record* record = nullptr;
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
 
-  /// Of messages `thread`, `thread` + `threads`, ….
+  /// Reads messages `thread`, `thread` + `threads`, ….
   SLAMB_HOST_DEVICE bool has_overflow(unsigned thread = 0, unsigned threads = 1) const {
     bool found = false;  // without leaving the loop, so that a thread waits once for all that it reads
     for (std::uint64_t i = thread; i < count; i += threads) {
@@ -183,8 +182,8 @@ struct read_overflow_flags {
   }
 };
 
-/// Refuses the step if the fingerprint in a message of any rank is not that of this one, or if this one's node has parted. Where the
-/// step has been refused for an overflow, all ranks know it, and nothing is taken by which they would part.
+/// Skips the step if any rank's fingerprint differs from this rank's, or if this node has diverged. Does nothing if the step is
+/// skipped for an overflow, which all ranks know.
 struct compare_fingerprints {
   step_record* record = nullptr;
   std::byte* messages = nullptr;
@@ -201,7 +200,8 @@ struct compare_fingerprints {
   }
 };
 
-/// Notes some of what all ranks have received alike: the first scales of up to four messages, and the first codes of the first.
+/// Hashes some values that must be equal on all ranks: the first scales of up to four messages, and the first codes of the first
+/// message.
 struct note_received {
   step_record* record = nullptr;
   std::byte* messages = nullptr;

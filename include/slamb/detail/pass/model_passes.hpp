@@ -49,7 +49,7 @@ struct sum_of_variance : pass_without_constants {
   }
 };
 
-/// 24 bits of a hash of a word, one to one in the word but for the 8 that are left out.
+/// 24 bits of a hash that is one to one in the word, but for the 8 bits that are cut off.
 template <class Word>
 SLAMB_ELEMENT auto hashed_to_24_bits(Word h) {
   h = h + (h << 11);
@@ -61,7 +61,7 @@ SLAMB_ELEMENT auto hashed_to_24_bits(Word h) {
   return h >> 8;
 }
 
-/// What tells elements of all tensors apart: their place in a tensor (modulo 2^24), and the tensor.
+/// The hash of an element's place: its number in the tensor (modulo 2^24), and the tensor.
 struct hash_of_place {
   struct salt {
     std::uint32_t of_tensor;
@@ -76,9 +76,9 @@ struct hash_of_place {
   }
 };
 
-/// Σ h² over all elements, where h is 24 bits of a hash of a value and its place: which values there are, and where. Another in one
-/// element gives another sum but for one case in 2^24; in many, in practice always.
-/// @tparam Array  of the values
+/// The fingerprint of an array: Σ h² over all elements, where h is 24 bits of a hash of the value and its place. A difference in
+/// one element changes the sum except in one case of 2^24; differences in many elements change it practically always.
+/// @tparam Array  the array
 template <class Array>
 struct fingerprint_of_values : hash_of_place {
   using reads = arrays<Array, array::position>;
@@ -92,12 +92,12 @@ struct fingerprint_of_values : hash_of_place {
   }
 };
 using fingerprint_of_parameters = fingerprint_of_values<array::parameter>;
-/// Of what parameters have in common where they differ from rank to rank.
+/// Of the anchor, which is equal on all ranks where parameters are not.
 using fingerprint_of_anchor = fingerprint_of_values<array::compared>;
-/// Of what has been received, over the first payload plane; places are those within each tile's part of it.
+/// Of the received payload, over its first array. Places are within each tile's part of it.
 using fingerprint_of_payload = fingerprint_of_values<array::momentum>;
 
-/// The same of places alone, over what is not selected: selected passes sum nothing else.
+/// Of the places alone of elements that are not selected, the only ones that sparse passes sum.
 struct fingerprint_of_unselected : hash_of_place {
   using reads = arrays<array::position>;
   using writes = arrays<>;

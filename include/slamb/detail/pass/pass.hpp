@@ -1,7 +1,6 @@
 // A pass: one element function applied to every element, with the arrays it touches declared beside it.
 //
-// Recipes are written as a few passes; a backend runs any of them and knows none. A pass is a trivially copyable
-// struct with
+// A recipe consists of a few passes. A backend runs any pass. A pass is a trivially copyable struct with
 //
 //     using reads = arrays<…>; using writes = arrays<…>;
 //     static constexpr int sums;                      // double-precision sums a tensor
@@ -10,7 +9,7 @@
 //     template <class Element, class Sums>
 //     void operator()(Element& e, const auto& constants, Sums& results) const;
 //
-// From the declaration follow the bytes of memory traffic an element, which the benchmarks divide by the time.
+// The bytes of memory traffic per element follow from the lists.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +29,7 @@ constexpr double bytes_per_element() noexcept {
   return static_cast<double>(sizeof(float)) * static_cast<double>(P::reads::stored + P::writes::stored);
 }
 
-/// How many largest values pass P takes of each tensor.
+/// The number of maxima that pass P takes of each tensor.
 template <class P>
 constexpr int maxima_of() noexcept {
   if constexpr (requires { P::maxima; })
@@ -39,28 +38,29 @@ constexpr int maxima_of() noexcept {
     return 0;
 }
 
-/// Doubles a tile that a pass leaves: its sums, then its largest values.
+/// The doubles that a pass leaves for each tile: its sums, then its maxima.
 template <class P>
 constexpr int results_of() noexcept {
   return P::sums + maxima_of<P>();
 }
 
-/// Where the arrays of every optimizer are. Trivially copyable; pointers are in the backend's memory space.
+/// Pointers to the arrays of every optimizer. Trivially copyable; in the backend's memory.
 struct model_view {
   const segment* segments = nullptr;        ///< [tensors]
   const tile* tiles = nullptr;              ///< [tiles]
   const std::size_t* first_tile = nullptr;  ///< [tensors + 1] the number of each tensor's first tile; then of all
   float* exchanged = nullptr;  ///< the exchange buffer: elements exchanged_first … of all tensors, end to end
   std::uint64_t exchanged_first = 0;
-  bool gradient_is_exchanged = false;   ///< `gradient` is read from the exchange buffer
-  const std::uint32_t* skip = nullptr;  ///< where it points to is not 0: the step must not happen, passes do nothing
+  bool gradient_is_exchanged = false;  ///< the gradient is read from the exchange buffer
+  const std::uint32_t* skip =
+      nullptr;  ///< if it points to a value other than 0, the step is skipped and passes do nothing
 };
 
-/// The same with state arrays, of [state elements] each.
+/// A view with state arrays added, [state elements] each.
 template <class View, class List>
 struct state_view : View, fields<float*, List> {};
 
-/// The lists that a pass declares; empty where it does not. One that only forms a signal reads and writes nothing else.
+/// The lists that a pass declares; others are empty. A pass that only forms a signal reads and writes nothing else.
 template <class P>
 struct reads_of {
   using type = arrays<>;
@@ -103,7 +103,8 @@ template <class P>
 using accessed_by =
     union_of_t<typename reads_of<P>::type, typename writes_of<P>::type, typename signal_reads_of<P>::type>;
 
-/// What an element of a pass has: its arrays, and what an exchange makes of a signal; or `works_on`, if it says so.
+/// The arrays of a pass's element: all that it declares and, with a signal, the received value. Or `works_on`, if the pass has
+/// it.
 template <class P>
 struct arrays_of {
   using type =
@@ -117,7 +118,7 @@ struct arrays_of<P> {
 template <class P, class Real>
 using element_of = element<Real, typename arrays_of<P>::type>;
 
-/// Those of a list that are state.
+/// The state arrays of a list.
 template <class List>
 struct state_of;
 template <class... Arrays>
@@ -125,7 +126,7 @@ struct state_of<arrays<Arrays...>> {
   using type = union_of_t<arrays<>, arrays_if<std::is_base_of_v<state_array, Arrays>, arrays<Arrays>>...>;
 };
 
-/// Where the arrays of a list are: what a backend takes of any view that has them. Trivially copyable.
+/// Pointers to the arrays of a list, taken from any view that has them. Trivially copyable.
 template <class List>
 struct view_with;
 template <class... Arrays>
@@ -152,14 +153,14 @@ template <class List>
 struct tile_pointers;
 template <class... Arrays>
 struct tile_pointers<arrays<Arrays...>> : Arrays::template field<typename Arrays::stored*>... {
-  std::uint32_t first_position = 0;  ///< of the first element: see `array::position`
+  std::uint32_t first_position = 0;  ///< `array::position` of the first element
 
   template <class View>
   SLAMB_HOST_DEVICE tile_pointers(const View& view, const segment& s, const tile& t)
       : Arrays::template field<typename Arrays::stored*>{where<Arrays>(view, s, t)}...,
         first_position(static_cast<std::uint32_t>(t.first) & 0xFFFFFFU) {}
 
-  /// Those that lie in the planes of a payload, in this order, from its element `first` on.
+  /// The arrays of a payload, in this order, from its element `first` on.
   template <std::size_t Planes>
   SLAMB_HOST_DEVICE tile_pointers(float* const (&planes)[Planes], std::uint64_t first)
       : tile_pointers(planes, first, std::make_index_sequence<sizeof...(Arrays)>()) {}
@@ -186,7 +187,7 @@ struct tile_pointers<arrays<Arrays...>> : Arrays::template field<typename Arrays
   }
 };
 
-/// What a pass derives from that has no constants by tensor.
+/// The base of passes without constants of tensors.
 struct pass_without_constants {
   struct no_constants {};
 

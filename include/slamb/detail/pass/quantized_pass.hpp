@@ -1,4 +1,4 @@
-// A pass around a compressed exchange: it forms the signal that this rank sends, and uses what the exchange made of it.
+// A pass around a quantized exchange: it forms this rank's signal, and uses the received mean.
 //
 // Like a pass (detail/pass/pass.hpp), with these in addition:
 //
@@ -6,9 +6,9 @@
 //     template <class Element, class Sums>
 //     Real signal(const Element& e, const auto& constants, Sums& results) const;  // results.check_finite(…)
 //
-// operator() finds the mean of the ranks' signals, as the exchange has it, in e.exchanged. The signal is formed twice, to
-// be sent and, once everything has arrived, to find this rank's error: nothing is written in between, so a step that fails
-// or is skipped leaves no trace.
+// operator() finds the received mean of the ranks' signals in e.exchanged. The signal is formed twice: to be sent, and after
+// everything has arrived to find this rank's compression error. Nothing is written in between, so a step that fails or is skipped
+// changes nothing.
 #pragma once
 
 #include <cstddef>
@@ -21,42 +21,43 @@
 
 namespace slamb::detail {
 
-/// Where the codes of one tile are.
+/// The place of one tile's codes.
 struct wire_tile {
   static constexpr std::uint32_t dense = std::numeric_limits<std::uint32_t>::max();
 
-  std::uint64_t code = 0;       ///< of its first element in the owner's message; of `whole`, in the buffer of those
+  std::uint64_t code = 0;       ///< of its first element in the owner's message; if dense, in the dense buffer
   std::uint64_t scale = 0;      ///< its first scale in the owner's message
-  std::uint32_t owner = dense;  ///< the rank that averages it; `whole`: exchanged as it is
+  std::uint32_t owner = dense;  ///< the rank that averages it; `dense`: exchanged as floats
 };
 
-/// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is
-/// [scales: float][codes], padded as `wire_layout` says; messages of all ranks lie one after another.
+/// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is [scales:
+/// float][codes], padded as in `wire_layout`. Messages of all ranks follow one another.
 struct wire_view {
-  const wire_tile* tiles = nullptr;  ///< [tiles]
-  std::byte* sent = nullptr;         ///< [ranks][message] what this rank sends of its signal
-  std::byte* received = nullptr;     ///< [ranks][message] what the ranks sent of this rank's chunk; then the result
-  std::byte* averaged = nullptr;     ///< [message] the mean over this rank's chunk
-  float* dense = nullptr;            ///< signals that are exchanged as they are, end to end
-  float* mean = nullptr;             ///< [codes] the mean over this rank's chunk before it was encoded
-  void* worker_error = nullptr;      ///< [state elements] what this rank failed to send
-  void* server_error = nullptr;      ///< [codes] what this rank failed to say of its chunk
-  const std::uint16_t* active = nullptr;  ///< [ranks][codes/16] bits of the elements that take part; null: all
+  const wire_tile* tiles = nullptr;       ///< [tiles]
+  std::byte* sent = nullptr;              ///< [ranks][message] what this rank sends of its signal
+  std::byte* received = nullptr;          ///< [ranks][message] the ranks' codes of this rank's chunk; then the result
+  std::byte* averaged = nullptr;          ///< [message] the mean over this rank's chunk
+  float* dense = nullptr;                 ///< dense signals, end to end
+  float* mean = nullptr;                  ///< [codes] the mean over this rank's chunk before it was encoded
+  void* worker_error = nullptr;           ///< [state elements] compression error of this rank's signal
+  void* server_error = nullptr;           ///< [codes] compression error of the mean of this rank's chunk
+  const std::uint16_t* active = nullptr;  ///< [ranks][codes/16] bits of active elements; null: all are active
   std::uint64_t codes = 0;                ///< of a message
   std::uint64_t message_bytes = 0;
-  std::uint64_t scale_bytes = 0;         ///< in front of the codes, with padding
-  std::uint64_t random_stream = 0;       ///< of this rank's stochastic rounding: see `stream`
-  const std::uint64_t* steps = nullptr;  ///< t − 1, by which draws differ from step to step; null: they do not
+  std::uint64_t scale_bytes = 0;    ///< in front of the codes, with padding
+  std::uint64_t random_stream = 0;  ///< of this rank's stochastic rounding: see `stream`
+  const std::uint64_t* steps =
+      nullptr;  ///< t − 1, a part of the counter of random draws; null: draws are equal at every step
   std::uint32_t ranks = 1;
   std::uint32_t rank = 0;  ///< this one
 
-  /// Which draws this step makes.
+  /// The stream of this step's random draws.
   SLAMB_HOST_DEVICE std::uint64_t stream() const {
     return steps == nullptr ? random_stream : ((*steps + 1) << 16U) | random_stream;
   }
 };
 
-/// What encoding a tile does.
+/// The work of encoding a tile.
 enum class encoding {
   measure,  ///< takes the statistic of the scale alone
   encode,   ///< encodes with the scale that is there
@@ -81,7 +82,7 @@ struct pass_with_own_signal : Pass {
   }
 };
 
-/// Sees whether the signal is finite.
+/// Checks that the signal is finite.
 template <class Pass>
 struct check_signal : Pass {
   using reads = typename Pass::signal_reads;

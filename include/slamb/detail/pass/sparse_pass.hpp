@@ -1,16 +1,16 @@
-// A pass over elements of which a selection is exchanged: SLAMB's passes, for any sparsifier.
+// A pass over elements of which a part is selected, for any sparsifier.
 //
 // Like a pass (detail/pass/pass.hpp), with these in addition:
 //
 //     using packs = arrays<…>;              // whose selected values go to the planes of the payload, in this order
 //     static constexpr bool receives;       // e.exchanged of selected elements is read from the first payload plane
-//     static constexpr bool receives_compression_error;  // may be left out; e.lost of them from the second, 0 without one
+//     static constexpr bool receives_compression_error;  // may be left out; e.compression_error of them from the second, 0 without one
 //     static constexpr bool needs_discount;
 //     template <class Element, class Lanes, class Sums>
 //     void operator()(Element& e, const Lanes& at, const auto& constants, Sums& results) const;
 //
-// A pass that packs takes its sums over the elements that are not selected: the others are summed once they have been
-// exchanged, by a pass over the payload planes, which reads the arrays of its `reads` from them, in that order.
+// A pass that packs sums over the elements that are not selected. Selected elements are summed after the exchange, by a pass over
+// the payload, which reads the arrays of its `reads` from it, in that order.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +22,23 @@
 
 namespace slamb::detail {
 
-/// What a selected pass knows of an element beside its values.
+/// The selection of sixteen elements or of one, beside their values.
 template <class Real, class Mask>
 struct selected_lanes {
   Mask selected;  ///< exchanged at this step
   Real discount;  ///< β3^age
 };
 
-/// Where the payload is. Trivially copyable; pointers are in the backend's memory space.
+/// Pointers to the payload. Trivially copyable; in the backend's memory.
 struct payload_view {
   const std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] the first payload element of each tile
   float* plane[3] = {};                         ///< [payload] each; the first is exchanged
   capability::staleness_discounts discount{};   ///< β3^age
-  void* age = nullptr;                          ///< [state elements] stored_age_t, for selections that know no ages
-  std::uint64_t capacity =
-      0;  ///< of the plane that is exchanged; a device that packs it clears what is left of it, if there is any
+  void* age = nullptr;                          ///< [state elements] stored_age_t, for selections without ages
+  std::uint64_t capacity = 0;                   ///< elements of the first plane; a device that packs it clears the rest
 };
 
-/// A selection that is made on the device, by the number of the step that is known there.
+/// A selection that the device makes, which knows the number of the step.
 template <class Selection>
 struct stored_selection {
   const Selection* at;  ///< in the backend's memory
@@ -50,7 +49,7 @@ struct stored_selection {
 /// Makes it; for an executor to invoke.
 template <class Steps, class Selection>
 struct store_selection {
-  Steps steps;                 ///< the sparsifier, or what it says of all steps
+  Steps steps;                 ///< the sparsifier, or the constants of all its steps
   const std::uint64_t* taken;  ///< t − 1
   Selection* to;
 

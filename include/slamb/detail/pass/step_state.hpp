@@ -1,8 +1,8 @@
-// What a step finds out as it goes: kept in the backend's memory, so that nobody waits for it.
+// The state of a step, kept in the backend's memory so that the host need not wait for it.
 //
-// On a device a step is enqueued whole before any of it has run. Whether a gradient has overflowed, and which step this is
-// when earlier ones were skipped, is known there alone. So passes look at `refused` themselves, and what depends on t is
-// computed by functions that the backend's executor invokes in order with the passes.
+// On a device a step is enqueued completely before any of it runs. Only the device knows whether a gradient has overflowed, and
+// the number of the step when earlier steps were skipped. So passes read `skip` themselves, and values that depend on t are
+// computed by functions that the executor invokes in order with the passes.
 #pragma once
 
 #include <cmath>
@@ -18,41 +18,41 @@ namespace slamb::detail {
 /// The run state of an optimizer, in the backend's memory.
 struct step_record {
   std::uint64_t taken = 0;           ///< t: steps so far
-  std::uint64_t skipped = 0;         ///< steps that did not happen, for a gradient of some rank was not finite
-  std::uint64_t local_skips = 0;     ///< steps taken without the gradient of this rank, which alone was not finite
-  double gradient_scale = 1.0;       ///< what this step reads as the gradient, times this, is g
-  double norm = -1.0;                ///< of g in this step, before it was clipped; negative where no pass has found it
-  double last_norm = 0.0;            ///< the same of the last step that was taken
-  std::uint32_t not_finite = 0;      ///< set by passes: this rank has seen a value in this step that is not usable
-  std::uint32_t skip = 0;            ///< this or another rank has: the step does not happen
-  std::uint32_t was_skipped = 0;     ///< the last step that ended did not happen
-  std::uint32_t diverged = 0;        ///< ranks have been seen to differ: no step happens until they have been compared
-  std::uint32_t saved_diverged = 0;  ///< `parted` as it was when `save_diverged` was there
+  std::uint64_t skipped = 0;         ///< steps skipped because a gradient of some rank was not finite
+  std::uint64_t local_skips = 0;     ///< local steps taken without this rank's gradient, which was not finite
+  double gradient_scale = 1.0;       ///< the gradient as it is read, times this, is g
+  double norm = -1.0;                ///< ‖g‖ of this step before clipping; negative: not computed
+  double last_norm = 0.0;            ///< ‖g‖ of the last step taken
+  std::uint32_t not_finite = 0;      ///< set by passes: this rank has found a value that is not finite in this step
+  std::uint32_t skip = 0;            ///< the step is skipped, for a value of any rank
+  std::uint32_t was_skipped = 0;     ///< the last step was skipped
+  std::uint32_t diverged = 0;        ///< ranks have diverged: all steps are skipped until they have been compared
+  std::uint32_t saved_diverged = 0;  ///< a copy of `diverged`, made by `save_diverged`
   std::uint32_t node_diverged =
-      0;                      ///< not 0: the ranks of this node have, which it tells the others; its number, from 1 on
-  std::uint64_t lineage = 0;  ///< a hash of all steps so far: their rates, and what was received in them
-  std::uint64_t history = 0;  ///< the same with the rates of this step
-  std::uint64_t parameters = 0;         ///< a hash of the parameters before step `parameters_before`
+      0;                         ///< not 0: the ranks of this node have diverged; its number + 1, for the other nodes
+  std::uint64_t lineage = 0;     ///< a hash of all steps so far: their learning rates and received values
+  std::uint64_t history = 0;     ///< lineage with the learning rates of this step
+  std::uint64_t parameters = 0;  ///< a hash of the parameters before step `parameters_before`
   std::uint64_t parameters_before = 0;  ///< 0: of none
-  std::uint64_t of_node = 0;            ///< the same, where only the ranks of this node have equal parameters
+  std::uint64_t of_node = 0;            ///< the same for a node whose parameters differ from other nodes'
   std::uint64_t of_node_before = 0;
-  std::uint64_t told = 0;         ///< the fingerprint of the step in which ranks were seen to differ
-  std::uint64_t received = 0;     ///< a hash of some of what this step has received, which all ranks receive alike
-  std::uint64_t selection = 0;    ///< a hash of what a sparsifier has selected in step `selected_in`
+  std::uint64_t diverged_fingerprint = 0;  ///< the fingerprint of the step in which ranks diverged
+  std::uint64_t received = 0;     ///< a hash of some values received in this step, which must be equal on all ranks
+  std::uint64_t selection = 0;    ///< a hash of the selection of step `selected_in`
   std::uint64_t selected_in = 0;  ///< 0: of none
-  std::uint64_t payload = 0;      ///< a hash of all that was received in step `payload_of`
+  std::uint64_t payload = 0;      ///< a hash of the payload received in step `payload_of`
   std::uint64_t payload_of = 0;   ///< 0: of none
-  std::uint32_t has_norm = 0;     ///< last_norm is one
+  std::uint32_t has_norm = 0;     ///< last_norm is valid
 };
 
-// Functions that an executor invokes: trivially copyable, called once, by one thread. One that can be called with (thread,
-// threads) as well may instead be called by several threads, which share its work; a call without arguments does all of it.
+// Functions that an executor invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
+// may instead be called by several threads that share its work; without arguments it does all of it.
 
 struct nothing_to_do {
   SLAMB_HOST_DEVICE void operator()() const {}
 };
 
-/// Several, one after another.
+/// Several functions in order.
 template <class First, class... Rest>
 struct in_order {
   First first;
@@ -79,7 +79,7 @@ auto all_in_order(const First& first, const Rest&... rest) {
   return in_order<First, Rest...>{first, all_in_order(rest...)};
 }
 
-/// Begins a step, and what all ranks must have alike in it: the steps before, and their number; `write_learning_rates` adds the rates.
+/// Begins a step, and its fingerprint: of the steps before and their number. `write_learning_rates` adds the rates.
 struct begin_step {
   step_record* record;
   double gradient_scale;
@@ -94,7 +94,7 @@ struct begin_step {
   }
 };
 
-/// Notes a sum over all parameters, for the fingerprint of the step that follows.
+/// Adds the hash of the parameters to the fingerprint of the next step.
 struct note_parameters {
   step_record* record;
   const double* sum;
@@ -106,7 +106,7 @@ struct note_parameters {
   }
 };
 
-/// Notes a sum over all that has been received in the step that has begun, for the fingerprint of the step after it.
+/// Adds the hash of the payload received in this step to the fingerprint of the next step.
 struct note_payload {
   step_record* record;
   const double* sum;
@@ -118,7 +118,7 @@ struct note_payload {
   }
 };
 
-/// Notes a sum over all that is not selected, for the fingerprint of the step that has begun.
+/// Adds the hash of the selection to the fingerprint of this step.
 struct note_selection {
   step_record* record;
   const double* sum;
@@ -130,9 +130,9 @@ struct note_selection {
   }
 };
 
-/// Of all that ranks must have alike in the step that has begun. That of a node whose ranks have parted is another than those of
-/// other nodes.
-/// @param in_node  of all that ranks of one node must have alike
+/// The fingerprint of this step: a hash of everything that must be equal on all ranks. A node whose ranks have diverged has
+/// another fingerprint than the other nodes.
+/// @param in_node  of everything that must be equal within a node
 SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record, bool in_node = false) {
   const bool has_parameters = record.parameters_before == record.taken + 1;
   std::uint64_t all = hash_with(record.history, has_parameters ? record.parameters : 0);
@@ -142,7 +142,7 @@ SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record,
   return record.node_diverged == 0 ? all : hash_with(all, record.node_diverged);
 }
 
-/// Notes a word for the fingerprint of the step that follows, in place of the parameters.
+/// Adds a word to the fingerprint of the next step, instead of the parameters.
 struct note_word {
   step_record* record;
   std::uint64_t word;
@@ -153,20 +153,20 @@ struct note_word {
   }
 };
 
-/// Puts aside whether ranks have been seen to differ so far, where nothing else writes.
+/// Copies `diverged` to a place that nothing else writes.
 struct save_diverged {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const { record->saved_diverged = record->diverged; }
 };
 
-/// Ranks have been seen to differ: the step does not happen, nor do those after it.
+/// Ranks have diverged: skips this step and all after it.
 SLAMB_HOST_DEVICE inline void note_difference(step_record& record) {
-  if (record.diverged == 0) record.told = fingerprint_of(record);
+  if (record.diverged == 0) record.diverged_fingerprint = fingerprint_of(record);
   record.skip = record.diverged = 1;
 }
 
-/// Ends a step, and opens the way for passes between steps.
+/// Ends a step, and clears the flags for passes between steps.
 struct end_step {
   step_record* record;
 
@@ -184,7 +184,7 @@ struct end_step {
   }
 };
 
-/// Ends the refusal of a step that other ranks take, for nobody told them: this rank's gradient has been left out.
+/// Takes a local step without this rank's gradient: no collective tells the other ranks, which take the step too.
 struct drop_local_gradient {
   step_record* record;
 
@@ -195,7 +195,7 @@ struct drop_local_gradient {
   }
 };
 
-/// Where no other rank has to be told: what this one has seen decides.
+/// Skips the step if this rank has found a value that is not finite. For steps without a collective, or after it.
 struct skip_if_not_finite {
   step_record* record;
 
@@ -204,13 +204,13 @@ struct skip_if_not_finite {
   }
 };
 
-/// The scalars of Adam's update at the step that has begun, from the settings and t.
+/// Computes the scalars of Adam's update from the options and t.
 struct set_adam_scalars {
   const step_record* record;
   adam_scalars* scalars;
   double beta1, beta2, epsilon;
   bool corrects_bias;
-  bool corrects_epsilon;  ///< ε is added to the √v that is not corrected
+  bool corrects_epsilon;  ///< ε is added to the uncorrected √v
 
   SLAMB_HOST_DEVICE void operator()() const {
     const auto t = static_cast<double>(record->taken + 1);
@@ -240,15 +240,15 @@ class step_estimate {
   /// From now on any number of steps may be taken unseen, as by replays of a graph.
   void invalidate() noexcept { is_invalid_ = true; }
 
-  /// t of the step that is to be taken.
-  /// @param look  says how many have been taken, and waits; called only where it is not known
+  /// t of the next step.
+  /// @param look  returns the number of steps taken, and waits; called only if it is unknown
   template <class Look>
   std::uint64_t next(const Look& look) {
     if (is_invalid_ || least_ != most_) set(look());
     return least_ + 1;
   }
 
-  /// Whether holds(t). Looks only where that depends on steps of which nothing is known.
+  /// holds(t) of the next step. Calls `look` only if the answer depends on pending steps.
   template <class Predicate, class Look>
   bool holds_at_next(const Predicate& holds, const Look& look) {
     constexpr std::uint64_t most_unknown = 4096;  // predicates are asked of each

@@ -1,5 +1,5 @@
-// Where the codes of a compressed exchange lie on the wire: which rank averages which elements, and in which message
-// their codes and scales stand. Arithmetic on sizes alone, so that a planner counts bytes with the code that sends them.
+// The layout of a quantized exchange on the wire: the rank that averages each element, and the places of codes and scales in its
+// message. It depends on sizes alone, so that plans count bytes with the same code.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace slamb::detail {
 
-/// Which elements share a scale: docs/algorithms/one_bit_exchange.md, "Scales".
+/// The elements that share a scale: docs/algorithms/one_bit_exchange.md, "Scales".
 struct scale_groups {
   enum kind { none, fused, per_tensor, blocks };
 
@@ -23,7 +23,7 @@ struct scale_groups {
   std::uint32_t block = 0;  ///< elements, of blocks
 };
 
-/// How `q` shares its scales.
+/// The sharing of scales of `q`.
 template <quantizer Q>
 constexpr scale_groups scale_groups_of(const Q& q) noexcept {
   if constexpr (Q::scale == segment_scale::none)
@@ -34,27 +34,27 @@ constexpr scale_groups scale_groups_of(const Q& q) noexcept {
     return {q.scales == scale_sharing::fused ? scale_groups::fused : scale_groups::per_tensor, 0};
 }
 
-/// What the layout must know of a tensor.
+/// A tensor in the layout.
 struct wire_tensor {
   std::uint64_t size = 0;  ///< elements
-  bool compressed = true;  ///< false: exchanged whole, beside the codes
+  bool compressed = true;  ///< false: exchanged dense, in addition to the codes
 };
 
 /// A piece of a tensor that one rank averages.
 struct wire_piece : tile_cut {
   static constexpr std::uint32_t dense = std::numeric_limits<std::uint32_t>::max();
 
-  std::uint32_t owner = dense;  ///< the rank that averages it; `whole`: exchanged as it is
-  std::uint64_t code = 0;       ///< of its first element in the owner's message; of `whole`, in the buffer of those
+  std::uint32_t owner = dense;  ///< the rank that averages it; `dense`: exchanged as floats
+  std::uint64_t code = 0;       ///< of its first element in the owner's message; if dense, in the dense buffer
   std::uint64_t scale = 0;      ///< its first scale in the owner's message
 };
 
-/// The layout for `ranks` ranks. A chunk of ⌈n/(128 N)⌉·128 elements belongs to each: of the tensors laid end to end, or,
-/// with a scale for each tensor, of every tensor by itself. The last chunks may be short or empty.
+/// The layout for N ranks. Each rank owns a chunk of ⌈n/(128 N)⌉·128 elements: of all tensors laid end to end, or, with one scale
+/// per tensor, of each tensor. The last chunks may be short or empty.
 ///
 /// A message is [scales: float, at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
-/// that all of it is a multiple of 128 bytes][fingerprint: 8 bytes]. All have the same size, so where the first is aligned, all
-/// are, and are copied in wide accesses.
+/// that all of it is a multiple of 128 bytes][fingerprint: 8 bytes]. All messages have the same size, so that all are aligned if
+/// the first one is.
 class wire_layout {
  public:
   static constexpr std::uint64_t chunk_unit = 128;    ///< elements
@@ -65,12 +65,12 @@ class wire_layout {
 
   wire_layout() = default;
 
-  /// @param bits  of a code
+  /// @param bits  bits of a code
   wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
     assign(tensors, ranks, scales, bits);
   }
 
-  /// The same layout anew; allocates only where there are more pieces than ever before.
+  /// Makes the layout again. Allocates only if there are more pieces than before.
   void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
     ranks_ = static_cast<std::uint64_t>(ranks);
     scales_ = scales;
@@ -105,7 +105,7 @@ class wire_layout {
   std::uint64_t ranks() const noexcept { return ranks_; }                  ///< N
   scale_groups scales() const noexcept { return scales_; }
   std::uint64_t elements() const noexcept { return elements_; }              ///< compressed
-  std::uint64_t dense_elements() const noexcept { return dense_elements_; }  ///< exchanged whole
+  std::uint64_t dense_elements() const noexcept { return dense_elements_; }  ///< exchanged dense
   std::uint64_t codes() const noexcept { return codes_; }                    ///< of a message, with padding
   std::uint64_t scale_bytes() const noexcept { return scale_bytes_; }        ///< in front of the codes, with padding
   std::uint64_t message_bytes() const noexcept { return message_bytes_; }    ///< with padding
@@ -125,7 +125,7 @@ class wire_layout {
     return padded(elements, chunk_unit * ranks_) / ranks_;
   }
 
-  // Cuts a tensor that has `before` elements in front of it where chunks end.
+  // Cuts a tensor with `before` elements in front of it at the ends of chunks.
   void cut(std::uint32_t tensor, std::uint64_t size, std::uint64_t before, std::uint64_t chunk) {
     for (std::uint64_t first = 0; first < size;) {
       const std::uint64_t owner = (before + first) / chunk;

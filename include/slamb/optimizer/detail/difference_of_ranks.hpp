@@ -126,7 +126,7 @@ class difference_of_ranks {
   void describe_told(consistency_check& facts) const {
     facts.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
                        ", which has not been taken",
-                   record_.told, "step() must be given the same learning rates on all ranks");
+                   record_.diverged_fingerprint, "step() must be given the same learning rates on all ranks");
   }
 
   std::vector<std::uint64_t> hashes_of_parameters() const {
