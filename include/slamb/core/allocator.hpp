@@ -1,4 +1,4 @@
-// Where a backend's memory comes from.
+// The memory of a backend.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace slamb {
 
-/// Where a backend's memory comes from; replace both functions to use a framework's caching allocator.
+/// Allocates a backend's memory. Replace both functions to use a framework's caching allocator.
 struct allocator {
   static constexpr std::size_t alignment = 256;  ///< bytes
 
-  /// Returns memory aligned to 256 bytes. Where there is none it throws, or returns null; a std::bad_alloc becomes an
-  /// out_of_memory that says what for, and other exceptions are passed on as they are.
+  /// Returns memory aligned to 256 bytes. Without memory it throws or returns null. A std::bad_alloc becomes an out_of_memory
+  /// with the purpose; other exceptions pass unchanged.
   std::function<void*(std::size_t bytes)> allocate{};
   std::function<void(void* memory, std::size_t bytes)> deallocate{};
 };
 
 namespace detail {
 
-/// Memory in large pages where the system has them: an optimizer walks all of it at every step.
+/// Allocates large pages if the system has them, because an optimizer walks all its memory at every step.
 inline allocator host_allocator() {
   static constexpr std::size_t large_page = std::size_t{1} << 21U;
   const auto alignment_of = [](std::size_t bytes) {

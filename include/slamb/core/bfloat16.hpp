@@ -1,4 +1,4 @@
-// The upper half of a float: sign, eight bits of exponent, seven of mantissa. What error buffers may be stored in.
+// The upper half of a float: sign, eight bits of exponent, seven of mantissa. A type for stored errors.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace slamb {
 
-/// A number of sixteen bits; a type of storage, without arithmetic.
+/// A brain floating-point number, for storage: it has no arithmetic.
 struct bfloat16 {
   std::uint16_t bits;
 };
@@ -17,8 +17,7 @@ static_assert(sizeof(bfloat16) == 2);
 
 namespace detail {
 
-/// The sixteen bits of x as a bfloat16: to nearest, ties to even; finite numbers stay finite, infinities and NaN stay
-/// what they are.
+/// The sixteen bits of x as a bfloat16: to nearest, ties to even. Finite numbers stay finite; infinities and NaN are kept.
 template <class Real>
 SLAMB_ELEMENT word_of<Real> bfloat16_bits(const Real& x) {
   using word = word_of<Real>;
@@ -29,7 +28,7 @@ SLAMB_ELEMENT word_of<Real> bfloat16_bits(const Real& x) {
   return select(magnitude < word(0x7F800000U), finite, other) | ((as_word(x) >> 16) & word(0x8000U));
 }
 
-/// The number that a bfloat16 of these bits is.
+/// The value of a bfloat16 with these bits.
 template <class Word>
 SLAMB_ELEMENT auto real_of_bfloat16_bits(const Word& bits) {
   return as_real(bits << 16);

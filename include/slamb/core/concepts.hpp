@@ -1,5 +1,5 @@
-// The roles as concepts. A type of yours that models one plugs into every recipe: nothing to derive from,
-// nothing to register. docs/extend/index.md shows how to write each.
+// The roles of policies, as concepts. A type that models a role works in every recipe, without a base class or registration.
+// docs/extend/index.md shows how to write each.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace slamb {
 
 // ---------------------------------------------------------------------------------------------- Communicator
 
-/// Stands in the place of a stream where work is done at once, by the calling thread.
+/// The stream of backends that work at once, in the calling thread.
 struct host_stream {};
 
 namespace detail {
@@ -35,7 +35,8 @@ struct stream_copy<host_stream> {
 
 }  // namespace detail
 
-/// Facts every communicator states. Handles are moved into the optimizer that uses them.
+/// Joins the ranks of a training. The optimizer owns it: it is moved into the constructor. Its collectives are the concepts
+/// capability::has_all_reduce_sum, …; a recipe demands those that it calls.
 template <class C>
 concept communicator = std::is_move_constructible_v<C> && requires(const C& c) {
   { c.rank() } -> detail::converts_to<int>;  // 0 … size() − 1
@@ -69,9 +70,9 @@ concept has_broadcast = communicator<C> && requires(C& c, std::span<T> values, i
   c.broadcast(values, root, stream);
 };
 
-/// Ranks that are `size()` nodes of `local_size()` ranks each, of which an optimizer sees the nodes: rank() is the node.
-/// `all_reduce_in_node(values, stream)`: `values` become their sum over the ranks of the node, the same bits on all of them.
-/// What its collectives leave is the same on all ranks of a node.
+/// A Communicator of nodes: `size()` nodes of `local_size()` ranks each; rank() is the node. `all_reduce_in_node(values,
+/// stream)`: `values` become their sum over the ranks of the node, the same bits on all of them. The results of its collectives
+/// are equal on all ranks of a node.
 template <class C, class Stream = host_stream>
 concept has_all_reduce_in_node = communicator<C> &&
     requires(const C& c, C& changing, std::span<float> values, Stream stream) {
@@ -84,7 +85,7 @@ concept has_all_reduce_in_node = communicator<C> &&
 
 namespace detail {
 
-// What a Communicator may have beside its collectives.
+// Optional members of a Communicator.
 template <class C>
 concept has_abort = requires(C& c, const std::string& reason) {
   c.abort(reason);
@@ -98,7 +99,7 @@ concept has_wait = requires(C& c, Stream stream) {
   c.wait(stream);
 };
 
-/// Whether a Communicator says of itself, and not by its type, that it has a collective; true where it says nothing.
+/// `c.has(kind)` of a Communicator that knows its collectives only at run time; true for others.
 template <class C, class Kind>
 bool says_it_has(const C& c, Kind kind) {
   if constexpr (requires { c.has(kind); })
@@ -111,9 +112,9 @@ bool says_it_has(const C& c, Kind kind) {
 
 // --------------------------------------------------------------------------------------------------- Backend
 
-/// What runs the passes of a recipe: settings that are checked, and the executor that is made of them for so many elements.
-/// `cache_bytes` is how much of a batch of tensors its cache holds. Beside these it has `memory`, an allocator, or
-/// make_allocator(), which returns one.
+/// Runs the passes of a recipe. It holds options, and makes an executor for a number of elements. `cache_bytes` limits the
+/// batches of tensors that a step processes at once. It also has `memory`, an allocator, or make_allocator(), which returns one.
+/// The executor must model detail::backend_executor.
 template <class B>
 concept backend = detail::copyable<B> && requires(const B& b, std::uint64_t elements) {
   typename B::stream_type;
@@ -131,16 +132,17 @@ struct coordinate {
   std::uint64_t index = 0;        ///< of the element in its tensor
   std::uint64_t tensor_size = 0;  ///< elements of the tensor
   std::uint64_t offset = 0;       ///< of the tensor's first element, all tensors laid one after another
-  std::uint64_t state = 0;        ///< the same in the state arrays, where tensors start at multiples of 16
+  std::uint64_t state =
+      0;  ///< of the tensor's first element in the state arrays, where tensors start at multiples of 16
 };
 
-/// What a quantizer's scale is made from: nothing, √(Σx²/n), Σ|x|/n or max|x| of the elements that share it.
+/// The scale of n elements: none, l2 √(Σx²/n), l1 Σ|x|/n, or max|x|.
 enum class segment_scale { none, l2, l1, max };
 
-/// Which elements share a scale.
+/// The elements that share a scale.
 enum class scale_sharing {
-  fused,      ///< all of the signal
-  per_tensor  ///< those of a tensor
+  fused,      ///< all elements of the signal
+  per_tensor  ///< the elements of a tensor
 };
 
 namespace detail {
@@ -175,13 +177,12 @@ concept compressor = detail::copyable<C> &&(detail::selects<C> || requires {
   { C::bits_per_element } -> detail::converts_to<int>;
 });
 
-/// A compressor that sends every element in few bits.
+/// A compressor that sends every element in `bits_per_element` bits.
 ///
-/// `encode(x, scale, uniform)` makes an integer below 2^bits_per_element of a finite x; `decode(code, scale)` makes a
-/// number of it again. Both are element functions. `scale` is what `Q::scale` says of the elements that share one: the
-/// member `scales` says which do, or the member `block`, a scale for each that many consecutive elements (a power of
-/// two from 16 to 1024). `uniform` is a fresh number in (0, 1) for each element if `Q::is_stochastic`, which goes with
-/// a member `seed`; else it is ½.
+/// `encode(x, scale, uniform)` maps a finite x to an integer below 2^bits_per_element; `decode(code, scale)` maps it back. Both
+/// are element functions. `scale` is of the kind `Q::scale`, over the elements that share one: either as the member `scales`
+/// chooses, or over `block` consecutive elements, a member that is a power of two from 16 to 1024. `uniform` is a new number in
+/// (0, 1) for each element if `Q::is_stochastic`, which demands a member `seed`; otherwise it is ½.
 template <class Q>
 concept quantizer = compressor<Q> && !detail::selects<Q> &&
                     requires(const Q& q, float x, float scale, float uniform, std::uint32_t code) {
@@ -203,7 +204,7 @@ concept quantizer = compressor<Q> && !detail::selects<Q> &&
 
 namespace capability {
 
-/// A quantizer whose codes do not depend on the scale, so that it encodes while the scale is summed.
+/// A quantizer whose codes do not depend on the scale, so that one pass encodes and sums the scale.
 template <class Q>
 concept encodes_without_scale = quantizer<Q> &&
     (Q::scale == segment_scale::none || requires { requires Q::encodes_without_scale; });
@@ -216,7 +217,7 @@ concept stochastic_quantizer = quantizer<Q> && requires {
 
 }  // namespace capability
 
-/// A compressor that looks at the values to choose what is sent: `choose(values, count, bits)` sets exactly
+/// A compressor that chooses elements by their values, as top-k does: `choose(values, count, bits)` sets exactly
 /// `chosen_of(count)` bits for `count` ≤ 8192 consecutive elements of a tensor.
 template <class C>
 concept data_dependent_sparsifier = compressor<C> &&
@@ -225,13 +226,13 @@ concept data_dependent_sparsifier = compressor<C> &&
   c.choose(values, count, bits);
 };
 
-/// Which elements a sparsifier sends at one step (t = 1, 2, …). Trivially copyable, so that it can travel to a device.
+/// The elements that a sparsifier sends at one step (t = 1, 2, …). Trivially copyable, so that it can be copied to a device.
 template <class S>
 concept selection = std::is_trivially_copyable_v<S> && requires(const S& s, coordinate c) {
   { s.selects(c) } -> std::same_as<bool>;  // must be the same at every rank
 };
 
-/// A compressor that sends some elements as they are.
+/// A compressor that sends some elements, as floats.
 template <class C>
 concept sparsifier = compressor<C> && requires(const C& c, std::uint64_t step) {
   { c.at(step) } -> selection;  // step = 1, 2, …
@@ -239,21 +240,21 @@ concept sparsifier = compressor<C> && requires(const C& c, std::uint64_t step) {
 
 namespace capability {
 
-/// A compressor that selects and encodes.
+/// A compressor that selects elements and quantizes them.
 template <class C>
 concept chained = compressor<C> && requires(const C& c) {
   c.sparsifier;
   requires quantizer<std::remove_cvref_t<decltype(c.quantizer)>>;
 };
 
-/// A sparsifier whose `at` can run on a device, and says so.
+/// A sparsifier whose `at` can run on a device.
 template <class Sparsifier>
 concept selects_on_device = requires {
   requires Sparsifier::selects_on_device;
 };
 
-/// A selection that knows how many steps ago an element was last sent (0: now). For others the optimizer stores ages: a byte an
-/// element, which stops at 255, or another unsigned integer that the selection names as its `age_type`.
+/// A selection that computes the age of an element: the steps since it was last sent (0: now). For others the optimizer stores
+/// ages, as a byte that stops at 255, or as the unsigned integer that the selection names as its `age_type`.
 template <class S>
 concept has_age = selection<S> && requires(const S& s, coordinate c) {
   { s.age(c) } -> detail::converts_to<std::uint32_t>;
@@ -284,23 +285,22 @@ struct run_visitor_archetype {
 
 namespace capability {
 
-/// A selection that can count without looking at each element: how many of the tensor's elements before `c.index`
-/// (which may equal `c.tensor_size`) it selects.
+/// A selection that counts without a walk: the number of selected elements of the tensor before `c.index`, which may equal
+/// `c.tensor_size`.
 template <class S>
 concept has_selected_before = selection<S> && requires(const S& s, coordinate c) {
   { s.selected_before(c) } -> detail::converts_to<std::uint64_t>;
 };
 
-/// A selection that can go along a tensor faster than element by element: calls `visit(begin, length, age)` for
-/// consecutive runs that cover [c.index, c.index + count). A selection without ages says 0 for what it selects and 1
-/// for the rest.
+/// A selection that walks along a tensor faster than element by element. It calls `visit(begin, length, age)` for consecutive
+/// runs that cover [c.index, c.index + count). A selection without ages passes 0 for selected elements and 1 for others.
 template <class S>
 concept has_runs = selection<S> &&
     requires(const S& s, coordinate c, std::uint64_t count, detail::run_visitor_archetype visit) {
   s.runs(c, count, visit);
 };
 
-/// β3^age for a = 0, 1, …; older elements have the last.
+/// The staleness discount β3^age for age = 0, 1, …; older elements have the last value.
 struct staleness_discounts {
   const float* value = nullptr;  ///< [count]
   std::uint32_t count = 0;
@@ -308,9 +308,9 @@ struct staleness_discounts {
   SLAMB_HOST_DEVICE float operator[](std::uint32_t age) const { return value[age < count ? age : count - 1]; }
 };
 
-/// A selection that can fill the host backend's buffers at once: sets bit i % 16 of bits[i / 16], which come zeroed,
-/// for what it selects of `count` elements from c, and, if it has ages, staleness discount[i] unless that is null. Returns
-/// false, and then has written nothing, where it knows no faster way than `runs`.
+/// A selection that fills the host backend's buffers at once. It sets bit i % 16 of bits[i / 16], which are zero before, for the
+/// selected ones of `count` elements from c, and, if it has ages, discount[i] unless `discount` is null. It returns false, with
+/// nothing written, if `runs` is as fast.
 template <class S>
 concept has_fill = has_runs<S> &&
     requires(const S& s, coordinate c, staleness_discounts table, std::uint16_t* bits, float* discount) {
@@ -321,7 +321,7 @@ concept has_fill = has_runs<S> &&
 
 // -------------------------------------------------------------------------------------------- ErrorFeedback
 
-/// What is done with what a lossy exchange leaves behind, and where it is kept.
+/// Decides where the compression error of a lossy exchange is kept.
 template <class F>
 concept error_feedback = detail::copyable<F> && requires {
   { F::keeps_unsent } -> detail::converts_to<bool>;  // what is not sent stays in the exchanged state itself
@@ -331,7 +331,7 @@ concept error_feedback = detail::copyable<F> && requires {
 
 // ------------------------------------------------------------------------------------------------ TrustRatio
 
-/// What a trust ratio sees of one element while it sums (Real: float, or a vector of floats).
+/// The terms of one element's update, for a trust ratio's sums (Real: float, or a vector of floats).
 template <class Real>
 struct update_terms {
   Real parameter;  ///< p
@@ -339,7 +339,7 @@ struct update_terms {
   Real update;     ///< direction + λ p
 };
 
-/// Facts of the tensor whose ratio is asked for.
+/// Properties of a tensor, for its trust ratio.
 struct tensor_properties {
   bool adapt = true;             ///< tensor_options::adapt
   bool one_dimensional = false;  ///< the tensor has one dimension
@@ -355,13 +355,13 @@ struct sums_archetype {
 
 }  // namespace detail
 
-/// The rate of a tensor or element from norms of its tensor.
+/// Scales the learning rate of a tensor or element by norms of its tensor.
 ///
 /// `accumulate(x, received, sums)` is called once an element; `sums.add_square(i, x)` adds x² to sum i of the tensor, in double
-/// precision; `received` says that the element was exchanged at this
-/// step (always true in recipes that exchange everything). `factors(sums, facts)` makes, once a tensor and step, what
-/// `scale` needs of sums [sums_per_segment];
-/// p ← p − γ · scale(factors, staleness discount) · update, with staleness discount = β3^age, 1 in recipes that exchange everything.
+/// precision; `received` is true if the element was exchanged at this step, as always in recipes that exchange every element.
+/// `factors(sums, facts)` is called once per tensor and step, with sums [sums_per_segment], and returns the arguments of `scale`.
+/// Then p ← p − γ · scale(factors, discount) · update, where discount is the staleness discount β3^age, 1 in recipes that
+/// exchange every element.
 template <class T>
 concept trust_ratio = detail::copyable<T> && requires(const T& t, update_terms<float> x, detail::sums_archetype& sums,
                                                       const double* values, tensor_properties facts) {
@@ -382,14 +382,14 @@ concept has_uncorrected_epsilon = trust_ratio<T> && requires {
 
 }  // namespace capability
 
-/// What a trust ratio makes of a tensor's sums.
+/// The result of a trust ratio's `factors`.
 template <trust_ratio TrustRatio>
 using factors_of =
     decltype(std::declval<const TrustRatio&>().factors(static_cast<const double*>(nullptr), tensor_properties{}));
 
 namespace capability {
 
-/// A trust ratio that learns in the warm-up, and goes on by what the variance would have become.
+/// A trust ratio that averages itself during the warm-up of a 1-bit optimizer, and afterwards follows the drift of the variance.
 template <class T>
 concept frozen_ratio = trust_ratio<T> && requires {
   requires T::is_frozen;

@@ -1,4 +1,4 @@
-// What the CUDA runtime reports, as an exception that keeps the code and the call. Plain C++: needs no nvcc.
+// Errors of the CUDA runtime as exceptions, with the code and the call. Plain C++, without nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace slamb {
 
-/// A call of the CUDA runtime failed, or what was enqueued before it did.
+/// A call of the CUDA runtime failed, or work that was enqueued before it.
 class cuda_error : public error {
  public:
   /// `call`: name of the function that reported `code`; a literal, of which the pointer is kept.
@@ -29,8 +29,8 @@ class cuda_error : public error {
 
 namespace detail {
 
-/// Throws if `code` is not cudaSuccess. The runtime's own record of the error is cleared, where it can be, so that a
-/// later check of something else does not find it again.
+/// Throws if `code` is not cudaSuccess. Clears the runtime's record of the error, if it can be cleared, so that later checks do
+/// not find it again.
 ///
 /// @throws cuda_error with `code` and `call`, which is a literal
 inline void check_cuda(cudaError_t code, const char* call) {

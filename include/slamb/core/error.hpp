@@ -1,4 +1,4 @@
-// What the library throws, and the checks that name what was wrong and what would be right.
+// The library's exceptions, and checks of arguments.
 #pragma once
 
 #include <charconv>
@@ -22,25 +22,25 @@ class error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A collective failed: a peer threw, left, timed out, or called another collective. Or it gave other values than it should, as
-/// far as a construction or `check_communicator` has tried it.
+/// A collective failed: a peer threw, left, timed out, or called another collective. Or a trial at construction or by
+/// `check_communicator` found wrong values.
 class communicator_error : public error {
  public:
   using error::error;
 };
 
-/// The ranks were constructed with different parameters or settings; thrown on every rank.
+/// Ranks differ in options, tensors or state that must be equal. Thrown on every rank.
 class rank_mismatch_error : public error {
  public:
   using error::error;
 };
 
-/// Memory could not be had. Says how many bytes were asked for, and for what; what the allocator has thrown is nested in it
+/// There is not enough memory. The message has the number of bytes and their purposes. The allocator's exception is nested in it
 /// (`std::rethrow_if_nested`).
 class out_of_memory : public std::bad_alloc {
  public:
   explicit out_of_memory(std::string what) : what_(std::make_shared<const std::string>(std::move(what))) {}
-  // Copies alone: an exception that is moved from still says what it is.
+  // Copies only, so that the message of an exception that is moved from remains.
   out_of_memory(const out_of_memory&) noexcept = default;
   out_of_memory& operator=(const out_of_memory&) noexcept = default;
   ~out_of_memory() override = default;
@@ -51,7 +51,7 @@ class out_of_memory : public std::bad_alloc {
   std::shared_ptr<const std::string> what_;  // of which copies cannot throw
 };
 
-/// A file cannot be written or read; the message names it and says why.
+/// A file cannot be written or read. The message has its name and the reason.
 class file_error : public error {
  public:
   using error::error;
@@ -76,24 +76,24 @@ inline void require_in(bool holds, std::string_view name, double value, std::str
   if (!holds) throw_out_of_range(name, value, range);
 }
 
-/// The same of an integer, to its last digit.
+/// The digits of an integer.
 inline void require_word_in(bool holds, std::string_view name, std::uint64_t value, std::string_view range) {
   if (!holds)
     throw std::invalid_argument("slamb: " + std::string(name) + " = " + std::to_string(value) + ", but it must be " +
                                 std::string(range));
 }
 
-/// `value` at most 2^53, to which doubles count: no training takes as many steps.
+/// Requires `value` ≤ 2^53, up to which doubles represent all integers.
 inline void require_count(std::string_view name, std::uint64_t value) {
   require_word_in(value <= (std::uint64_t{1} << 53U), name, value, "at most 9007199254740992");
 }
 
-/// `value` in [0, 1), as decay rates are.
+/// Requires `value` in [0, 1).
 inline void require_decay_rate(std::string_view name, double value) {
   require_in(value >= 0.0 && value < 1.0, name, value, "in [0, 1)");
 }
 
-/// What becomes a float must be one: not infinite, and not 0 if it was not.
+/// Requires a value that stays finite as a float, and does not become 0.
 inline void require_non_negative(std::string_view name, double value) {
   require_in(value >= 0.0 && value <= static_cast<double>(std::numeric_limits<float>::max()), name, value,
              "in [0, 3.4e38]");

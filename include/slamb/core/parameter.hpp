@@ -1,4 +1,4 @@
-// What a framework hands to an optimizer: where a tensor lives, how large it is, and how it wants to be treated.
+// The tensors that a framework gives to an optimizer, with options.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,21 @@
 
 namespace slamb {
 
-/// How one tensor differs from the optimizer's settings. Every member has the default of "no difference".
+/// Options of one tensor. The defaults keep the optimizer's options.
 struct tensor_options {
   std::optional<double> weight_decay{};  ///< λ of this tensor; unset: the optimizer's
   double learning_rate_factor = 1.0;     ///< multiplies the learning rate
-  bool adapt = true;                     ///< false: trust ratio 1, as is usual for biases and norms
-  bool compress = true;                  ///< false: always exchanged whole (by a chain, encoded)
-  int group = 0;                         ///< which of the learning rates given to `step()` applies
-  /// [rows] of 0 or 1, in host memory, copied by the optimizer's constructor: the tensor is that many rows of equal size, and
-  /// those with 0 take no part in a compressed exchange, since their gradient is always zero. Empty: all take part.
+  bool adapt = true;                     ///< false: trust ratio 1, as usual for biases and normalisation layers
+  bool compress = true;                  ///< false: always exchanged dense (by a chain: quantized)
+  int group = 0;                         ///< index of its learning rate among those given to `step()`
+  /// [rows] of 0 or 1, in host memory, copied by the constructor. The tensor consists of that many rows of equal size. Rows with
+  /// 0 are inactive in a quantized exchange, because their gradient is always zero. Empty: all rows are active.
   std::span<const std::uint8_t> rows{};
 };
 
-/// One tensor: two spans of `size` elements in the backend's memory space, anywhere, aligned as their elements.
+/// One tensor: its parameters and its gradient, `size` elements each, in the backend's memory, aligned as their type.
 ///
-/// The caller keeps both alive as long as the optimizer. `step()` reads `gradient` and updates `data`.
+/// Both must outlive the optimizer. `step()` reads `gradient` and updates `data`.
 template <class Element>
 struct basic_parameter {
   Element* data = nullptr;            ///< [size]  the parameters, updated in place

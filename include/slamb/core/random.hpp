@@ -1,4 +1,4 @@
-// The library's only source of randomness: a function of (key, counter), with no state to share, save or disturb.
+// The library's only source of random numbers: a function of key and counter, without a state.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace detail {
 struct random_words {
   std::uint32_t word[4];
 
-  /// Word i mod 4, by comparisons: on a device an array that is indexed at run time would live in memory.
+  /// Word i mod 4, by comparisons, because an array that is indexed at run time would be in a device's local memory.
   SLAMB_HOST_DEVICE constexpr std::uint32_t at(std::uint64_t i) const noexcept {
     const std::uint32_t even = (i & 2U) == 0 ? word[0] : word[2];
     const std::uint32_t odd = (i & 2U) == 0 ? word[1] : word[3];
@@ -23,7 +23,7 @@ struct random_words {
 
 }  // namespace detail
 
-/// Philox4x32-10: four random words from a 64-bit key and a 128-bit counter. The same on host, device and every rank.
+/// Philox4x32-10: four random words from a 64-bit key and a 128-bit counter. Equal on host, device and every rank.
 ///
 /// @param key  seed
 /// @param low, high  the counter
@@ -51,7 +51,7 @@ SLAMB_HOST_DEVICE constexpr detail::random_words philox(std::uint64_t key, std::
 
 namespace detail {
 
-/// A word mapped to 0 … n − 1 with no division; the bias is below n/2^32.
+/// Maps a word to 0 … n − 1 without a division. The bias is below n/2^32.
 SLAMB_HOST_DEVICE constexpr std::uint32_t scaled_to(std::uint32_t word, std::uint32_t n) noexcept {
   return static_cast<std::uint32_t>((std::uint64_t{word} * n) >> 32U);
 }

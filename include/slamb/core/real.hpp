@@ -1,9 +1,9 @@
-// The few functions of real numbers that element functions may use beside operators.
+// The functions that element functions may call, in addition to operators.
 //
-// An element function is a template over Real: float on a device, a vector of floats on the host. Say `using
-// slamb::minimum;` and call `minimum(a, b)`: overloads for vectors are found by argument-dependent lookup. With Real
-// goes word_of<Real>, an unsigned 32-bit integer or a vector of them, which has + - & | ^ < == and << >> by an int of
-// 0 … 31, and comes from a std::uint32_t. Vectors give the bits that floats give.
+// An element function is a template over Real: float on a device, a vector of floats on the host. Write `using slamb::minimum;`
+// and call `minimum(a, b)`: overloads for vectors are found by argument-dependent lookup. word_of<Real> is an unsigned 32-bit
+// integer or a vector of them, with + - & | ^ < == and << >> by an int of 0 … 31, constructed from a std::uint32_t. Vectors and
+// floats give the same bits.
 #pragma once
 
 #include <bit>
@@ -15,8 +15,8 @@
 
 namespace slamb {
 
-/// a b, rounded before it is used: for products that are summed in scalar code, as of a policy of yours, whose bits must not
-/// depend on the compiler's flags or on the processor. In element functions, operators of Real do the same.
+/// The product a b, rounded before it is used. For products that are summed in scalar code, whose bits must not depend on
+/// compiler flags or processor. Operators of Real in element functions round in the same way.
 SLAMB_ELEMENT float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
@@ -40,7 +40,7 @@ SLAMB_ELEMENT double rounded_product(double a, double b) {
 SLAMB_HOST_DEVICE inline float square_root(float x) { return sqrtf(x); }
 /// |x|.
 SLAMB_HOST_DEVICE inline float absolute(float x) { return fabsf(x); }
-/// `yes` where the condition holds, else `no`; for vectors, element by element.
+/// `yes` if the condition holds, else `no`; for vectors, element by element.
 SLAMB_HOST_DEVICE inline float select(bool condition, float yes, float no) { return condition ? yes : no; }
 SLAMB_HOST_DEVICE inline std::uint32_t select(bool condition, std::uint32_t yes, std::uint32_t no) {
   return condition ? yes : no;
@@ -58,7 +58,7 @@ SLAMB_HOST_DEVICE inline std::uint32_t as_word(float x) {
   return std::bit_cast<std::uint32_t>(x);
 #endif
 }
-/// The number that has these bits.
+/// The float with these bits.
 SLAMB_HOST_DEVICE inline float as_real(std::uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   return __uint_as_float(bits);
@@ -75,7 +75,7 @@ SLAMB_HOST_DEVICE inline float to_real(std::uint32_t word) {
   return static_cast<float>(static_cast<std::int32_t>(word));
 }
 
-/// The unsigned integer of 32 bits that goes with Real: std::uint32_t with float.
+/// The 32-bit unsigned integer that belongs to Real: std::uint32_t to float.
 template <class Real>
 using word_of = decltype(as_word(std::declval<const Real&>()));
 

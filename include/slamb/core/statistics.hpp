@@ -1,4 +1,4 @@
-// What an optimizer can say of itself: steps, traffic, norms, memory.
+// The reports of an optimizer: steps, traffic, norms, memory.
 #pragma once
 
 #include <array>
@@ -11,19 +11,19 @@
 
 namespace slamb {
 
-/// The kinds of collectives, as traffic is counted by.
+/// The kinds of collective calls.
 enum class collective { all_reduce, all_gather, all_to_all, broadcast };
 
-/// Traffic of one rank: collectives called, elements and bytes handed to them, bytes put on the wire.
+/// Traffic of one rank: collective calls, elements and bytes of their payloads, and sent bytes.
 struct traffic {
   std::uint64_t rounds = 0;         ///< collectives
   std::uint64_t elements = 0;       ///< of the payloads
   std::uint64_t payload_bytes = 0;  ///< of the payloads
-  std::uint64_t sent_bytes = 0;     ///< `bytes_sent_by` summed over the rounds
+  std::uint64_t sent_bytes = 0;     ///< bytes put on the wire: `bytes_sent_by` of each call
 
-  /// Bytes that one rank sends for a collective over `bytes` of payload among `world` ranks, by the bandwidth-optimal
-  /// algorithm: all_reduce 2(N−1)/N of its vector, all_gather and all_to_all (N−1)/N of the whole, broadcast (N−1)/N on
-  /// average over ranks. `bytes` is the vector (all_reduce, broadcast), the gathered whole or the sent whole.
+  /// Bytes that one rank sends for a collective over `bytes` of payload among `world` ranks, by the bandwidth-optimal algorithm:
+  /// all_reduce 2(N−1)/N of its vector, all_gather (N−1)/N of the gathered bytes, all_to_all (N−1)/N of the sent bytes, broadcast
+  /// (N−1)/N of its vector on average over ranks. `bytes` is the vector, the gathered or the sent bytes.
   static constexpr std::uint64_t bytes_sent_by(collective kind, std::uint64_t bytes, int world) noexcept {
     const auto ranks = static_cast<std::uint64_t>(world);
     const std::uint64_t rounds_of_payload = kind == collective::all_reduce ? 2 : 1;
@@ -64,7 +64,7 @@ class traffic_counts {
   std::array<traffic, 4> kinds_{};
 };
 
-/// What `statistics()` returns.
+/// The result of `statistics()`.
 struct statistics {
   /// L2 norms over all tensors, in double precision.
   struct norms_type {
@@ -73,15 +73,15 @@ struct statistics {
     double variance = 0.0;    ///< ‖v‖
   };
 
-  /// One phase of an algorithm, and what this rank has sent in it.
+  /// A phase of the algorithm, and this rank's traffic in it.
   struct phase_type {
     std::string name;              ///< "dense", "sparse", "warm-up", "compressed", …
     std::uint64_t first_step = 1;  ///< t of its first step
     traffic_counts traffic;        ///< of its steps
   };
 
-  /// What compression did to this rank's signal with its error, x, of which x̂ was sent, in the step that was measured: L2 norms over the
-  /// tensors of a group.
+  /// Compression error of one measured step, per parameter group. x is the signal after error feedback, x̂ the value of its
+  /// codes. Both norms are L2, over the tensors of the group.
   struct compression_type {
     double signal = 0.0;  ///< ‖x‖
     double error = 0.0;   ///< ‖x − x̂‖
@@ -89,46 +89,47 @@ struct statistics {
     double relative() const noexcept { return signal > 0.0 ? error / signal : 0.0; }
   };
 
-  /// How a warm-up ended.
+  /// The end of a warm-up.
   struct warm_up_type {
-    std::uint64_t ended_after = 0;  ///< its last step; 0: it goes on
-    double variance_ratio = 0.0;    ///< ‖v̂_t‖₁/‖v̂_{t−Δ}‖₁ when it was last looked at; 0: it was not
+    std::uint64_t ended_after = 0;  ///< its last step; 0: it has not ended
+    double variance_ratio = 0.0;    ///< ‖v̂_t‖₁/‖v̂_{t−Δ}‖₁ at the last comparison; 0: none yet
   };
 
-  /// What `choose` has found on these ranks and this network, and what it has kept. Seconds are the same on all ranks.
+  /// The result of `choose` on these ranks and this network. Seconds are equal on all ranks.
   struct choice_type {
     bool is_compressed = false;        ///< the compressed optimizer was kept
-    double dense_seconds = 0.0;        ///< of a mean step of a training, all tensors in it; 0: nothing was tried
+    double dense_seconds = 0.0;        ///< time of a mean step of a training with all tensors; 0: nothing was tried
     double compressed_seconds = 0.0;   ///< likewise
-    std::uint64_t trial_steps = 0;     ///< of each optimizer that were timed
-    std::uint64_t trial_elements = 0;  ///< of the scratch tensors that they were taken on
+    std::uint64_t trial_steps = 0;     ///< timed steps of each optimizer
+    std::uint64_t trial_elements = 0;  ///< elements of the synthetic tensors
   };
 
-  std::uint64_t step = 0;           ///< t: steps taken, without those skipped
+  std::uint64_t step = 0;           ///< t: steps taken, without skipped steps
   std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
-  std::uint64_t local_skips = 0;    ///< gradients that this rank alone left out, in steps without an exchange
-  /// Ranks have been seen to differ: no step is taken until `step` has said in what. On the host it says so in the same step.
+  std::uint64_t local_skips = 0;    ///< local steps without this rank's gradient, which was not finite
+  /// Ranks have diverged: all steps are skipped until `step` throws the error that names the difference. On the host the same
+  /// step throws it.
   bool has_diverged = false;
-  /// ‖g‖ over all tensors of the mean gradient of the last step that was taken, before it was clipped: the same on all ranks.
-  /// Where gradients are clipped, by max_gradient_norm of `basic_lamb`, which needs it; else, and before a first step since
-  /// construction or load_state, there is none.
+  /// ‖g‖ of the mean gradient of the last step taken, over all tensors, before clipping. Equal on all ranks. Exists only if
+  /// `basic_lamb` clips gradients (max_gradient_norm), after the first step since construction or load_state.
   std::optional<double> gradient_norm{};
-  std::string phase{};       ///< of the algorithm: "dense", "sparse", …
-  traffic_counts traffic{};  ///< what this rank's steps have sent
-  /// What has been added to these payloads for ranks to compare, not counted in `traffic`: a header of 64 bytes in front of each sum
-  /// of a step. `rounds` are the sums of headers alone, in first steps.
+  std::string phase{};       ///< phase of the algorithm: "dense", "sparse", …
+  traffic_counts traffic{};  ///< traffic of this rank's steps
+  /// Additional traffic by which ranks compare themselves, not counted in `traffic`: a header of 64 bytes in front of each sum of
+  /// a step. `rounds` counts sums of headers alone, in first steps.
   slamb::traffic comparisons{};
-  std::vector<phase_type> phases{};    ///< the same by phase, in the order of time
-  warm_up_type warm_up{};              ///< of algorithms that have one
-  choice_type chosen{};                ///< of optimizers that `choose` has made
-  norms_type norm{};                   ///< zero unless asked for
-  std::vector<double> worker_error{};  ///< [groups] ‖e‖ of this rank; empty unless asked for, or if no error is kept
-  std::vector<compression_type> compression{};  ///< [groups] of the step that was last measured; empty if none was
+  std::vector<phase_type> phases{};  ///< traffic by phase, in order of time
+  warm_up_type warm_up{};            ///< of optimizers with a warm-up
+  choice_type chosen{};              ///< of optimizers made by `choose`
+  norms_type norm{};                 ///< zero unless `with_norms`
+  std::vector<double>
+      worker_error{};  ///< [groups] ‖e‖ of this rank's worker error; empty without `with_norms`, or if no error is kept
+  std::vector<compression_type> compression{};  ///< [groups] of the last measured step; empty if none was measured
 };
 
-/// What `memory()` returns: the optimizer's one allocation, by purpose.
+/// The result of `memory()`: the optimizer's one allocation, by purpose.
 struct memory_report {
-  /// One purpose that memory is held for.
+  /// Memory for one purpose.
   struct use {
     std::string purpose;
     std::size_t bytes = 0;
@@ -142,26 +143,26 @@ struct memory_report {
 
 namespace detail {
 
-/// The phases so far; the last is under way.
+/// The phases so far; the last is the current one.
 class phase_log {
  public:
-  /// Room for the few that come later: they begin in a step, which should allocate nothing.
+  /// Reserves memory for later phases, because they begin in steps, which allocate nothing.
   phase_log() { phases_.reserve(4); }
 
-  /// Says that the steps from `step` on belong to another phase, before which this had been sent.
+  /// Starts a phase with step `step`. `sent` is the traffic before it.
   void enter(std::string_view name, std::uint64_t step, const traffic_counts& sent) {
     phases_.push_back({std::string(name), step, sent});
   }
-  /// The same, in place of all phases so far.
+  /// Replaces all phases so far.
   void restart(std::string_view name, std::uint64_t step, const traffic_counts& sent) {
     phases_.clear();
     enter(name, step, sent);
   }
 
-  /// Of the phase under way.
+  /// The name of the current phase.
   const std::string& name() const noexcept { return phases_.back().name; }
 
-  /// Adds them to `all`, whose traffic is known.
+  /// Writes the phases to `all`, which has the total traffic.
   void report(statistics& all) const {
     all.phase = phases_.back().name;
     all.phases = phases_;

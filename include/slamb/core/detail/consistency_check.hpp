@@ -1,4 +1,4 @@
-// Ranks that were built differently, or have parted since, must not train together: what each has is compared, and named.
+// Compares options and state that must be equal on all ranks, and names the first difference.
 #pragma once
 
 #include <array>
@@ -17,25 +17,24 @@
 
 namespace slamb::detail {
 
-/// Ranks that can add what they have in host memory.
+/// Ranks that sum values in host memory.
 struct summing_ranks {
   int rank = 0;
   int size = 1;
   std::function<void(std::span<float> values)> all_reduce_sum;  ///< `values` [n] become their sum over ranks
 };
 
-/// A rank that throws may leave, and take with it what others still wait for. So all that will throw meet once more before they do:
-/// who has come has seen what all have said.
+/// Synchronizes all ranks before they throw. A rank that throws may leave, while others still wait for its values.
 inline void synchronize_before_throwing(const summing_ranks& ranks) noexcept {
   float nothing = 0.0F;
   try {
     ranks.all_reduce_sum({&nothing, 1});
   } catch (...) {
-    // Somebody has left without. What all have seen is thrown in place of this.
+    // A rank has left without it. The caller throws its own error.
   }
 }
 
-/// A list of named facts that must be the same on all ranks.
+/// A list of named values that must be equal on all ranks.
 class consistency_check {
  public:
   static constexpr const char* alike = "all ranks must be constructed alike";
@@ -43,7 +42,7 @@ class consistency_check {
   /// @param kind  names the optimizer and its policies
   consistency_check(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
 
-  /// @param remedy  says what would be right
+  /// @param remedy  the end of the error: what would be right
   void add(std::string name, double value, const char* remedy = alike) {
     facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), fact::number, remedy});
   }
@@ -53,14 +52,14 @@ class consistency_check {
   void add_word(std::string name, std::uint64_t word, const char* remedy = alike) {
     facts_.push_back({std::move(name), word, fact::word, remedy});
   }
-  /// A word that says nothing to a reader, as a hash.
+  /// Adds a hash, which the error does not print.
   void add_hash(std::string name, std::uint64_t word, const char* remedy = alike) {
     facts_.push_back({std::move(name), word, fact::secret, remedy});
   }
 
-  /// Compares with the other ranks, by all_reduce_sum of floats: each rank fills its own place, 16 bits a float.
+  /// Compares the list with the other ranks', by all_reduce_sum of floats: each rank fills its own place, 16 bits in each float.
   ///
-  /// @throws rank_mismatch_error on every rank, naming the first fact that differs and two ranks with their values
+  /// @throws rank_mismatch_error on every rank, with the first value that differs, on two ranks
   void require(const summing_ranks& ranks) const {
     if (ranks.size == 1) return;
     std::string names;
@@ -88,7 +87,7 @@ class consistency_check {
 
   static constexpr std::size_t pieces = 4;  // of 16 bits, which a float holds exactly
 
-  // What all ranks say of the same facts.
+  // The values of all ranks.
   class table {
    public:
     table(const summing_ranks& ranks, std::span<const fact> facts)

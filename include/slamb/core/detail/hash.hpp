@@ -27,7 +27,7 @@ SLAMB_HOST_DEVICE inline std::uint64_t bits_of(double x) noexcept {
 
 inline constexpr std::uint64_t hash_of_nothing = 0x9E3779B97F4A7C15U;
 
-/// The hash of what has been hashed, and a word after it: another for each other word.
+/// Adds a word to a hash. Different words give different hashes.
 SLAMB_HOST_DEVICE constexpr std::uint64_t hash_with(std::uint64_t hash, std::uint64_t word) noexcept {
   hash = (hash ^ word) * 0xD6E8FEB86659FD93U;
   return hash ^ (hash >> 32U);

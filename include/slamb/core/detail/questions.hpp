@@ -1,12 +1,12 @@
-// Questions that the library's concepts ask of types.
+// Requirements on types that the library's concepts use.
 #pragma once
 
 #include <type_traits>
 
 namespace slamb::detail {
 
-// What the concepts ask of types, by questions that take a compiler little time: the standard library's std::copyable and
-// std::convertible_to ask several others each, of every policy, in every source that includes the library.
+// These are cheap to compile. The standard library's std::copyable and std::convertible_to each check several other concepts, for
+// every policy, in every source.
 template <class T>
 concept copyable = std::is_copy_constructible_v<T>;
 template <class From, class To>
