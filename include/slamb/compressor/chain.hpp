@@ -1,4 +1,4 @@
-// A sparsifier and a quantizer in turn: only what is selected is sent, and that in few bits.
+// A sparsifier followed by a quantizer: selected elements are sent quantized.
 #pragma once
 
 #include <concepts>
@@ -9,13 +9,13 @@
 
 namespace slamb {
 
-/// Sends what `Sparsifier` selects, encoded by `Quantizer`: `slamb<Communicator, chain<random_k<>, int8>>` is SLAMB with a
-/// payload of bytes.
+/// Sends the elements that `Sparsifier` selects, quantized by `Quantizer`. `slamb<Communicator, chain<random_k<>, int8>>` is
+/// SLAMB with a payload of bytes.
 ///
-/// The selected elements of all tensors, one after another, are one signal: the quantizer's scales are for all of it or for
-/// blocks of it, and tensors that are always exchanged whole are encoded as well. What encoding loses stays where what is not
-/// selected stays: in the local momentum, or in the worker's error. What the mean loses when it is encoded is lost, so the
-/// quantizer should be right on average: int8, int4 and natural are.
+/// The selected elements of all tensors, end to end, are one signal. The quantizer has one scale for all of it or one for each
+/// block. Tensors that are always exchanged dense are quantized too. The compression error of the signal is kept with the
+/// elements that are not selected: in the local momentum, or in the worker error. The compression error of the mean is dropped,
+/// so the quantizer should be right on average, as int8, int4 and natural are.
 ///
 /// *Cost*: `Quantizer::bits_per_element` for each element that `Sparsifier` selects, in each of two phases.
 /// *Determinism*: that of its parts.
@@ -39,7 +39,7 @@ struct chain {
             "slamb: chain's quantizer has zero_aware = true, which needs a variance for each code; it must be false");
   }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     if constexpr (requires { sparsifier.describe(facts); }) sparsifier.describe(facts);
@@ -49,7 +49,7 @@ struct chain {
 
 namespace detail {
 
-/// The part of a compressor that selects.
+/// The sparsifier of a compressor: the compressor itself, or the chain's.
 template <class C>
 constexpr auto& sparsifier_of(C& compressor) noexcept {
   if constexpr (capability::chained<std::remove_const_t<C>>)  // a const type is not copyable

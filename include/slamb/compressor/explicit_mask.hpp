@@ -1,4 +1,4 @@
-// A sparsifier that is told what to send: for masks that come from elsewhere, and for replaying recorded runs.
+// A sparsifier with a mask from the caller, for masks that are computed elsewhere and for recorded runs.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace slamb {
 
-/// Sends the elements where the mask that was last set is not 0.
+/// Sends the elements where the last mask is not 0.
 class explicit_mask {
  public:
   static constexpr bool payload_is_constant = false;
@@ -24,7 +24,7 @@ class explicit_mask {
     SLAMB_HOST_DEVICE bool selects(coordinate c) const { return mask[c.offset + c.index] != 0; }
   };
 
-  /// Takes the mask of the next step; it must be the same at every rank.
+  /// Takes the mask of the next step; it must be equal on all ranks.
   ///
   /// @param mask  [elements of all tensors, laid end to end], in the backend's memory space; not copied, so it must
   ///              stay alive and unchanged until the step is done

@@ -1,4 +1,4 @@
-// Sixteen bits an element: the nearest of the two common floating-point numbers of that size.
+// Sixteen bits an element: bfloat16 and IEEE half precision.
 #pragma once
 
 #include "slamb/core/bfloat16.hpp"
@@ -10,7 +10,7 @@ namespace slamb {
 
 namespace detail {
 
-/// Facts of both.
+/// The members of both.
 struct floating_facts {
   static constexpr int bits_per_element = 16;
   static constexpr segment_scale scale = segment_scale::none;

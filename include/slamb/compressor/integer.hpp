@@ -13,8 +13,7 @@ namespace slamb {
 
 /// x ≈ q/L · max|x|, with L = 2^(Bits−1) − 1 and q one of the two integers about L x/max|x|, drawn so that the mean is x.
 ///
-/// Zero stays zero and the block's largest stays what it is. Draws have 16 bits: the mean of a code is within 2^-17 of
-/// a level of x.
+/// Zero and the block's largest value are exact. Draws have 16 bits: the mean of a code is within 2^-17 of a level of x.
 ///
 /// *Cost*: Bits/8 bytes an element, and 4 a block.
 /// *Determinism*: a function of x, the scale and the draw.
@@ -24,7 +23,7 @@ struct integer {
   static_assert(Bits == 2 || Bits == 4 || Bits == 8, "slamb: integers have 2, 4 or 8 bits");
 
   std::uint32_t block = 128;  ///< consecutive elements that share a scale: a power of two, 16 … 1024
-  std::uint64_t seed = 0;     ///< of the draws; must be the same at every rank
+  std::uint64_t seed = 0;     ///< of the draws; must be equal on all ranks
 
   static constexpr int bits_per_element = Bits;
   static constexpr segment_scale scale = segment_scale::max;
@@ -38,7 +37,7 @@ struct integer {
                        "a power of two in [16, 1024]");
   }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("integer's block", block);

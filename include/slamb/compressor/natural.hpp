@@ -11,17 +11,16 @@ namespace slamb {
 
 /// x ≈ ±2^e or 0, one of the two nearest to x on its side, drawn so that the mean is x; e is in −96 … 30.
 ///
-/// Powers of two and zero stay what they are. Between 0 and 2^-96 (1.3e-29) the draw is between these two, and beyond
-/// 2^30 (1.1e9) x becomes ±2^30, which error feedback makes good if it does not last. It needs no scale, so that
-/// it suits signals whose elements differ by many orders of magnitude. Draws have 16 bits: the mean is within
-/// 2^-17 of the distance between the two.
+/// Powers of two and zero are exact. Between 0 and 2^-96 (1.3e-29) the draw is between these two. Beyond 2^30 (1.1e9) x becomes
+/// ±2^30; error feedback corrects this if it is rare. There is no scale, so it suits signals whose elements differ by many orders
+/// of magnitude. Draws have 16 bits: the mean is within 2^-17 of the distance between the two.
 ///
 /// *Cost*: 1 byte an element.
 /// *Determinism*: a function of x and the draw.
-/// *Reference*: Horváth et al., "Natural compression for distributed deep learning" (arXiv 1905.10988), definition 1;
-/// there e has all values of a float's exponent, here 127, and a code for zero.
+/// *Reference*: Horváth et al., "Natural compression for distributed deep learning" (arXiv 1905.10988), definition 1; there e has
+/// all values of a float's exponent; here it has 127 values, and zero has a code.
 struct natural {
-  std::uint64_t seed = 0;  ///< of the draws; must be the same at every rank
+  std::uint64_t seed = 0;  ///< of the draws; must be equal on all ranks
 
   static constexpr int bits_per_element = 8;
   static constexpr segment_scale scale = segment_scale::none;
@@ -31,7 +30,7 @@ struct natural {
   static constexpr int largest_exponent = 30;         ///< code 127
   static constexpr std::uint32_t exponent_bias = 30;  ///< a float's exponent field less the code
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add_word("natural's seed", seed);

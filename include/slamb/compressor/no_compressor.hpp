@@ -1,4 +1,4 @@
-// The null Compressor: everything is sent as it is.
+// The null Compressor: every element is sent as a float.
 #pragma once
 
 #include <cstdint>

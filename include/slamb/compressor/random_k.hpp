@@ -1,4 +1,4 @@
-// The sparsifier of SLAMB: a random part k of the elements at each step, the same at every rank, without any state.
+// The sparsifier of SLAMB: a random part k of the elements at each step, equal on all ranks, without state.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 
 namespace slamb {
 
-/// How `random_k` chooses.
+/// The ways of `random_k` to choose.
 enum class sampling {
-  round_robin,  ///< every block belongs to one of C = 1/k slots for good; slot t mod C is sent at step t
-  bernoulli     ///< every block is sent with probability k, drawn afresh at each step
+  round_robin,  ///< every block has a fixed slot of C = 1/k; slot t mod C is sent at step t
+  bernoulli     ///< every block is sent with probability k, drawn at each step
 };
 
 /// Sends the part k of the elements, in blocks of `block` contiguous elements that share a slot and an age.
@@ -32,7 +32,7 @@ template <sampling Law = sampling::round_robin>
 struct random_k {
   double k = 0.1;          ///< in [1/65535, 1] for round_robin, which uses C = 1/k rounded; in [2^-32, 1]
   std::size_t block = 1;   ///< elements, 1 … 2^20; multiples of 16 are the fastest
-  std::uint64_t seed = 0;  ///< must be the same at every rank
+  std::uint64_t seed = 0;  ///< must be equal on all ranks
 
   static constexpr bool selects_on_device = true;
   static constexpr bool payload_is_constant = Law == sampling::round_robin;
@@ -46,7 +46,7 @@ struct random_k {
                        "in [1, 2^20]");
   }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("random_k's k", k);
@@ -54,10 +54,10 @@ struct random_k {
     facts.add_word("random_k's seed", seed);
   }
 
-  /// C, the steps in which round robin sends every element once.
+  /// C, the number of steps in which round robin sends every element once.
   SLAMB_HOST_DEVICE std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(std::lround(1.0 / k)); }
 
-  /// An upper bound of what is sent of a tensor of `size` elements at any one step.
+  /// An upper bound of the elements sent at any step from a tensor of `size`.
   std::uint64_t largest_payload(std::uint64_t size) const noexcept {
     const std::uint64_t blocks = (size + block - 1) / block;
     if constexpr (Law == sampling::round_robin) {
@@ -77,7 +77,7 @@ struct random_k {
       return detail::bernoulli_selection{seed, block, step, static_cast<std::uint64_t>(std::ldexp(k, 32))};
   }
 
-  /// What steps have in common, for a device: its `at(step)` is this one's, and quick for one thread.
+  /// The constants of all steps, for a device. Its `at(step)` equals this `at`, and is quick for one thread.
   SLAMB_HOST_DEVICE auto all_steps() const noexcept requires(Law == sampling::round_robin) {
     const std::uint32_t c = slots();
     detail::round_robin_steps all{seed, block, c, {}, {}};

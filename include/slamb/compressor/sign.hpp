@@ -1,4 +1,4 @@
-// One bit an element: its sign, times a scale that elements share.
+// One bit an element: its sign, times a shared scale.
 #pragma once
 
 #include "slamb/core/concepts.hpp"
@@ -9,25 +9,25 @@ namespace slamb {
 
 /// The sign and a scale: ±√(Σx²/n) (l2, the papers'), or ±Σ|x|/n (l1, the nearest in the mean square), + for x ≥ 0.
 ///
-/// It cannot say zero. An element that is always 0, as the rows of an embedding that no batch has used, would be given
-/// ±scale: `zero_aware` leaves elements whose variance is 0 out of the scale, of the result and of the errors.
+/// It cannot represent zero. An element that is always 0, as in embedding rows that no batch has used, would become ±scale.
+/// `zero_aware` makes elements with variance 0 inactive: they are left out of the scale, the result and the errors.
 ///
 /// *Cost*: 1/8 byte an element.
-/// *Determinism*: codes do not depend on the scale, nor on anything but the element.
+/// *Determinism*: the code depends on the element alone, not on the scale.
 /// *Reference*: 1-bit Adam (arXiv 2102.02888), 1-bit LAMB (arXiv 2104.06069); l1: Bernstein et al., signSGD, ICML 2018.
 template <segment_scale Scale = segment_scale::l2>
 struct basic_sign {
   static_assert(Scale == segment_scale::l2 || Scale == segment_scale::l1,
                 "slamb: the scale of signs is segment_scale::l2 or segment_scale::l1");
 
-  scale_sharing scales = scale_sharing::fused;  ///< per_tensor is better where tensors differ in size
+  scale_sharing scales = scale_sharing::fused;  ///< per_tensor is better if tensors differ in size
   bool zero_aware = false;                      ///< leaves out elements whose variance is 0
 
   static constexpr int bits_per_element = 1;
   static constexpr segment_scale scale = Scale;
   static constexpr bool encodes_without_scale = true;
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("sign's scales (0: fused, 1: per tensor)", static_cast<double>(scales == scale_sharing::per_tensor));
@@ -49,7 +49,7 @@ struct basic_sign {
   }
 };
 
-/// The sign and the root of the mean square.
+/// The sign with an l2 scale.
 using sign = basic_sign<>;
 
 static_assert(quantizer<sign> && capability::encodes_without_scale<sign>);

@@ -1,4 +1,4 @@
-// The sparsifier that looks at what it sends: the largest part k of the elements, tile by tile.
+// The data-dependent sparsifier: the elements of largest magnitude, tile by tile.
 #pragma once
 
 #include <bit>
@@ -14,14 +14,15 @@ namespace slamb {
 
 namespace detail {
 
-/// What separates the largest magnitudes from the rest, as the bits of a float without its sign, which are in order.
+/// The threshold between the largest magnitudes and the rest. Keys are the bits of a float without its sign, which have the order
+/// of magnitudes.
 struct magnitude_threshold {
-  std::uint32_t key;   ///< what is above it is chosen
-  std::uint32_t ties;  ///< and the first so many of what equals it
+  std::uint32_t key;   ///< larger keys are chosen
+  std::uint32_t ties;  ///< and so many of the first keys equal to it
 };
 
-/// Selection by the digits of the keys, the highest first: of each digit a histogram is taken of the keys that are still
-/// in question, which says in which bin the wanted place lies. Three digits of 11, 10 and 10 bits are the 31 bits.
+/// Radix selection: for each digit of the keys, from the highest, a histogram of the remaining keys shows the bin of the wanted
+/// rank. Three digits of 11, 10 and 10 bits are the 31 bits.
 class magnitude_selection {
  public:
   static constexpr std::uint32_t most = 8192;  ///< elements
@@ -41,7 +42,7 @@ class magnitude_selection {
   }
 
  private:
-  // Keeps the keys whose digit is that of the wanted place, adds it to the threshold, and counts off what lies above.
+  // Keeps the keys with the digit of the wanted rank, adds the digit to the threshold, and subtracts the number of larger keys.
   template <int Shift, int Bits, class KeyAt>
   std::uint32_t narrow(KeyAt key_at, std::uint32_t count, magnitude_threshold& found) {
     constexpr std::uint32_t bins = 1U << Bits;
@@ -66,18 +67,17 @@ class magnitude_selection {
 
 }  // namespace detail
 
-/// Sends the ⌈k n⌉ elements of largest magnitude of every 8192 consecutive elements of a tensor, its last n ≤ 8192 being
-/// as many as are left; of equal ones, the first.
+/// Sends the ⌈k n⌉ elements of largest magnitude of every tile: n = 8192 consecutive elements of a tensor, or the remaining n at
+/// its end. Of equal elements it sends the first.
 ///
-/// Ranks have different values, and payloads can be summed only if all send the same elements. So one rank chooses, and
-/// all use what it chose: the leader of step t is rank (t − 1) mod N, so that each rank's large elements have their turn.
+/// Ranks have different values, but must send the same elements so that payloads can be summed. So the leader chooses for all:
+/// rank (t − 1) mod N at step t, so that the large elements of every rank get their turn.
 ///
-/// Because the choice is made by tile and not over a tensor, its size is known before the values, each thread can choose
-/// for itself, and no two places of a large tensor compete. Where magnitudes vary from place to place, that is another
-/// choice than the largest k of the tensor.
+/// The choice is made in each tile. Its size is known in advance, threads choose independently, and tiles of a large tensor do
+/// not compete. If magnitudes differ between tiles, this differs from the k largest of the tensor.
 ///
 /// *Cost*: the choice is 1 bit an element on the wire, from the leader to all.
-/// *Determinism*: a function of the leader's values alone; no order of threads or ranks has part in it.
+/// *Determinism*: a function of the leader's values alone, for every order of threads and ranks.
 struct top_k {
   double k = 0.01;  ///< in (0, 1]
 
@@ -88,13 +88,13 @@ struct top_k {
   /// @throws std::invalid_argument
   void validate() const { detail::require_in(k > 0.0 && k <= 1.0, "top_k's k", k, "in (0, 1]"); }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("top_k's k", k);
   }
 
-  /// How many of `count` elements are chosen: ⌈k count⌉, at least 1 if there are any.
+  /// The number of elements chosen of `count`: ⌈k count⌉, at least 1 if there are any.
   SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const noexcept {
     constexpr double slack = 1.0 - 1e-12;  // k = 0.07 of 100 elements are 7, though 0.07 · 100 > 7 in doubles
     const double part = std::ceil(k * slack * static_cast<double>(count));
@@ -102,12 +102,12 @@ struct top_k {
     return part >= 1.0 ? static_cast<std::uint32_t>(part) : 1U;
   }
 
-  /// What is sent of a tensor of `size` elements at each step.
+  /// The number of elements sent at each step from a tensor of `size`.
   std::uint64_t largest_payload(std::uint64_t size) const noexcept {
     return size / tile_size * chosen_of(tile_size) + chosen_of(static_cast<std::uint32_t>(size % tile_size));
   }
 
-  /// Sets bit i % 16 of bits[i / 16] for each i that is chosen: exactly chosen_of(count) bits.
+  /// Sets bit i % 16 of bits[i / 16] for each chosen i: exactly chosen_of(count) bits.
   ///
   /// @param values  [count], count ≤ 8192, in host memory, none NaN; −0 and +0 are equal
   /// @param bits    [⌈count/16⌉], 0

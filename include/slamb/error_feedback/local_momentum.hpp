@@ -1,12 +1,12 @@
-// SLAMB's ErrorFeedback: what is not sent stays in the momentum of the rank, and is sent with it later.
+// SLAMB's ErrorFeedback: unsent elements stay in the rank's momentum, and are sent with it later.
 #pragma once
 
 #include "slamb/core/concepts.hpp"
 
 namespace slamb {
 
-/// Needs no buffer: since averaging and the moving average are linear, the mean of the ranks' momenta is the momentum
-/// of the mean gradient at every step, whatever is sent.
+/// Needs no buffer. Averaging over ranks and the moving average are linear, so the mean of the ranks' momenta is the momentum of
+/// the mean gradient at every step, whatever is sent.
 ///
 /// *Reference*: SLAMB, ICML 2023, "local error compensation".
 struct local_momentum {

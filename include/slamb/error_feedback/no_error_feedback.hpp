@@ -1,11 +1,11 @@
-// The null ErrorFeedback: nothing is lost, or what is lost is forgotten.
+// The null ErrorFeedback: compression errors are dropped.
 #pragma once
 
 #include "slamb/core/concepts.hpp"
 
 namespace slamb {
 
-/// Keeps nothing. For exchanges that lose nothing.
+/// Keeps no errors. For exchanges without loss, or when errors may be dropped.
 struct no_error_feedback {
   static constexpr bool keeps_unsent = false;
   static constexpr bool worker_state = false;

@@ -1,4 +1,4 @@
-// ErrorFeedback at the sender: what a rank failed to send is added to what it sends at the next step.
+// ErrorFeedback at the sender: a rank's compression error is added to its next signal.
 #pragma once
 
 #include <type_traits>
@@ -8,8 +8,8 @@
 
 namespace slamb {
 
-/// e ← x + e − decode(encode(x + e)), at every rank: an array of Storage, an element of the model each. What the second
-/// round of an exchange loses, at the rank that sums a chunk, is lost.
+/// e ← x + e − decode(encode(x + e)) on every rank: an array of Storage, [state elements]. The compression error of the mean, in
+/// the second phase, is dropped.
 ///
 /// *Reference*: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al., "Error feedback
 /// fixes SignSGD", ICML 2019.
@@ -18,7 +18,7 @@ template <class Storage = float>
 struct residual {
   static_assert(std::is_same_v<Storage, float> || std::is_same_v<Storage, bfloat16>,
                 "slamb: errors are stored as float or slamb::bfloat16");
-  using storage_type = Storage;  ///< of an error
+  using storage_type = Storage;  ///< type of an error
 
   static constexpr bool keeps_unsent = false;
   static constexpr bool worker_state = true;

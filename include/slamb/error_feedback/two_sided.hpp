@@ -1,4 +1,4 @@
-// ErrorFeedback at both ends: of what a rank failed to send, and of what it failed to send back of the sums.
+// ErrorFeedback on both sides: the worker error of a rank's signal, and the server error of the mean of its chunk.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,7 @@ template <class Storage = float>
 struct two_sided {
   static_assert(std::is_same_v<Storage, float> || std::is_same_v<Storage, bfloat16>,
                 "slamb: errors are stored as float or slamb::bfloat16");
-  using storage_type = Storage;  ///< of an error
+  using storage_type = Storage;  ///< type of an error
 
   static constexpr bool keeps_unsent = false;
   static constexpr bool worker_state = true;

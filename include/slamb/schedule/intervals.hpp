@@ -1,7 +1,7 @@
-// How often something is done in the course of a training: the intervals of 0/1 Adam, which double as training goes on.
+// The intervals of 0/1 Adam, which double during training, and of SLAMB's averagings.
 //
-// A schedule is hyper-parameters outside and a small run state inside, which the optimizer keeps and saves. 0/1 Adam
-// counts its schedules' steps as τ = t + 1, for t = 1, 2, ….
+// A schedule consists of hyper-parameters and a small run state, which the optimizer keeps and saves. 0/1 Adam counts its
+// schedules' steps as τ = t + 1, for t = 1, 2, ….
 #pragma once
 
 #include <bit>
@@ -14,12 +14,12 @@
 
 namespace slamb {
 
-/// When the first phase of 0/1 Adam refreshes the variance, and when that phase ends. `state_type` is trivially copyable
+/// Decides when the first phase of 0/1 Adam refreshes the variance, and when that phase ends. `state_type` is trivially copyable
 /// and, default-initialised, the start of training.
 ///
-/// `refreshes(state, tau)` is asked before a step, `advance(state, tau)` is called after it, and then `ends_after(tau)`
-/// says whether the variance is frozen from the next step on. All ranks must get the same answers. `validate(state)`, if there is
-/// one, throws std::invalid_argument for a state that the schedule cannot have left: it is asked before a saved one is restored.
+/// `refreshes(state, tau)` is called before a step and `advance(state, tau)` after it. Then `ends_after(tau)` returns whether the
+/// variance is frozen from the next step on. Results must be equal on all ranks. `validate(state)` is optional, and called before
+/// a saved state is restored: it throws std::invalid_argument for a state that the schedule cannot produce.
 template <class V>
 concept variance_schedule = detail::copyable<V> && std::is_trivially_copyable_v<typename V::state_type> &&
     std::is_default_constructible_v<typename V::state_type> &&
@@ -30,10 +30,10 @@ concept variance_schedule = detail::copyable<V> && std::is_trivially_copyable_v<
   { schedule.ends_after(tau) } -> std::same_as<bool>;
 };
 
-/// When the second phase of 0/1 Adam exchanges what its local steps have gathered. `state_type` is trivially copyable
-/// and, default-initialised, the start of that phase.
+/// Decides when the second phase of 0/1 Adam exchanges its local updates. `state_type` is trivially copyable and,
+/// default-initialised, the start of that phase.
 ///
-/// `exchanges(state, tau)` is asked at a step, `advance(state)` is called after it. All ranks must get the same answers.
+/// `exchanges(state, tau)` is called at a step and `advance(state)` after it. Results must be equal on all ranks.
 /// `validate(state)` as for a variance_schedule.
 template <class L>
 concept local_schedule = detail::copyable<L> && std::is_trivially_copyable_v<typename L::state_type> &&
@@ -44,8 +44,8 @@ concept local_schedule = detail::copyable<L> && std::is_trivially_copyable_v<typ
   schedule.advance(state);
 };
 
-/// The variance is refreshed where τ mod V = 0. V is 1 at first and doubles after every `update_scaler` refreshes, until
-/// the end of the first step with τ > `freeze_step`.
+/// Refreshes the variance if τ mod V = 0. V is 1 at first and doubles after every `update_scaler` refreshes, until the end of the
+/// first step with τ > `freeze_step`.
 ///
 /// *Reference*: 0/1 Adam, arXiv 2202.06009.
 struct exponential_variance_interval {
@@ -70,7 +70,7 @@ struct exponential_variance_interval {
     detail::require_count("exponential_variance_interval's updates", state.updates);
   }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add_word("exponential_variance_interval's freeze_step", freeze_step);
@@ -88,8 +88,7 @@ struct exponential_variance_interval {
   bool ends_after(std::uint64_t tau) const { return tau > freeze_step; }
 };
 
-/// What local steps have gathered is exchanged where τ mod L = 0. L is 1 at first and, after every `scaler` steps,
-/// becomes min(2 L, `clipper`).
+/// Exchanges local updates if τ mod L = 0. L is 1 at first and, after every `scaler` steps, becomes min(2 L, `clipper`).
 ///
 /// *Reference*: 0/1 Adam, arXiv 2202.06009.
 struct doubling_local_interval {
@@ -112,7 +111,7 @@ struct doubling_local_interval {
     detail::require_count("doubling_local_interval's steps", state.steps);
   }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add_word("doubling_local_interval's scaler", scaler);
@@ -135,7 +134,7 @@ struct every {
   /// @throws std::invalid_argument
   void validate() const { detail::require_in(steps >= 1, "every's steps", static_cast<double>(steps), ">= 1"); }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add_word("every's steps", steps);

@@ -1,6 +1,6 @@
-// When the warm-up of the 1-bit optimizers ends: after a number of steps, or when the variance no longer falls.
+// The end of the 1-bit optimizers' warm-up: after a number of steps, or when the variance is stable.
 //
-// A schedule is hyper-parameters outside and a small run state inside, which the optimizer keeps and saves.
+// A schedule consists of hyper-parameters and a small run state, which the optimizer keeps and saves.
 #pragma once
 
 #include <cmath>
@@ -16,12 +16,11 @@ namespace slamb {
 
 /// Decides when a warm-up ends. `state_type` is trivially copyable and, default-initialised, the start of training.
 ///
-/// `wants_variance_norm(t, beta2)`: whether step t has to take the sum of v over all elements of all tensors.
-/// `ends_after(state, t, variance_norm, beta2)` is asked once after each step t = 1, 2, … of the warm-up, with that sum,
-/// or anything where it is not wanted; true: the compressed phase begins with step t + 1. It is asked at every rank and
-/// must answer the same there. `state.variance_ratio` is what was last compared, for reports; 0: nothing yet.
-/// `validate(state)`, if there is one, throws std::invalid_argument for a state that the schedule cannot have left: it is asked
-/// before a saved one is restored.
+/// `wants_variance_norm(t, beta2)` returns whether step t needs ‖v‖₁, the sum of v over all tensors. `ends_after(state, t,
+/// variance_norm, beta2)` is called once after each step t = 1, 2, … of the warm-up, with that sum if it is wanted. It returns
+/// true if the compressed phase begins with step t + 1, and must be equal on all ranks. `state.variance_ratio` is the last
+/// compared value, for reports; 0: none yet. `validate(state)` is optional, and called before a saved state is restored: it
+/// throws std::invalid_argument for a state that the schedule cannot produce.
 template <class W>
 concept warm_up_schedule = detail::copyable<W> && std::is_trivially_copyable_v<typename W::state_type> &&
     std::is_default_constructible_v<typename W::state_type> &&
@@ -44,7 +43,7 @@ struct fixed_warm_up {
   /// @throws std::invalid_argument
   void validate() const { detail::require_in(steps >= 1, "fixed_warm_up's steps", static_cast<double>(steps), ">= 1"); }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add_word("fixed_warm_up's steps", steps);
@@ -59,20 +58,20 @@ struct fixed_warm_up {
 
 /// A warm-up that ends when the variance has become stable: ‖v̂_t‖₁/‖v̂_{t−Δ}‖₁ ≥ `threshold`, v̂ = v/(1 − β2^t).
 ///
-/// Norms are taken every s = ⌈Δ/16⌉ steps and compared with those 16 samples before, so the distance is 16 s, up to 15
-/// steps more than Δ. Two norms can first be compared at step 17 s. A norm of 0 is not stable yet; one that grows is.
+/// Norms are taken every s = ⌈Δ/16⌉ steps and compared with the norm 16 samples before, at a distance of 16 s, up to 15 steps
+/// more than Δ. Two norms can first be compared at step 17 s. A norm of 0 is not stable; a growing norm is.
 ///
 /// *Cost*: the sum of v at every s-th step of the warm-up; 152 bytes of state.
-/// *Determinism*: ranks that pass the same norms decide alike, whatever they were compiled with: powers are products of
-/// doubles, for the last bit of a library's differs between systems.
+/// *Determinism*: ranks with equal norms decide equally on every system: powers are products of doubles, because the last bit of
+/// a library's pow differs between systems.
 /// *Reference*: 1-bit Adam, arXiv 2102.02888. *Deviation*: it compares v itself, which starts at 0, so that its ratio is
 /// above 1 at first whatever the gradients do. As 1 − β2^t grows with t, the ratio of v̂ is the smaller one: where it
 /// reaches the threshold, that of v does.
 struct automatic_warm_up {
   double threshold = 0.96;        ///< in (0, 1]
-  std::uint64_t least_steps = 0;  ///< the warm-up is longer than this: that of the learning rate
+  std::uint64_t least_steps = 0;  ///< the warm-up is longer than this; use the warm-up of the learning rate
   std::uint64_t interval = 0;     ///< Δ in steps; 0: 1/(1 − β2), rounded
-  std::uint64_t most_steps = 0;   ///< the warm-up is at most as long, whatever v does; 0: no limit
+  std::uint64_t most_steps = 0;   ///< the warm-up is at most this long; 0: no limit
 
   static constexpr std::uint64_t samples = 16;  ///< in one distance
 
@@ -96,7 +95,7 @@ struct automatic_warm_up {
     detail::require_count("automatic_warm_up's spacing", state.spacing);
   }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("automatic_warm_up's threshold", threshold);
@@ -121,7 +120,7 @@ struct automatic_warm_up {
   }
 
  private:
-  // Takes a sample; says whether v was stable over the distance that ends with it.
+  // Takes a sample. Returns whether v was stable over the distance that ends with it.
   bool compare(state_type& state, std::uint64_t t, double variance_norm, double beta2) const {
     if (state.spacing != spacing(beta2)) {  // the first sample, or training goes on with another distance
       state = {};

@@ -1,5 +1,4 @@
-// 1-bit LAMB's TrustRatio: that of LAMB while gradients are exchanged whole, and after it their average, corrected for
-// what the variance would have become.
+// 1-bit LAMB's TrustRatio: LAMB's during the warm-up, and afterwards its average, corrected for the drift of the variance.
 #pragma once
 
 #include <cmath>
@@ -22,20 +21,20 @@ namespace slamb {
 ///
 /// Tensors with `adapt = false` have rate 1 in both.
 ///
-/// c̄ is not corrected for its start at 0: the warm-up should be several times 1/(1 − β_c) steps long. A tensor for which
-/// no ratio of norms was taken keeps c̄ = 0 and stays where it is. With λ = 0 that is one whose gradient was 0 throughout:
-/// its variance is 0, so that m/(√v + ε) would throw it away at the first momentum that is not. (With λ > 0 such a tensor
-/// has u = λ p and a c̄ as any other: `zero_aware`, or `compress = false`, protects it.) One that was 0 itself at every step of
-/// the warm-up stays as well; two steps, the first at a learning rate above 0, rule that out.
+/// c̄ is not corrected for its start at 0: the warm-up should be several times 1/(1 − β_c) steps long. A tensor without a ratio
+/// of norms keeps c̄ = 0 and does not move. With λ = 0 this is a tensor whose gradient was always 0: its variance is 0, and the
+/// first momentum other than 0 would make m/(√v + ε) huge. (With λ > 0 such a tensor has u = λ p and a normal c̄; `zero_aware` or
+/// `compress = false` protects it.) A tensor with p = 0 at every step of the warm-up does not move either; a warm-up of two
+/// steps, the first with a learning rate above 0, excludes this.
 ///
-/// A clamp that makes c = 1 counts as no ratio: with upper = 1, tensors may keep c̄ = 0 and stay where they are.
+/// A clamp that makes c = 1 counts as no ratio: with upper = 1, tensors may keep c̄ = 0 and not move.
 ///
 /// *Reference*: 1-bit LAMB, arXiv 2104.06069, algorithm 1.
 struct frozen_trust_ratio {
   double lower = 0.01;         ///< of c
   double upper = 10.0;         ///< of c
   double average = 0.9;        ///< β_c, in [0, 1)
-  double factor_lower = 0.5;   ///< of f, > 0: from 0 it could not come back
+  double factor_lower = 0.5;   ///< of f, > 0: f could not grow again from 0
   double factor_upper = 4.0;   ///< of f
   double factor_change = 0.1;  ///< the part of f_last by which f may differ from it; 0: f stays 1
 
@@ -48,7 +47,7 @@ struct frozen_trust_ratio {
     float ratio;
   };
 
-  /// What is kept of a tensor from step to step.
+  /// The state of a tensor.
   struct segment_state {
     float mean_ratio = 0.0F;  ///< c̄
     float factor = 1.0F;      ///< f_last
@@ -64,7 +63,7 @@ struct frozen_trust_ratio {
     detail::require_non_negative("frozen_trust_ratio's factor_change", factor_change);
   }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("frozen_trust_ratio's lower", lower);
@@ -81,7 +80,7 @@ struct frozen_trust_ratio {
     sums.add_square(1, x.update);
   }
 
-  /// c of the warm-up.
+  /// c of a warm-up step.
   SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
     if (!facts.adapt || !(sums[0] > 0.0 && sums[1] > 0.0)) return {1.0F};
     return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper))};
@@ -92,10 +91,9 @@ struct frozen_trust_ratio {
     return Real(factors.ratio);
   }
 
-  // The products below are of two floats, which a double holds exactly: whether a compiler fuses them with a sum, which
-  // depends on its flags, changes no bits.
+  // The products below are of two floats, exact in double, so that fusing them with a sum changes no bits.
 
-  /// A tensor's state after a step of the warm-up that took `warm_up`: c̄ ← β_c c̄ + (1 − β_c) c.
+  /// The state after a warm-up step with the factors `warm_up`: c̄ ← β_c c̄ + (1 − β_c) c.
   SLAMB_HOST_DEVICE segment_state averaged(segment_state state, segment_factors warm_up) const {
     if (warm_up.ratio == 1.0F) return state;
     const double fresh = static_cast<double>(static_cast<float>(1.0 - average));
@@ -114,7 +112,7 @@ struct frozen_trust_ratio {
     sums.take_maximum(0, deviation_ratio);
   }
 
-  /// c̄ f of the compressed phase, once a tensor and step.
+  /// c̄ f of a compressed step. Called once per tensor and step.
   ///
   /// @param state   f_last becomes f
   /// @param sums    [frozen_sums]

@@ -1,4 +1,4 @@
-// LAMB's TrustRatio: a tensor moves in proportion to its own norm.
+// LAMB's TrustRatio: a tensor's update is proportional to its norm.
 #pragma once
 
 #include <limits>
@@ -8,7 +8,7 @@
 
 namespace slamb {
 
-/// φ = clamp(‖p‖/‖u‖, lower, upper), with ‖p‖/‖u‖ = 1 where either norm is 0.
+/// φ = clamp(‖p‖/‖u‖, lower, upper), with ‖p‖/‖u‖ = 1 if either norm is 0.
 ///
 /// The public variants of LAMB differ in these switches: DeepSpeed clamps to [0.01, 10], BERT recipes to [0.01, 0.3];
 /// apex leaves tensors without weight decay at φ = 1 unless asked for `nvlamb`.
@@ -28,7 +28,7 @@ struct layerwise_trust_ratio {
   /// @throws std::invalid_argument
   void validate() const { detail::require_clamp("layerwise_trust_ratio", lower, upper); }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("layerwise_trust_ratio's lower", lower);

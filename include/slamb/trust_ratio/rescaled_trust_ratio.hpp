@@ -1,4 +1,4 @@
-// SLAMB's TrustRatio: two ratios a tensor, of what was exchanged and of what was not, mixed by the age of each element.
+// SLAMB's TrustRatio: two ratios of a tensor, over exchanged and other elements, mixed by the age of each element.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ enum class rescaling {
   blend     ///< of its second public implementation: two steps, each with its ratio, mixed
 };
 
-/// With M what was exchanged at this step, s = β3^age, R(x) = ‖p[x]‖/‖u[x]‖ or 1, w the direction without weight decay:
+/// With M the elements exchanged at this step, s = β3^age, R(x) = ‖p[x]‖/‖u[x]‖ or 1, w the direction without weight decay:
 ///
 /// *product*: scale_j = clamp(s_j R(M) + (1 − s_j) R(¬M), lower, upper) · (s_j + (1 − s_j)/√N); tensors of one
 /// dimension have scale R(M), not clamped. *blend*: scale_j = A s_j + B (1 − s_j)/√N, with A = clamp(‖p[M]‖/‖w[M]‖ or
@@ -44,7 +44,7 @@ struct rescaled_trust_ratio {
   /// @throws std::invalid_argument
   void validate() const { detail::require_clamp("rescaled_trust_ratio", lower, upper); }
 
-  /// Names what must be the same on all ranks.
+  /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
     facts.add("rescaled_trust_ratio's lower", lower);

@@ -5,7 +5,7 @@
 
 namespace slamb {
 
-/// φ = 1 for every tensor: no norms are taken, and the update is one pass.
+/// φ = 1 for every tensor. It needs no norms, so the update is one pass.
 struct unit_trust_ratio {
   static constexpr int sums_per_segment = 0;
 

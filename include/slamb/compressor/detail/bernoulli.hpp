@@ -10,7 +10,7 @@
 
 namespace slamb::detail {
 
-/// What independent draws send at one step.
+/// The selection of independent draws at one step.
 struct bernoulli_selection {
   static constexpr bool runs_on_device = true;
 
@@ -28,7 +28,7 @@ struct bernoulli_selection {
     return words_of(b, c.tensor).at(b) < threshold;
   }
 
-  /// Runs of elements that are sent (0) or not (1); how old the latter are, the optimizer keeps.
+  /// Runs of elements that are sent (0) or not (1). The optimizer stores ages.
   SLAMB_NO_EXEC_CHECK
   template <class Visit>
   SLAMB_HOST_DEVICE void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
@@ -43,7 +43,7 @@ struct bernoulli_selection {
     }
   }
 
-  /// What is selected, for the host: with blocks of one element, sixty-four draws at a time.
+  /// Fills the host's buffers; with blocks of one element, from sixty-four draws at a time.
   bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts /*table*/, std::uint16_t* bits,
             float* /*none*/) const {
     if (block != 1) return false;

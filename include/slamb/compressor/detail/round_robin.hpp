@@ -1,4 +1,4 @@
-// Round robin: every block of elements belongs to one of C slots for good, and slot t mod C is sent at step t.
+// Round robin: every block of elements has a fixed slot of C, and slot t mod C is sent at step t.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 
 namespace slamb::detail {
 
-/// What a group of elements that are dealt to slots sends.
+/// The block that a group sends.
 struct dealt_group {
   std::uint8_t sent;   ///< the position in the group; its size: nothing
   std::uint8_t which;  ///< of the multipliers
 };
 
-/// What round robin sends at one step.
+/// The selection of round robin at one step.
 ///
 /// A tensor's blocks are taken in groups of C. In group g, block i belongs to slot a_g (i − b_g) mod C, with a_g prime
 /// to C, and b_g, drawn from the key. So every step sends one block of each whole group: where it lies in the payload,
@@ -37,7 +37,7 @@ struct round_robin_selection {
   std::uint32_t multiplier[multipliers];  ///< prime to C
   std::uint32_t shift[multipliers];       ///< slot/multiplier mod C: what is sent lies this far from b_g
 
-  /// How the blocks of one group are dealt to slots.
+  /// The assignment of one group's blocks to slots.
   struct deal {
     std::uint32_t size;      ///< blocks in the group
     std::uint32_t rotation;  ///< b_g
@@ -261,7 +261,7 @@ struct round_robin_selection {
 
 static_assert(capability::has_fill<round_robin_selection> && capability::has_selected_before<round_robin_selection>);
 
-/// What all steps of one round robin have in common.
+/// The constants of all steps of a round robin.
 struct round_robin_steps {
   static constexpr std::uint32_t multipliers = round_robin_selection::multipliers;
 

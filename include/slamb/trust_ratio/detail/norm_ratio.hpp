@@ -1,4 +1,4 @@
-// Ratios of norms, for every trust ratio that is made of them.
+// Ratios of norms, for trust ratios.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace slamb::detail {
 
-/// The largest ratio: with a gradient that has become zero, ‖u‖ fades to denormals and ‖p‖/‖u‖ beyond every float.
+/// The largest ratio. If a gradient becomes zero, ‖u‖ decays to denormals and ‖p‖/‖u‖ would exceed every float.
 inline constexpr double largest_ratio = 3e38;
 
 /// ‖a‖/‖b‖ from the squares of the norms, or `otherwise` if either is 0.
