@@ -1,5 +1,5 @@
-// A dense optimizer or a compressed one, whichever is faster on the ranks and the network at hand: found by a few steps of
-// each on scratch tensors before the training.
+// Chooses a dense or a compressed optimizer, the faster one on the given ranks and network, by timing a few steps of each on
+// synthetic tensors before the training.
 #pragma once
 
 #include <chrono>
@@ -28,23 +28,25 @@
 
 namespace slamb {
 
-/// Settings of `choose`, the same on all ranks but for `saved`.
+/// Options of `choose`, equal on all ranks except `saved`.
 struct choose_options {
-  /// Which of the two optimizers is kept.
+  /// The optimizer to keep.
   enum class keep_rule {
-    measure,    ///< the compressed one if it was measured to be faster, else the dense one
+    measure,    ///< the compressed one if it is measured to be faster, else the dense one
     dense,      ///< without a trial
     compressed  ///< without a trial
   };
 
   keep_rule keep = keep_rule::measure;
   double margin = 0.05;      ///< in [0, 1): part of the dense step's time that a compressed step must save
-  std::uint64_t steps = 4;   ///< ≥ 1: of each optimizer that are timed in a round
-  std::uint64_t rounds = 2;  ///< ≥ 1: the optimizers take turns, so that a slow moment does not meet one of them alone
-  std::uint64_t most_elements = 16'777'216;  ///< ≥ 1: of the scratch tensors, about; larger models are scaled down
-  std::uint64_t training_steps = 100'000;    ///< ≥ 1: over which a schedule that grows is averaged: 0/1 Adam's
-  std::span<const std::byte> saved{};  ///< a state to go on from, whose optimizer is kept without a trial; empty: none
-  restore_options restore{};           ///< of `saved`
+  std::uint64_t steps = 4;   ///< ≥ 1: timed steps of each optimizer in a round
+  std::uint64_t rounds = 2;  ///< ≥ 1: the optimizers take turns, so that a slow moment affects both
+  std::uint64_t most_elements =
+      16'777'216;  ///< ≥ 1: about the elements of the synthetic tensors; larger models are scaled down
+  std::uint64_t training_steps = 100'000;  ///< ≥ 1: length of the training over which 0/1 Adam's schedules are averaged
+  std::span<const std::byte>
+      saved{};                ///< a state to continue from, whose optimizer is kept without a trial; empty: none
+  restore_options restore{};  ///< options of restoring `saved`
 
   /// @throws std::invalid_argument
   void validate() const {
@@ -108,7 +110,7 @@ class chosen_optimizer : public optimizer {
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
     load_state(detail::source_in(saved), options);
   }
-  /// The same in pieces: see `optimizer`.
+  /// Restores in pieces: see `optimizer`.
   void load_state(const byte_source& from, const restore_options& options = {}) {
     const detail::state_kind other = is_compressed() ? detail::kind_of<Dense>() : detail::kind_of<Compressed>();
     const detail::state_kind own = is_compressed() ? detail::kind_of<Compressed>() : detail::kind_of<Dense>();
@@ -133,14 +135,14 @@ class chosen_optimizer : public optimizer {
 
 namespace detail {
 
-/// Seconds of a clock that never goes back.
+/// Seconds of a monotonic clock.
 struct steady_seconds {
   double operator()() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 };
 
-/// Which optimizer is kept without a trial, if one is.
+/// The optimizer that is kept without a trial, if one is.
 template <class Dense, class Compressed>
 choose_options::keep_rule rule_of(const choose_options& how) {
   if (how.saved.empty()) return how.keep;
@@ -171,8 +173,8 @@ consistency_check facts_of_choice(const choose_options& how, choose_options::kee
   return all;
 }
 
-/// Tries both, in turn.
-/// @param elements  of the parameters, > 0
+/// Times both optimizers, in turn.
+/// @param elements  elements of the parameters, > 0
 template <class Dense, class Compressed, class Ranks, class Backend, class Executor, class Clock>
 statistics::choice_type choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
                                         const typename Dense::options_type& dense_options,
@@ -232,25 +234,24 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
 
 }  // namespace detail
 
-/// Times a few steps of both optimizers and constructs the dense one, or the compressed one where that is faster by more
-/// than `margin` and by more than the times of its steps vary.
+/// Times a few steps of both optimizers. Constructs the compressed one if it is faster by more than `margin` and by more than the
+/// spread of its times, else the dense one.
 ///
-/// The trial takes its steps on scratch tensors, of the same shapes or, above `most_elements`, scaled down, and takes
-/// time to grow in proportion. What is done now and then is counted as often: SLAMB's mean of the parameters once in
-/// `local_steps`; 0/1 Adam's exchanges as its schedule has them in `training_steps`. The 1-bit optimizers are timed in
-/// their compressed phase. The caller's parameters and gradients are not touched, and the optimizer that is constructed
-/// has taken no step and sent nothing. A rank alone, which sends nothing, keeps the dense one without a trial, and so does
-/// a model without elements.
+/// The trial uses synthetic tensors of the same shapes; above `most_elements` they are scaled down, and times are scaled up in
+/// proportion. Rare work counts by its frequency: SLAMB's averaging once in `local_steps`, 0/1 Adam's exchanges by its schedule
+/// in `training_steps`. The 1-bit optimizers are timed in their compressed phase. The caller's parameters and gradients are not
+/// touched, and the constructed optimizer has taken no step. A single rank, or a model without elements, keeps the dense
+/// optimizer without a trial.
 ///
 /// @param parameters    the tensors, in the backend's memory; the spans must outlive the optimizer
-/// @param communicator  moved into one optimizer after another, so that a handle that was moved from must not leave
+/// @param communicator  moved into one optimizer after another, so a handle that was moved from must not leave its ranks
 /// @throws std::invalid_argument naming what is wrong; rank_mismatch_error, on every rank, if ranks are given different
 ///         tensors or settings; communicator_error, as from a step
-/// *Memory*: in the trial 8 bytes an element of the scratch tensors, and what one of the optimizers holds for them; freed
+/// *Memory*: during the trial 8 bytes per element of the synthetic tensors, and the memory of one optimizer for them; freed
 /// before the optimizer is constructed.
 /// *Cost*: `rounds` · (`steps` + 2) steps of each optimizer, and in each round one of SLAMB's means of the parameters, or
 /// `steps` steps of 0/1 Adam more.
-/// *Determinism*: all ranks choose alike; which one is chosen depends on time. What the chosen one computes does not.
+/// *Determinism*: all ranks make the same choice. The choice depends on time; the bits of the chosen optimizer do not.
 template <class Dense, class Compressed>
 chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters,
                                            const typename Dense::options_type& dense_options,

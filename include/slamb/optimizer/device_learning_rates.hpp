@@ -3,10 +3,10 @@
 
 namespace slamb {
 
-/// Learning rates that a step finds in the backend's memory when it runs: of a step that is captured into a CUDA graph, which
-/// reads them anew each time the graph is launched.
+/// Learning rates that a step reads from the backend's memory when it runs. A step captured into a CUDA graph reads them at each
+/// launch of the graph.
 struct device_learning_rates {
-  const double* by_group = nullptr;  ///< [groups], which the optimizer reads until the step is done
+  const double* by_group = nullptr;  ///< [groups] in the backend's memory; must stay valid until the step is done
 };
 
 }  // namespace slamb

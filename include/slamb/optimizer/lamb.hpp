@@ -1,4 +1,4 @@
-// AdamW and LAMB: the mean gradient over ranks, one adaptive step, a rate for each tensor.
+// AdamW and LAMB: Adam's update with the mean gradient over ranks, and with LAMB's rate for each tensor.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@
 
 namespace slamb {
 
-/// Settings of `basic_lamb`.
+/// Options of `basic_lamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 struct lamb_options {
   double beta1 = 0.9;                                                ///< in [0, 1)
@@ -37,11 +37,12 @@ struct lamb_options {
   double epsilon = TrustRatio::sums_per_segment == 0 ? 1e-8 : 1e-6;  ///< > 0; Adam's customary value, and LAMB's
   double weight_decay = 0.01;                                        ///< λ ≥ 0
   bool bias_correction = true;                                       ///< false: m̂ = m, v̂ = v
-  double max_gradient_norm = 0.0;     ///< c: g ← g / max(1, ‖g‖/c) with the norm over all tensors; 0 or ∞: off
-  bool skip_non_finite = true;        ///< skip a step, on all ranks, when a gradient of any is not finite
+  double max_gradient_norm = 0.0;     ///< c: g ← g / max(1, ‖g‖/c), with the norm over all tensors; 0 or ∞: off
+  bool skip_non_finite = true;        ///< all ranks skip a step if a gradient of any rank is not finite
   bool compress_single_rank = false;  ///< encodes and decodes with one rank too, if the compressor is a quantizer
-  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
+  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
+  std::uint64_t compare_every =
+      100;  ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -59,7 +60,7 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
 
  public:
   using typename base::options_type;
-  static constexpr const char* recipe_name = "basic_lamb";  ///< as saved states name it
+  static constexpr const char* recipe_name = "basic_lamb";  ///< the name in saved states
 
   static void validate(const options_type& o) {
     base::validate(o);
@@ -150,8 +151,8 @@ struct lamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backe
 ///     m ← β1 m + (1−β1) g          v ← β2 v + (1−β2) g²
 ///     u = m̂/(√v̂ + ε) + λ p         p_l ← p_l − γ φ_l u_l
 ///
-/// The Compressor decides how g becomes the mean over ranks: whole (no_compressor), every element in few bits (a quantizer,
-/// with any ErrorFeedback), or some elements (a sparsifier or a chain, with residual<>).
+/// The Compressor decides how the mean g over ranks is exchanged: dense (no_compressor), quantized (a quantizer, with any
+/// ErrorFeedback), or sparse (a sparsifier or a chain, with residual<>).
 ///
 /// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank; compressed, the errors of the
 /// ErrorFeedback and the messages beside them.
@@ -172,13 +173,13 @@ class basic_lamb
  public:
   using basic_lamb::optimizer_over::optimizer_over;
 
-  /// Measures what compression loses in the next step: `statistics().compression`. Costs one pass then.
+  /// Measures the compression error of the next step: `statistics().compression`. Costs one pass then.
   void measure_next_step() requires quantizer<Compressor> {
     const detail::recipe_call call = this->called("measure_next_step()");
     this->typed("measure_next_step()").measure_next_step();
   }
 
-  /// For a compressor that takes something new at each step, as explicit_mask.
+  /// The compressor, for one that needs data at each step, such as explicit_mask.
   Compressor& compressor() requires(requires(Compressor& c) {
     detail::sparsifier_of(c).require_ready(std::uint64_t{});
   }) {
@@ -190,7 +191,7 @@ class basic_lamb
 template <class Communicator = self_communicator, class Backend = host_backend>
 using adamw = basic_lamb<no_compressor, no_error_feedback, unit_trust_ratio, Communicator, Backend>;
 
-/// LAMB: every tensor at a rate in proportion to its norm.
+/// LAMB: every tensor at a rate proportional to its norm.
 template <class Communicator = self_communicator, class Backend = host_backend>
 using lamb = basic_lamb<no_compressor, no_error_feedback, layerwise_trust_ratio, Communicator, Backend>;
 

@@ -1,4 +1,4 @@
-// 1-bit Adam and 1-bit LAMB: whole gradients until the variance is known, then the momentum in a bit an element.
+// 1-bit Adam and 1-bit LAMB: dense gradients until the variance is stable, then the momentum in one bit an element.
 #pragma once
 
 #include <algorithm>
@@ -29,19 +29,20 @@
 
 namespace slamb {
 
-/// Settings of `basic_one_bit`.
+/// Options of `basic_one_bit`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
 struct one_bit_options {
   double beta1 = 0.9;                                                  ///< in [0, 1)
   double beta2 = 0.999;                                                ///< in [0, 1)
   double epsilon = 1e-8;                                               ///< > 0
   double weight_decay = 0.01;                                          ///< λ ≥ 0
-  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
+  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< not an option: gradients are not clipped
   bool compress_single_rank =
-      false;  ///< encodes and decodes with one rank too: what compression does, without a network
-  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
-  WarmUp warm_up{};                   ///< when the variance is frozen and compression begins
+      false;  ///< encodes and decodes with one rank too, to see the effect of compression without a network
+  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
+  std::uint64_t compare_every =
+      100;           ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
+  WarmUp warm_up{};  ///< decides when the variance is frozen and compression begins
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -68,7 +69,7 @@ class one_bit_recipe final
 
  public:
   using typename base::options_type;
-  static constexpr const char* recipe_name = "basic_one_bit";  ///< as saved states name it
+  static constexpr const char* recipe_name = "basic_one_bit";  ///< the name in saved states
 
   static void validate(const options_type& o) {
     base::validate(o);
@@ -179,7 +180,7 @@ class one_bit_recipe final
     return context_.trust_ratios_from_sums(options_.trust_ratio, factors_);
   }
 
-  // Whether the schedule has to be asked after step t.
+  // True if the schedule must be called after step t.
   bool may_end_after(std::uint64_t t) const {
     typename WarmUp::state_type state = warm_up_;
     return options_.warm_up.wants_variance_norm(t, options_.beta2) ||
@@ -193,7 +194,7 @@ class one_bit_recipe final
     return options_.warm_up.ends_after(warm_up_, t, norm, options_.beta2);
   }
 
-  // A restored state may be past the end of the warm-up that is now asked for; only a fixed one can tell without a norm.
+  // True if a restored state is past the end of the new warm-up, as far as the schedule decides without a norm.
   bool has_ended_before() {
     const std::uint64_t t = context_.steps();
     return t > 0 && !options_.warm_up.wants_variance_norm(t, options_.beta2) &&
@@ -276,15 +277,15 @@ struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Ba
 
 }  // namespace detail
 
-/// Exchanges the gradient whole in a warm-up, and then, under a variance that is frozen, the compressed momentum.
+/// Exchanges the dense gradient during a warm-up, and then, with a frozen variance, the quantized momentum.
 ///
 ///     m ← exchange(β1 m + (1−β1) g_i)       p_l ← p_l − γ φ_l (m/(√v + ε) + λ p)
 ///
 /// *Memory*: 8 bytes of state a parameter (12 with a frozen trust ratio), the errors of the ErrorFeedback, and a buffer of
 /// 4 bytes with more than one rank.
-/// *Cost*: compressed, with two_sided<float>: 12 bytes of memory traffic a parameter to encode and 32 to update, or 36 with
-/// v_f and norms and 16 to apply; (12 + 4)/N for the mean; and the codes. On the wire: two collectives a step, whatever the
-/// number of tensors; see `quantized_exchange`.
+/// *Cost*: compressed, with two_sided<float>: 12 bytes of memory traffic a parameter to encode and 32 to update, or 36 with v_f
+/// and norms and 16 to apply; (12 + 4)/N for the mean; and the codes. On the wire: two collectives a step, for any number of
+/// tensors; see `quantized_exchange`.
 /// *Determinism*: the same bits from run to run and on all ranks after each step.
 /// *Reference*: 1-bit Adam, arXiv 2102.02888, algorithm 1; 1-bit LAMB, arXiv 2104.06069, algorithm 1.
 ///
@@ -305,18 +306,18 @@ class basic_one_bit
  public:
   using basic_one_bit::optimizer_over::optimizer_over;
 
-  /// Measures what compression loses in the next compressed step: `statistics().compression`. Costs one pass then.
+  /// Measures the compression error of the next compressed step: `statistics().compression`. Costs one pass then.
   void measure_next_step() {
     const detail::recipe_call call = this->called("measure_next_step()");
     this->typed("measure_next_step()").measure_next_step();
   }
 };
 
-/// 1-bit Adam: the momentum in signs and a scale, with errors kept at both ends.
+/// 1-bit Adam: the momentum as signs and a scale, with worker and server errors.
 template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
 using one_bit_adam = basic_one_bit<Compressor, two_sided<>, unit_trust_ratio, Communicator, Backend>;
 
-/// 1-bit LAMB: the same with a rate for each tensor.
+/// 1-bit LAMB: 1-bit Adam with LAMB's rate for each tensor.
 template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
 using one_bit_lamb = basic_one_bit<Compressor, two_sided<>, frozen_trust_ratio, Communicator, Backend>;
 

@@ -1,4 +1,4 @@
-// What every optimizer can do, whatever its recipe and policies: the one type that a framework stores.
+// The common interface of all optimizers: the one type that a framework stores.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,10 @@ namespace slamb {
 
 namespace detail {
 
-/// The call of an optimizer that is running, if one is: a second one would find tensors and buffers half written.
+/// The running call of an optimizer, if there is one. A second call at the same time would find tensors and buffers half written.
 class running_call {
  public:
-  /// @param call  a literal, of which the pointer is kept
+  /// @param call  a literal; its pointer is kept
   /// @throws std::logic_error while another call is running; nothing has changed then
   void begin(const char* call) {
     const char* other = nullptr;
@@ -55,7 +55,7 @@ class running_call {
   std::atomic<std::thread::id> thread_{std::thread::id()};  // that runs it
 };
 
-/// What an `optimizer` holds: a recipe with its policies and its ranks, of which the type has been forgotten.
+/// The type-erased recipe that an `optimizer` holds.
 class recipe {
  public:
   recipe() = default;
@@ -63,7 +63,7 @@ class recipe {
   recipe& operator=(const recipe&) = delete;
   virtual ~recipe() = default;
 
-  /// What must be in force in the thread that calls the rest, or destroys it.
+  /// A scope that must be alive in a thread that calls or destroys the recipe.
   virtual call_scope enter() const noexcept = 0;
 
   virtual void step(std::span<const double> rates_by_group) = 0;
@@ -115,19 +115,19 @@ class recipe_call {
 
 }  // namespace detail
 
-/// One rank's optimizer over its tensors. Every recipe is one (`lamb<>`, `slamb<>`, `one_bit_adam<>`, …), and can be moved into
-/// one by programs that choose a recipe at run time: `slamb::optimizer any = slamb::lamb<>(parameters);`.
+/// One rank's optimizer over its tensors. `lamb<>`, `slamb<>`, `one_bit_adam<>`, … derive from it, and can be moved into one by
+/// programs that choose at run time: `slamb::optimizer any = slamb::lamb<>(parameters);`.
 ///
-/// Moves; the state stays where it is. An optimizer that is moved from can be assigned to or destroyed, and all else throws
+/// Movable; the state keeps its address. An optimizer that was moved from can be assigned to or destroyed; other calls throw
 /// std::logic_error.
 ///
-/// One call at a time, from any thread. A call that is made while another is running, in another thread or by a Communicator
-/// within the first, throws std::logic_error that names both; nothing has changed then, and the first goes on. This is so for
-/// `statistics`, `memory` and `save_state` too, and for `measure_next_step`; `options()`, `communicator()` and `compressor()`
-/// only return references, and are not asked. Moves, assignments and the destructor throw nothing and look for nothing: whoever
-/// moves, assigns to or destroys an optimizer has to see to it that none of its calls is running, as with any object.
+/// One call at a time, from any thread. A call during another one, from another thread or by a Communicator within the first,
+/// throws std::logic_error that names both; nothing has changed then, and the first call continues. This includes `statistics`,
+/// `memory`, `save_state` and `measure_next_step`. `options()`, `communicator()` and `compressor()` only return references, and
+/// do not check. Moves, assignments and the destructor do not check either: as with any object, the caller must ensure that no
+/// call is running.
 ///
-/// On GPUs each call, the destructor too, makes the device current that was so at construction, and restores the caller's.
+/// On GPUs each call, and the destructor, makes the device of the construction current, and restores the caller's.
 /// *Cost* of a call: an atomic exchange.
 class optimizer {
  public:
@@ -151,11 +151,11 @@ class optimizer {
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
   void step(std::span<const double> rates_by_group) { called("step()")->step(rates_by_group); }
 
-  /// The same with rates that are found in the backend's memory when the step runs. *Stream*: see `device_learning_rates`.
+  /// One step with rates that are read from the backend's memory when the step runs. *Stream*: see `device_learning_rates`.
   /// @throws also std::logic_error from 0/1 Adam, whose schedules need the rates on the host
   void step(const device_learning_rates& rates) { called("step()")->step(rates); }
 
-  /// Begins a step that is taken in parts, while gradients are still computed:
+  /// Begins a step in parts, for overlap with the computation of gradients:
   ///
   ///     optimizer.begin_step(learning_rate);
   ///     for (std::size_t tensor = tensors; tensor-- > 0;) {
@@ -164,50 +164,51 @@ class optimizer {
   ///     }
   ///     optimizer.finish_step();
   ///
-  /// All ranks take a step in parts, or none: `step` makes other collectives. Gradients that are ready must stay as they are until
-  /// finish_step has returned: it may read them again.
+  /// All ranks must take a step in parts, or none, because `step` makes other collectives. Ready gradients must not change until
+  /// finish_step has returned, which may read them again.
   ///
-  /// The result is that of `step`, bit for bit, if the communicator's sums do not depend on where a payload is cut: all of
-  /// this library's but NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last to the first, as
-  /// soon as all gradients from there on are ready: whole gradients, and SLAMB's selected momentum on the host. What needs all
-  /// gradients first (codes, whose scales do, and what is chosen by value) is exchanged by finish_step, and so is all between nodes
-  /// of several ranks.
+  /// The result has the bits of `step`, if the communicator's sums do not depend on how a payload is divided; this holds for all
+  /// of this library's but NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last tensor to the
+  /// first, as soon as all gradients from there on are ready. This applies to dense gradients, and to SLAMB's selected momentum
+  /// on the host. Quantized signals and data-dependent selections need all gradients first, so finish_step exchanges them, and
+  /// also everything between nodes of several ranks.
   ///
-  /// On the host collectives then run on a thread of their own, with which the communicator must be content: for MPI that is
-  /// MPI_THREAD_SERIALIZED, and nothing else may call it until finish_step, or MPI_THREAD_MULTIPLE. On CUDA they run on
-  /// a second stream; cuda_mpi_communicator, which waits for what it sends, waits in gradient_ready then. The first call makes
-  /// these. An optimizer that is moved or destroyed with a step open gives the step up, with all state as it was, and waits for
-  /// the exchanges that it has begun: at most as long as the communicator waits for peers.
+  /// On the host the collectives run on a second thread, which the communicator must allow: MPI needs MPI_THREAD_MULTIPLE, or
+  /// MPI_THREAD_SERIALIZED if nothing else calls it until finish_step. On CUDA they run on a second stream; cuda_mpi_communicator
+  /// waits for its sends in gradient_ready. The first call makes this thread or stream. Moving or destroying an optimizer with an
+  /// open step abandons the step, with all state as it was, and waits for its exchanges, at most as long as the communicator
+  /// waits for peers.
   ///
   /// @throws as `step`, before any work; std::system_error if there can be no thread
   void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
   void begin_step(std::span<const double> rates_by_group) { called("begin_step()")->begin_step(rates_by_group); }
   void begin_step(const device_learning_rates& rates) { called("begin_step()")->begin_step(rates); }
 
-  /// The gradients of tensors first … first + count − 1 are computed, or on CUDA enqueued on the optimizer's stream, and must stay
-  /// as they are until finish_step has returned (on CUDA: until the stream has done the step). Ranks may say so in different orders.
+  /// Marks the gradients of tensors first … first + count − 1 as ready: computed, or on CUDA enqueued on the optimizer's stream.
+  /// They must not change until finish_step has returned (on CUDA: until the stream has done the step). The order may differ
+  /// between ranks.
   /// @throws std::logic_error without begin_step; std::invalid_argument for tensors that there are not, or that have been
   ///         ready before: nothing has changed then; communicator_error: the step is over, with all state as it was
   void gradient_ready(std::size_t first, std::size_t count) {
     called("gradient_ready()")->gradient_ready(first, count);
   }
 
-  /// All gradients are ready, also those of which nothing was said; takes the step.
+  /// Marks all remaining gradients as ready, and takes the step.
   /// @throws std::logic_error without begin_step; else as `step`: the step is over then
   void finish_step() { called("finish_step()")->finish_step(); }
 
-  /// Makes parameters that differ between ranks their mean. Between averagings of SLAMB, whose training goes on from the mean,
-  /// and in the local steps of 0/1 Adam, whose next step starts from this rank's own again; elsewhere there is nothing to do.
-  /// For an evaluation in the middle of a training there is with_averaged_parameters(), which changes nothing.
-  /// Collective: every rank must call it. Where there is something to do, ranks first compare their steps so far.
+  /// Replaces parameters that differ between ranks by their mean: with SLAMB between averagings, where training continues from
+  /// the mean, and in the local steps of 0/1 Adam, where the next step starts from this rank's parameters again. Otherwise it
+  /// does nothing. For an evaluation during a training use with_averaged_parameters(), which changes nothing. Collective: every
+  /// rank must call it. If parameters may differ, ranks first compare their steps.
   /// @throws rank_mismatch_error, on every rank, where they have parted; communicator_error; std::logic_error after a load_state()
   ///         that has failed halfway
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
 
-  /// Calls `evaluate` with the parameters that synchronize_parameters() would leave, and afterwards restores this rank's own, to the
-  /// bit: an evaluation in the middle of a training does not change it. Where parameters are the same on all ranks it just
-  /// calls. Collective: every rank must call it. `evaluate` may read parameters; what it writes to them is lost where they differ.
-  /// It may not call this optimizer (std::logic_error).
+  /// Calls `evaluate` with the parameters of synchronize_parameters(), and then restores this rank's parameters, to the bit. So
+  /// an evaluation does not change a training. If parameters are equal on all ranks, it only calls `evaluate`. Collective: every
+  /// rank must call it. `evaluate` may read parameters; if they differ between ranks, its writes are lost. It must not call this
+  /// optimizer (std::logic_error).
   ///
   /// @throws rank_mismatch_error, on every rank, where they have parted: `evaluate` has not been called;
   ///         communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; out_of_memory, and
@@ -222,21 +223,20 @@ class optimizer {
     called("with_averaged_parameters()")->with_averaged_parameters(evaluate);
   }
 
-  /// Gives all ranks the parameters of rank `root`; of ranks that are nodes, those of the node's local rank 0. For before the first
-  /// step, where ranks have started from different ones, and for parameters that one rank has read from a file. The rest of the
-  /// state stays as it is; local steps of 0/1 Adam go on from these parameters as the point that all ranks have in common.
-  /// Collective: every rank must call it. Allocates up to 4 MiB of the backend's memory for the time of the call. *Wire*: two
-  /// short sums by which ranks compare the root, and one of a float for each rank by which they tell each other that they have this
-  /// memory; then one broadcast of all parameters, or their sum over ranks where the Communicator has no broadcast, in pieces (−0
-  /// becomes 0 then).
+  /// Gives all ranks the parameters of rank `root`; with nodes, of the node's local rank 0. For use before the first step, if
+  /// ranks have started from different parameters or one rank has read them from a file. The rest of the state stays as it is;
+  /// local steps of 0/1 Adam continue from these parameters as their anchor. Collective: every rank must call it. Allocates up to
+  /// 4 MiB of the backend's memory during the call. *Wire*: two short sums that compare the root, and a sum of one float per rank
+  /// that confirms the memory; then one broadcast of all parameters. Without a broadcast of the Communicator: a sum over ranks,
+  /// in pieces, where −0 becomes 0.
   /// @throws std::invalid_argument, before any work, if there is no such rank; rank_mismatch_error, on every rank, if they name
   ///         different ones; std::logic_error between begin_step and finish_step
   ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
   ///         communicator_error: parameters may have been replaced in part
   void broadcast_parameters(int root = 0) { called("broadcast_parameters()")->broadcast_parameters(root); }
 
-  /// Compares what ranks must have alike, now: the steps so far, and the parameters where the algorithm keeps them equal, whatever
-  /// `compare_every` is. For before a checkpoint, or at the end of a training. Collective: every rank must call it.
+  /// Compares the ranks now, for any `compare_every`: their steps so far, and the parameters if the algorithm keeps them equal.
+  /// For use before a checkpoint or at the end of a training. Collective: every rank must call it.
   /// @throws rank_mismatch_error, on every rank, that says in what they differ; communicator_error; std::logic_error between
   ///         begin_step and finish_step and while steps are captured
   /// *Cost*: a sum of 16 floats, and a pass over the parameters. Waits.
@@ -248,7 +248,7 @@ class optimizer {
   ::slamb::statistics statistics(bool with_norms = false) const { return called("statistics()")->report(with_norms); }
   memory_report memory() const { return called("memory()")->memory(); }
 
-  /// Everything that is kept from step to step, for a checkpoint: this rank's own, beside the parameters, which are yours.
+  /// Returns this rank's state for a checkpoint, without the parameters.
   /// @throws as `statistics`
   std::vector<std::byte> save_state() const {
     std::vector<std::byte> all;
@@ -256,21 +256,21 @@ class optimizer {
     return all;
   }
 
-  /// The same bytes in pieces of at most 4 MiB, one after another: no copy of all of them is made. With `save_options` also the
+  /// Passes the same bytes to `to` in pieces of at most 4 MiB, without a copy of all of them. `save_options` can add the
   /// parameters. `save_checkpoint` (slamb/checkpoint.hpp) writes a file.
   /// @throws what `to` throws, and as `statistics`
   void save_state(const byte_sink& to, const save_options& options = {}) const {
     called("save_state()")->save_state(to, options);
   }
 
-  /// Goes on from a saved state, with the parameters that belong to it; settings may differ, tensors and policies not.
-  /// Parameters that were saved with it are restored.
+  /// Continues from a saved state, with the parameters that belong to it. Options may differ; tensors and policies must be equal.
+  /// Restores parameters that were saved with the state.
   /// @throws std::invalid_argument that says what does not fit, and as `statistics`; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
     load_state(detail::source_in(saved), options);
   }
 
-  /// The same in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
+  /// Restores in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
   /// @throws also what `from` throws; where that happens in the second reading, or bytes have changed since the first (error),
   ///         a part has been restored: steps, save_state(), synchronize_parameters(), with_averaged_parameters(),
   ///         broadcast_parameters() and compare_ranks() then throw std::logic_error until a state has been loaded
@@ -278,7 +278,7 @@ class optimizer {
     called("load_state()")->load_state(from, options);
   }
 
-  /// Points tensor number `tensor` at another gradient, in the backend's memory space and of the tensor's size.
+  /// Sets the gradient of a tensor to another pointer, in the backend's memory and of the tensor's size.
   /// @throws std::invalid_argument if there is no such tensor, or the gradient is null (a tensor of no elements may have that) or
   ///         overlaps the data of any; std::logic_error if the tensor is ready in an open step, or while steps are captured into
   ///         a graph: nothing has changed then
@@ -286,8 +286,8 @@ class optimizer {
     called("set_gradient()")->set_gradient(tensor, gradient);
   }
 
-  /// The same for all tensors at once, for frameworks that allocate gradients anew at each step: one upload on CUDA, where
-  /// `set_gradient` makes one for each tensor.
+  /// Sets the gradients of all tensors, for frameworks that allocate gradients at each step. On CUDA this is one upload, instead
+  /// of one for each tensor.
   /// @param gradients  [tensors] pointers, in the order of the tensors; not kept
   /// @throws as `set_gradient`, also if there are not as many as tensors, or if any tensor is ready in an open step: nothing has
   ///         changed then
@@ -304,7 +304,7 @@ class optimizer {
     return *held_;
   }
 
-  /// Begins a call that ends with what is returned.
+  /// Begins a call, which ends with the returned object.
   /// @throws std::logic_error if it was moved from, or while another call is running; nothing has changed then
   detail::recipe_call called(const char* call) const { return detail::recipe_call(held(call), call); }
 

@@ -1,4 +1,4 @@
-// SLAMB: ranks exchange a part of the momentum, and each element moves at a rate that knows how old its exchange is.
+// SLAMB: ranks exchange a part of the momentum, and the rate of each element depends on the age of its last exchange.
 #pragma once
 
 #include <algorithm>
@@ -33,19 +33,20 @@
 
 namespace slamb {
 
-/// Settings of `basic_slamb`.
+/// Options of `basic_slamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 struct slamb_options {
   double beta1 = 0.9;           ///< in [0, 1)
   double beta2 = 0.999;         ///< in [0, 1)
-  double beta3 = 0.93;          ///< in [0, 1]: an element that was exchanged a steps ago has staleness discount β3^a
+  double beta3 = 0.93;          ///< in [0, 1]: an element exchanged a steps ago has staleness discount β3^a
   double epsilon = 1e-6;        ///< > 0
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool bias_correction = true;  ///< false: m̂ = m, v̂ = v
-  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
-  std::int64_t local_steps = 100;    ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: when you say so
-  std::uint64_t dense_below = 9000;  ///< smaller tensors, and those of one dimension, are always exchanged whole
-  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
+  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< not an option: gradients are not clipped
+  std::int64_t local_steps =
+      100;  ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: only by synchronize_parameters()
+  std::uint64_t dense_below = 9000;  ///< smaller tensors, and tensors of one dimension, are always exchanged dense
+  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
   std::uint64_t compare_every =
       100;  ///< ranks compare parameters and masks in the first step and every so many; 0: never
   Compressor compressor{};
@@ -82,7 +83,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
 
  public:
   using typename base::options_type;
-  static constexpr const char* recipe_name = "basic_slamb";  ///< as saved states name it
+  static constexpr const char* recipe_name = "basic_slamb";  ///< the name in saved states
 
   static void validate(const options_type& o) {
     base::validate(o);
@@ -185,7 +186,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     if (context_.end_step() && averages_) average_unless(context_.was_skipped());
   }
 
-  // Which elements are exchanged, and where they go in the payload.
+  // Selects elements, and computes their places in the payload.
   void select() {
     selection_.emplace(
         selector_.select(sparsifier_of(options_.compressor), context_, view(), typename passes::choose{update()}));
@@ -193,8 +194,8 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
                                                   capacity().first(plane_));
   }
 
-  // Where a device finds out alone where each tile's elements go, nothing can be sent before the whole payload; and something
-  // must be left to be sent with the last bucket.
+  // On a device the host does not know the place of a tile's elements in the payload, so nothing is sent early. The last bucket
+  // must not be empty.
   bool can_exchange_early(const gradient_bucket& bucket) const {
     if constexpr (data_dependent_sparsifier<sparsifier_type> || capability::chained<Compressor> ||
                   !context_type::executor_type::is_synchronous)
@@ -203,7 +204,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
       return context_.ranks.size() > 1 && context_.memory.view(tile_offsets_)[bucket.tiles.first] > 0;
   }
 
-  // The part of the payload that a bucket has.
+  // The part of the payload of a bucket.
   std::span<float> sent_in(const gradient_bucket& bucket) const {
     if (bucket.tiles.last - bucket.tiles.first == context_.tensors.tiles().size()) return sent_;
     const std::span<const std::uint64_t> tile_offsets = context_.memory.view(tile_offsets_);
@@ -275,7 +276,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
   region<age_type> age_;
   region<float> payload_;
   std::uint64_t plane_ = 0;  // elements of one payload plane
-  // Of the step that is taken:
+  // Of the current step:
   std::optional<typename selector_type::selected_type> selection_;
   std::span<float> sent_;
   bool averages_ = false;
@@ -295,21 +296,21 @@ struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Back
 
 }  // namespace detail
 
-/// Exchanges the selected part M of the momentum. Gradients and variances stay local, and so does the momentum that is
-/// not sent: there is no warm-up and no error buffer.
+/// Exchanges the selected part M of the momentum. Gradients, variances and the unsent momentum stay local. There is no warm-up
+/// and no error buffer.
 ///
 ///     m_i ← β1 m_i + (1−β1) g_i        v_i ← β2 v_i + (1−β2) g_i²
 ///     m_i[M] ← mean over ranks of m_i[M]
 ///     u = m̂/(√v̂ + ε) + λ p            p_j ← p_j − γ scale(norms of M, norms of ¬M, β3^age_j) u_j
 ///     every H steps: p ← mean of p over ranks
 ///
-/// *Memory*: 8 bytes of state a parameter (9 if the compressor knows no ages) and 12 k of payload.
+/// *Memory*: 8 bytes of state a parameter (9 or 10 if the compressor does not compute ages) and 12 k of payload.
 /// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
 /// and of the parameters every H steps, in pieces that reuse the payload's memory: about 1/(3k) for large tensors.
 /// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step (with a chain, but for
 /// what encoding lost of each rank's own) and the parameters after each averaging.
-/// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t);
-/// overflowed steps are skipped by all ranks; no generator but the library's own is touched.
+/// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t); overflowed
+/// steps are skipped by all ranks; no random generator but the library's is used.
 ///
 /// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
@@ -323,7 +324,7 @@ class basic_slamb
   using basic_slamb::optimizer_over::optimizer_over;
 
   const Compressor& compressor() const { return this->options().compressor; }
-  /// For a compressor that takes something new at each step.
+  /// The compressor, for one that needs data at each step, such as explicit_mask.
   Compressor& compressor() requires(requires(Compressor& c) {
     detail::sparsifier_of(c).require_ready(std::uint64_t{});
   }) {

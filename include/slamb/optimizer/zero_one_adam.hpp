@@ -1,4 +1,4 @@
-// 0/1 Adam: gradients in a bit an element while the variance is learned, then local steps whose sum goes in a bit an element.
+// 0/1 Adam: one bit an element, of gradients while the variance is learned, and then of the sum of local steps.
 #pragma once
 
 #include <algorithm>
@@ -30,19 +30,20 @@
 
 namespace slamb {
 
-/// Settings of `basic_zero_one_adam`.
+/// Options of `basic_zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
 struct zero_one_adam_options {
   double beta1 = 0.9;                                                  ///< in [0, 1)
   double beta2 = 0.999;                                                ///< in [0, 1)
   double epsilon = 1e-8;                                               ///< > 0
   double weight_decay = 0.01;                                          ///< λ ≥ 0
-  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< there is none: gradients are not clipped
+  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< not an option: gradients are not clipped
   bool compress_single_rank = false;                                   ///< encodes and decodes with one rank too
-  std::uint64_t bucket_bytes = 16'777'216;  ///< of gradients that begin_step … finish_step exchange at once; ≥ 1
-  std::uint64_t compare_every = 100;  ///< ranks compare their parameters in the first step and every so many; 0: never
-  VarianceSchedule variance_schedule{};  ///< when the variance is refreshed, and when it is frozen
-  LocalSchedule local_schedule{};        ///< when what local steps have moved is exchanged
+  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
+  std::uint64_t compare_every =
+      100;  ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
+  VarianceSchedule variance_schedule{};  ///< decides when the variance is refreshed, and when it is frozen
+  LocalSchedule local_schedule{};        ///< decides when local updates are exchanged
   Compressor compressor{};
   ErrorFeedback error_feedback{};
 };
@@ -67,7 +68,7 @@ class zero_one_adam_recipe final
 
  public:
   using typename base::options_type;
-  static constexpr const char* recipe_name = "basic_zero_one_adam";  ///< as saved states name it
+  static constexpr const char* recipe_name = "basic_zero_one_adam";  ///< the name in saved states
 
   static void validate(const options_type& o) {
     base::validate(o);
@@ -142,7 +143,7 @@ class zero_one_adam_recipe final
     return all;
   }
 
-  // What a step exchanges.
+  // The payload of a step.
   enum class kind_of_step : std::uint8_t {
     dense_gradient,      // phase A, where the variance is refreshed
     quantized_gradient,  // phase A, else
@@ -211,7 +212,7 @@ class zero_one_adam_recipe final
   // (9) … (12)
   void finish_locally() {
     context_.executor.run(passes::local{update()}, view(), context_.all_tiles());
-    // No collective tells the others of an overflow, and the step counts as theirs do.
+    // No collective carries the overflow flag, so the step counts as on the other ranks.
     context_.executor.invoke(drop_local_gradient{context_.record()});
     context_.end_taken_step();
     for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += rate_of(i);
@@ -221,7 +222,7 @@ class zero_one_adam_recipe final
 
   passes::receive_update local_signal() const { return {{update()}, context_.memory.view(inverse_rate_sums_).data()}; }
 
-  // Ends a step that may have been refused. What a backend that runs behind makes of it is found when it is needed.
+  // Ends a step that may be skipped. On a device its outcome is read later, when it is needed.
   void end_step() {
     if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_anchor();
     context_.end_step();
@@ -235,7 +236,7 @@ class zero_one_adam_recipe final
     }
   }
 
-  // Finds whether the last step was taken, which decides what comes next. Waits for that step alone.
+  // Finds whether the last step was taken, which decides the kind of the next step. Waits only for that step.
   void settle() {
     if (!is_unsettled_) return;
     context_.require_no_capture(needs_its_number);
@@ -245,7 +246,7 @@ class zero_one_adam_recipe final
     is_unsettled_ = false;
   }
 
-  // A step that might have been refused was taken. What can fail comes first, and can be done again.
+  // Continues after a step that was taken. Actions that can fail come first, and can be repeated.
   void go_on() {
     if (is_local_) {
       std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
@@ -261,7 +262,7 @@ class zero_one_adam_recipe final
     is_local_ = is_last;
   }
 
-  // a, b_i: docs/algorithms/zero_one_adam.md (8). In a step that is refused it does nothing.
+  // a, b_i: docs/algorithms/zero_one_adam.md (8). In a skipped step it does nothing.
   void start_from_anchor() {
     if (exchange_.is_active(context_)) context_.executor.run(start_anchor{}, view(), context_.all_tiles());
   }
@@ -285,13 +286,13 @@ class zero_one_adam_recipe final
 
   auto view() const noexcept { return local_.over(base::view(), context_.memory); }
 
-  // The point from which all ranks take their local steps.
+  // Gives the anchor to the comparison of ranks.
   void tell_anchor() {
     const bool has_one = is_local_ && exchange_.is_active(context_);
     context_.compared.set_anchor(has_one ? view().anchor : nullptr);
   }
 
-  // From the point that all ranks now have in common.
+  // Continues from parameters that are equal on all ranks.
   void go_on_from_replaced() override {
     settle();
     tell_anchor();
@@ -353,8 +354,8 @@ struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend,
 
 }  // namespace detail
 
-/// Phase A: the gradient whole, at steps that become rarer, or compressed. Phase B: local steps under a frozen variance,
-/// and at steps that become rarer an exchange of what they have moved, compressed.
+/// Phase A exchanges the gradient: dense at steps that become rarer, otherwise quantized. Phase B takes local steps with a frozen
+/// variance, and exchanges the quantized local update at steps that become rarer.
 ///
 ///     A:  m ← β1 m + (1−β1) exchange(g_i)              p ← p − γ (m/(√v + ε) + λ p)
 ///     B:  m_i ← β1 m_i + (1−β1) g_i                    b_i ← b_i − γ (m_i/D + λ p_i);   p_i = a + b_i
@@ -362,9 +363,9 @@ struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend,
 ///
 /// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
 /// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
-/// all_reduce, or two collectives of codes, or nothing, whatever the number of tensors.
-/// *Stream*: on a device a step is enqueued. It waits first until the step before has ended, and not for what was enqueued
-/// since; not even for that, if the step before was a local one without an exchange. It cannot be captured into a graph.
+/// all_reduce, or two collectives of codes, or nothing, for any number of tensors.
+/// *Stream*: on a device a step is enqueued. First it waits for the end of the step before, but not for later work; it does not
+/// wait after a local step without an exchange. It cannot be captured into a graph.
 /// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
 /// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
 ///
@@ -393,14 +394,14 @@ class basic_zero_one_adam
   void step(const device_learning_rates& rates) = delete;  // its schedules need the rates on the host
   void begin_step(const device_learning_rates& rates) = delete;
 
-  /// Measures what compression loses in the next compressed exchange: `statistics().compression`. Costs one pass then.
+  /// Measures the compression error of the next compressed exchange: `statistics().compression`. Costs one pass then.
   void measure_next_step() {
     const detail::recipe_call call = this->called("measure_next_step()");
     this->typed("measure_next_step()").measure_next_step();
   }
 };
 
-/// 0/1 Adam in signs and a scale, with errors kept at both ends.
+/// 0/1 Adam with signs and a scale, and worker and server errors.
 template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
 using zero_one_adam = basic_zero_one_adam<Compressor, two_sided<>, Communicator, Backend>;
 
