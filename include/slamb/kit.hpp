@@ -9,8 +9,6 @@
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/arrays.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"

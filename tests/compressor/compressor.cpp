@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "slamb/communicator/run_ranks.hpp"
-#include "slamb/core/bits.hpp"
+#include "slamb/core/real.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 #include "support/odd_policies.hpp"

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "slamb/core/bits.hpp"
+#include "slamb/core/real.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "support/allocations.hpp"
 #include "support/described.hpp"

@@ -11,7 +11,7 @@
 #include "slamb/compressor/explicit_mask.hpp"
 #include "slamb/compressor/random_k.hpp"
 #include "slamb/core/concepts.hpp"
-#include "slamb/detail/exchange/selector.hpp"
+#include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "support/cuda_model.hpp"

@@ -21,6 +21,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/one_bit_passes.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "support/generate.hpp"

@@ -7,9 +7,8 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "slamb/core/bits.hpp"
-#include "slamb/core/concepts.hpp"
 #include "slamb/core/real.hpp"
+#include "slamb/core/concepts.hpp"
 
 namespace test_support {
 

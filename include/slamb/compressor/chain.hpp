@@ -47,16 +47,4 @@ struct chain {
   }
 };
 
-namespace detail {
-
-/// The sparsifier of a compressor: the compressor itself, or the chain's.
-template <class C>
-constexpr auto& sparsifier_of(C& compressor) noexcept {
-  if constexpr (capability::chained<std::remove_const_t<C>>)  // a const type is not copyable
-    return compressor.sparsifier;
-  else
-    return compressor;
-}
-
-}  // namespace detail
 }  // namespace slamb

@@ -247,6 +247,23 @@ concept chained = compressor<C> && requires(const C& c) {
   requires quantizer<std::remove_cvref_t<decltype(c.quantizer)>>;
 };
 
+}  // namespace capability
+
+namespace detail {
+
+/// The sparsifier of a compressor: the compressor itself, or the chain's.
+template <class C>
+constexpr auto& sparsifier_of(C& compressor) noexcept {
+  if constexpr (capability::chained<std::remove_const_t<C>>)  // a const type is not copyable
+    return compressor.sparsifier;
+  else
+    return compressor;
+}
+
+}  // namespace detail
+
+namespace capability {
+
 /// A sparsifier whose `at` can run on a device.
 template <class Sparsifier>
 concept selects_on_device = requires {

@@ -18,7 +18,6 @@
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/random_k.hpp"
 #include "slamb/core/concepts.hpp"
-#include "slamb/detail/exchange/selector.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/error_feedback/local_momentum.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"

@@ -20,7 +20,7 @@
 #include "slamb/backend/host/detail/uniform.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
-#include "slamb/core/bits.hpp"
+#include "slamb/core/real.hpp"
 #include "support/cuda_quantized.hpp"
 #include "support/cuda_quantized_passes.hpp"
 #include "support/generate.hpp"

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/random.hpp"
+#include "slamb/core/real.hpp"
 
 namespace slamb::detail {
 

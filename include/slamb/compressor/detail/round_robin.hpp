@@ -7,9 +7,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "slamb/core/bits.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/random.hpp"
+#include "slamb/core/real.hpp"
 
 namespace slamb::detail {
 

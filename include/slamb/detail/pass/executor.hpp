@@ -8,8 +8,6 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/detail/questions.hpp"
-#include "slamb/detail/pass/arrays.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/pass.hpp"

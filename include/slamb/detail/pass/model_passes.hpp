@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "slamb/core/real.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 

@@ -16,7 +16,6 @@
 #include <limits>
 
 #include "slamb/core/config.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
 namespace slamb::detail {

@@ -11,7 +11,6 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/real.hpp"
-#include "slamb/detail/pass/element.hpp"
 
 namespace slamb::detail {
 
@@ -201,27 +200,6 @@ struct skip_if_not_finite {
 
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->not_finite != 0) record->skip = 1;
-  }
-};
-
-/// Computes the scalars of Adam's update from the options and t.
-struct set_adam_scalars {
-  const step_record* record;
-  adam_scalars* scalars;
-  double beta1, beta2, epsilon;
-  bool corrects_bias;
-  bool corrects_epsilon;  ///< ε is added to the uncorrected √v
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    const auto t = static_cast<double>(record->taken + 1);
-    const double momentum_correction = corrects_bias ? 1.0 / (1.0 - pow(beta1, t)) : 1.0;
-    const double deviation_correction = corrects_bias ? 1.0 / sqrt(1.0 - pow(beta2, t)) : 1.0;
-    scalars->one_minus_beta1 = static_cast<float>(1.0 - beta1);
-    scalars->one_minus_beta2 = static_cast<float>(1.0 - beta2);
-    scalars->momentum_correction = static_cast<float>(momentum_correction);
-    scalars->deviation_correction = static_cast<float>(deviation_correction);
-    scalars->epsilon = static_cast<float>(corrects_epsilon ? epsilon * deviation_correction : epsilon);
-    scalars->gradient_scale = static_cast<float>(record->gradient_scale);
   }
 };
 

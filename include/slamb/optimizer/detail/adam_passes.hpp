@@ -1,6 +1,7 @@
 // The passes of Adam's update, which every recipe shares: its constants, its terms, and how it is applied.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,11 +9,88 @@
 #include <utility>
 
 #include "slamb/core/concepts.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
 
 namespace slamb::detail {
+
+/// The scalars of Adam's update that change from step to step; the same for all tensors.
+struct adam_scalars {
+  float one_minus_beta1 = 0.0F;
+  float one_minus_beta2 = 0.0F;
+  float momentum_correction = 1.0F;   ///< 1/(1 − β1^t), or 1
+  float deviation_correction = 1.0F;  ///< 1/√(1 − β2^t), or 1
+  float epsilon = 0.0F;               ///< as added to the corrected √v
+  float gradient_scale = 1.0F;        ///< multiplies the gradient as it is read
+};
+
+/// β x + (1 − β) y, with β x computed as x − (1 − β) x. Rounded to floats, β and 1 − β do not add up to 1, which would not fit
+/// the bias corrections of the exact β. docs/algorithms/lamb.md, "In floats".
+template <class Real>
+SLAMB_ELEMENT Real moved_towards(const Real& x, const Real& y, float one_minus_beta) {
+  return (x - Real(one_minus_beta) * x) + Real(one_minus_beta) * y;
+}
+
+/// m ← β1 m + (1 − β1) g: docs/algorithms/lamb.md (3), slamb.md (1).
+template <class Element>
+SLAMB_ELEMENT void update_momentum(Element& e, const adam_scalars& s) {
+  using Real = typename Element::real;
+  const Real gradient = e.gradient * Real(s.gradient_scale);
+  e.momentum = moved_towards(e.momentum, gradient, s.one_minus_beta1);
+}
+
+/// v ← β2 v + (1 − β2) g²: docs/algorithms/lamb.md (4), slamb.md (2).
+template <class Element>
+SLAMB_ELEMENT void update_variance(Element& e, const adam_scalars& s) {
+  using Real = typename Element::real;
+  const Real gradient = e.gradient * Real(s.gradient_scale);
+  e.variance = moved_towards(e.variance, gradient * gradient, s.one_minus_beta2);
+}
+
+/// m̂ / (√v̂ + ε): docs/algorithms/lamb.md (5), slamb.md (4), (5).
+template <class Real>
+SLAMB_ELEMENT Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+  return momentum * Real(s.momentum_correction) /
+         (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
+}
+
+/// Computes the scalars of Adam's update from the options and t.
+struct set_adam_scalars {
+  const step_record* record;
+  adam_scalars* scalars;
+  double beta1, beta2, epsilon;
+  bool corrects_bias;
+  bool corrects_epsilon;  ///< ε is added to the uncorrected √v
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const auto t = static_cast<double>(record->taken + 1);
+    const double momentum_correction = corrects_bias ? 1.0 / (1.0 - pow(beta1, t)) : 1.0;
+    const double deviation_correction = corrects_bias ? 1.0 / sqrt(1.0 - pow(beta2, t)) : 1.0;
+    scalars->one_minus_beta1 = static_cast<float>(1.0 - beta1);
+    scalars->one_minus_beta2 = static_cast<float>(1.0 - beta2);
+    scalars->momentum_correction = static_cast<float>(momentum_correction);
+    scalars->deviation_correction = static_cast<float>(deviation_correction);
+    scalars->epsilon = static_cast<float>(corrects_epsilon ? epsilon * deviation_correction : epsilon);
+    scalars->gradient_scale = static_cast<float>(record->gradient_scale);
+  }
+};
+
+/// True if m̂ and v̂ are corrected for their start at 0. Recipes whose algorithm has no correction have no such option.
+template <class Options>
+bool corrects_bias(const Options& o) {
+  if constexpr (requires { o.bias_correction; })
+    return o.bias_correction;
+  else
+    return false;
+}
+
+/// The function that sets the scalars of Adam's update.
+template <trust_ratio TrustRatio, class Options>
+set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars) {
+  return {
+      record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), capability::has_uncorrected_epsilon<TrustRatio>};
+}
 
 /// The constants of a tensor in passes of other updates.
 struct tensor_rate {

@@ -13,7 +13,6 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
-#include "slamb/detail/exchange/selector.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"

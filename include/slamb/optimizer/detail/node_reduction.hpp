@@ -7,7 +7,6 @@
 
 #include "slamb/detail/exchange/summable.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"

@@ -7,7 +7,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
-#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 

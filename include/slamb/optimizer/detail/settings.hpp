@@ -12,10 +12,9 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
 
 namespace slamb::detail {
 
@@ -58,15 +57,6 @@ void validate_settings(const Options& o) {
   if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
 }
 
-/// True if m̂ and v̂ are corrected for their start at 0. Recipes whose algorithm has no correction have no such option.
-template <class Options>
-bool corrects_bias(const Options& o) {
-  if constexpr (requires { o.bias_correction; })
-    return o.bias_correction;
-  else
-    return false;
-}
-
 /// The options that must be equal on all ranks.
 /// @param recipe  its name
 template <class Options>
@@ -104,13 +94,6 @@ inline void describe_tensors(const layout& tensors, consistency_check& facts) {
     facts.add_hash("the rows of " + tensor + " that take part",
                    hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
   }
-}
-
-/// The function that sets the scalars of Adam's update.
-template <trust_ratio TrustRatio, class Options>
-set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars) {
-  return {
-      record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), capability::has_uncorrected_epsilon<TrustRatio>};
 }
 
 }  // namespace slamb::detail

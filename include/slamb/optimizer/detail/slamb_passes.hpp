@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "slamb/compressor/chain.hpp"
-#include "slamb/detail/exchange/selector.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
+#include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 

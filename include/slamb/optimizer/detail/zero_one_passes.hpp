@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "slamb/detail/exchange/quantized.hpp"
-#include "slamb/detail/pass/element.hpp"
+#include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"

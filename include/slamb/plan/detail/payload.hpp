@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "slamb/compressor/chain.hpp"
-#include "slamb/detail/exchange/selector.hpp"
+#include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/plan/traffic.hpp"
 

@@ -10,8 +10,8 @@
 #include "slamb/backend/cuda/detail/scalar.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
 namespace slamb::detail::cuda {

@@ -9,7 +9,6 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/detail/scalar.hpp"
-#include "slamb/detail/pass/element.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
 namespace slamb::detail::cuda {

@@ -11,8 +11,8 @@
 #include <span>
 
 #include "slamb/backend/host/detail/decoded_tile_runner.hpp"
-#include "slamb/backend/host/detail/selected_tile_runner.hpp"
 #include "slamb/backend/host/detail/thread_pool.hpp"
+#include "slamb/backend/host/detail/tile_runner.hpp"
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "slamb/backend/host/detail/codes.hpp"
-#include "slamb/backend/host/detail/packing.hpp"
+#include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/backend/host/detail/simd_words.hpp"
 #include "slamb/backend/host/detail/storage.hpp"
 #include "slamb/core/concepts.hpp"

@@ -1,4 +1,4 @@
-// One tile of one pass, sixteen elements at a time.
+// One tile of one pass, sixteen elements at a time; of a pass over selected elements, with its part of the payload.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,9 @@
 #include <type_traits>
 
 #include "slamb/backend/host/detail/simd.hpp"
-#include "slamb/detail/pass/element.hpp"
+#include "slamb/core/real.hpp"
 #include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "slamb finds overflowed gradients by NaN and infinity: compile without -ffast-math and -ffinite-math-only"
@@ -133,6 +134,189 @@ bool run_tile(const Pass& pass, const View& view, const tile& t, double* sums) {
   run_elements(pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, view.segments[t.segment], t), t.count,
                tile_sum);
   tile_sum.write(sums);
+  return tile_sum.all_finite();
+}
+
+/// Which elements of a piece of a tile are selected, and how fresh each is. Lives in the first-level cache.
+struct chunk_selection {
+  static constexpr std::uint32_t size = 2048;  ///< elements
+
+  std::uint16_t bits[size / lanes];
+  alignas(64) float discount[size];
+
+  void clear() { std::fill(std::begin(bits), std::end(bits), std::uint16_t{0}); }
+
+  void set_discount(std::uint32_t begin, std::uint32_t past, float value) {
+    for (; begin + lanes <= past; begin += lanes) floats(value).store(discount + begin);
+    for (; begin < past; ++begin) discount[begin] = value;
+  }
+
+  void select(std::uint32_t begin, std::uint32_t length) {
+    if (length == 1) {
+      set_bit(bits, begin);
+      return;
+    }
+    for (const std::uint32_t end = begin + length; begin < end;) {
+      const std::uint32_t count = std::min(end - begin, lanes - begin % lanes);
+      const std::uint32_t ones = ((1U << count) - 1U) << (begin % lanes);
+      bits[begin / lanes] = static_cast<std::uint16_t>(bits[begin / lanes] | ones);
+      begin += count;
+    }
+  }
+};
+
+/// Calls visit(begin, length, age) for all of [c.index, c.index + count), by the fastest way the selection offers.
+template <class Selection, class Visit>
+void for_each_run(const Selection& selection, coordinate c, std::uint64_t count, Visit&& visit) {
+  if constexpr (capability::has_runs<Selection>) {
+    selection.runs(c, count, visit);
+  } else {
+    const std::uint64_t end = c.index + count;
+    for (; c.index != end; ++c.index) {
+      if constexpr (capability::has_age<Selection>)
+        visit(c.index, std::uint64_t{1}, static_cast<std::uint32_t>(selection.age(c)));
+      else
+        visit(c.index, std::uint64_t{1}, selection.selects(c) ? 0U : 1U);
+    }
+  }
+}
+
+/// Sets the bits of what is selected and, if asked to and the selection has ages, the staleness discount of all. Bits are zero.
+template <bool Freshness, class Selection>
+void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, capability::staleness_discounts table,
+                   chunk_selection& chunk) {
+  constexpr bool fills_discounts = Freshness && capability::has_age<Selection>;
+  if constexpr (capability::has_fill<Selection>)
+    if (selection.fill(c, count, table, chunk.bits, fills_discounts ? chunk.discount : nullptr)) return;
+  for_each_run(selection, c, count, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
+    const auto first = static_cast<std::uint32_t>(begin - c.index);
+    const auto past = first + static_cast<std::uint32_t>(length);
+    if (age == 0) chunk.select(first, past - first);
+    if constexpr (fills_discounts) {
+      chunk.set_discount(first, past, table[age]);
+    }
+  });
+}
+
+/// How many elements of the tile are selected.
+template <class Selection>
+std::uint64_t count_selected(const Selection& selection, const segment& s, const tile& t) {
+  if (s.dense) return t.count;
+  coordinate c = coordinate_of(s, t.segment, t.first);
+  const std::uint64_t end = t.first + t.count;
+  if constexpr (capability::has_selected_before<Selection>) {
+    const std::uint64_t before = selection.selected_before(c);
+    c.index = end;
+    return selection.selected_before(c) - before;
+  } else {
+    std::uint64_t selected = 0;
+    for (chunk_selection chunk; c.index != end;) {
+      const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(chunk_selection::size, end - c.index));
+      chunk.clear();
+      fill_selected<false>(selection, c, count, {}, chunk);
+      for (const std::uint16_t bits : chunk.bits) selected += count_of(bits);
+      c.index += count;
+    }
+    return selected;
+  }
+}
+
+/// Fills `chunk` for `count` elements from `c`. Where the selection knows no ages they are kept in `age` [count], and
+/// move on by one step with each call that asks for staleness discount.
+template <bool Freshness, class Selection>
+void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
+                const payload_view& payload, stored_age_t<Selection>* age, chunk_selection& chunk) {
+  chunk.clear();
+  if (s.dense) {
+    chunk.select(0, count);
+    if constexpr (Freshness) chunk.set_discount(0, count, 1.0F);
+    return;
+  }
+  fill_selected<Freshness>(selection, c, count, payload.discount, chunk);
+  if constexpr (Freshness && !capability::has_age<Selection>) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const bool selected = ((chunk.bits[i / lanes] >> (i % lanes)) & 1U) != 0;
+      const bool oldest = age[i] == std::numeric_limits<stored_age_t<Selection>>::max();
+      if (!oldest || selected) age[i] = static_cast<stored_age_t<Selection>>(selected ? 0U : age[i] + 1U);
+      chunk.discount[i] = payload.discount[static_cast<std::uint32_t>(age[i])];
+    }
+  }
+}
+
+/// Runs `pass` over what a tile has in the payload planes; adds its sums to `sums` [Pass::sums].
+template <class Pass>
+void run_packed_tile(const Pass& pass, const model_view& view, const payload_view& payload, std::size_t tile_number,
+                     double* sums) {
+  static_assert(Pass::writes::count == 0, "slamb: a pass over the payload only takes sums");
+  const std::uint64_t first = payload.tile_offsets[tile_number];
+  const std::uint64_t count = payload.tile_offsets[tile_number + 1] - first;
+  const tile_arrays<typename Pass::reads> planes(payload.plane, first);
+  tile_sums<Pass::sums> tile_sum;
+  run_elements(pass, pass.constants(view.tiles[tile_number].segment), planes, count, tile_sum);
+  for (int i = 0; i < Pass::sums; ++i) sums[i] += tile_sum.sum[i].total();
+}
+
+/// One tile of a selected pass under way.
+template <class Pass, class Constants>
+struct selected_lane_runner {
+  const Pass& pass;
+  Constants constants;
+  tile_arrays_of<Pass> at;
+  payload_view payload;
+  std::uint64_t cursor;  // in the payload
+  tile_sums<Pass::sums>& sums;
+
+  // Sixteen elements from i, or fewer: Count… is nothing, or their number. `counted` has the bits of those that exist.
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE void run(std::size_t i, std::uint32_t bits, std::uint32_t active, const float* discount,
+                               Count... count) {
+    masked_tile_sums<Pass::sums> unsent{sums, mask_of(~bits & active)};
+    selected_lanes<floats, lane_mask> lane{mask_of(bits), {}};
+    if constexpr (Pass::needs_discount) lane.discount = floats::load(discount);
+    element_of<Pass, floats> e;
+    at.load(typename Pass::reads(), e, i, count...);
+    if constexpr (Pass::receives) e.exchanged = unpack(bits, payload.plane[0] + cursor);
+    if constexpr (requires { Pass::receives_compression_error; })
+      e.compression_error = payload.plane[1] == nullptr ? floats(0.0F) : unpack(bits, payload.plane[1] + cursor);
+    pass(e, lane, constants, unsent);
+    pack_into_planes(typename Pass::packs(), bits, e);
+    at.store(typename Pass::writes(), e, i, count...);
+    cursor += count_of(bits);
+  }
+
+ private:
+  template <class... Arrays, class Element>
+  SLAMB_ALWAYS_INLINE void pack_into_planes(arrays<Arrays...> /*packs*/, [[maybe_unused]] std::uint32_t bits,
+                                            [[maybe_unused]] const Element& e) {
+    [[maybe_unused]] std::size_t plane = 0;
+    (pack(bits, value_of<Arrays, floats>(e), payload.plane[plane++] + cursor), ...);
+  }
+};
+
+/// Runs `pass` over a tile; its sums become `sums` [Pass::sums]. Returns whether all that it checked was finite.
+template <class Pass, class View, class Selection>
+SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const View& view, const payload_view& payload,
+                                     const Selection& selection, std::size_t tile_number, double* sums) {
+  const tile t = view.tiles[tile_number];
+  const segment& s = view.segments[t.segment];
+  constexpr bool needs_ages = Pass::needs_discount && !capability::has_age<Selection>;
+  tile_sums<Pass::sums> tile_sum;
+  selected_lane_runner<Pass, decltype(pass.constants(0))> runner{
+      pass,    pass.constants(t.segment),         tile_arrays_of<Pass>(view, s, t),
+      payload, payload.tile_offsets[tile_number], tile_sum};
+  chunk_selection chunk;
+  for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {
+    const std::uint32_t count = std::min(chunk_selection::size, t.count - first);
+    stored_age_t<Selection>* age = nullptr;
+    if constexpr (needs_ages) age = static_cast<stored_age_t<Selection>*>(payload.age) + s.state + t.first + first;
+    fill_chunk<Pass::needs_discount>(selection, s, coordinate_of(s, t.segment, t.first + first), count, payload, age,
+                                     chunk);
+    std::uint32_t i = 0;
+    for (; i + lanes <= count; i += lanes) runner.run(first + i, chunk.bits[i / lanes], all_lanes, chunk.discount + i);
+    if (const std::uint32_t rest = count - i; rest > 0)
+      runner.run(first + i, chunk.bits[i / lanes], (1U << rest) - 1U, chunk.discount + i, static_cast<int>(rest));
+  }
+  for (int i = 0; i < Pass::sums; ++i) sums[i] = tile_sum.sum[i].total();
   return tile_sum.all_finite();
 }
 

@@ -1,5 +1,5 @@
 // Lanes to and from a contiguous payload, for every one of the 65536 masks.
-#include "slamb/backend/host/detail/packing.hpp"
+#include "slamb/backend/host/detail/simd.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-namespace backend_host_packing_tests {
+namespace backend_host_simd_packing_tests {
 namespace {
 
 using slamb::detail::host::count_of;
@@ -98,4 +98,4 @@ TEST_CASE("packing: payloads that end where memory ends are neither read nor wri
   }
 }
 
-}  // namespace backend_host_packing_tests
+}  // namespace backend_host_simd_packing_tests
