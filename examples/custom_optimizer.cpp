@@ -131,7 +131,7 @@ struct slamb::plan::traffic_plan<lion_options> : repeated_step {
                       kit::exchange_memory_bytes<lion_pass, no_error_feedback>(options.compressor, world.ranks)) {}
 };
 
-#ifndef __CUDACC__  // main() is for the host
+#if !defined(__CUDACC__) && !defined(LION_WITHOUT_MAIN)
 int main() {
   slamb::run_ranks(4, [](slamb::thread_communicator ranks) {
     const auto rank = static_cast<std::uint64_t>(ranks.rank());
