@@ -564,7 +564,7 @@ TEST_CASE("checkpoint: a file that does not fit is refused by its name, and noth
         given + "the state of another optimizer; it must be one of basic_zero_one_adam with the same policies");
   save_checkpoint(run.optimizer(), path, {.with_parameters = false});
   CHECK(said(other.optimizer()) ==
-        given + "a state without the parameters; restore them yourself, and say restore_options{.parameters = false}");
+        given + "a state without the parameters; restore them yourself, and pass restore_options{.parameters = false}");
   CHECK(other.now() == before);
   CHECK(said(other.optimizer(), {.parameters = false}) == "nothing was thrown");
   CHECK(other.now().state == run.now().state);

@@ -1,8 +1,8 @@
-// An optimizer's state in a file, with the parameters: written whole or not at all, checked whole before anything is restored.
-// For systems with POSIX files; slamb.hpp does not include it.
+// Saves an optimizer's state and the parameters to a file, and restores them. A file is written completely or not at all, and is
+// checked completely before anything is restored. Needs POSIX files. slamb.hpp does not include this header.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -27,14 +27,16 @@ namespace slamb {
 
 namespace detail {
 
-/// A file that is open, until this is destroyed.
+/// An open file. The destructor closes it.
 class open_file {
  public:
-  /// @param shown  the name of it, or of what it is for, as messages say it
+  /// @param call   literal: how messages begin, as "load_checkpoint() cannot read"
+  /// @param shown  the path in messages; for a temporary file, the path of its target
   /// @throws file_error
   open_file(const char* call, std::string shown, const std::string& path, int flags)
       : open_file(call, std::move(shown), ::open(path.c_str(), flags | O_CLOEXEC)) {}
-  /// @param handle  of ::open, which has just been called
+  /// @param handle  the result of ::open; if negative, errno must still be that call's
+  /// @throws file_error
   open_file(const char* call, std::string shown, int handle) : call_(call), shown_(std::move(shown)), handle_(handle) {
     if (handle_ < 0) fail();
   }
@@ -53,19 +55,20 @@ class open_file {
     }
   }
 
-  /// @throws file_error, also where the file ends before
+  /// Reads bytes first … first + to.size() − 1.
+  /// @throws file_error, also if the file ends earlier
   void read(std::uint64_t first, std::span<std::byte> to) const {
     while (!to.empty()) {
       const ::ssize_t got = ::pread(handle_, to.data(), to.size(), static_cast<::off_t>(first));
       if (got < 0 && errno != EINTR) fail();
-      if (got == 0) fail("it has become shorter while it was read");
+      if (got == 0) fail("the file became shorter while it was read");
       if (got < 0) continue;
       first += static_cast<std::uint64_t>(got);
       to = to.subspan(static_cast<std::size_t>(got));
     }
   }
 
-  /// Who may read and write it, whatever the mask of the process is.
+  /// Sets the permissions, regardless of the process's umask.
   /// @throws file_error
   void set_mode(::mode_t mode) const {
     struct ::stat about {};
@@ -73,22 +76,23 @@ class open_file {
     if ((about.st_mode & 0777U) != mode && ::fchmod(handle_, mode) != 0) fail();
   }
 
-  /// Waits until what was written is on the disk.
+  /// Waits until all written bytes are on the disk.
   /// @throws file_error
   void flush() const {
     while (::fsync(handle_) != 0) {
-      if (errno == EINVAL || errno == ENOTSUP) return;  // a file system that has nothing to wait for
+      if (errno == EINVAL || errno == ENOTSUP) return;  // the file system has no fsync
       if (errno != EINTR) fail();
     }
   }
 
-  /// Some file systems say only now that a write has failed.
+  /// Some file systems report a failed write only here.
   /// @throws file_error
   void close() {
     if (::close(std::exchange(handle_, -1)) != 0 && errno != EINTR) fail();
   }
 
-  /// @throws file_error; where it is no plain file, too
+  /// The size of the file.
+  /// @throws file_error, also if it is not a regular file
   std::uint64_t bytes() const {
     struct ::stat about {};
     if (::fstat(handle_, &about) != 0) fail();
@@ -107,10 +111,10 @@ class open_file {
   int handle_;
 };
 
-/// Where a file is that is named by a link, or by a link to one; others are where their name says. It need not be there.
-/// @throws std::system_error for links that lead nowhere, as in a circle
+/// Follows symbolic links. Returns `path` itself if it is not a link. The target need not exist.
+/// @throws std::system_error if a link cannot be read, or after 40 links, as in a cycle
 inline std::string target_of_links(std::string path) {
-  constexpr int most_links = 40;  // as the kernel follows
+  constexpr int most_links = 40;  // Linux's limit
   for (int links = 0;; ++links) {
     struct ::stat about {};
     if (::lstat(path.c_str(), &about) != 0 || !S_ISLNK(about.st_mode)) return path;
@@ -119,21 +123,22 @@ inline std::string target_of_links(std::string path) {
     const ::ssize_t size = ::readlink(path.c_str(), named.data(), named.size());
     if (size < 0) throw std::system_error(errno, std::generic_category());
     named.resize(static_cast<std::size_t>(size));
-    path.resize(named.starts_with('/') ? 0 : path.rfind('/') + 1);  // to the link's folder; of none, npos + 1 = 0
+    path.resize(named.starts_with('/') ? 0 : path.rfind('/') + 1);  // to the link's folder; no slash: npos + 1 = 0
     path += named;
   }
 }
 
-/// A name beside the file that is to be written; what has it is removed, unless it has been renamed. Each has a name of its own, in
-/// whatever thread or process.
+/// A file under a unique temporary name in the target's folder. The destructor removes it, unless `replace_target` has renamed it.
+/// Names are unique across threads and processes.
 class temporary_file {
  public:
   static constexpr const char* call = "save_checkpoint() cannot write";
 
+  /// @param path  the target; a link stays a link, and the file it names is replaced
   /// @throws file_error
   explicit temporary_file(const std::string& path) : shown_(path) {
     try {
-      target_ = target_of_links(path);  // a link stays one
+      target_ = target_of_links(path);
     } catch (const std::system_error& failure) {
       fail(failure.code().message());
     }
@@ -148,18 +153,19 @@ class temporary_file {
     if (is_made_) ::unlink(name_.c_str());
   }
 
+  /// Creates the file.
   /// @throws file_error
   open_file& make() {
     const std::size_t slash = target_.rfind('/');
     folder_.emplace(call, shown_, slash == std::string::npos ? "." : target_.substr(0, slash + 1),
-                    O_RDONLY | O_DIRECTORY);  // now, while all is as it was, if it cannot be opened
+                    O_RDONLY | O_DIRECTORY);  // opened first: if this fails, nothing has changed
     file_.emplace(call, shown_, open_new());
     is_made_ = true;
     if (mode_) file_->set_mode(*mode_);
     return *file_;
   }
 
-  /// Takes the place of the file, once all of it is on the disk.
+  /// Flushes the temporary file to the disk and renames it to the target.
   /// @throws file_error
   void replace_target() {
     file_->flush();
@@ -170,8 +176,8 @@ class temporary_file {
   }
 
  private:
-  // Under a name that nobody has, not even a process of this number that was killed, or one of another machine with this disk. Nobody
-  // may read it who may not read the file that it replaces.
+  // O_EXCL rejects a name that exists: left by a killed process with this id, or in use on another machine that shares the disk.
+  // The mode grants no access that the replaced file denies.
   int open_new() {
     static std::atomic<std::uint64_t> calls{0};
     constexpr int most_tries = 10'000;
@@ -192,7 +198,7 @@ class temporary_file {
   std::string shown_;
   std::string target_{};
   std::string name_{};
-  std::optional<::mode_t> mode_{};  // of the file that is there
+  std::optional<::mode_t> mode_{};  // of the existing file, if there is one
   std::optional<open_file> folder_{};
   std::optional<open_file> file_{};
   bool is_made_ = false;
@@ -200,19 +206,19 @@ class temporary_file {
 
 }  // namespace detail
 
-/// Writes all that this rank needs to go on in a new process: the state, and the parameters. Each rank needs a path of its own:
-/// where two save to one, in whatever threads or processes, each file is whole and the last one stays. The first 512 bytes are text
-/// (`head -c 512 file`).
+/// Saves the state and the parameters of this rank, so that training can continue in a new process. Each rank needs its own path.
+/// If two threads or processes save to one path, both files are written completely, and the last rename wins. The first 512 bytes
+/// are text (`head -c 512 file`).
 ///
-/// The file is written under another name beside `path`, flushed to the disk, and renamed: whatever happens, there is the old file
-/// or the new one at `path`. A process that is killed in between leaves `path.partial-…`, which can be deleted. A link stays a link:
-/// the file that it names is written, also where that is not there yet. A file that is replaced hands its permissions on.
+/// The file is written under another name in the same folder, flushed to the disk, and renamed. So `path` always holds the old file
+/// or the new one. A process that is killed in between leaves `path.partial-…`, which can be deleted. A symbolic link stays a link:
+/// the file that it names is written, and created if it does not exist. A replaced file passes its permissions on.
 ///
 /// @param from     an `optimizer` or a `chosen_optimizer`
 /// @param options  `{.with_parameters = false}` leaves the parameters out: then save and restore them yourself
-/// @throws file_error naming the path and the reason; what `save_state` throws. What was at `path` is still there then, unless all
-///         has been written but the folder cannot be flushed: then the new file is there, and may be lost with the power
-/// *Memory*: 4 MiB for the time of the call.
+/// @throws file_error naming the path and the reason; whatever `save_state` throws. The old file is then still at `path`, with one
+///         exception: if only the flush of the folder fails, the new file is there but may be lost in a power failure
+/// *Memory*: 4 MiB during the call.
 template <class Optimizer>
 void save_checkpoint(const Optimizer& from, const std::string& path,
                      const save_options& options = {.with_parameters = true}) {
@@ -222,27 +228,27 @@ void save_checkpoint(const Optimizer& from, const std::string& path,
   temporary.replace_target();
 }
 
-/// Goes on from a file of `save_checkpoint`, parameters and all.
+/// Restores the state and the parameters from a file of `save_checkpoint`.
 ///
-/// The file is read twice, to check all of it before anything changes, and stays open in between: one that is replaced meanwhile
-/// does no harm.
+/// The file is read twice: all of it is checked before anything changes. It stays open in between, so replacing it meanwhile does
+/// no harm.
 ///
 /// @param to       an `optimizer` or a `chosen_optimizer`
-/// @param options  `{.parameters = false}` leaves the parameters as they are, as it must where the file has none
-/// @throws std::invalid_argument that says what does not fit, and file_error if the file cannot be read, both naming the path;
-///         nothing has changed then. Else what `load_state` throws
-/// *Memory*: 4 MiB for the time of the call.
+/// @param options  `{.parameters = false}` leaves the parameters as they are; required if the file has none
+/// @throws std::invalid_argument naming the path and the mismatch; file_error naming the path if the file cannot be read. Nothing
+///         has changed in both cases. Also whatever `load_state` throws
+/// *Memory*: 4 MiB during the call.
 template <class Optimizer>
 void load_checkpoint(Optimizer& to, const std::string& path, const restore_options& options = {}) {
   const detail::open_file file("load_checkpoint() cannot read", path, path,
-                               O_RDONLY | O_NONBLOCK);  // a pipe has nothing to wait for
+                               O_RDONLY | O_NONBLOCK);  // does not block on a pipe
   const byte_source from(
       file.bytes(), [&file](std::uint64_t first, std::span<std::byte> some) { file.read(first, some); },
       "load_checkpoint() was given " + path + ", which holds");
   if (options.parameters && detail::has_no_parameters(from))
     throw std::invalid_argument(
         "slamb: " + from.given_as +
-        " a state without the parameters; restore them yourself, and say restore_options{.parameters "
+        " a state without the parameters; restore them yourself, and pass restore_options{.parameters "
         "= false}");
   to.load_state(from, options);
 }

@@ -82,11 +82,11 @@ struct random_k {
     const std::uint32_t c = slots();
     detail::round_robin_steps all{seed, block, c, {}, {}};
     for (std::uint32_t i = 0; i < all.multipliers; ++i) {
-      std::uint32_t update_terms =
+      std::uint32_t multiplier =
           c == 1 ? 0 : 1 + static_cast<std::uint32_t>(std::uint64_t{i} * (c - 1) / all.multipliers);
-      while (!are_coprime(update_terms, c)) update_terms = update_terms % c + 1;
-      all.multiplier[i] = update_terms;
-      all.inverse[i] = inverse_of(update_terms, c);
+      while (!are_coprime(multiplier, c)) multiplier = multiplier % c + 1;
+      all.multiplier[i] = multiplier;
+      all.inverse[i] = inverse_of(multiplier, c);
     }
     return all;
   }

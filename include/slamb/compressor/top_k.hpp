@@ -34,10 +34,10 @@ class magnitude_selection {
   magnitude_threshold threshold(const float* values, std::uint32_t count, std::uint32_t wanted) {
     magnitude_threshold found{0, wanted};
     const auto at_value = [values](std::uint32_t i) { return key_of(values[i]); };
-    const auto at_update_terms = [this](std::uint32_t i) { return candidate_[i]; };
+    const auto at_kept = [this](std::uint32_t i) { return candidate_[i]; };
     count = narrow<20, 11>(at_value, count, found);
-    count = narrow<10, 10>(at_update_terms, count, found);
-    narrow<0, 10>(at_update_terms, count, found);
+    count = narrow<10, 10>(at_kept, count, found);
+    narrow<0, 10>(at_kept, count, found);
     return found;
   }
 

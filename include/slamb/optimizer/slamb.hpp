@@ -100,7 +100,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     context_.plan_sums(TrustRatio::sums_per_segment);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
     tile_offsets_ = context_.memory.template plan<std::uint64_t>("payload", context_.tensors.tiles().size() + 1);
-    discounts_ = context_.memory.template plan<float>("freshness by age", discount.size());
+    discounts_ = context_.memory.template plan<float>("discounts by age", discount.size());
     if constexpr (!capability::has_age<selection_type>)
       age_ = context_.memory.template plan<age_type>("age", context_.tensors.state_elements());
     payload_ =

@@ -153,7 +153,7 @@ struct round_robin_selection {
   /// one of eight cycles.
   bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts table, std::uint16_t* bits,
             float* discount) const {
-    if (block != 1 || slots > fresh_cycles::most) return false;
+    if (block != 1 || slots > discount_cycles::most) return false;
     const std::uint64_t whole_groups = c.tensor_size / slots;
     const std::uint64_t first = (c.index + slots - 1) / slots;
     const std::uint64_t last = std::min((c.index + count) / slots, whole_groups);
@@ -180,13 +180,13 @@ struct round_robin_selection {
  private:
   // β3^age at the positions of a group: one whose sent position is q has `slots` values from (slots − q) mod slots of the
   // cycle of its multiplier.
-  struct fresh_cycles {
+  struct discount_cycles {
     static constexpr std::uint32_t most = 32;  // slots
     static constexpr std::uint32_t wide = 16;  // floats that are copied at once
     static constexpr std::uint32_t stride = 2 * most + 2 * wide;
     float value[multipliers * stride];
 
-    fresh_cycles(const round_robin_selection& s, capability::staleness_discounts table) {
+    discount_cycles(const round_robin_selection& s, capability::staleness_discounts table) {
       for (std::uint32_t which = 0; which < multipliers; ++which) {
         float* const cycle = value + which * stride;
         std::uint32_t since = 0;
@@ -213,7 +213,7 @@ struct round_robin_selection {
   struct deals {
     static constexpr std::uint32_t counters = 16;
     std::uint32_t sent[4][counters];  // the position that is sent
-    std::uint32_t from[4][counters];  // where its cycle begins in fresh_cycles
+    std::uint32_t from[4][counters];  // where its cycle begins in discount_cycles
 
     void draw(const round_robin_selection& s, std::uint64_t counter, std::uint32_t tensor) {
       for (std::uint32_t j = 0; j < counters; ++j) {
@@ -226,19 +226,19 @@ struct round_robin_selection {
           const std::uint32_t dealt = d.rotation + s.shift[d.which];
           const std::uint32_t position = dealt < s.slots ? dealt : dealt - s.slots;
           sent[w][j] = position;
-          from[w][j] = d.which * fresh_cycles::stride + (position == 0 ? 0 : s.slots - position);
+          from[w][j] = d.which * discount_cycles::stride + (position == 0 ? 0 : s.slots - position);
         }
       }
     }
   };
 
-  template <bool Freshness>
+  template <bool Discounted>
   void fill_groups(coordinate c, std::uint32_t count, std::uint64_t first, std::uint64_t last,
                    capability::staleness_discounts table, std::uint16_t* bits, float* discount) const {
-    constexpr std::uint32_t wide = fresh_cycles::wide;
-    const std::conditional_t<Freshness, fresh_cycles, no_cycles> cycles(*this, table);
+    constexpr std::uint32_t wide = discount_cycles::wide;
+    const std::conditional_t<Discounted, discount_cycles, no_cycles> cycles(*this, table);
     // The first groups copy too much, which the next ones overwrite, as long as it is within `count`.
-    const bool copies_wide = Freshness && slots <= wide && count >= wide;
+    const bool copies_wide = Discounted && slots <= wide && count >= wide;
     const std::uint64_t last_wide = copies_wide ? std::min(last, (c.index + count - wide) / slots + 1) : first;
     deals drawn;
     for (std::uint64_t counter = first / 4; counter * 4 < last; counter += deals::counters) {
@@ -248,12 +248,12 @@ struct round_robin_selection {
         const std::uint64_t j = group / 4 - counter;
         const auto at = static_cast<std::uint32_t>(group * slots - c.index);
         set_bit(bits, at + drawn.sent[group % 4][j]);
-        if constexpr (Freshness) copy(discount + at, cycles.value + drawn.from[group % 4][j]);
+        if constexpr (Discounted) copy(discount + at, cycles.value + drawn.from[group % 4][j]);
       };
       const auto copy_all = [&](float* to, const float* from) { std::copy_n(from, slots, to); };
       const std::uint64_t begin = std::max(first, counter * 4);
       const std::uint64_t past_wide = std::clamp(last_wide, begin, past);
-      for (std::uint64_t group = begin; group < past_wide; ++group) take(group, fresh_cycles::copy);
+      for (std::uint64_t group = begin; group < past_wide; ++group) take(group, discount_cycles::copy);
       for (std::uint64_t group = past_wide; group < past; ++group) take(group, copy_all);
     }
   }

@@ -1,5 +1,5 @@
 // Which elements of a tile a selection sends, as the threads of a block find it out: each looks at sixteen consecutive
-// elements, and then all know of any element whether it is selected, how many before it are, and how fresh it is. Where
+// elements, and then all know of any element whether it is selected, how many before it are, and its discount. Where
 // elements are dealt in small groups each of which sends one, threads look at groups first: there are fewer of them.
 #pragma once
 
@@ -65,8 +65,8 @@ struct grouped_piece {
   }
 };
 
-/// What the groups of a piece send, and how fresh that leaves their elements.
-template <std::uint32_t Size, bool Freshness>
+/// What the groups of a piece send, and the discounts of their elements.
+template <std::uint32_t Size, bool Discounted>
 struct groups_of_piece {
   using selection_type = ::slamb::detail::round_robin_selection;
   static constexpr std::uint32_t most = Size / selection_type::least_group + 8;
@@ -74,15 +74,15 @@ struct groups_of_piece {
 
   grouped_piece piece;
   ::slamb::detail::dealt_group group[most];
-  float fresh_value[Freshness ? selection_type::multipliers * wide : 1];  // [multiplier][distance to what is sent]
+  float discount_value[Discounted ? selection_type::multipliers * wide : 1];  // [multiplier][distance to what is sent]
 
   /// The same for all pieces.
   template <unsigned Threads>
   SLAMB_HOST_DEVICE void prepare(unsigned thread, const selection_type& selection,
                                  capability::staleness_discounts table) {
-    if constexpr (Freshness)
+    if constexpr (Discounted)
       for (std::uint32_t i = thread; i < selection_type::multipliers * wide; i += Threads)
-        if (i % wide < selection.slots) fresh_value[i] = table[selection.age_at_distance(i / wide, i % wide)];
+        if (i % wide < selection.slots) discount_value[i] = table[selection.age_at_distance(i / wide, i % wide)];
   }
 
   /// Four groups a thread, which one draw of random words deals.
@@ -121,12 +121,12 @@ struct groups_of_piece {
 
   /// β3^age of elements i … i + Width − 1, all in whole groups.
   template <unsigned Width>
-  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& known, std::uint32_t i, float (&fresh)[Width]) const {
+  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& known, std::uint32_t i, float (&discounts)[Width]) const {
     std::uint32_t at = known.group_of(i), position = known.position_of(i, at);
     ::slamb::detail::dealt_group own = group[at];
     for (unsigned j = 0; j < Width; ++j) {
       const std::uint32_t distance = own.sent >= position ? own.sent - position : own.sent + known.slots - position;
-      fresh[j] = fresh_value[own.which * wide + distance];
+      discounts[j] = discount_value[own.which * wide + distance];
       if (j + 1 < Width && ++position == known.slots) {
         position = 0;
         own = group[++at];
@@ -136,16 +136,17 @@ struct groups_of_piece {
 };
 
 /// What the threads of a block know of a piece of a tile. Lives in the memory that they share.
-template <unsigned Threads, bool Freshness, bool InGroups>
+template <unsigned Threads, bool Discounted, bool InGroups>
 struct selected_elements {
   static constexpr std::uint32_t of_thread = 16;
   static constexpr std::uint32_t size = Threads * of_thread;
   struct no_groups {};
 
-  std::uint32_t bits[Threads];                                 // of sixteen elements each
-  std::uint32_t before[Threads];                               // how many are selected before those
-  float fresh_value[Freshness ? size + size / of_thread : 1];  // a gap after sixteen: threads write to different banks
-  std::conditional_t<InGroups, groups_of_piece<size, Freshness>, no_groups> groups;
+  std::uint32_t bits[Threads];    // of sixteen elements each
+  std::uint32_t before[Threads];  // how many are selected before those
+  float discount_value[Discounted ? size + size / of_thread
+                                  : 1];  // a gap after sixteen: threads write to different banks
+  std::conditional_t<InGroups, groups_of_piece<size, Discounted>, no_groups> groups;
 
   /// What is known of the elements from i on, up to the next multiple of sixteen.
   struct some_elements {
@@ -177,19 +178,19 @@ struct selected_elements {
   template <unsigned Width, class Selection>
   SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& piece, const Selection& selection, coordinate c,
                                         capability::staleness_discounts table, std::uint32_t i,
-                                        float (&fresh)[Width]) const {
+                                        float (&discounts)[Width]) const {
     if constexpr (InGroups) {
       if (piece.slots != 0) {
-        if (i + Width <= piece.in_whole) return groups.find_discounts(piece, i, fresh);
+        if (i + Width <= piece.in_whole) return groups.find_discounts(piece, i, discounts);
         c.index += i;
-        for (unsigned j = 0; j < Width; ++j, ++c.index) fresh[j] = table[selection.age(c)];
+        for (unsigned j = 0; j < Width; ++j, ++c.index) discounts[j] = table[selection.age(c)];
         return;
       }
     }
-    for (unsigned j = 0; j < Width; ++j) fresh[j] = fresh_value[place_of_discount(i + j)];
+    for (unsigned j = 0; j < Width; ++j) discounts[j] = discount_value[place_of_discount(i + j)];
   }
 
-  /// Finds out about this thread's elements of `count` ≤ size from c: what is selected, and how fresh each is if that is asked
+  /// Finds out about this thread's elements of `count` ≤ size from c: what is selected, and the discounts if they are asked
   /// for, the selection has ages, and the piece is not in groups.
   template <class Selection>
   SLAMB_HOST_DEVICE void find(unsigned thread, const Selection& selection, const segment& s, coordinate c,
@@ -209,9 +210,9 @@ struct selected_elements {
       for_each_run(selection, c, own, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
         const auto i = static_cast<std::uint32_t>(begin - c.index);
         if (age == 0) selected |= low_bits(static_cast<std::uint32_t>(length)) << i;
-        if constexpr (Freshness && capability::has_age<Selection>) {
+        if constexpr (Discounted && capability::has_age<Selection>) {
           const float value = table[age];
-          for (std::uint32_t j = 0; j < length; ++j) fresh_value[place_of_discount(first + i + j)] = value;
+          for (std::uint32_t j = 0; j < length; ++j) discount_value[place_of_discount(first + i + j)] = value;
         }
       });
     }
@@ -223,17 +224,17 @@ struct selected_elements {
 };
 
 /// Lets all threads of a block find out what is the same for all tiles.
-template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
-SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
+template <unsigned Threads, bool Discounted, bool InGroups, class Block, class Selection>
+SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads, Discounted, InGroups>& elements,
                                         const Selection& selection, const capability::staleness_discounts& table) {
-  if constexpr (InGroups && Freshness)
+  if constexpr (InGroups && Discounted)
     if (selection.deals_small_groups())
       block.each([&](unsigned thread) { elements.groups.template prepare<Threads>(thread, selection, table); });
 }
 
 /// Lets all threads of a block find out about a piece. Returns how many of the `count` elements are selected.
-template <unsigned Threads, bool Freshness, bool InGroups, class Block, class Selection>
-SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Threads, Freshness, InGroups>& elements,
+template <unsigned Threads, bool Discounted, bool InGroups, class Block, class Selection>
+SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Threads, Discounted, InGroups>& elements,
                                               const Selection& selection, const segment& s, const coordinate& c,
                                               std::uint32_t count, const capability::staleness_discounts& table) {
   if constexpr (InGroups)

@@ -135,11 +135,11 @@ struct selected_kernel {
                          width<Width> /*here*/, sums_of<Pass>& own) const {
     element_of<Pass, scalar> e[Width];
     bool selected[Width];
-    float fresh[Width];
+    float discounts[Width];
     t.at.load(typename Pass::reads(), e, first + i);
     const auto known = elements.from(i);
     for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
-    if constexpr (Pass::needs_discount) find_discounts(t, elements, piece, c, first, i, selected, fresh);
+    if constexpr (Pass::needs_discount) find_discounts(t, elements, piece, c, first, i, selected, discounts);
     std::uint32_t place = known.before;
     for (unsigned j = 0; j < Width; ++j) {
       if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.plane[0][place] : 0.0F;
@@ -147,7 +147,7 @@ struct selected_kernel {
         e[j].compression_error = selected[j] && payload.plane[1] != nullptr ? t.plane[1][place] : 0.0F;
       unsent_sums<sums_of<Pass>> unsent{own, !selected[j]};
       selected_lanes<scalar, bool> lane{selected[j], scalar(0.0F)};
-      if constexpr (Pass::needs_discount) lane.discount = fresh[j];
+      if constexpr (Pass::needs_discount) lane.discount = discounts[j];
       pass(e[j], lane, constants, unsent);
       if (selected[j]) {
         pack(typename Pass::packs(), e[j], t.plane, place);
@@ -168,11 +168,11 @@ struct selected_kernel {
   template <unsigned Width>
   SLAMB_ELEMENT void find_discounts(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
                                     const coordinate& c, std::uint32_t first, std::uint32_t i,
-                                    const bool (&selected)[Width], float (&fresh)[Width]) const {
+                                    const bool (&selected)[Width], float (&discounts)[Width]) const {
     if (t.dense) {
-      for (unsigned j = 0; j < Width; ++j) fresh[j] = 1.0F;
+      for (unsigned j = 0; j < Width; ++j) discounts[j] = 1.0F;
     } else if constexpr (!stores_ages) {
-      elements.find_discounts(piece, resolved(selection), c, payload.discount, i, fresh);
+      elements.find_discounts(piece, resolved(selection), c, payload.discount, i, discounts);
     } else {
       age_type age[Width];
       load_together(t.age + first + i, age);
@@ -181,7 +181,7 @@ struct selected_kernel {
           age[j] = 0;
         else if (age[j] != oldest)
           age[j] = static_cast<age_type>(age[j] + 1U);
-        fresh[j] = payload.discount[static_cast<std::uint32_t>(age[j])];
+        discounts[j] = payload.discount[static_cast<std::uint32_t>(age[j])];
       }
       store_together(age, t.age + first + i);
     }

@@ -137,7 +137,7 @@ bool run_tile(const Pass& pass, const View& view, const tile& t, double* sums) {
   return tile_sum.all_finite();
 }
 
-/// Which elements of a piece of a tile are selected, and how fresh each is. Lives in the first-level cache.
+/// Which elements of a piece of a tile are selected, and the discount of each. Lives in the first-level cache.
 struct chunk_selection {
   static constexpr std::uint32_t size = 2048;  ///< elements
 
@@ -182,10 +182,10 @@ void for_each_run(const Selection& selection, coordinate c, std::uint64_t count,
 }
 
 /// Sets the bits of what is selected and, if asked to and the selection has ages, the staleness discount of all. Bits are zero.
-template <bool Freshness, class Selection>
+template <bool Discounted, class Selection>
 void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, capability::staleness_discounts table,
                    chunk_selection& chunk) {
-  constexpr bool fills_discounts = Freshness && capability::has_age<Selection>;
+  constexpr bool fills_discounts = Discounted && capability::has_age<Selection>;
   if constexpr (capability::has_fill<Selection>)
     if (selection.fill(c, count, table, chunk.bits, fills_discounts ? chunk.discount : nullptr)) return;
   for_each_run(selection, c, count, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
@@ -223,17 +223,17 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
 
 /// Fills `chunk` for `count` elements from `c`. Where the selection knows no ages they are kept in `age` [count], and
 /// move on by one step with each call that asks for staleness discount.
-template <bool Freshness, class Selection>
+template <bool Discounted, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
                 const payload_view& payload, stored_age_t<Selection>* age, chunk_selection& chunk) {
   chunk.clear();
   if (s.dense) {
     chunk.select(0, count);
-    if constexpr (Freshness) chunk.set_discount(0, count, 1.0F);
+    if constexpr (Discounted) chunk.set_discount(0, count, 1.0F);
     return;
   }
-  fill_selected<Freshness>(selection, c, count, payload.discount, chunk);
-  if constexpr (Freshness && !capability::has_age<Selection>) {
+  fill_selected<Discounted>(selection, c, count, payload.discount, chunk);
+  if constexpr (Discounted && !capability::has_age<Selection>) {
     for (std::uint32_t i = 0; i < count; ++i) {
       const bool selected = ((chunk.bits[i / lanes] >> (i % lanes)) & 1U) != 0;
       const bool oldest = age[i] == std::numeric_limits<stored_age_t<Selection>>::max();
