@@ -110,7 +110,6 @@ class lion_recipe final : public kit::recipe_with_state<Backend, lion_options, l
   }
 
   kit::state_kind kind() const noexcept override { return kit::kind_of<lion_recipe>(); }
-
   lion_pass pass() const {
     return {context_.tables(), static_cast<float>(1.0 - options_.beta1), static_cast<float>(1.0 - options_.beta2)};
   }
@@ -128,7 +127,8 @@ template <>
 struct slamb::plan::traffic_plan<lion_options> : repeated_step {
   traffic_plan(std::span<const tensor_shape> tensors, const lion_options& options, const world& world)
       : repeated_step(kit::quantized_traffic(kit::wire_of(tensors, options.compressor, world.ranks), world),
-                      kit::exchange_memory_bytes<lion_pass, no_error_feedback>(options.compressor, world.ranks)) {}
+                      kit::exchange_memory_bytes<lion_pass, no_error_feedback>(options.compressor, world.ranks,
+                                                                               world.ranks > 1)) {}
 };
 
 #if !defined(__CUDACC__) && !defined(LION_WITHOUT_MAIN)

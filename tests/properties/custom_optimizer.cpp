@@ -215,6 +215,8 @@ TEST_CASE("custom_optimizer: its plan is what it sends") {
   // and writes m and p.
   const double bytes = (8 + 0.125) + (0.125 + 2 + 0.0625) + (12 + 0.125 + 8);
   CHECK(slamb::plan::plan_traffic<lion_options>(shapes, {}, {.ranks = 2}).memory_bytes(10) == bytes);
+  // A single rank sends nothing: the check reads g and m, and the pass reads g, m and p and writes m and p.
+  CHECK(slamb::plan::plan_traffic<lion_options>(shapes, {}, {.ranks = 1}).memory_bytes(10) == 8 + 12 + 8);
 }
 
 TEST_CASE("custom_optimizer: choose takes it") {
