@@ -191,12 +191,12 @@ class any_communicator {
   /// `values` [n] become their sum over the ranks of the node.
   void all_reduce_in_node(std::span<float> values, Stream stream) { held().all_reduce_in_node(values, stream); }
 
-  /// Waits until all that is on `stream` is done, if the Communicator can tell of peers that do not come. Const, so that
-  /// questions to an optimizer can wait.
+  /// Waits until all work on `stream` is done, if the Communicator can detect lost peers meanwhile. Const, so that questions to
+  /// an optimizer can wait.
   void wait(Stream stream) const { held().wait(stream); }
-  /// Looks whether a peer has said that it has failed, without waiting.
+  /// Checks whether a peer has reported a failure. Does not wait.
   void check() { held().check(); }
-  /// Fails for `reason`, and tells peers.
+  /// Fails with `reason`, and reports it to the peers.
   void abort(const std::string& reason) { held().abort(reason); }
 
   /// The Communicator that it holds.

@@ -1,5 +1,5 @@
-// A conformance suite for Communicators of your own, to be called in their tests: it tries what optimizers rely on, in sizes
-// and with values that a training may meet only after hours, and says what is wrong on every rank.
+// A conformance suite for Communicators of your own, to be called in their tests: it tries what optimizers rely on, in sizes and
+// with values that a training may meet only after hours, and reports faults on every rank.
 #pragma once
 
 #include <algorithm>
@@ -102,7 +102,7 @@ class communicator_checker {
 
   // ----------------------------------------------------------------------------- whether all ranks will make the same calls
 
-  /// Ranks that were told different sizes would make calls that do not meet. So the first call is the same whatever they were told.
+  /// Ranks that were given different sizes would make calls that do not match. So the first call does not depend on the sizes.
   void require_alike() {
     const auto number = [](auto x) { return static_cast<std::uint64_t>(x); };
     counted_numbers all({number(me_.size), number(me_.local_size), number(how_.large), number(how_.from_second_thread),
@@ -113,7 +113,7 @@ class communicator_checker {
              " here and another on another rank; " + right;
     };
     const char* const alike = "all ranks must be given the same communicator_check";
-    const auto refuse = [&](const char* what, const std::string& here) {
+    const auto reject = [&](const char* what, const std::string& here) {
       throw rank_mismatch_error(differs(what, here, alike));
     };
     switch (all.first_other()) {
@@ -124,11 +124,11 @@ class communicator_checker {
         throw communicator_error(
             differs("local_size()", std::to_string(me_.local_size), "all nodes must have equal numbers of ranks"));
       case 2:
-        return refuse("communicator_check::large", std::to_string(how_.large));
+        return reject("communicator_check::large", std::to_string(how_.large));
       case 3:
-        return refuse("communicator_check::from_second_thread", how_.from_second_thread ? "true" : "false");
+        return reject("communicator_check::from_second_thread", how_.from_second_thread ? "true" : "false");
       case 4:
-        return refuse("communicator_check::wire_error", to_text(how_.wire_error));
+        return reject("communicator_check::wire_error", to_text(how_.wire_error));
       default:
         break;
     }
@@ -253,8 +253,8 @@ class communicator_checker {
 ///
 /// Ranks whose size() or `how` differ, or of which two have the same rank(), are told so before anything else, as long as
 /// all_reduce_sum reaches them. A rank that says it is not one of 0 … size() − 1 makes no collective. It calls `abort(reason)` if
-/// the Communicator has that, and throws. Without `abort` it cannot tell the others: they wait for it until the Communicator's own
-/// timeout. They also do so for a rank that does not call check_communicator.
+/// the Communicator has that, and throws. Without `abort` it cannot stop the others: they wait for it until the Communicator's
+/// own timeout. They also do so for a rank that does not call check_communicator.
 ///
 /// @tparam More  element types of which all collectives are checked too that the type has: check_communicator<double>(mine)
 /// @throws communicator_error, on every rank, with a list: rank, collective, size, root, place, and what was found there. Where

@@ -1,4 +1,4 @@
-// A decorator that counts what goes through another Communicator, and is otherwise that Communicator.
+// A decorator that counts the calls and bytes of another Communicator, and otherwise forwards to it.
 #pragma once
 
 #include <concepts>
@@ -85,7 +85,7 @@ class counting_communicator {
   requires capability::has_all_reduce_in_node<Wrapped, Stream>
   void all_reduce_in_node(std::span<float> values, Stream stream) { wrapped_.all_reduce_in_node(values, stream); }
 
-  /// Of a Wrapped that says at run time which collectives it has.
+  /// For a Wrapped whose collectives are known at run time only.
   bool has(collective kind) const requires(requires(const Wrapped& wrapped) { wrapped.has(collective::broadcast); }) {
     return wrapped_.has(kind);
   }

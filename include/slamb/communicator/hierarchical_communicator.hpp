@@ -25,10 +25,10 @@ namespace slamb {
 /// @tparam Inter  decides which collectives there are
 ///
 /// Every collective
-/// @throws what a part throws. A failure is final: it is told to the ranks that wait by the other part, by its
-///   `abort(reason)` if it has one, so that every rank of every node throws; else they time out. Ranks of a node wait while
-///   their leader exchanges, so the timeout of `Intra` must be longer than what an exchange may take, that of `Inter`
-///   included. Where only the last broadcast of a step fails, other nodes may have taken the step.
+/// @throws what a part throws. A failure is final: it is reported to the ranks that wait in the other communicator, by its
+/// `abort(reason)` if it has one, so that every rank of every node throws; else they time out. Ranks of a node wait while their
+/// leader exchanges, so the timeout of `Intra` must be longer than what an exchange may take, that of `Inter` included. Where
+/// only the last broadcast of a step fails, other nodes may have taken the step.
 ///
 /// *Cost*: a rank that is not the leader does each collective of the recipe as one broadcast; an optimizer has another buffer
 /// for the gradient of the node, 4 bytes a parameter, and a step one sum within the node. Nothing of this in a node of one.
@@ -96,7 +96,7 @@ class hierarchical_communicator {
     return detail::says_it_has(inter_, kind) && detail::says_it_has(intra_, collective::broadcast);
   }
 
-  /// Looks whether a peer of this rank has said that it has failed, in the node or between nodes, without waiting.
+  /// Checks whether a peer of this rank, in the node or between nodes, has reported a failure. Does not wait.
   /// @throws what the parts do
   void check() requires(detail::has_check<Intra> || detail::has_check<Inter>) {
     if constexpr (detail::has_check<Intra>) in_node([&] { intra_.check(); });
@@ -113,7 +113,7 @@ class hierarchical_communicator {
     if constexpr (detail::has_wait<Intra, Stream>) in_node([&] { intra_.wait(stream); });
   }
 
-  /// Both parts fail for `reason`, as far as they can be told: for a rank that cannot go on.
+  /// Both communicators fail with `reason`, as far as peers can be reached: for a rank that cannot go on.
   void abort(const std::string& reason) requires(detail::has_abort<Intra> || detail::has_abort<Inter>) {
     if constexpr (detail::has_abort<Intra>) intra_.abort(reason);
     if constexpr (detail::has_abort<Inter>) inter_.abort(reason);

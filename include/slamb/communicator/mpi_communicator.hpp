@@ -36,19 +36,19 @@ class cuda_mpi_transfer;  // slamb/mpi_cuda.hpp
 /// Every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any message; the peers wait for this
 ///   rank until it calls `abort`, is left by the exception, or they time out
-/// @throws mpi_error if MPI reports an error; communicator_error if no piece of the data comes within
-///   `mpi_options::timeout` (so that it must be longer than what a peer may do between two collectives), a peer says that it
-///   has failed, calls another collective, another element type or size, or the handle was moved from. A rank to which such
-///   a call has nothing to send that could be missed finds out at its next collective.
+/// @throws mpi_error if MPI reports an error; communicator_error if no piece of the data comes within `mpi_options::timeout` (so
+/// that it must be longer than what a peer may do between two collectives), a peer reports that it has failed, calls another
+/// collective, another element type or size, or the handle was moved from. A rank to which such a call sends nothing to the
+/// failed peer detects it at its next collective.
 ///
-/// **Failures are final.** The first is told to all peers that can still be reached, which then throw too, and each later
-/// call throws it again. So is a communicator that is destroyed by an exception on its way. After a failure MPI may still
-/// read and write the buffers of that call whenever it is called: call nothing of it but MPI_Abort, which mpi_environment
-/// does, since MPI_Finalize waits for all ranks. Whether a program outlives the death of a peer is up to MPI: Open MPI's
-/// mpirun ends all ranks at once, unless it is given --enable-recovery.
+/// **Failures are final.** The first is reported to all peers that can still be reached, which then throw too, and each later
+/// call throws it again. So is a communicator that is destroyed by an exception on its way. After a failure MPI may still read
+/// and write the buffers of that call whenever it is called: call nothing of it but MPI_Abort, which mpi_environment does, since
+/// MPI_Finalize waits for all ranks. Whether a program outlives the death of a peer is up to MPI: Open MPI's mpirun ends all
+/// ranks at once, unless it is given --enable-recovery.
 ///
-/// *Cost*: messages between all pairs of ranks; bytes on the wire as `bytes_sent_by` says. all_reduce_sum is an exchange of
-/// chunks, sums, and an exchange of sums; payloads go by pieces, of which two are under way. Memory: 2 · `piece_bytes`.
+/// *Cost*: messages between all pairs of ranks; bytes on the wire: `bytes_sent_by`. all_reduce_sum is an exchange of chunks,
+/// sums, and an exchange of sums; payloads go by pieces, of which two are under way. Memory: 2 · `piece_bytes`.
 /// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
 /// the same bits on all ranks, in every run, and as thread_communicator makes them.
 class mpi_communicator {
@@ -130,7 +130,7 @@ class mpi_communicator {
     all_to_all_by(detail::copy_bytes, send, receive);
   }
 
-  /// Looks whether a peer has said that it has failed, without waiting for anything.
+  /// Checks whether a peer has reported a failure. Does not wait.
   ///
   /// @throws communicator_error if one has; what the first failure was if there was one
   void check() {

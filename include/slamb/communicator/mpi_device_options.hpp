@@ -31,7 +31,7 @@ struct mpi_device_options {
 
 namespace detail {
 
-/// What MPI says of whether it takes pointers to the memory of CUDA devices; nothing if it does not say.
+/// Whether MPI reports that it accepts pointers to memory of CUDA devices; empty if it has no such report.
 inline std::optional<bool> mpi_takes_cuda_pointers() {
 #ifdef MPIX_CUDA_AWARE_SUPPORT
   return MPIX_Query_cuda_support() == 1;

@@ -11,7 +11,7 @@
 
 namespace slamb {
 
-/// Starts MPI, and ends it with its scope. For programs whose MPI is nobody else's:
+/// Starts MPI, and ends it with its scope. For programs that do not use MPI otherwise:
 ///
 ///     int main(int argc, char** argv) {
 ///       slamb::mpi_environment mpi(argc, argv);
@@ -23,9 +23,9 @@ namespace slamb {
 ///       }
 ///     }
 ///
-/// Where an mpi_communicator has failed, or was left by an exception, or this scope is, the program ends by MPI_Abort with
-/// exit status 1, which ends the other ranks too unless the launcher was told to let them be: MPI_Finalize would wait for
-/// ranks that do not come. Catch and print exceptions inside of the scope, then, for nothing is said outside of it.
+/// Where an mpi_communicator has failed, or was left by an exception, or this scope is, the program ends by MPI_Abort with exit
+/// status 1, which ends the other ranks too unless the launcher is configured not to end them: MPI_Finalize would wait for ranks
+/// that do not come. So catch and print exceptions inside the scope; outside nothing is printed.
 class mpi_environment {
  public:
   /// Asks for MPI_THREAD_SERIALIZED: collectives from any thread, one at a time, as steps in parts need. Where MPI has but

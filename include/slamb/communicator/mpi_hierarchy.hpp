@@ -89,7 +89,7 @@ inline std::string unequal_nodes_fault(std::span<const int> sizes) {
 }
 
 /// The same of what ranks ask for.
-/// @param asked  [ranks] ranks_per_node of each
+/// @param asked  [ranks] the ranks_per_node of each rank
 inline std::string ranks_per_node_fault(std::span<const int> asked) {
   for (std::size_t rank = 0; rank < asked.size(); ++rank)
     if (asked[rank] != asked[0])

@@ -1,4 +1,4 @@
-// Settings of an mpi_communicator, and what it asks of the MPI that it is given.
+// Settings of an mpi_communicator, and its requirements on MPI.
 #pragma once
 
 #include <mpi.h>

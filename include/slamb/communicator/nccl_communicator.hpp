@@ -65,7 +65,7 @@ class nccl_communicator {
   nccl_communicator(const ncclUniqueId& id, int rank, int size, nccl_options options = {})
       : handle_(id, rank, size, options) {}
 
-  /// A handle to `comm`, which is not destroyed with it and must live longer. Rank and size are asked from it.
+  /// A handle to `comm`, which is not destroyed with it and must live longer. Rank and size are those of `comm`.
   ///
   /// @throws std::invalid_argument if `comm` is null or an option is out of range
   /// @throws nccl_error if NCCL fails, or `comm` is not ready within `options.timeout`

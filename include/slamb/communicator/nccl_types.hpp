@@ -1,4 +1,4 @@
-// Which of NCCL's element types stands for a C++ type. A type of yours joins by a specialisation of `nccl_type`.
+// NCCL's element types of C++ types. Specialise `nccl_type` to add a type.
 #pragma once
 
 #include <nccl.h>

@@ -33,7 +33,7 @@ namespace slamb {
 ///   left, does not come within `thread_options::timeout`, or the group has failed before: a failed group stays failed,
 ///   and each later call throws the first reason. Buffers are then as they were.
 ///
-/// *Cost*: two meetings of the ranks; no memory but what stands on the stack.
+/// *Cost*: two barriers of the ranks; no memory except on the stack.
 /// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
 /// the same bits on all ranks and in every run.
 class thread_communicator {

@@ -62,7 +62,7 @@ struct random_k {
     const std::uint64_t blocks = (size + block - 1) / block;
     if constexpr (Law == sampling::round_robin) {
       return std::min(size, (blocks + slots() - 1) / slots() * block);
-    } else {  // exceeded with a probability below 1e-23; `step()` refuses such a draw before anything is sent
+    } else {  // exceeded with a probability below 1e-23; `step()` throws on such a draw before anything is sent
       const auto n = static_cast<double>(blocks);
       const double expected = rounded_product(n, k);  // ranks on other processors must come to the same bytes
       const double most = expected + rounded_product(10.0, std::sqrt(expected * (1.0 - k))) + 64.0;

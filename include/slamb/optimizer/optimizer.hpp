@@ -29,7 +29,7 @@ class running_call {
   void begin(const char* call) {
     const char* other = nullptr;
     if (!name_.compare_exchange_strong(other, call, std::memory_order_acquire, std::memory_order_relaxed))
-      refuse(call, other);
+      reject(call, other);
     thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
   void end() noexcept {
@@ -38,7 +38,7 @@ class running_call {
   }
 
  private:
-  [[noreturn]] void refuse(const char* call, const std::string& other) const {
+  [[noreturn]] void reject(const char* call, const std::string& other) const {
     const std::string its = "slamb: " + std::string(call) + " was called ";
     if (thread_.load(std::memory_order_relaxed) == std::this_thread::get_id())
       throw std::logic_error(
@@ -143,7 +143,7 @@ class optimizer {
 
   /// One step with one learning rate.
   /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and
-  ///         finish_step, or while another call is running; rank_mismatch_error, on every rank, where they have parted;
+  ///         finish_step, or while another call is running; rank_mismatch_error, on every rank, if they have diverged;
   ///         communicator_error: with all state as it was, or, if an averaging of parameters failed, with the step taken and the
   ///         parameters averaged in part or not at all
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
@@ -201,7 +201,7 @@ class optimizer {
   /// the mean, and in the local steps of 0/1 Adam, where the next step starts from this rank's parameters again. Otherwise it
   /// does nothing. For an evaluation during a training use with_averaged_parameters(), which changes nothing. Collective: every
   /// rank must call it. If parameters may differ, ranks first compare their steps.
-  /// @throws rank_mismatch_error, on every rank, where they have parted; communicator_error; std::logic_error after a load_state()
+  /// @throws rank_mismatch_error, on every rank, if they have diverged; communicator_error; std::logic_error after a load_state()
   ///         that has failed halfway
   void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
 
@@ -210,13 +210,13 @@ class optimizer {
   /// rank must call it. `evaluate` may read parameters; if they differ between ranks, its writes are lost. It must not call this
   /// optimizer (std::logic_error).
   ///
-  /// @throws rank_mismatch_error, on every rank, where they have parted: `evaluate` has not been called;
+  /// @throws rank_mismatch_error, on every rank, if they have diverged: `evaluate` has not been called;
   ///         communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; out_of_memory, and
   ///         communicator_error on all other ranks, which can go on as this one can; std::logic_error between begin_step and
   ///         finish_step, and while steps are captured
   /// *Memory*: where parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
   /// *Cost*: the traffic of synchronize_parameters(), which is counted; before it, not counted, a sum of 16 floats by which ranks
-  /// compare themselves, and one of a float for each rank by which they tell each other that they have the memory.
+  /// compare themselves, and one of a float for each rank that says whether each has the memory.
   /// *Stream*: on a device `evaluate` is called before the mean is there; it enqueues behind it, on the optimizer's stream. What it
   /// enqueues elsewhere must be done when it returns.
   void with_averaged_parameters(const std::function<void()>& evaluate) {

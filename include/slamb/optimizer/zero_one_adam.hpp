@@ -100,8 +100,8 @@ class zero_one_adam_recipe final
 
   using base::begin_step;
   using base::step;
-  void step(const device_learning_rates& /*rates*/) override { refuse_rates("step()"); }
-  void begin_step(const device_learning_rates& /*rates*/) override { refuse_rates("begin_step()"); }
+  void step(const device_learning_rates& /*rates*/) override { reject_rates("step()"); }
+  void begin_step(const device_learning_rates& /*rates*/) override { reject_rates("begin_step()"); }
 
   bool keeps_own_parameters() const noexcept override { return true; }
   void average() override {
@@ -129,7 +129,7 @@ class zero_one_adam_recipe final
   using executor_type = typename Backend::executor_type;
   static constexpr const char* needs_its_number = "its schedules follow its number";
 
-  [[noreturn]] static void refuse_rates(const char* call) {
+  [[noreturn]] static void reject_rates(const char* call) {
     throw std::logic_error(std::string("slamb: ") + call +
                            " of basic_zero_one_adam was given device_learning_rates, but its "
                            "schedules need the rates on the host; give it a rate, or a rate for each group");

@@ -20,7 +20,7 @@
 namespace slamb {
 
 /// One rank of an MPI communicator whose buffers are in the memory of a GPU, for cuda_backend: a handle to be moved into the
-/// rank's optimizer. As mpi_communicator in what is not said here.
+/// rank's optimizer. Everything else is as for mpi_communicator.
 ///
 /// It belongs to the device that is current when it is made, and so do the streams; the device is current in each call.
 ///
@@ -28,7 +28,7 @@ namespace slamb {
 /// @throws std::logic_error while the stream is captured into a graph, before any work
 /// @throws std::invalid_argument, mpi_error, communicator_error as mpi_communicator; communicator_error too if what is on the
 ///   stream is not done within `mpi_options::timeout`
-/// @throws cuda_error with what the runtime reported, of this call or of what was on the stream before; the peers are told
+/// @throws cuda_error with what the runtime reported, of this call or of earlier work on the stream; the peers get a report
 ///
 /// **Failures are final**, as mpi_communicator's. After one, also copies may be under way from and to the buffers of that
 /// call; the pinned memory is kept for as long as the program runs.
@@ -42,8 +42,8 @@ class cuda_mpi_communicator {
  public:
   /// Over a copy of `comm`, which all its ranks make at this point, with equal options.
   ///
-  /// @throws std::invalid_argument, std::logic_error, mpi_error, communicator_error as mpi_communicator;
-  ///   std::invalid_argument too for a transport that MPI says it has not; communicator_error if options differ
+  /// @throws std::invalid_argument, std::logic_error, mpi_error, communicator_error as mpi_communicator; std::invalid_argument
+  /// too for a transport that MPI reports as missing; communicator_error if options differ
   /// @throws cuda_error
   explicit cuda_mpi_communicator(MPI_Comm comm = MPI_COMM_WORLD, const mpi_device_options& options = {})
       : transfer_(mpi_communicator(comm, detail::validated(options).messages), options) {}
@@ -178,7 +178,7 @@ class cuda_mpi_communicator {
         by_host);
   }
 
-  /// Looks whether a peer has said that it has failed, without waiting for anything.
+  /// Checks whether a peer has reported a failure. Does not wait.
   ///
   /// @throws communicator_error if one has; what the first failure was if there was one
   void check() { host().check(); }

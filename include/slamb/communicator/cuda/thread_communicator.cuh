@@ -1,5 +1,5 @@
-// N ranks in one process, a thread each, on one GPU or on several that reach each other's memory. Threads meet on the host
-// and show each other their buffers; streams wait for each other by events, and nobody waits for a device.
+// N ranks in one process, a thread each, on one GPU or on several that reach each other's memory. Threads meet on the host and
+// publish pointers to their buffers; streams wait for each other by events, and the host never waits for a device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -184,7 +184,9 @@ class cuda_thread_communicator {
         if (peer != own_) peer->ready.hold_back(stream);
       work(all);
       own_->done.record(stream);
-      gathered(std::byte{});  // until all have marked what they do: an event that is not yet marked holds nobody back
+      gathered(
+          std::
+              byte{});  // until all have recorded their events: waiting for an event that is not recorded has no effect
       for (const auto& peer : peers_)
         if (peer != own_) peer->done.hold_back(stream);
     });

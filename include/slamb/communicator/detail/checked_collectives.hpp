@@ -112,7 +112,7 @@ class checked_collectives {
     };
   }
 
-  /// `table` has what this rank says, and 0 elsewhere.
+  /// `table` has this rank's entries, and 0 elsewhere.
   void sum_over_all(std::vector<float>& table, const std::string& what) {
     const std::span<float> values(table);
     if constexpr (has_nodes)
@@ -161,7 +161,7 @@ class checked_collectives {
     }
   }
 
-  /// Whether `found` is what `from` has sent: its chunk `chunk` of `chunks`. Else says what it is.
+  /// Whether `found` is what `from` has sent: its chunk `chunk` of `chunks`. If not, describes it.
   template <class T>
   bool holds(const std::string& label, const std::string& place, std::span<const T> found, std::uint64_t call, int from,
              int chunk, int chunks) {

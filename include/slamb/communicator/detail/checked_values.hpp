@@ -134,7 +134,7 @@ std::string wrong_sum(T found, sum_content content, std::uint64_t call, int rank
     const bool is_exact = is_integer || content == sum_content::tiny;
     const long double most = is_exact ? 0.0L : (rounding + static_cast<long double>(wire_error)) * magnitude;
     if (std::fabs(static_cast<long double>(found) - sum) <= most) return {};
-    if (content == sum_content::tiny && found == T(0)) return {};  // hardware may be told to make 0 of denormals
+    if (content == sum_content::tiny && found == T(0)) return {};  // hardware may be set to flush denormals to 0
     return "but the ranks' values add up to " + to_text(static_cast<double>(sum)) +
            (is_integer ? " (sums of such integers must be exact)" : "");
   } else {
@@ -146,7 +146,7 @@ std::string wrong_sum(T found, sum_content content, std::uint64_t call, int rank
   }
 }
 
-/// A span with margins that nobody may write to. It does not begin at a multiple of anything but its element.
+/// A span with margins that must not be written. It is aligned to its element type only.
 template <class T>
 class checked_span {
  public:
@@ -158,7 +158,7 @@ class checked_span {
   std::span<const T> values() const noexcept { return std::span<const T>(all_).subspan(margin, size_); }
   bool is_intact_before() const { return is_marked(0); }
   bool is_intact_behind() const { return is_marked(margin + size_); }
-  /// Sets all values, as whoever owns them may do once a collective has returned.
+  /// Sets all values, as their owner may do once a collective has returned.
   void spoil() { std::memset(static_cast<void*>(span().data()), spoilt, size_ * sizeof(T)); }
   bool is_spoilt() const { return has_bytes(margin, size_, spoilt); }
 

@@ -1,4 +1,4 @@
-// An MPI_Comm of which the first failure is final and told to the peers. mpi_messages.hpp sends and receives with it.
+// An MPI_Comm whose first failure is final and is reported to the peers. mpi_messages.hpp sends and receives with it.
 #pragma once
 
 #include <mpi.h>
@@ -24,7 +24,7 @@ namespace slamb::detail {
 
 class mpi_handle {
  public:
-  /// Of the messages that tell failures, above all tags of other messages. Every MPI has tags up to 32767.
+  /// The tag of failure reports, larger than all tags of other messages. Every MPI has tags up to 32767.
   static constexpr int failure_tag = 32'000;
 
   /// A handle to a copy of `comm`, which all its ranks make, or to `comm` itself.
@@ -126,7 +126,7 @@ class mpi_handle {
     return true;
   }
 
-  /// Fails if a peer has said that it has failed.
+  /// Fails if a peer has reported a failure.
   void look_for_failed_peers() {
     int found = 0;
     MPI_Status status;
@@ -203,7 +203,7 @@ class mpi_handle {
     require_success(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 
-  /// What a peer says of its failure. It may have sent the beginning of that alone, and be gone.
+  /// A peer's failure report. If the peer has ended meanwhile, only the beginning may arrive.
   std::string reason_of(const MPI_Status& found) {
     int length = 0;
     if (MPI_Get_count(&found, MPI_BYTE, &length) != MPI_SUCCESS || length <= 0) return "it gave no reason";

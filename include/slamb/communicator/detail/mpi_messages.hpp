@@ -88,7 +88,7 @@ class mpi_messages {
     way kind;
     int bytes = 0;
   };
-  /// Those of a slot that are under way, and room for what MPI tells of them.
+  /// The pending requests of a slot, and memory for their MPI statuses.
   struct messages {
     std::vector<MPI_Request> requests;
     std::vector<message> facts;

@@ -24,9 +24,9 @@ namespace slamb::detail {
 /// The result of a call that may go on in the background and has not failed so far.
 constexpr bool is_accepted(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
 
-/// Calls ncclCommAbort, and gives up waiting for it after `limit`. It hangs, for one, while a CUDA graph with collectives of
-/// the communicator lives. The call has a thread of its own, which then goes on alone and owns all that it touches: the
-/// communicator belongs to nobody else any more. If the abort fails, nothing is left to try.
+/// Calls ncclCommAbort, and gives up waiting for it after `limit`. It hangs, for one, while a CUDA graph with collectives of the
+/// communicator lives. The call has a thread of its own, which is detached and owns everything that it uses: nothing else uses
+/// the communicator any more. If the abort fails, nothing is left to try.
 inline void abort_within(ncclComm_t communicator, std::chrono::milliseconds limit) noexcept {
   int device = 0;
   const bool has_device = cudaGetDevice(&device) == cudaSuccess;
@@ -108,7 +108,7 @@ class nccl_handle {
     if (comm_ == nullptr) throw communicator_error("slamb: a call of an nccl_communicator that was moved from");
   }
 
-  /// What NCCL says of the calls before; ncclInProgress while one goes on.
+  /// NCCL's status of earlier calls; ncclInProgress while one is running.
   ncclResult_t status() const noexcept {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);

@@ -1,4 +1,4 @@
-// What ranks have found wrong with a Communicator, and how they tell each other by nothing but its sums.
+// The faults that ranks have found in a Communicator, and their exchange by its sums alone.
 #pragma once
 
 #include <algorithm>
@@ -117,7 +117,8 @@ class rank_findings {
     return {};
   }
 
-  /// Letters are told as numbers, behind their count and their sum: a wrong all_reduce_sum must not make up sentences.
+  /// Letters are sent as numbers, after their count and their sum, so that a wrong all_reduce_sum cannot change a sentence
+  /// unnoticed.
   std::string texts_of_all(const summing& sum) const {
     constexpr std::size_t width = told_letters + 2;
     const std::string own = own_text();

@@ -1,4 +1,4 @@
-// What a recipe asks of a Communicator: a sentence at compile time where its type tells, and at construction where it does not.
+// The collectives that a recipe requires of a Communicator, checked at compile time if its type shows them, else at construction.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +22,13 @@ struct sparsifier_in<Compressor> {
   using type = decltype(Compressor::sparsifier);
 };
 
-/// Whether ranks send codes, and whether one of them tells the others what it has chosen.
+/// Whether ranks send codes, and whether one of them broadcasts a selection.
 template <class Compressor>
 inline constexpr bool sends_codes = quantizer<Compressor> || capability::chained<Compressor>;
 template <class Compressor>
 inline constexpr bool sends_choices = data_dependent_sparsifier<typename sparsifier_in<Compressor>::type>;
 
-/// The collectives of bytes that an optimizer calls beside all_reduce_sum.
+/// The collectives of bytes that an optimizer calls in addition to all_reduce_sum.
 struct byte_collectives {
   bool of_codes = false;    ///< all_gather and all_to_all
   bool of_choices = false;  ///< broadcast
@@ -38,7 +38,7 @@ template <class Compressor>
 inline constexpr byte_collectives byte_collectives_of{.of_codes = sends_codes<Compressor>,
                                                       .of_choices = sends_choices<Compressor>};
 
-/// Whether a Communicator is of nodes, and says that it cannot broadcast spans of T within a node.
+/// Whether a Communicator is of nodes, and reports that it cannot broadcast spans of T within a node.
 template <class Communicator, class T, class Stream>
 inline constexpr bool lacks_broadcast_in_node = requires {
   requires !Communicator::template broadcasts_in_node<T, Stream>;
@@ -78,7 +78,7 @@ struct suitable_communicator {
       "stream) for the Backend's stream: its nodes' ranks would differ else");
 };
 
-/// The same at construction, of an any_communicator, whose type does not tell. Returns it.
+/// The same at construction, for an any_communicator, whose type does not show its collectives. Returns it.
 /// @throws std::invalid_argument naming the collective that is missing
 template <class Compressor, class Stream>
 any_communicator<Stream> suitable(any_communicator<Stream> ranks) {

@@ -85,7 +85,7 @@ class thread_rendezvous {
     fail_locked(reason, 0);
   }
 
-  /// The same because of what `rank` did: its own exception tells more than those of its peers.
+  /// The same because of a fault of `rank`, whose own exception is more specific than those of its peers.
   void fail_because_of(int rank, const std::string& what) {
     const std::lock_guard lock(mutex_);
     fail_locked(ranks_to_text(bit(rank)) + " " + what, bit(rank));
@@ -107,7 +107,7 @@ class thread_rendezvous {
     faults_.push_back(planned);
   }
 
-  /// Counts a call of `rank`, and says what is planned to go wrong with it.
+  /// Counts a call of `rank`, and returns the fault that is planned for it.
   std::optional<thread_fault::kind_type> start_call(int rank) {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
@@ -234,7 +234,7 @@ class thread_rendezvous {
   std::atomic<std::uint64_t> generation_{0};  // of meets and parts
   std::atomic<bool> failed_{false};
   std::string reason_;
-  std::uint64_t culprits_ = 0;  // ranks whose own exceptions tell more than those of their peers
+  std::uint64_t culprits_ = 0;  // ranks whose own exceptions are more specific than those of their peers
   std::uint64_t joined_ = 0;
   std::uint64_t left_ = 0;
   std::uint64_t arrived_ = 0;

@@ -121,7 +121,7 @@ class consistency_check {
       for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
         if (said.bits(r, i) != said.bits(0, i)) {
           synchronize_before_throwing(ranks);
-          refuse(facts[i], said.bits(0, i), r, said.bits(r, i));
+          reject(facts[i], said.bits(0, i), r, said.bits(r, i));
         }
   }
 
@@ -132,7 +132,7 @@ class consistency_check {
     return true;
   }
 
-  [[noreturn]] static void refuse(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
+  [[noreturn]] static void reject(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
     const auto text = [&f](std::uint64_t bits) {
       if (f.shown_as == fact::number) return to_text(std::bit_cast<double>(bits));
       if (f.shown_as == fact::real) return to_text(static_cast<float>(std::bit_cast<double>(bits)));

@@ -29,7 +29,7 @@ std::vector<double> norms_by_group(const Context& context, std::span<const T> va
 /// @param model  a view with momentum and variance
 template <class Context, class View, class Visit>
 void visit_squares(const Context& context, View model, const Visit& visit) {
-  model.skip = nullptr;  // a step that failed may have been refused before
+  model.skip = nullptr;  // a step that failed may have been skipped before
   context.executor.run(norms_of_model{}, model, context.all_tiles(), context.sums());
   context.executor.template visit_segments<norms_of_model::sums>(context.tensors.first_tiles(), 0,
                                                                  context.tensors.segments().size(), context.sums(),

@@ -15,7 +15,7 @@ namespace slamb::detail {
 /// The header of a payload: floats in front of it, so many that the payload stays aligned to 64 bytes.
 ///
 ///     [0]        0; NaN: this rank has seen in this step what is not finite
-///     [1 … 8]    the fingerprint, a byte in each; NaN in [1]: ranks of this node have parted
+///     [1 … 8]    the fingerprint, a byte in each; NaN in [1]: ranks of this node have diverged
 ///     [9 … 15]   0
 ///
 /// A sum of bytes is exact in any order, for up to 2^16 ranks. If all ranks have the same fingerprint, each sum is N times the

@@ -197,18 +197,18 @@ class two_phase_exchange {
   void send(const Pass& pass, Context& context, const View& model, const wire_view& wire, const std::uint64_t* counts,
             double* statistic) const {
     if (context.ranks.local_size() >
-        1)  // that of the mean was started before ranks of this node could know that they have parted
+        1)  // that of the mean was started before ranks of this node could know that they have diverged
       context.executor.invoke(start_messages{context.record(), wire.averaged, wire_.message_bytes(), 1});
     encode_signal(pass, context, model, wire, counts, statistic);
     context.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
                              context.executor.stream());
-    const read_overflow_flags refuse{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
-    encode_mean(context, model, wire, refuse, counts, statistic);
+    const read_overflow_flags read_flags{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
+    encode_mean(context, model, wire, read_flags, counts, statistic);
     if (context.is_skipped_on_host()) return;
     context.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
                              context.executor.stream());
     // Also for flags that a device has raised in the first phase.
-    context.executor.invoke(skip_if_not_finite{context.record()}, refuse,
+    context.executor.invoke(skip_if_not_finite{context.record()}, read_flags,
                             compare_fingerprints{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
                             note_received{context.record(), wire.received, wire_.message_bytes(), wire_.ranks(),
                                           wire_.scale_bytes(), has_word_of_codes()});
@@ -273,12 +273,12 @@ class two_phase_exchange {
 
   // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
   template <class Context>
-  void encode_mean(Context& context, const model_view& model, const wire_view& wire, const read_overflow_flags& refuse,
-                   const std::uint64_t* counts, double* statistic) const {
+  void encode_mean(Context& context, const model_view& model, const wire_view& wire,
+                   const read_overflow_flags& read_flags, const std::uint64_t* counts, double* statistic) const {
     const Executor& executor = context.executor;
     const auto run = [&](auto work) {
       executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(context), statistic,
-                                                       refuse);
+                                                       read_flags);
     };
     run([] { return needs_scale_first ? encoding::measure : encoding::both; });
     executor.template finish_scales<Quantizer>(tables_.averaged_scales(context), statistic, counts, wire.averaged,

@@ -99,7 +99,7 @@ class arena {
   }
 
   void* memory_of_allocator() const {
-    const auto refusal = [this] {
+    const auto too_large = [this] {
       return out_of_memory("slamb: " + std::to_string(bytes_) +
                            " bytes were asked for and could not be had: " + text_of_uses());
     };
@@ -107,9 +107,9 @@ class arena {
     try {
       memory = allocator_.allocate(bytes_);
     } catch (const std::bad_alloc&) {
-      std::throw_with_nested(refusal());
+      std::throw_with_nested(too_large());
     }
-    if (memory == nullptr) throw refusal();
+    if (memory == nullptr) throw too_large();
     return memory;
   }
 

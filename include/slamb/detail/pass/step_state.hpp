@@ -123,7 +123,7 @@ struct note_selection {
   const double* sum;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->diverged != 0) return;  // what it was when ranks parted is still to be compared
+    if (record->diverged != 0) return;  // what it was when ranks diverged is still to be compared
     record->selection = bits_of(*sum);
     record->selected_in = record->taken + 1;
   }

@@ -36,7 +36,7 @@ class event {
     static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
     return false;
   }
-  /// Waits until what was marked is done, or has failed, which whoever asks next is told.
+  /// Waits until the recorded work is done or has failed; the next call of the runtime reports the failure.
   void wait() const noexcept { static_cast<void>(cudaEventSynchronize(event_)); }
 
  private:

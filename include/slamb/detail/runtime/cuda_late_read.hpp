@@ -1,4 +1,4 @@
-// A value that is read at one point of a stream and looked at later: on a GPU, by a stream beside it. Plain C++: needs no nvcc.
+// A value that is copied at one point of a stream and read later: on a GPU, by a second stream. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>

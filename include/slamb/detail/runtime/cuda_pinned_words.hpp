@@ -1,4 +1,4 @@
-// Pinned memory for single values, which is lent and taken back without a call that waits. Plain C++: needs no nvcc.
+// Pinned memory for single values, which is acquired and released without a call that waits. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// What runs beside the stream of an optimizer: on a GPU, a second stream. Plain C++: needs no nvcc.
+// Tasks that run concurrently with the stream of an optimizer: on a GPU, in a second stream. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -43,7 +43,7 @@ class staging {
     return static_cast<std::byte*>(memory_) + static_cast<std::size_t>(slot) * half_;
   }
 
-  /// Marks what `stream` has been given so far as what a slot waits for, and asks whether that is done. @throws cuda_error @{
+  /// Records the work on `stream` so far as what a slot waits for, and queries whether it is done. @throws cuda_error @{
   void mark(int slot, cudaStream_t stream) const { ready_[static_cast<std::size_t>(slot)].record(stream); }
   bool is_ready(int slot) const { return ready_[static_cast<std::size_t>(slot)].is_done(); }
   /// @}

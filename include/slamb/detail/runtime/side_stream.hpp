@@ -1,4 +1,4 @@
-// What runs beside the stream of an optimizer: on the host, a thread.
+// Tasks that run concurrently with the stream of an optimizer: on the host, in a thread.
 #pragma once
 
 #include <condition_variable>
@@ -13,8 +13,8 @@
 
 namespace slamb::detail {
 
-/// Runs tasks, `task(stream)`, in order and beside a stream, if the backend has specialised it for its streams; else in the
-/// order of the stream itself, with nothing beside anything.
+/// Runs tasks, `task(stream)`, in order and concurrently with a stream if the backend has specialised this for its streams; else
+/// in the order of the stream itself.
 template <class Stream, class Task>
 class side_stream {
  public:

@@ -91,19 +91,19 @@ class saved_state {
   void require_fits(int rank, int world, const visit_function& visit_parts) {
     require_whole();
     if (header_.kind != kind_.hash())
-      refuse("the state of another optimizer; it must be one of " + std::string(kind_.recipe) +
+      reject("the state of another optimizer; it must be one of " + std::string(kind_.recipe) +
              " with the same policies");
     const bool is_own =
         header_.rank == static_cast<std::uint64_t>(rank) && header_.world == static_cast<std::uint64_t>(world);
     if (!is_own && !options_.from_other_ranks)
-      refuse("the state of rank " + std::to_string(header_.rank) + " of " + std::to_string(header_.world) +
+      reject("the state of rank " + std::to_string(header_.rank) + " of " + std::to_string(header_.world) +
              ", but this is rank " + std::to_string(rank) + " of " + std::to_string(world) +
              "; with restore_options{.from_other_ranks = true} it is taken without its errors");
     std::uint64_t at = state_text_bytes + sizeof(header_);
     visit_parts([&](std::string_view name, std::span<const std::byte> part, state_part whose, const state_rule& rule) {
       if (is_saved(whose)) at = require_part(at, name, part, whose, rule);
     });
-    if (at != end_of_parts()) refuse("a state with more in it than this optimizer has");
+    if (at != end_of_parts()) reject("a state with more in it than this optimizer has");
   }
 
   /// Reads all of it again and restores it.
@@ -116,25 +116,25 @@ class saved_state {
       if (!is_saved(whose)) return;
       if (is_cleared(whose)) clear_by_copies(part, executor);
       const bool is_restored = restores(whose);
-      std::uint64_t bytes = 0;  // as the source says it: that of errors of other ranks may be another than here
+      std::uint64_t bytes = 0;  // as in the source: errors of other ranks may have another size than here
       all.next(sizeof(part_header), [&](std::span<const std::byte> its) {
         std::memcpy(&bytes, its.data() + offsetof(part_header, bytes), sizeof(bytes));
       });
-      if (padded(bytes) > end_of_parts() - all.at() || (is_restored && bytes != part.size())) refuse_changed();
+      if (padded(bytes) > end_of_parts() - all.at() || (is_restored && bytes != part.size())) reject_changed();
       all.next(padded(bytes), [&](std::span<const std::byte> some) {
         const std::span<const std::byte> own = some.first(std::min(some.size(), part.size()));
         if (is_restored) executor.upload(own, part.first(own.size()));
         part = part.subspan(own.size());
       });
     });
-    if (all.hash() != hash_) refuse_changed();
+    if (all.hash() != hash_) reject_changed();
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& why) const {
+  [[noreturn]] void reject(const std::string& why) const {
     throw std::invalid_argument("slamb: " + from_->given_as + " " + why);
   }
-  [[noreturn]] void refuse_changed() const {
+  [[noreturn]] void reject_changed() const {
     throw error("slamb: " + from_->given_as +
                 " a state that was changed while it was read; the optimizer holds a part of "
                 "it: load a state that stays as it is before the next step");
@@ -151,28 +151,28 @@ class saved_state {
   std::uint64_t end_of_parts() const noexcept { return from_->bytes - state_hash_bytes; }
 
   void require_whole() {
-    if (from_->bytes < least_state_bytes) refuse(std::to_string(from_->bytes) + " bytes, which are no saved state");
+    if (from_->bytes < least_state_bytes) reject(std::to_string(from_->bytes) + " bytes, which are no saved state");
     header_ = header_of(*from_);
-    if (!header_.is_of_this_format()) refuse("bytes that are not a state saved by this version");
+    if (!header_.is_of_this_format()) reject("bytes that are not a state saved by this version");
     if (header_.bytes != from_->bytes)
-      refuse(std::to_string(from_->bytes) + " bytes of a state of " + std::to_string(header_.bytes));
+      reject(std::to_string(from_->bytes) + " bytes of a state of " + std::to_string(header_.bytes));
     state_reader all(*from_);
     all.skip(end_of_parts());
     hash_ = all.hash();
     if (read_from<std::uint64_t>(*from_, end_of_parts()) != hash_)
-      refuse("a state whose bytes have changed since it was saved");
+      reject("a state whose bytes have changed since it was saved");
   }
 
   // Where the next part begins.
   std::uint64_t require_part(std::uint64_t at, std::string_view name, std::span<const std::byte> part, state_part whose,
                              const state_rule& rule) const {
-    if (end_of_parts() - at < sizeof(part_header)) refuse("a state without the " + std::string(name));
+    if (end_of_parts() - at < sizeof(part_header)) reject("a state without the " + std::string(name));
     const auto its = read_from<part_header>(*from_, at);
     const std::uint64_t left = end_of_parts() - at - sizeof(its);
     if (its.name != hash_of(name) || its.bytes > left || padded(its.bytes) > left)
-      refuse("a state in which the " + std::string(name) + " should follow and does not");
+      reject("a state in which the " + std::string(name) + " should follow and does not");
     if (its.bytes != part.size() && !is_cleared(whose))
-      refuse("a state with " + std::to_string(its.bytes) + " bytes of " + std::string(name) +
+      reject("a state with " + std::to_string(its.bytes) + " bytes of " + std::string(name) +
              ", but this optimizer has " + std::to_string(part.size()) +
              "; tensors and policies must be those of the optimizer that was saved");
     const bool is_compared =
@@ -190,7 +190,7 @@ class saved_state {
   void require_same(std::string_view name, std::span<const std::byte> saved, std::span<const std::byte> part,
                     state_part whose) const {
     if (std::ranges::equal(saved, part)) return;
-    refuse("a state of other " + std::string(name) + "; they must be those of the optimizer that was saved" +
+    reject("a state of other " + std::string(name) + "; they must be those of the optimizer that was saved" +
            (whose == state_part::fact_of_errors
                 ? "; with restore_options{.from_other_ranks = true} it is taken without its errors"
                 : ""));
@@ -204,7 +204,7 @@ class saved_state {
       std::string_view why = wrong.what();
       constexpr std::string_view begin = "slamb: ";
       if (why.starts_with(begin)) why.remove_prefix(begin.size());
-      refuse("a state whose " + std::string(name) + " cannot be right: " + std::string(why));
+      reject("a state whose " + std::string(name) + " cannot be right: " + std::string(why));
     }
   }
 

@@ -1,5 +1,5 @@
-// The bytes of a saved state: where they go to, where they come from, and what stands in them. They come and go in pieces, so that
-// no copy of all of them is ever in memory unless the caller makes one.
+// The bytes of a saved state: their destination, their source and their format. They come and go in pieces, so that no copy of
+// all of them is ever in memory unless the caller makes one.
 //
 //     text      512 bytes for people: whose state it is, of which step, how many bytes
 //     header    48 bytes: the same for the library
@@ -50,14 +50,14 @@ state_kind kind_of() noexcept {
   return {Optimizer::recipe_name, typeid(typename Optimizer::options_type).name()};
 }
 
-/// What the text of a state says beside its kind and rank.
+/// The facts in the text of a state, apart from its kind and rank.
 struct state_summary {
   std::uint64_t step = 0;
   std::uint64_t tensors = 0;
   std::uint64_t elements = 0;  ///< of all tensors
 };
 
-/// What stands between the text and the parts. All numbers are in the byte order of the machine.
+/// The header between the text and the parts. All numbers are in the byte order of the machine.
 struct state_header {
   char magic[8] = {'s', 'l', 'a', 'm', 'b', ' ', 's', '2'};
   std::uint64_t kind = 0;  ///< `state_kind::hash`
@@ -69,7 +69,7 @@ struct state_header {
   bool is_of_this_format() const noexcept { return std::memcmp(magic, state_header{}.magic, sizeof(magic)) == 0; }
 };
 
-/// What stands in front of a part.
+/// The header of a part.
 struct part_header {
   std::uint64_t name = 0;  ///< hash
   std::uint64_t bytes = 0;

@@ -20,11 +20,11 @@ enum class state_part {
   errors,          ///< this rank's own errors: zero when they come from other ranks
   fact,            ///< not restored: must be the same, or the rest does not fit
   fact_of_errors,  ///< the same of the errors
-  parameters       ///< the user's own: saved and restored where that is asked for
+  parameters       ///< the user's own: saved and restored on request
 };
 
 /// What the saved bytes of a part must obey to be restored: throws std::invalid_argument that says the value and what would be
-/// right. A hash tells bytes that have changed; this tells those that were wrong when they were written.
+/// right. The hash detects bytes that have changed; this detects values that were written wrongly.
 using state_rule = std::function<void(std::span<const std::byte> saved)>;
 
 template <class Visit>
@@ -40,7 +40,7 @@ class state_visitor {
  public:
   /// @param visit  visit(name, bytes, whose)
   template <visits_parts Visit>
-  state_visitor(Visit visit)  // NOLINT(google-explicit-constructor): stands where a function does
+  state_visitor(Visit visit)  // NOLINT(google-explicit-constructor): converts from any function
       : visit_([visit = std::move(visit)](std::string_view name, std::span<std::byte> bytes, state_part whose,
                                           const state_rule& /*rule*/) mutable { visit(name, bytes, whose); }) {}
   /// @param visit  visit(name, bytes, whose, rule)

@@ -142,7 +142,7 @@ class optimizer_context {
         "parameters", std::max(std::min(tensors.elements(), largest), least_averaging_buffer(tensors)));
     const allocator from = allocator_of(backend_);
     allocate_on_all_ranks(*this, from, "broadcast_parameters()", [&] { room.allocate(from); });
-    executor.invoke(::slamb::detail::begin_step{record(), 1.0});  // a step that failed may have been refused before
+    executor.invoke(::slamb::detail::begin_step{record(), 1.0});  // a step that failed may have been skipped before
     replace(room.view(buffer));
     executor.wait(ranks.wrapped());
     compared.note_equal_parameters();

@@ -45,7 +45,7 @@ void for_each_piece_of_parameters(Context& context, std::span<float> buffer, con
 
 /// Averages the parameters over ranks, piece by piece through `buffer`. The number of collectives depends on sizes alone.
 ///
-/// @param refused  if it points to a value other than 0, parameters stay as they are, on all ranks
+/// @param skip  if it points to a value other than 0, parameters stay as they are, on all ranks
 template <class Context>
 void average_parameters(Context& context, std::span<float> buffer, const std::uint32_t* skip = nullptr) {
   if (context.ranks.size() == 1) return;

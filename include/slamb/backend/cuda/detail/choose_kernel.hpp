@@ -1,4 +1,4 @@
-// The choice by value on a device: a compressor looks at the values of a tile and says which of them are sent.
+// Selection by value on a device: a compressor reads the values of a tile and selects those that are sent.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ struct block_choice {
 };
 
 /// Selection by the digits of the keys, the highest first, with a histogram of each, as on the host. Threads count into the same
-/// bins, and whoever is first, the counts are the same.
+/// bins, and the counts do not depend on their order.
 template <>
 struct block_choice<top_k> {
   template <class Block>

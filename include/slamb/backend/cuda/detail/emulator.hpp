@@ -11,10 +11,10 @@
 //     block.first([&] { … });                         // one thread, then a barrier
 //     const double all = block.sum([&](unsigned thread) { return …; });   // the same in all threads; a barrier
 //
-// What lies between phases must be the same in all threads, for here it runs once: loops over tiles, tables, pointers.
-// Memory is written in phases only. What a thread keeps from phase to phase is in `Block::registers<T>`, what threads share
-// in `block.shared<T>()`. Within a phase no thread may read what another writes in it: here threads run one after another, in
-// an order that tests vary.
+// Code between phases must be the same in all threads, because here it runs once: loops over tiles, tables, pointers. Memory is
+// written in phases only. What a thread keeps from phase to phase is in `Block::registers<T>`, what threads share in
+// `block.shared<T>()`. Within a phase no thread may read what another writes in it: here threads run one after another, in an
+// order that tests vary.
 #pragma once
 
 #include <algorithm>

@@ -31,8 +31,8 @@
 
 namespace slamb::detail::cuda {
 
-/// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the emulator.
-/// host::executor says what each function does; here a call returns before it is done.
+/// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the emulator. host::executor
+/// documents each function; here a call returns before its work is done.
 template <class Device>
 class executor {
  public:
@@ -45,11 +45,11 @@ class executor {
   explicit executor(Device device) : device_(std::move(device)) {}
 
   auto stream() const noexcept { return device_.stream(); }
-  /// What must be in force in a thread that calls the rest, where the device asks for something.
+  /// The guard that a thread must hold while it calls the other functions, if the device needs one.
   auto enter() const noexcept requires(requires(const Device& device) { device.enter(); }) { return device_.enter(); }
   const Device& device() const noexcept { return device_; }
 
-  /// Whether what is asked for is recorded, to be done later and again and again, and not done now.
+  /// Whether work is being captured into a graph, and not executed now.
   bool is_capturing() const { return device_.is_capturing(); }
 
   void clear(std::span<std::byte> memory) const { device_.clear(memory); }
@@ -79,7 +79,7 @@ class executor {
     download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)), ranks);
     return value;
   }
-  /// The same behind all that has been asked for so far, without waiting: `late` has it when that is done.
+  /// The same after all work so far, without waiting: `late` has the value when it is done.
   template <class Stream, class T>
   void read_later(const T* from, late_read<Stream, T>& late) const {
     device_.read_later(from, late);
@@ -200,13 +200,15 @@ class executor {
   }
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
-                     std::byte* messages, const std::uint32_t* skip, const write_overflow_flags& tell = {}) const {
-    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, skip, tell});
+                     std::byte* messages, const std::uint32_t* skip,
+                     const write_overflow_flags& write_flags = {}) const {
+    launch(scale_kernel<Quantizer>{table, statistic, counts, messages, skip, write_flags});
   }
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               std::span<const std::size_t> own, double* statistic, const read_overflow_flags& refuse = {}) const {
-    launch(average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic, refuse});
+               std::span<const std::size_t> own, double* statistic, const read_overflow_flags& read_flags = {}) const {
+    launch(
+        average_kernel<Work, Storage, Quantizer>{quantizer, view, wire, own.data(), own.size(), statistic, read_flags});
   }
   template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
   void receive(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,

@@ -1,4 +1,4 @@
-// Kernels on the GPU: backend/cuda/detail/emulator.hpp says what a kernel is.
+// Runs kernels on the GPU. backend/cuda/detail/emulator.hpp defines what a kernel is.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Where each tile's selected elements lie in the payload, found out on the device.
+// The offset of each tile's selected elements in the payload, computed on the device.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@
 
 namespace slamb::detail::cuda {
 
-/// Finds the places at once, where the selection says how much of a tensor is selected before any of its elements: each
-/// block those of as many tiles as it has threads. Whether the step is refused it does not ask: too large a payload refuses it,
-/// and what one block writes others must not read.
+/// Computes the offsets directly, for a selection that knows how much of a tensor is selected before any of its elements. Each
+/// block computes as many tiles' offsets as it has threads. It does not read `skip`, because a payload that is too large makes a
+/// block set it, and blocks must not read what others write.
 template <class Selection>
 struct place_kernel {
   static constexpr unsigned threads = 256;

@@ -131,10 +131,10 @@ struct send_kernel {
   }
 };
 
-/// Encodes the mean of what the ranks sent of this rank's chunk, or takes what its scales are made from, unless one of them
-/// has told that the step must not happen. Every block looks for itself, for none knows when another has looked. That it must
-/// not is noted as `not_finite`, which no block reads, and becomes a refusal after the second collective: blocks that begin
-/// late read `refused`.
+/// Encodes the mean of what the ranks sent of this rank's chunk, or sums what its scales are computed from, unless an overflow
+/// flag of a message is set. Every block reads the flags itself, since blocks run in no order. A flag that is set is noted as
+/// `not_finite`, which no block reads, and sets `skip` after the second collective only, because blocks that begin late still
+/// read `skip`.
 template <encoding Work, class Storage, class Quantizer>
 struct average_kernel {
   static constexpr unsigned threads = 512;
@@ -146,16 +146,16 @@ struct average_kernel {
   const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of the chunk
   std::size_t own_tiles = 0;
   double* statistic = nullptr;  ///< [all tiles]; not used unless tiles share scales and Work is not encode
-  read_overflow_flags refuse{};
+  read_overflow_flags read_flags{};
 
   /// Pieces to launch it for.
-  std::size_t work() const noexcept { return own_tiles == 0 && refuse.record != nullptr ? 1 : own_tiles; }
+  std::size_t work() const noexcept { return own_tiles == 0 && read_flags.record != nullptr ? 1 : own_tiles; }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_skipped(view.skip)) return;
     if (has_overflow(block)) {
-      if (block.index() == 0) block.first([&] { refuse.record->not_finite = 1; });
+      if (block.index() == 0) block.first([&] { read_flags.record->not_finite = 1; });
       return;
     }
     typename Block::template registers<thread_sums<0>> unused;
@@ -174,7 +174,8 @@ struct average_kernel {
   // 64 registers for what follows, and spills some. A maximum is read from shared memory, and registers stay as they were.
   template <class Block>
   SLAMB_HOST_DEVICE bool has_overflow(Block& block) const {
-    return block.maximum([&](unsigned thread) { return refuse.has_overflow(thread, threads) ? 1.0F : 0.0F; }) != 0.0F;
+    return block.maximum([&](unsigned thread) { return read_flags.has_overflow(thread, threads) ? 1.0F : 0.0F; }) !=
+           0.0F;
   }
 };
 

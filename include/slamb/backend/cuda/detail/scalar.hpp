@@ -44,7 +44,7 @@ SLAMB_ELEMENT scalar operator/(scalar a, scalar b) {
 SLAMB_ELEMENT scalar operator-(scalar a) { return -a.value; }
 SLAMB_ELEMENT bool operator<(scalar a, scalar b) { return a.value < b.value; }
 
-// Found by argument-dependent lookup from the element functions; core/real.hpp says what they are.
+// Found by argument-dependent lookup from the element functions; core/real.hpp describes them.
 SLAMB_ELEMENT scalar square_root(scalar x) {
 #if defined(__CUDA_ARCH__)
   return __fsqrt_rn(x.value);

@@ -15,7 +15,7 @@
 
 namespace slamb::detail::cuda {
 
-/// Makes the scales that tiles share, a block for each, and marks the messages of a rank that has something to tell: then all
+/// Makes the scales that tiles share, a block for each, and writes the overflow flags of messages: then all
 /// of the scales are NaN, so that it does not matter in which order blocks write them.
 template <quantizer Quantizer>
 struct scale_kernel {
@@ -26,15 +26,17 @@ struct scale_kernel {
   const std::uint64_t* counts = nullptr;  ///< [all tiles] elements that take part
   std::byte* messages = nullptr;
   const std::uint32_t* skip = nullptr;
-  write_overflow_flags tell{};
+  write_overflow_flags write_flags{};
 
   /// Pieces to launch it for.
-  std::size_t work() const noexcept { return table.group_count == 0 && tell.record != nullptr ? 1 : table.group_count; }
+  std::size_t work() const noexcept {
+    return table.group_count == 0 && write_flags.record != nullptr ? 1 : table.group_count;
+  }
 
   template <class Block>
   SLAMB_HOST_DEVICE void operator()(Block& block) const {
     if (is_skipped(skip)) return;
-    if (block.index() == 0) block.each([&](unsigned thread) { tell(thread, threads); });
+    if (block.index() == 0) block.each([&](unsigned thread) { write_flags(thread, threads); });
     for (std::size_t i = block.index(); i < table.group_count; i += block.count()) {
       const scale_group group = table.groups[i];
       typename Block::template registers<sum> mine;
@@ -54,8 +56,9 @@ struct scale_kernel {
       else
         total = block.sum([&](unsigned thread) { return mine[thread].total; });
       const double count = block.sum([&](unsigned thread) { return static_cast<double>(mine[thread].count); });
-      const float scale = tell.is_raised() ? as_real(std::uint32_t{0x7FC00000U})
-                                           : scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
+      const float scale = write_flags.is_raised()
+                              ? as_real(std::uint32_t{0x7FC00000U})
+                              : scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
       block.each([&](unsigned thread) {
         for (std::uint64_t k = group.first_place + thread; k < group.last_place; k += threads)
           store_scale(messages, table.places[k], scale);

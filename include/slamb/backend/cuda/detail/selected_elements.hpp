@@ -16,13 +16,13 @@
 
 namespace slamb::detail::cuda {
 
-/// A selection whose member `runs` can run on a device, and says so: `static constexpr bool runs_on_device = true`.
+/// A selection whose member `runs` can run on a device, which it declares by `static constexpr bool runs_on_device = true`.
 template <class S>
 concept has_runs_on_device = capability::has_runs<S> && requires {
   requires S::runs_on_device;
 };
 
-/// A selection that says of sixteen elements at once which are selected: word(coordinate, count), on a device too.
+/// A selection that has the selection bits of sixteen elements at once: word(coordinate, count), on a device too.
 template <class S>
 concept has_words = requires(const S& s, coordinate c) {
   s.word(c, 16U);
@@ -50,7 +50,7 @@ SLAMB_HOST_DEVICE inline std::uint32_t low_bits(std::uint32_t count) { return (1
 template <class S>
 concept may_deal_small_groups = std::same_as<S, ::slamb::detail::round_robin_selection>;
 
-/// Where the groups of a piece lie.
+/// The position of the groups of a piece.
 struct grouped_piece {
   std::uint32_t slots = 0;  ///< elements of a group; 0: the piece is not in groups
   std::uint32_t first = 0;  ///< the piece's first element, counted from the first group that is known
@@ -106,7 +106,7 @@ struct groups_of_piece {
       piece.in_whole = of_last < count ? count - of_last : 0;
   }
 
-  /// Bit j says whether element i + j is sent, for j < `count` ≤ 31.
+  /// Bit j is set if element i + j is sent, for j < `count` ≤ 31.
   SLAMB_HOST_DEVICE std::uint32_t bits(std::uint32_t i, std::uint32_t count) const {
     const grouped_piece known = piece;
     std::uint32_t at = known.group_of(i), selected = 0;
@@ -167,7 +167,7 @@ struct selected_elements {
       return false;
   }
 
-  /// Where the piece's groups lie, if it is in groups.
+  /// The position of the piece's groups, if it is in groups.
   SLAMB_HOST_DEVICE grouped_piece piece(bool is_in_groups) const {
     if constexpr (InGroups)
       if (is_in_groups) return groups.piece;

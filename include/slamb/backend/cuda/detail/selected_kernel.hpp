@@ -164,7 +164,7 @@ struct selected_kernel {
     ((planes[plane++][place] = value_of<Arrays, scalar>(e).value), ...);
   }
 
-  // β3^age. Where the selection knows no ages they are stored, and move on by one step.
+  // β3^age. If the selection has no ages they are stored, and incremented once a step.
   template <unsigned Width>
   SLAMB_ELEMENT void find_discounts(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
                                     const coordinate& c, std::uint32_t first, std::uint32_t i,

@@ -15,7 +15,7 @@ namespace slamb::detail::cuda {
 
 /// Whether the step must not happen. Then no kernel does anything.
 ///
-/// @param refused  where the backend has noted it, in its memory space; may be null
+/// @param skip  where the backend has noted it, in its memory space; may be null
 SLAMB_HOST_DEVICE inline bool is_skipped(const std::uint32_t* skip) { return skip != nullptr && *skip != 0; }
 
 /// How many consecutive elements a thread works on at a time: 1, or 4, which are 16 bytes.

@@ -20,7 +20,7 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// Runs passes. Everything is done when a call returns. Nothing is done where `model_view::refused` points to what is not 0.
+/// Runs passes. Everything is done when a call returns. Nothing is done where `model_view::skip` points to what is not 0.
 ///
 /// What brings something out of the backend's memory takes the ranks whose collectives may have to be waited for before: here
 /// there are none, for collectives are done when they return.
@@ -39,7 +39,7 @@ class executor {
 
   static host_stream stream() noexcept { return {}; }
 
-  /// Calls each function, in order, after all that has been asked for before.
+  /// Calls each function, in order, after all earlier work.
   template <class... Functions>
   static void invoke(const Functions&... functions) {
     (functions(), ...);
@@ -59,7 +59,7 @@ class executor {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
-  /// All that has been asked for is done.
+  /// Waits until all work is done.
   static void wait(const ranks_type& /*ranks*/) noexcept {}
 
   /// Copies out of the backend's memory.
@@ -123,7 +123,7 @@ class executor {
     });
   }
 
-  /// Finds where each tile's selected elements lie in the payload: `tile_offsets` [tiles + 1].
+  /// Computes the offset of each tile's selected elements in the payload: `tile_offsets` [tiles + 1].
   /// @return the payload's size
   template <class Selection>
   std::uint64_t scan_payload_offsets(const model_view& view, const Selection& selection,
@@ -193,11 +193,12 @@ class executor {
   }
 
   /// Makes the scales that tiles share, of what they have summed.
-  /// @param statistic  [tiles]; @param counts  [tiles] elements that take part; @param refused  as model_view::refused
-  /// @param tell  is invoked afterwards
+  /// @param statistic  [tiles]; @param counts  [tiles] elements that take part; @param skip  as model_view::skip
+  /// @param write_flags  is invoked afterwards
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
-                     std::byte* messages, const std::uint32_t* skip, const write_overflow_flags& tell = {}) const {
+                     std::byte* messages, const std::uint32_t* skip,
+                     const write_overflow_flags& write_flags = {}) const {
     if (skip != nullptr && *skip != 0) return;
     for (std::size_t g = 0; g < table.group_count; ++g) {
       const scale_group& group = table.groups[g];
@@ -212,15 +213,15 @@ class executor {
       for (std::uint64_t i = group.first_place; i < group.last_place; ++i)
         store_scale(messages, table.places[i], scale);
     }
-    tell();
+    write_flags();
   }
 
   /// Encodes the mean of what the ranks sent of this rank's chunk, which is the tiles `own`.
-  /// @param refuse  is invoked first
+  /// @param read_flags  is invoked first
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
-               std::span<const std::size_t> own, double* statistic, const read_overflow_flags& refuse = {}) const {
-    refuse();
+               std::span<const std::size_t> own, double* statistic, const read_overflow_flags& read_flags = {}) const {
+    read_flags();
     all_of(view, {0, own.size()}, nullptr, [&](std::size_t i) {
       average_tile<Work, Storage>(quantizer, view, wire, own[i], statistic + own[i]);
       return true;
@@ -291,7 +292,7 @@ class executor {
     return active;
   }
 
-  // Calls body(i), which says whether all that it checked was finite, for all tiles.
+  // Calls body(i), which returns whether all that it checked was finite, for all tiles.
   template <class Body>
   void all_of(const model_view& view, tile_range tiles, std::uint32_t* not_finite, const Body& body) const {
     run_tiles(

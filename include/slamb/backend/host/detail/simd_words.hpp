@@ -134,7 +134,7 @@ SLAMB_ALWAYS_INLINE lane_mask operator==(const words& a, const words& b) {
   return lanewise<lane_mask>(word_equal{}, a, b);
 }
 
-// Found by argument-dependent lookup from the element functions; core/real.hpp says what they are.
+// Found by argument-dependent lookup from the element functions; core/real.hpp describes them.
 SLAMB_ALWAYS_INLINE words select(const lane_mask& mask, const words& yes, const words& no) {
   return lanewise<words>(chosen_word{}, mask, yes, no);
 }

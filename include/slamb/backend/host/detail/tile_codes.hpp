@@ -1,4 +1,4 @@
-// Where a tile's codes, scales and errors lie in a compressed exchange, and which of its elements take part.
+// The offsets of a tile's codes, scales and errors in a compressed exchange, and the mask of its active elements.
 #pragma once
 
 #include <bit>

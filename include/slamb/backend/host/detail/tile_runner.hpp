@@ -181,7 +181,8 @@ void for_each_run(const Selection& selection, coordinate c, std::uint64_t count,
   }
 }
 
-/// Sets the bits of what is selected and, if asked to and the selection has ages, the staleness discount of all. Bits are zero.
+/// Sets the bits of selected elements and, if `Discounted` and the selection has ages, the staleness discounts of all. All bits
+/// must be 0 before.
 template <bool Discounted, class Selection>
 void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, capability::staleness_discounts table,
                    chunk_selection& chunk) {
@@ -221,8 +222,8 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
   }
 }
 
-/// Fills `chunk` for `count` elements from `c`. Where the selection knows no ages they are kept in `age` [count], and
-/// move on by one step with each call that asks for staleness discount.
+/// Fills `chunk` for `count` elements from `c`. If the selection has no ages they are stored in `age` [count], and incremented by
+/// each call with `Discounted`.
 template <bool Discounted, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
                 const payload_view& payload, stored_age_t<Selection>* age, chunk_selection& chunk) {
