@@ -4,7 +4,7 @@
     document_fragments.py DOCUMENT.md SOURCE
     document_fragments.py --self-test
 
-Each block between ```cpp and ``` must be consecutive lines of the source, with the same indentation. A line "…" in a block stands
+Each block between ```cpp and ``` must be consecutive lines of the source, with the same indentation. A line "// …" in a block stands
 for lines that are left out: what follows it must come later in the source. Exits 1, with the line number of each wrong block, if
 there is one or if the document has no block.
 """
@@ -13,11 +13,11 @@ import re
 import sys
 
 BLOCK = re.compile(r"^```cpp\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-LEFT_OUT = re.compile(r"^ *…\n", re.MULTILINE)
+LEFT_OUT = re.compile(r"^ *// …\n", re.MULTILINE)
 
 
 def is_shown(body, source):
-    """Whether the parts of `body` between lines "…" occur in `source`, one after another."""
+    """Whether the parts of `body` between lines "// …" occur in `source`, one after another."""
     begin = 0
     for part in LEFT_OUT.split(body):
         found = ("\n" + source).find("\n" + part, begin) if part.strip() else -1
@@ -37,8 +37,8 @@ def problems_of(document, source):
 
 def self_test():
     source = "int a;\n  int b;\nint c;\n"
-    right = ["int a;\n", "int a;\n  int b;\n", "  int b;\nint c;\n", "int a;\n…\nint c;\n"]
-    wrong = ["int d;\n", "int a;\nint c;\n", "int b;\n", "int\n", "", "int c;\n…\nint a;\n", "int a;\n…\nint a;\n", "…\n"]
+    right = ["int a;\n", "int a;\n  int b;\n", "  int b;\nint c;\n", "int a;\n// …\nint c;\n"]
+    wrong = ["int d;\n", "int a;\nint c;\n", "int b;\n", "int\n", "", "int c;\n// …\nint a;\n", "int a;\n// …\nint a;\n", "// …\n"]
     cases = ([(f"```cpp\n{body}```\n", []) for body in right] + [("", ["no block of code"])] +
              [(f"```cpp\n{body}```\n", ["line 3: not in the source"]) for body in wrong])
     failures = 0
