@@ -141,7 +141,7 @@ int main() {
     for (std::uint64_t t = 1; t <= 400; ++t) {  // ½ ‖w‖², with noise in the gradients
       for (std::size_t i = 0; i < w.size(); ++i)
         g[i] = w[i] + static_cast<float>(slamb::philox(rank, t, i).word[0]) * 0x1p-31F - 1.0F;
-      optimizer.step(1e-2 - 2.5e-5 * static_cast<double>(t));
+      optimizer.step(1e-2 * (1.0 - static_cast<double>(t) / 400.0));
     }
     const auto bytes = static_cast<double>(optimizer.statistics().traffic.total().sent_bytes);
     if (rank == 0) std::printf("w[0] = %.3f, %.3f bytes per element and step\n", double{w[0]}, bytes / 4e6);
