@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "slamb/core/concepts.hpp"
-#include "slamb/trust_ratio/detail/norm_ratio.hpp"
+#include "slamb/core/detail/norm_ratio.hpp"
 
 namespace slamb {
 

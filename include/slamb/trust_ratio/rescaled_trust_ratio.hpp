@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/norm_ratio.hpp"
 #include "slamb/core/real.hpp"
-#include "slamb/trust_ratio/detail/norm_ratio.hpp"
 
 namespace slamb {
 

@@ -1,4 +1,4 @@
-// Ratios of norms, for trust ratios.
+// Ratios of norms and clamps, for trust ratios.
 #pragma once
 
 #include <cmath>
