@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Counts what a reader of a step has to read.
+"""Counts the code that a reader of a step has to read.
 
-    step_walk.py lines INCLUDE_FOLDER             the lines of each recipe's step, which may be MOST_LINES
-    step_walk.py files INCLUDE_FOLDER COMPILER    the headers, and the doors between them, of a step of SLAMB on the host with two
-                                                  ranks that are threads; COMPILER: g++
+    step_walk.py lines INCLUDE_FOLDER                  the lines of each recipe's step: at most MOST_LINES
+    step_walk.py walk PAGE INCLUDE_FOLDER COMPILER     compares docs/walk.md with a step of SLAMB that COMPILER (g++) builds
     step_walk.py --self-test
 
-A step is the bodies of begin(), exchange() and finish(). A header is counted if the step runs any of its code, be it one line. A door
-is a function that is entered from another header. The step is compiled without inlining, and takes the branches of an ordinary step:
-no averaging, no comparison of parameters.
+A step is the bodies of begin(), exchange() and finish(). The compared step is compiled without inlining. It has two ranks that are
+threads, and takes the branches of an ordinary step: no averaging, no comparison of parameters.
+
+The rows of the page's first table are doors: to a function of a header that the step enters, from a header of an earlier row.
+At most MOST_DOORS rows name at most MOST_HEADERS headers, MOST_OF_ALGORITHM of them of level A, the folders of ALGORITHM. The
+second table names the other headers of which the step runs code. Each header is in one table.
 """
-import collections
 import pathlib
 import re
 import subprocess
@@ -18,6 +19,10 @@ import sys
 import tempfile
 
 MOST_LINES = 40
+MOST_HEADERS = 28
+MOST_DOORS = 30
+MOST_OF_ALGORITHM = 12
+ALGORITHM = ("optimizer/", "compressor/", "schedule/", "trust_ratio/", "detail/exchange/")
 RECIPES = ("lamb", "slamb", "one_bit", "zero_one_adam")
 PARTS = (r"  void begin\(\) override ", r"  bool exchange\(const gradient_bucket& \w+\) override ", r"  void finish\(\) override ")
 
@@ -92,7 +97,28 @@ def count_lines(include):
     return wrong == 0
 
 
+SYMBOL = re.compile(r"operator ?(\(\)|\[\]|->|<<|>>|[<>]=?(?=[( ])|[-+*/%&|^!~=]=?)")
+
+
+def name_of(signature):
+    """The function's own name: "a::b<c>::d(e) const" -> "d", "f a::operator*<b>(c)" -> "operator*"."""
+    symbols = SYMBOL.findall(signature)
+    plain = re.sub(r"decltype ?\(auto\) ", "", SYMBOL.sub(lambda match: f"operator_{symbols.index(match.group(1))}_", signature))
+    text, depth = "", 0
+    for character in plain:
+        if character == "(" and depth == 0 and re.search(r"\w$", text):
+            break
+        depth -= character in ">)]}"
+        if depth == 0 and character not in "<>()[]{}":
+            text += character
+        depth += character in "<([{"
+    name = re.split(r"::|[\s*&]", text.strip())[-1]
+    number = re.fullmatch(r"operator_(\d+)_", name)
+    return "operator" + symbols[int(number.group(1))] if number else name
+
+
 def walk(include, compiler):
+    """The functions of headers that the step enters, as {(header, name)}, and the calls between headers, as {(from, to)}."""
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         (root / "walk.cpp").write_text(PROGRAM, encoding="utf-8")
@@ -101,48 +127,81 @@ def walk(include, compiler):
         pairs = [line.split() for line in subprocess.run(["./walk"], cwd=root, check=True, capture_output=True,
                                                          text=True).stdout.splitlines()]
         addresses = sorted({a for pair in pairs for a in pair if a != "(nil)"})
-        lines = subprocess.run(["addr2line", "-e", "walk"] + addresses, cwd=root, check=True, capture_output=True,
+        lines = subprocess.run(["addr2line", "-C", "-f", "-e", "walk"] + addresses, cwd=root, check=True, capture_output=True,
                                text=True).stdout.splitlines()
-    where = {}
-    for address, line in zip(addresses, lines):
-        path, _, number = line.split(" ")[0].rpartition(":")
-        where[address] = (path.split("/slamb/")[-1], number) if f"{include}/slamb/" in path else None
-    functions, doors = collections.defaultdict(set), collections.defaultdict(set)
-    for source, target in pairs:
-        to = where[target]
-        if to is None:
-            continue
-        functions[to[0]].add(to)
-        if where.get(source) is None or where[source][0] != to[0]:
-            doors[to[0]].add(to)
-    return functions, doors
+    header_of, entered = {}, set()
+    for address, signature, place in zip(addresses, lines[::2], lines[1::2]):
+        path = place.split(" ")[0].rpartition(":")[0]
+        if f"{include}/slamb/" in path:
+            header_of[address] = path.split("/slamb/")[-1]
+            entered.add((header_of[address], name_of(signature)))
+    calls = {(header_of.get(source, ""), header_of[target]) for source, target in pairs if target in header_of}
+    return entered, calls
 
 
-def level_of(header):
-    return header.split("/")[0] if not header.startswith("detail/") else "/".join(header.split("/")[:2])
+def tables_of(page):
+    """The rows of the page's two tables: [(level, header, function)], [header]."""
+    rows = [[cell.strip().strip("`") for cell in line.strip("|\n").split("|")]
+            for line in page.splitlines() if re.match(r"\| ?(\w \| )?`", line)]
+    return [tuple(row[:3]) for row in rows if len(row) == 4], [row[0] for row in rows if len(row) == 2]
 
 
-def count_files(include, compiler):
-    functions, doors = walk(include.resolve(), compiler)
-    if "optimizer/slamb.hpp" not in functions:
-        print("the step of optimizer/slamb.hpp was not taken")
-        return False
-    levels = collections.defaultdict(list)
-    for header in sorted(functions):
-        levels[level_of(header)].append(header)
-    for level, headers in sorted(levels.items()):
-        print(f"{level}: {len(headers)} headers, {sum(len(doors[h]) for h in headers)} doors")
-        for header in headers:
-            print(f"    {header}: {len(functions[header])} functions, {len(doors[header])} doors")
-    print(f"{len(functions)} headers, {sum(map(len, doors.values()))} doors")
-    return True
+def mistakes_of(doors, beside, entered, calls):
+    run = {header for header, _ in entered}
+    listed = {header for _, header, _ in doors}
+    found = []
+    for number, (level, header, function) in enumerate(doors):
+        before = {h for _, h, _ in doors[:number]}
+        if (header, function) not in entered:
+            found.append(f"row {number + 1}: the step does not enter {function} of {header}")
+        elif number > 0 and not any((source, header) in calls for source in before - {header}):
+            found.append(f"row {number + 1}: nothing listed before calls {header}")
+        if (level == "A") != header.startswith(ALGORITHM):
+            found.append(f"row {number + 1}: {header} has the wrong level")
+    found += [f"{header} is in no table" for header in sorted(run - listed - set(beside))]
+    found += [f"{header} is listed beside the way, but the step does not run it" for header in sorted(set(beside) - run)]
+    found += [f"{header} is in both tables" for header in sorted(listed & set(beside))]
+    of_algorithm = {header for level, header, _ in doors if level == "A"}
+    for count, most, what in ((len(listed), MOST_HEADERS, "headers"), (len(doors), MOST_DOORS, "doors"),
+                              (len(of_algorithm), MOST_OF_ALGORITHM, "headers of the algorithm")):
+        if count > most:
+            found.append(f"{count} {what}, but at most {most} are allowed")
+    return found
+
+
+def compare_walk(page, include, compiler):
+    doors, beside = tables_of(page.read_text(encoding="utf-8"))
+    entered, calls = walk(include.resolve(), compiler)
+    found = mistakes_of(doors, beside, entered, calls)
+    print("\n".join(found + [f"{len({h for _, h, _ in doors})} headers on the way, {len({h for l, h, _ in doors if l == 'A'})} of them "
+                             f"of the algorithm; {len(doors)} doors; {len(beside)} headers beside the way; "
+                             f"{len({h for h, _ in entered})} headers in all, {len(entered)} functions; {len(found)} mistakes"]))
+    return not found and len(doors) > 0
 
 
 def self_test():
     text = "  void begin() override { a(); }\n\n  void finish() override {\n    if (x) {\n      b();\n    }\n\n    c();\n  }\n"
-    found = [body_lines(text, PARTS[0]), body_lines(text, PARTS[2])]
-    print(f"self-test: {found}")
-    return found == [1, 4]
+    lines = [body_lines(text, PARTS[0]), body_lines(text, PARTS[2])]
+    names = [name_of(s) for s in ("int a::b<c(d)>::e<f>(g<h>) const", "void x::operator()(int)", "a::y operator*<b>(a, b)", "main",
+                                  "std::span<a> b::c()", "decltype(auto) a::d(e)", "a::b::(anonymous class)::operator()(c) const",
+                                  "void a::f<int, b::c(int)::{lambda(int)#1}>(d::operator()(int)::e const&)", "bool operator< <a>(a)")]
+    page = "| A | `optimizer/a` | `f` | x |\n| B | `backend/b` | `g` | y |\n\n| `core/c` | z |\n"
+    doors, beside = tables_of(page)
+    entered = {("optimizer/a", "f"), ("backend/b", "g"), ("core/c", "h")}
+    calls = {("", "optimizer/a"), ("optimizer/a", "backend/b"), ("backend/b", "core/c")}
+    planted = [
+        mistakes_of(doors, beside, entered - {("backend/b", "g")}, calls),  # not entered
+        mistakes_of(doors, beside, entered, calls - {("optimizer/a", "backend/b")}),  # no call
+        mistakes_of(doors, [], entered, calls),  # a header that is run and not listed
+        mistakes_of(doors, beside + ["core/d"], entered, calls),  # a header that is listed and not run
+        mistakes_of(doors, beside + ["backend/b"], entered, calls),  # in both
+        mistakes_of([("B",) + doors[0][1:], doors[1]], beside, entered, calls),  # a wrong level
+        mistakes_of(doors + [doors[0]] * MOST_DOORS, beside, entered, calls | {("backend/b", "optimizer/a")}),  # too many doors
+    ]
+    right = mistakes_of(doors, beside, entered, calls)
+    print(f"self-test: {lines}, {names}, {[len(found) for found in planted]} and {len(right)} mistakes")
+    return (lines == [1, 4] and names == ["e", "operator()", "operator*", "main", "c", "d", "operator()", "f", "operator<"] and all(planted)
+            and not right)
 
 
 def main():
@@ -150,8 +209,8 @@ def main():
         return 0 if self_test() else 1
     if len(sys.argv) == 3 and sys.argv[1] == "lines":
         return 0 if count_lines(pathlib.Path(sys.argv[2])) else 1
-    if len(sys.argv) == 4 and sys.argv[1] == "files":
-        return 0 if count_files(pathlib.Path(sys.argv[2]), sys.argv[3]) else 1
+    if len(sys.argv) == 5 and sys.argv[1] == "walk":
+        return 0 if compare_walk(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), sys.argv[4]) else 1
     print(__doc__)
     return 2
 
