@@ -1,4 +1,4 @@
-// The CUDA backend's settings: what a user names and a recipe makes its executor of.
+// The settings of the CUDA backend. A user passes them to an optimizer, and a recipe makes its executor from them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,8 @@ namespace slamb {
 
 namespace detail::cuda {
 
-/// Memory of the current device's pool, in the order of a stream. Throws out_of_memory where that has no more.
+/// Allocates and frees memory of the current device's pool, in the order of `stream`.
+/// `allocate` throws out_of_memory if the pool has no more, and cuda_error for other errors.
 inline allocator stream_allocator(cudaStream_t stream) {
   return {.allocate =
               [stream](std::size_t bytes) {
@@ -36,17 +37,18 @@ inline allocator stream_allocator(cudaStream_t stream) {
 
 }  // namespace detail::cuda
 
-/// Settings of the CUDA backend: parameters, gradients and state in the memory of the device that is current when the
-/// optimizer is constructed, passes as kernels on one stream. That device is current again in every call of the optimizer.
+/// Settings of the CUDA backend. Passes run as kernels on one stream. Parameters, gradients and state are in the memory of the
+/// device that is current when the optimizer is constructed. Every call of the optimizer makes that device current.
 ///
-/// A step is enqueued and not waited for. *Determinism*: the same bits from run to run on one kind of device; sums are added
-/// in another order than on the host.
+/// *Stream*: a step is enqueued; the call does not wait for it.
+/// *Determinism*: the same bits from run to run on one kind of device. Sums are added in another order than on the host.
 struct cuda_backend {
-  cudaStream_t stream = nullptr;  ///< of all that the optimizer does, on that device; null: the default stream
-  /// Two functions, both or neither; neither: cudaMallocAsync. If `deallocate` waits for the device, as cudaFree does, a peer
-  /// that has died hangs the optimizer's destructor, unless the communicator has failed or was aborted before.
+  cudaStream_t stream = nullptr;  ///< the stream of all work of the optimizer, on that device; null: the default stream
+  /// Set both functions or neither. Without them, memory comes from cudaMallocAsync. If `deallocate` waits for the device, as
+  /// cudaFree does, a dead peer makes the optimizer's destructor hang, unless the communicator has failed or was aborted before.
   allocator memory{};
-  std::size_t cache_bytes = std::numeric_limits<std::size_t>::max();  ///< as host_backend::cache_bytes; all at once
+  /// As host_backend::cache_bytes. By default all tensors are one batch.
+  std::size_t cache_bytes = std::numeric_limits<std::size_t>::max();
 
   using stream_type = cudaStream_t;
   using executor_type = detail::cuda::executor<detail::cuda::launcher>;

@@ -1,4 +1,4 @@
-// The CUDA backend without a GPU: its kernels, run on the CPU thread by thread. For tests of kernels and of policies.
+// The CUDA backend without a GPU: the CPU runs its kernels thread by thread. For tests of kernels and of policies.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 
 namespace slamb {
 
-/// Settings of the emulated backend. Memory is the host's, and communicators are those of the host.
+/// Settings of the emulated backend. It uses host memory and the communicators for host memory.
 ///
-/// *Cost*: some hundred times that of the host backend.
-/// *Determinism*: the same bits whatever the grid and the order of threads.
+/// *Cost*: about a hundred times the time of the host backend.
+/// *Determinism*: the same bits for every grid and every order of threads.
 struct emulated_backend {
-  std::size_t most_blocks = 5;           ///< of a grid, as a GPU has a number that it can hold
-  detail::cuda::thread_order order{};    ///< in which the threads of a block run between two barriers
-  std::size_t cache_bytes = 16U << 20U;  ///< tensors are walked in batches that fit, so that a second pass hits it
+  std::size_t most_blocks = 5;           ///< the most blocks of a grid: a GPU, too, has such a limit
+  detail::cuda::thread_order order{};    ///< the order in which the threads of a block run between two barriers
+  std::size_t cache_bytes = 16U << 20U;  ///< as host_backend::cache_bytes
   allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;

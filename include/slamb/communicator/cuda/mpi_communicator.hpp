@@ -1,5 +1,5 @@
-// The ranks of an MPI communicator with buffers on GPUs: staged through pinned host memory, or by an MPI that reaches the
-// memory of GPUs itself. Plain C++: needs no nvcc.
+// A Communicator over MPI for buffers on GPUs. Payloads go through pinned host memory, or MPI accesses the memory of GPUs
+// itself. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,38 +19,40 @@
 
 namespace slamb {
 
-/// One rank of an MPI communicator whose buffers are in the memory of a GPU, for cuda_backend: a handle to be moved into the
-/// rank's optimizer. Everything else is as for mpi_communicator.
+/// One rank of an MPI communicator whose buffers are in the memory of a GPU, for cuda_backend. Move this handle into the rank's
+/// optimizer. Everything else is as for mpi_communicator.
 ///
-/// It belongs to the device that is current when it is made, and so do the streams; the device is current in each call.
+/// It belongs to the device that is current at construction. The streams must belong to that device, and the device must be
+/// current in each call.
 ///
 /// Every collective
 /// @throws std::logic_error while the stream is captured into a graph, before any work
-/// @throws std::invalid_argument, mpi_error, communicator_error as mpi_communicator; communicator_error too if what is on the
+/// @throws std::invalid_argument, mpi_error, communicator_error as mpi_communicator; communicator_error also if the work on the
 ///   stream is not done within `mpi_options::timeout`
-/// @throws cuda_error with what the runtime reported, of this call or of earlier work on the stream; the peers get a report
+/// @throws cuda_error with the error of the runtime, of this call or of earlier work on the stream; it is reported to the peers
 ///
-/// **Failures are final**, as mpi_communicator's. After one, also copies may be under way from and to the buffers of that
-/// call; the pinned memory is kept for as long as the program runs.
+/// **Failures are final**, as for mpi_communicator. After a failure, copies from and to the buffers of that call may also still
+/// be running. The pinned memory is kept until the program ends.
 ///
-/// *Stream*: messages leave from the host, so a call waits until what was enqueued before is done; not capturable into a
-/// graph. It returns when the result is enqueued, for what follows on the stream.
-/// *Cost*: staged, the payload goes to the host and back, in parts of `staging_bytes`/2 at most: one part is copied while
-/// another is on its way. Direct, one wait for the stream. Memory: `staging_bytes` of pinned host memory, and mpi_communicator's.
-/// *Determinism*: the bits of mpi_communicator, by either transport: the host makes the sums.
+/// *Stream*: the host sends the messages, so a call waits until work enqueued before is done. Not capturable into a graph. A
+/// call returns when the result is enqueued: later work on the stream may use it.
+/// *Cost*: staged, the payload goes to the host and back in parts of at most `staging_bytes`/2. One part is copied while another
+/// is sent. Direct, the call waits once for the stream. all_reduce_sum is always staged. Memory: `staging_bytes` of pinned host
+/// memory, and mpi_communicator's.
+/// *Determinism*: the bits of mpi_communicator with both transports, because the host makes the sums.
 class cuda_mpi_communicator {
  public:
-  /// Over a copy of `comm`, which all its ranks make at this point, with equal options.
+  /// Uses a copy of `comm`. All its ranks must construct one at this point, with equal options.
   ///
   /// @throws std::invalid_argument, std::logic_error, mpi_error, communicator_error as mpi_communicator; std::invalid_argument
-  /// too for a transport that MPI reports as missing; communicator_error if options differ
+  ///   also for a transport that MPI reports as missing; communicator_error also if options differ
   /// @throws cuda_error
   explicit cuda_mpi_communicator(MPI_Comm comm = MPI_COMM_WORLD, const mpi_device_options& options = {})
       : transfer_(mpi_communicator(comm, detail::validated(options).messages), options) {}
 
-  /// Over `comm` itself, as mpi_communicator::borrow; all ranks at this point, too.
+  /// Uses `comm` itself, as mpi_communicator::borrow. All its ranks must call this at this point, with equal options.
   ///
-  /// @throws as above
+  /// @throws as the constructor and mpi_communicator::borrow
   static cuda_mpi_communicator borrow(MPI_Comm comm, const mpi_device_options& options = {}) {
     return cuda_mpi_communicator(
         detail::cuda_mpi_transfer(mpi_communicator::borrow(comm, detail::validated(options).messages), options));
@@ -58,9 +60,9 @@ class cuda_mpi_communicator {
 
   int rank() const noexcept { return transfer_.host().rank(); }
   int size() const noexcept { return transfer_.host().size(); }
-  /// MPI's handle; null in a communicator that was moved from.
+  /// The MPI handle; null after a move from this object.
   MPI_Comm native_handle() const noexcept { return transfer_.host().native_handle(); }
-  /// How payloads go, on all ranks: staged or direct.
+  /// The transport in use, staged or direct. Equal on all ranks.
   mpi_device_options::transport_type transport() const noexcept { return transfer_.transport(); }
 
   /// `values` [n], on the device, become their sum over ranks, ((x₀ + x₁) + x₂) + …; integers wrap around.
@@ -79,7 +81,7 @@ class cuda_mpi_communicator {
     transfer_.run<T>({.kind = collective::all_reduce, .count = values.size()}, stream, by_host, by_host);
   }
 
-  /// `values` [n], on the device, become those of rank `root`.
+  /// `values` [n], on the device, become the values of rank `root`.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void broadcast(std::span<T> values, int root, cudaStream_t stream) {
@@ -107,7 +109,7 @@ class cuda_mpi_communicator {
         by_host);
   }
 
-  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order; both on the device. `mine` may be its own place in
+  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order; both on the device. `mine` may be this rank's chunk of
   /// `all`.
   template <class T>
   requires std::is_trivially_copyable_v<T>
@@ -140,7 +142,7 @@ class cuda_mpi_communicator {
         by_host);
   }
 
-  /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n]; both on the device, without
+  /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n]; both on the device. The two do not
   /// overlap.
   template <class T>
   requires std::is_trivially_copyable_v<T>
@@ -180,10 +182,10 @@ class cuda_mpi_communicator {
 
   /// Checks whether a peer has reported a failure. Does not wait.
   ///
-  /// @throws communicator_error if one has; what the first failure was if there was one
+  /// @throws communicator_error if one has; the first failure, if this communicator has failed before
   void check() { host().check(); }
 
-  /// Waits until all that is on `stream` is done, and looks for failed peers meanwhile. Not while the stream is captured.
+  /// Waits until all work on `stream` is done, and looks for failed peers meanwhile. Not allowed while the stream is captured.
   ///
   /// @throws std::logic_error, cuda_error, communicator_error as a collective
   void wait(cudaStream_t stream) {
@@ -191,8 +193,8 @@ class cuda_mpi_communicator {
     transfer_.guarded([&] { transfer_.wait(stream); });
   }
 
-  /// The communicator fails for `reason`, which every later call throws, and its peers do: for a rank that cannot go on.
-  /// Does nothing if it has failed before, or was moved from.
+  /// Makes the communicator fail, for a rank that cannot continue. Every later call throws `reason`, and its peers fail too.
+  /// Does nothing if it has failed before or was moved from.
   void abort(const std::string& reason) { host().abort(reason); }
 
  private:

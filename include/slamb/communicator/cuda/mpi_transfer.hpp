@@ -1,5 +1,5 @@
-// How the payloads of one rank's collectives go from the memory of a GPU to MPI and back, who waits for that, and what a
-// failure on the way does. mpi_communicator.hpp beside it makes the collectives.
+// Moves the payloads of one rank's collectives between the memory of a GPU and MPI, waits for the copies, and handles failures.
+// communicator/cuda/mpi_communicator.hpp makes the collectives.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,11 +27,11 @@ class cuda_mpi_transfer {
  public:
   using transport_type = mpi_device_options::transport_type;
 
-  /// Of a payload, and the memory through which it goes; bytes.
+  /// A part of a payload.
   struct part {
-    std::size_t offset;
-    std::size_t size;
-    std::byte* memory;
+    std::size_t offset;  // bytes
+    std::size_t size;    // bytes
+    std::byte* memory;   // the pinned memory through which the part goes
   };
 
   cuda_mpi_transfer(mpi_communicator host, const mpi_device_options& options)
@@ -43,7 +43,7 @@ class cuda_mpi_transfer {
   const mpi_communicator& host() const noexcept { return host_; }
   transport_type transport() const noexcept { return transport_; }
 
-  /// @throws what the first failure was; std::logic_error while the stream is captured
+  /// @throws the first failure of this communicator, if it has failed; std::logic_error while the stream is captured
   void require_usable(cudaStream_t stream, const char* what) {
     handle().throw_if_unusable();
     bool is_captured = false;
@@ -56,7 +56,8 @@ class cuda_mpi_transfer {
     }
   }
 
-  /// What `body` throws makes the communicator fail, and its peers. MPI may write to the staging memory yet.
+  /// Calls body(). If it throws, this communicator fails, reports the failure to its peers, and rethrows. The staging memory is
+  /// then never freed, because MPI may still write to it.
   template <class Body>
   void guarded(const Body& body) {
     try {
@@ -71,7 +72,7 @@ class cuda_mpi_transfer {
     }
   }
 
-  /// One collective: `by_mpi` makes it where MPI takes pointers to the device's memory, and else `by_host`.
+  /// Makes one collective: by `by_mpi` if the transport is direct, else by `by_host`.
   template <class T, class ByMpi, class ByHost>
   void run(collective_call call, cudaStream_t stream, const ByMpi& by_mpi, const ByHost& by_host) {
     require_usable(stream, to_text(call.kind));
@@ -88,9 +89,9 @@ class cuda_mpi_transfer {
     });
   }
 
-  /// For each part of `size` bytes, of which the memory holds `ways`: `fetch` and `put` enqueue copies to the memory and from
-  /// it, `exchange` sends and receives in between. A part is fetched while the one before is exchanged. The stream's own order
-  /// sees to it that a half is put before it is fetched again.
+  /// Transfers `size` bytes in parts. Half of the staging memory holds `ways` parts of the same size. fetch(part) enqueues copies
+  /// to the staging memory, exchange(part) sends and receives, and put(part) enqueues copies from the staging memory. A part is
+  /// fetched while the part before is exchanged. The stream's order ensures that a half is put before it is fetched again.
   template <class Fetch, class Exchange, class Put>
   void in_parts(std::size_t size, int ways, cudaStream_t stream, const Fetch& fetch, const Exchange& exchange,
                 const Put& put) {
@@ -101,7 +102,8 @@ class cuda_mpi_transfer {
     };
     const auto begin = [&](std::size_t offset, int slot) {
       fetch(at(offset, slot));
-      staging_.mark(slot, stream);  // also where nothing is fetched: what is received must not overtake what is put
+      // Also if nothing is fetched, because messages must not overwrite a half that is still being put.
+      staging_.mark(slot, stream);
     };
     staging_.acquire(stream);
     begin(0, 0);
@@ -115,7 +117,7 @@ class cuda_mpi_transfer {
     staging_.release(stream);
   }
 
-  /// Waits until what is on the stream is done, or a peer has failed.
+  /// Waits until the work on the stream is done. Fails if a peer has failed, or after the timeout.
   void wait(cudaStream_t stream) {
     staging_.mark(0, stream);
     wait_for(0);
@@ -126,7 +128,8 @@ class cuda_mpi_transfer {
 
   mpi_handle& handle() noexcept { return host_.messages_.handle(); }
 
-  /// Room for a line of both directions of every rank, as all_to_all needs, and whole lines.
+  /// The size of half of the staging memory, in bytes: whole lines, with at least one line for each rank in both directions, as
+  /// all_to_all needs.
   static std::size_t half_of(const mpi_device_options& options, int ranks) {
     return std::max(options.staging_bytes / 2, mpi_communicator::place(2 * ranks, line)) / line * line;
   }

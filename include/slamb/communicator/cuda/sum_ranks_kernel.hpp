@@ -1,4 +1,4 @@
-// The kernel that adds up what the ranks of one process hold: cuda_thread_communicator's all_reduce_sum.
+// The kernel that sums the buffers of the ranks of one process, for cuda_thread_communicator's all_reduce_sum.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace slamb::detail::cuda {
 
-/// Elements first … last − 1 of all ranks' buffers become their sum over ranks, in every buffer. Sums are made in rank
-/// order, those of floats in double precision and rounded once, as thread_communicator makes them: the same bits.
+/// Elements first … last − 1 of every rank's buffer become their sum over ranks. Terms are added in rank order, floats in double
+/// precision and rounded once. The bits are the same as with thread_communicator.
 ///
-/// One thread reads and writes an element of all buffers, so ranks may sum different ranges of them at the same time.
+/// One thread reads and writes the same element of all buffers, so ranks may sum different ranges at the same time.
 template <::slamb::detail::summable T>
 struct sum_ranks_kernel {
   static constexpr unsigned threads = 256;
@@ -24,7 +24,7 @@ struct sum_ranks_kernel {
   std::size_t first = 0;
   std::size_t last = 0;
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return (last - first + piece - 1) / piece; }
 
   template <class Block>
@@ -46,7 +46,7 @@ struct sum_ranks_kernel {
   }
 };
 
-/// The range of elements that one of `ranks` ranks sums: whole pieces, so that ranks seldom write to the same line.
+/// The range of elements that one rank sums. It consists of whole pieces, so that ranks seldom write to the same cache line.
 struct rank_share {
   std::size_t first = 0;
   std::size_t last = 0;

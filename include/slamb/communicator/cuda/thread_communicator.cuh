@@ -1,5 +1,6 @@
-// N ranks in one process, a thread each, on one GPU or on several that reach each other's memory. Threads meet on the host and
-// publish pointers to their buffers; streams wait for each other by events, and the host never waits for a device.
+// A Communicator for N ranks in one process, one thread each, on one GPU or on several GPUs that can access each other's memory.
+// Threads meet on the host and exchange pointers to their buffers. Streams wait for each other by events, so the host never
+// waits for a device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,24 +33,24 @@ namespace slamb {
 ///       slamb::lamb<slamb::cuda_thread_communicator, slamb::cuda_backend> optimizer(
 ///           parameters, options, slamb::cuda_thread_communicator(std::move(ranks)), {.stream = stream});
 ///
-/// All ranks make one, each from its thread, with its own device current, which is also current in each call. They make
-/// the same collectives in the same order. A call returns when all ranks have enqueued their part; a buffer may be read
-/// and written by what is enqueued on the stream after it. Buffers of different ranks do not overlap. What peers have
-/// enqueued when a rank fails may still read its buffers: before they are freed, all streams must have run dry.
+/// All ranks construct one at the same time, each in its thread and with its own device current. The same device must be current
+/// in each call. All ranks call the same collectives in the same order. A call returns when all ranks have enqueued their part.
+/// Work enqueued on the stream after the call may read and write the buffers. Buffers of different ranks do not overlap. If a
+/// rank fails, work that its peers have enqueued may still access its buffers: free them only after all streams have finished.
 ///
 /// Construction and every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit
-/// @throws cuda_error with what the runtime reported
-/// @throws communicator_error on every rank, if ranks call different collectives or with different sizes, a peer has
-///   thrown, has left or does not come within `thread_options::timeout`; at construction also if devices do not reach
+/// @throws cuda_error with the error of the runtime
+/// @throws communicator_error on every rank, if ranks call different collectives or with different sizes, or a peer has
+///   thrown, has left or does not come within `thread_options::timeout`; at construction also if devices cannot access
 ///   each other's memory. A rank that has thrown has left its group, and its later calls throw the first reason.
 ///
-/// *Stream*: asynchronous; not capturable, for streams of several threads wait for each other.
-/// *Cost*: two meetings of the host's threads; no memory. Each rank sums 1/N of an all_reduce_sum, in place.
-/// *Determinism*: as thread_communicator: sums in rank order, of floats in double precision, the same bits on all ranks.
+/// *Stream*: asynchronous. Not capturable, because streams of several threads wait for each other.
+/// *Cost*: the host's threads meet twice; no device memory. Each rank sums 1/N of an all_reduce_sum, in place.
+/// *Determinism*: as thread_communicator. Terms are added in rank order, floats in double precision: the same bits on all ranks.
 class cuda_thread_communicator {
  public:
-  /// Meets the other ranks, and lets devices reach each other's memory, also that of their default pools.
+  /// Meets the other ranks, and enables devices to access each other's memory, including their default memory pools.
   explicit cuda_thread_communicator(thread_communicator host)
       : host_(std::move(host)), rank_(host_->rank()), size_(host_->size()) {
     guarded([this] {
@@ -64,7 +65,7 @@ class cuda_thread_communicator {
         peers_.push_back(*peer.events);
         if (peer.device != device_) reach(peer.device);
       }
-      gathered(std::byte{});  // until all have copied what was shown to them
+      gathered(std::byte{});  // waits until all ranks have copied this rank's pointer
     });
   }
 
@@ -86,7 +87,7 @@ class cuda_thread_communicator {
     });
   }
 
-  /// `values` [n] become those of rank `root`.
+  /// `values` [n] become the values of rank `root`.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void broadcast(std::span<T> values, int root, cudaStream_t stream) {
@@ -99,7 +100,7 @@ class cuda_thread_communicator {
         [&] { return detail::broadcast_fault(root, size_); });
   }
 
-  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order. `mine` may be its own place in `all`.
+  /// `all` [size()·n] becomes every rank's `mine` [n], in rank order. `mine` may be this rank's chunk of `all`.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_gather(std::span<const T> mine, std::span<T> all, cudaStream_t stream) {
@@ -130,8 +131,8 @@ class cuda_thread_communicator {
         [&] { return detail::all_to_all_fault(send.size(), receive.size(), size_); });
   }
 
-  /// The group fails for `reason`, which every later call of any rank throws: for a rank that cannot go on. Does nothing if
-  /// this rank has thrown.
+  /// Makes the group fail, for a rank that cannot continue. Every later call of any rank throws `reason`. Does nothing if this
+  /// rank has thrown.
   void abort(const std::string& reason) {
     if (host_) host_->abort(reason);
   }
@@ -140,15 +141,15 @@ class cuda_thread_communicator {
   using collective_call = detail::collective_call;
   using posts = std::vector<detail::rendezvous_post>;  // [size]
 
-  /// What a rank's peers wait for. They share it, so that a rank may go while the runtime still looks at it.
+  /// The events of a rank, for which its peers wait. They share ownership, so that the events outlive a rank that has left.
   struct rank_events {
-    detail::cuda::event ready;  ///< its buffers are what was enqueued before the collective made of them
-    detail::cuda::event done;   ///< it has read and written what it does of its peers' buffers
+    detail::cuda::event ready;  ///< work enqueued before the collective is done: the rank's buffers are ready
+    detail::cuda::event done;   ///< the rank no longer accesses its peers' buffers
   };
 
   static constexpr auto no_fault = [] { return std::string(); };
 
-  /// Every rank's `mine`, in rank order.
+  /// Returns every rank's `mine`, in rank order.
   template <class T>
   std::vector<T> gathered(const T& mine) {
     std::vector<T> all(static_cast<std::size_t>(size_), mine);
@@ -156,7 +157,7 @@ class cuda_thread_communicator {
     return all;
   }
 
-  /// What throws ends the group: this rank leaves it, so that its peers do not wait, and throw what it was.
+  /// Calls body(). If it throws, this rank leaves the group, so that its peers fail instead of waiting for it.
   template <class Body>
   void guarded(const Body& body) {
     if (!host_) throw communicator_error(reason_);
@@ -169,7 +170,8 @@ class cuda_thread_communicator {
     }
   }
 
-  /// One collective: peers' streams are ready, this rank's `work` [enqueued], peers' work is done.
+  /// Makes one collective: this rank's stream waits until its peers' buffers are ready, `work` enqueues this rank's part, and
+  /// the stream then waits for the peers' parts.
   template <class T, class Work, class Fault = decltype(no_fault)>
   void run(collective_call call, std::span<const T> in, std::span<T> out, cudaStream_t stream, const Work& work,
            const Fault& fault = no_fault) {
@@ -184,9 +186,8 @@ class cuda_thread_communicator {
         if (peer != own_) peer->ready.hold_back(stream);
       work(all);
       own_->done.record(stream);
-      gathered(
-          std::
-              byte{});  // until all have recorded their events: waiting for an event that is not recorded has no effect
+      // Waits until all ranks have recorded their events, because waiting for an event that is not recorded has no effect.
+      gathered(std::byte{});
       for (const auto& peer : peers_)
         if (peer != own_) peer->done.hold_back(stream);
     });
@@ -202,7 +203,7 @@ class cuda_thread_communicator {
     if (!same) throw communicator_error("slamb: ranks called different collectives: " + text);
   }
 
-  /// Lets this rank's device use the memory of `peer`, and `peer` that of this device's default pool.
+  /// Enables this rank's device to access the memory of device `peer`, and `peer` to access this device's default memory pool.
   void reach(int peer) const {
     int can = 0;
     detail::check_cuda(cudaDeviceCanAccessPeer(&can, device_, peer), "cudaDeviceCanAccessPeer");
@@ -230,7 +231,7 @@ class cuda_thread_communicator {
   int device_ = 0;
   std::shared_ptr<const rank_events> own_;
   std::vector<std::shared_ptr<const rank_events>> peers_;  // [size]
-  std::string reason_;                                     // why it has
+  std::string reason_;                                     // the message of the exception that it has thrown
 };
 
 static_assert(capability::has_all_reduce_sum<cuda_thread_communicator, float, cudaStream_t>);

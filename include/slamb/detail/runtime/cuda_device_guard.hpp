@@ -1,4 +1,4 @@
-// Which GPU is current in a thread, and that streams are of it. Plain C++: needs no nvcc.
+// Makes a GPU current in a thread for a time, and checks that streams belong to it. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,10 +11,10 @@
 
 namespace slamb::detail::cuda {
 
-/// The current device, of which `stream` must be. Null, the default stream, is of whatever device is current.
+/// Returns the current device, to which `stream` must belong. Null, the default stream, belongs to every device that is current.
 ///
-/// @throws std::invalid_argument if the stream is of another device. A runtime before CUDA 12.8, or a driver before it, cannot
-///   tell: then the first kernel on the stream is a cuda_error ("invalid resource handle")
+/// @throws std::invalid_argument if the stream belongs to another device. A runtime or a driver before CUDA 12.8 cannot detect
+///   this: then the launch of the first kernel on the stream throws a cuda_error ("invalid resource handle")
 /// @throws cuda_error
 inline int device_of(cudaStream_t stream) {
   int current = 0;
@@ -35,10 +35,11 @@ inline int device_of(cudaStream_t stream) {
   return current;
 }
 
-/// Makes `device` current in this thread until the end of what is returned, which restores the device before. It throws
-/// nothing: if the runtime fails, what is done with the device fails too, and says so. A thread that has chosen no device has
-/// device 0, and to restore that makes a context there, since CUDA 12: so threads should call cudaSetDevice first.
-/// *Cost*: some ten nanoseconds where the device is current already.
+/// Makes `device` current in this thread for the lifetime of the returned object, which then restores the device before. Does
+/// not throw: if the runtime fails here, later work on the device fails too, and reports the error. A thread that has not called
+/// cudaSetDevice has device 0. Since CUDA 12, restoring that device creates a context on it, so threads should call cudaSetDevice
+/// first.
+/// *Cost*: about ten nanoseconds if the device is current already.
 [[nodiscard]] inline ::slamb::detail::call_scope device_guard(int device) noexcept {
   int before = device;
   if (cudaGetDevice(&before) != cudaSuccess || before == device || cudaSetDevice(device) != cudaSuccess) return {};

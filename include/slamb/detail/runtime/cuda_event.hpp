@@ -1,4 +1,4 @@
-// An event of the CUDA runtime that is destroyed with its owner. Plain C++: needs no nvcc.
+// An owning handle of a CUDA event. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace slamb::detail::cuda {
 
-/// A point in the work of a stream, of the device that was current when it was made. It keeps no time.
+/// A point in the work of a stream of the device that was current at construction. It does not measure time.
 class event {
  public:
   /// @throws cuda_error
@@ -23,20 +23,20 @@ class event {
     if (event_ != nullptr) cudaEventDestroy(event_);
   }
 
-  /// Marks what `stream` has been given so far. @throws cuda_error
+  /// Records the work enqueued on `stream` so far. @throws cuda_error
   void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
-  /// What `stream` is given from now on waits for what was marked; the caller does not. @throws cuda_error
+  /// Later work on `stream` waits for the recorded work; the caller does not wait. @throws cuda_error
   void hold_back(cudaStream_t stream) const {
     check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
-  /// Whether what was marked is done, without waiting for it. @throws cuda_error, also for what has failed before
+  /// True if the recorded work is done. Does not wait. @throws cuda_error, also for failures of earlier work
   bool is_done() const {
     const cudaError_t state = cudaEventQuery(event_);
     if (state != cudaErrorNotReady) return check_cuda(state, "cudaEventQuery"), true;
-    static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
+    static_cast<void>(cudaGetLastError());  // clears "not ready", which a later check would report as an error
     return false;
   }
-  /// Waits until the recorded work is done or has failed; the next call of the runtime reports the failure.
+  /// Waits until the recorded work is done or has failed. The next call of the runtime reports a failure.
   void wait() const noexcept { static_cast<void>(cudaEventSynchronize(event_)); }
 
  private:

@@ -1,4 +1,5 @@
-// A value that is copied at one point of a stream and read later: on a GPU, by a second stream. Plain C++: needs no nvcc.
+// late_read for CUDA streams: copies a value at one point of a stream, in a second stream, so that the host can read it later
+// without waiting for the work enqueued since. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,8 +14,7 @@
 
 namespace slamb::detail {
 
-/// By a copy into pinned memory, on a stream of its own. One reading at a time: what is read next takes the place of what was
-/// read before.
+/// Copies the value into pinned memory, on its own stream. Holds one value at a time: the next read overwrites it.
 template <class T>
 class late_read<cudaStream_t, T> {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= cuda::pinned_words::word);
@@ -24,30 +24,30 @@ class late_read<cudaStream_t, T> {
   explicit late_read(cudaStream_t beside) : side_(beside, 1), value_(static_cast<T*>(cuda::pinned_words::lend())) {}
   late_read(const late_read&) = delete;
   late_read& operator=(const late_read&) = delete;
-  /// Waits for nothing, for a stream whose peers have died may never get there. A reading that is not done yet keeps its word
-  /// of pinned memory for ever, and what the stream is given from now on waits for it, so that `from` may be freed in its order.
+  /// Does not wait, because a stream with dead peers may never reach the copy. If the copy is not done, its word of pinned memory
+  /// is never reused. Later work on the main stream waits for the copy, so that `from` may be freed in the order of that stream.
   ~late_read() {
     if (cudaStreamQuery(side_.stream()) == cudaSuccess) {
       cuda::pinned_words::take_back(value_);
       return;
     }
-    static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
+    static_cast<void>(cudaGetLastError());  // clears "not ready", which a later check would report as an error
     try {
       side_.join();
     } catch (...) {
-      static_cast<void>(cudaGetLastError());  // of a device that does nothing any more
+      static_cast<void>(cudaGetLastError());  // the device has failed and executes nothing any more
     }
   }
 
-  /// Reads behind what the stream has been given so far, without waiting.
-  /// @param from  memory of the device, left alone until it has been read
+  /// Enqueues the copy after all work enqueued on the main stream so far, without waiting.
+  /// @param from  device memory that must not change until it has been copied
   /// @throws cuda_error
   void start(const T* from) { side_.start({from, value_}); }
 
-  /// It is done when the value has been read.
+  /// The stream of the copy, which has no other work.
   cudaStream_t stream() const noexcept { return side_.stream(); }
 
-  /// The value. Waits until it has been read.
+  /// Waits for the copy, and returns the value.
   /// @throws cuda_error
   T finish() const {
     check_cuda(cudaStreamSynchronize(side_.stream()), "cudaStreamSynchronize");

@@ -1,4 +1,4 @@
-// Pinned memory for single values, which is acquired and released without a call that waits. Plain C++: needs no nvcc.
+// Pinned memory for single values. Releasing it never waits for a device. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,9 +11,9 @@
 
 namespace slamb::detail::cuda {
 
-/// 64 bytes at a time, that all devices can reach. What has once been allocated is kept until the process ends, 4 KiB for
-/// each 64 values that are lent at once: cudaFreeHost waits for all streams of a device, also for one that waits for a dead
-/// peer. Any thread may call.
+/// Lends words of 64 bytes of pinned memory, which all devices can access. The memory is kept until the process ends, 4 KiB for
+/// each 64 words that are lent at once, because cudaFreeHost waits for all streams of a device, also for a stream that waits for
+/// a dead peer. Any thread may call these functions.
 class pinned_words {
  public:
   static constexpr std::size_t word = 64;  ///< bytes
@@ -27,7 +27,7 @@ class pinned_words {
     all.free_.pop_back();
     return memory;
   }
-  /// @param memory  that nothing writes any more
+  /// @param memory  a word that nothing writes any more
   static void take_back(void* memory) noexcept {
     pinned_words& all = every();
     const std::lock_guard lock(all.mutex_);
@@ -38,7 +38,7 @@ class pinned_words {
   static constexpr std::size_t page = 4096;  // bytes
 
   static pinned_words& every() {
-    static auto& all = *new pinned_words;  // for optimizers that are destroyed when the process ends, too
+    static auto& all = *new pinned_words;  // never destroyed, because optimizers may be destroyed when the process ends
     return all;
   }
 

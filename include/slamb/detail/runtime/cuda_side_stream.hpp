@@ -1,4 +1,5 @@
-// Tasks that run concurrently with the stream of an optimizer: on a GPU, in a second stream. Plain C++: needs no nvcc.
+// side_stream for CUDA streams: runs tasks on a second stream, concurrently with the stream of an optimizer.
+// Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +12,7 @@
 
 namespace slamb::detail {
 
-/// On a stream of its own, which can be captured with the other into one graph.
+/// Runs tasks on its own stream. Both streams can be captured into one graph.
 template <class Task>
 class side_stream<cudaStream_t, Task> {
  public:
@@ -23,11 +24,11 @@ class side_stream<cudaStream_t, Task> {
   side_stream& operator=(const side_stream&) = delete;
   ~side_stream() { cudaStreamDestroy(own_); }
 
-  /// Of the tasks.
+  /// The stream of the tasks.
   cudaStream_t stream() const noexcept { return own_; }
 
-  /// Enqueues the task behind what both streams have been given so far.
-  /// @throws cuda_error; what the task throws
+  /// Enqueues the task after all work enqueued on both streams so far.
+  /// @throws cuda_error; exceptions of the task
   void start(const Task& task) {
     reached_.record(beside_);
     reached_.hold_back(own_);
@@ -35,7 +36,7 @@ class side_stream<cudaStream_t, Task> {
     task(own_);
   }
 
-  /// What the other stream is given from now on waits for all tasks; the caller does not.
+  /// Later work on the main stream waits for all tasks; the caller does not wait.
   /// @throws cuda_error
   void join() {
     if (!is_ahead_) return;

@@ -1,4 +1,4 @@
-// Host memory through which payloads go to and from a GPU, in two halves that are used in turn. Plain C++: needs no nvcc.
+// Pinned host memory for copying payloads to and from a GPU, in two halves that are used in turn. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,8 +12,9 @@
 
 namespace slamb::detail::cuda {
 
-/// Pinned host memory that is freed with its owner, once the copies out of it are done, and the events that say what of it is
-/// ready. Of the device that was current when it was made, as the streams must be.
+/// Owns pinned host memory, and events that tell when its halves are ready. The destructor waits until the copies before the last
+/// `release` are done, then frees the memory. It belongs to the device that was current at construction, and its streams must,
+/// too.
 class staging {
  public:
   /// @throws cuda_error
@@ -25,7 +26,7 @@ class staging {
         half_(other.half_),
         ready_(std::move(other.ready_)),
         done_(std::move(other.done_)) {}
-  staging& operator=(staging other) noexcept {  // what was held before is released, with `other`
+  staging& operator=(staging other) noexcept {  // `other` releases what this object held before
     std::swap(memory_, other.memory_);
     std::swap(half_, other.half_);
     std::swap(ready_, other.ready_);
@@ -43,17 +44,18 @@ class staging {
     return static_cast<std::byte*>(memory_) + static_cast<std::size_t>(slot) * half_;
   }
 
-  /// Records the work on `stream` so far as what a slot waits for, and queries whether it is done. @throws cuda_error @{
+  /// `mark` records the work on `stream` so far for a slot. `is_ready` is true if that work is done. @throws cuda_error @{
   void mark(int slot, cudaStream_t stream) const { ready_[static_cast<std::size_t>(slot)].record(stream); }
   bool is_ready(int slot) const { return ready_[static_cast<std::size_t>(slot)].is_done(); }
   /// @}
 
-  /// Between these two the memory belongs to `stream`, behind which another may have had it. @throws cuda_error @{
+  /// Between `acquire` and `release`, work on `stream` may use the memory. `acquire` makes later work on `stream` wait for the
+  /// last release, which may have been on another stream. @throws cuda_error @{
   void acquire(cudaStream_t stream) const { done_.hold_back(stream); }
   void release(cudaStream_t stream) const { done_.record(stream); }
   /// @}
 
-  /// The memory is never freed, for somebody may write to it yet.
+  /// The memory is never freed, because MPI or a device may still write to it.
   void keep() noexcept { memory_ = nullptr; }
 
  private:

@@ -1,4 +1,4 @@
-// Copies in the order of a stream, and whether it is captured into a graph. Plain C++: needs no nvcc.
+// Functions of a CUDA stream: enqueues copies, and tells if the stream is captured into a graph. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,19 +9,19 @@
 
 namespace slamb::detail::cuda {
 
-/// Enqueues a copy between memories of any kind; nothing where the two are one.
+/// Enqueues a copy between host or device memory. Does nothing if `to` equals `from`.
 /// @throws cuda_error
 inline void copy_async(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
   if (bytes != 0 && to != from)
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
 }
 
-/// Whether `stream` is being captured into a graph.
+/// True if `stream` is being captured into a graph.
 /// @throws cuda_error
 inline bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t answer = cudaStreamIsCapturing(stream, &status);
-  if (answer == cudaErrorStreamCaptureImplicit) {  // another stream is, and this is the legacy one, which never is
+  if (answer == cudaErrorStreamCaptureImplicit) {  // another stream is; this is the legacy stream, which never is
     static_cast<void>(cudaGetLastError());
     return false;
   }

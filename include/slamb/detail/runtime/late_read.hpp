@@ -1,15 +1,16 @@
-// A value that is read at one point of a stream and looked at later: on the host, at once.
+// A value of the backend's memory that is read at one point of a stream, and returned to the host later.
 #pragma once
 
 #include "slamb/core/concepts.hpp"
 
 namespace slamb::detail {
 
-/// Reads a T of the backend's memory behind what a stream has been given so far. Who looks at it waits until it has been read,
-/// and not for what the stream was given afterwards. A backend that runs behind the host specialises it for its streams.
+/// Reads a T of the backend's memory after all work enqueued on a stream so far. `finish` waits until the value has been read,
+/// but not for work enqueued later. An asynchronous backend specialises this template for its streams.
 template <class Stream, class T>
 class late_read;
 
+/// Reads the value at once.
 template <class T>
 class late_read<host_stream, T> {
  public:

@@ -1,4 +1,4 @@
-// Tasks that run concurrently with the stream of an optimizer: on the host, in a thread.
+// Runs tasks concurrently with the stream of an optimizer: on the host, in a thread.
 #pragma once
 
 #include <condition_variable>
@@ -13,8 +13,8 @@
 
 namespace slamb::detail {
 
-/// Runs tasks, `task(stream)`, in order and concurrently with a stream if the backend has specialised this for its streams; else
-/// in the order of the stream itself.
+/// Runs tasks, `task(stream)`, one after another. This template runs them on the stream itself. Specialisations for the streams
+/// of a backend run them concurrently with the stream.
 template <class Stream, class Task>
 class side_stream {
  public:
@@ -26,8 +26,8 @@ class side_stream {
   Stream stream_;
 };
 
-/// On a thread of its own: what it runs, collectives among it, comes from a thread that the caller has not seen, one task at a
-/// time, and happens before `join` returns.
+/// Runs tasks on its own thread, one at a time. So collectives of tasks are called from a thread that the caller did not start.
+/// All tasks end before `join` returns.
 template <class Task>
 class side_stream<host_stream, Task> {
  public:
@@ -39,7 +39,7 @@ class side_stream<host_stream, Task> {
   }
   side_stream(const side_stream&) = delete;
   side_stream& operator=(const side_stream&) = delete;
-  /// Waits for the task that runs; those behind it are dropped.
+  /// Waits for the running task. Drops the tasks after it.
   ~side_stream() {
     {
       const std::lock_guard lock(mutex_);
@@ -49,7 +49,7 @@ class side_stream<host_stream, Task> {
     thread_.join();
   }
 
-  /// Runs the task once those before it have returned; not at all if one of them has thrown.
+  /// Runs the task after the tasks before it have returned, but not if one of them has thrown.
   void start(const Task& task) {
     {
       const std::lock_guard lock(mutex_);
@@ -58,8 +58,8 @@ class side_stream<host_stream, Task> {
     wake_.notify_all();
   }
 
-  /// Returns when all tasks have ended.
-  /// @throws what the first that failed has thrown
+  /// Waits until all tasks have ended.
+  /// @throws the exception of the first task that has failed
   void join() {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return done_ == tasks_.size(); });

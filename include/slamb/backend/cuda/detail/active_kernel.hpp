@@ -1,5 +1,5 @@
-// Which elements take part in a compressed exchange, found on a device: those that neither a row mask nor a variance of
-// zero leaves out.
+// The kernel that finds the active elements of a compressed exchange. Elements that a row mask excludes, or whose variance is 0,
+// are not active.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,7 @@
 
 namespace slamb::detail::cuda {
 
-/// Sets the bits of the elements that take part, and counts them. Of tensors that are exchanged whole all do, and have no
-/// bits.
+/// Sets the bits of active elements, and counts them. All elements of dense tensors are active; they have no bits.
 struct mark_active_kernel {
   static constexpr unsigned threads = 256;
 
@@ -21,11 +20,11 @@ struct mark_active_kernel {
   wire_view wire;
   tile_range tiles;
   const row_mask* rows = nullptr;   ///< [tensors]; null: no tensor has a mask
-  const float* variance = nullptr;  ///< [state elements] elements where it is 0 take no part; null: they do
-  std::uint16_t* active = nullptr;  ///< [ranks][codes/16]; null: all elements take part
-  std::uint64_t* counts = nullptr;  ///< [all tiles] how many take part
+  const float* variance = nullptr;  ///< [state elements] elements where it is 0 are not active; null: ignored
+  std::uint16_t* active = nullptr;  ///< [ranks][codes/16]; null: all elements are active
+  std::uint64_t* counts = nullptr;  ///< [all tiles] receives the number of active elements
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>
@@ -46,7 +45,8 @@ struct mark_active_kernel {
     std::uint8_t takes_part[layout::tile_size];
   };
 
-  // Neighbouring threads look at neighbouring elements; then each makes the bits of sixteen.
+  // Marks one tile; returns its number of active elements. Neighbouring threads read neighbouring elements. Then each thread
+  // makes the bits of sixteen elements.
   template <class Block>
   SLAMB_HOST_DEVICE double mark(Block& block, const tile& t, std::uint16_t* bits) const {
     const segment& s = view.segments[t.segment];

@@ -1,4 +1,4 @@
-// Selection by value on a device: a compressor reads the values of a tile and selects those that are sent.
+// The kernel of data-dependent sparsifiers: a compressor reads the values of a tile and selects the elements to send.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@
 
 namespace slamb::detail::cuda {
 
-/// What the threads of a block share while they choose: 40 KiB.
+/// The shared memory of a block that selects: 40 KiB.
 struct choice_memory {
   alignas(16) float value[layout::tile_size];
-  std::uint32_t in_bin[2048];  // keys by digit
+  std::uint32_t in_bin[2048];  // the number of keys with each digit
   ::slamb::detail::magnitude_threshold threshold;
 };
 
-/// How a block chooses among the `count` values in its shared memory. This is the general way, for any compressor whose
-/// `choose` is SLAMB_HOST_DEVICE: one thread calls it.
+/// Selects among the `count` values in the shared memory of a block. The primary template serves any compressor whose `choose`
+/// is SLAMB_HOST_DEVICE: one thread calls it.
 ///
-/// *Cost*: as long as one thread of a device takes for up to 8192 values, milliseconds for what sorts or counts. A
-/// compressor that is to be quick says how threads choose together by a specialisation, as there is of top_k.
+/// *Cost*: the time of one thread of a device for up to 8192 values, milliseconds for a `choose` that sorts or counts. A fast
+/// compressor needs a specialisation in which the threads select together, as top_k has.
 template <class Compressor>
 struct block_choice {
   template <class Block>
@@ -36,8 +36,8 @@ struct block_choice {
   }
 };
 
-/// Selection by the digits of the keys, the highest first, with a histogram of each, as on the host. Threads count into the same
-/// bins, and the counts do not depend on their order.
+/// Radix selection as on the host: a histogram for each digit of the keys, from the highest. All threads count in the same bins;
+/// the counts do not depend on the order of threads.
 template <>
 struct block_choice<top_k> {
   template <class Block>
@@ -63,25 +63,25 @@ struct block_choice<top_k> {
   }
 
  private:
-  static constexpr std::uint32_t elements = 32;  // consecutive, of a thread: the bits of a word
+  static constexpr std::uint32_t elements = 32;  // consecutive elements of a thread: the bits of a word
 
   struct part {
     std::uint32_t above;
     std::uint32_t equal;
   };
 
-  // Magnitudes are in the order of their bits.
+  // The bits of a float without its sign, which have the order of magnitudes.
   SLAMB_ELEMENT static std::uint32_t key_at(const choice_memory& memory, std::uint32_t i) {
     return as_word(memory.value[i]) & 0x7FFFFFFFU;
   }
 
-  // Adds the digit of the wanted place to the threshold, and counts off the keys with a higher one. Only keys that have the digits
-  // found before are counted.
+  // Adds the digit of the wanted rank to the threshold, and subtracts the number of keys with a higher digit. Counts only keys
+  // with the digits found before.
   template <int Shift, int Bits, class Block>
   SLAMB_HOST_DEVICE static void narrow(Block& block, choice_memory& memory, std::uint32_t count) {
     constexpr std::uint32_t bins = 1U << Bits;
     constexpr std::uint32_t of_thread = bins / Block::threads;
-    const ::slamb::detail::magnitude_threshold known = memory.threshold;  // before a barrier behind which it is written
+    const ::slamb::detail::magnitude_threshold known = memory.threshold;  // read before the barrier; written after it
     block.each([&](unsigned thread) {
       for (std::uint32_t bin = thread; bin < bins; bin += Block::threads) memory.in_bin[bin] = 0;
     });
@@ -92,7 +92,7 @@ struct block_choice<top_k> {
         if (key >> (Shift + Bits) == found) Block::add_one(memory.in_bin[key >> Shift & (bins - 1)]);
       }
     });
-    // The highest bins belong to the first thread.
+    // Threads divide the bins in descending order.
     const auto bin_of = [](unsigned thread, std::uint32_t i) { return bins - 1 - (of_thread * thread + i); };
     typename Block::template registers<std::uint32_t> above;
     block.exclusive_sum(
@@ -116,7 +116,7 @@ struct block_choice<top_k> {
     });
   }
 
-  // Threads begin at different elements of theirs: shared memory has 32 banks of a float.
+  // Threads begin at different positions of their elements, because shared memory has 32 banks of one float.
   SLAMB_ELEMENT static part compare(const choice_memory& memory, unsigned thread, std::uint32_t count) {
     part own{0, 0};
     for (std::uint32_t k = 0; k < elements; ++k) {
@@ -129,7 +129,7 @@ struct block_choice<top_k> {
     return own;
   }
 
-  // The lowest bits of `equal`, as many as are left of `ties` after `before`.
+  // The lowest ties − before bits of `equal`.
   SLAMB_ELEMENT static std::uint32_t first_of(std::uint32_t equal, std::uint32_t before, std::uint32_t ties) {
     std::uint32_t chosen = 0;
     for (; equal != 0 && before < ties; ++before, equal &= equal - 1) chosen |= equal & (0U - equal);
@@ -137,8 +137,8 @@ struct block_choice<top_k> {
   }
 };
 
-/// Lets `compressor` choose among the values that `pass` forms of each tile; a tensor that is always sent whole needs no
-/// choice, and a tile with a value that is not finite is given none.
+/// Lets `compressor` select among the values that `pass` forms for each tile. Skips dense tensors, and tiles with a value that is
+/// not finite.
 template <class Pass, class Compressor>
 struct choose_kernel {
   static constexpr unsigned threads = 256;
@@ -149,9 +149,9 @@ struct choose_kernel {
   view_of<Pass> view;
   tile_range tiles;
   std::uint16_t* bits = nullptr;        ///< [state elements/16], zeroed
-  std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value is not finite: the choice means nothing then
+  std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value is not finite: `bits` is then not valid; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>

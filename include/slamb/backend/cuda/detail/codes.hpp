@@ -1,8 +1,8 @@
-// Codes of a few bits on a device, and the draws by which they are rounded: the bytes that host/codes.hpp writes, and the
-// numbers of host/uniform.hpp.
+// Reads and writes codes of a few bits in kernels, and draws random numbers for stochastic rounding. The bytes are the same as in
+// backend/host/detail/codes.hpp, and the numbers as in backend/host/detail/uniform.hpp.
 //
-// A thread makes eight consecutive codes at a time: they are `Bits` bytes, which no other thread writes, and they take
-// just one draw of Philox. It reads one code, or four.
+// A thread writes eight consecutive codes at a time. They are `Bits` bytes, which no other thread writes, and they need one
+// draw of Philox. A thread reads one code at a time, or four.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@
 
 namespace slamb::detail::cuda {
 
-/// Bits that a code may have.
+/// True if a code may have this number of bits.
 template <int Bits>
 inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bits == 8 || Bits == 16 || Bits == 32;
 
-// Messages are aligned for floats, and no better: the codes that follow their scales are read by words of at most 4 bytes.
+// Messages are aligned for floats only, so codes are read and written in words of at most 4 bytes.
 template <class Word>
 SLAMB_ELEMENT std::uint32_t read_word(const std::byte* from) {
   Word word;
@@ -38,8 +38,8 @@ inline constexpr std::uint32_t ones = 0xFFFFFFFFU >> (32 - Bits);
 
 /// Reads the codes i … i + Width − 1.
 ///
-/// @param codes  of a tile: code i is at its bits [i·Bits, (i + 1)·Bits), least significant first; aligned for words of 4
-///               bytes, or for 2·Bits bytes if these are fewer
+/// @param codes  the codes of a tile: code i has its bits [i·Bits, (i + 1)·Bits), least significant first; aligned to 4 bytes,
+///               or to 2·Bits bytes if these are fewer
 /// @param i      a multiple of Width
 template <int Bits, unsigned Width>
 SLAMB_ELEMENT void read_codes(const std::byte* codes, std::uint32_t i, std::uint32_t (&code)[Width]) {
@@ -87,7 +87,7 @@ SLAMB_ELEMENT void write_codes(const std::uint32_t (&code)[8], std::byte* codes,
   }
 }
 
-/// Uniform numbers in (0, 1) for elements `first` … `first` + 7 of a stream: as host::fill_uniform.
+/// Draws uniform numbers in (0, 1) for elements `first` … `first` + 7 of a stream, as host::fill_uniform.
 ///
 /// @param first  a multiple of 8
 SLAMB_ELEMENT void draw_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, scalar (&uniform)[8]) {

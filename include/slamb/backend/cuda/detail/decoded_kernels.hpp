@@ -1,5 +1,5 @@
-// A compressed exchange on a device once all has arrived: codes → mean over ranks, this rank's error, and the pass; and what
-// was lost.
+// The kernels after the second collective of a compressed exchange: they decode the mean over ranks, run the pass, and store
+// this rank's compression error or measure it.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace slamb::detail::cuda {
 
-/// What the exchange made of a tile, and what of this rank's signal was sent.
+/// One tile after the exchange: `sent` has the codes of this rank's signal, `result` the received codes of the mean over ranks.
 template <class Quantizer>
 struct decoded_tile {
   static constexpr bool is_lossy = true;
@@ -39,7 +39,7 @@ struct decoded_tile {
     result.decode(quantizer, i, shift, x);
     active.keep(x, i);
   }
-  // x ← what is left of the signal x.
+  // x ← the compression error of the signal x: x − its decoded codes.
   template <unsigned Width>
   SLAMB_ELEMENT void lose(std::uint32_t i, scalar (&x)[Width]) const {
     scalar said[Width];
@@ -49,7 +49,7 @@ struct decoded_tile {
   }
 };
 
-/// What an exchange made of a tile whose signals were exchanged whole: nothing is lost.
+/// The received sum over ranks of a tile that was exchanged dense: there is no compression error.
 struct unmasked_tile {
   static constexpr bool is_lossy = false;
 
@@ -64,12 +64,13 @@ struct unmasked_tile {
   }
 };
 
-/// What a signal is formed with again, which was checked when it was sent.
+/// Sums for a signal that is formed again. They check nothing, because the signal was checked when it was sent.
 struct already_checked {
   SLAMB_ELEMENT static void check_finite(scalar /*x*/) {}
 };
 
-/// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and to say of its chunk.
+/// Runs a pass with the mean of the ranks' signals. Stores the compression errors of this rank's signal (worker error) and of
+/// the mean of its chunk (server error).
 template <class Storage, class ServerStorage, class Pass, class Quantizer>
 struct receive_kernel {
   static constexpr unsigned threads = 256;  ///< with 512, ptxas spills for sm_80
@@ -80,9 +81,9 @@ struct receive_kernel {
   view_of<Pass> view;
   wire_view wire;
   tile_range tiles;
-  double* sums = nullptr;  ///< [all tiles][results] each tile's sums, then its largest values
+  double* sums = nullptr;  ///< [all tiles][results] each tile's sums, then its maxima
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>
@@ -109,7 +110,7 @@ struct receive_kernel {
   template <class ErrorStorage, class Block, class Decoded>
   SLAMB_HOST_DEVICE void run(Block& block, std::size_t number, const tile& t, const error_array<ErrorStorage>& error,
                              const Decoded& decoded) const {
-    // The signal is formed only where something is made of what it has lost.
+    // The signal is formed only if its compression error is used.
     constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_compression_error);
     using reads = std::conditional_t<forms_signal, union_of_t<typename Pass::reads, typename Pass::signal_reads>,
                                      typename Pass::reads>;
@@ -164,7 +165,7 @@ struct receive_kernel {
   }
 };
 
-/// ‖x‖² and ‖x − x̂‖² of what this rank has sent; 0 of what was exchanged whole.
+/// Computes ‖x‖² and ‖x − x̂‖² of each tile. x is this rank's signal, x̂ its decoded codes. Both are 0 for dense tiles.
 template <class Storage, class Pass, class Quantizer>
 struct measure_kernel {
   static constexpr unsigned threads = 256;
@@ -176,7 +177,7 @@ struct measure_kernel {
   tile_range tiles;
   double* squares = nullptr;  ///< [all tiles][2]
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>

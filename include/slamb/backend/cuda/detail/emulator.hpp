@@ -1,20 +1,20 @@
-// Kernels on the CPU: the bodies that nvcc compiles, run thread by thread, with no GPU.
+// The kernel emulator: the CPU runs the kernels that nvcc compiles for a GPU, thread by thread, so that tests need no GPU.
 //
 // A kernel is a trivially copyable struct with
 //
 //     static constexpr unsigned threads;                       // of a block: a multiple of 32, at most 1024
 //     template <class Block> void operator()(Block& block) const;
 //
-// Its body runs once for each block of a grid of any size, and is written in phases:
+// The call operator runs once for each block of a grid of any size. It consists of phases:
 //
 //     block.each([&](unsigned thread) { … });         // every thread, then a barrier
 //     block.first([&] { … });                         // one thread, then a barrier
 //     const double all = block.sum([&](unsigned thread) { return …; });   // the same in all threads; a barrier
 //
-// Code between phases must be the same in all threads, because here it runs once: loops over tiles, tables, pointers. Memory is
-// written in phases only. What a thread keeps from phase to phase is in `Block::registers<T>`, what threads share in
-// `block.shared<T>()`. Within a phase no thread may read what another writes in it: here threads run one after another, in an
-// order that tests vary.
+// Code between phases (loops over tiles, tables, pointers) must be the same for all threads, because the emulator runs it once
+// for a block. Only phases may write memory. A thread keeps values from phase to phase in `Block::registers<T>`. Threads share
+// memory of the block in `block.shared<T>()`. Within a phase, no thread may read memory that another thread writes in the same
+// phase: the emulator runs threads one after another, in an order that tests vary.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ namespace slamb::detail::cuda {
 /// The order in which the threads of a phase run.
 enum class thread_order { forwards, backwards, interleaved };
 
-/// One block of a kernel that is emulated.
+/// One block of an emulated kernel.
 template <unsigned Threads>
 class emulated_block {
  public:
@@ -44,8 +44,8 @@ class emulated_block {
       : index_(index), count_(count), order_(order) {}
 
   static constexpr unsigned threads = Threads;
-  std::size_t index() const noexcept { return index_; }  ///< of this block: 0 … count() − 1
-  std::size_t count() const noexcept { return count_; }  ///< blocks of the grid
+  std::size_t index() const noexcept { return index_; }  ///< the number of this block: 0 … count() − 1
+  std::size_t count() const noexcept { return count_; }  ///< the number of blocks of the grid
 
   /// A T for each thread, value-initialised.
   template <class T>
@@ -58,7 +58,7 @@ class emulated_block {
     std::vector<T> of_thread_ = std::vector<T>(Threads);
   };
 
-  /// Memory that the threads share, of one type in a kernel; what is in it at first is undefined.
+  /// Memory that the threads of the block share. A kernel uses one type for it. Its initial content is undefined.
   template <class T>
   T& shared() {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= alignof(std::max_align_t));
@@ -84,7 +84,7 @@ class emulated_block {
     sums([&](unsigned thread, double(&own)[1]) { own[0] = value(thread); }, total);
     return total[0];
   }
-  /// total[k] ← Σ own[k] in the order of `sum`, where value(thread, own) says what a thread adds: for as many waits as one.
+  /// total[k] ← Σ own[k], in the order of `sum`. value(thread, own) sets the terms of a thread. Has as few barriers as `sum`.
   template <int Count, class Value>
   void sums(Value&& value, double (&total)[Count]) {
     double of_thread[Threads][Count];
@@ -103,14 +103,14 @@ class emulated_block {
     for (const float x : of_thread) largest = x > largest ? x : largest;
     return largest;
   }
-  /// Whether predicate(thread) is true of any.
+  /// True if predicate(thread) is true for any thread.
   template <class Predicate>
   bool any(Predicate&& predicate) {
     bool found = false;
     in_order([&](unsigned thread) { found = predicate(thread) || found; });
     return found;
   }
-  /// before[thread] ← Σ value(i) of all i < thread. Returns the sum of all.
+  /// before[thread] ← Σ value(i) for all i < thread. Returns the sum over all threads.
   template <class Value>
   std::uint32_t exclusive_sum(Value&& value, registers<std::uint32_t>& before) {
     in_order([&](unsigned thread) { before[thread] = value(thread); });
@@ -122,7 +122,7 @@ class emulated_block {
  private:
   template <class Body>
   void in_order(const Body& body) const {
-    for (unsigned i = 0; i < Threads; ++i) body(thread_at(i));  // called in one place: bodies are large, and inlined
+    for (unsigned i = 0; i < Threads; ++i) body(thread_at(i));  // the only call, because bodies are large and inlined
   }
 
   /// The thread that runs after i others.
@@ -131,7 +131,7 @@ class emulated_block {
       case thread_order::backwards:
         return Threads - 1 - i;
       case thread_order::interleaved:
-        return i % 32 * (Threads / 32) + i / 32;  // each warp once in 32
+        return i % 32 * (Threads / 32) + i / 32;  // consecutive threads are Threads/32 apart
       default:
         return i;
     }
@@ -143,10 +143,10 @@ class emulated_block {
   std::vector<std::byte> shared_;
 };
 
-/// Launches kernels on the CPU: everything is done when a call returns. Memory is the host's.
+/// Launches kernels on the CPU, in host memory. All work is done when a call returns.
 class emulator {
  public:
-  /// @param most_blocks  of a grid: as a GPU's, however much there is to do
+  /// @param most_blocks  the most blocks of a grid, for any amount of work, as on a GPU
   explicit emulator(std::size_t most_blocks = 5, thread_order order = thread_order::forwards)
       : most_blocks_(most_blocks), order_(order) {}
 
@@ -162,7 +162,7 @@ class emulator {
     late.start(from);
   }
 
-  /// Runs `kernel` by enough blocks for `work` pieces of it, of which each block may have to do several; none for none.
+  /// Runs `kernel` with `work` blocks, but at most `most_blocks`: a block may then have several pieces of work.
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
     static_assert(std::is_trivially_copyable_v<Kernel>, "slamb: a kernel travels to the device byte by byte");

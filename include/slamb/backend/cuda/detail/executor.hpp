@@ -1,5 +1,5 @@
-// What runs passes on a device: enqueues the kernels, and waits for none of them but where something is read. It then waits
-// by the communicator, which finds out that a peer has died; a collective of that peer would keep the stream busy for ever.
+// The CUDA executor: enqueues the kernels of passes. It waits only to read a value from the device. It waits through the
+// communicator, which detects dead peers, because a collective with a dead peer keeps the stream busy for ever.
 #pragma once
 
 #include <algorithm>
@@ -31,25 +31,25 @@
 
 namespace slamb::detail::cuda {
 
-/// Runs passes by a `Device`, which launches kernels and moves memory in order: launcher.cuh's, or the emulator. host::executor
-/// documents each function; here a call returns before its work is done.
+/// Runs passes on a `Device`, which launches kernels and copies memory in order: `launcher` or `emulator`. host::executor has the
+/// same functions and documents them, but here a call returns before its work is done.
 template <class Device>
 class executor {
  public:
-  /// What a step has found out is known on the device alone.
+  /// Only the device knows the results of a step.
   static constexpr bool is_synchronous = false;
   using no_error_storage = no_storage;
-  /// The ranks whose collectives may be on the stream.
+  /// The communicator whose collectives may be on the stream.
   using ranks_type = any_communicator<decltype(std::declval<const Device&>().stream())>;
 
   explicit executor(Device device) : device_(std::move(device)) {}
 
   auto stream() const noexcept { return device_.stream(); }
-  /// The guard that a thread must hold while it calls the other functions, if the device needs one.
+  /// A guard that a thread must hold while it calls the other functions, if the device needs one.
   auto enter() const noexcept requires(requires(const Device& device) { device.enter(); }) { return device_.enter(); }
   const Device& device() const noexcept { return device_; }
 
-  /// Whether work is being captured into a graph, and not executed now.
+  /// True if work is captured into a graph instead of executed.
   bool is_capturing() const { return device_.is_capturing(); }
 
   void clear(std::span<std::byte> memory) const { device_.clear(memory); }
@@ -59,8 +59,8 @@ class executor {
     require_no_capture("brings tables to the device; take a step first that is not captured");
     device_.upload(std::as_bytes(from), std::as_writable_bytes(to).first(from.size_bytes()));
   }
-  /// Waits for all that is on the stream.
-  /// @throws std::logic_error while steps are captured; what `ranks` throw where a peer does not come
+  /// Waits for all work on the stream.
+  /// @throws std::logic_error while steps are captured; the exceptions of `ranks.wait`, for example if a peer has failed
   void wait(const ranks_type& ranks) const {
     require_no_capture("waits for what is on the device");
     ranks.wait(device_.stream());
@@ -72,14 +72,14 @@ class executor {
     device_.download(from, to);
   }
 
-  /// One value. Waits.
+  /// Returns one value. Waits.
   template <class T>
   T read(const T* from, const ranks_type& ranks) const {
     T value;
     download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)), ranks);
     return value;
   }
-  /// The same after all work so far, without waiting: `late` has the value when it is done.
+  /// Reads one value after all earlier work, without waiting: `late.finish()` returns it.
   template <class Stream, class T>
   void read_later(const T* from, late_read<Stream, T>& late) const {
     device_.read_later(from, late);
@@ -106,7 +106,7 @@ class executor {
     launch(total_kernel{values.data(), values.size(), to});
   }
 
-  /// Waits, and brings the values to the host.
+  /// Waits, copies the values to the host, and sums there.
   template <class Storage>
   double sum_of_squares(std::span<const Storage> values, const ranks_type& ranks) const {
     constexpr std::size_t piece = std::size_t{1} << 20U;
@@ -137,7 +137,7 @@ class executor {
     launch(packed_kernel<Pass>{pass, view, payload, tiles, sums});
   }
 
-  /// Waits for the payload's size.
+  /// Waits, because it returns the payload's size.
   template <class Selection>
   std::uint64_t scan_payload_offsets(const model_view& view, const Selection& selection,
                                      std::span<std::uint64_t> tile_offsets, const ranks_type& ranks) const {
@@ -145,8 +145,9 @@ class executor {
     return read(&tile_offsets.back(), ranks);
   }
 
-  /// The same without waiting.
-  /// @param room  elements that the payload may have; @param too_many  becomes 1 if it has more; may be null
+  /// Computes the offsets without waiting.
+  /// @param capacity  elements that the payload may have
+  /// @param too_many  becomes 1 if the payload has more; may be null
   template <class Selection>
   void scan_payload_offsets_in(const model_view& view, const Selection& selection,
                                std::span<std::uint64_t> tile_offsets, std::uint64_t capacity,

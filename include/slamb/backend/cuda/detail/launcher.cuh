@@ -1,4 +1,4 @@
-// Runs kernels on the GPU. backend/cuda/detail/emulator.hpp defines what a kernel is.
+// Runs kernels on the GPU. backend/cuda/detail/emulator.hpp defines kernels, and describes the functions of a block.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ struct slamb::detail::stream_copy<cudaStream_t> {
 
 namespace slamb::detail::cuda {
 
-/// Numbers that are added together.
+/// Several sums that are added up in one reduction.
 template <int Count>
 struct several_sums {
   double of[Count];
@@ -40,7 +40,7 @@ struct several_sums {
   };
 };
 
-/// One block of a kernel under way.
+/// One block of a running kernel; as emulated_block.
 template <unsigned Threads>
 class device_block {
   template <int Count>
@@ -132,16 +132,16 @@ class device_block {
   }
 };
 
-/// How many blocks of a kernel a multiprocessor shall hold at once at least, which bounds the registers of a thread:
-/// `static constexpr unsigned blocks_at_once` of the kernel; 0, the compiler's own choice, where it has none.
+/// The fewest blocks of a kernel that a multiprocessor must hold at once, which limits the registers of a thread. A kernel sets
+/// it by `static constexpr unsigned blocks_at_once`. 0: the kernel has no such member, and the compiler chooses.
 template <class Kernel>
 inline constexpr unsigned blocks_at_once = 0;
 template <class Kernel>
 requires requires { Kernel::blocks_at_once; }
 inline constexpr unsigned blocks_at_once<Kernel> = Kernel::blocks_at_once;
 
-/// Threads that a multiprocessor holds at once at least: one of Turing, or of a later architecture. A kernel that asks for more
-/// blocks is compiled for those that there is room for.
+/// Threads that a multiprocessor can hold at once: 1024 for Turing (sm_75), at least 1536 for later architectures. A kernel
+/// whose blocks_at_once need more threads is compiled for as many blocks as fit.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 inline constexpr unsigned threads_at_once = 1024;
 #else
@@ -159,25 +159,25 @@ __global__ void __launch_bounds__(Kernel::threads, least_blocks<Kernel>)
   kernel(block);
 }
 
-/// Enqueues kernels on one stream of the device that is current when it is made, and must be current whenever it is used.
-/// Grids are as large as the device holds at once.
+/// Enqueues kernels on one stream. Its device is the one that is current at construction, and must be current at every use.
+/// Grids have at most as many blocks as the device holds at once.
 class launcher {
  public:
-  /// @throws std::invalid_argument if `stream` is of another device; cuda_error
+  /// @throws std::invalid_argument if `stream` belongs to another device; cuda_error
   explicit launcher(cudaStream_t stream) : stream_(stream), device_(device_of(stream)) {
     check_cuda(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device_), "cudaDeviceGetAttribute");
   }
 
   cudaStream_t stream() const noexcept { return stream_; }
 
-  /// Makes its device current in this thread until the end of what is returned.
+  /// Makes its device current in this thread for the lifetime of the returned object.
   ::slamb::detail::call_scope enter() const noexcept { return device_guard(device_); }
 
-  /// Whether the stream is being captured into a graph.
-  /// @throws cuda_error
+  /// True if the stream is being captured into a graph. @throws cuda_error
   bool is_capturing() const { return ::slamb::detail::cuda::is_capturing(stream_); }
 
-  // In order with what was enqueued before. What is uploaded may change once the call has returned; a download waits.
+  // These are enqueued in order with earlier work. The source of an upload may change once the call has returned. A download
+  // waits.
   void clear(std::span<std::byte> memory) const {
     if (!memory.empty()) check_cuda(cudaMemsetAsync(memory.data(), 0, memory.size(), stream_), "cudaMemsetAsync");
   }
@@ -188,13 +188,13 @@ class launcher {
     stream_copy<cudaStream_t>::run(from, to, stream_);
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   }
-  /// @throws cuda_error
+  /// As executor::read_later. @throws cuda_error
   template <class T>
   static void read_later(const T* from, late_read<cudaStream_t, T>& late) {
     late.start(from);
   }
 
-  /// @throws cuda_error
+  /// Enqueues `kernel` with `work` blocks, but at most as many as the device holds at once. @throws cuda_error
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
     static_assert(std::is_trivially_copyable_v<Kernel>, "slamb: a kernel travels to the device byte by byte");

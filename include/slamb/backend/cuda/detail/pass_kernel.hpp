@@ -1,4 +1,4 @@
-// A pass on a device: a block takes one tile after another.
+// The kernels of a pass. Each block processes one tile after another.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace slamb::detail::cuda {
 
-/// What a pass takes of a thread's elements.
+/// The sums and maxima that a pass takes over the elements of one thread.
 template <class Pass>
 using sums_of = thread_sums<Pass::sums, maxima_of<Pass>()>;
 
-/// Runs `pass` over a thread's part of `count` elements of `at`, all of one tensor.
+/// Runs `pass` over this thread's part of the `count` elements of `at`. All are of one tensor.
 template <unsigned Threads, class Pass, class Constants, class Arrays>
 SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constants& constants, const Arrays& at,
                                 std::uint32_t count, sums_of<Pass>& sums) {
@@ -28,7 +28,7 @@ SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constan
   });
 }
 
-/// The sums of all threads of the block, then their largest values: `total` [Sums + Maxima].
+/// total [Sums + Maxima] ← the sums over all threads of the block, then the maxima over them.
 template <int Sums, int Maxima, class Block, class Threads, std::size_t Count>
 SLAMB_HOST_DEVICE void add_threads(Block& block, const Threads& of_thread, double (&total)[Count]) {
   static_assert(Count == Sums + Maxima);
@@ -45,9 +45,9 @@ SLAMB_HOST_DEVICE void add_threads(Block& block, const Threads& of_thread, doubl
     total[Sums + k] = static_cast<double>(block.maximum([&](unsigned thread) { return of_thread[thread].highest[k]; }));
 }
 
-/// Notes that a value was not usable, if any thread of the block has seen one.
+/// Sets *not_finite to 1 if any thread of the block has checked a value that is not finite.
 ///
-/// @param not_finite  becomes 1, or stays as it is; may be null
+/// @param not_finite  may be null
 template <class Block, class Sums>
 SLAMB_HOST_DEVICE void note_usable(Block& block, const Sums& sums, std::uint32_t* not_finite) {
   if (not_finite == nullptr) return;
@@ -63,10 +63,10 @@ struct pass_kernel {
   Pass pass;
   view_of<Pass> view;
   tile_range tiles;
-  double* sums = nullptr;               ///< [all tiles][results] each tile's sums, then its largest values
+  double* sums = nullptr;               ///< [all tiles][results] each tile's sums, then its maxima
   std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value that the pass checked is not finite; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>
@@ -96,7 +96,7 @@ struct pass_kernel {
   }
 };
 
-/// Runs a pass over what the tiles have in the payload planes, and adds what it sums to `sums`.
+/// Runs a pass over the payload of each tile, and adds its sums to `sums`.
 template <class Pass>
 struct packed_kernel {
   static_assert(Pass::writes::count == 0, "slamb: a pass over the payload only takes sums");
@@ -109,7 +109,7 @@ struct packed_kernel {
   tile_range tiles;
   double* sums = nullptr;  ///< [all tiles][Pass::sums]
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>

@@ -1,4 +1,4 @@
-// The offset of each tile's selected elements in the payload, computed on the device.
+// The kernels that compute the offset of each tile's selected elements in the payload.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@
 
 namespace slamb::detail::cuda {
 
-/// Computes the offsets directly, for a selection that knows how much of a tensor is selected before any of its elements. Each
-/// block computes as many tiles' offsets as it has threads. It does not read `skip`, because a payload that is too large makes a
-/// block set it, and blocks must not read what others write.
+/// Computes the offsets directly, for a selection with `selected_before`: the number of selected elements of a tensor before a
+/// given one. A block computes the offsets of as many tiles as it has threads. The kernel does not read `skip`: a block sets it
+/// if the payload is too large, and blocks must not read memory that other blocks write.
 template <class Selection>
 struct place_kernel {
   static constexpr unsigned threads = 256;
@@ -24,11 +24,11 @@ struct place_kernel {
   model_view view;
   Selection selection;
   std::size_t tiles = 0;                  ///< of all tensors; at least one
-  std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] receives the places, the payload's size last
+  std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] receives the offsets, then the payload's size
   std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
   std::uint32_t* too_many = nullptr;                                   ///< becomes 1 if it has more; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return (tiles + threads - 1) / threads; }
 
   template <class Block>
@@ -59,7 +59,7 @@ struct place_kernel {
   }
 
  private:
-  // Of a tensor's elements in front of element `index`.
+  // The number of selected elements of a tensor before element `index`.
   SLAMB_HOST_DEVICE std::uint64_t before(std::uint32_t tensor, std::uint64_t index) const {
     const segment& s = view.segments[tensor];
     return s.dense ? index : resolved(selection).selected_before(coordinate_of(s, tensor, index));
@@ -69,7 +69,7 @@ struct place_kernel {
   }
 };
 
-/// Counts the selected elements of each tile by looking at each of them, a block a tile.
+/// Counts the selected elements of each tile, one block for each tile, by asking the selection for every element.
 template <class Selection>
 struct count_selected_kernel {
   static constexpr unsigned threads = 256;
@@ -79,7 +79,7 @@ struct count_selected_kernel {
   std::size_t tiles = 0;                  ///< of all tensors
   std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] receives the count of tile i at i + 1
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles; }
 
   template <class Block>
@@ -94,7 +94,7 @@ struct count_selected_kernel {
   }
 
  private:
-  // Of a thread's elements.
+  // The number of selected elements among this thread's.
   SLAMB_HOST_DEVICE std::uint32_t seen(const tile& t, unsigned thread) const {
     const segment& s = view.segments[t.segment];
     if (s.dense) return thread == 0 ? t.count : 0U;
@@ -115,18 +115,18 @@ struct count_selected_kernel {
   }
 };
 
-/// Makes places of counts: one block, for any number of tiles.
+/// Turns the counts of all tiles into offsets, in one block.
 struct place_tiles_kernel {
   static constexpr unsigned threads = 1024;
 
   std::size_t tiles = 0;
-  std::uint64_t* tile_offsets =
-      nullptr;  ///< [tiles + 1] counts, each below 2^20, from 1 on; becomes places, the size last
+  /// [tiles + 1] from index 1 on the counts, each below 2^20; becomes the offsets, then the payload's size.
+  std::uint64_t* tile_offsets = nullptr;
   const std::uint32_t* skip = nullptr;                                 ///< not 0: nothing is done; may be null
   std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
   std::uint32_t* too_many = nullptr;                                   ///< becomes 1 if it has more; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   static std::size_t work() noexcept { return 1; }
 
   template <class Block>
@@ -158,7 +158,7 @@ struct place_tiles_kernel {
   }
 
  private:
-  static constexpr std::size_t of_thread = 4;  // tiles; those of all threads have less than 2^32 elements
+  static constexpr std::size_t of_thread = 4;  // tiles; the tiles of all threads have less than 2^32 elements
 
   SLAMB_HOST_DEVICE std::size_t end_of(std::size_t first, unsigned thread) const {
     const std::size_t end = first + (thread + 1) * of_thread;

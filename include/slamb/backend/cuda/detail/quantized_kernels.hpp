@@ -1,5 +1,5 @@
-// A compressed exchange on a device up to its second collective: signal → codes, codes of all ranks → codes of their mean;
-// and the errors of this rank's chunk.
+// The kernels of a compressed exchange up to its second collective: they encode this rank's signal, average the codes of all
+// ranks, encode the mean, and store the server error.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace slamb::detail::cuda {
 
-/// The elements of a tile as this rank sends them: signal and error.
+/// Forms the elements of a tile that this rank sends: signal plus worker error.
 template <class Pass, class Constants, class Storage>
 struct worker_source {
   const Pass& pass;
@@ -38,7 +38,8 @@ struct worker_source {
   SLAMB_ELEMENT static void fill_up(std::uint32_t /*i*/) {}
 };
 
-/// The elements of a tile of this rank's chunk as their mean over what the ranks sent, and the error. Keeps the mean.
+/// Forms the elements of a tile of this rank's chunk: the mean of the ranks' decoded codes plus the server error. Stores them in
+/// `wire.mean`.
 template <class Quantizer, class Storage>
 struct server_source {
   const Quantizer& quantizer;
@@ -69,7 +70,8 @@ struct server_source {
   SLAMB_ELEMENT void fill_up(std::uint32_t i) const { mean()[i] = 0.0F; }
 };
 
-/// Encodes this rank's signal, or takes what its scales are made from; signals that are exchanged whole are copied, once.
+/// Encodes this rank's signal, or takes the statistics of its scales. Copies dense signals to `wire.dense`, unless Work is
+/// encode: then an earlier launch with `measure` has copied them.
 template <encoding Work, class Storage, class Pass, class Quantizer>
 struct send_kernel {
   static constexpr unsigned threads = 512;
@@ -80,10 +82,10 @@ struct send_kernel {
   view_of<Pass> view;
   wire_view wire;
   tile_range tiles;
-  double* statistic = nullptr;          ///< [all tiles]; not used unless tiles share scales and Work is not encode
-  std::uint32_t* not_finite = nullptr;  ///< becomes 1 if what is to be sent is not finite; may be null
+  double* statistic = nullptr;          ///< [all tiles]; used only if tiles share scales and Work is not encode
+  std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value to be sent is not finite; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>
@@ -94,7 +96,7 @@ struct send_kernel {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
       if (w.owner == wire_tile::dense) {
-        if constexpr (Work != encoding::encode) copy(block, t, w, checks);  // else copied when it was measured
+        if constexpr (Work != encoding::encode) copy(block, t, w, checks);
         if constexpr (encoder::has_statistic) block.first([&] { statistic[i] = 0.0; });
         continue;
       }
@@ -131,10 +133,10 @@ struct send_kernel {
   }
 };
 
-/// Encodes the mean of what the ranks sent of this rank's chunk, or sums what its scales are computed from, unless an overflow
-/// flag of a message is set. Every block reads the flags itself, since blocks run in no order. A flag that is set is noted as
-/// `not_finite`, which no block reads, and sets `skip` after the second collective only, because blocks that begin late still
-/// read `skip`.
+/// Encodes the mean of the ranks' signals over this rank's chunk, or takes the statistics of its scales. If a message has the
+/// overflow flag, encodes nothing and sets `not_finite`, which no block reads. It must not set `skip`, because blocks that begin
+/// late still read it: `skip` is set after the second collective. Every block reads the flags itself, because blocks run in no
+/// fixed order.
 template <encoding Work, class Storage, class Quantizer>
 struct average_kernel {
   static constexpr unsigned threads = 512;
@@ -143,12 +145,12 @@ struct average_kernel {
   Quantizer quantizer;
   model_view view;
   wire_view wire;
-  const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of the chunk
+  const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of this rank's chunk
   std::size_t own_tiles = 0;
-  double* statistic = nullptr;  ///< [all tiles]; not used unless tiles share scales and Work is not encode
+  double* statistic = nullptr;  ///< [all tiles]; used only if tiles share scales and Work is not encode
   read_overflow_flags read_flags{};
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return own_tiles == 0 && read_flags.record != nullptr ? 1 : own_tiles; }
 
   template <class Block>
@@ -170,8 +172,9 @@ struct average_kernel {
   }
 
  private:
-  // Whether any thread finds a mark. Not by `any`: where ptxas (13.0, sm_90) knows that all threads branch alike, it takes up to
-  // 64 registers for what follows, and spills some. A maximum is read from shared memory, and registers stay as they were.
+  // True if any thread finds an overflow flag. `any` is not used: if ptxas (13.0, sm_90) knows that all threads branch alike, it
+  // uses up to 64 registers for the code that follows, and spills some. The result of a maximum comes from shared memory, and
+  // the number of registers does not change.
   template <class Block>
   SLAMB_HOST_DEVICE bool has_overflow(Block& block) const {
     return block.maximum([&](unsigned thread) { return read_flags.has_overflow(thread, threads) ? 1.0F : 0.0F; }) !=
@@ -179,7 +182,7 @@ struct average_kernel {
   }
 };
 
-/// Keeps what the mean over a tile of this rank's chunk lost when it was encoded.
+/// Stores the server error of a tile of this rank's chunk: the compression error of its mean.
 template <class Storage, class Block, class Quantizer>
 SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantizer, const model_view& view,
                                          const wire_view& wire, std::size_t number) {

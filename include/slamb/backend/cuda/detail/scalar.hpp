@@ -1,7 +1,8 @@
-// One float of one thread, with which element functions give the bits that the host backend's vectors give.
+// The Real of kernels: a float whose operations are each rounded, so that element functions give the same bits as with the host
+// backend's vectors.
 //
-// nvcc and g++ fuse a product with a sum where they can, and then round once instead of twice; a thread's floats are
-// rounded after each operation, whatever the flags.
+// nvcc and g++ fuse a product with a sum where they can, and then round once instead of twice. Scalars are rounded after each
+// operation, for all compiler flags.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +12,12 @@
 
 namespace slamb::detail::cuda {
 
-/// A float. Element functions are templates over Real: on a device it is this.
+/// A float. Element functions are templates over Real, which is this type on a device.
 struct scalar {
   float value;
 
   scalar() = default;
-  SLAMB_ELEMENT scalar(float x) : value(x) {}  // NOLINT(google-explicit-constructor): as floats of the host has
+  SLAMB_ELEMENT scalar(float x) : value(x) {}  // NOLINT(google-explicit-constructor): as the host's `floats`
 };
 
 SLAMB_ELEMENT scalar operator+(scalar a, scalar b) {
@@ -59,7 +60,7 @@ SLAMB_ELEMENT scalar maximum(scalar a, scalar b) { return a < b ? b : a; }
 SLAMB_ELEMENT std::uint32_t as_word(scalar x) { return ::slamb::as_word(x.value); }
 SLAMB_ELEMENT std::uint32_t to_word(scalar x) { return ::slamb::to_word(x.value); }
 
-/// How many bits are 1.
+/// The number of bits that are 1.
 SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   return static_cast<std::uint32_t>(__popc(bits));
@@ -68,7 +69,8 @@ SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
 #endif
 }
 
-/// What one thread sums of a tile, and whether all that it checked was usable: as host::tile_sums.
+/// The sums and maxima of one thread's elements of a tile; `usable` is false if a checked value is not finite. As
+/// host::tile_sums.
 template <int Count, int Maxima = 0>
 struct thread_sums {
   double sum[Count == 0 ? 1 : Count] = {};
@@ -76,8 +78,7 @@ struct thread_sums {
   bool usable = true;
 
   SLAMB_ELEMENT void add_square(int index, scalar x) {
-    const double wide =
-        static_cast<double>(x.value);  // its square is exact: fused with the sum or not, the bits are the same
+    const double wide = static_cast<double>(x.value);  // its square is exact, fused with the sum or not
     sum[index] += wide * wide;
   }
   SLAMB_ELEMENT void take_maximum(int index, scalar x) { highest[index] = maximum(scalar(highest[index]), x).value; }

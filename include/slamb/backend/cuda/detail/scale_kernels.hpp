@@ -1,4 +1,4 @@
-// The scales that tiles of a compressed exchange share, made on a device.
+// The kernel that computes scales that several tiles share.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@
 
 namespace slamb::detail::cuda {
 
-/// Makes the scales that tiles share, a block for each, and writes the overflow flags of messages: then all
-/// of the scales are NaN, so that it does not matter in which order blocks write them.
+/// Computes the scales that tiles share, one block for each, and writes the overflow flags of messages. If the flag is raised,
+/// all these scales are NaN too, so the order in which blocks write does not matter.
 template <quantizer Quantizer>
 struct scale_kernel {
   static constexpr unsigned threads = 512;
 
   scale_table table;
-  const double* statistic = nullptr;      ///< [all tiles] what each has summed
-  const std::uint64_t* counts = nullptr;  ///< [all tiles] elements that take part
+  const double* statistic = nullptr;      ///< [all tiles] the statistic of each
+  const std::uint64_t* counts = nullptr;  ///< [all tiles] active elements of each
   std::byte* messages = nullptr;
   const std::uint32_t* skip = nullptr;
   write_overflow_flags write_flags{};
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept {
     return table.group_count == 0 && write_flags.record != nullptr ? 1 : table.group_count;
   }
@@ -50,7 +50,7 @@ struct scale_kernel {
         mine[thread] = own;
       });
       double total = 0.0;
-      if constexpr (is_largest)  // which are floats
+      if constexpr (is_largest)  // largest magnitudes are floats, so the conversion is exact
         total =
             static_cast<double>(block.maximum([&](unsigned thread) { return static_cast<float>(mine[thread].total); }));
       else

@@ -1,4 +1,4 @@
-// Small kernels between the passes: what is made, once a tensor or once a step, of what the tiles have summed.
+// Small kernels between passes: they add up the results of tiles, for each tensor or once a step, and call functions.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace slamb::detail::cuda {
 
-/// Adds the results of each tensor's tiles, in a fixed order, and calls finish(tensor, results) with the `Sums` sums and the
-/// `Maxima` largest values, which are at least 0: `results` is a const double* [Sums + Maxima], to be used until it returns.
+/// Reduces the results of each tensor's tiles in a fixed order, and calls finish(tensor, results). `results` is a const double*
+/// [Sums + Maxima]: the sums, then the maxima, which are at least 0. It is valid until the call returns.
 ///
-/// `Finish` is trivially copyable, and its call, const, can run on the device. One thread makes it; calls for different
+/// `Finish` is trivially copyable, and its const call operator can run on the device. One thread calls it; calls for different
 /// tensors may run at the same time.
 template <int Sums, int Maxima, class Finish>
 struct segment_kernel {
@@ -21,14 +21,13 @@ struct segment_kernel {
   static constexpr int results = Sums + Maxima;
 
   Finish finish;
-  const double* of_tiles = nullptr;  ///< [all tiles][results]
-  const std::size_t* first_tile =
-      nullptr;            ///< [tensors + 1] tile number: tensor i has first_tile[i] … first_tile[i + 1] − 1
-  std::size_t first = 0;  ///< tensor
-  std::size_t last = 0;   ///< past the last
-  const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
+  const double* of_tiles = nullptr;         ///< [all tiles][results]
+  const std::size_t* first_tile = nullptr;  ///< [tensors + 1] tensor i has tiles first_tile[i] … first_tile[i + 1] − 1
+  std::size_t first = 0;                    ///< the first tensor
+  std::size_t last = 0;                     ///< one past the last tensor
+  const std::uint32_t* skip = nullptr;      ///< not 0: nothing is done; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return last - first; }
 
   template <class Block>
@@ -76,16 +75,16 @@ struct segment_kernel {
   }
 };
 
-/// The sum of `count` doubles, in a fixed order.
+/// Adds up `count` doubles in a fixed order.
 struct total_kernel {
   static constexpr unsigned threads = 512;
 
   const double* values = nullptr;  ///< [count]
   std::size_t count = 0;
-  double* total = nullptr;              ///< [1] receives it
+  double* total = nullptr;              ///< [1] receives the sum
   const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   static std::size_t work() noexcept { return 1; }
 
   template <class Block>
@@ -100,16 +99,16 @@ struct total_kernel {
   }
 };
 
-/// Calls `call` once: what is done once a step, such as moving on the scalars. Functions that threads can share, also those in
-/// an `in_order`, are called by all threads.
+/// Calls `call` once, for work that a step does once, such as updating its scalars. All threads call functions whose work threads
+/// can share, also those in an `in_order`.
 template <class Call>
 struct invoke_kernel {
   static constexpr unsigned threads = 32;
 
-  Call call;                            ///< trivially copyable; its call, const, can run on the device
+  Call call;                            ///< trivially copyable; its const call operator can run on the device
   const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   static std::size_t work() noexcept { return 1; }
 
   template <class Block>

@@ -1,6 +1,7 @@
-// Which elements of a tile a selection sends, as the threads of a block find it out: each looks at sixteen consecutive
-// elements, and then all know of any element whether it is selected, how many before it are, and its discount. Where
-// elements are dealt in small groups each of which sends one, threads look at groups first: there are fewer of them.
+// Finds the selected elements of a tile with all threads of a block. Each thread asks the selection about sixteen consecutive
+// elements. Then every thread can read for any element if it is selected, how many elements before it are, and its discount.
+// If a round robin deals elements in small groups that send one element each, threads first compute the groups, because there
+// are fewer of them.
 #pragma once
 
 #include <concepts>
@@ -16,19 +17,20 @@
 
 namespace slamb::detail::cuda {
 
-/// A selection whose member `runs` can run on a device, which it declares by `static constexpr bool runs_on_device = true`.
+/// A selection whose member `runs` can run on a device. It declares this by `static constexpr bool runs_on_device = true`.
 template <class S>
 concept has_runs_on_device = capability::has_runs<S> && requires {
   requires S::runs_on_device;
 };
 
-/// A selection that has the selection bits of sixteen elements at once: word(coordinate, count), on a device too.
+/// A selection that computes the selection bits of up to sixteen elements at once: word(coordinate, count), also on a device.
 template <class S>
 concept has_words = requires(const S& s, coordinate c) {
   s.word(c, 16U);
 };
 
-/// Calls visit(begin, length, age) for consecutive parts of [c.index, c.index + count); age is 0 of what is selected.
+/// Calls visit(begin, length, age) for consecutive parts of [c.index, c.index + count). Selected elements have age 0; without
+/// ages in the selection, other elements have age 1.
 template <class Selection, class Visit>
 SLAMB_HOST_DEVICE void for_each_run(const Selection& selection, coordinate c, std::uint32_t count, const Visit& visit) {
   if constexpr (has_runs_on_device<Selection>) {
@@ -43,7 +45,7 @@ SLAMB_HOST_DEVICE void for_each_run(const Selection& selection, coordinate c, st
   }
 }
 
-/// Ones in the bits below `count` ≤ 31.
+/// A word whose lowest `count` ≤ 31 bits are 1.
 SLAMB_HOST_DEVICE inline std::uint32_t low_bits(std::uint32_t count) { return (1U << count) - 1U; }
 
 /// A selection that may deal its elements in small groups.
@@ -53,19 +55,19 @@ concept may_deal_small_groups = std::same_as<S, ::slamb::detail::round_robin_sel
 /// The position of the groups of a piece.
 struct grouped_piece {
   std::uint32_t slots = 0;  ///< elements of a group; 0: the piece is not in groups
-  std::uint32_t first = 0;  ///< the piece's first element, counted from the first group that is known
-  std::uint32_t in_whole =
-      0;  ///< so many of its first elements are in whole groups: the tensor's last one may be smaller
+  std::uint32_t first = 0;  ///< the piece's first element, counted from the first element of the first known group
+  /// The number of elements from the first on that are in whole groups. The last group of a tensor may be smaller.
+  std::uint32_t in_whole = 0;
   std::uint32_t per_group = 0;  ///< 2^20 / slots, rounded up
 
-  /// Group and position of element i of the piece, by a multiplication that is exact for 2^20 / 32 elements.
+  /// The group of element i of the piece, and its position there. The multiplication is exact for 2^20 / 32 elements.
   SLAMB_HOST_DEVICE std::uint32_t group_of(std::uint32_t i) const { return ((first + i) * per_group) >> 20U; }
   SLAMB_HOST_DEVICE std::uint32_t position_of(std::uint32_t i, std::uint32_t group) const {
     return first + i - group * slots;
   }
 };
 
-/// What the groups of a piece send, and the discounts of their elements.
+/// The groups of a piece with the element that each sends, and the discounts of their elements.
 template <std::uint32_t Size, bool Discounted>
 struct groups_of_piece {
   using selection_type = ::slamb::detail::round_robin_selection;
@@ -74,9 +76,9 @@ struct groups_of_piece {
 
   grouped_piece piece;
   ::slamb::detail::dealt_group group[most];
-  float discount_value[Discounted ? selection_type::multipliers * wide : 1];  // [multiplier][distance to what is sent]
+  float discount_value[Discounted ? selection_type::multipliers * wide : 1];  // [multiplier][distance to sent element]
 
-  /// The same for all pieces.
+  /// Fills the table of discounts, which is the same for all pieces.
   template <unsigned Threads>
   SLAMB_HOST_DEVICE void prepare(unsigned thread, const selection_type& selection,
                                  capability::staleness_discounts table) {
@@ -85,12 +87,12 @@ struct groups_of_piece {
         if (i % wide < selection.slots) discount_value[i] = table[selection.age_at_distance(i / wide, i % wide)];
   }
 
-  /// Four groups a thread, which one draw of random words deals.
+  /// Computes the groups of the piece, four for each thread: they need one draw of random words.
   template <unsigned Threads>
   SLAMB_HOST_DEVICE void deal(unsigned thread, const selection_type& selection, coordinate c, std::uint32_t count) {
     static_assert(most <= 4 * Threads);
     const std::uint32_t slots = selection.slots;
-    const bool is_short = c.index >> 32U == 0;  // division of 64 bits takes a device long
+    const bool is_short = c.index >> 32U == 0;  // because division of 64 bits is slow on a device
     const std::uint64_t four =
         is_short ? static_cast<std::uint32_t>(c.index) / (4 * slots) : c.index / (std::uint64_t{4} * slots);
     const auto first = static_cast<std::uint32_t>(c.index - four * (std::uint64_t{4} * slots));
@@ -119,7 +121,7 @@ struct groups_of_piece {
     return selected;
   }
 
-  /// β3^age of elements i … i + Width − 1, all in whole groups.
+  /// discounts ← β3^age of elements i … i + Width − 1, all in whole groups.
   template <unsigned Width>
   SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& known, std::uint32_t i, float (&discounts)[Width]) const {
     std::uint32_t at = known.group_of(i), position = known.position_of(i, at);
@@ -135,30 +137,30 @@ struct groups_of_piece {
   }
 };
 
-/// What the threads of a block know of a piece of a tile. Lives in the memory that they share.
+/// The selected elements of a piece of a tile, in the shared memory of a block.
 template <unsigned Threads, bool Discounted, bool InGroups>
 struct selected_elements {
   static constexpr std::uint32_t of_thread = 16;
   static constexpr std::uint32_t size = Threads * of_thread;
   struct no_groups {};
 
-  std::uint32_t bits[Threads];    // of sixteen elements each
-  std::uint32_t before[Threads];  // how many are selected before those
-  float discount_value[Discounted ? size + size / of_thread
-                                  : 1];  // a gap after sixteen: threads write to different banks
+  std::uint32_t bits[Threads];    // the selection bits of sixteen elements each
+  std::uint32_t before[Threads];  // the number of selected elements before those
+  // With a gap after sixteen, so that threads write to different banks.
+  float discount_value[Discounted ? size + size / of_thread : 1];
   std::conditional_t<InGroups, groups_of_piece<size, Discounted>, no_groups> groups;
 
-  /// What is known of the elements from i on, up to the next multiple of sixteen.
+  /// The selection of the elements from i on, up to the next multiple of sixteen.
   struct some_elements {
     std::uint32_t bits;    ///< bit j: element i + j is selected
-    std::uint32_t before;  ///< how many are selected in front of i
+    std::uint32_t before;  ///< the number of selected elements before i
   };
   SLAMB_HOST_DEVICE some_elements from(std::uint32_t i) const {
     const std::uint32_t of_sixteen = bits[i / of_thread], first = i % of_thread;
     return {of_sixteen >> first, before[i / of_thread] + count_of(of_sixteen & low_bits(first))};
   }
 
-  /// Whether the elements of a tensor are looked at in groups.
+  /// True if the elements of a tensor are processed in groups.
   template <class Selection>
   SLAMB_HOST_DEVICE static bool in_groups(const Selection& selection, const segment& s) {
     if constexpr (InGroups)
@@ -167,14 +169,14 @@ struct selected_elements {
       return false;
   }
 
-  /// The position of the piece's groups, if it is in groups.
+  /// The position of the piece's groups. `slots` is 0 if it is not in groups.
   SLAMB_HOST_DEVICE grouped_piece piece(bool is_in_groups) const {
     if constexpr (InGroups)
       if (is_in_groups) return groups.piece;
     return {};
   }
 
-  /// β3^age of elements i … i + Width − 1 of a piece from c on, where the selection has ages.
+  /// discounts ← β3^age of elements i … i + Width − 1 of the piece that begins at c. For selections with ages.
   template <unsigned Width, class Selection>
   SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& piece, const Selection& selection, coordinate c,
                                         capability::staleness_discounts table, std::uint32_t i,
@@ -190,8 +192,8 @@ struct selected_elements {
     for (unsigned j = 0; j < Width; ++j) discounts[j] = discount_value[place_of_discount(i + j)];
   }
 
-  /// Finds out about this thread's elements of `count` ≤ size from c: what is selected, and the discounts if they are asked
-  /// for, the selection has ages, and the piece is not in groups.
+  /// Finds the selected ones of this thread's elements. The piece has `count` ≤ size elements from c on. Also computes their
+  /// discounts if they are needed, the selection has ages, and the piece is neither dense nor in groups.
   template <class Selection>
   SLAMB_HOST_DEVICE void find(unsigned thread, const Selection& selection, const segment& s, coordinate c,
                               std::uint32_t count, capability::staleness_discounts table) {
@@ -223,7 +225,7 @@ struct selected_elements {
   SLAMB_HOST_DEVICE static std::uint32_t place_of_discount(std::uint32_t i) { return i + i / of_thread; }
 };
 
-/// Lets all threads of a block find out what is the same for all tiles.
+/// Computes what is the same for all tiles, with all threads of a block.
 template <unsigned Threads, bool Discounted, bool InGroups, class Block, class Selection>
 SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads, Discounted, InGroups>& elements,
                                         const Selection& selection, const capability::staleness_discounts& table) {
@@ -232,7 +234,7 @@ SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads,
       block.each([&](unsigned thread) { elements.groups.template prepare<Threads>(thread, selection, table); });
 }
 
-/// Lets all threads of a block find out about a piece. Returns how many of the `count` elements are selected.
+/// Finds the selected elements of a piece with all threads of a block. Returns their number among the `count` elements.
 template <unsigned Threads, bool Discounted, bool InGroups, class Block, class Selection>
 SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Threads, Discounted, InGroups>& elements,
                                               const Selection& selection, const segment& s, const coordinate& c,

@@ -1,4 +1,4 @@
-// A pass over elements of which a selection is exchanged, on a device.
+// The kernel of a selected pass (detail/pass/sparse_pass.hpp), which exchanges selected elements.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace slamb::detail::cuda {
 
-/// Takes the sums of what is not selected, and checks everything.
+/// The sums of one element's pass: adds only if the element is not selected (`counts`), and checks always.
 template <class Sums>
 struct unsent_sums {
   Sums& all;
@@ -32,10 +32,10 @@ struct selected_kernel {
   static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
   static constexpr unsigned threads = 256;
   using selection_type = resolved_t<Selection>;
-  static constexpr bool is_short =
-      Pass::packs::count != 0 && capability::has_selected_before<selection_type>;  ///< 48 registers suffice
-  static constexpr unsigned blocks_at_once =
-      is_short ? 5 : 4;  ///< 4: 64 registers; of its own choice ptxas spills for sm_100
+  /// True if 48 registers suffice.
+  static constexpr bool is_short = Pass::packs::count != 0 && capability::has_selected_before<selection_type>;
+  /// 5 blocks allow 48 registers a thread, 4 blocks 64. Without a limit, ptxas spills for sm_100.
+  static constexpr unsigned blocks_at_once = is_short ? 5 : 4;
   static constexpr bool stores_ages = Pass::needs_discount && !capability::has_age<selection_type>;
   using age_type = stored_age_t<selection_type>;
   using elements_type = selected_elements<threads, Pass::needs_discount && capability::has_age<selection_type>,
@@ -49,7 +49,7 @@ struct selected_kernel {
   double* sums = nullptr;               ///< [all tiles][Pass::sums]
   std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value that the pass checked is not finite; may be null
 
-  /// Pieces to launch it for.
+  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles.last - tiles.first; }
 
   template <class Block>
@@ -103,7 +103,7 @@ struct selected_kernel {
   }
 
  private:
-  // What the payload of all tiles leaves free.
+  // Zeroes the first plane from the end of the payload to its capacity.
   template <class Block>
   SLAMB_HOST_DEVICE void clear_rest(Block& block) const {
     const std::uint64_t size = payload.tile_offsets[tiles.last];
@@ -119,8 +119,8 @@ struct selected_kernel {
 
   struct tile_under_way {
     tile_arrays_of<Pass> at;
-    age_type* age;    // [elements of the tile], where ages are stored
-    float* plane[3];  // of the payload, from the piece's first element on
+    age_type* age;    // [elements of the tile]; null if ages are not stored
+    float* plane[3];  // the payload planes, from the first selected element of the piece on
     bool dense;
 
     SLAMB_HOST_DEVICE void advance(std::uint32_t selected) {
@@ -128,7 +128,7 @@ struct selected_kernel {
     }
   };
 
-  // Elements i … i + Width − 1 of the piece that begins at element `first` of the tile.
+  // Runs the pass over elements i … i + Width − 1 of the piece that begins at element `first` of the tile.
   template <unsigned Width, class Constants>
   SLAMB_ELEMENT void run(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
                          const coordinate& c, const Constants& constants, std::uint32_t first, std::uint32_t i,
@@ -164,7 +164,7 @@ struct selected_kernel {
     ((planes[plane++][place] = value_of<Arrays, scalar>(e).value), ...);
   }
 
-  // β3^age. If the selection has no ages they are stored, and incremented once a step.
+  // discounts ← β3^age. Ages that the selection does not know are stored, and are incremented once a step.
   template <unsigned Width>
   SLAMB_ELEMENT void find_discounts(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
                                     const coordinate& c, std::uint32_t first, std::uint32_t i,

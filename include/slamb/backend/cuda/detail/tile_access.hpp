@@ -1,5 +1,5 @@
-// How the threads of a block share out a tile, and the arrays that they read and write: as host::tile_arrays, for one
-// element or four consecutive ones.
+// Divides a tile's elements among the threads of a block, and reads and writes its arrays: as host::tile_arrays, but for one
+// element or four consecutive ones at a time.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,22 @@
 
 namespace slamb::detail::cuda {
 
-/// Whether the step must not happen. Then no kernel does anything.
+/// True if the step is skipped: kernels then do nothing.
 ///
-/// @param skip  where the backend has noted it, in its memory space; may be null
+/// @param skip  points to the flag in the backend's memory; may be null
 SLAMB_HOST_DEVICE inline bool is_skipped(const std::uint32_t* skip) { return skip != nullptr && *skip != 0; }
 
-/// How many consecutive elements a thread works on at a time: 1, or 4, which are 16 bytes.
+/// The number of consecutive elements that a thread processes at a time: 1, or 4, which are 16 bytes.
 template <unsigned Width>
 using width = std::integral_constant<unsigned, Width>;
 
-/// `Width` numbers that are read and written at once.
+/// `Width` numbers that one instruction can read or write.
 template <unsigned Width, class T>
 struct alignas(Width * sizeof(T)) numbers {
   T of[Width];
 };
 
-/// Where kernels are emulated, throws for what a device would stop at.
+/// Throws in an emulated kernel if `address` is not a multiple of `bytes`, because a device would stop with an error.
 SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe_unused]] std::size_t bytes) {
 #if !defined(__CUDA_ARCH__)
   if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
@@ -36,7 +36,7 @@ SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe
 #endif
 }
 
-/// Reads consecutive numbers; `from` is a multiple of as many bytes as they take.
+/// Reads `Width` consecutive numbers at once. `from` is aligned to their total size.
 template <unsigned Width, class T>
 SLAMB_ELEMENT void load_together(const T* from, T (&to)[Width]) {
   if constexpr (Width == 1) {
@@ -50,7 +50,7 @@ SLAMB_ELEMENT void load_together(const T* from, T (&to)[Width]) {
   }
 }
 
-/// Writes them.
+/// Writes `Width` consecutive numbers at once. `to` is aligned to their total size.
 template <unsigned Width, class T>
 SLAMB_ELEMENT void store_together(const T (&from)[Width], T* to) {
   if constexpr (Width == 1) {
@@ -64,14 +64,14 @@ SLAMB_ELEMENT void store_together(const T (&from)[Width], T* to) {
   }
 }
 
-/// Whether numbers from `array` on can be read and written `Width` at a time. Null can.
+/// True if the numbers of `array` can be read and written `Width` at a time. True for null.
 template <unsigned Width, class T>
 SLAMB_HOST_DEVICE bool is_aligned_for(const T* array) {
   return reinterpret_cast<std::uintptr_t>(array) % (Width * sizeof(T)) == 0;
 }
 
-/// Reads numbers i … i + Width − 1 of an array anywhere, together where it is aligned for that; i is a multiple of Width. The
-/// question is the same for all i, so that it is asked once.
+/// Reads numbers i … i + Width − 1 of an array of any alignment, at once if it is aligned for that. i is a multiple of Width, so
+/// the check has the same result for all i, and compilers can move it out of loops.
 template <unsigned Width, class T>
 SLAMB_ELEMENT void load_from(const T* array, std::size_t i, T (&to)[Width]) {
   const T* const from = array + i;
@@ -82,7 +82,7 @@ SLAMB_ELEMENT void load_from(const T* array, std::size_t i, T (&to)[Width]) {
   }
 }
 
-/// Writes them.
+/// Writes numbers i … i + Width − 1 of an array of any alignment, at once if it is aligned for that. i is a multiple of Width.
 template <unsigned Width, class T>
 SLAMB_ELEMENT void store_to(const T (&from)[Width], T* array, std::size_t i) {
   T* const to = array + i;
@@ -93,20 +93,20 @@ SLAMB_ELEMENT void store_to(const T (&from)[Width], T* array, std::size_t i) {
   }
 }
 
-/// How the arrays of one tile are read and written, by a thread.
+/// The arrays of one tile, which a thread reads and writes.
 template <class List>
 struct tile_arrays : tile_pointers<List> {
   using tile_pointers<List>::tile_pointers;
 
-  /// Reads some arrays of the elements i … i + Width − 1 of the tile; i is a multiple of Width. Other members of `e` stay as they
-  /// are.
+  /// Reads the given arrays of elements i … i + Width − 1 of the tile. i is a multiple of Width. Does not change other members of
+  /// `e`.
   template <class Element, unsigned Width, class... Arrays>
   SLAMB_ELEMENT void load(arrays<Arrays...> /*some*/, [[maybe_unused]] Element (&e)[Width],
                           [[maybe_unused]] std::size_t i) const {
     (load_one<Arrays>(e, i), ...);
   }
 
-  /// Writes them.
+  /// Writes the given arrays of elements i … i + Width − 1 of the tile. i is a multiple of Width.
   template <class Element, unsigned Width, class... Arrays>
   SLAMB_ELEMENT void store(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element (&e)[Width],
                            [[maybe_unused]] std::size_t i) const {
@@ -136,12 +136,13 @@ struct tile_arrays : tile_pointers<List> {
   }
 };
 
-/// The same, of a pass.
+/// The arrays that a pass accesses.
 template <class Pass>
 using tile_arrays_of = tile_arrays<accessed_by<Pass>>;
 
-/// Calls body(i, width<4>{}) for groups of four elements, i a multiple of 4, and body(i, width<1>{}) for those that are left,
-/// such that all threads of a block together cover [0, count): neighbours have neighbouring elements. For use within a phase.
+/// Calls body(i, width<4>{}) for groups of four elements, with i a multiple of 4, and body(i, width<1>{}) for the remaining
+/// elements. All threads of a block together cover [0, count), and neighbouring threads get neighbouring elements. For use
+/// within a phase.
 ///
 /// @param count  elements, at most 2^31
 template <unsigned Threads, class Body>

@@ -1,5 +1,5 @@
-// The offsets of a tile's codes, scales and errors in a compressed exchange, and the mask of its active elements: as
-// host/tile_codes.hpp, for one element of a thread or four.
+// Reads and writes a tile's codes, scales and errors in a compressed exchange, and the mask of its active elements: as
+// backend/host/detail/tile_codes.hpp, but for one element or four at a time.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@
 
 namespace slamb::detail::cuda {
 
-/// Codes stand in groups of sixteen, and so do the bits of what takes part.
+/// Codes are stored in groups of sixteen elements; the bits of active elements are, too.
 inline constexpr std::uint32_t code_group = 16;
 
-/// `count` and what fills up the last group of codes.
+/// `count` rounded up to whole groups of codes.
 SLAMB_HOST_DEVICE constexpr std::uint32_t padded(std::uint32_t count) {
   return (count + code_group - 1) / code_group * code_group;
 }
 
-/// How an error is stored that is not kept.
+/// The storage type of errors that are not kept.
 struct no_storage {};
 
 /// An array of errors, as float or bfloat16, or none.
@@ -35,7 +35,7 @@ struct error_array {
 
   SLAMB_HOST_DEVICE error_array(void* array, std::uint64_t offset) : first(static_cast<Storage*>(array) + offset) {}
 
-  /// Adds the errors of elements i … to x.
+  /// x ← x + the errors of elements i … i + Width − 1.
   template <unsigned Width>
   SLAMB_ELEMENT void add_to(scalar (&x)[Width], std::size_t i) const {
     Storage stored[Width];
@@ -58,7 +58,8 @@ struct error_array {
     }
     store_to(stored, first, i);
   }
-  // At least what x becomes when it is stored: rounded up, its square must be finite too, or it could never be sent.
+  // A value whose magnitude is at least that of x once it is stored, because bfloat16 may round it up. Its square must be finite
+  // too: otherwise the stored error could never be sent.
   SLAMB_ELEMENT static scalar bound(scalar x) {
     return std::is_same_v<Storage, float> ? x : x * scalar(1.0F + 0x1p-7F);
   }
@@ -74,7 +75,7 @@ struct error_array<no_storage> {
   SLAMB_ELEMENT static scalar bound(scalar x) { return x; }
 };
 
-/// Scale number `index` of a message.
+/// Reads scale number `index` of a message.
 SLAMB_ELEMENT float load_scale(const std::byte* message, std::uint64_t index) {
   float scale = 0.0F;
   std::memcpy(&scale, __builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), sizeof(float));
@@ -84,7 +85,7 @@ SLAMB_ELEMENT void store_scale(std::byte* message, std::uint64_t index, float sc
   std::memcpy(__builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), &scale, sizeof(float));
 }
 
-/// How a quantizer's scales are shared.
+/// The elements that share a scale of a quantizer: a block (`has_blocks`), or a tensor or all (`is_shared`).
 template <class Quantizer>
 struct scale_facts {
   static constexpr bool has_blocks = Quantizer::scale != segment_scale::none && requires(const Quantizer& q) {
@@ -92,7 +93,7 @@ struct scale_facts {
   };
   static constexpr bool is_shared = Quantizer::scale != segment_scale::none && !has_blocks;
 
-  /// By how many places to shift the number of an element for that of its block.
+  /// An element's number, shifted right by this, is the number of its block.
   SLAMB_HOST_DEVICE static unsigned block_shift(const Quantizer& quantizer) {
     unsigned shift = 0;
     if constexpr (has_blocks)
@@ -101,7 +102,7 @@ struct scale_facts {
   }
 };
 
-/// The part of a message that has a tile's codes.
+/// The codes of one tile in a message, and their scales.
 template <class Quantizer, class Byte>
 struct tile_codes {
   static constexpr int bits = Quantizer::bits_per_element;
@@ -113,7 +114,7 @@ struct tile_codes {
   SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t)
       : message(of_owner), codes(of_owner + wire.scale_bytes + t.code * bits / 8), scale(t.scale) {}
 
-  // The scale of elements from i on, of one block of 2^shift.
+  // The scale of the block of 2^shift elements that contains element i.
   SLAMB_ELEMENT scalar scale_at(std::uint32_t i, unsigned shift) const {
     if constexpr (Quantizer::scale == segment_scale::none)
       return 1.0F;
@@ -123,7 +124,7 @@ struct tile_codes {
       return load_scale(message, scale);
   }
 
-  /// x̂ of elements i ….
+  /// Decodes elements i … i + Width − 1: x ← x̂.
   template <unsigned Width>
   SLAMB_ELEMENT void decode(const Quantizer& quantizer, std::uint32_t i, unsigned shift, scalar (&x)[Width]) const {
     std::uint32_t code[Width];
@@ -133,20 +134,20 @@ struct tile_codes {
   }
 };
 
-/// Which elements of a tile take part.
+/// The active elements of a tile.
 struct tile_active {
-  const std::uint16_t* bits = nullptr;  // null: all
+  const std::uint16_t* bits = nullptr;  // null: all are active
 
   tile_active() = default;
   SLAMB_HOST_DEVICE tile_active(const wire_view& wire, const wire_tile& t)
       : bits(wire.active == nullptr ? nullptr : wire.active + (t.owner * wire.codes + t.code) / code_group) {}
 
-  /// How many of elements i … i + 15, of which `count` exist.
+  /// The number of active elements among i … i + min(count, 16) − 1; i is a multiple of 16.
   SLAMB_ELEMENT std::uint32_t number(std::uint32_t i, std::uint32_t count) const {
     const std::uint32_t existing = count >= code_group ? 0xFFFFU : (1U << count) - 1U;
     return count_of(bits == nullptr ? existing : existing & bits[i / code_group]);
   }
-  /// x ← 0 where an element takes no part.
+  /// x ← 0 for elements that are not active.
   template <unsigned Width>
   SLAMB_ELEMENT void keep(scalar (&x)[Width], std::uint32_t i) const {
     if (bits == nullptr) return;

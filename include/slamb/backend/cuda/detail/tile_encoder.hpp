@@ -1,8 +1,8 @@
-// A tile's values → codes on a device, and what their scales are made from.
+// Encodes a tile's values in a kernel, and computes the statistics from which scales are computed.
 //
-// The values pass through shared memory, a piece of the tile at a time: they are formed by neighbouring threads from
-// neighbouring elements, whatever the alignment of the arrays, and encoded by threads that take eight each. Eight codes are
-// whole bytes, and one draw of Philox. A piece is 16 KiB, so that eight blocks fit where 2048 threads do.
+// The values pass through shared memory, one piece of the tile at a time. Neighbouring threads form the values of neighbouring
+// elements, for any alignment of the arrays. Then each thread encodes eight values: eight codes are whole bytes, and need one
+// draw of Philox. The values of a piece are 64 bytes a thread, 128 KiB for 2048 threads.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace slamb::detail::cuda {
 
-/// What a scale is made from, of some elements.
+/// The statistic of some elements from which their scale is computed: Σ x², Σ |x| or max |x|.
 template <segment_scale Scale>
 struct scale_statistic {
   using type = std::conditional_t<Scale == segment_scale::max, float, double>;
@@ -40,7 +40,7 @@ struct scale_statistic {
   }
 };
 
-/// That of all threads of a block: the same in all.
+/// The statistic over all threads of a block; all threads get the same value.
 template <segment_scale Scale, class Block, class Statistics>
 SLAMB_HOST_DEVICE double total_of(Block& block, const Statistics& of_thread) {
   if constexpr (Scale == segment_scale::max)
@@ -49,13 +49,13 @@ SLAMB_HOST_DEVICE double total_of(Block& block, const Statistics& of_thread) {
     return block.sum([&](unsigned thread) { return of_thread[thread].value; });
 }
 
-/// Encodes one tile after another by all threads of a block.
+/// Encodes a tile with all threads of a block.
 template <encoding Work, class Quantizer, unsigned Threads>
 class tile_encoder {
   static constexpr segment_scale scale = Quantizer::scale;
   static constexpr bool has_blocks = scale_facts<Quantizer>::has_blocks;
   static constexpr bool encodes = Work != encoding::measure;
-  static constexpr std::uint32_t piece = code_group * Threads;  // elements: a group for each thread
+  static constexpr std::uint32_t piece = code_group * Threads;  // elements: one group for each thread
   static_assert(piece % 1024 == 0, "slamb: a piece must be whole blocks of a quantizer");
 
   struct values {
@@ -63,25 +63,24 @@ class tile_encoder {
   };
   struct values_of_blocks : values {
     scale_statistic<scale> of_group[Threads];
-    std::uint32_t active[Threads];  // elements of each group
+    std::uint32_t active[Threads];  // the number of active elements of each group
     float scale_of_block[Threads];
   };
   using memory = std::conditional_t<has_blocks, values_of_blocks, values>;
 
  public:
-  /// Whether tiles have a statistic, from which scales are made that they share.
+  /// True if the encoder takes the statistic of a tile, for scales that tiles share.
   static constexpr bool has_statistic = scale_facts<Quantizer>::is_shared && Work != encoding::encode;
 
   const Quantizer& quantizer;
   std::uint64_t random_stream;
-  std::uint64_t
-      position;  ///< of the first element among the codes of all messages, by which random numbers are counted
+  std::uint64_t position;  ///< of the first element among the codes of all messages; selects its random numbers
   std::uint32_t count;
 
-  /// Encodes what source(i, x, checks) gives as elements i … i + Width − 1 in x [Width], 0 for what takes no part;
-  /// source.fill_up(i) is called for what fills up the last group of codes.
+  /// Encodes the elements of a tile. source(i, x, checks) writes elements i … i + Width − 1 to x [Width], and 0 for elements
+  /// that are not active. source.fill_up(i) is called for the padding after the last element, up to a whole group of codes.
   ///
-  /// @param statistic  of the tile, where it has one
+  /// @param statistic  receives the tile's statistic if `has_statistic`; else not used
   template <class Block, class Source, class Checks>
   SLAMB_HOST_DEVICE void operator()(Block& block, const Source& source, const tile_active& active,
                                     const tile_codes<Quantizer, std::byte>& to, Checks& checks,
@@ -132,7 +131,8 @@ class tile_encoder {
     checks = own_checks;
   }
 
-  // Of one group. Threads begin at different quarters of theirs: shared memory has 32 banks of a float.
+  // Takes the statistic of this thread's group. Threads begin at different quarters of their groups, because shared memory has
+  // 32 banks of one float.
   template <class Block>
   SLAMB_ELEMENT void take_statistic(Block& block, unsigned thread, const tile_active& active, std::uint32_t first,
                                     std::uint32_t part) const {
@@ -149,7 +149,7 @@ class tile_encoder {
     all.active[thread] = active.number(first + begin, part - begin);
   }
 
-  // Of one block of the quantizer's.
+  // Computes and stores the scale of one block of the quantizer.
   template <class Block>
   SLAMB_ELEMENT void make_scale(Block& block, unsigned thread, const tile_codes<Quantizer, std::byte>& to,
                                 std::uint32_t first, std::uint32_t part, unsigned shift) const {
