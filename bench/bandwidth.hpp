@@ -1,4 +1,4 @@
-// What the machine's memory can do, against which every step is measured.
+// The bandwidth of the machine's memory, the reference for every step.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,17 @@
 
 namespace bench {
 
-/// Bytes a second.
+/// In bytes per second.
 struct bandwidth {
-  double copy = 0.0;   ///< a = b: 8 bytes an element
-  double triad = 0.0;  ///< a += s b, in place: 12 bytes an element
+  double copy = 0.0;   ///< a = b: 8 bytes per element
+  double triad = 0.0;  ///< a += s b, in place: 12 bytes per element
 
   friend bandwidth mean(const bandwidth& x, const bandwidth& y) {
     return {(x.copy + y.copy) / 2.0, (x.triad + y.triad) / 2.0};
   }
 };
 
-/// Two arrays, and the copy and triad over them.
+/// Measures copy and triad over two arrays.
 class bandwidth_meter {
  public:
   /// @param bytes  of both arrays together
@@ -46,7 +46,7 @@ class bandwidth_meter {
   }
 
  private:
-  // In the widest registers that the program is compiled for, as the library's passes.
+  // In the widest registers that the program is compiled for, like the library's passes.
   static void add_scaled(float* a, const float* b, std::size_t count) {
     using slamb::detail::host::floats;
     const floats scale(0.001F);

@@ -1,4 +1,4 @@
-// What the steps between two reports of an optimizer were, and how many bytes they counted; on any backend.
+// The bytes of memory traffic of the steps between two reports of an optimizer, on any backend.
 #pragma once
 
 #include <cmath>
@@ -13,8 +13,8 @@
 namespace bench {
 
 inline constexpr double learning_rate = 1e-4;
-/// Steps before the clock starts: the first of SLAMB averages the parameters, and after the first the variance of the
-/// others is frozen.
+/// Steps before the clock starts: the first step of SLAMB averages the parameters, and the variance of the others is frozen
+/// after the first step.
 inline constexpr int untimed_steps = 2;
 
 // Parameters are averaged after steps 1, 1 + H, 1 + 2H, …
@@ -37,9 +37,9 @@ inline void require_taken(const slamb::statistics& after) {
     throw std::runtime_error("steps were skipped, or parameters are not finite");
 }
 
-/// Counts the bytes an element of the steps between two reports, and sees that they were taken.
+/// Counts the bytes per element of the steps between two reports, and checks that the steps were taken.
 ///
-/// @param after    with norms
+/// @param after  with norms
 /// @param tensors  of one of the `ranks`
 /// @throws std::runtime_error if steps were skipped, or were of more than one phase
 template <class Optimizer>

@@ -1,4 +1,4 @@
-// The time that comparing ranks takes.
+// The time for comparing ranks.
 #include "comparison.hpp"
 
 #include <benchmark/benchmark.h>
@@ -33,7 +33,7 @@ result time_of_parameters(benchmark::State& state, workbench& at, unsigned threa
   return r;
 }
 
-// Of two ranks that have the same: the sum is twice the header.
+// Of two ranks with equal headers: the sum is twice the header.
 result time_of_header(benchmark::State& state, workbench& at) {
   constexpr std::size_t payload = 4096;
   slamb::detail::step_record record;

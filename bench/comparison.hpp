@@ -1,14 +1,14 @@
-// Registers the benchmarks of what ranks compare.
+// Registers the benchmarks of comparisons between ranks.
 #pragma once
 
 #include "shapes.hpp"
 
 namespace bench {
 
-/// Registers comparison/parameters/<shapes>, the pass by which ranks compare their parameters, and comparison/header/<shapes>: what
-/// a step does for the header of its sum, without memory traffic that is worth counting.
+/// Registers comparison/parameters/<shapes>, the pass by which ranks compare their parameters, and comparison/header/<shapes>:
+/// the work of a step for the header of its sum, with negligible memory traffic.
 ///
-/// @param threads  of the pass, the copy and the triad
+/// @param threads  for the pass, the copy and the triad
 void register_comparisons(const shape_set& shapes, unsigned threads);
 
 }  // namespace bench

@@ -1,4 +1,4 @@
-// The time a compressor takes for gradients, by the passes with which an exchange encodes and decodes.
+// The time of a compressor for gradients, by the passes with which an exchange encodes and decodes.
 #include "compressors.hpp"
 
 #include <benchmark/benchmark.h>
@@ -22,7 +22,7 @@
 namespace bench {
 namespace {
 
-// The gradient is what is encoded, and what is decoded is written where the parameters are.
+// Encodes the gradient, and writes the decoded values to the parameters.
 struct gradient_to_parameter : slamb::detail::pass_without_constants {
   using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient>;
   using reads = slamb::detail::arrays<>;
@@ -41,7 +41,7 @@ struct gradient_to_parameter : slamb::detail::pass_without_constants {
 
 using executor_type = slamb::host_backend::executor_type;
 
-// The message that one rank sends, and what it takes to write and read it.
+// The message that one rank sends, and the arrays for writing and reading it.
 template <slamb::quantizer Quantizer>
 class coding {
  public:
@@ -76,7 +76,7 @@ class coding {
                                                        all_tiles(), nullptr);
   }
 
-  // What came back must be near what was sent: half a bit an element tells the sign and no more.
+  // Decoded values must be near the gradient. Half a bit per element gives only the sign.
   void check() const {
     const slamb::detail::segment& first = tensors_.segments()[0];
     double signal = 0.0, lost = 0.0;

@@ -1,4 +1,4 @@
-// Registers the benchmarks of compressors by themselves.
+// Registers the benchmarks of compressors alone.
 #pragma once
 
 #include "shapes.hpp"
@@ -8,7 +8,7 @@ namespace bench {
 /// Registers compressor/<quantizer>/encode/<shapes>, compressor/<quantizer>/decode/<shapes> and
 /// compressor/top_k/choose/<shapes>.
 ///
-/// @param threads  of the passes, the copy and the triad
+/// @param threads  for the passes, the copy and the triad
 void register_compressors(const shape_set& shapes, unsigned threads);
 
 }  // namespace bench

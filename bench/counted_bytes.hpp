@@ -1,5 +1,4 @@
-// Bytes of memory traffic that a step makes, by the counts of its recipe's passes. Bytes that the communicator moves are not
-// counted.
+// Bytes of memory traffic of a step, by the counts of its recipe's passes. Bytes that the communicator moves are not counted.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +11,22 @@
 
 namespace bench {
 
-/// The steps that were timed.
+/// The timed steps.
 struct steps_taken {
   std::uint64_t last = 0;           ///< t of the last step
-  std::string phase{};              ///< that all steps were of
-  double averagings = 0.0;          ///< of the parameters over ranks, a step
-  double exchanges_of_codes = 0.0;  ///< a step
+  std::string phase{};              ///< the phase of all steps
+  double averagings = 0.0;          ///< averagings of the parameters over ranks, per step
+  double exchanges_of_codes = 0.0;  ///< exchanges of codes, per step
   int ranks = 1;
 };
 
-/// Parts of the model: exchanged by SLAMB at a step, and in tensors that are not exchanged dense.
+/// Fractions of the model: elements that SLAMB exchanges at a step, and elements in tensors that are not exchanged dense.
 struct payload_fractions {
   double sent = 0.0;
   double selectable = 0.0;
 };
 
-/// Counts the elements that `options.compressor` selects at step t, and those that are always exchanged dense.
+/// Counts the elements that `options.compressor` selects at step t, and the elements that are always exchanged dense.
 template <class Options>
 payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> tensors, const Options& options) {
   slamb::detail::layout layout(tensors, 0.0);
@@ -49,7 +48,7 @@ payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> 
   return {static_cast<double>(sent) / elements, static_cast<double>(selectable) / elements};
 }
 
-/// Bytes an element a step: AdamW and LAMB.
+/// Bytes per element and step of AdamW and LAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
                      std::span<const slamb::parameter> /*tensors*/, const steps_taken& taken) {
@@ -78,7 +77,7 @@ double counted_bytes(
       optimizer.options().compressor, taken.ranks, taken.exchanges_of_codes > 0.0);
 }
 
-/// 0/1 Adam: steps that exchanged codes and steps that did not.
+/// 0/1 Adam: steps that exchanged codes, and steps that did not.
 template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
           class LocalSchedule>
 double counted_bytes(const slamb::basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend,

@@ -17,8 +17,8 @@
 
 namespace bench {
 
-/// Calls body(begin, end) for `threads` parts of [0, count) at once, the last on the caller's thread. Parts begin at
-/// multiples of 16 elements.
+/// Calls body(begin, end) for `threads` parts of [0, count) at once, the last on the caller's thread. Parts start at multiples
+/// of 16 elements.
 template <class Body>
 void for_parts(unsigned threads, std::size_t count, const Body& body) {
   const std::size_t part = (count / threads + 15) / 16 * 16;
@@ -29,7 +29,7 @@ void for_parts(unsigned threads, std::size_t count, const Body& body) {
   body(begin, count);
 }
 
-/// Floats in pages of 2 MiB where the system has them; not initialised.
+/// Floats in pages of 2 MiB if the system has them; not initialised.
 class huge_array {
  public:
   explicit huge_array(std::size_t count)
@@ -42,7 +42,7 @@ class huge_array {
   float* data() const noexcept { return memory_.get(); }
   std::size_t size() const noexcept { return count_; }
 
-  /// Element i becomes a number in [−scale, scale) that depends on (seed, i) alone.
+  /// Sets element i to a number in [−scale, scale) that depends only on (seed, i).
   void fill(float scale, std::uint32_t seed, unsigned threads) {
     for_parts(threads, count_, [this, scale, seed](std::size_t begin, std::size_t end) {
       float* const to = data();

@@ -1,4 +1,4 @@
-// The numbers that benchmarks step over: fixed, and the same on the host and on a device.
+// The values that benchmarks work on: fixed, and the same on the host and on a device.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// A number in [−scale, scale) that depends on (seed, i) alone.
+/// A number in [−scale, scale) that depends only on (seed, i).
 SLAMB_HOST_DEVICE inline float made_up(std::uint32_t i, std::uint32_t seed, float scale) {
   std::uint32_t bits = i * 0x9E3779B1U + seed;
   bits = (bits ^ (bits >> 16U)) * 0x7FEB352DU;
@@ -16,7 +16,7 @@ SLAMB_HOST_DEVICE inline float made_up(std::uint32_t i, std::uint32_t seed, floa
   return static_cast<float>(static_cast<std::int32_t>(bits)) * (scale / 2147483648.0F);
 }
 
-/// What parameters and gradients are filled with.
+/// The initial values of parameters and gradients.
 struct made_up_values {
   float scale;
   std::uint32_t seed;

@@ -1,4 +1,4 @@
-// slamb_bench: how long a step takes, how many bytes it counts, and which part of the machine's bandwidth that is.
+// slamb_bench: the time of a step, the bytes it counts, and the bandwidth it reaches as a fraction of the machine's.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view option = "--threads=";
 
-// Takes --threads=N out of the arguments. 0: it is wrong.
+// Removes --threads=N from the arguments and returns N; the default is the number of hardware threads. 0: N is wrong.
 unsigned take_threads(int& count, char** arguments) {
   unsigned threads = std::max(1U, std::thread::hardware_concurrency());
   char** const last = std::remove_if(arguments + 1, arguments + count, [&threads](const char* argument) {

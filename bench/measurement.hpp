@@ -1,4 +1,4 @@
-// What a benchmark measures, and how it says so.
+// Measures a benchmark and reports its result.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -14,14 +14,14 @@
 
 namespace bench {
 
-/// What one benchmark found.
+/// The result of one benchmark.
 struct result {
-  double seconds = 0.0;  ///< of all rounds that were timed
-  double bytes = 0.0;    ///< an element a round
+  double seconds = 0.0;  ///< of all timed rounds
+  double bytes = 0.0;    ///< per element and round
   bandwidth machine;
 };
 
-/// Bytes a second are those of all ranks, nanoseconds a parameter those over the parameters of one.
+/// Bytes per second are of all ranks. Nanoseconds per parameter are per parameter of one rank.
 inline void report(benchmark::State& state, const workbench& at, const result& r) {
   const auto elements = static_cast<double>(at.elements());
   const double seconds = r.seconds / static_cast<double>(state.iterations());
@@ -36,7 +36,7 @@ inline void report(benchmark::State& state, const workbench& at, const result& r
   state.counters["triad_GB_per_s"] = r.machine.triad * 1e-9;
 }
 
-/// Of all rounds, in seconds by the clock on the wall.
+/// Wall-clock seconds of all rounds.
 template <class Round>
 double time_of_rounds(benchmark::State& state, const Round& round) {
   const auto start = std::chrono::steady_clock::now();
@@ -44,7 +44,8 @@ double time_of_rounds(benchmark::State& state, const Round& round) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Of rounds of so many bytes an element, after one that is not timed, between two measurements of the machine's bandwidth.
+/// The time of rounds with `bytes` per element. One round before is not timed. The machine's bandwidth is measured before and
+/// after.
 template <class Round>
 result time_of(benchmark::State& state, workbench& at, double bytes, const Round& round) {
   round();

@@ -1,11 +1,11 @@
-// Where the threads of a benchmark's ranks wait for each other.
+// A barrier for the threads of a benchmark's ranks.
 #pragma once
 
 #include <barrier>
 
 namespace bench {
 
-/// A rank that fails must not leave the other waiting.
+/// Leaves the barrier on destruction, so that a rank that fails does not leave the others waiting.
 class meeting {
  public:
   explicit meeting(std::barrier<>& ranks) : ranks_(ranks) {}

@@ -1,5 +1,5 @@
-// The time of one step() of the optimizers that exchange codes, after their variance has been frozen or apart from steps
-// that refresh it.
+// The time of one step() of the optimizers that exchange codes, after their variance is frozen, or in steps that do not refresh
+// it.
 #include <cstdint>
 #include <string>
 
@@ -10,7 +10,7 @@
 namespace bench {
 namespace {
 
-// The variance is refreshed by the first step, and the steps after it exchange codes of the gradient.
+// The first step refreshes the variance, and the steps after it exchange codes of the gradient.
 struct refreshed_once {
   struct state_type {};
   bool refreshes(const state_type& /*state*/, std::uint64_t tau) const { return tau == 2; }

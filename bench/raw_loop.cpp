@@ -18,7 +18,8 @@ struct scalars {
   float beta1, beta2, epsilon, weight_decay, rate, momentum_correction, deviation_correction;
 };
 
-// By hand, for C's square root may set errno, and a compiler that must see to that does not vectorise the loop.
+// With vector intrinsics, because C's square root may set errno: a compiler that must preserve that does not vectorise the
+// loop.
 void take_square_roots(float* x, std::size_t count) {
   std::size_t i = 0;
 #if defined(__AVX512F__)
@@ -57,7 +58,7 @@ raw_adamw::raw_adamw(const model& tensors, unsigned threads)
     : momentum_(tensors.padded_elements()), variance_(tensors.padded_elements()), pieces_(threads) {
   momentum_.fill(0.0F, 0, threads);
   variance_.fill(0.0F, 0, threads);
-  const std::size_t share = (tensors.padded_elements() / threads + 15) / 16 * 16;  // elements of a thread
+  const std::size_t share = (tensors.padded_elements() / threads + 15) / 16 * 16;  // elements per thread
   for (const slamb::parameter& tensor : tensors.tensors()) {
     const std::size_t first = tensors.first_of(tensor);
     for (std::size_t begin = first, end = first + tensor.size; begin < end;) {

@@ -1,4 +1,4 @@
-// AdamW as one would write it by hand, without the library: what the library's passes must not be slower than.
+// AdamW as a hand-written loop without the library: the library's passes must not be slower.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/// A walk over p, g, m and v on each of a few threads. It does not look for gradients that are not finite.
+/// A loop over p, g, m and v on each of several threads. It does not check that gradients are finite.
 class raw_adamw {
  public:
   static constexpr double bytes_per_element = 28.0;  // reads p, g, m, v; writes p, m, v

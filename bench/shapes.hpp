@@ -1,4 +1,4 @@
-// The tensors that are stepped over: shapes of BERT, whose training large-batch optimizers were made for.
+// The tensors of the benchmarks: shapes of BERT, because large-batch optimizers were made for its training.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// One tensor; `columns` = 0: of one dimension.
+/// One tensor; `columns` = 0: one dimension.
 struct tensor_shape {
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -46,7 +46,7 @@ constexpr std::size_t elements_of(const std::vector<tensor_shape>& tensors) {
   return sum;
 }
 
-// Of tensors that SLAMB always exchanges whole, by its default `dense_below`.
+// The elements in tensors that SLAMB always exchanges dense, by its default `dense_below`.
 constexpr std::size_t dense_elements_of(const std::vector<tensor_shape>& tensors) {
   std::size_t sum = 0;
   for (const tensor_shape& tensor : tensors)
@@ -64,8 +64,7 @@ constexpr std::vector<tensor_shape> bert_25m_tensors() {
   return all;
 }
 
-/// BERT-Large as it is pre-trained, with the heads for masked words (whose decoder shares the embedding) and next
-/// sentence.
+/// BERT-Large as it is pre-trained, with the heads for masked words (whose decoder shares the embedding) and next sentence.
 constexpr std::vector<tensor_shape> bert_large_tensors() {
   constexpr std::size_t width = 1024;
   std::vector<tensor_shape> all;
@@ -82,7 +81,7 @@ constexpr std::vector<tensor_shape> bert_large_tensors() {
   return all;
 }
 
-/// A small model: 150 tensors with 1.0 million parameters, whose steps last as long as what is launched.
+/// A small model: 150 tensors with 1.0 million parameters. The launches determine the time of its steps.
 constexpr std::vector<tensor_shape> small_tensors() {
   constexpr std::size_t width = 64;
   std::vector<tensor_shape> all;
@@ -100,7 +99,7 @@ static_assert(bert_large_tensors().size() == 398);
 static_assert(detail::elements_of(bert_large_tensors()) == 336'232'258);
 static_assert(detail::dense_elements_of(bert_large_tensors()) == 360'258);
 
-/// A set of tensors with the name that it has in the benchmarks' names.
+/// A set of tensors, and its name in the names of benchmarks.
 struct shape_set {
   std::string name;
   std::vector<tensor_shape> tensors;

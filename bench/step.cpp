@@ -52,7 +52,7 @@ void register_steps_of_two_ranks(const shape_set& shapes) {
   using communicator = slamb::thread_communicator;
   register_two_ranks<slamb::adamw<communicator>>("adamw", shapes, {});
   register_two_ranks<slamb::lamb<communicator>>("lamb", shapes, {});
-  // What comparing parameters costs: in every step, and never; by default it is done in every hundredth.
+  // The cost of comparing parameters: in every step, and never. The default is every hundredth step.
   for (const std::uint64_t every : {1U, 0U})
     register_two_ranks<slamb::lamb<communicator>>("lamb/compare_every:" + std::to_string(every), shapes,
                                                   {.compare_every = every});

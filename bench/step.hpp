@@ -7,7 +7,7 @@ namespace bench {
 
 /// Registers step/<optimizer>[/block:B]/<shapes> and raw_loop/adamw/<shapes>.
 ///
-/// @param threads  of the optimizer, the raw loop, the copy and the triad
+/// @param threads  for the optimizer, the raw loop, the copy and the triad
 void register_steps(const shape_set& shapes, unsigned threads);
 
 /// Registers step/<optimizer>[/block:B]/ranks:2/<shapes>: two ranks in one process, a thread each, and a model each.
@@ -17,7 +17,7 @@ void register_steps_of_two_ranks(const shape_set& shapes);
 /// as if there were others.
 void register_one_bit_steps(const shape_set& shapes, unsigned threads);
 
-/// Registers step/<optimizer>[/…]/ranks:2/<shapes> for them.
+/// Registers step/<optimizer>[/…]/ranks:2/<shapes> for the optimizers that exchange codes.
 void register_one_bit_steps_of_two_ranks(const shape_set& shapes);
 
 }  // namespace bench

@@ -30,7 +30,7 @@ result time_alone(benchmark::State& state, workbench& at, const typename Optimiz
   return r;
 }
 
-/// Both ranks finish a step before either starts the next: its time is that of the slower one.
+/// Both ranks finish a step before either starts the next: the time of a step is that of the slower rank.
 template <class Optimizer>
 result time_of_two_ranks(benchmark::State& state, workbench& at, const typename Optimizer::options_type& options) {
   result r;

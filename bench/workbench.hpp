@@ -1,4 +1,4 @@
-// What a benchmark steps over: a model for each rank, and the meter of the machine's bandwidth.
+// The data of a benchmark: a model for each rank, and the meter of the machine's bandwidth.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class model {
 
   const std::vector<slamb::parameter>& tensors() const noexcept { return tensors_; }
   std::size_t padded_elements() const noexcept { return parameters_.size(); }
-  /// Place of a tensor's first element in arrays that are laid out as the parameters.
+  /// Index of a tensor's first element in arrays with the layout of the parameters.
   std::size_t first_of(const slamb::parameter& tensor) const noexcept {
     return static_cast<std::size_t>(tensor.data - parameters_.data());
   }
@@ -58,10 +58,10 @@ class model {
   std::vector<slamb::parameter> tensors_;
 };
 
-/// The models and the meter; only one exists at a time, and benchmarks over the same tensors share it.
+/// The models and the meter. Only one workbench exists at a time, and benchmarks over the same tensors share it.
 class workbench {
  public:
-  /// @throws std::runtime_error if the machine has too little memory left
+  /// @throws std::runtime_error if the machine has too little free memory
   static workbench& of(const shape_set& shapes, std::size_t ranks, unsigned threads) {
     std::unique_ptr<workbench>& current = instance();
     if (!current || current->name_ != shapes.name || current->models_.size() != ranks) {
@@ -84,7 +84,7 @@ class workbench {
       : name_(shapes.name), elements_(shapes.elements()) {
     constexpr std::size_t most = 4'000'000'000;
     const std::size_t bytes = ranks * elements_ * 16;           // p, g, m, v
-    require_memory(bytes + bytes / 4 + std::min(bytes, most));  // a quarter for what is exchanged
+    require_memory(bytes + bytes / 4 + std::min(bytes, most));  // a quarter for exchanged data
     for (std::size_t rank = 0; rank < ranks; ++rank) models_.emplace_back(shapes.tensors);
     meter_ = std::make_unique<bandwidth_meter>(std::min(bytes, most), threads);
   }
@@ -94,7 +94,7 @@ class workbench {
     return current;
   }
 
-  // Where the system overcommits memory, a program that asks for too much is killed, and its results are lost.
+  // Fails early: if the system overcommits memory, a program that asks for too much is killed, and its results are lost.
   static void require_memory(std::size_t bytes) {
     std::ifstream file("/proc/meminfo");
     std::string name, unit;

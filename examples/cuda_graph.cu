@@ -1,16 +1,16 @@
-// A step as a CUDA graph: captured once, together with the computation of its gradient, and then launched for every step.
+// A training step as a CUDA graph: the gradient and the step are captured once, then launched for every step.
 //
 //     cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=native
 //     cmake --build --preset cuda --target example_cuda_graph && build/cuda/bin/example_cuda_graph
 //
-// LAMB minimizes the loss of common/device_loss.cuh on one GPU, once by steps and once by launches of a captured step: they end
-// with the same bits. Then two ranks, threads that share the GPU, minimize it by SLAMB. Their steps are not captured, for the
-// streams of the ranks wait for each other. It prints what is left of the loss, and the bytes that rank 0 has sent:
+// LAMB minimizes the loss of common/device_loss.cuh on one GPU, once by steps and once by launches of a captured step: both end
+// with the same bits. Then two ranks, threads that share the GPU, minimize it by SLAMB. Their steps are not captured, because
+// the streams of the ranks wait for each other. It prints the remaining loss and the bytes that rank 0 has sent:
 //
 //     lamb, a captured step     … of the loss is left, …
 //     slamb, two ranks          … of the loss is left, …
 //
-// Exit status: 0; 1 for what went wrong; 77 without a GPU.
+// Exit status: 0; 1 for an error; 77 without a GPU.
 #include <thrust/device_vector.h>
 
 #include <cstdint>
@@ -28,7 +28,7 @@ namespace {
 
 using programs::require_success;
 
-/// What a stream is asked for by body(), which is not done until it is launched.
+/// Captures the work that body() enqueues on a stream, without running it.
 class graph {
  public:
   template <class Body>
@@ -52,13 +52,13 @@ class graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-/// All steps of one rank; the parameters that it ends with.
+/// All steps of one rank. Returns the final parameters.
 std::vector<float> train(bool by_graph) {
   const programs::cuda_stream stream;
   examples::device_loss loss(0);
   slamb::lamb<slamb::self_communicator, slamb::cuda_backend> optimizer(loss.parameters(), {.weight_decay = 0.0}, {},
                                                                        {.stream = stream});
-  // A launch reads its learning rate where the captured step has read it.
+  // A launch reads its learning rate from the place that the captured step has read.
   const slamb::learning_rate::polynomial_decay schedule{.peak = 0.03, .steps = examples::steps};
   std::vector<double> by_step;
   for (std::uint64_t t = 1; t <= examples::steps; ++t) by_step.push_back(schedule(t));
@@ -75,9 +75,9 @@ std::vector<float> train(bool by_graph) {
   };
 
   set_rate(1);
-  take_step();  // the first is not captured: tables go to the device, kernels are loaded
+  take_step();  // the first step is not captured: it copies tables to the device and loads kernels
   if (by_graph) {
-    const graph step(stream, take_step);  // destroyed before the optimizer, to whose memory it points
+    const graph step(stream, take_step);  // destroyed before the optimizer, because it points to the optimizer's memory
     for (std::uint64_t t = 2; t <= examples::steps; ++t) set_rate(t), step.launch();
     stream.wait();
   } else {

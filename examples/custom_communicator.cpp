@@ -1,13 +1,13 @@
-// A Communicator of one's own: sums over local sockets between processes. Nothing is derived from and nothing is registered.
+// A user-defined Communicator: sums over local sockets between processes. It needs no base class and no registration.
 //
 //     cmake --preset examples && cmake --build --preset examples --target example_custom_communicator
 //     build/examples/bin/example_custom_communicator [--leave]
 //
-// Three processes are ranks. They try the Communicator by slamb::check_communicator and train with it by SLAMB, which needs
-// all_reduce_sum alone. Rank 0 says that the check has found nothing wrong, what is left of the loss, and what was sent.
-// With --leave, rank 1 leaves after the check: the others then end with an error, and so does the program.
+// Three processes are ranks. They check the Communicator by slamb::check_communicator, and train with it by SLAMB, which needs
+// only all_reduce_sum. Rank 0 prints that the check has found no fault, the remaining loss, and the bytes sent. With --leave,
+// rank 1 exits after the check: the other ranks then end with an error, and the program too.
 //
-// All collectives, with connections between machines and errors that name the peer, are in sockets/.
+// sockets/ has a Communicator with all collectives and errors that name the peer.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -29,11 +29,11 @@
 #include "common/forked_ranks.hpp"
 #include "common/shared_loss.hpp"
 
-/// Sums through rank 0: the others write their values to it and read the sum back. All ranks get the same bits, for
-/// rank 0 alone adds, in the order of the ranks. Whoever waits longer than 20 s for a peer, or finds it gone, throws.
+/// Sums through rank 0: the others send their values to it and read the sum back. All ranks get the same bits, because only
+/// rank 0 adds, in rank order. A rank that waits longer than 20 s for a peer, or finds it gone, throws.
 class star_communicator {
  public:
-  /// @param peers  a connected socket for each: rank 0 has all others, the others have rank 0
+  /// @param peers  connected sockets: on rank 0 to each other rank, on other ranks to rank 0
   star_communicator(int rank, int size, std::vector<int> peers) : rank_(rank), size_(size), peers_(std::move(peers)) {
     for (const int peer : peers_) fcntl(peer, F_SETFL, O_NONBLOCK);
   }
@@ -57,7 +57,7 @@ class star_communicator {
   }
 
  private:
-  /// Moves all bytes by `call`, read or write, however few the socket takes at a time.
+  /// Moves all bytes by `call`, which is read or write, however few bytes the socket accepts at a time.
   template <class Call>
   void transfer(Call call, int peer, short event, std::span<std::byte> bytes) const {
     while (!bytes.empty()) {
@@ -100,11 +100,11 @@ int train(star_communicator own, bool leaves) {
 int main(int count, char** arguments) {
   const bool leaves = count == 2 && std::string_view(arguments[1]) == "--leave";
   if (count > 1 && !leaves) return std::fputs("usage: example_custom_communicator [--leave]\n", stderr), 2;
-  std::signal(SIGPIPE, SIG_IGN);               // a closed socket is an error of write(), not the end of the process
-  std::array<int, 2 * (ranks - 1)> sockets{};  // for each other rank: the end of rank 0, and its own
+  std::signal(SIGPIPE, SIG_IGN);               // writing to a closed socket must fail, not end the process
+  std::array<int, 2 * (ranks - 1)> sockets{};  // for each other rank: rank 0's end and the rank's own end
   for (std::size_t i = 0; i < sockets.size(); i += 2)
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, &sockets[i]) != 0) return std::perror("socketpair"), 1;
-  // A rank keeps its own ends and closes the others, or the peers of one that is gone would not find them closed.
+  // A rank keeps its own ends and closes the others, so that peers notice when a rank's process ends.
   const auto keep_ends_of = [&sockets](std::size_t rank) {
     std::vector<int> mine;
     for (std::size_t i = 0; i < sockets.size(); ++i)

@@ -1,11 +1,11 @@
-// A Compressor of one's own: a quantizer that says of each element −1, 0 or 1 times a scale, in two bits. It works wherever a
-// quantizer does, here on the momentum (1-bit LAMB), on the gradient (LAMB), and on what a sparsifier selects (SLAMB).
-// Nothing is derived from and nothing is registered.
+// A user-defined Compressor: a quantizer that encodes each element as −1, 0 or 1 times a scale, in two bits. It works
+// everywhere a quantizer works: here on the momentum (1-bit LAMB), on the gradient (LAMB), and on the elements that a
+// sparsifier selects (SLAMB). It needs no base class and no registration.
 //
 //     cmake --preset examples && cmake --build --preset examples --target example_custom_compressor
 //     build/examples/bin/example_custom_compressor
 //
-// Four threads are ranks and minimize a loss of which each sees a part. Rank 0 prints:
+// Four threads are ranks and minimize a loss; each rank sees a part of it. Rank 0 prints:
 //
 //     1-bit LAMB, 2 bits        9.9e-05 of the loss is left,  7.84 MB sent, 0.980 bytes per element and step, 760 rounds
 //     LAMB, 2 bits              3.6e-06 of the loss is left,  3.38 MB sent, 0.422 bytes per element and step, 800 rounds
@@ -20,8 +20,8 @@
 
 #include "common/shared_loss.hpp"
 
-/// x ≈ q s, s the root of the mean square of all elements, times `clip`: q is one of the two of −1, 0 and 1 about x/s, drawn
-/// so that the mean is x. What is beyond ±s becomes ±s, and is left to the error feedback.
+/// x ≈ q s. s is the root of the mean square of all elements, times `clip`. q is one of the two values of −1, 0, 1 next to x/s,
+/// drawn so that the mean of q s is x. Values beyond ±s become ±s; error feedback keeps the difference.
 struct ternary {
   float clip = 1.0F;
   slamb::scale_sharing scales = slamb::scale_sharing::fused;  // one scale for all tensors, or one for each
@@ -31,11 +31,11 @@ struct ternary {
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l2;
   static constexpr bool is_stochastic = true;
 
-  // Real is float or a vector of them, and both must give the same bits: no branches, no <cmath>.
+  // Real is float or a vector of floats, and both must give the same bits: no branches, no <cmath>.
   template <class Real>
   SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& root_mean_square, const Real& uniform) const {
     using slamb::absolute, slamb::minimum, slamb::select,
-        slamb::to_word;  // of floats; those of vectors are found anyway
+        slamb::to_word;  // for floats; argument-dependent lookup finds those of vectors
     using word = slamb::word_of<Real>;
     const Real s = root_mean_square * Real(clip);
     const Real part = minimum(Real(1.0F), absolute(x) / select(Real(0.0F) < s, s, Real(1.0F)));
@@ -49,7 +49,7 @@ struct ternary {
     return (to_real(code) - Real(1.0F)) * (root_mean_square * Real(clip));
   }
 
-  // Not required: a check of the settings, and their names, so that ranks with different ones find out at construction.
+  // Optional: a check of the settings, and their names, so that ranks with different settings notice at construction.
   void validate() const {
     if (!(clip > 0.0F && clip < 1e6F)) throw std::invalid_argument("ternary: clip is not in (0, 10^6)");
   }
@@ -64,7 +64,7 @@ static_assert(slamb::quantizer<ternary>);
 
 namespace {
 
-/// Trains on four ranks, and prints what came of it.
+/// Trains on four ranks and prints the result.
 template <class Optimizer>
 void train(const char* name, const typename Optimizer::options_type& options, double peak) {
   slamb::run_ranks(4, [&](slamb::thread_communicator communicator) {

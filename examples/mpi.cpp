@@ -1,4 +1,4 @@
-// Ranks that are processes of MPI: the training of ranks.cpp under mpirun, which ends with the same bits.
+// Ranks as MPI processes: the training of ranks.cpp under mpirun. It ends with the same bits.
 //
 //     cmake --preset release && cmake --build --preset release --target example_mpi
 //     mpirun -n 4 build/release/bin/example_mpi
@@ -15,7 +15,7 @@
 
 namespace {
 
-/// Calls minimize() on this process, which is a rank, as all others do.
+/// Calls minimize() on this process, which is one rank.
 template <class Optimizer>
 void train(const char* name, const typename Optimizer::options_type& options, double peak) {
   slamb::mpi_communicator communicator;
@@ -28,7 +28,7 @@ void train(const char* name, const typename Optimizer::options_type& options, do
 
 int main(int argc, char** argv) {
   using ranks = slamb::mpi_communicator;
-  slamb::mpi_environment mpi(argc, argv);  // MPI_Init and MPI_Finalize, or MPI_Abort where a communicator has failed
+  slamb::mpi_environment mpi(argc, argv);  // MPI_Init and MPI_Finalize, or MPI_Abort if a communicator has failed
   try {
     train<slamb::lamb<ranks>>("lamb", {.weight_decay = 0.0}, 0.03);
     train<slamb::slamb<ranks>>("slamb", {.weight_decay = 0.0, .local_steps = 50}, 0.06);

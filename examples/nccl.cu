@@ -1,16 +1,16 @@
-// Ranks on GPUs over NCCL: SLAMB in several processes, each with a GPU of its own. Gradients are made on the GPU and stay there.
+// Ranks on GPUs over NCCL: SLAMB in several processes, each with its own GPU. Gradients are computed on the GPU and stay there.
 //
 //     cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=native
 //     cmake --build --preset cuda --target example_nccl && build/cuda/bin/example_nccl --ranks 2
 //
-// The program starts its ranks itself, and ends them all when one fails. On a cluster that is the affair of mpirun, srun or
-// torchrun, and so is the mailbox by which rank 0 hands out NCCL's id. All ranks minimize the loss of common/device_loss.cuh.
-// It prints what is left of it, what rank 0 has sent, and that all ranks have ended with the same parameters:
+// The program starts its ranks itself, and ends all of them if one fails. On a cluster mpirun, srun or torchrun starts the
+// ranks, and also replaces the mailbox by which rank 0 sends NCCL's id. All ranks minimize the loss of common/device_loss.cuh.
+// It prints the remaining loss, the bytes that rank 0 has sent, and that all ranks have ended with the same parameters:
 //
 //     slamb over nccl           … of the loss is left, …
 //     all 2 ranks have ended with the same parameters
 //
-// Exit status: 0; 1 for what went wrong at work; 2 for a wrong command line; 77 if there are too few GPUs.
+// Exit status: 0; 1 for an error at work; 2 for a wrong command line; 77 if there are too few GPUs.
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -28,7 +28,7 @@ namespace {
 constexpr int most_ranks = 64;
 constexpr const char* usage = "usage: example_nccl [--ranks N]    N processes, each with a GPU of its own [2]";
 
-/// One rank, on the GPU of its number.
+/// One rank, on the GPU with the rank's number.
 void train(const ncclUniqueId& id, int rank, int ranks) {
   using optimizer =
       slamb::slamb<slamb::nccl_communicator, slamb::random_k<>, slamb::rescaled_trust_ratio<>, slamb::cuda_backend>;
@@ -40,7 +40,7 @@ void train(const ncclUniqueId& id, int rank, int ranks) {
 }
 
 int run(int ranks) {
-  // In a process of its own: once this one had used CUDA, those forked from it could not.
+  // In a process of its own: processes forked from one that has used CUDA cannot use CUDA.
   const int status = programs::run_forked(1, [&](int) { return examples::has_gpus(ranks) ? 0 : examples::skipped; });
   if (status != 0) return status;
   const programs::mailbox<ncclUniqueId> ids(ranks);
@@ -52,7 +52,7 @@ int run(int ranks) {
   return trained;
 }
 
-/// The number that `text` is, 0 if it is none.
+/// The number in `text`, 0 if it is not a number.
 int number_of(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

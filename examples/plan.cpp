@@ -1,5 +1,5 @@
-// slamb_plan: what a training will send with each optimizer, how long its steps will take on a network, and under which
-// bandwidth an optimizer is faster than dense LAMB. Exit status: 0; 1 for what went wrong at work; 2 for a wrong command
+// slamb_plan: forecasts the bytes that a training sends with each optimizer, the time of its steps on a network, and the
+// bandwidth below which an optimizer is faster than dense LAMB. Exit status: 0; 1 for an error at work; 2 for a wrong command
 // line.
 #include <filesystem>
 #include <iostream>

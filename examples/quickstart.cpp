@@ -1,9 +1,9 @@
-// One rank: an optimizer over buffers of one's own, the first program of README.md.
+// A single rank: an optimizer over buffers of your own. The first program of README.md.
 //
 //     cmake --preset examples && cmake --build --preset examples --target example_quickstart
 //     build/examples/bin/example_quickstart
 //
-// LAMB minimizes (‖weight‖² + ‖bias‖²)/2 from 0.1 and 1. It prints what has become of the first elements:
+// LAMB minimizes (‖weight‖² + ‖bias‖²)/2 from 0.1 and 1. It prints the final first elements:
 //
 //     weight 0.0076, bias -0.0221
 #include <slamb/slamb.hpp>

@@ -1,10 +1,10 @@
-// Ranks that are threads: three optimizers minimize the same loss on four ranks, and are compared by the bytes they send.
+// Ranks as threads: three optimizers minimize the same loss on four ranks, to compare the bytes they send.
 //
 //     cmake --preset examples && cmake --build --preset examples --target example_ranks
 //     build/examples/bin/example_ranks
 //
-// LAMB averages whole gradients, SLAMB a tenth of the momentum, 1-bit LAMB signs of the momentum after 40 dense steps. The
-// training of one rank is examples::minimize in common/shared_loss.hpp. Rank 0 prints a line for each optimizer:
+// LAMB averages whole gradients, SLAMB a tenth of the momentum, 1-bit LAMB signs of the momentum after 40 dense steps.
+// examples::minimize in common/shared_loss.hpp trains one rank. Rank 0 prints a line for each optimizer:
 //
 //     lamb                      3.0e-09 of the loss is left, 48.00 MB sent, 6.000 bytes per element and step, 400 rounds
 //     slamb                     7.5e-04 of the loss is left,  5.88 MB sent, 0.735 bytes per element and step, 427 rounds
@@ -19,7 +19,7 @@
 
 namespace {
 
-/// Calls minimize() on four threads, each of which is a rank.
+/// Calls minimize() on four threads, one per rank.
 template <class Optimizer>
 void train(const char* name, const typename Optimizer::options_type& options, double peak) {
   slamb::run_ranks(4, [&](slamb::thread_communicator communicator) {

@@ -1,4 +1,4 @@
-// The command line of slamb_bench_mpi: every value is checked before any work.
+// The command line of slamb_bench_mpi. It checks every value before any work.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ inline void add_options(programs::command_line& line, settings& into, std::span<
 
 }  // namespace detail
 
-/// Reads the command line. Nothing if help or the version was asked for, which it has printed then.
+/// Reads the command line. Prints the help or the version if asked for, and then returns nothing.
 ///
 /// @throws programs::usage_error
 inline std::optional<settings> parse_command_line(int argc, const char* const* argv,

@@ -1,5 +1,5 @@
-// slamb_bench_mpi: the time of the optimizers' steps over processes that mpirun starts. Exit status: 0; 1 for what went wrong
-// at work; 2 for a wrong command line.
+// slamb_bench_mpi: the time of the optimizers' steps over MPI processes. Exit status: 0; 1 for an error at work; 2 for a wrong
+// command line.
 #include <iostream>
 #include <optional>
 #include <string>
@@ -39,7 +39,7 @@ results measure_all(const settings& chosen, const programs::processes& here,
   return all;
 }
 
-// Only the first rank writes. Returns an exit status, which is not 0 if another rank could not start.
+// Measures; only the first rank writes. Returns an exit status, which is not 0 if another rank could not start.
 int run(const settings& chosen, programs::processes& here) {
   std::optional<programs::output_file> json;
   if (here.rank() == 0 && !chosen.json.empty()) json.emplace("--json", chosen.json);

@@ -1,4 +1,4 @@
-// The time of an optimizer's steps over the processes of MPI, and what the planner says that they send.
+// The time of an optimizer's steps over MPI processes, and the planner's forecast of their traffic.
 #pragma once
 
 #include <mpi.h>
@@ -22,10 +22,10 @@
 
 namespace bench::distributed {
 
-/// The ranks that everything here is measured with.
+/// The Communicator of all measurements.
 using ranks = timed_communicator<slamb::mpi_communicator>;
 
-/// What every rank measures with.
+/// The settings and the model of all measurements, on one rank.
 struct scene {
   const settings& chosen;
   model& parameters;
@@ -38,27 +38,27 @@ inline ranks all_ranks(const scene& at, exchange_clock& clock) {
   return {slamb::mpi_communicator(MPI_COMM_WORLD, {.message_bytes = at.chosen.message_bytes}), clock};
 }
 
-/// Which steps of an optimizer are timed.
+/// The steps of an optimizer that are timed.
 struct course {
-  std::string phase;          ///< that statistics() must name before and after them
+  std::string phase;          ///< statistics() must name it before and after them
   std::uint64_t period = 1;   ///< steps after which the kinds of steps repeat
-  std::uint64_t untimed = 2;  ///< steps before, in which the phase is reached
+  std::uint64_t untimed = 2;  ///< steps before them, in which the phase is reached
 };
 
-/// Times are in seconds, those of a mean step; see `mean_of_medians`.
+/// Times are in seconds per mean step; see `mean_of_medians`.
 struct measurement {
   std::string optimizer{};
   std::string phase{};
-  std::uint64_t steps = 0;                  ///< timed
+  std::uint64_t steps = 0;                  ///< timed steps
   std::uint64_t period = 1;                 ///< in steps
-  double sent_bytes = 0.0;                  ///< by a rank at a step
-  double rounds = 0.0;                      ///< collectives at a step
+  double sent_bytes = 0.0;                  ///< by a rank, per step
+  double rounds = 0.0;                      ///< collectives per step
   double step_seconds = 0.0;                ///< until the slowest rank is done
-  double compute_seconds = 0.0;             ///< outside of collectives, of the rank that takes longest
+  double compute_seconds = 0.0;             ///< outside of collectives, of the slowest rank
   std::vector<double> each_step{};          ///< [steps] s, until the slowest rank was done
-  slamb::plan::network_load planned{};      ///< of the steps that were timed
-  slamb::statistics::choice_type choice{};  ///< where there was one
-  double choice_seconds = 0.0;              ///< that it took, with the construction of what was chosen
+  slamb::plan::network_load planned{};      ///< of the timed steps
+  slamb::statistics::choice_type choice{};  ///< the choice, if the optimizer made one
+  double choice_seconds = 0.0;              ///< time of the choice, including the construction of the chosen optimizer
 
   double exchange_seconds() const noexcept { return step_seconds - compute_seconds; }
   double predicted_exchange_seconds(const slamb::plan::network& net) const {
@@ -66,19 +66,19 @@ struct measurement {
   }
 };
 
-/// The median of the times [whole periods] at each place in the period, and the mean of these medians: with a period of one
-/// the median of all.
+/// The median of the times [whole periods] at each position in the period, then the mean of these medians. With a period of
+/// one: the median of all times.
 double mean_of_medians(const std::vector<double>& seconds, std::uint64_t period);
 
-/// The largest of the ranks' values, at each place.
+/// The largest of the ranks' values, for each position. Collective.
 std::vector<double> largest_of_ranks(std::vector<double> values);
 
-/// Whether another period is to be timed, as rank 0 finds and tells the others.
+/// True if another period is to be timed. Collective: rank 0 decides and tells the others.
 bool goes_on(const settings& chosen, std::uint64_t steps, double seconds);
 
 namespace detail {
 
-// The planner's counts of steps first + 1 … last, which must be those of the library. Steps in parts have the same bytes, in
+// The planner's traffic of steps first + 1 … last. It must equal the library's counts. Steps in parts have the same bytes, in
 // more collectives.
 template <class Options>
 slamb::plan::network_load planned_load(const scene& at, const std::string& name, const Options& options,
@@ -109,7 +109,7 @@ inline void require_phase(const std::string& name, const slamb::statistics& now,
                              "', but '" + phase + "' is to be measured");
 }
 
-/// A barrier that leaves the processors to ranks that work yet: MPI's own waits by looking all the time.
+/// A barrier that leaves the processors to ranks that still work: MPI's own barrier polls without a pause.
 inline void meet() {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Ibarrier(MPI_COMM_WORLD, &request);
@@ -119,9 +119,9 @@ inline void meet() {
 
 }  // namespace detail
 
-/// Takes whole periods of steps, all ranks meeting before and after each step.
+/// Takes whole periods of steps. All ranks meet before and after each step.
 ///
-/// @param optimizer  one of the library's recipes that has taken no step yet; `clock` runs in its collectives
+/// @param optimizer  one of the library's recipes, before its first step; `clock` runs in its collectives
 /// @throws std::runtime_error if steps were skipped or of another phase, or if the planner counts other bytes
 template <class Optimizer, class Options>
 measurement measure_steps(const scene& at, const std::string& name, Optimizer& optimizer, const Options& options,
@@ -162,7 +162,7 @@ measurement measure_steps(const scene& at, const std::string& name, Optimizer& o
   return m;
 }
 
-/// The same of an optimizer that it constructs.
+/// Constructs the optimizer, then measures its steps.
 template <class Optimizer>
 measurement measure(const scene& at, const std::string& name, const typename Optimizer::options_type& options,
                     const course& steps) {

@@ -17,7 +17,7 @@ measurement measure_one_bit(const scene& at, const std::string& name) {
   return measure<Optimizer>(at, name, options, {.phase = "compressed"});
 }
 
-// The variance is frozen after the first step; then the interval of exchanges doubles at every step up to the one chosen.
+// The variance is frozen after the first step. Then the interval of exchanges doubles at every step, up to the chosen interval.
 measurement measure_zero_one_adam(const scene& at, const std::string& name) {
   using optimizer = slamb::zero_one_adam<ranks>;
   optimizer::options_type options;

@@ -1,4 +1,4 @@
-// LAMB, AdamW and SLAMB, and the one of LAMB and SLAMB that is chosen.
+// LAMB, AdamW, SLAMB, and auto, which chooses between LAMB and SLAMB.
 #include <array>
 #include <cstdint>
 
@@ -16,7 +16,7 @@ using slamb_int8 = slamb::slamb<ranks, slamb::chain<slamb::random_k<>, slamb::in
 
 const course dense_steps{.phase = "dense"};
 
-// Every H steps hold one mean of the parameters.
+// One of every H steps averages the parameters.
 course sparse_steps(const settings& chosen) { return {.phase = "sparse", .period = chosen.local_steps}; }
 
 template <class Optimizer>
@@ -44,7 +44,7 @@ measurement measure_slamb(const scene& at, const std::string& name) {
   return measure<Optimizer>(at, name, slamb_options<Optimizer>(at.chosen), sparse_steps(at.chosen));
 }
 
-// LAMB or SLAMB, as is faster here.
+// LAMB or SLAMB, whichever is faster here.
 measurement measure_auto(const scene& at, const std::string& name) {
   using sparse = slamb::slamb<ranks>;
   at.parameters.fill(at.chosen.threads);

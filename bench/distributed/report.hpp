@@ -1,4 +1,4 @@
-// What slamb_bench_mpi tells: the table, and the JSON document.
+// The output of slamb_bench_mpi: the table, and the JSON document.
 #pragma once
 
 #include <cmath>
@@ -19,15 +19,15 @@ namespace bench::distributed {
 using programs::formatted;
 using programs::grouped;
 
-/// All that was measured.
+/// All measurements.
 struct results {
-  measurement lamb_first{};  ///< dense LAMB before the others
+  measurement lamb_first{};  ///< dense LAMB, before the others
   std::vector<measurement> others{};
-  measurement lamb_last{};  ///< and after them
+  measurement lamb_last{};  ///< dense LAMB, after the others
   int ranks = 1;
   std::size_t tensors = 0;
 
-  /// Of LAMB's step: the mean of both.
+  /// Seconds of LAMB's step: the mean of both measurements.
   double lamb_seconds() const noexcept { return (lamb_first.step_seconds + lamb_last.step_seconds) / 2.0; }
 
   std::vector<const measurement*> in_order() const {
@@ -40,14 +40,14 @@ struct results {
 
 namespace detail {
 
-/// As the planner takes it; none where the link's bandwidth is not known, or exchanges ran beside computation.
+/// The network as the planner takes it. Empty if the link's bandwidth is unknown, or if exchanges ran during computation.
 inline std::optional<slamb::plan::network> network_of(const settings& chosen) {
   if (!chosen.link_bandwidth || chosen.in_parts) return std::nullopt;
   return slamb::plan::network{
       .latency = chosen.latency, .bandwidth = *chosen.link_bandwidth / 8.0, .ranks_per_node = 1};
 }
 
-/// Of a step: the exchange as the planner has it, and the computation that was measured.
+/// Seconds of a step: the planner's exchange, and the measured computation.
 inline double predicted_seconds(const measurement& m, const slamb::plan::network& net) {
   return m.predicted_exchange_seconds(net) + m.compute_seconds;
 }
@@ -98,7 +98,7 @@ inline void print_settings(std::ostream& out, const settings& chosen, int ranks,
   }
 }
 
-/// One line for each optimizer; dense LAMB's are the first and the last.
+/// One line for each optimizer. The first and the last line are dense LAMB's.
 inline void print_table(std::ostream& out, const settings& chosen, const results& all) {
   programs::text_table<10> table({14, 14, 9, 8, 11, 10, 10, 10, 11, 9});
   table.add({"", "bytes sent", "rounds", "steps", "", "", "", "steps/s", "predicted", "its"});

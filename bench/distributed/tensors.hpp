@@ -9,8 +9,8 @@
 
 namespace bench::distributed {
 
-/// Tensors with `parameters` elements in all: encoder layers of BERT, as wide as two of them fit (a power of two in
-/// [16, 1024]) and as many as fit; then an embedding as wide, and a bias of what is left.
+/// Tensors with `parameters` elements in all: encoder layers of BERT, then an embedding of the same width, and a bias with the
+/// rest. The width is the largest power of two in [16, 1024] for which two layers fit; there are as many layers as fit.
 constexpr std::vector<tensor_shape> tensors_of(std::uint64_t parameters) {
   const auto layer_elements = [](std::uint64_t width) { return 12 * width * width + 13 * width; };
   std::uint64_t width = 1024;

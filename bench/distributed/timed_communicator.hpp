@@ -9,12 +9,12 @@
 
 namespace bench::distributed {
 
-/// Seconds inside of collectives, those of waiting for peers included.
+/// Seconds spent in collectives, including waits for peers.
 struct exchange_clock {
   double seconds = 0.0;
 };
 
-/// Forwards every collective that `Base` has, for host memory. `clock` must live longer.
+/// Forwards every collective that `Base` has, for host memory. `clock` must outlive it.
 template <slamb::communicator Base>
 class timed_communicator {
  public:

@@ -8,7 +8,7 @@ namespace {
 constexpr unsigned threads = 256;
 constexpr unsigned of_thread = copy_unit / 4 / threads;  // vectors of four floats
 
-// All loads of a thread are under way before its first store.
+// A thread issues all its loads before its first store.
 __global__ void __launch_bounds__(threads) copy_kernel(const float4* __restrict__ from, float4* __restrict__ to) {
   const std::size_t first = std::size_t{blockIdx.x} * threads * of_thread + threadIdx.x;
   float4 values[of_thread];

@@ -1,4 +1,4 @@
-// What the GPU's memory can do, against which every step is measured.
+// The bandwidth of the GPU's memory, the reference for every step.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,13 @@
 
 namespace bench {
 
-/// Enqueues to[0 … count) ← from[0 … count) as a kernel; `count` is a multiple of `copy_unit`, and arrays are aligned to 16
+/// Enqueues to[0 … count) ← from[0 … count) as a kernel. `count` is a multiple of `copy_unit`, and the arrays are aligned to 16
 /// bytes.
 void enqueue_copy(const float* from, float* to, std::size_t count, cudaStream_t stream);
-inline constexpr std::size_t copy_unit = 4096;  ///< elements that a block copies
+inline constexpr std::size_t copy_unit = 4096;  ///< elements per block
 
-/// Floats of the GPU that is current: made_up(i, seed, scale), which is enqueued. nvcc alone knows the memory, for it fills it.
+/// Floats on the current GPU: element i is made_up(i, seed, scale). Enqueues the kernel that fills them. The memory's type is
+/// hidden, because only nvcc compiles the code that fills it.
 class made_up_array {
  public:
   made_up_array(std::size_t count, const made_up_values& values, cudaStream_t stream);
@@ -33,7 +34,7 @@ class made_up_array {
   std::size_t size_;
 };
 
-/// Bytes a second, read and written: 8 an element.
+/// Bytes per second, read and written: 8 per element.
 struct copy_rate {
   double kernel = 0.0;  ///< of enqueue_copy
   double memcpy = 0.0;  ///< of cudaMemcpyAsync
@@ -43,7 +44,7 @@ struct copy_rate {
   }
 };
 
-/// Two arrays, and the copies of one to the other.
+/// Measures copies from one array to another.
 class copy_meter {
  public:
   /// @param bytes  of each array: many times the GPU's L2 cache
@@ -53,7 +54,7 @@ class copy_meter {
     measure();
   }
 
-  /// The best of five rounds, both copies in turn. Waits.
+  /// The best of five rounds of both copies. Waits.
   copy_rate measure() {
     copy_rate best;
     for (int round = 0; round < 5; ++round) {

@@ -50,7 +50,7 @@ class device_model {
   std::vector<slamb::parameter> tensors_;
 };
 
-// A step that was captured.
+// A captured step.
 class captured_step {
  public:
   captured_step(stepper& own, cudaStream_t stream, const slamb::device_learning_rates& rates) : stream_(stream) {
@@ -74,7 +74,7 @@ class captured_step {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-// One rank under way.
+// One rank during the benchmark.
 class rank_at_work {
  public:
   rank_at_work(const step_benchmark& benchmark, const shape_set& shapes, slamb::thread_communicator ranks)
@@ -93,7 +93,7 @@ class rank_at_work {
   void wait() const { stream_.wait(); }
   const stepper& optimizer() const noexcept { return *own_; }
 
-  // Seconds a step. Waits.
+  // Seconds per step. Waits.
   double time_of(std::size_t steps) {
     begin_.record(stream_);
     for (std::size_t i = 0; i < steps; ++i) {
@@ -127,7 +127,7 @@ void count_calls(const std::vector<timed_call>& calls, step_result& result) {
   }
 }
 
-// What the ranks of a benchmark share.
+// The data that the ranks of a benchmark share.
 struct run_of_ranks {
   const step_benchmark& benchmark;
   const shape_set& shapes;
@@ -138,7 +138,7 @@ struct run_of_ranks {
   step_result result{};                                     // the first rank's
 };
 
-// The copy runs while nothing else does.
+// The copy is measured while no steps run.
 void measure_steps(run_of_ranks& run, rank_at_work& at, meeting& ranks, std::size_t rank) {
   at.wait();
   ranks.wait();
@@ -159,7 +159,7 @@ void run_rank(run_of_ranks& run, slamb::thread_communicator communicator) {
   for (int i = 0; i < untimed_steps; ++i) at.step();
   const slamb::statistics before = at.optimizer().statistics(false);
   slamb::statistics after;
-  if (run.benchmark.settings.is_captured) {  // launches of a graph are unknown to the host's counts
+  if (run.benchmark.settings.is_captured) {  // the host does not count launches of a graph
     at.step();
     after = at.optimizer().statistics(true);
     at.capture();
@@ -178,7 +178,7 @@ void run_rank(run_of_ranks& run, slamb::thread_communicator communicator) {
     if (run.benchmark.ranks == 1) run.result.passes = passes_of(samples, at.optimizer().payload_at(after.step), 1);
   }
   at.wait();
-  ranks.wait();  // peers read each other's buffers until then
+  ranks.wait();  // until then peers may read this rank's buffers
 }
 
 }  // namespace
@@ -206,8 +206,8 @@ step_result time_step(const step_benchmark& benchmark, const shape_set& shapes, 
   return result;
 }
 
-// p, g, m, v, and of the 1-bit optimizers v_f, e, δ, the mean, codes: 33 bytes; 0/1 Adam has two more arrays; some more for
-// tables.
+// p, g, m, v; for the 1-bit optimizers also v_f, e, δ, the mean, and codes: 33 bytes. 0/1 Adam has two more arrays. Some more
+// for tables.
 std::size_t bytes_needed(const step_benchmark& benchmark, const shape_set& shapes) {
   return benchmark.ranks * (padded_elements(shapes) * 48 + (std::size_t{64} << 20U));
 }

@@ -1,4 +1,4 @@
-// The time of a step on the GPU that is current, of one rank or of several that share it.
+// The time of a step on the current GPU, of one rank or of several that share it.
 #pragma once
 
 #include <cstddef>
@@ -12,31 +12,31 @@
 
 namespace bench {
 
-/// What is timed.
+/// A benchmark: its optimizer, ranks and shapes.
 struct step_benchmark {
   std::string name;
   std::unique_ptr<stepper> (*make)(rank_parts);
   std::size_t ranks = 1;
   step_settings settings{};
   shape_set (*shapes)() = bert_large;
-  bool is_aligned = true;  ///< each tensor to 64 bytes; else back to back from an odd multiple of 4 bytes
+  bool is_aligned = true;  ///< each tensor to 64 bytes; otherwise packed, from an odd multiple of 4 bytes on
 };
 
-/// How long; each at least 1.
+/// The number of measurements; each at least 1.
 struct effort {
   std::size_t batches = 7;
   std::size_t steps_of_batch = 20;
   std::size_t samples_of_passes = 5;
 };
 
-/// Times a step; with one rank, also its passes.
+/// Times a step. With one rank, also times its passes.
 ///
 /// @throws std::runtime_error if steps were skipped or a parameter is no longer finite; slamb::cuda_error;
 ///         slamb::communicator_error
 step_result time_step(const step_benchmark& benchmark, const shape_set& shapes, const effort& how_long,
                       copy_meter& copy);
 
-/// Bytes of the GPU's memory that it needs at most, beside the copy's arrays.
+/// Upper bound of the GPU memory that it needs, in bytes, without the copy's arrays.
 std::size_t bytes_needed(const step_benchmark& benchmark, const shape_set& shapes);
 
 }  // namespace bench

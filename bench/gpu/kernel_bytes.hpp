@@ -9,15 +9,15 @@
 
 namespace bench {
 
-/// What a kernel moves, in bytes. Scales, the tables of tiles and what is done once a tensor are too few to count.
+/// The bytes that a kernel moves. Scales, tables of tiles and work per tensor are negligible, and not counted.
 struct kernel_bytes {
   bool is_known = false;
-  double element = 0.0;  ///< of each element that it covers
-  double sent = 0.0;     ///< of each element of SLAMB's payload
-  double own = 0.0;      ///< of each element of this rank's chunk
+  double element = 0.0;  ///< per element that it covers
+  double sent = 0.0;     ///< per element of SLAMB's payload
+  double own = 0.0;      ///< per element of this rank's chunk
 };
 
-/// What is not known stays a dash in the table.
+/// The table shows a dash for unknown kernels.
 template <class Kernel>
 struct bytes_of_kernel {
   static constexpr kernel_bytes value{};
@@ -61,7 +61,7 @@ struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Qua
                                                  detail::error_bytes<Storage> + detail::encoded_bytes<Work, Quantizer>};
 };
 
-// Of the chunk, which is 1/N of the elements, the codes of N ranks.
+// Reads the codes of N ranks for the chunk, which has 1/N of the elements.
 template <slamb::detail::encoding Work, class Storage, class Quantizer>
 struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quantizer>> {
   static constexpr kernel_bytes value{
@@ -72,7 +72,7 @@ struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quanti
 
 template <class Storage, class ServerStorage, class Pass, class Quantizer>
 struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizer>> {
-  static constexpr bool keeps = detail::error_bytes<Storage> > 0.0;  // what the signal has lost, by the codes sent
+  static constexpr bool keeps = detail::error_bytes<Storage> > 0.0;  // recomputes the compression error from the sent codes
   using reads =
       slamb::detail::union_of_t<typename Pass::reads, slamb::detail::arrays_if<keeps, typename Pass::signal_reads>>;
   static constexpr kernel_bytes value{

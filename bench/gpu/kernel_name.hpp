@@ -1,4 +1,4 @@
-// Names of kernels for tables: as in the sources, and short.
+// Short names of kernels for tables, as in the sources.
 #pragma once
 
 #include <cxxabi.h>
@@ -11,12 +11,12 @@
 
 namespace bench {
 
-/// The name of a type without its namespaces, and without arguments of its arguments:
+/// The name of a type without its namespaces, and without the arguments of its arguments:
 /// "slamb::detail::cuda::pass_kernel<slamb::detail::apply_update<slamb::unit_trust_ratio> >" becomes "pass_kernel<apply_update>".
 inline std::string shortened(std::string_view name) {
   std::string text;
   int depth = 0;
-  std::size_t word = 0;  // where the identifier under way begins
+  std::size_t word = 0;  // start of the current identifier
   for (std::size_t i = 0; i < name.size(); ++i) {
     const char c = name[i];
     if (c == '>') {

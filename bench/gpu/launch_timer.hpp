@@ -1,4 +1,4 @@
-// What a step asks of the device, and how long each part takes. Plain C++: needs no nvcc.
+// The calls of the device in a step, and the time of each. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/// A Watcher of watched_device that puts an event before and after each call, while it is on.
+/// A Watcher of watched_device that, while it is on, records an event before and after each call.
 class launch_timer {
  public:
   explicit launch_timer(cudaStream_t stream) : stream_(stream) {}
@@ -24,7 +24,7 @@ class launch_timer {
     own.end.record(stream_);
   }
 
-  /// Calls body(), and returns the calls in their order. Waits.
+  /// Calls body(), and returns its device calls in order. Waits.
   template <class Body>
   std::vector<timed_call> times_of(const Body& body) {
     calls_.clear();

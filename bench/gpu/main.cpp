@@ -1,5 +1,5 @@
-// slamb_bench_gpu: how long a step and its passes take on the GPU at hand, and which part of the bandwidth of a copy they
-// reach. `slamb_bench --gpu` runs it.
+// slamb_bench_gpu: the time of a step and of its passes on this GPU, and the bandwidth they reach as a fraction of a copy's.
+// `slamb_bench --gpu` runs it.
 #include <cuda_runtime_api.h>
 
 #include <exception>
@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int skipped = 77;  // which ctest shows as such
+constexpr int skipped = 77;  // ctest shows this exit status as skipped
 
 struct command_line {
   bool help = false;
@@ -22,8 +22,8 @@ struct command_line {
   bool markdown = false;
   bool quick = false;
   std::string filter{};
-  std::string shapes{};  ///< of the model whose tensors are listed
-  std::string wrong{};   ///< an argument that is not known; empty: all are
+  std::string shapes{};  ///< the model whose tensors are listed
+  std::string wrong{};   ///< the first unknown argument; empty: none
 };
 
 command_line read_arguments(int count, char** arguments) {
@@ -64,7 +64,7 @@ std::vector<bench::step_benchmark> benchmarks() {
     add({"lamb", bench::lamb_stepper, ranks});
     add({"slamb/block:1", bench::slamb_stepper, ranks});
     add({"slamb/block:16", bench::slamb_stepper, ranks, sixteen});
-    if (ranks > 1) add({"slamb/block:16/int8", bench::slamb_int8_stepper, ranks, sixteen});  // of one rank: as slamb
+    if (ranks > 1) add({"slamb/block:16/int8", bench::slamb_int8_stepper, ranks, sixteen});  // with one rank: the same as slamb
     add({"slamb/top_k", bench::slamb_top_k_stepper, ranks});
     add({"one_bit_adam", bench::one_bit_adam_stepper, ranks});
     add({"one_bit_lamb", bench::one_bit_lamb_stepper, ranks});
@@ -87,7 +87,7 @@ std::vector<bench::step_benchmark> benchmarks() {
   return all;
 }
 
-// For programs that time the same elsewhere: a tensor a line.
+// Lists a model's tensors, one per line, for programs that time the same shapes elsewhere.
 int list_shapes(const std::string& name) {
   for (const bench::shape_set& model : {bench::bert_large(), bench::small_model()}) {
     if (model.name != name) continue;
@@ -123,7 +123,7 @@ void describe_gpu(bool markdown) {
             << " MiB of L2 cache; CUDA driver " << driver << ", runtime " << runtime << "\n\n";
 }
 
-// Bytes of the GPU's memory that nothing holds, once what was freed has been given back.
+// Free bytes of the GPU's memory, after the memory pool has returned what it does not use.
 std::size_t free_memory() {
   std::size_t free = 0, total = 0;
   int device = 0;
@@ -136,13 +136,13 @@ std::size_t free_memory() {
   return free;
 }
 
-// Small models take many steps, for one takes microseconds.
+// Small models take many steps, because one step takes microseconds.
 bench::effort effort_of(const bench::shape_set& shapes, bool is_quick) {
   if (is_quick) return {.batches = 1, .steps_of_batch = 3, .samples_of_passes = 1};
   return {.steps_of_batch = shapes.elements() < 10'000'000 ? 200U : 20U};
 }
 
-// How many failed.
+// Runs the benchmarks. Returns the number that failed.
 int run(const std::vector<bench::step_benchmark>& all, const command_line& line) {
   describe_gpu(line.markdown);
   bench::copy_meter copy(std::size_t{line.quick ? 32U : 1024U} << 20U);
@@ -169,7 +169,7 @@ int run(const std::vector<bench::step_benchmark>& all, const command_line& line)
   return failed;
 }
 
-// 0: there is one.
+// Returns 0 if there is a GPU.
 int status_without_gpu() {
   int devices = 0;
   const cudaError_t found = cudaGetDeviceCount(&devices);

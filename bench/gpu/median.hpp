@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// Of an even number the mean of the two in the middle; 0 of none.
+/// The mean of the two middle values for an even number of values; 0 for none.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
   std::ranges::sort(values);

@@ -1,4 +1,4 @@
-// A step's calls of the device, put together by name. Plain C++: needs no nvcc.
+// A step's calls of the device, grouped by name. Plain C++: needs no nvcc.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,18 @@
 
 namespace bench {
 
-/// The launches of one kernel in a step, or its calls of one other kind.
+/// All launches of one kernel in a step, or all its calls of another kind.
 struct pass_result {
   std::string name;
   std::size_t calls = 0;
-  double seconds = 0.0;           ///< of all of them
-  std::optional<double> bytes{};  ///< an element of the model, of all of them; none: not counted
+  double seconds = 0.0;           ///< of all calls together
+  std::optional<double> bytes{};  ///< of all calls together, per element of the model; empty: not counted
 };
 
-/// Bytes an element of the model of a call; none: not counted.
+/// Bytes of a call, per element of the model; empty: not counted.
 ///
-/// @param tiles    of the model
-/// @param payload  the part of the elements that SLAMB sends
+/// @param tiles  of the model
+/// @param payload  the fraction of the elements that SLAMB sends
 inline std::optional<double> bytes_of(const device_call& call, std::size_t tiles, double payload, std::size_t ranks) {
   if (!call.bytes.is_known) return std::nullopt;
   const double covered =
@@ -32,10 +32,10 @@ inline std::optional<double> bytes_of(const device_call& call, std::size_t tiles
   return covered * (call.bytes.element + call.bytes.sent * payload) + call.bytes.own / static_cast<double>(ranks);
 }
 
-/// Calls of the same name together, in the order of the first of each.
+/// Groups calls by name, in the order of each name's first call.
 ///
-/// @param samples  [steps] calls of the same step several times; times are medians over them
-/// @param payload  the part of the elements that SLAMB sends
+/// @param samples  [steps] the calls of the same step, measured several times; times are medians over them
+/// @param payload  the fraction of the elements that SLAMB sends
 inline std::vector<pass_result> passes_of(const std::vector<std::vector<timed_call>>& samples, double payload,
                                           std::size_t ranks) {
   std::vector<pass_result> passes;

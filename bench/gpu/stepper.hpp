@@ -1,4 +1,4 @@
-// An optimizer on a GPU behind an interface, so that what times it is plain C++.
+// An optimizer on a GPU behind an interface, so that the code that times it is plain C++.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,41 +16,41 @@
 
 namespace bench {
 
-/// One rank of an optimizer, on the GPU that is current when it is made.
+/// One rank of an optimizer, on the GPU that is current at construction.
 class stepper {
  public:
   virtual ~stepper() = default;
 
   /// Enqueues a step.
   virtual void step(double learning_rate) = 0;
-  /// The same with the rate in the GPU's memory, for a graph. @throws std::logic_error where it cannot be captured
+  /// Enqueues a step with the rate in GPU memory, for a graph. @throws std::logic_error if the step cannot be captured
   virtual void step(const slamb::device_learning_rates& rates) = 0;
   /// @param with_norms  also computes the norms; waits
   virtual slamb::statistics statistics(bool with_norms) const = 0;
-  /// Bytes of memory traffic an element of the steps between two reports, the second with norms.
+  /// Bytes of memory traffic per element of the steps between two reports, the second with norms.
   /// @throws std::runtime_error as bytes_of_steps
   virtual double bytes_of_steps(const slamb::statistics& before, const slamb::statistics& after) const = 0;
-  /// The part of the elements that is in the payload of step t; 0 of optimizers that have none.
+  /// The fraction of the elements in the payload of step t; 0 for optimizers without a payload.
   virtual double payload_at(std::uint64_t t) const = 0;
 };
 
 /// The kinds of steps of 0/1 Adam.
 enum class zero_one_step {
-  refresh,   ///< the variance is refreshed by the whole gradient, at every step
-  variance,  ///< a compressed gradient, but for a few steps that refresh the variance
-  local,     ///< the variance is frozen, and hardly any step exchanges anything
-  exchange   ///< the variance is frozen, and every step exchanges what it has gathered
+  refresh,   ///< every step refreshes the variance by the whole gradient
+  variance,  ///< every step compresses the gradient, except a few that refresh the variance
+  local,     ///< the variance is frozen, and hardly any step exchanges
+  exchange   ///< the variance is frozen, and every step exchanges its local update
 };
 
-/// What is not the recipe's default.
+/// Settings that differ from the recipe's defaults.
 struct step_settings {
   std::size_t block = 1;     ///< elements that SLAMB's round robin (k = 0.1) takes together
-  bool is_captured = false;  ///< SLAMB's parameters are averaged when the caller says so
+  bool is_captured = false;  ///< for a graph: SLAMB averages parameters only when the caller asks for it
   zero_one_step zero_one = zero_one_step::exchange;
-  bool skip_non_finite = true;  ///< one rank looks at the gradient in a pass of its own
+  bool skip_non_finite = true;  ///< one rank checks the gradient in a pass of its own
 };
 
-/// What a stepper is made of.
+/// The constructor arguments of a stepper.
 struct rank_parts {
   std::span<const slamb::parameter> tensors;  ///< in the GPU's memory
   slamb::thread_communicator ranks;
@@ -59,8 +59,8 @@ struct rank_parts {
   step_settings settings{};
 };
 
-/// 1-bit Adam and 1-bit LAMB are past their warm-up after one step; they and 0/1 Adam encode and decode with one rank too. All
-/// are defined beside the device tests' optimizers, whose kernels they share. @{
+/// 1-bit Adam and 1-bit LAMB are past their warm-up after one step. They and 0/1 Adam encode and decode with one rank too. All
+/// are defined beside the optimizers of the device tests, whose kernels they share. @{
 std::unique_ptr<stepper> adamw_stepper(rank_parts from);
 std::unique_ptr<stepper> lamb_stepper(rank_parts from);
 std::unique_ptr<stepper> slamb_stepper(rank_parts from);

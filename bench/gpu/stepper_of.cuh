@@ -1,4 +1,4 @@
-// A stepper of one of the library's optimizers.
+// A stepper for one of the library's optimizers.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace bench {
 
-/// The CUDA backend, whose calls a timer sees.
+/// The CUDA backend, with a timer that sees its calls.
 struct timed_backend : slamb::cuda_backend {
   launch_timer* timer = nullptr;
 
@@ -59,8 +59,8 @@ class stepper_of final : public stepper {
   Optimizer own_;
 };
 
-/// Settings of what is timed. SLAMB's parameters are averaged at the first step alone, which is not; the variance of 0/1 Adam
-/// is frozen, if ever, after it.
+/// The settings of a timed optimizer. SLAMB averages the parameters only at the first step, which is not timed. The variance of
+/// 0/1 Adam is frozen after the first step, or never.
 template <class Options>
 Options timed_options(const step_settings& settings) {
   constexpr std::uint64_t never = std::uint64_t{1} << 40U;
@@ -81,7 +81,7 @@ Options timed_options(const step_settings& settings) {
   return options;
 }
 
-/// On the GPU that is current.
+/// Makes the stepper on the current GPU.
 template <class Optimizer>
 std::unique_ptr<stepper> stepper_on_device(rank_parts from) {
   const auto options = timed_options<typename Optimizer::options_type>(from.settings);

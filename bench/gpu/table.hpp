@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/// Rows of cells; the first column is names, the others are numbers.
+/// Rows of cells. The first column has names, the others numbers.
 class table {
  public:
   explicit table(std::vector<std::string> heads) : rows_{std::move(heads)} {}

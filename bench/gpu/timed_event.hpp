@@ -1,4 +1,4 @@
-// An event of the CUDA runtime that keeps the time. Plain C++: needs no nvcc.
+// A CUDA event with a time stamp. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/// A point in the work of a stream, of the device that was current when it was made.
+/// A point in the work of a stream, on the device that was current at construction.
 class timed_event {
  public:
   /// @throws slamb::cuda_error
@@ -23,11 +23,11 @@ class timed_event {
     if (event_ != nullptr) cudaEventDestroy(event_);
   }
 
-  /// Marks what `stream` has been given so far. @throws slamb::cuda_error
+  /// Marks the current end of the work on `stream`. @throws slamb::cuda_error
   void record(cudaStream_t stream) const {
     slamb::detail::check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
-  /// Seconds from `first` to this. Waits for this. @throws slamb::cuda_error
+  /// Seconds from `first` to this event. Waits for this event. @throws slamb::cuda_error
   double seconds_since(const timed_event& first) const {
     float milliseconds = 0.0F;
     slamb::detail::check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");

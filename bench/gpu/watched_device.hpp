@@ -1,4 +1,4 @@
-// A Device of cuda::executor (launcher.cuh's, or the emulator) that shows what it is asked for. Plain C++: needs no nvcc.
+// A Device of cuda::executor (launcher.cuh's, or the emulator's) that shows its calls to a watcher. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cstddef>
@@ -17,23 +17,23 @@ struct device_call {
   enum kind { kernel, clear, upload, download, late_read };
 
   kind what = kernel;
-  const std::string* name = nullptr;  ///< of the kernel, or of the kind; it stays
+  const std::string* name = nullptr;  ///< of the kernel or of the kind; valid until the program ends
   kernel_bytes bytes{};
-  std::size_t first_tile = 0;  ///< of those that it covers
-  std::size_t last_tile = 0;   ///< past them; 0: it does not go by tiles
+  std::size_t first_tile = 0;  ///< first tile that it covers
+  std::size_t last_tile = 0;   ///< end of the tiles that it covers; 0: the call does not work on tiles
 };
 
-/// A call, and its time on the device: from when all before it was done until it was done.
+/// A call, and its time on the device: from the end of all earlier work to its own end.
 struct timed_call {
   device_call call;
   double seconds = 0.0;
 };
 
-/// The Device itself, with a `Watcher` that is given each call: watcher.run(device_call, body) makes it by body().
+/// The Device itself, with a `Watcher`. The watcher gets each call as watcher.run(device_call, body), and makes it by body().
 template <class Device, class Watcher>
 class watched_device : public Device {
  public:
-  /// @param watcher  outlives this
+  /// @param watcher  must outlive this
   watched_device(Device device, Watcher& watcher) : Device(std::move(device)), watcher_(&watcher) {}
 
   void clear(std::span<std::byte> memory) const {
@@ -69,7 +69,7 @@ class watched_device : public Device {
   Watcher* watcher_;
 };
 
-/// A Watcher that keeps the calls.
+/// A Watcher that records the calls.
 class call_list {
  public:
   template <class Body>
@@ -82,7 +82,7 @@ class call_list {
   std::vector<device_call> calls{};
 };
 
-/// How many calls are of a kind.
+/// The number of calls of a kind.
 inline std::size_t count_of(const std::vector<device_call>& calls, device_call::kind what) {
   std::size_t count = 0;
   for (const device_call& call : calls) count += call.what == what ? 1 : 0;

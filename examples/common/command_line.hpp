@@ -1,5 +1,4 @@
-// Command lines by CLI11, with checks of values whose messages name the value and what it should be: "'0' is not an integer in
-// [1, 9]".
+// Command lines by CLI11. Errors name the wrong value and the values that are permitted: "'0' is not an integer in [1, 9]".
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <set>
-#include <slamb/threads.hpp>  // and with it the version
+#include <slamb/threads.hpp>  // and the version
 #include <string>
 #include <vector>
 
@@ -23,7 +22,7 @@ class command_line : public CLI::App {
                                       std::to_string(SLAMB_VERSION_MINOR) + "." + std::to_string(SLAMB_VERSION_PATCH));
   }
 
-  /// An option that takes a value, whose default --help says.
+  /// An option that takes a value. --help shows its default.
   template <class Value>
   CLI::Option* add(const std::string& name, Value& value, const std::string& text, const std::string& type) {
     return add_option(name, value, text)->type_name(type)->capture_default_str();
@@ -34,7 +33,7 @@ class command_line : public CLI::App {
     return add_option(name, values, text)->delimiter(',')->type_name("NAME");
   }
 
-  /// Sets what the options are for. False if help or the version was asked for, which it has printed then.
+  /// Sets the variables of the options. Prints the help or the version if asked for, and then returns false.
   /// @throws usage_error
   bool read(int argc, const char* const* argv) try {
     parse(argc, argv);
@@ -47,7 +46,7 @@ class command_line : public CLI::App {
   }
 };
 
-/// Accepts the texts that `accepts` does; says "'text' is not <wanted>" of others.
+/// Accepts the texts that `accepts` returns true for; the error for others is "'text' is not <wanted>".
 template <class Accepts>
 CLI::Validator expecting(const std::string& wanted, Accepts accepts) {
   const auto check = [wanted, accepts](const std::string& text) {
@@ -70,7 +69,7 @@ inline CLI::Validator integer_in(std::uint64_t least, std::uint64_t most) {
   });
 }
 
-/// `range` describes [least, most], or (least, most] where `least` is left out.
+/// `range` describes [least, most], or (least, most] without `least`.
 inline CLI::Validator number_in(const std::string& range, double least, double most) {
   const bool left_out = range.front() == '(';
   return expecting("a number in " + range, [left_out, least, most](const std::string& text) {

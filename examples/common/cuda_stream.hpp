@@ -1,4 +1,4 @@
-// A CUDA stream that is given back. Plain C++: needs no nvcc.
+// A CUDA stream that is destroyed with its scope. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,12 +8,12 @@
 
 namespace programs {
 
-/// @throws std::runtime_error with the name of a call of the CUDA runtime that has failed
+/// @throws std::runtime_error naming the CUDA runtime call that failed
 inline void require_success(cudaError_t code, const char* call) {
   if (code != cudaSuccess) throw std::runtime_error(std::string(call) + " failed: " + cudaGetErrorString(code));
 }
 
-/// A stream of the device that is current, which does not wait for the default one.
+/// A stream of the current device. It does not wait for the default stream.
 class cuda_stream {
  public:
   cuda_stream() {

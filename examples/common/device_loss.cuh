@@ -1,4 +1,4 @@
-// The loss of shared_loss.hpp on a GPU: parameters and gradients are in its memory, and never leave it while a rank trains.
+// The loss of shared_loss.hpp on a GPU: parameters and gradients stay in its memory while a rank trains.
 #pragma once
 
 #include <thrust/copy.h>
@@ -21,7 +21,7 @@ __global__ inline void gradient_kernel(const float* w, const float* centre, floa
   if (i < elements) gradient[i] = w[i] - centre[i];
 }
 
-/// One rank's parameters and its part of the loss, on the GPU that is current.
+/// One rank's parameters and its part of the loss, on the current GPU.
 class device_loss {
  public:
   explicit device_loss(int rank) : w_(elements, 1.0F), gradient_(elements), centre_(elements) {
@@ -30,12 +30,12 @@ class device_loss {
     thrust::copy(values.begin(), values.end(), centre_.begin());
   }
 
-  /// What an optimizer takes: pointers to memory of the GPU.
+  /// The parameters for an optimizer: pointers to GPU memory.
   std::vector<slamb::parameter> parameters() {
     return {{.data = w_.data().get(), .gradient = gradient_.data().get(), .size = elements}};
   }
 
-  /// Enqueues it.
+  /// Enqueues the computation of the gradient.
   void compute_gradient(cudaStream_t stream) {
     constexpr unsigned threads = 256;
     gradient_kernel<<<(elements + threads - 1) / threads, threads, 0, stream>>>(w_.data().get(), centre_.data().get(),
@@ -43,7 +43,7 @@ class device_loss {
     programs::require_success(cudaGetLastError(), "gradient_kernel's launch");
   }
 
-  /// The parameters, once all that works on them has been waited for.
+  /// A copy of the parameters, after all work on them is done.
   std::vector<float> downloaded() const {
     std::vector<float> values(elements);
     thrust::copy(w_.begin(), w_.end(), values.begin());
@@ -54,7 +54,7 @@ class device_loss {
   thrust::device_vector<float> w_, gradient_, centre_;
 };
 
-/// As minimize(), on the GPU that is current.
+/// As minimize(), on the current GPU.
 template <class Optimizer, class Communicator>
 outcome minimize_on_device(Communicator communicator, const typename Optimizer::options_type& options, double peak) {
   const int rank = communicator.rank(), ranks = communicator.size();
@@ -69,16 +69,16 @@ outcome minimize_on_device(Communicator communicator, const typename Optimizer::
     }
     optimizer.synchronize_parameters();
     optimizer.compare_ranks();
-    const slamb::traffic sent = optimizer.statistics().traffic.total();  // which waits for the stream
+    const slamb::traffic sent = optimizer.statistics().traffic.total();  // waits for the stream
     return {loss_left(loss.downloaded(), ranks), sent.sent_bytes, sent.rounds};
   } catch (const std::exception& failure) {
     if constexpr (requires { optimizer.communicator().abort(failure.what()); })
-      optimizer.communicator().abort(failure.what());  // or its destructor would wait for the peers
+      optimizer.communicator().abort(failure.what());  // otherwise its destructor would wait for the peers
     throw;
   }
 }
 
-/// Whether there are as many GPUs; says so if not, by a line that begins with "skipped".
+/// True if there are at least `wanted` GPUs. If not, prints a line that begins with "skipped".
 inline bool has_gpus(int wanted) {
   int found = 0;
   const cudaError_t code = cudaGetDeviceCount(&found);
@@ -89,6 +89,6 @@ inline bool has_gpus(int wanted) {
               cudaGetErrorString(code));
   return false;
 }
-constexpr int skipped = 77;  ///< the exit status that ctest shows as such
+constexpr int skipped = 77;  ///< the exit status that ctest shows as skipped
 
 }  // namespace examples

@@ -1,5 +1,5 @@
-// Ranks as processes of one machine: forked from one program, which ends all of them when one fails. On a cluster that
-// is the affair of mpirun, srun or torchrun, and so is the mailbox.
+// Ranks as processes on one machine, forked from one program. If one fails, the program ends all. On a cluster mpirun, srun or
+// torchrun starts the ranks, and also replaces the mailbox.
 #pragma once
 
 #include <sys/prctl.h>
@@ -23,13 +23,13 @@
 
 namespace programs {
 
-/// Carries one value from rank 0 to each of the others. It is made before the ranks are forked.
+/// Carries one value from rank 0 to each other rank. Must be made before the ranks are forked.
 template <class T>
 class mailbox {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= PIPE_BUF, "a value that one write moves whole");
 
  public:
-  /// @throws std::runtime_error without pipes for `ranks` ranks
+  /// @throws std::runtime_error if the pipes cannot be made
   explicit mailbox(int ranks) : pipes_(static_cast<std::size_t>(ranks)) {
     for (auto& ends : pipes_)
       if (pipe(ends.data()) != 0) fail("pipe");
@@ -39,9 +39,9 @@ class mailbox {
     for (const auto& ends : pipes_) close(ends[0]), close(ends[1]);
   }
 
-  /// Rank 0 calls `make` and hands out what it returns; the others wait for it. Once.
+  /// Rank 0 calls `make` and sends the result to the other ranks, which wait for it. To be called once.
   ///
-  /// @throws what `make` throws; std::runtime_error if a pipe fails
+  /// @throws the exceptions of `make`; std::runtime_error if a pipe fails
   template <class Make>
   T share(int rank, const Make& make) const {
     if (rank != 0) return receive(pipes_[static_cast<std::size_t>(rank)][0]);
@@ -65,19 +65,19 @@ class mailbox {
     return value;
   }
 
-  std::vector<std::array<int, 2>> pipes_;  // [ranks][read, write]; that of rank 0 is not used
+  std::vector<std::array<int, 2>> pipes_;  // [ranks][read, write]; rank 0's is not used
 };
 
 namespace detail {
 
-/// Runs `body(rank)` in a forked process. Returns its id, or −1 if there is none.
+/// Runs `body(rank)` in a forked process. Returns its process id, or −1 if fork failed.
 template <class Body>
 pid_t start(int rank, const Body& body) {
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child != 0) return child;
   int status = 1;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a rank must not outlive the program that was started
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a rank must not outlive the program that started it
   if (getppid() == parent) {
     try {
       status = body(rank);
@@ -89,7 +89,7 @@ pid_t start(int rank, const Body& body) {
   _exit(status);
 }
 
-/// The exit status of a process for what waitpid says of it; a signal counts as 1, and is told.
+/// The exit status of a process from the status of waitpid. A signal counts as 1, and is printed.
 inline int exit_status(int waited, std::size_t rank) {
   if (WIFEXITED(waited)) return WEXITSTATUS(waited);
   std::fprintf(stderr, "rank %zu: ended by signal %d (%s)\n", rank, WTERMSIG(waited), strsignal(WTERMSIG(waited)));
@@ -98,17 +98,17 @@ inline int exit_status(int waited, std::size_t rank) {
 
 }  // namespace detail
 
-/// Runs `body(rank)`, which returns an exit status, for `count` ranks, each in a process of its own, and waits for
-/// them. What it throws is printed, and is the status 1. CUDA and NCCL do not survive a fork: the caller has used
-/// neither.
+/// Runs `body(rank)`, which returns an exit status, for `count` ranks, each in its own process, and waits for them. An
+/// exception of `body` is printed, and counts as exit status 1. The caller must not have used CUDA or NCCL, because they do not
+/// survive a fork.
 ///
 /// As soon as a rank fails, the others are killed: they may be waiting for it on the device, where nothing wakes them.
 ///
-/// @param started  called once all have been started: to close what is theirs alone
+/// @param started  called once all ranks have been started: closes the caller's copies of their resources
 /// @return 0 if all ranks returned 0, else the status of the first that did not
 template <class Body, class Started>
 int run_forked(int count, const Body& body, const Started& started) {
-  std::fflush(nullptr);  // or each rank would print it again
+  std::fflush(nullptr);  // otherwise each rank would print it again
   std::vector<pid_t> ranks(static_cast<std::size_t>(count), -1);
   int status = 0;
   const auto fail = [&](int with) {

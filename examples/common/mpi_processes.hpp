@@ -1,4 +1,4 @@
-// The processes of MPI, from its start to its end.
+// The processes of an MPI program: starts MPI, and ends it with its scope.
 #pragma once
 
 #include <slamb/mpi.hpp>

@@ -1,4 +1,5 @@
-// Files that are either whole or not there: written under a temporary name beside the target, flushed to the disk, then renamed.
+// Output files that are complete or absent: written under a temporary name beside the target, flushed to the disk, then
+// renamed.
 #pragma once
 
 #include <fcntl.h>
@@ -17,14 +18,14 @@
 
 namespace programs {
 
-/// A file that cannot be written; the message names option and file.
+/// A file that cannot be written. The message names option and file.
 class output_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Waits until the bytes of a file, or the names in a folder, are on the disk: what is renamed or written later cannot be there
-/// without them, even if the power fails.
+/// Waits until the bytes of a file, or the names in a folder, are on the disk. So anything written or renamed later can only be
+/// on the disk together with them, even if the power fails.
 /// @throws std::system_error
 inline void flush_to_disk(const std::filesystem::path& path) {
   const int handle = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -34,22 +35,22 @@ inline void flush_to_disk(const std::filesystem::path& path) {
     failure = ::fsync(handle) == 0 ? 0 : errno;
   } while (failure == EINTR);
   ::close(handle);
-  if (failure != 0 && failure != EINVAL && failure != ENOTSUP)  // a file system that has nothing to wait for
+  if (failure != 0 && failure != EINVAL && failure != ENOTSUP)  // these file systems have nothing to wait for
     throw std::system_error(failure, std::generic_category());
 }
 
-/// A file to be written later. That it can be is tried at construction, which leaves nothing behind.
+/// A file to be written later. The constructor checks that it can be written, and leaves no file behind.
 class output_file {
  public:
-  /// @throws output_error where `target` is no regular file or its folder does not take files.
+  /// @throws output_error if `target` is not a regular file or its folder does not accept files
   output_file(std::string option, const std::filesystem::path& target)
       : option_(std::move(option)), shown_(target.string()) {
     std::error_code error;
-    // A link stays one: what it names is replaced.
+    // A symbolic link stays a link: the file it points to is replaced.
     target_ = std::filesystem::weakly_canonical(std::filesystem::absolute(target), error);
     if (error) fail(error.message());
     while (
-        std::filesystem::is_symlink(std::filesystem::symlink_status(target_, error))) {  // to a file that is not there
+        std::filesystem::is_symlink(std::filesystem::symlink_status(target_, error))) {  // to a file that does not exist
       target_ = target_.parent_path() / std::filesystem::read_symlink(target_);
       target_ = std::filesystem::weakly_canonical(target_, error);
       if (error) fail(error.message());
@@ -66,10 +67,10 @@ class output_file {
 
   const std::filesystem::path& target() const { return target_; }
 
-  /// Lets `fill` write to the file of a temporary name, which then becomes the target.
+  /// Lets `fill` write to a temporary file, which then replaces the target.
   ///
-  /// @throws output_error, or what `fill` throws; the temporary file is gone then, and the target as it was, unless its folder alone
-  ///         could not be flushed to the disk.
+  /// @throws output_error or the exceptions of `fill`; the temporary file is then removed and the target unchanged, unless only
+  ///   the flush of the target's folder failed
   void write_with(const std::function<void(const std::filesystem::path& temporary)>& fill) const {
     const cleanup on_failure{temporary_};
     fill(temporary_);
@@ -82,7 +83,7 @@ class output_file {
     }
   }
 
-  /// The same with a stream.
+  /// Lets `fill` write to a stream of the temporary file, which then replaces the target.
   void write(const std::function<void(std::ostream& stream)>& fill) const {
     write_with([&](const std::filesystem::path&) {
       std::ofstream stream = open();
@@ -94,7 +95,7 @@ class output_file {
   }
 
  private:
-  // Removes the temporary file, if it is still there.
+  // Removes the temporary file, if it still exists.
   struct cleanup {
     const std::filesystem::path& file;
     ~cleanup() {

@@ -1,4 +1,4 @@
-// Ranks that are processes, started by mpirun or another launcher: they begin together, and end together.
+// Ranks as processes, started by mpirun or another launcher: they start together, and end together.
 #pragma once
 
 #include <fstream>
@@ -6,7 +6,7 @@
 
 namespace programs {
 
-/// The processes of this run, of which this is one.
+/// The processes of this run; the object represents this process among them.
 class processes {
  public:
   processes() = default;
@@ -16,19 +16,20 @@ class processes {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Ends all processes with this exit status, at once.
+  /// Ends all processes at once with this exit status.
   virtual void end_all(int status) = 0;
 
-  /// Called by all processes, once, before they work together, each with its exit status so far. Returns the largest.
+  /// Called once by all processes before they work together, each with its exit status so far. Returns the largest.
   int meet(int status) {
     have_met_ = true;
     first_status_ = largest_of_all(status);
     return first_status_;
   }
 
-  /// Calls body(), which returns an exit status and has them meet. Only the first process writes to the standard output.
+  /// Calls body(), which returns an exit status and calls `meet`. Only the first process writes to the standard output.
   ///
-  /// What goes wrong before they meet is known to all, and they end as usual. Later it may be of one alone: that ends all.
+  /// If body() fails before `meet`, all processes learn of it and end normally. A failure after `meet` may be on one process
+  /// alone, so it ends all processes.
   template <class Body>
   int run(const Body& body) {
     static std::ofstream nowhere("/dev/null");

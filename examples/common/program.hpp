@@ -1,4 +1,4 @@
-// How a program ends: what went wrong is said on the standard error, and is the exit status.
+// Exit status and error messages of a program: an error is printed on the standard error, and sets the exit status.
 #pragma once
 
 #include <csignal>
@@ -11,18 +11,19 @@
 
 namespace programs {
 
-/// @throws output_error where not all of the standard output has been taken
+/// @throws output_error if the standard output could not be written completely
 inline void require_written() {
   if (!std::cout.flush()) throw output_error("the standard output could not be written");
 }
 
-/// Calls body(), which returns an exit status. Of what it throws, 2 is a wrong command line, and 1 what went wrong at work.
+/// Calls body(), which returns an exit status. Exceptions become an exit status: 2 for a wrong command line, 1 for other
+/// errors.
 ///
-/// @param at          where it went wrong, for messages: empty, or as "rank 1 of 4: "
-/// @param says_usage  of several processes one alone says what is wrong with the command line of all
+/// @param at  the place of the error, for messages: empty, or "rank 1 of 4: "
+/// @param says_usage  print errors of the command line; set on one process only
 template <class Body>
 int exit_status(const std::string& program, const Body& body, const std::string& at = "", bool says_usage = true) try {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is an error to report, not the end of the process
+  std::signal(SIGPIPE, SIG_IGN);  // if the reader of a pipe leaves, writing must fail, not kill the process
   return body();
 } catch (const usage_error& error) {
   if (says_usage)

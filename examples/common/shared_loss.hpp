@@ -1,4 +1,4 @@
-// What the small examples minimize: a loss of which every rank sees a part, and whose minimum is known.
+// The loss that the small examples minimize: every rank sees a part of it, and its minimum is known.
 #pragma once
 
 #include <slamb/slamb.hpp>
@@ -16,12 +16,12 @@ namespace examples {
 constexpr std::size_t elements = 20'000;
 constexpr std::uint64_t steps = 400;
 
-/// c_r,i in [−1, 1): where rank r sees the minimum of parameter i. The same on every machine.
+/// c_r,i in [−1, 1): the minimum of rank r's part of the loss, for parameter i. The same on every machine.
 inline float centre(int rank, std::size_t i) {
   return static_cast<float>(slamb::philox(static_cast<std::uint64_t>(rank), i, 0).word[0]) * 0x1p-31F - 1.0F;
 }
 
-/// What is left of the loss above its minimum, in parts of what it was at w = 1.
+/// The remaining loss above its minimum, as a fraction of the loss at w = 1.
 inline double loss_left(std::span<const float> w, int ranks) {
   double before = 0.0, after = 0.0;
   for (std::size_t i = 0; i < w.size(); ++i) {
@@ -33,15 +33,15 @@ inline double loss_left(std::span<const float> w, int ranks) {
   return after / before;
 }
 
-/// What one rank has ended with.
+/// The result of one rank.
 struct outcome {
   double loss_left = 0.0;
   std::uint64_t sent_bytes = 0;
   std::uint64_t rounds = 0;  ///< collectives
 };
 
-/// A line of it.
-/// @throws std::runtime_error where the loss has not fallen to a hundredth
+/// Prints the result in one line.
+/// @throws std::runtime_error if the loss has not fallen below a hundredth
 inline void print(const char* name, const outcome& of) {
   std::printf("%-25s %.1e of the loss is left, %5.2f MB sent, %.3f bytes per element and step, %llu rounds\n", name,
               of.loss_left, static_cast<double>(of.sent_bytes) / 1e6,
@@ -51,10 +51,10 @@ inline void print(const char* name, const outcome& of) {
   if (!(of.loss_left < 1e-2)) throw std::runtime_error("the loss did not fall to a hundredth");
 }
 
-/// One rank: minimizes the mean over ranks of ½ ‖w − c_r‖², of which it computes the gradient of its own part.
+/// One rank: minimizes the mean over ranks of ½ ‖w − c_r‖². It computes the gradient of its own part.
 ///
-/// @param peak  learning rate at the start, from which it falls to 0
-/// @throws what the optimizer throws, also where the ranks do not end with the same parameters
+/// @param peak  learning rate at the start; it falls to 0
+/// @throws the exceptions of the optimizer, also if the ranks end with different parameters
 template <class Optimizer, class Communicator>
 outcome minimize(Communicator communicator, const typename Optimizer::options_type& options, double peak) {
   const int rank = communicator.rank(), ranks = communicator.size();
@@ -66,7 +66,7 @@ outcome minimize(Communicator communicator, const typename Optimizer::options_ty
     for (std::size_t i = 0; i < elements; ++i) gradient[i] = w[i] - centre(rank, i);
     optimizer.step(schedule(t));
   }
-  optimizer.synchronize_parameters();  // those of SLAMB and 0/1 Adam differ from rank to rank between two averagings
+  optimizer.synchronize_parameters();  // SLAMB's and 0/1 Adam's differ between ranks until they are averaged
   optimizer.compare_ranks();
   const slamb::traffic sent = optimizer.statistics().traffic.total();
   return {loss_left(w, ranks), sent.sent_bytes, sent.rounds};

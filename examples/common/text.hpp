@@ -1,4 +1,4 @@
-// Text for people: numbers, and tables of which the columns never run together.
+// Text for people: numbers, and tables whose columns never run together.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace programs {
 
-/// As printf has it, up to 255 characters.
+/// Formats as printf does, up to 255 characters.
 std::string formatted(const char* format, auto... values) {
   std::array<char, 256> text{};
   std::snprintf(text.data(), text.size(), format, values...);
@@ -27,13 +27,13 @@ inline std::string grouped(std::uint64_t value) {
   return text;
 }
 
-/// Rows of cells: the first column is aligned to the left, the others to the right, with a blank at least before each.
+/// Rows of cells: the first column is aligned left, the others right, with at least one blank before each.
 template <std::size_t Columns>
 class text_table {
  public:
   using row = std::array<std::string, Columns>;
 
-  /// @param widths  of the columns, in characters with the blanks before; a longer cell makes its column wider
+  /// @param widths  of the columns, in characters, including the blanks before; a longer cell widens its column
   explicit text_table(const std::array<std::size_t, Columns>& widths) : widths_(widths) {}
 
   void add(row cells) {
@@ -52,7 +52,7 @@ class text_table {
   }
 
  private:
-  /// In characters: of those of several bytes in UTF-8, the first byte alone counts.
+  /// In characters: of a UTF-8 character of several bytes, only the first byte counts.
   static std::size_t width_of(const std::string& text) {
     return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
   }

@@ -1,4 +1,4 @@
-// What a wrong command line throws, and lists of names, which its message and the help say.
+// The exception for a wrong command line, and lists of names for its message and the help.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::string joined(const Names& names) {
   return all;
 }
 
-/// The member `name` of each.
+/// The member `name` of each element.
 template <class Named>
 std::vector<std::string_view> names_of(const Named& all) {
   std::vector<std::string_view> names;
@@ -31,7 +31,7 @@ std::vector<std::string_view> names_of(const Named& all) {
   return names;
 }
 
-/// @throws usage_error where an option has a name twice; `reason` is the end of its message
+/// @throws usage_error if an option has a name twice; `reason` is the end of its message
 inline void refuse_repetition(const std::string& option, const std::vector<std::string>& names,
                               const std::string& reason = "") {
   for (const std::string& name : names)

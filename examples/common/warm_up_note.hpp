@@ -1,4 +1,4 @@
-// What slamb_train and slamb_plan say of a warm-up that lasts as long as the training.
+// A note that slamb_train and slamb_plan print if a warm-up lasts as long as the training.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace programs {
 
-/// A sentence that names the 1-bit optimizers among these, none of whose steps is compressed; empty if there are none, or if some
-/// steps are compressed.
+/// A sentence that names the 1-bit optimizers among `optimizers`, if none of their steps is compressed. Empty if there are no
+/// 1-bit optimizers, or if some steps are compressed.
 ///
-/// @param warm_up  steps of their warm-up, as the option of that name sets it
+/// @param warm_up  steps of their warm-up, as set by the option named `option`
 inline std::string warm_up_note(const std::vector<std::string>& optimizers, std::uint64_t warm_up,
                                 std::string_view option, std::uint64_t steps) {
   if (warm_up < steps) return "";

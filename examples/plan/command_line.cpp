@@ -50,7 +50,7 @@ void add_training_options(command_line& line, settings& into, std::span<const st
       ->check(integer_in(1, most_steps));
 }
 
-// Options in the units that such numbers are spoken of; settings are in bytes and seconds.
+// Options are in customary units; settings are in bytes and seconds.
 struct spoken {
   double gigabits = 25.0;
   double microseconds = 20.0;

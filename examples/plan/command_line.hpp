@@ -1,4 +1,4 @@
-// The command line of slamb_plan: every value is checked before any work.
+// The command line of slamb_plan. It checks every value before any work.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace plan {
 
 using programs::usage_error;
 
-/// Reads the command line; `optimizers` are the names that there are. Nothing if help or the version was asked for, which it has
-/// printed then.
+/// Reads the command line; `optimizers` are the known names. Prints the help or the version if asked for, and then returns
+/// nothing.
 ///
 /// @throws usage_error
 std::optional<settings> parse_command_line(int argc, const char* const* argv,

@@ -1,4 +1,4 @@
-// What is expected of an optimizer on the machine that was described: times, and comparisons with dense LAMB.
+// The forecast for an optimizer on the described machine: times, and comparisons with dense LAMB.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace plan {
 
-/// Of one optimizer. Times are those of a mean step, in seconds.
+/// The forecast for one optimizer. Times are in seconds, of a mean step.
 struct forecast {
   std::string optimizer;
   outline moved;
   double exchange_seconds = 0.0;
   double memory_seconds = 0.0;
   double step_seconds = 0.0;
-  double efficiency = 0.0;        ///< compute/(compute + rest); of 1, how much N ranks do of N times one rank's work
-  double less_than_half = 0.0;    ///< times less than dense LAMB sends in fp16; infinite where nothing is sent
-  double less_than_single = 0.0;  ///< the same in fp32
+  double efficiency = 0.0;        ///< compute/(compute + rest): the speed of N ranks in parts of N times one rank's speed
+  double less_than_half = 0.0;    ///< how many times less than dense LAMB in fp16 it sends; infinite if it sends nothing
+  double less_than_single = 0.0;  ///< how many times less than dense LAMB in fp32
   slamb::plan::break_even beats_half;    ///< dense LAMB in fp16
-  slamb::plan::break_even beats_single;  ///< in fp32
+  slamb::plan::break_even beats_single;  ///< dense LAMB in fp32
 };
 
 namespace detail {
 
-/// Over all steps.
+/// The cost over all steps.
 inline slamb::plan::training_cost cost_of(const outline& moved, const settings& chosen) {
   return {chosen.compute_seconds * static_cast<double>(chosen.steps) + moved.memory_bytes / chosen.memory_bandwidth,
           slamb::plan::network_load::of(moved.traffic, chosen.network, chosen.ranks)};
@@ -58,7 +58,7 @@ inline forecast forecast_of(const std::string& name, const outline& moved, const
 
 }  // namespace detail
 
-/// One forecast for each optimizer that was chosen.
+/// One forecast for each chosen optimizer.
 inline std::vector<forecast> forecast_all(tensor_span tensors, const settings& chosen) {
   const outline half = plan_optimizer("lamb", tensors, chosen, {chosen.ranks, 2});
   const outline single = plan_optimizer("lamb", tensors, chosen, {chosen.ranks, 4});

@@ -1,4 +1,4 @@
-// Well-known models as the shapes of their tensors, built layer by layer as their public implementations are.
+// Well-known models as the shapes of their tensors, built layer by layer like their public implementations.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace plan {
 
 using slamb::plan::tensor_shape;
 
-/// The tensors of a model, in the making.
+/// Collects the tensors of a model.
 class model_builder {
  public:
   model_builder& tensor(std::initializer_list<std::uint64_t> dimensions) {
@@ -26,7 +26,7 @@ class model_builder {
     return *this;
   }
 
-  /// A weight, and a bias.
+  /// A weight and a bias.
   model_builder& linear(std::uint64_t outputs, std::uint64_t inputs) {
     return tensor({outputs, inputs}).tensor({outputs});
   }
@@ -58,7 +58,7 @@ inline std::vector<tensor_shape> resnet_110() {
 /// Patches of 4 × 4, windows of 7 × 7, ImageNet's 1000 classes.
 inline std::vector<tensor_shape> swin_b() {
   constexpr std::uint64_t depths[] = {2, 2, 18, 2}, heads[] = {4, 8, 16, 32};
-  constexpr std::uint64_t offsets = 13 * 13;  // of two places in a window
+  constexpr std::uint64_t offsets = 13 * 13;  // relative positions in a window
   model_builder m;
   m.tensor({128, 3, 4, 4}).tensor({128}).norm(128);
   for (std::size_t stage = 0; stage < 4; ++stage) {
@@ -72,7 +72,7 @@ inline std::vector<tensor_shape> swin_b() {
   return m.norm(1024).linear(1000, 1024).tensors();
 }
 
-/// With the heads for masked words, whose decoder shares the embedding, and next sentence; the vocabulary is padded to a
+/// With the heads for masked words (whose decoder shares the embedding) and next sentence. The vocabulary is padded to a
 /// multiple of 8, as is customary.
 inline std::vector<tensor_shape> bert(std::uint64_t width, int layers) {
   constexpr std::uint64_t vocabulary = 30528;
@@ -99,7 +99,7 @@ inline std::vector<tensor_shape> gpt2() {
   return m.norm(width).tensors();
 }
 
-/// Llama 3: 32 layers with 8 heads for keys and values, a decoder of its own.
+/// Llama 3: 32 layers with 8 heads for keys and values. The decoder does not share the embedding.
 inline std::vector<tensor_shape> llama_8b() {
   constexpr std::uint64_t width = 4096, keys = 1024, inner = 14336, vocabulary = 128256;
   model_builder m;
@@ -121,7 +121,7 @@ inline constexpr std::array<known_model, 6> known_models{{
     {"resnet-110", resnet_110},
     {"swin-b", swin_b},
     {"bert-large", [] { return bert(1024, 24); }},
-    // Its paper (SLAMB, ICML 2023) gives the size alone, 2.8 B; these are BERT-Large's layers at three times the width.
+    // The paper (SLAMB, ICML 2023) gives only the size, 2.8 B; these are BERT-Large's layers at three times the width.
     {"bert-xl", [] { return bert(3072, 24); }},
     {"gpt2", gpt2},
     {"llama-8b", llama_8b},
@@ -129,7 +129,7 @@ inline constexpr std::array<known_model, 6> known_models{{
 
 inline std::vector<std::string_view> model_names() { return programs::names_of(known_models); }
 
-/// @throws std::invalid_argument for a name that is not known
+/// @throws std::invalid_argument for an unknown name
 inline std::vector<tensor_shape> tensors_of_model(std::string_view name) {
   for (const known_model& m : known_models)
     if (m.name == name) return m.tensors();

@@ -1,4 +1,4 @@
-// The optimizers that the program plans, by name, and what each costs over the training.
+// The optimizers that the program knows by name, and the cost of each over the training.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@ namespace plan {
 
 using tensor_span = std::span<const slamb::plan::tensor_shape>;
 
-/// What an optimizer moves over all steps of a training.
+/// The traffic of an optimizer over all steps of a training.
 struct outline {
   slamb::traffic_counts traffic;  ///< of one rank
-  double memory_bytes = 0.0;      ///< of memory traffic, of one rank
+  double memory_bytes = 0.0;      ///< bytes of memory traffic of one rank
 };
 
-/// One optimizer that can be planned.
+/// One optimizer that the program can forecast.
 struct planned_optimizer {
   std::string_view name;
   outline (*plan)(tensor_span, const settings&, const slamb::plan::world&);
@@ -89,8 +89,8 @@ inline constexpr std::array<planned_optimizer, 7> planned_optimizers{{
 
 inline std::vector<std::string_view> optimizer_names() { return programs::names_of(planned_optimizers); }
 
-/// What the optimizer of that name costs, with the settings chosen.
-/// @throws std::invalid_argument for a name that is not known
+/// The cost of the named optimizer, with the chosen settings.
+/// @throws std::invalid_argument for an unknown name
 inline outline plan_optimizer(std::string_view name, tensor_span tensors, const settings& chosen,
                               const slamb::plan::world& world) {
   for (const planned_optimizer& o : planned_optimizers)

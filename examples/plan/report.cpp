@@ -27,7 +27,7 @@ std::string times_text(double times) { return std::isfinite(times) ? formatted("
 
 double gigabits(double bytes_per_second) { return bytes_per_second * 8e-9; }
 
-/// Three digits, and all of what comes before the point.
+/// Three significant digits, and all digits before the point.
 std::string gigabits_text(double bytes_per_second) {
   const double value = gigabits(bytes_per_second);
   return formatted(value < 999.5 ? "%.3g Gbit/s" : "%.0f Gbit/s", value);

@@ -1,4 +1,4 @@
-// What the program tells: the table, and the JSON document.
+// The output of slamb_plan: the table, and the JSON document.
 #pragma once
 
 #include <ostream>
@@ -16,13 +16,13 @@ using programs::grouped;
 /// Three digits and a unit.
 std::string bytes_text(double bytes);
 
-/// Says what is planned.
+/// Prints the settings.
 void print_settings(std::ostream& out, const settings& chosen, tensor_span tensors);
 
 /// One line for each optimizer.
 void print_table(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts);
 
-/// Settings and every forecast; numbers that are not finite are null.
+/// Settings and all forecasts; numbers that are not finite are null.
 void write_json(std::ostream& out, const settings& chosen, tensor_span tensors, const std::vector<forecast>& forecasts);
 
 }  // namespace plan

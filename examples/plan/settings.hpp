@@ -1,4 +1,4 @@
-// What the command line sets, with the defaults of the program.
+// The settings of the command line, with their defaults.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace plan {
 /// Settings of one run of the program.
 struct settings {
   std::string model = "bert-large";
-  std::string shapes;                   ///< a file in place of the model; empty: none
+  std::string shapes;                   ///< a file used instead of the model; empty: none
   std::vector<std::string> optimizers;  ///< names, in the order of the table
   std::uint64_t steps = 118'000;
   int ranks = 64;
@@ -28,7 +28,7 @@ struct settings {
   slamb::plan::network network;
   double memory_bandwidth = 1.5e12;  ///< bytes/s, of a rank
   double compute_seconds = 0.2;      ///< of a step, forward and backward
-  std::string json;                  ///< empty: not wanted
+  std::string json;                  ///< a file; empty: not wanted
 
   std::uint64_t warmup() const { return warmup_steps.value_or(part_of_steps(1000.0 / 5993.0)); }
   std::uint64_t freeze() const { return freeze_step.value_or(part_of_steps(12'500.0 / 118'000.0)); }

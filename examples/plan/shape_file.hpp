@@ -1,4 +1,4 @@
-// Shapes of tensors from a text file: a line for each, its name and its dimensions.
+// Reads shapes of tensors from a text file: one line per tensor, its name and its dimensions.
 #pragma once
 
 #include <cerrno>
@@ -18,7 +18,7 @@
 
 namespace plan {
 
-/// A file of shapes that cannot be used; the message names file and line.
+/// An unusable file of shapes. The message names file and line.
 class shape_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -26,7 +26,7 @@ class shape_error : public std::runtime_error {
 
 namespace detail {
 
-// Of a tensor, and of all together: beyond it bytes over all steps would not fit 64 bits.
+// The limit for one tensor and for all together: beyond it the bytes over all steps would not fit 64 bits.
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 40U;
 
 inline std::uint64_t dimension_of(const std::string& word, const std::string& place) {
@@ -39,7 +39,7 @@ inline std::uint64_t dimension_of(const std::string& word, const std::string& pl
 
 }  // namespace detail
 
-/// Reads lines `name D0 D1 …`. What follows a # is a comment; blank lines mean nothing.
+/// Reads lines `name D0 D1 …`. Text after # is a comment; blank lines are ignored.
 ///
 /// @param shown  the file's name, for messages
 /// @throws shape_error
@@ -71,7 +71,7 @@ inline std::vector<slamb::plan::tensor_shape> read_shapes(std::istream& in, cons
   return tensors;
 }
 
-/// The same from a file.
+/// Reads the shapes from the file at a path.
 inline std::vector<slamb::plan::tensor_shape> read_shapes(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(file)) throw shape_error(file.string() + ": is a directory");
   errno = 0;

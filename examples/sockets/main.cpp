@@ -1,9 +1,9 @@
-// Four processes, joined by a Communicator of the program's own: socket_communicator.hpp. They check it, train with two
-// optimizers that call all of its collectives, and print what came of it. Whoever loses a peer ends with an error.
+// Four processes, joined by a user-defined Communicator, socket_communicator.hpp. They check it, train with two optimizers that
+// together call all of its collectives, and print the results. A process that loses a peer ends with an error.
 //
 //   socket_communicator [--lose RANK | --stall RANK]
 //
-// --lose: a rank is killed in the middle of the training. --stall: it stops taking part, but stays.
+// --lose kills a rank in the middle of the training. --stall makes a rank stop taking part, but keeps its connections open.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,14 +35,14 @@ constexpr int ranks = 4;
 constexpr int steps = 100;
 constexpr std::size_t elements = 20'000;
 
-/// What goes wrong, and where.
+/// The planned accident, and the rank it happens to.
 struct accident {
   enum { nothing, lose, stall } what = nothing;
   int rank = 0;
 };
 
-/// Half the mean square of what parameters lack to a target, of which each rank has another. The best parameters are the mean of
-/// the targets.
+/// A loss: half the mean square distance of the parameters from a target. Each rank has its own target; the best parameters are
+/// the mean of the targets.
 class task {
  public:
   explicit task(int rank) : parameters_(elements, 0.0F), gradient_(elements), target_(elements) {
@@ -53,7 +53,7 @@ class task {
   std::array<slamb::parameter, 1> tensors() {
     return {slamb::parameter{.data = parameters_.data(), .gradient = gradient_.data(), .size = elements}};
   }
-  /// Leaves the gradient.
+  /// Returns the loss and computes the gradient.
   double loss() {
     double squares = 0.0;
     for (std::size_t i = 0; i < elements; ++i) {
@@ -73,13 +73,13 @@ class task {
   std::vector<float> parameters_, gradient_, target_;
 };
 
-/// Waits until the program ends: this rank takes no part any more, but its connections stay.
+/// Waits until the program ends: this rank takes no further part, but its connections stay open.
 void stop_taking_part() {
   const pid_t program = getppid();
   while (getppid() == program) sleep(1);
 }
 
-/// Trains, and gives the communicator back.
+/// Trains, and returns the communicator.
 template <class Optimizer>
 socket_communicator train(const char* name, const typename Optimizer::options_type& options,
                           socket_communicator communicator, const accident& planned) {
@@ -91,7 +91,7 @@ socket_communicator train(const char* name, const typename Optimizer::options_ty
     if (t == steps / 2 && planned.what != accident::nothing) {
       if (planned.rank == rank && planned.what == accident::lose) raise(SIGKILL);
       if (planned.rank == rank && planned.what == accident::stall) stop_taking_part();
-      // The others need no patience from here on: whatever they wait for, it does not come.
+      // The stalled rank sends nothing any more, so the others wait only briefly.
       if (planned.what == accident::stall) optimizer.communicator().set_timeout(std::chrono::seconds(1));
     }
     mine.loss();
@@ -116,7 +116,7 @@ void run_rank(const std::string& folder, int rank, const accident& planned) {
   socket_communicator communicator(folder, rank, ranks, std::chrono::minutes(5));
   slamb::check_communicator(communicator);
   if (rank == 0) std::printf("%d processes over sockets: check_communicator has found nothing wrong\n", ranks);
-  // Sums of floats and exchanges of codes; and sums of what one rank chooses and broadcasts.
+  // The first optimizer sums floats and exchanges codes; the second sums the elements that one rank selects and broadcasts.
   communicator =
       train<slamb::one_bit_adam<socket_communicator>>("one_bit_adam", {.warm_up = {20}}, std::move(communicator), {});
   train<slamb::slamb<socket_communicator, slamb::top_k>>("slamb, top_k", {.compressor = {.k = 0.1}},
@@ -124,7 +124,7 @@ void run_rank(const std::string& folder, int rank, const accident& planned) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::runtime_error("the output could not be written");
 }
 
-/// The processes, and the folder in which they meet; both are gone when this goes.
+/// The rank processes, and the folder in which they meet. The destructor ends the processes and removes the folder.
 class processes {
  public:
   processes() {
@@ -156,7 +156,7 @@ class processes {
       children_[static_cast<std::size_t>(rank)] = child;
     }
   }
-  /// The exit status of a rank when it has ended; −1 if it was killed, or if that cannot be known.
+  /// Waits for the end of a rank and returns its exit status; −1 if it was killed, or if the status is not known.
   int wait_for(int rank) {
     pid_t& child = children_[static_cast<std::size_t>(rank)];
     int status = 0;
@@ -211,7 +211,7 @@ int main(int count, char** arguments) {
     return 2;
   }
   if (count == 3) planned.rank = rank[0] - '0';
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what a process has said is not lost with it
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // so that a killed process's output is not lost
   try {
     return run(planned);
   } catch (const std::exception& failure) {

@@ -1,10 +1,10 @@
-// A complete Communicator to copy: processes of one machine with Linux, joined by UNIX-domain sockets, each with each. For several
-// machines it needs TCP sockets and their addresses, TCP_NODELAY, a `connect` that goes on in the background, and numbers in one
-// byte order.
+// A complete Communicator to copy: processes of one Linux machine, each joined with each by UNIX-domain sockets. For several
+// machines it would need TCP sockets and their addresses, TCP_NODELAY, a `connect` that continues in the background, and
+// numbers in one byte order.
 //
-// Sums are made by rank r for part r of the values, in the order of ranks and in double precision, and rounded once: all ranks
-// get the same bits. No call blocks but `poll`, which has a timeout. A rank that fails tells all peers why, as far as it can reach
-// them: their errors name the first cause.
+// Rank r sums part r of the values, in rank order and in double precision, and rounds once: all ranks get the same bits. Only
+// `poll` blocks, and it has a timeout. A rank that fails reports the reason to all peers that it can reach, so that their
+// errors name the first cause.
 #pragma once
 
 #include <poll.h>
@@ -33,7 +33,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 
-/// A file descriptor that is closed with its owner.
+/// A file descriptor that is closed by its owner's destructor.
 class owned_socket {
  public:
   explicit owned_socket(int number = -1) : number_(number) {}
@@ -53,8 +53,8 @@ class owned_socket {
 
 class socket_communicator {
  public:
-  /// Waits for all ranks to come. `folder` is one that all of them can write to, and that is new.
-  /// @throws std::invalid_argument if there can be no such rank; slamb::communicator_error if one does not come within `timeout`
+  /// Waits for all ranks to connect. `folder` must be new, and all ranks must be able to write to it.
+  /// @throws std::invalid_argument for a wrong rank or timeout; slamb::communicator_error if a rank does not come in time
   socket_communicator(const std::string& folder, int rank, int size, std::chrono::milliseconds timeout)
       : rank_(rank), peers_(static_cast<std::size_t>(std::max(size, 1))) {
     failure_.reserve(longest_reason);
@@ -66,14 +66,14 @@ class socket_communicator {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  /// How long to wait for peers of which nothing comes, > 0; at most 20 days, since `poll` counts milliseconds in an int.
+  /// Sets the timeout of waits for silent peers; > 0 and at most 20 days, because `poll` counts milliseconds in an int.
   void set_timeout(std::chrono::milliseconds timeout) {
     require(timeout.count() > 0, "the timeout is positive");
     timeout_ = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(20 * 24));
   }
 
   void all_reduce_sum(std::span<float> values, slamb::host_stream /*stream*/) {
-    // Each rank gets its part from all others, sums it, and sends it back.
+    // Each rank gets its part from all others, sums it, and sends the sum back.
     const auto part = [&](std::size_t r) {
       const std::size_t first = values.size() * r / peers_.size();
       return values.subspan(first, values.size() * (r + 1) / peers_.size() - first);
@@ -131,10 +131,10 @@ class socket_communicator {
     });
   }
 
-  /// Optional: tells peers that this rank cannot go on, and why, in up to 1000 letters. Every later call of any rank throws.
+  /// Optional: reports to the peers why this rank cannot go on, in up to 1000 letters. Every later call of any rank throws.
   void abort(const std::string& reason) noexcept {
     if (peers_.empty() || !failure_.empty()) return;  // moved from, or failed before
-    failure_.assign(reason, 0, longest_reason);       // there is room for it: nothing here allocates
+    failure_.assign(reason, 0, longest_reason);       // has room for it: nothing here allocates
     if (failure_.empty()) failure_ = "no reason was given";
     header head{.kind = failure_kind, .bytes = failure_.size()};
     std::array<iovec, 2> pieces{{{&head, sizeof(head)}, {failure_.data(), failure_.size()}}};
@@ -144,7 +144,7 @@ class socket_communicator {
     const auto whole = static_cast<ssize_t>(sizeof(head) + failure_.size());
     for (const peer& p : peers_) {
       if (p.socket.number() < 0) continue;
-      const bool is_between_messages = p.sent == 0 || p.has_sent();  // within one the sentence would be read as data
+      const bool is_between_messages = p.sent == 0 || p.has_sent();  // within one, the reason would be read as data
       if (!is_between_messages || sendmsg(p.socket.number(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) != whole)
         shutdown(p.socket.number(), SHUT_RDWR);
     }
@@ -157,12 +157,12 @@ class socket_communicator {
   static constexpr std::uint32_t data_kind = 1, failure_kind = 2;
   static constexpr std::size_t longest_reason = 1000;
 
-  /// In front of all that is sent.
+  /// Sent before each message.
   struct header {
     std::uint32_t kind = data_kind;
     char call[16] = {};        // "all_gather", and zeros
     std::int32_t root = none;  // of a broadcast
-    std::uint64_t number = 0;  // of the call
+    std::uint64_t number = 0;  // number of the call
     std::uint64_t elements = 0;
     std::uint64_t bytes = 0;
 
@@ -172,7 +172,7 @@ class socket_communicator {
       return std::ranges::equal(call, other.call) && root == other.root && number == other.number &&
              elements == other.elements;
     }
-    /// "broadcast of 10 from root 1, its call 7". A peer may have sent no zero in `call`.
+    /// "broadcast of 10 from root 1, its call 7". `call` from a peer may lack the final zero.
     std::string text() const {
       std::string all(std::begin(call), std::ranges::find(call, '\0'));
       all += " of " + std::to_string(elements);
@@ -182,13 +182,13 @@ class socket_communicator {
   };
   static_assert(sizeof(header) == 48, "no byte of it is left as it was");
 
-  /// Another rank, and what is under way between it and this one.
+  /// Another rank, and the messages in flight between it and this rank.
   struct peer {
     owned_socket socket;
     header out, in;
     std::span<const std::byte> sending;
     std::span<std::byte> receiving;
-    std::size_t sent = 0, received = 0;  // bytes, with the header
+    std::size_t sent = 0, received = 0;  // bytes, including the header
 
     bool has_sent() const { return sent == sizeof(header) + sending.size(); }
     bool has_received() const { return received == sizeof(header) + receiving.size(); }
@@ -198,14 +198,14 @@ class socket_communicator {
 
   // --------------------------------------------------------------------------------------------------- one collective
 
-  /// Peers must not wait for a rank that leaves a call early, for whatever reason.
+  /// Calls `call`. On an exception aborts the communicator, so that peers do not wait for this rank.
   template <class Call>
   void or_abort(const Call& call) {
     if (peers_.empty()) throw slamb::communicator_error("socket_communicator: it was moved from");
     try {
       call();
     } catch (const slamb::communicator_error&) {
-      throw;  // they have been told
+      throw;  // peers have been told
     } catch (const std::exception& failure) {
       abort(named(failure.what()));
       throw;
@@ -226,7 +226,7 @@ class socket_communicator {
     peers_[r].sent = peers_[r].received = 0;
   }
 
-  /// Sends and receives all that is planned, at once, as far as each socket takes and has it.
+  /// Sends and receives all planned messages at once, as far as each socket is ready.
   void transfer() {
     auto deadline = std::chrono::steady_clock::now() + timeout_;
     for (;;) {
@@ -243,7 +243,7 @@ class socket_communicator {
         fail("waited " + std::to_string(timeout_.count()) + " ms for " + names(waits_for));
       bool has_moved = false;
       for (std::size_t i = 0; i < waits.size(); ++i) {
-        if ((waits[i].revents & ~POLLOUT) != 0) has_moved |= receive(waits_for[i]);  // news of a failure first
+        if ((waits[i].revents & ~POLLOUT) != 0) has_moved |= receive(waits_for[i]);  // failure reports are read first
         if ((waits[i].revents & POLLOUT) != 0) has_moved |= send_more(waits_for[i]);
       }
       if (has_moved) deadline = std::chrono::steady_clock::now() + timeout_;
@@ -273,7 +273,7 @@ class socket_communicator {
     const auto head = std::as_writable_bytes(std::span(&p.in, 1));
     const auto left =
         p.received < head.size() ? head.subspan(p.received) : p.receiving.subspan(p.received - head.size());
-    if (left.empty()) return false;  // it has all, and what follows is of the next call
+    if (left.empty()) return false;  // all received; what follows belongs to the next call
     const ssize_t count = recv(p.socket.number(), left.data(), left.size(), 0);
     if (count < 0) {
       const int problem = errno;
@@ -299,7 +299,7 @@ class socket_communicator {
 
   // ------------------------------------------------------------------------------------------------------- failures
 
-  /// Sending to a peer has failed: it may have said why, behind what it has sent before.
+  /// Sending to a peer has failed. Reads on: the peer may have sent the reason after its last data.
   [[noreturn]] void fail_of(std::size_t r, int problem) {
     while (receive(r)) continue;
     header& next = peers_[r].in;
@@ -318,7 +318,7 @@ class socket_communicator {
     reason.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     fail("rank " + std::to_string(r) + " has failed: " + reason);
   }
-  /// @param problem  errno, before anything else is called that may change it
+  /// @param problem  errno, saved before any call that may change it
   [[noreturn]] void fail_at(const char* call, const char* path, int problem) {
     fail(std::string(call) + " " + path + ": " + text_of(problem));
   }
@@ -337,7 +337,7 @@ class socket_communicator {
     return text;
   }
 
-  /// How many of the sockets are ready; 0 when the deadline has passed.
+  /// The number of sockets that are ready; 0 after the deadline.
   int wait(std::vector<pollfd>& sockets, std::chrono::steady_clock::time_point deadline) {
     using std::chrono::milliseconds, std::chrono::steady_clock;
     for (;;) {
@@ -353,7 +353,7 @@ class socket_communicator {
 
   using time_point = std::chrono::steady_clock::time_point;
 
-  /// The name at which a socket listens, gone with its owner.
+  /// The name at which a socket listens. The destructor removes it.
   struct listening_name {
     const char* path;
     explicit listening_name(const char* at) : path(at) {}
@@ -362,7 +362,7 @@ class socket_communicator {
     ~listening_name() { unlink(path); }
   };
 
-  /// Connects to those of lower rank, which listen before they do so themselves, and is connected to by the others.
+  /// Connects to the lower ranks, and accepts connections of the higher ranks. A rank listens before it connects.
   void connect_to_all(const std::string& folder) {
     const time_point deadline = std::chrono::steady_clock::now() + timeout_;
     const owned_socket listening = new_socket();
@@ -377,21 +377,21 @@ class socket_communicator {
   }
   void connect_to(std::size_t r, const sockaddr_un& there, time_point deadline) {
     for (;;) {
-      owned_socket made = new_socket();  // one for each try: a socket that has failed to connect may stay as it is
+      owned_socket made = new_socket();  // a new one for each try: a socket that failed to connect may be unusable
       if (connect(made.number(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0) {
         if (send(made.number(), &rank_, sizeof(rank_), MSG_NOSIGNAL) != sizeof(rank_)) fail_as_lost(r, errno);
         peers_[r].socket = std::move(made);
         return;
       }
       const int problem = errno;
-      // It does not listen yet, or has others to accept first.
+      // The peer does not listen yet, or must accept others first.
       if (problem != ENOENT && problem != ECONNREFUSED && problem != EAGAIN && problem != EINTR)
         fail_at("connect to", there.sun_path, problem);
       if (std::chrono::steady_clock::now() > deadline) fail_to_connect({r});
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
-  /// Somebody connects, and says who. One that says anything but a rank which is missing is let go.
+  /// Accepts a connection and reads the rank that the peer sends. Closes the connection if that is not a missing rank.
   void accept_one(const owned_socket& listening, const std::vector<std::size_t>& missing, time_point deadline) {
     wait_for_input(listening, missing, deadline);
     owned_socket from(accept4(listening.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -410,7 +410,7 @@ class socket_communicator {
     std::vector<pollfd> waits{{from.number(), POLLIN, 0}};
     if (wait(waits, deadline) == 0) fail_to_connect(missing);
   }
-  /// Ranks above this one that have not connected yet.
+  /// The number of higher ranks that have not connected yet.
   std::vector<std::size_t> missing() const {
     std::vector<std::size_t> all;
     for (std::size_t r = me() + 1; r < peers_.size(); ++r)
@@ -437,10 +437,10 @@ class socket_communicator {
 
   int rank_;
   std::chrono::milliseconds timeout_{};
-  std::vector<peer> peers_;  // [rank]; this one's is not used
+  std::vector<peer> peers_;  // [rank]; this rank's entry is not used
   std::uint64_t calls_ = 0;
   header now_;
-  std::string failure_;  // empty: none so far; has room for longest_reason
+  std::string failure_;  // empty: no failure so far; has room for longest_reason
 };
 
 static_assert(slamb::capability::has_all_reduce_sum<socket_communicator, float>);

@@ -41,7 +41,7 @@ std::uint64_t hash_of(const digits& set, std::uint64_t hash) {
   return hash;
 }
 
-// What decides the result of each training: option and value. Which optimizers and seeds there are does not.
+// The options that decide the result of each training, with their values. The list of optimizers and the seeds do not.
 std::vector<std::pair<std::string, std::string>> decisive_settings(const settings& chosen, const split_digits& data) {
   const auto rate = [](const std::optional<double>& value) { return value ? text_of(*value) : std::string("unset"); };
   return {{"--ranks", text_of(chosen.ranks)},
@@ -82,7 +82,7 @@ void write_traffic(std::ostream& out, const slamb::traffic_counts& traffic) {
   }
 }
 
-// Reads one file of a rank's progress.
+// Reads the progress file of one rank.
 class progress_reader {
  public:
   explicit progress_reader(std::filesystem::path file) : file_(std::move(file)), stream_(file_) {
@@ -98,7 +98,7 @@ class progress_reader {
     if (!(stream_ >> value)) refuse_file(file_, "expected a number");
     return value;
   }
-  double real() {  // an infinite one too, which streams do not read
+  double real() {  // reads infinity too, which streams do not
     std::string text;
     char* end = nullptr;
     const double value = stream_ >> text ? std::strtod(text.c_str(), &end) : 0.0;
@@ -127,7 +127,7 @@ class progress_reader {
   std::ifstream stream_;
 };
 
-/// @param before  the step of the checkpoint before this one; 0: this is the first
+/// @param before  the step of the previous checkpoint; 0: this is the first
 void write_progress(std::ostream& out, std::uint64_t step, std::uint64_t before, const outcome& result) {
   out << std::setprecision(17) << "step " << step << "\nbefore " << before << "\nseconds " << result.seconds
       << "\ntraffic ";
@@ -143,7 +143,7 @@ void write_progress(std::ostream& out, std::uint64_t step, std::uint64_t before,
   out << "end\n";
 }
 
-// The step of the checkpoint before.
+// The step of the previous checkpoint.
 std::uint64_t read_steps(progress_reader& from, const std::filesystem::path& file, std::uint64_t step) {
   from.expect("step");
   if (from.number() != step) refuse_file(file, "it is of another step");
@@ -178,7 +178,7 @@ void read_progress(const std::filesystem::path& file, std::uint64_t step, outcom
   from.expect("end");
 }
 
-// Its name, too, is on the disk before anything is written into it.
+// Makes the folder, and flushes its name to the disk before anything is written into it.
 void make_folder(const std::filesystem::path& folder) {
   try {
     std::vector<std::filesystem::path> made;
@@ -234,7 +234,7 @@ std::filesystem::path rank_checkpoints::file(std::uint64_t step, const char* end
   return folder_ / ("rank" + std::to_string(rank_) + "-step" + std::to_string(step) + ending);
 }
 
-// The state is written last: with it, the progress is there.
+// The newest step with a state file. Its progress file exists too, because it is written first.
 std::uint64_t rank_checkpoints::newest() const {
   const std::string begin = "rank" + std::to_string(rank_) + "-step";
   std::uint64_t step = 0;
@@ -246,7 +246,7 @@ std::uint64_t rank_checkpoints::newest() const {
   return step;
 }
 
-// [ranks] the steps that they say.
+// [ranks] the steps of all ranks; collective.
 std::vector<std::uint64_t> rank_checkpoints::of_all_ranks(std::uint64_t own, rank_optimizer& optimizer) const {
   std::vector<float> steps(static_cast<std::size_t>(ranks_));  // at most a million, which floats hold exactly
   steps[static_cast<std::size_t>(rank_)] = static_cast<float>(own);
@@ -254,8 +254,8 @@ std::vector<std::uint64_t> rank_checkpoints::of_all_ranks(std::uint64_t own, ran
   return {steps.begin(), steps.end()};
 }
 
-// Some ranks have a checkpoint, and some have none. So it is where a run is stopped while they write their first, and else where
-// files have been lost: ranks delete those of a step only when all have a later one.
+// Some ranks have a checkpoint, and some have none. This is normal if a run was stopped while ranks wrote their first
+// checkpoint. Otherwise files have been lost, because ranks delete the files of a step only when all have a later one.
 void rank_checkpoints::require_none_lost(const std::vector<std::uint64_t>& newest, rank_optimizer& optimizer,
                                          const std::function<void(const std::string&)>& say) const {
   const std::uint64_t own = newest[static_cast<std::size_t>(rank_)];
@@ -292,7 +292,7 @@ std::uint64_t rank_checkpoints::go_on(rank_optimizer& optimizer, outcome& result
   }
   read_progress(file(step, ".progress"), step, result);
   optimizer.load(file(step, ".slamb").string());
-  remove_others_together(step, optimizer);  // newer ones of some ranks, too, which would be taken for the newest of all
+  remove_others_together(step, optimizer);  // also newer ones of some ranks, which `newest` would find first
   last_ = step;
   return step;
 }
@@ -307,7 +307,7 @@ void rank_checkpoints::keep(std::uint64_t step, rank_optimizer& optimizer, const
 }
 
 void rank_checkpoints::remove_others_together(std::uint64_t step, rank_optimizer& optimizer) const {
-  float ready = 1.0F;  // all ranks have theirs of this step
+  float ready = 1.0F;  // all ranks have their files of this step
   optimizer.sum_over_ranks(std::span(&ready, 1));
   remove_others(step);
 }

@@ -1,10 +1,11 @@
-// What slamb_train keeps in a folder, so that a run that was stopped goes on from there and ends as if it had not been:
+// Checkpoints of slamb_train in a folder, so that a run that was stopped can continue and end with the same results:
 //
-//     DIR/settings.txt                                  what the runs were started with
+//     DIR/settings.txt                                  the settings of the runs
 //     DIR/slamb-seed1/rank0-step100.slamb, .progress    a rank's optimizer and parameters, and its part of the report so far
 //
-// Ranks write a step's files, the progress first, wait until they are on the disk and for each other, and then delete those of the
-// step before: from the first of all ranks on, there is at any time a step of which all ranks have theirs.
+// Each rank writes the files of a step, the progress file first, and flushes them to the disk. When all ranks have done so,
+// each deletes its files of the previous step. So from the first checkpoint on, there is always a step for which all ranks have
+// files.
 #pragma once
 
 #include <cstdint>
@@ -24,30 +25,30 @@ namespace train {
 
 using programs::output_error;
 
-/// Prepares the folder of --checkpoint for a run that begins, or finds that a run can go on from it.
+/// Prepares the folder of --checkpoint for a new run, or checks that a run can continue from it.
 ///
-/// @throws usage_error where there are checkpoints of another run, or none to go on from, or those of a run with other settings;
-///         output_error where the folder does not take files
+/// @throws usage_error if the folder has checkpoints of another run, none to continue from, or checkpoints with other settings;
+///   output_error if the folder does not accept files
 void prepare_checkpoints(const settings& chosen, const split_digits& data);
 
 /// The checkpoints of one rank in a training.
 class rank_checkpoints {
  public:
-  /// @param folder  of the training; made where it is not there
+  /// @param folder  of the training; made if it does not exist
   /// @throws output_error
   rank_checkpoints(const std::filesystem::path& folder, int rank, int ranks);
 
-  /// Restores the optimizer, its parameters and `result` as they were after the last step of which all ranks have files.
+  /// Restores the optimizer, its parameters and `result` as they were after the last step for which all ranks have files.
   /// Collective.
   ///
-  /// @param say  is told where some ranks have a checkpoint, their first, and others have none: the training begins anew then
+  /// @param say  called if some ranks have only their first checkpoint and others have none: the training then begins anew
   /// @return that step; 0: there is none, and nothing has been restored
-  /// @throws what `load_checkpoint` throws; std::runtime_error naming a file that is not as it was written, or, on all ranks, the
-  ///         folder and the rank of which files have been lost
+  /// @throws the exceptions of `load_checkpoint`; std::runtime_error naming a damaged file, or, on all ranks, the folder and
+  ///   the rank whose files have been lost
   std::uint64_t go_on(rank_optimizer& optimizer, outcome& result, const std::function<void(const std::string&)>& say);
 
-  /// Keeps what is there after `step`. Collective.
-  /// @throws what `save_checkpoint` throws; output_error
+  /// Writes a checkpoint after `step`. Collective.
+  /// @throws the exceptions of `save_checkpoint`; output_error
   void keep(std::uint64_t step, rank_optimizer& optimizer, const outcome& result);
 
  private:
@@ -62,10 +63,11 @@ class rank_checkpoints {
   std::filesystem::path folder_;
   int rank_;
   int ranks_;
-  std::uint64_t last_ = 0;  // step that was kept, or gone on from
+  std::uint64_t last_ = 0;  // last step that was kept or restored
 };
 
-/// What a run has been up to a step, with what the optimizer says of the steps since: traffic is counted by each from its start.
+/// The statistics of a whole run: those up to a checkpoint, and those of the optimizer since, which counts from its
+/// construction.
 slamb::statistics joined(const slamb::statistics& before, const slamb::statistics& since);
 
 }  // namespace train

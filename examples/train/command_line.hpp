@@ -1,4 +1,4 @@
-// The command line: every value is checked here, before any work, and a message names option, value and range.
+// The command line of slamb_train. It checks every value before any work; errors name option, value and range.
 #pragma once
 
 #include <optional>
@@ -14,20 +14,20 @@ namespace train {
 /// A wrong command line.
 using programs::usage_error;
 
-/// The names that options may have.
+/// The permitted names of optimizers and compressors.
 struct known_names {
   std::span<const std::string_view> optimizers;
   std::span<const std::string_view> compressors;
 };
 
-/// Reads the command line; where processes are the ranks, their number is `processes`. Nothing if help or the version was asked
-/// for, which it has printed then.
+/// Reads the command line. If processes are the ranks, `processes` is their number. Prints the help or the version if asked
+/// for, and then returns nothing.
 ///
 /// @throws usage_error
 std::optional<settings> parse_command_line(int argc, const char* const* argv, const known_names& known,
                                            int processes = 0);
 
-/// @throws data_error or usage_error where the data has too few rows.
+/// @throws data_error or usage_error if the data has too few rows
 void check_against_data(const settings& chosen, const split_digits& data);
 
 }  // namespace train

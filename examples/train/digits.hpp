@@ -26,7 +26,7 @@ constexpr std::size_t pixels_per_image = 64;  // 8 × 8
 constexpr int largest_pixel = 16;
 constexpr std::size_t classes = 10;
 
-/// A data file that cannot be used; the message names the file, the line, and what was expected.
+/// An unusable data file. The message names the file, the line, and the expected content.
 class data_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -49,7 +49,7 @@ struct digits {
 
 namespace detail {
 
-/// Where in a file the reader is, for its messages.
+/// The position of the reader in a file, for its messages.
 struct place {
   std::string_view file;
   std::size_t line;
@@ -99,9 +99,9 @@ inline void parse_row(std::string_view line, const place& here, digits& into) {
 
 }  // namespace detail
 
-/// Reads rows of 65 integers, without a header, from `file`; `name` is what messages call it.
+/// Reads rows of 65 integers, without a header, from `file`. Messages call the file `name`.
 ///
-/// @throws data_error at the first thing that is not as expected.
+/// @throws data_error at the first value that is not as expected
 inline digits read_digits(std::istream& file, std::string_view name) {
   digits all;
   std::string line;
@@ -115,7 +115,7 @@ inline digits read_digits(std::istream& file, std::string_view name) {
   return all;
 }
 
-/// @throws data_error as above, and where `path` is a directory or cannot be opened.
+/// @throws data_error as above, and if `path` is a directory or cannot be opened
 inline digits read_digits(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -127,13 +127,13 @@ inline digits read_digits(const std::filesystem::path& path) {
   return read_digits(file, path.string());
 }
 
-/// A training set and a test set that have no row in common.
+/// A training set and a test set without a common row.
 struct split_digits {
   digits training;
   digits test;
 };
 
-/// Every fifth row, in an order that depends on the row numbers alone, is for testing: the same split for every seed.
+/// Every fifth row is for testing, in an order that depends only on the row numbers: the same split for every seed.
 inline split_digits split(const digits& all) {
   std::vector<std::size_t> order(all.rows());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -146,16 +146,16 @@ inline split_digits split(const digits& all) {
   return parts;
 }
 
-/// Deals `count` things to `ranks` hands as evenly as can be: the number of the first thing of `rank`; that of the rank
-/// after it is one past its last.
+/// Divides `count` items among `ranks` as evenly as possible. Returns the number of the first item of `rank`; the items of
+/// `rank` end before the first item of rank + 1.
 constexpr std::size_t first_of_rank(std::size_t count, std::size_t rank, std::size_t ranks) {
   return count / ranks * rank + std::min(rank, count % ranks);
 }
 
-/// The rows of one rank's shard in random order, each once before any comes again.
+/// The rows of one rank's shard in random order; each row comes once before any row repeats.
 class batch_sampler {
  public:
-  /// Draws from the rows first … last − 1, of which there must be one at least.
+  /// Draws from the rows first … last − 1, at least one row.
   batch_sampler(std::size_t first, std::size_t last, std::mt19937_64 engine)
       : rows_(last - first), next_(rows_.size()), engine_(std::move(engine)) {
     std::iota(rows_.begin(), rows_.end(), first);

@@ -1,5 +1,5 @@
-// slamb_train: trains a small network on handwritten digits with every optimizer of the library, on several ranks, and
-// compares accuracy and bytes sent. Exit status: 0; 1 for what went wrong at work; 2 for a wrong command line.
+// slamb_train: trains a small network on handwritten digits with every optimizer of the library, on several ranks, and compares
+// accuracy and bytes sent. Exit status: 0; 1 for an error at work; 2 for a wrong command line.
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
@@ -28,7 +28,7 @@ namespace {
 using programs::output_file;
 using train::settings;
 
-// The files that are wanted, found writable.
+// The output files that were asked for. They can be written.
 struct outputs {
   std::optional<output_file> json;
   std::optional<output_file> csv;
@@ -81,7 +81,7 @@ std::vector<train::outcome> train_all(const settings& chosen, const std::vector<
   return outcomes;
 }
 
-// With a threshold the warm-up may end sooner.
+// Prints nothing with a threshold, because the warm-up may then end sooner.
 void say_what_is_not_compressed(const settings& chosen, const std::vector<train::optimizer_entry>& entries) {
   if (chosen.one_bit_threshold) return;
   std::vector<std::string> names;
@@ -91,8 +91,8 @@ void say_what_is_not_compressed(const settings& chosen, const std::vector<train:
   if (!note.empty()) std::cerr << "slamb_train: " << note << '\n';
 }
 
-// The first of several processes writes what there is to write. Returns an exit status, which is not 0 if another process
-// could not begin.
+// Trains, and writes the results; of several processes only the first writes. Returns an exit status, which is not 0 if another
+// process could not begin.
 int run(const settings& chosen, programs::processes* ranks) {
   const std::vector<train::optimizer_entry> entries = train::choose_optimizers(chosen);
   train::split_digits data = train::split(train::read_digits(std::filesystem::path(chosen.data)));

@@ -1,8 +1,8 @@
-// The model: a multi-layer perceptron with ReLU and softmax cross entropy. Eigen does the linear algebra on buffers
-// that are plain floats, so that the optimizer sees raw spans, as it would from any framework.
+// The model: a multi-layer perceptron with ReLU and softmax cross entropy. Eigen does the linear algebra on buffers of plain
+// floats, so that the optimizer sees spans, as with any framework.
 #pragma once
 
-// The ranks are threads already.
+// Eigen uses one thread, because each rank has a thread already.
 #ifndef EIGEN_DONT_PARALLELIZE
 #define EIGEN_DONT_PARALLELIZE
 #endif
@@ -20,20 +20,20 @@
 
 namespace train {
 
-/// Loss and hits over a set of images.
+/// Loss and accuracy over a set of images.
 struct evaluation {
   double loss = 0.0;      ///< mean cross entropy, nats
   double accuracy = 0.0;  ///< fraction of images whose label is the likeliest class
 };
 
-/// Real is float in training and double where gradients are checked by differences.
+/// Real is float in training, and double in tests that compare gradients with differences.
 template <class Real>
 class basic_network {
  public:
   using matrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-  /// Layers from widths[0] inputs to widths.back() classes, uniformly initialised: weights within ±√(6/inputs) (He),
-  /// biases within ±1/√inputs.
+  /// Layers from widths[0] inputs to widths.back() classes, initialised uniformly: weights within ±√(6/inputs) (He), biases
+  /// within ±1/√inputs.
   basic_network(std::span<const std::size_t> widths, std::mt19937_64 engine) {
     for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
       layers_.emplace_back(static_cast<Eigen::Index>(widths[l]), static_cast<Eigen::Index>(widths[l + 1]));
@@ -44,7 +44,7 @@ class basic_network {
     activations_.resize(layers_.size() + 1);
   }
 
-  /// What an optimizer takes: weights and biases of each layer, valid as long as the network.
+  /// The parameters for an optimizer: weights and biases of each layer, valid as long as the network.
   std::vector<slamb::basic_parameter<Real>> parameters() {
     std::vector<slamb::basic_parameter<Real>> all;
     for (layer& l : layers_) {
@@ -61,11 +61,11 @@ class basic_network {
     return total;
   }
 
-  /// Sets the gradients to those of Σ cross entropy / `divisor` over the rows of `images`; returns that sum over rows
-  /// divided by `divisor`.
+  /// Sets the gradients to those of Σ cross entropy / `divisor` over the rows of `images`. Returns that sum over rows divided
+  /// by `divisor`.
   double compute_gradients(const matrix& images, std::span<const int> labels, double divisor) {
     forward(images);
-    matrix& delta = activations_.back();  // probabilities, made into d loss / d logits
+    matrix& delta = activations_.back();  // probabilities, changed to d loss / d logits
     const double loss = to_probabilities(delta, labels);
     for (std::size_t row = 0; row < labels.size(); ++row) delta(index(row), labels[row]) -= Real(1);
     delta /= static_cast<Real>(divisor);
@@ -91,8 +91,8 @@ class basic_network {
   using weight_map = Eigen::Map<matrix>;
   using bias_map = Eigen::Map<Eigen::Matrix<Real, 1, Eigen::Dynamic>>;
 
-  // Eigen takes sums in an order that depends on the alignment, so all that it sums is aligned alike: the same bits in
-  // every run.
+  // Eigen's order of a sum depends on the alignment. So all arrays that it sums have the same alignment: the same bits in every
+  // run.
   using aligned_vector = std::vector<Real, Eigen::aligned_allocator<Real>>;
 
   struct layer {
@@ -113,7 +113,7 @@ class basic_network {
 
   static Eigen::Index index(std::size_t i) { return static_cast<Eigen::Index>(i); }
 
-  // Leaves the input of layer l in activations_[l] and the logits in the last.
+  // Computes the input of layer l into activations_[l], and the logits into the last.
   void forward(const matrix& images) {
     activations_[0] = images;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -125,7 +125,7 @@ class basic_network {
     }
   }
 
-  // Makes logits into probabilities, row by row; returns the summed cross entropy.
+  // Changes logits into probabilities, row by row. Returns the summed cross entropy.
   static double to_probabilities(matrix& logits, std::span<const int> labels) {
     double loss = 0.0;
     for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -140,7 +140,8 @@ class basic_network {
     return loss;
   }
 
-  // From d loss / d logits in the last activation; each activation becomes the derivative by itself on the way.
+  // Starts from d loss / d logits in the last activation. On the way, each activation is replaced by the derivative of the loss
+  // by it.
   void backward() {
     for (std::size_t i = layers_.size(); i-- > 0;) {
       layer& l = layers_[i];

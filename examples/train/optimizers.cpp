@@ -11,7 +11,7 @@ namespace train {
 
 namespace {
 
-// A recipe with its own compressor, or the one that has a place in the table.
+// A recipe with its own compressor, or with another compressor that has a row in the table.
 struct table_row {
   std::string_view name;
   std::string_view recipe;
@@ -21,11 +21,10 @@ struct table_row {
   bool by_default = true;
 };
 
-// Each learning rate is the one of 0.002, 0.005, 0.01, 0.02, 0.05 with the best mean accuracy over 3 seeds on a fifth of
-// the training set that was held out for this choice, with the other settings at their defaults:
-// `slamb_train --held-out --seeds 3 --learning-rate X`. Of equal means it is the one with the smaller deviation. The test
-// set had no part. auto has LAMB's, which suits SLAMB as well. It is trained only where it is named, for what it is
-// depends on the time that steps take.
+// Each learning rate is the one of 0.002, 0.005, 0.01, 0.02, 0.05 with the best mean accuracy over 3 seeds on a fifth of the
+// training set that was held out for this choice, with the other settings at their defaults: `slamb_train --held-out --seeds 3
+// --learning-rate X`. If means are equal, it is the one with the smaller deviation. The test set was not used. auto has LAMB's
+// rate, which suits SLAMB as well. auto is trained only if it is named, because its choice depends on the time of steps.
 constexpr std::array<table_row, 8> table{{{"lamb", "lamb", "none", 0.01, lamb_combinations},
                                           {"adamw", "adamw", "none", 0.02, adamw_combinations},
                                           {"slamb", "slamb", "random_k", 0.02, slamb_combinations},
@@ -49,7 +48,7 @@ const combination* find_combination(const table_row& row, std::string_view compr
   return found == all.end() ? nullptr : &*found;
 }
 
-// The name and learning rate are those of the table, if it has the combination.
+// Name and learning rate are from the table, if it has the combination.
 optimizer_entry entry_of(const table_row& recipe, const combination& with) {
   for (const table_row& row : table) {
     if (row.recipe == recipe.recipe && row.compressor == with.compressor)

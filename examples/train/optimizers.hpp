@@ -1,4 +1,4 @@
-// Every optimizer that the program knows: the table, and what --optimizer and --compressor make of it.
+// All optimizers of the program: the table, and the choice by --optimizer and --compressor.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace train {
 
-/// An optimizer: its name, the peak learning rate that suits it here, and how to make one for a rank.
+/// An optimizer: its name, its peak learning rate here, and a function that makes it for a rank.
 struct optimizer_entry {
   std::string name;
   double learning_rate = 0.0;
   optimizer_maker (*maker)(const settings& chosen, std::uint64_t seed) = nullptr;
 };
 
-/// The names that --optimizer knows, in the order of the table.
+/// The names for --optimizer, in the order of the table.
 std::vector<std::string_view> optimizer_names();
 
-/// The names that --compressor knows.
+/// The names for --compressor.
 std::vector<std::string_view> compressor_names();
 
-/// What a run of the program compares: the optimizers that were named, all but auto if none was, each with every compressor that
-/// was named, or with its own if none was. All optimizers with a compressor are all that take it.
+/// The optimizers that a run compares. Without names, all but auto; each with every named compressor, or with its own if none
+/// is named. All optimizers with a compressor means all that accept it.
 ///
-/// @throws usage_error for a combination that there is not; it lists what there is.
+/// @throws usage_error for a combination that does not exist; it lists those that do
 std::vector<optimizer_entry> choose_optimizers(const settings& chosen);
 
 }  // namespace train

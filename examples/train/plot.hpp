@@ -1,4 +1,4 @@
-// The picture of loss against bytes sent, drawn by gnuplot.
+// A plot of loss against bytes sent, drawn by gnuplot.
 #pragma once
 
 #include <unistd.h>
@@ -22,7 +22,7 @@
 
 namespace train {
 
-/// @throws std::runtime_error where there is no gnuplot on the PATH.
+/// @throws std::runtime_error if gnuplot is not on the PATH
 inline void require_gnuplot() {
   const char* const path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "" : path);
@@ -36,7 +36,7 @@ inline void require_gnuplot() {
 
 namespace detail {
 
-/// Mean over the seeds of one optimizer's curves.
+/// The mean over the seeds of one optimizer's curves.
 inline std::vector<curve_point> mean_curve(const std::vector<outcome>& outcomes, const std::string& optimizer) {
   std::vector<curve_point> mean;
   std::size_t seeds = 0;
@@ -56,7 +56,7 @@ inline std::vector<curve_point> mean_curve(const std::vector<outcome>& outcomes,
   return mean;
 }
 
-/// A quoted string of gnuplot that stands for itself.
+/// `text` as a gnuplot string in which no character has a special meaning.
 inline std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("''") : std::string(1, c);
@@ -66,7 +66,7 @@ inline std::string quoted(const std::string& text) {
 constexpr std::size_t smoothing = 10;  // steps
 constexpr const char* colours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"};
 
-/// One data block for each optimizer: megabytes, and the loss averaged over the last ten steps.
+/// One data block for each optimizer: megabytes sent, and the loss averaged over the last ten steps.
 inline void write_curve(std::ostream& script, std::size_t number, const std::vector<curve_point>& curve) {
   script << "$curve" << number << " << end_of_curve\n";
   for (std::size_t i = 0; i < curve.size(); ++i) {
@@ -95,7 +95,7 @@ inline std::string plot_script(const settings& chosen, const std::vector<optimiz
   std::string plots;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     write_curve(script, i, mean_curve(outcomes, entries[i].name));
-    // Marks tell the lines apart without colour.
+    // Markers distinguish the lines without colour.
     plots += (i > 0 ? ", " : "plot ") + ("$curve" + std::to_string(i)) +
              " with linespoints linewidth 2 linecolor rgb " + quoted(colours[i % std::size(colours)]) + " pointtype " +
              std::to_string(i + 4) + " pointinterval " + std::to_string(std::max<std::uint64_t>(1, chosen.steps / 12)) +
@@ -109,7 +109,7 @@ inline std::string plot_script(const settings& chosen, const std::vector<optimiz
 
 /// Draws one line for each optimizer into `target`.
 ///
-/// @throws std::runtime_error where gnuplot fails.
+/// @throws std::runtime_error if gnuplot fails
 inline void draw_plot(const settings& chosen, const std::vector<optimizer_entry>& entries,
                       const std::vector<outcome>& outcomes, const std::filesystem::path& target) {
   const std::string script = detail::plot_script(chosen, entries, outcomes, target);

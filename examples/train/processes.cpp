@@ -12,7 +12,7 @@ namespace train {
 
 namespace {
 
-// What launchers tell the processes that they start: Open MPI, MPICH and its kin, MVAPICH, Slurm.
+// Environment variables that launchers set for their processes: Open MPI, MPICH and derivatives, MVAPICH, Slurm.
 bool are_started() {
   constexpr std::array names{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK"};
   for (const char* name : names) {
@@ -30,7 +30,7 @@ std::unique_ptr<programs::processes> find_processes(int& argc, char**& argv) {
   return std::make_unique<programs::mpi_processes>(argc, argv);
 }
 
-// Every rank gets to know the others' hashes and losses.
+// Every rank receives the other ranks' hashes and losses.
 std::vector<outcome> run_processes(int ranks, const rank_body& body) {
   slamb::mpi_communicator communicator;
   std::vector<outcome> outcomes(static_cast<std::size_t>(ranks));

@@ -1,4 +1,4 @@
-// Ranks that are processes, started by mpirun or another launcher of MPI programs. Without MPI there are none.
+// Ranks as processes, started by mpirun or another launcher of MPI programs. A build without MPI has none.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace train {
 
-/// Null unless a launcher has started this program as one of several ranks.
+/// The processes of this run; null unless a launcher has started this program as one of several ranks.
 ///
-/// @throws std::runtime_error if it has, and the program was built without MPI
+/// @throws std::runtime_error if a launcher has, and the program was built without MPI
 std::unique_ptr<programs::processes> find_processes(int& argc, char**& argv);
 
-/// Each rank in a process of its own, of which this is one: a rank_runner.
+/// A rank_runner: each rank in its own process, which includes this one.
 std::vector<outcome> run_processes(int ranks, const rank_body& body);
 
 }  // namespace train

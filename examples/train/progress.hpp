@@ -1,4 +1,4 @@
-// A progress bar on a terminal; nothing anywhere else.
+// A progress bar on a terminal. Without a terminal it prints nothing.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace train {
 
-/// Draws on the standard error, at most ten times a second, and wipes itself at the end.
+/// Draws on the standard error, at most ten times a second, and erases itself at the end.
 class progress_bar {
  public:
   explicit progress_bar(std::uint64_t total_steps) : total_(total_steps), shown_(isatty(STDERR_FILENO) == 1) {}
@@ -23,7 +23,7 @@ class progress_bar {
 
   void begin(std::string label) { label_ = std::move(label); }
 
-  /// A line of its own; the bar is drawn below it, when it is drawn next.
+  /// Prints `line` in a line of its own. The bar is drawn below it, the next time it is drawn.
   void say(const std::string& line) {
     std::fprintf(stderr, "%sslamb_train: %s\n", drawn_ ? "\r\x1b[K" : "", line.c_str());
     drawn_ = false;

@@ -1,5 +1,5 @@
-// Random numbers that are the same with every standard library: std::mt19937_64 is fixed by the standard, but
-// std::shuffle and the distributions are not.
+// Random numbers that are the same with every standard library: the standard fixes std::mt19937_64, but not std::shuffle and
+// the distributions.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace train {
 
-/// Mixes 64 bits so that neighbouring numbers have nothing in common (the finalizer of SplitMix64, after a step of it).
+/// Mixes 64 bits so that the results of neighbouring numbers are unrelated (a step of SplitMix64 and its finalizer).
 constexpr std::uint64_t mix(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15U;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -19,15 +19,15 @@ constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// An engine of its own for each purpose of one seed: initial parameters, the batches of each rank.
+/// Its own engine for each purpose of a seed: initial parameters, the batches of each rank.
 inline std::mt19937_64 engine_for(std::uint64_t seed, std::uint64_t purpose) {
   return std::mt19937_64(mix(mix(seed) + purpose));
 }
 
-/// Uniform among 0 … bound − 1, for bound >= 1.
+/// Uniform in 0 … bound − 1, for bound >= 1.
 inline std::uint64_t uniform_below(std::mt19937_64& engine, std::uint64_t bound) {
   constexpr std::uint64_t largest = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t accepted = largest - largest % bound;  // a multiple of `bound`: no value is favoured
+  const std::uint64_t accepted = largest - largest % bound;  // a multiple of `bound`, so that all values are equally likely
   std::uint64_t value = engine();
   while (value >= accepted) value = engine();
   return value % bound;
@@ -39,7 +39,7 @@ inline double uniform_within(std::mt19937_64& engine, double limit) {
   return (2.0 * unit - 1.0) * limit;
 }
 
-/// Puts `values` in a random order (Fisher–Yates).
+/// Shuffles `values` (Fisher–Yates).
 template <class T>
 void shuffle(std::span<T> values, std::mt19937_64& engine) {
   for (std::size_t i = values.size(); i > 1; --i) {

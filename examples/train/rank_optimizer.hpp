@@ -1,5 +1,5 @@
-// The optimizer of one rank behind an interface, so that the network and the training loop are compiled once, and not for
-// each combination of a recipe and a compressor.
+// The optimizer of one rank behind an interface, so that the network and the training loop are compiled once, and not for each
+// combination of a recipe and a compressor.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@
 
 namespace train {
 
-/// Ranks are threads or processes.
+/// Joins ranks that are threads or processes.
 using rank_communicator = slamb::any_communicator<>;
 
-/// What training asks of an optimizer, of whatever type.
+/// The functions that training needs of an optimizer of any type.
 class rank_optimizer {
  public:
   rank_optimizer() = default;
@@ -23,12 +23,12 @@ class rank_optimizer {
   virtual ~rank_optimizer() = default;
 
   virtual void step(double learning_rate) = 0;
-  /// Calls `evaluate` with the mean of the ranks' parameters; this rank's own are restored afterwards.
+  /// Calls `evaluate` with the mean of the ranks' parameters, then restores this rank's own parameters.
   virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
   virtual slamb::statistics statistics() const = 0;
 
-  /// What checkpoints need, which not every optimizer of the examples has: the state and the parameters, to a file and from it,
-  /// and a sum over ranks that is not counted.
+  /// For checkpoints, which not every optimizer of the examples supports: saves state and parameters to a file and loads them,
+  /// and sums over ranks. The sum is not counted as traffic.
   virtual void save(const std::string& /*path*/) const { refuse_checkpoints(); }
   virtual void load(const std::string& /*path*/) { refuse_checkpoints(); }
   virtual void sum_over_ranks(std::span<float> /*values*/) { refuse_checkpoints(); }

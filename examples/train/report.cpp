@@ -28,7 +28,7 @@ struct summary {
   double deviation = 0.0;  ///< of the sample; 0 for a single value
 };
 
-/// Over the outcomes of one optimizer, of what `value` takes from each.
+/// Mean and deviation of `value` over the outcomes of one optimizer.
 template <class Value>
 summary summarize(const std::vector<outcome>& outcomes, const std::string& optimizer, Value value) {
   std::vector<double> values;
@@ -87,7 +87,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
   return json;
 }
 
-/// By kind of collective, those that there were.
+/// Traffic by kind of collective, for the kinds that were used.
 nlohmann::ordered_json traffic_json(const slamb::traffic_counts& traffic) {
   constexpr std::pair<slamb::collective, const char*> kinds[] = {{slamb::collective::all_reduce, "all_reduce"},
                                                                  {slamb::collective::all_gather, "all_gather"},
@@ -114,7 +114,7 @@ nlohmann::ordered_json phases_json(const slamb::statistics& statistics) {
   return phases;
 }
 
-/// null: there was no warm-up that could end, or it did not.
+/// null: there was no warm-up that could end, or it did not end.
 nlohmann::ordered_json warm_up_json(const slamb::statistics::warm_up_type& decision) {
   if (decision.ended_after == 0) return nullptr;
   return {{"ended_after", decision.ended_after}, {"variance_ratio", decision.variance_ratio}};

@@ -1,4 +1,4 @@
-// What the program tells: the table, the JSON document, and the curves as CSV.
+// The output of slamb_train: the table, the JSON document, and the curves as CSV.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace train {
 
-/// What dense LAMB sends in as many steps: it is the measure of the others.
+/// The bytes that dense LAMB sends in as many steps, the reference for the other optimizers.
 double bytes_of_lamb(std::uint64_t steps, int ranks);
 
-/// Says what will be run.
+/// Prints the settings of the run.
 void print_settings(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
                     const split_digits& data);
 
-/// One line for each optimizer; means over the seeds.
+/// One line for each optimizer: means over the seeds.
 void print_table(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
                  const std::vector<outcome>& outcomes);
 
-/// Settings and every outcome; numbers that are not finite are null.
+/// Settings and all outcomes; numbers that are not finite are null.
 void write_json(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
                 const split_digits& data, const std::vector<outcome>& outcomes);
 
-/// One row for each optimizer, seed and step: the loss of the step's batch, what rank 0 has sent after it, in how many
-/// collectives, and the phase of the algorithm that the step belongs to.
+/// One row for each optimizer, seed and step: the loss of the step's batch, the bytes and collectives that rank 0 has sent so
+/// far, and the phase of the step.
 void write_csv(std::ostream& out, const std::vector<outcome>& outcomes);
 
 }  // namespace train

@@ -1,4 +1,4 @@
-// What the command line sets, with the defaults of the program.
+// The settings of the command line, with their defaults.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-// Where the data lies when the program runs in the root of the source tree; the build may say better.
+// The path of the data if the program runs in the root of the source tree. The build may set a better path.
 #ifndef SLAMB_TRAIN_DATA
 #define SLAMB_TRAIN_DATA "examples/data/digits.csv"
 #endif
@@ -21,19 +21,19 @@ namespace train {
 
 constexpr std::array<std::string_view, 4> schedule_names{"constant", "polynomial", "cosine", "step"};
 
-/// Settings of one run of the program; empty strings are files that are not wanted.
+/// Settings of one run of the program. An empty string means that the file is not wanted.
 struct settings {
   std::vector<std::string> optimizers;   ///< names, in the order of the table; empty: all
   std::vector<std::string> compressors;  ///< names; empty: each optimizer's own
   int ranks = 4;
-  std::uint64_t batch = 256;  ///< images a step, over all ranks
+  std::uint64_t batch = 256;  ///< images per step, over all ranks
   std::uint64_t steps = 300;
   std::optional<double> learning_rate;  ///< unset: each optimizer's own default
   std::string schedule = "cosine";
   std::optional<std::uint64_t> warmup;  ///< steps; unset: a tenth of `steps`
   double weight_decay = 0.01;
-  std::uint64_t seed = 1;   ///< the first
-  std::uint64_t seeds = 5;  ///< how many, one after another
+  std::uint64_t seed = 1;   ///< of the first run
+  std::uint64_t seeds = 5;  ///< number of runs, one after another
   bool held_out = false;    ///< a fifth of the training set stands in for the test set
   double k = 0.1;
   std::uint64_t block = 1;
@@ -41,7 +41,7 @@ struct settings {
   std::uint64_t local_steps = 50;                  ///< H
   double one_bit_epsilon = 1e-4;                   ///< of the recipes that send codes of the momentum
   std::optional<std::uint64_t> one_bit_warmup;     ///< steps; unset: a fifth of `steps`
-  std::optional<double> one_bit_threshold;         ///< unset: the warm-up is as long as that
+  std::optional<double> one_bit_threshold;         ///< unset: the warm-up lasts one_bit_warmup
   std::optional<std::uint64_t> freeze_step;        ///< unset: a fifth of `steps`
   std::uint64_t variance_update_scaler = 16;       ///< κ
   std::optional<std::uint64_t> local_step_scaler;  ///< steps; unset: a fifth of `steps`
@@ -53,7 +53,7 @@ struct settings {
   std::string checkpoint;                         ///< a folder
   std::optional<std::uint64_t> checkpoint_every;  ///< steps; unset: a tenth of `steps`
   bool resume = false;
-  bool hash = false;  ///< print those of the final parameters
+  bool hash = false;  ///< print the hashes of the final parameters
 
   std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
   std::uint64_t one_bit_warmup_steps() const { return one_bit_warmup.value_or(fifth_of_steps()); }

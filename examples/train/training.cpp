@@ -33,7 +33,7 @@ evaluation evaluate(network& model, const digits& set) {
   return model.evaluate(Eigen::Map<const matrix>(set.pixels.data(), rows, pixels_per_image), set.labels);
 }
 
-// One rank's part of the batches: rows of its own shard, copied into matrices of a fixed size.
+// One rank's part of the batches: rows of its shard, copied into matrices of a fixed size.
 class batches {
  public:
   batches(const task& work, std::size_t rank)
@@ -70,7 +70,7 @@ class batches {
   network::matrix images_;
 };
 
-// Runs one rank to its end. The curve's losses are this rank's shares of the batches'.
+// Runs one rank to its end. The losses in its curve are this rank's share of the batch losses.
 outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank_communicator communicator) {
   using clock = std::chrono::steady_clock;
   const auto rank = static_cast<std::size_t>(communicator.rank());
@@ -79,7 +79,7 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   const std::unique_ptr<rank_optimizer> optimizer = make_optimizer(parameters, std::move(communicator));
   const schedule_function learning_rate = make_schedule(work.chosen, work.learning_rate);
   batches own(work, rank);
-  // The optimizer takes means over ranks: with this divisor they are means over the batch, however it is split.
+  // The optimizer averages over ranks. With this divisor the result is the mean over the batch, however it is split.
   const double divisor = static_cast<double>(work.chosen.batch) / work.chosen.ranks;
 
   outcome result;
@@ -90,7 +90,7 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   const std::uint64_t steps_before = kept && work.chosen.resume ? kept->go_on(*optimizer, result, say) : 0;
   const slamb::statistics before = result.statistics;
   for (std::uint64_t step = 1; step <= steps_before; ++step) {
-    own.next();  // as then
+    own.next();  // repeats the draws of the steps before the checkpoint
     if (rank == 0) work.progress(step);
   }
   std::size_t phase = joined(before, optimizer->statistics()).phases.size() - 1;
@@ -124,7 +124,7 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   return result;
 }
 
-// Rank 0's outcome with the losses of all ranks.
+// Rank 0's outcome with the losses of all ranks added.
 outcome combine(std::vector<outcome> ranks) {
   outcome& result = ranks.front();
   for (std::size_t rank = 1; rank < ranks.size(); ++rank) {

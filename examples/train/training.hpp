@@ -1,5 +1,5 @@
-// One training run: N ranks, threads or processes, each with its own copy of the model and its own shard, and nothing in
-// common but what the optimizer exchanges. The code never asks which optimizer it drives.
+// One training run: N ranks, threads or processes, each with its own copy of the model and its own shard. Ranks share data only
+// through the optimizer. The code does not depend on the type of the optimizer.
 #pragma once
 
 #include <array>
@@ -19,33 +19,33 @@ namespace train {
 
 inline constexpr std::array<std::size_t, 4> layer_widths{pixels_per_image, 256, 128, classes};
 
-/// Parameters of a network of these widths: weights and biases.
+/// The number of parameters of a network with these widths: weights and biases.
 constexpr std::uint64_t parameters_of_network() {
   std::uint64_t all = 0;
   for (std::size_t i = 1; i < layer_widths.size(); ++i) all += (layer_widths[i - 1] + 1) * layer_widths[i];
   return all;
 }
 
-/// What a run works on.
+/// The task of a run.
 struct task {
   const settings& chosen;
   const split_digits& data;
   std::uint64_t seed = 1;
   double learning_rate = 0.0;
-  std::function<void(std::uint64_t step)> progress;  ///< called by one thread, after each step, also those gone on from
-  std::filesystem::path checkpoints{};               ///< the folder that it keeps them in; empty: none
-  std::function<void(const std::string&)> say{};     ///< is told by rank 0 what the user should know, if it is there
+  std::function<void(std::uint64_t step)> progress;  ///< called by one thread after each step, also for restored steps
+  std::filesystem::path checkpoints{};               ///< the folder of its checkpoints; empty: none
+  std::function<void(const std::string&)> say{};     ///< rank 0 calls it with messages for the user, if set
 };
 
 /// The state of a run after one step.
 struct curve_point {
   double loss = 0.0;             ///< over the step's whole batch, before the step
-  std::uint64_t sent_bytes = 0;  ///< by rank 0, since the start; at the last step with the closing synchronization
-  std::uint64_t rounds = 0;      ///< collectives, likewise
-  std::size_t phase = 0;         ///< of the step: its number in `statistics.phases`
+  std::uint64_t sent_bytes = 0;  ///< by rank 0, since the start; the last step includes the final synchronization
+  std::uint64_t rounds = 0;      ///< collectives, counted likewise
+  std::size_t phase = 0;         ///< index of the step's phase in `statistics.phases`
 };
 
-/// What came of a run.
+/// The result of a run.
 struct outcome {
   std::string optimizer;
   std::uint64_t seed = 0;
@@ -53,7 +53,7 @@ struct outcome {
   double untrained_loss = 0.0;  ///< over the training set, before the first step
   double final_loss = 0.0;      ///< over the training set, at the end
   double test_accuracy = 0.0;   ///< at the end
-  double seconds = 0.0;         ///< of the steps of rank 0
+  double seconds = 0.0;         ///< time of the steps of rank 0
   std::uint64_t parameter_hash = 0;
   slamb::statistics statistics{};  ///< of rank 0
   std::vector<curve_point> curve;  ///< [steps]
@@ -62,15 +62,16 @@ struct outcome {
 /// The work of one rank.
 using rank_body = std::function<outcome(rank_communicator)>;
 
-/// Does it on all of the ranks at once: their outcomes, [ranks]. Of ranks elsewhere they have losses and a hash alone.
+/// Runs the body on all ranks at once and returns their outcomes, [ranks]. Outcomes of ranks in other processes have only
+/// losses and a hash.
 using rank_runner = std::function<std::vector<outcome>(int ranks, const rank_body& body)>;
 
-/// Each rank on a thread of this process.
+/// A rank_runner: each rank on a thread of this process.
 std::vector<outcome> run_threads(int ranks, const rank_body& body);
 
 /// Trains with a fresh optimizer on every rank.
 ///
-/// @throws whatever a rank throws; std::runtime_error where ranks end with different parameters.
+/// @throws the exception of a rank; std::runtime_error if ranks end with different parameters
 outcome train(const task& work, const optimizer_maker& make_optimizer, const rank_runner& run_ranks = run_threads);
 
 }  // namespace train

@@ -1,4 +1,4 @@
-// The command line of slamb_plan, and what it prints.
+// Tests of the command line of slamb_plan, and of its output.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// The table that slamb_plan and slamb_bench_mpi print.
+// Tests of the table that slamb_plan and slamb_bench_mpi print.
 #include "../../common/text.hpp"
 
 #include <doctest/doctest.h>

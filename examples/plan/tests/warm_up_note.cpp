@@ -1,4 +1,4 @@
-// What slamb_plan and slamb_train say of a warm-up that lasts as long as the training.
+// Tests of the note that slamb_plan and slamb_train print if a warm-up lasts as long as the training.
 #include "../../common/warm_up_note.hpp"
 
 #include <doctest/doctest.h>

@@ -11,7 +11,8 @@
 
 namespace train {
 
-/// What a sparsifier leaves out is kept by the rank; what a quantizer loses, at both ends.
+/// With a sparsifier, the rank keeps the elements that it does not send. With a quantizer, both sides keep the compression
+/// error.
 template <class TrustRatio, auto MakeCompressor>
 optimizer_maker make_with_compressed_gradient(const settings& chosen, std::uint64_t seed) {
   using compressor = compressor_made_by<MakeCompressor>;
@@ -20,13 +21,13 @@ optimizer_maker make_with_compressed_gradient(const settings& chosen, std::uint6
   return maker_of<optimizer>({.weight_decay = chosen.weight_decay, .compressor = MakeCompressor(chosen, seed)});
 }
 
-/// With a gradient that is sent whole.
+/// LAMB or AdamW with a dense gradient.
 template <class Optimizer>
 optimizer_maker make_with_dense_gradient(const settings& chosen, std::uint64_t /*seed*/) {
   return maker_of<Optimizer>({.weight_decay = chosen.weight_decay});
 }
 
-/// Those of a recipe; `Optimizer` is it with no_compressor.
+/// The combinations of a recipe. `Optimizer` is the recipe with no_compressor.
 template <class Optimizer, class TrustRatio>
 constexpr std::array<combination, 13> gradient_combinations() {
   return {{{"none", make_with_dense_gradient<Optimizer>},

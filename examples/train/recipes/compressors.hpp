@@ -1,4 +1,4 @@
-// The compressors that --compressor names, as the settings want them.
+// The compressors that --compressor names, made from the settings.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace train {
 
-// A function each: a template that takes one makes the combination with it.
+// One function per compressor, to be passed as a template argument to the combinations.
 
 inline slamb::sign make_sign(const settings& /*chosen*/, std::uint64_t /*seed*/) { return {}; }
 inline slamb::sign make_sign_per_tensor(const settings& /*chosen*/, std::uint64_t /*seed*/) {
   return {.scales = slamb::scale_sharing::per_tensor};
 }
-/// For signals that go with a variance. The corners of no image are inked, so that the gradients of their weights are
-/// always 0, which a sign cannot say.
+/// For signals that are divided by a variance. Corner pixels are blank in all images, so the gradients of their weights are
+/// always 0, which a plain sign cannot represent.
 inline slamb::sign make_zero_aware_sign(const settings& /*chosen*/, std::uint64_t /*seed*/) {
   return {.zero_aware = true};
 }
@@ -36,7 +36,7 @@ inline slamb::random_k<> make_random_k(const settings& chosen, std::uint64_t see
 }
 inline slamb::top_k make_top_k(const settings& chosen, std::uint64_t /*seed*/) { return {.k = chosen.k}; }
 
-/// One after the other.
+/// A sparsifier followed by a quantizer.
 template <auto MakeSparsifier, auto MakeQuantizer>
 auto make_chain(const settings& chosen, std::uint64_t seed) {
   using sparsifier_type = decltype(MakeSparsifier(chosen, seed));
@@ -44,7 +44,7 @@ auto make_chain(const settings& chosen, std::uint64_t seed) {
   return slamb::chain<sparsifier_type, quantizer_type>{MakeSparsifier(chosen, seed), MakeQuantizer(chosen, seed)};
 }
 
-/// What such a function makes.
+/// The type of compressor that such a function makes.
 template <auto MakeCompressor>
 using compressor_made_by = decltype(MakeCompressor(std::declval<const settings&>(), std::uint64_t{}));
 

@@ -11,8 +11,8 @@
 
 namespace train {
 
-/// A dense warm-up of a number of steps, which with a threshold ends as soon as the variance is that stable, once the
-/// learning rate has warmed up.
+/// A dense warm-up of a number of steps. With a threshold it ends sooner if the variance is stable enough and the learning rate
+/// has warmed up.
 inline slamb::automatic_warm_up make_warm_up(const settings& chosen) {
   const std::uint64_t steps = chosen.one_bit_warmup_steps();
   return {.threshold = chosen.one_bit_threshold.value_or(1.0),
@@ -31,7 +31,7 @@ optimizer_maker make_one_bit(const settings& chosen, std::uint64_t seed) {
                               .compressor = MakeCompressor(chosen, seed)});
 }
 
-/// Those of a recipe.
+/// The combinations of a recipe.
 template <class TrustRatio>
 constexpr std::array<combination, 7> one_bit_combinations() {
   return {{{"sign", make_one_bit<TrustRatio, make_zero_aware_sign>},

@@ -1,5 +1,5 @@
-// What each recipe says of itself: the compressors that it can be trained with, and how. A recipe has a source file of its
-// own, because each combination is a type, which takes the compiler about two seconds.
+// The interface to the recipes: the compressors that each can be trained with, and a maker for each. Each recipe has its own
+// source file, because each combination is a type, which takes the compiler about two seconds.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct combination {
   optimizer_maker (*maker)(const settings& chosen, std::uint64_t seed);
 };
 
-/// A recipe's combinations; the first is with its own compressor.
+/// A recipe's combinations. The first is the recipe with its own compressor.
 std::span<const combination> lamb_combinations();
 std::span<const combination> adamw_combinations();
 std::span<const combination> slamb_combinations();
 std::span<const combination> one_bit_adam_combinations();
 std::span<const combination> one_bit_lamb_combinations();
 std::span<const combination> zero_one_adam_combinations();
-/// LAMB, or SLAMB with that compressor, whichever is faster.
+/// LAMB, or SLAMB with the compressor, whichever is faster.
 std::span<const combination> auto_combinations();
 
 namespace detail {
@@ -38,7 +38,7 @@ namespace detail {
 template <class Optimizer>
 class driven final : public rank_optimizer {
  public:
-  /// @param make  make(): an Optimizer
+  /// @param make  make() returns an Optimizer
   template <class Make>
   explicit driven(const Make& make) : optimizer_(make()) {}
 
@@ -62,7 +62,7 @@ class driven final : public rank_optimizer {
 /// Each rank's optimizer runs on that rank's own thread.
 inline slamb::host_backend one_thread() { return {.threads = 1}; }
 
-/// Makes optimizers of that type.
+/// Makes optimizers of the type `Optimizer`.
 template <class Optimizer>
 optimizer_maker maker_of(const typename Optimizer::options_type& options) {
   return [options](std::span<const slamb::parameter> parameters, rank_communicator communicator) {

@@ -1,4 +1,4 @@
-// SLAMB with every sparsifier and chain, by itself and as what is chosen in place of LAMB: the same types, compiled once.
+// SLAMB with every sparsifier and chain, by itself and as an alternative to LAMB (auto): the same types, compiled once.
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,8 @@ typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& 
       .weight_decay = chosen.weight_decay,
       .local_steps = static_cast<std::int64_t>(chosen.local_steps),
       .compressor = MakeCompressor(chosen, seed)};
-  // A momentum of signs is as large where the variance is small as anywhere, as in the 1-bit recipes.
+  // Signs make the momentum as large where the variance is small as elsewhere. So a chain with signs takes the epsilon of the
+  // 1-bit recipes.
   if constexpr (slamb::capability::chained<compressor_made_by<MakeCompressor>>)
     if (decltype(options.compressor.quantizer)::bits_per_element == 1) options.epsilon = chosen.one_bit_epsilon;
   return options;

@@ -1,4 +1,5 @@
-// Runs of slamb_train that are stopped and go on: they end as runs that were not, bits, curve and traffic.
+// Tests that runs of slamb_train that are stopped and continued end with the same bits, curve and traffic as runs without a
+// stop.
 #include "../checkpoints.hpp"
 
 #include <doctest/doctest.h>
@@ -62,7 +63,7 @@ train::outcome run(
   return result;
 }
 
-// The table without the seconds, and all of the files.
+// The table without the seconds, and the content of all files.
 std::string report_of(const train::settings& chosen, const train::optimizer_entry& entry, train::outcome result) {
   result.seconds = 0.0;
   std::ostringstream all;
@@ -85,7 +86,7 @@ struct stopped : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Trains up to that step, at which rank 0 throws.
+// Trains up to a step, at which rank 0 throws.
 void run_until(std::uint64_t last, const train::settings& chosen, const train::optimizer_entry& entry,
                const fs::path& folder) {
   CHECK_THROWS_AS(run(chosen, entry, folder,
@@ -95,14 +96,14 @@ void run_until(std::uint64_t last, const train::settings& chosen, const train::o
                   stopped);
 }
 
-// A training of SLAMB that is stopped, and goes on where it was run before.
+// A training of SLAMB that is stopped, and continued in the same folder.
 struct slamb_training {
   temporary_folder root{};
   fs::path folder = root.path() / "run";
   train::optimizer_entry entry = find_entry("slamb");
   train::settings chosen = short_run(root.path());
-  std::string expected = report_of(chosen, entry, run(chosen, entry, {}));  // of one that is not stopped
-  std::vector<std::string> said{};                                          // to the user
+  std::string expected = report_of(chosen, entry, run(chosen, entry, {}));  // of a run without a stop
+  std::vector<std::string> said{};                                          // messages to the user
 
   void run_until(std::uint64_t last) {
     ::run_until(last, chosen, entry, folder);
@@ -128,13 +129,13 @@ TEST_CASE("slamb_train: a run that was stopped goes on, and its report is that o
     run_until(17, chosen, entry, folder);
     CHECK(names_in(folder) == files_of_step(14));
     chosen.resume = true;
-    run_until(25, chosen, entry, folder);  // and once more, from the 14th step on
+    run_until(25, chosen, entry, folder);  // stopped again, after continuing from step 14
     CHECK(names_in(folder) == files_of_step(21));
     std::uint64_t steps = 0;
     CHECK(report_of(chosen, entry, run(chosen, entry, folder, [&steps](std::uint64_t) { ++steps; })) == expected);
     CHECK(steps == 40);
     CHECK(names_in(folder) == files_of_step(40));
-    CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);  // from the end
+    CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);  // continues from the end
   }
 }
 
@@ -175,8 +176,8 @@ TEST_CASE("slamb_train: a run that was stopped while its ranks wrote their first
                                             "where a run is stopped while they write it: this training begins anew"});
   CHECK(names_in(of.folder) == files_of_step(40));
   fs::remove_all(of.folder);
-  CHECK(of.go_on() == of.expected);  // of a training that had not begun
-  CHECK(of.go_on() == of.expected);  // and from its end
+  CHECK(of.go_on() == of.expected);  // the training had not begun
+  CHECK(of.go_on() == of.expected);  // continues from its end
   CHECK(of.said.size() == 1);
 }
 

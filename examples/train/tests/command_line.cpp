@@ -1,4 +1,4 @@
-// The command line of slamb_train: what it sets, and what it says of values that are wrong.
+// Tests of the command line of slamb_train: the settings, and the errors for wrong values.
 #include <doctest/doctest.h>
 
 #include <array>

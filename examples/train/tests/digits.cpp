@@ -1,4 +1,4 @@
-// The data of slamb_train: what its reader takes and refuses, the split, the shards, the batches.
+// Tests of the data of slamb_train: values that its reader accepts and rejects, the split, the shards, the batches.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string row(const std::string& pixel, const std::string& label) {
   return text + label;
 }
 
-// The message of the data_error for a file of that text.
+// The message of the data_error for a file with that text.
 std::string complaint(const std::string& text) {
   std::istringstream file(text);
   try {
@@ -50,7 +50,7 @@ train::digits numbered(std::size_t rows) {
 }  // namespace
 
 TEST_CASE("read_digits: scales pixels to 0...1 and keeps labels") {
-  std::istringstream file(row("16", "9") + "\r\n" + row("4", "0"));  // either end of line, none at the end
+  std::istringstream file(row("16", "9") + "\r\n" + row("4", "0"));  // both kinds of line ends; none after the last line
   const train::digits all = train::read_digits(file, "some.csv");
   REQUIRE(all.rows() == 2);
   CHECK(all.labels == std::vector<int>{9, 0});
@@ -150,7 +150,7 @@ TEST_CASE("batch_sampler: takes each row of its shard once before any comes agai
 }
 
 TEST_CASE("random numbers of the main job: are pinned, and differ by seed and purpose") {
-  std::mt19937_64 standard;  // its 10000th value is fixed by the C++ standard
+  std::mt19937_64 standard;  // the C++ standard fixes its 10000th value
   standard.discard(9999);
   CHECK(standard() == 9981545732273789042U);
   CHECK(train::mix(0) == 0xE220A8397B1DCDAFU);  // the first value of SplitMix64 from 0

@@ -1,4 +1,5 @@
-// What reaches the disk when: a checkpoint must not be there without what it goes with, wherever the power fails.
+// Tests of the order in which files reach the disk: a checkpoint must never be there without the files that belong to it, at
+// any power failure.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What this program flushes, and what it renames to, if anybody wants to know.
+// Recorded flushes and renames, if a test is recording.
 std::vector<std::string>* events = nullptr;
 std::mutex one_at_a_time;
 
@@ -39,7 +40,7 @@ Function* of_system(const char* name) {
 
 }  // namespace
 
-// In the place of the system's, which they call.
+// Replace the system's functions: they record the call, then call the system's function.
 extern "C" int fsync(int handle) {
   static int (*const real)(int) = of_system<int(int)>("fsync");
   std::array<char, 4096> path{};
@@ -55,7 +56,7 @@ extern "C" int rename(const char* from, const char* to) noexcept {
 
 namespace {
 
-// Keeps a state of a few bytes.
+// An optimizer with a state of a few bytes.
 class small_optimizer final : public train::rank_optimizer {
  public:
   void step(double /*learning_rate*/) override {}
@@ -65,7 +66,7 @@ class small_optimizer final : public train::rank_optimizer {
   void sum_over_ranks(std::span<float> /*values*/) override { note("ranks meet", ""); }
 };
 
-// The events of body(), without the numbers in temporary names.
+// The events recorded during body(), without the numbers in temporary names.
 template <class Body>
 std::vector<std::string> events_of(const Body& body) {
   std::vector<std::string> all;

@@ -1,4 +1,5 @@
-// The model of slamb_train: its gradients against differences, its loss by hand, its tensors as an optimizer sees them.
+// Tests of the model of slamb_train: gradients against differences, the loss against a calculation by hand, the tensors for an
+// optimizer.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// Files of slamb_train are whole or not there.
+// Tests that output files of slamb_train are complete or absent.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -71,7 +71,7 @@ TEST_CASE("output_file: follows a link to the file it names") {
   CHECK(fs::is_symlink(folder.path() / "link"));
   CHECK(text_of_file(folder.path() / "real") == "new");
 
-  fs::create_symlink("later", folder.path() / "first");  // to a link to a file that is not there yet
+  fs::create_symlink("later", folder.path() / "first");  // a link to a link to a file that does not exist yet
   fs::create_symlink("made", folder.path() / "later");
   programs::output_file("--csv", folder.path() / "first").write([](std::ostream& out) { out << "new"; });
   CHECK(fs::is_symlink(folder.path() / "first"));

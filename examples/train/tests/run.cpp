@@ -1,4 +1,4 @@
-// Runs of slamb_train, short ones, with every optimizer of its table.
+// Tests of short runs of slamb_train with every optimizer of its table.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -135,7 +135,7 @@ TEST_CASE(
     "slamb_train: a threshold ends the warm-up when the variance is that stable, not before the learning rate's") {
   train::settings chosen = short_run(2);
   chosen.one_bit_warmup = 100;
-  chosen.one_bit_threshold = 0.01;  // which any variance meets as soon as it is compared
+  chosen.one_bit_threshold = 0.01;  // any variance is stable enough at the first comparison
   const slamb::statistics::warm_up_type soon = run(chosen, find_entry("one_bit_adam")).statistics.warm_up;
   CHECK(soon.ended_after >= chosen.warmup_steps());
   CHECK(soon.ended_after < 30);
@@ -147,7 +147,7 @@ TEST_CASE(
 TEST_CASE("slamb_train: 0/1 Adam takes its schedules from the settings") {
   train::settings chosen = short_run(2);
   chosen.steps = 40;
-  chosen.freeze_step = 11;  // counted from 2: the first phase ends after step 11
+  chosen.freeze_step = 11;  // steps count from 2 here, so the first phase ends after step 11
   chosen.variance_update_scaler = 1000;
   chosen.local_step_scaler = 1;
   chosen.local_step_clipper = 1000;
@@ -163,7 +163,7 @@ TEST_CASE("slamb_train: compares all optimizers, or those that are named, with t
   for (const train::optimizer_entry& entry : entries_of({})) names.push_back(entry.name);
   CHECK(names == std::vector<std::string>{"lamb", "adamw", "slamb", "slamb+int8", "one_bit_adam", "one_bit_lamb",
                                           "zero_one_adam"});
-  names.emplace_back("auto");  // which is trained only where it is named
+  names.emplace_back("auto");  // not in the table's default list: trained only if it is named
   CHECK(std::ranges::equal(names, train::optimizer_names()));
   const auto named = entries_of({"slamb+int8", "lamb"});
   REQUIRE(named.size() == 2);

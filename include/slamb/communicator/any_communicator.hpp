@@ -1,4 +1,4 @@
-// A Communicator of any type behind one type, so that code which takes it is compiled once for all of them.
+// A Communicator of any type behind one type, so that code that takes a Communicator is compiled once for all of them.
 #pragma once
 
 #include <concepts>
@@ -46,7 +46,7 @@ class collectives {
   virtual const void* held() const noexcept = 0;
 };
 
-/// Those of a C, which it owns.
+/// Forwards the collectives to a C, which it owns.
 template <class C, class Stream>
 class collectives_of final : public collectives<Stream> {
  public:
@@ -144,23 +144,22 @@ class collectives_of final : public collectives<Stream> {
 
 }  // namespace detail
 
-/// Owns a Communicator of any type, and is one: recipes over it are one type whatever it holds, and so is code that makes
-/// or stores them. It has the collectives that recipes call: sums of floats, and the others of bytes.
+/// Owns a Communicator of any type, and is a Communicator itself. A recipe over it is one type, whatever Communicator it holds;
+/// code that makes or stores such recipes is compiled once. It has the collectives that recipes call: sums of floats, and the
+/// other collectives of bytes.
 ///
-/// The Communicator that it holds stays at one address for as long as it is held. One without some collective can be held;
-/// a recipe that needs the collective then throws std::invalid_argument at construction, where its own type would have
-/// been a compile-time error. `wait`, `check` and `abort` do nothing where it has none, and it is a node of one rank where it
-/// joins no nodes.
+/// The held Communicator stays at one address. It may lack a collective: a recipe that needs the collective then throws
+/// std::invalid_argument at construction; with the Communicator's own type it would not compile. `wait`, `check` and `abort` do
+/// nothing if the held Communicator does not have them. If its ranks are not nodes, each rank counts as a node of one rank.
 ///
-/// An any_communicator that was moved from holds nothing: it can be assigned to or destroyed, and all else throws
-/// std::logic_error.
+/// After a move, the source holds nothing: it can be assigned to or destroyed; everything else throws std::logic_error.
 ///
-/// *Cost*: a virtual call a collective; one allocation when it is made.
-/// *Stream*, *Determinism* and what collectives throw: those of the Communicator that it holds.
+/// *Cost*: a virtual call per collective; one allocation at construction.
+/// *Stream*, *Determinism* and the exceptions of collectives: those of the held Communicator.
 template <class Stream = host_stream>
 class any_communicator {
  public:
-  /// Holds `communicator`. Explicit, so that no overload takes a communicator for another by accident.
+  /// Holds `communicator`. Explicit, so that no overload converts a communicator by accident.
   template <class C>
   requires(!std::same_as<C, any_communicator> &&
            capability::has_all_reduce_sum<C, float, Stream>) explicit any_communicator(C communicator)
@@ -181,26 +180,26 @@ class any_communicator {
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, Stream stream) {
     held().all_to_all(send, receive, stream);
   }
-  /// Whether the Communicator that it holds has this collective.
+  /// True if the held Communicator has this collective.
   bool has(collective kind) const { return held().has(kind); }
 
-  /// Whether its ranks are nodes, as those of `hierarchical_communicator` are; else each is a node of one rank.
+  /// True if its ranks are nodes, as in `hierarchical_communicator`. Otherwise each rank is a node of one rank.
   bool joins_nodes() const { return held().joins_nodes(); }
   int local_rank() const { return held().local_rank(); }
   int local_size() const { return held().local_size(); }
   /// `values` [n] become their sum over the ranks of the node.
   void all_reduce_in_node(std::span<float> values, Stream stream) { held().all_reduce_in_node(values, stream); }
 
-  /// Waits until all work on `stream` is done, if the Communicator can detect lost peers meanwhile. Const, so that questions to
-  /// an optimizer can wait.
+  /// Waits until all work on `stream` is done, if the Communicator can detect lost peers meanwhile. Const, so that const member
+  /// functions of an optimizer can wait.
   void wait(Stream stream) const { held().wait(stream); }
   /// Checks whether a peer has reported a failure. Does not wait.
   void check() { held().check(); }
   /// Fails with `reason`, and reports it to the peers.
   void abort(const std::string& reason) { held().abort(reason); }
 
-  /// The Communicator that it holds.
-  /// @throws std::bad_cast if that is no C
+  /// The held Communicator.
+  /// @throws std::bad_cast if its type is not C
   template <class C>
   C& get() {
     if constexpr (std::same_as<C, any_communicator>) {

@@ -1,5 +1,5 @@
-// A conformance suite for Communicators of your own, to be called in their tests: it tries what optimizers rely on, in sizes and
-// with values that a training may meet only after hours, and reports faults on every rank.
+// A conformance suite for user-defined Communicators, to be called in their tests. It checks the guarantees that optimizers
+// rely on, with sizes and values that a training may meet only after hours, and reports faults on every rank.
 #pragma once
 
 #include <algorithm>
@@ -24,17 +24,18 @@
 
 namespace slamb {
 
-/// How `check_communicator` checks; the same on all ranks.
+/// Settings of `check_communicator`; the same on all ranks.
 struct communicator_check {
-  /// Elements that a rank hands over for each rank, in the largest collectives. Those of all ranks must have fewer than 2^63 bytes.
+  /// Elements that a rank sends to each rank in the largest collectives. The elements of all ranks must have fewer than 2^63
+  /// bytes.
   std::size_t large = 100'003;
-  /// In [0, 0.1]: how far sums may be off, relative to the sum of magnitudes, beside rounding to the element type; for wire formats
-  /// of fewer bits.
+  /// In [0, 0.1]: the permitted error of a sum, relative to the sum of magnitudes, in addition to rounding to the element type.
+  /// For wire formats of fewer bits.
   double wire_error = 0.0;
-  /// Also calls from a thread that has not constructed the Communicator. True by default, for that is promised: an optimizer calls
-  /// from whatever thread takes the step, and on the host from one of its own between begin_step and finish_step. False is for a
-  /// Communicator that is bound to a thread, as one over MPI with MPI_THREAD_FUNNELED: its optimizers must be made and stepped by
-  /// that thread alone, and never in parts.
+  /// Also calls from a thread that has not constructed the Communicator. True by default, because a Communicator must allow it:
+  /// an optimizer calls from the thread that takes the step, and on the host from a thread of its own between begin_step and
+  /// finish_step. Set false for a Communicator that is bound to a thread, such as MPI with MPI_THREAD_FUNNELED: its optimizers
+  /// must be made and stepped by that thread alone, and never in parts.
   bool from_second_thread = true;
 };
 
@@ -49,11 +50,11 @@ class communicator_checker {
     if (me_.is_one()) return;
     const std::string wrong =
         "slamb: check_communicator: the Communicator says it is " + me_.text() + "; ranks must be 0 … size − 1";
-    if constexpr (has_abort<C>) {  // the others have begun to wait
+    if constexpr (has_abort<C>) {  // the peers already wait
       try {
         ranks.abort(wrong);
       } catch (...) {
-        // They time out.
+        // The peers time out.
       }
     }
     throw communicator_error(wrong);
@@ -80,7 +81,7 @@ class communicator_checker {
         check_bytes_of(17);
         check_in_a_row();
       });
-      check_in_a_row();  // back on this one
+      check_in_a_row();  // on the first thread again
     }
     tell_and_throw();
   }
@@ -100,9 +101,9 @@ class communicator_checker {
   }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(me_.size); }
 
-  // ----------------------------------------------------------------------------- whether all ranks will make the same calls
+  // ------------------------------------------------------------------------- checks that all ranks will make the same calls
 
-  /// Ranks that were given different sizes would make calls that do not match. So the first call does not depend on the sizes.
+  /// Ranks with different sizes would make calls that do not match. So the first call does not depend on the sizes.
   void require_alike() {
     const auto number = [](auto x) { return static_cast<std::uint64_t>(x); };
     counted_numbers all({number(me_.size), number(me_.local_size), number(how_.large), number(how_.from_second_thread),
@@ -146,7 +147,7 @@ class communicator_checker {
                              "; rank() must be another on every rank");
   }
 
-  /// The elements of all ranks, and their margins, must have a size in bytes.
+  /// The elements of all ranks, and their margins, must have a size in bytes that std::ptrdiff_t can hold.
   template <class... T>
   void require_room() const {
     constexpr auto most_bytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
@@ -158,7 +159,7 @@ class communicator_checker {
                                   std::to_string(me_.size) + " ranks must fit in memory");
   }
 
-  /// 0, 1, fewer than ranks, as many, one more; odd ones, powers of two, and the largest.
+  /// 0, 1, ranks − 1, ranks, ranks + 1; odd sizes, powers of two, and the largest.
   std::vector<std::size_t> sizes() const {
     std::vector<std::size_t> all{0, 1, 2, 15, 17, 64, 1000, ranks() - 1, ranks(), ranks() + 1, how_.large};
     std::ranges::sort(all);
@@ -166,7 +167,7 @@ class communicator_checker {
     return all;
   }
 
-  // ------------------------------------------------------------------------------------------------------ what is checked
+  // --------------------------------------------------------------------------------------------------------------- checks
 
   void check_sums_of(std::size_t n) {
     if constexpr (capability::has_all_reduce_sum<C, float>)
@@ -198,8 +199,8 @@ class communicator_checker {
     if constexpr (checked::broadcasts)
       for (int root = 0; root < me_.size; ++root) collectives_.template start_broadcast<std::byte>(17, root)();
   }
-  /// Collectives of all kinds, one behind the other: the same again with other values, and buffers that are written to as soon
-  /// as a call has returned. Nothing is looked at before all of them have.
+  /// Collectives of all kinds in a row, three times, with different values. Buffers are overwritten as soon as a call has
+  /// returned. Results are verified only after all calls have returned.
   void check_in_a_row() {
     std::vector<verification> all;
     for (int again = 0; again < 3; ++again) {
@@ -242,25 +243,26 @@ class communicator_checker {
 
 }  // namespace detail
 
-/// Checks that a Communicator of host memory does what optimizers rely on, as docs/extend/communicator.md has it: sums of floats;
-/// all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes. Sizes are 0, 1, fewer
-/// than ranks, odd and large; spans are not aligned, and have margins that must not be written. Values have either sign, are
-/// denormal, huge, infinite, NaN. Sums must have the same bits on all ranks. Every rank is root once; calls follow each other
-/// without anything between them, repeat, and come from a second thread too.
+/// Checks that a Communicator of host memory does what optimizers rely on, as docs/extend/communicator.md specifies: sums of
+/// floats; all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes. Sizes are
+/// 0, 1, fewer than ranks, odd and large. Spans are not aligned, and have margins that must not be written. Values have either
+/// sign, and some are denormal, huge, infinite or NaN. Sums must have the same bits on all ranks. Every rank is root once.
+/// Calls follow each other directly, repeat, and come from a second thread too.
 ///
-/// Collective: every rank calls it, with the same `how`. It makes the same calls on all ranks whatever it finds, and tells by
-/// all_reduce_sum what ranks have found: one whose results are right throws as well.
+/// Collective: every rank calls it, with the same `how`. It makes the same calls on all ranks, whatever it finds, and exchanges
+/// the findings by all_reduce_sum: a rank whose own results are right throws too.
 ///
-/// Ranks whose size() or `how` differ, or of which two have the same rank(), are told so before anything else, as long as
-/// all_reduce_sum reaches them. A rank that says it is not one of 0 … size() − 1 makes no collective. It calls `abort(reason)` if
-/// the Communicator has that, and throws. Without `abort` it cannot stop the others: they wait for it until the Communicator's
-/// own timeout. They also do so for a rank that does not call check_communicator.
+/// If size() or `how` differ between ranks, or two ranks have the same rank(), every rank reports it first, provided that
+/// all_reduce_sum reaches all ranks. A rank whose rank() is not in 0 … size() − 1 makes no collective: it calls `abort(reason)`
+/// if the Communicator has that, and throws. Without `abort` its peers wait until the Communicator's own timeout, as they do
+/// for a rank that does not call check_communicator.
 ///
-/// @tparam More  element types of which all collectives are checked too that the type has: check_communicator<double>(mine)
-/// @throws communicator_error, on every rank, with a list: rank, collective, size, root, place, and what was found there. Where
-///         all_reduce_sum is wrong, each rank has its own findings alone. If a collective throws, the check ends with what has
-///         been found so far.
-/// @throws rank_mismatch_error, on every rank, if ranks were given another `how`; std::invalid_argument if it is out of range
+/// @tparam More  further element types to check in all collectives that the Communicator has for them:
+///   check_communicator<double>(mine)
+/// @throws communicator_error, on every rank, with a list: rank, collective, size, root, place, and the fault found there. If
+///   all_reduce_sum is wrong, each rank lists only its own findings. If a collective throws, the check ends with the findings
+///   so far.
+/// @throws rank_mismatch_error, on every rank, if `how` differs between ranks; std::invalid_argument if it is out of range
 /// *Cost*: some hundred collectives; in the largest, a rank sends `how.large` elements to each rank.
 template <class... More, communicator C>
 void check_communicator(C& ranks, const communicator_check& how = {}) {

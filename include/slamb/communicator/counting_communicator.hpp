@@ -1,4 +1,4 @@
-// A decorator that counts the calls and bytes of another Communicator, and otherwise forwards to it.
+// A decorator that forwards to another Communicator and counts its calls and bytes.
 #pragma once
 
 #include <concepts>
@@ -14,11 +14,12 @@
 
 namespace slamb {
 
-/// Forwards every collective that `Wrapped` has, for the same element types and streams, and records the traffic of those
-/// that returned: what throws is not counted. A payload is the vector of an all_reduce or a broadcast, the gathered
-/// whole of an all_gather, and the sent whole of an all_to_all; `bytes_sent_by` makes bytes on the wire of it.
+/// Forwards every collective that `Wrapped` has, for the same element types and streams, and records the traffic of the
+/// collectives that returned. A collective that throws is not counted. The payload is the vector of an all_reduce or a
+/// broadcast, the whole result of an all_gather, and all that is sent by an all_to_all; `bytes_sent_by` computes bytes on the
+/// wire from it.
 ///
-/// *Cost*: a few additions a collective. *Stream* and *Determinism*: those of `Wrapped`; counts are of collectives
+/// *Cost*: a few additions per collective. *Stream* and *Determinism*: those of `Wrapped`; a collective is counted when it is
 /// enqueued.
 template <communicator Wrapped = self_communicator>
 class counting_communicator {
@@ -38,7 +39,8 @@ class counting_communicator {
     record(collective::all_reduce, values.size(), sizeof(T));
   }
 
-  /// The same of values of which the first `header` are no payload but what ranks compare: they are counted apart.
+  /// `values` [n] become their sum over ranks. The first `header` values are not payload: ranks compare them, and they are
+  /// counted separately.
   template <class T, class Stream>
   requires capability::has_all_reduce_sum<Wrapped, T, Stream>
   void all_reduce_sum_with_header(std::span<T> values, std::size_t header, Stream stream) {
@@ -73,7 +75,7 @@ class counting_communicator {
     record(collective::all_to_all, send.size(), sizeof(T));
   }
 
-  /// Of a Wrapped whose ranks are nodes: this one among those of its node. What they send each other is not counted.
+  /// For a Wrapped whose ranks are nodes: this rank among the ranks of its node. Traffic within the node is not counted.
   int local_rank() const requires(requires(const Wrapped& wrapped) { wrapped.local_rank(); }) {
     return static_cast<int>(wrapped_.local_rank());
   }
@@ -85,11 +87,11 @@ class counting_communicator {
   requires capability::has_all_reduce_in_node<Wrapped, Stream>
   void all_reduce_in_node(std::span<float> values, Stream stream) { wrapped_.all_reduce_in_node(values, stream); }
 
-  /// For a Wrapped whose collectives are known at run time only.
+  /// For a Wrapped that knows its collectives only at run time.
   bool has(collective kind) const requires(requires(const Wrapped& wrapped) { wrapped.has(collective::broadcast); }) {
     return wrapped_.has(kind);
   }
-  /// Of a Wrapped that has them. @{
+  /// Forwarded if Wrapped has them. @{
   template <class Stream>
   requires detail::has_wait<Wrapped, Stream>
   void wait(Stream stream) { wrapped_.wait(stream); }
@@ -99,14 +101,14 @@ class counting_communicator {
 
   /// Traffic of this rank since construction or the last `reset()`.
   const traffic_counts& counts() const noexcept { return counts_; }
-  /// Of headers alone; `rounds` are the collectives that had nothing else.
+  /// Traffic of headers; `rounds` counts the collectives that had no payload.
   const traffic& comparisons() const noexcept { return comparisons_; }
   /// Sets all counts to zero.
   void reset() noexcept {
     counts_ = {};
     comparisons_ = {};
   }
-  /// The communicator that does the work; what is called on it directly is not counted.
+  /// The wrapped communicator. Calls made on it directly are not counted.
   Wrapped& wrapped() noexcept { return wrapped_; }
   const Wrapped& wrapped() const noexcept { return wrapped_; }
 

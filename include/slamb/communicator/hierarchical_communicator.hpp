@@ -1,4 +1,5 @@
-// Nodes as ranks: ranks of a node sum what they have by one communicator, and their leaders exchange by another.
+// Nodes as ranks, for nodes whose ranks reach each other much faster than other nodes: the ranks of a node sum by one
+// communicator, and the leaders of nodes exchange by another.
 #pragma once
 
 #include <exception>
@@ -11,35 +12,36 @@
 
 namespace slamb {
 
-/// A node of several ranks as one rank: an optimizer averages the gradients of the node's ranks by `Intra`, in full
-/// precision, and exchanges what it sends, compressed or not, by `Inter` between the nodes' leaders, local rank 0 of each.
-/// `Intra` broadcasts what comes of it. For nodes whose ranks reach each other much faster than other nodes.
+/// A node of several ranks as one rank. An optimizer averages the gradients of the node's ranks by `Intra`, in full precision.
+/// It exchanges data, compressed or not, by `Inter` between the leaders of the nodes, which have local rank 0. `Intra`
+/// broadcasts the result in the node.
 ///
-/// rank() and size() are of nodes. Every rank of a node makes the same calls with the same values, holds the same state bit
-/// for bit, and takes the same step. So a saved state of one is the state of all, and statistics().traffic, the same on all
-/// of them, is what the node's leader sends to other nodes: the others send nothing there, and what ranks of a node send each
-/// other is not counted.
+/// rank() and size() count nodes. Every rank of a node makes the same calls with the same values, holds the same state bit for
+/// bit, and takes the same step. So a saved state of one rank is the state of all. statistics().traffic is the same on all
+/// ranks of a node: it counts the data that the leader sends to other nodes. Other ranks send nothing there, and traffic within
+/// a node is not counted.
 ///
-/// @tparam Intra  must have all_reduce_sum and broadcast of floats, and broadcast of bytes too where an optimizer sends codes or
-///                choices: each result of `Inter` is broadcast in the node, as what it is
+/// @tparam Intra  must have all_reduce_sum and broadcast of floats, and broadcast of bytes too if an optimizer sends codes or
+///   choices: each result of `Inter` is broadcast in the node with its own element type
 /// @tparam Inter  decides which collectives there are
 ///
 /// Every collective
-/// @throws what a part throws. A failure is final: it is reported to the ranks that wait in the other communicator, by its
-/// `abort(reason)` if it has one, so that every rank of every node throws; else they time out. Ranks of a node wait while their
-/// leader exchanges, so the timeout of `Intra` must be longer than what an exchange may take, that of `Inter` included. Where
-/// only the last broadcast of a step fails, other nodes may have taken the step.
+/// @throws the exceptions of `Intra` and `Inter`. A failure is final: it is reported to the ranks that wait in the other
+///   communicator, by its `abort(reason)`, so that every rank of every node throws. Without `abort` those ranks time out. The
+///   ranks of a node wait while their leader exchanges, so the timeout of `Intra` must be longer than an exchange may take,
+///   including the timeout of `Inter`. If only the last broadcast of a step fails, other nodes may have taken the step.
 ///
-/// *Cost*: a rank that is not the leader does each collective of the recipe as one broadcast; an optimizer has another buffer
-/// for the gradient of the node, 4 bytes a parameter, and a step one sum within the node. Nothing of this in a node of one.
-/// *Stream* and *Determinism*: as the parts.
+/// *Cost*: each collective of the recipe is one broadcast on a rank that is not the leader. An optimizer has another buffer for
+/// the gradient of the node, 4 bytes per parameter, and a step has one sum within the node. A node of one rank has none of
+/// these costs.
+/// *Stream* and *Determinism*: as `Intra` and `Inter`.
 template <communicator Intra, communicator Inter>
 class hierarchical_communicator {
  public:
   /// @param intra  joins the ranks of this node
-  /// @param inter  joins the ranks with this one's local rank of all nodes, in the order of nodes, which is the same for every
-  ///               local rank. All nodes have the same number of ranks; optimizers compare it. Only that of local rank 0
-  ///               sends and receives.
+  /// @param inter  joins the ranks of all nodes that have the same local rank, in the order of nodes, which is the same for
+  ///   every local rank. All nodes must have the same number of ranks; optimizers compare it. Only the communicator of local
+  ///   rank 0 sends and receives.
   hierarchical_communicator(Intra intra, Inter inter) : intra_(std::move(intra)), inter_(std::move(inter)) {}
 
   int rank() const { return static_cast<int>(inter_.rank()); }        ///< of the node
@@ -47,7 +49,7 @@ class hierarchical_communicator {
   int local_rank() const { return static_cast<int>(intra_.rank()); }  ///< in the node
   int local_size() const { return static_cast<int>(intra_.size()); }  ///< ranks of the node
 
-  /// Whether `Intra` can broadcast to the node what `Inter` has made of spans of T.
+  /// True if `Intra` can broadcast the results of `Inter` for spans of T in the node.
   template <class T, class Stream>
   static constexpr bool broadcasts_in_node = capability::has_broadcast<Intra, T, Stream>;
 
@@ -91,36 +93,37 @@ class hierarchical_communicator {
     by_leader(receive, stream, [&] { inter_.all_to_all(send, receive, stream); });
   }
 
-  /// Whether there is a collective, where the type of a part leaves that open.
+  /// True if the collective exists. For an `Intra` or `Inter` that knows its collectives only at run time.
   bool has(collective kind) const {
     return detail::says_it_has(inter_, kind) && detail::says_it_has(intra_, collective::broadcast);
   }
 
-  /// Checks whether a peer of this rank, in the node or between nodes, has reported a failure. Does not wait.
-  /// @throws what the parts do
+  /// Checks if a peer of this rank, in the node or between nodes, has reported a failure. Does not wait.
+  /// @throws the exceptions of `Intra` and `Inter`
   void check() requires(detail::has_check<Intra> || detail::has_check<Inter>) {
     if constexpr (detail::has_check<Intra>) in_node([&] { intra_.check(); });
     if constexpr (detail::has_check<Inter>) between_nodes([&] { inter_.check(); });
   }
 
-  /// Waits until all that is on `stream` is done.
-  /// @throws what the parts do where peers do not come
+  /// Waits until all work on `stream` is done.
+  /// @throws the exceptions of `Intra` and `Inter` if peers do not come
   template <class Stream>
   requires(detail::has_wait<Intra, Stream> || detail::has_wait<Inter, Stream>) void wait(Stream stream) {
-    // Not for the others, whose stream has nothing of Inter and may rest for as long as the leader's exchange takes.
+    // Only on the leader: other ranks have no work of Inter on their stream, and may wait as long as the leader's exchange
+    // takes.
     if constexpr (detail::has_wait<Inter, Stream>)
       if (local_rank() == 0) between_nodes([&] { inter_.wait(stream); });
     if constexpr (detail::has_wait<Intra, Stream>) in_node([&] { intra_.wait(stream); });
   }
 
-  /// Both communicators fail with `reason`, as far as peers can be reached: for a rank that cannot go on.
+  /// Both communicators fail with `reason`, and report it to the peers that can be reached. For a rank that cannot go on.
   void abort(const std::string& reason) requires(detail::has_abort<Intra> || detail::has_abort<Inter>) {
     if constexpr (detail::has_abort<Intra>) intra_.abort(reason);
     if constexpr (detail::has_abort<Inter>) inter_.abort(reason);
   }
 
  private:
-  /// The collective of the leaders, and its `result` to the ranks of the node.
+  /// Makes the collective on the leader, then broadcasts its `result` to the ranks of the node.
   template <class T, class Stream, class Collective>
   void by_leader(std::span<T> result, Stream stream, const Collective& collective) {
     if (local_rank() == 0) between_nodes(collective);
@@ -136,7 +139,7 @@ class hierarchical_communicator {
     or_abort([] { return std::string("between nodes: "); }, call);
   }
 
-  /// A failure in one part must not leave peers waiting in the other.
+  /// Calls `call`. On an exception aborts both communicators, so that peers do not wait in the other one.
   template <class Place, class Call>
   void or_abort(const Place& place, const Call& call) {
     try {

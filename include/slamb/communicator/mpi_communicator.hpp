@@ -1,5 +1,4 @@
-// The ranks of an MPI communicator: collectives on host memory that end in an exception and never in a hang when a peer
-// is lost.
+// The ranks of an MPI communicator: collectives on host memory. If a peer is lost, they end in an exception, never in a hang.
 #pragma once
 
 #include <mpi.h>
@@ -26,45 +25,45 @@ namespace detail {
 class cuda_mpi_transfer;  // slamb/mpi_cuda.hpp
 }
 
-/// One rank of an MPI communicator, of a copy of its own or a borrowed one: a handle to be moved into the rank's
-/// optimizer.
+/// One rank of an MPI communicator, which it copies or borrows: a handle to be moved into the rank's optimizer.
 ///
-/// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time, which MPI
-/// must allow: the one that has started it, or with MPI_THREAD_SERIALIZED any. A call returns when this rank's buffers
-/// may be used again. Buffers are host memory of any alignment and size; those of a GPU take cuda_mpi_communicator.
+/// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time. MPI must allow
+/// calls from this thread: with MPI_THREAD_SERIALIZED from any thread, otherwise only from the thread that started MPI. A call
+/// returns when this rank's buffers may be used again. Buffers are host memory of any alignment and size; for GPU memory use
+/// cuda_mpi_communicator.
 ///
 /// Every collective
-/// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any message; the peers wait for this
-///   rank until it calls `abort`, is left by the exception, or they time out
-/// @throws mpi_error if MPI reports an error; communicator_error if no piece of the data comes within `mpi_options::timeout` (so
-/// that it must be longer than what a peer may do between two collectives), a peer reports that it has failed, calls another
-/// collective, another element type or size, or the handle was moved from. A rank to which such a call sends nothing to the
-/// failed peer detects it at its next collective.
+/// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any message is sent. The peers wait for this
+///   rank until it calls `abort`, the exception destroys the communicator, or they time out.
+/// @throws mpi_error if MPI reports an error
+/// @throws communicator_error if no piece of the data arrives within `mpi_options::timeout`; if a peer reports a failure, or
+///   calls another collective, element type or size; if the handle was moved from. The timeout must be longer than the time
+///   between two collectives of a peer. A rank that only sends to the failed peer detects the failure at its next collective.
 ///
-/// **Failures are final.** The first is reported to all peers that can still be reached, which then throw too, and each later
-/// call throws it again. So is a communicator that is destroyed by an exception on its way. After a failure MPI may still read
-/// and write the buffers of that call whenever it is called: call nothing of it but MPI_Abort, which mpi_environment does, since
-/// MPI_Finalize waits for all ranks. Whether a program outlives the death of a peer is up to MPI: Open MPI's mpirun ends all
-/// ranks at once, unless it is given --enable-recovery.
+/// **Failures are final.** The first failure is reported to all peers that can still be reached, which then throw too. Each
+/// later call throws it again. A communicator that is destroyed by an exception reports a failure too. After a failure MPI may
+/// still read and write the buffers of that call, whenever MPI is called. So make no MPI call but MPI_Abort, as mpi_environment
+/// does: MPI_Finalize would wait for all ranks. MPI decides if a program survives the death of a peer: Open MPI's mpirun ends
+/// all ranks at once, unless it is given --enable-recovery.
 ///
-/// *Cost*: messages between all pairs of ranks; bytes on the wire: `bytes_sent_by`. all_reduce_sum is an exchange of chunks,
-/// sums, and an exchange of sums; payloads go by pieces, of which two are under way. Memory: 2 · `piece_bytes`.
-/// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
-/// the same bits on all ranks, in every run, and as thread_communicator makes them.
+/// *Cost*: messages between all pairs of ranks; bytes on the wire: `bytes_sent_by`. all_reduce_sum exchanges chunks, sums them,
+/// and exchanges the sums. Payloads are sent in pieces, two at a time. Memory: 2 · `piece_bytes`.
+/// *Determinism*: sums are made in rank order, element by element. Sums of floats are made in double precision and rounded
+/// once. They have the same bits on all ranks, in every run, and as in thread_communicator.
 class mpi_communicator {
  public:
-  /// A copy of `comm`, which all its ranks make at this point.
+  /// A copy of `comm`, made by all its ranks together.
   ///
-  /// @throws std::invalid_argument if `comm` is null or joins two groups, or an option is out of range; std::logic_error
-  ///   if MPI does not run
+  /// @throws std::invalid_argument if `comm` is null or joins two groups, or an option is out of range; std::logic_error if MPI
+  ///   is not running
   /// @throws mpi_error; communicator_error if the peers do not come within `options.timeout`
   explicit mpi_communicator(MPI_Comm comm = MPI_COMM_WORLD, mpi_options options = {})
       : mpi_communicator(detail::mpi_handle(comm, true, options)) {}
 
-  /// `comm` itself, which is not freed and must live longer. Nothing else sends or receives with it meanwhile, not another
-  /// borrower either, nor after a failure. Its errors must return (MPI_ERRORS_RETURN).
+  /// Uses `comm` itself, does not free it, and must not outlive it. Nothing else may send or receive with `comm` meanwhile, not
+  /// even another borrower, nor after a failure. `comm` must return its errors (MPI_ERRORS_RETURN).
   ///
-  /// @throws as above; std::invalid_argument too if errors of `comm` end the program
+  /// @throws as the constructor; std::invalid_argument too if errors of `comm` end the program
   static mpi_communicator borrow(MPI_Comm comm, mpi_options options = {}) {
     return mpi_communicator(detail::mpi_handle(comm, false, options));
   }
@@ -130,16 +129,16 @@ class mpi_communicator {
     all_to_all_by(detail::copy_bytes, send, receive);
   }
 
-  /// Checks whether a peer has reported a failure. Does not wait.
+  /// Checks if a peer has reported a failure. Does not wait.
   ///
-  /// @throws communicator_error if one has; what the first failure was if there was one
+  /// @throws communicator_error if one has; the first failure if this communicator has failed before
   void check() {
     messages_.handle().throw_if_unusable();
-    for (int look = 0; look < 2; ++look) messages_.handle().look_for_failed_peers();  // the first may but fetch
+    for (int look = 0; look < 2; ++look) messages_.handle().look_for_failed_peers();  // the first may only fetch it
   }
 
-  /// The communicator fails for `reason`, which every later call throws, and its peers do: for a rank that cannot go on.
-  /// Does nothing if it has failed before, or was moved from.
+  /// The communicator fails with `reason`, which every later call throws, and reports it to its peers. For a rank that cannot
+  /// go on. Does nothing if it has failed before or was moved from.
   void abort(const std::string& reason) {
     if (messages_.handle().get() == MPI_COMM_NULL || messages_.handle().has_failed()) return;
     messages_.handle().tell_peers(reason);
@@ -152,9 +151,9 @@ class mpi_communicator {
   friend detail::cuda_mpi_transfer;
 
   static constexpr int no_root = -1;
-  static constexpr std::size_t line = 64;  // bytes: chunks begin at multiples of it, as far as the payload does
+  static constexpr std::size_t line = 64;  // bytes: chunks start at multiples of it
 
-  /// A part of a payload, in a chunk for each rank; in elements.
+  /// A part of a payload, split into a chunk for each rank; in elements.
   struct piece {
     std::size_t first;
     std::size_t last;
@@ -178,7 +177,8 @@ class mpi_communicator {
     if (!fault.empty()) throw std::invalid_argument("slamb: " + fault);
   }
 
-  /// With copy(to, from, bytes) of this rank's own elements, for pointers that only MPI can follow.
+  /// copy(to, from, bytes) copies this rank's own elements. cuda_mpi_communicator passes one for device memory, which only MPI
+  /// can read.
   template <class T, class Copy>
   void all_gather_by(const Copy& copy, std::span<const T> mine, std::span<T> all) {
     require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
@@ -193,7 +193,7 @@ class mpi_communicator {
   void exchange(detail::collective_call call, const Copy& copy, std::span<const T> send, std::span<T> receive) {
     const bool has_peers = begin<T>(call);
     const std::size_t chunk = receive.size_bytes() / static_cast<std::size_t>(size());
-    const std::size_t stride = call.kind == collective::all_gather ? 0 : chunk;  // all are sent the same, or a chunk
+    const std::size_t stride = call.kind == collective::all_gather ? 0 : chunk;  // 0: all get the same data
     const std::byte* const from = std::as_bytes(send).data();
     std::byte* const to = std::as_writable_bytes(receive).data();
     copy(to + place(rank(), chunk), from + place(rank(), stride), chunk);
@@ -206,7 +206,7 @@ class mpi_communicator {
     });
   }
 
-  /// Whether there is something to send.
+  /// Begins a call. True if there is something to send.
   template <class T>
   bool begin(detail::collective_call call) {
     call.family = detail::element_family<T>();
@@ -219,7 +219,7 @@ class mpi_communicator {
 
   template <class F>
   void for_each_peer(const F& f) const {
-    for (int i = 1; i < size(); ++i) f((rank() + i) % size());  // not all to the same one at once
+    for (int i = 1; i < size(); ++i) f((rank() + i) % size());  // every rank begins at another peer
   }
 
   static std::size_t place(int rank, std::size_t size) noexcept { return static_cast<std::size_t>(rank) * size; }
@@ -229,15 +229,15 @@ class mpi_communicator {
     return p.size(rank) * sizeof(T);
   }
 
-  /// Where rank `peer`'s terms of this rank's chunk arrive.
+  /// The place where the terms of rank `peer` for this rank's chunk arrive.
   template <class T>
   T* scratch(int slot, const piece& p, int peer) noexcept {
     const std::size_t offset = place(slot, messages_.memory_size() / 2) + place(peer, p.chunk * sizeof(T));
     return reinterpret_cast<T*>(messages_.memory() + offset);
   }
 
-  /// For each piece of `values`: `scatter`s chunks to their ranks, `settle`s what came, and then gathers the chunks of all
-  /// ranks on all of them (but not on `root`, which has them). A piece is scattered while the one before is gathered.
+  /// For each piece of `values`: scatter() sends chunks to their ranks, settle() processes the received chunk, then all ranks
+  /// but `root` gather the chunks of all ranks. A piece is scattered while the previous piece is gathered.
   template <class T, class Scatter, class Settle>
   void in_pieces(std::span<T> values, const Scatter& scatter, const Settle& settle, int root) {
     constexpr std::size_t unit = std::max<std::size_t>(1, line / sizeof(T));
@@ -274,7 +274,7 @@ class mpi_communicator {
     });
   }
 
-  /// start(slot, offset, bytes) for consecutive parts of messages of `size` bytes.
+  /// Calls start(slot, offset, bytes) for consecutive parts of a message of `size` bytes.
   template <class Start>
   void in_messages(std::size_t size, const Start& start) {
     const std::size_t whole =

@@ -1,9 +1,9 @@
-// Settings of a communicator over MPI whose buffers are in the memory of a device, and whether MPI can reach that.
+// Settings of an MPI communicator on device memory, and a check that MPI can reach device memory.
 #pragma once
 
 #include <mpi.h>
 #if __has_include(<mpi-ext.h>)
-#include <mpi-ext.h>  // Open MPI's; others declare in mpi.h what they have
+#include <mpi-ext.h>  // Open MPI's; other MPIs declare their extensions in mpi.h
 #endif
 
 #include <cstddef>
@@ -17,21 +17,21 @@ namespace slamb {
 
 /// Settings of a cuda_mpi_communicator. They must be the same on all ranks.
 struct mpi_device_options {
-  /// How payloads go from the memory of one device to the memory of another.
+  /// The way of a payload from the memory of one device to another.
   enum class transport_type {
-    automatic,  ///< direct where MPI reports on every rank that it takes pointers to device memory, else staged
+    automatic,  ///< direct if MPI reports on every rank that it accepts device pointers, else staged
     staged,     ///< through host memory, by copies that overlap with messages
-    direct      ///< MPI is handed pointers to device memory; sums are staged nevertheless, for the host makes them
+    direct      ///< MPI gets device pointers; sums are staged nevertheless, because the host computes them
   };
 
   mpi_options messages{};                                ///< as for host memory
-  transport_type transport = transport_type::automatic;  ///< direct is rejected where MPI reports that it cannot
-  std::size_t staging_bytes = std::size_t{1} << 25;      ///< of pinned host memory, half of it a part; in [128, 2^40]
+  transport_type transport = transport_type::automatic;  ///< direct is rejected if MPI reports that it cannot
+  std::size_t staging_bytes = std::size_t{1} << 25;      ///< of pinned host memory, half of it per part; in [128, 2^40]
 };
 
 namespace detail {
 
-/// Whether MPI reports that it accepts pointers to memory of CUDA devices; empty if it has no such report.
+/// True if MPI reports that it accepts pointers to CUDA device memory; empty if MPI has no such report.
 inline std::optional<bool> mpi_takes_cuda_pointers() {
 #ifdef MPIX_CUDA_AWARE_SUPPORT
   return MPIX_Query_cuda_support() == 1;

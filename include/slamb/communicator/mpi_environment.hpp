@@ -1,4 +1,4 @@
-// MPI from beginning to end of a program, also of one that fails.
+// Starts MPI and ends it with the program, also with a program that fails.
 #pragma once
 
 #include <mpi.h>
@@ -11,7 +11,7 @@
 
 namespace slamb {
 
-/// Starts MPI, and ends it with its scope. For programs that do not use MPI otherwise:
+/// Starts MPI, and ends it at the end of its scope. For programs that do not use MPI otherwise:
 ///
 ///     int main(int argc, char** argv) {
 ///       slamb::mpi_environment mpi(argc, argv);
@@ -23,14 +23,15 @@ namespace slamb {
 ///       }
 ///     }
 ///
-/// Where an mpi_communicator has failed, or was left by an exception, or this scope is, the program ends by MPI_Abort with exit
-/// status 1, which ends the other ranks too unless the launcher is configured not to end them: MPI_Finalize would wait for ranks
-/// that do not come. So catch and print exceptions inside the scope; outside nothing is printed.
+/// If an mpi_communicator has failed, or an exception has destroyed one or leaves this scope, the destructor calls MPI_Abort
+/// with exit status 1 instead of MPI_Finalize, because MPI_Finalize would wait for ranks that do not come. MPI_Abort also ends
+/// the other ranks, unless the launcher is configured not to end them. So catch and print exceptions inside the scope: after
+/// MPI_Abort nothing is printed.
 class mpi_environment {
  public:
-  /// Asks for MPI_THREAD_SERIALIZED: collectives from any thread, one at a time, as steps in parts need. Where MPI has but
-  /// MPI_THREAD_FUNNELED, they must come from the thread that made this. MPI must not have been started.
-  /// @throws mpi_error
+  /// Asks for MPI_THREAD_SERIALIZED: collectives from any thread, one at a time, as steps in parts need. If MPI provides only
+  /// MPI_THREAD_FUNNELED, collectives must come from the thread that constructs this. MPI must not have been started.
+  /// @throws mpi_error; communicator_error if MPI provides only MPI_THREAD_SINGLE
   mpi_environment(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
     int provided = MPI_THREAD_SINGLE;
     const int code = MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
@@ -48,7 +49,7 @@ class mpi_environment {
   }
 
  private:
-  int exceptions_;  // under way when this was made
+  int exceptions_;  // uncaught exceptions when this was made
 };
 
 }  // namespace slamb

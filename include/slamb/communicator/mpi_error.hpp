@@ -1,4 +1,4 @@
-// What MPI reports, as an exception that keeps the code, the call and MPI's own words.
+// An MPI error as an exception that keeps the error code, the MPI function and MPI's own message.
 #pragma once
 
 #include <mpi.h>
@@ -12,16 +12,17 @@ namespace slamb {
 /// A call of MPI failed, or a message did.
 class mpi_error : public communicator_error {
  public:
-  /// `call`: name of the function; a literal, of which the pointer is kept. `what`: of which rank and collective.
+  /// @param call  name of the MPI function; a literal, because only the pointer is kept
+  /// @param what  rank and collective, for the message
   mpi_error(int code, const char* call, const std::string& what)
       : communicator_error("slamb: " + what + ": " + call + " failed: " + text_of(code) + " (code " +
                            std::to_string(code) + ")"),
         code_(code),
         call_(call) {}
 
-  /// What MPI returned; MPI_Error_class finds its class.
+  /// The code that MPI returned; MPI_Error_class finds its class.
   int code() const noexcept { return code_; }
-  /// The function that returned it.
+  /// The MPI function that returned it.
   const char* call() const noexcept { return call_; }
 
  private:

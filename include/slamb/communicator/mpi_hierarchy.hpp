@@ -1,4 +1,4 @@
-// The ranks of an MPI communicator in nodes: those that share memory, or so many at a time.
+// Splits the ranks of an MPI communicator into nodes: by shared memory, or by a fixed number of ranks per node.
 #pragma once
 
 #include <mpi.h>
@@ -26,9 +26,9 @@ using mpi_hierarchy = hierarchical_communicator<mpi_communicator, mpi_communicat
 
 /// Settings of `split_by_node` and `join_nodes`.
 struct mpi_hierarchy_options {
-  int ranks_per_node = 0;    ///< for split_by_node: of consecutive ranks; 0: a node is the ranks that share memory
-  mpi_options inter_node{};  ///< of the exchange between nodes
-  mpi_options local{.timeout = std::chrono::minutes(30)};  ///< within a node; the timeout is longer than `between`'s
+  int ranks_per_node = 0;    ///< for split_by_node: consecutive ranks; 0: a node is the ranks that share memory
+  mpi_options inter_node{};  ///< between nodes
+  mpi_options local{.timeout = std::chrono::minutes(30)};  ///< within a node; timeout longer than that of inter_node
 };
 
 namespace detail {
@@ -42,10 +42,11 @@ inline void require_usable(const mpi_hierarchy_options& options) {
              "> between.timeout, for ranks of a node wait while their leader exchanges");
 }
 
-/// A part of an MPI_Comm, of which mpi_communicators make copies.
+/// A communicator split from an MPI_Comm, freed at the end of its scope. mpi_communicators copy it.
 class mpi_part {
  public:
-  /// `split(&part)` makes it, on all ranks.
+  /// Calls split(&part) on all ranks, which makes it.
+  /// @throws mpi_error
   template <class Split>
   mpi_part(const char* call, const Split& split) {
     const int code = split(&comm_);
@@ -62,8 +63,8 @@ class mpi_part {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// [ranks] what every rank says. By a communicator that is gone when it is found wrong: one that an exception leaves has failed,
-/// and would keep peers from finding the same.
+/// Gathers `mine` of every rank: [ranks]. Uses a temporary communicator, which is gone before the caller checks the values: a
+/// communicator that is destroyed by an exception counts as failed, and would keep peers from finding the same fault.
 inline std::vector<int> said_by_ranks(int mine, MPI_Comm comm, mpi_options options) {
   options.piece_bytes = 64;
   mpi_communicator ranks(comm, options);
@@ -76,8 +77,8 @@ inline void require_split(const std::string& fault) {
   if (!fault.empty()) throw std::invalid_argument("slamb: mpi_hierarchy: " + fault);
 }
 
-/// What is wrong with nodes of these sizes, for an error message; empty if nothing is.
-/// @param sizes  [ranks] of each rank's node
+/// A description of the fault if nodes have different sizes, for an error message; empty if there is none.
+/// @param sizes  [ranks] the size of each rank's node
 inline std::string unequal_nodes_fault(std::span<const int> sizes) {
   for (std::size_t rank = 0; rank < sizes.size(); ++rank)
     if (sizes[rank] != sizes[0])
@@ -88,7 +89,7 @@ inline std::string unequal_nodes_fault(std::span<const int> sizes) {
   return {};
 }
 
-/// The same of what ranks ask for.
+/// A description of the fault in ranks_per_node, for an error message; empty if there is none.
 /// @param asked  [ranks] the ranks_per_node of each rank
 inline std::string ranks_per_node_fault(std::span<const int> asked) {
   for (std::size_t rank = 0; rank < asked.size(); ++rank)
@@ -103,15 +104,15 @@ inline std::string ranks_per_node_fault(std::span<const int> asked) {
 
 }  // namespace detail
 
-/// Nodes of the user's own making: `node` joins the ranks of `comm` that are one node, and is needed no longer afterwards. All
-/// ranks of `comm` call it; nodes are numbered in the order of their leaders, the first ranks of each `node`.
+/// Makes nodes of the user's choice: `node` joins the ranks of `comm` that form one node. The caller may free it afterwards.
+/// All ranks of `comm` call this. Nodes are numbered in the order of their leaders, the first ranks of each `node`.
 ///
-/// @throws std::invalid_argument on every rank, if nodes have different numbers of ranks; on this one, if an option is out of
-///   range, or a communicator is none
-/// @throws communicator_error if the peers do not come within the timeouts of `between` and `local`; mpi_error, where errors
-///   of `comm` return. MPI's own splits wait for ever for a rank that is lost.
+/// @throws std::invalid_argument on every rank, if nodes have different numbers of ranks; on this rank, if an option is out of
+///   range, or a communicator is null or joins two groups
+/// @throws communicator_error if the peers do not come within the timeouts of `inter_node` and `local`; mpi_error if `comm`
+///   returns its errors. MPI's own splits wait forever for a lost rank.
 ///
-/// *Memory*: as mpi_communicator says of each part; of the one between nodes, at the leaders alone.
+/// *Memory*: as mpi_communicator, for each of the two communicators; for the communicator between nodes, on the leaders only.
 inline mpi_hierarchy join_nodes(MPI_Comm comm, MPI_Comm node, const mpi_hierarchy_options& options = {}) {
   detail::require_usable(options);
   detail::require_mpi();
@@ -120,7 +121,7 @@ inline mpi_hierarchy join_nodes(MPI_Comm comm, MPI_Comm node, const mpi_hierarch
   MPI_Comm_size(node, &node_size);
   detail::require_split(detail::unequal_nodes_fault(detail::said_by_ranks(node_size, comm, options.inter_node)));
 
-  // Ranks of a node may be any of `comm`: what orders nodes must be the same for every local rank.
+  // Ranks of a node may be any ranks of `comm`: the key that orders nodes must be the same for every local rank.
   mpi_communicator local(node, options.local);
   int leader = 0;
   MPI_Comm_rank(comm, &leader);
@@ -128,14 +129,15 @@ inline mpi_hierarchy join_nodes(MPI_Comm comm, MPI_Comm node, const mpi_hierarch
   const detail::mpi_part alike("MPI_Comm_split",
                                [&](MPI_Comm* part) { return MPI_Comm_split(comm, local.rank(), leader, part); });
   mpi_options inter_node = options.inter_node;
-  if (local.rank() != 0) inter_node.piece_bytes = 64;  // nothing is sent there
+  if (local.rank() != 0) inter_node.piece_bytes = 64;  // only leaders send between nodes
   mpi_communicator of_alike(alike.get(), inter_node);
   return {std::move(local), std::move(of_alike)};
 }
 
-/// Splits `comm` into nodes, by memory or by `options.ranks_per_node`. All its ranks call it.
+/// Splits `comm` into nodes, by shared memory or by `options.ranks_per_node`. All its ranks call it.
 ///
-/// @throws as `join_nodes`; std::invalid_argument on every rank too, if ranks_per_node differs, or does not divide their number
+/// @throws as `join_nodes`; std::invalid_argument on every rank too, if ranks_per_node differs between ranks or does not divide
+///   the number of ranks
 inline mpi_hierarchy split_by_node(MPI_Comm comm = MPI_COMM_WORLD, const mpi_hierarchy_options& options = {}) {
   detail::require_usable(options);
   detail::require_split(

@@ -17,11 +17,12 @@ namespace slamb {
 /// Settings of an mpi_communicator.
 struct mpi_options {
   std::chrono::milliseconds timeout{300000};    ///< of one wait, in which a piece of the data must arrive; > 0
-  std::chrono::microseconds poll_interval{20};  ///< sleep between looks, after the first 200 µs; ≥ 0
+  std::chrono::microseconds poll_interval{20};  ///< sleep between polls, after the first 200 µs; ≥ 0
   std::size_t piece_bytes = std::size_t{1}
-                            << 22;  ///< of a payload that is under way at once; in [64, 2^30]; the same on all ranks
-  /// Of a message at most; in [64, 2^30]; the same on all ranks. What is longer than MPI sends at once (Open MPI over TCP:
-  /// 64 KiB) waits for an answer of the receiver, which on a slow link comes after all the data that goes the same way.
+                            << 22;  ///< of a payload in flight at once; in [64, 2^30]; the same on all ranks
+  /// Largest size of a message; in [64, 2^30]; the same on all ranks. If a message is longer than MPI sends at once (Open MPI
+  /// over TCP: 64 KiB), MPI waits for an answer of the receiver. On a slow link the answer comes after all other data in its
+  /// direction.
   std::size_t message_bytes = std::size_t{60} << 10;
 };
 
@@ -51,7 +52,7 @@ inline void require_mpi() {
   }
 }
 
-/// Whether MPI takes calls from this thread.
+/// True if MPI accepts calls from this thread.
 inline bool is_callable_here() noexcept {
   int provided = MPI_THREAD_SINGLE;
   int is_main = 0;

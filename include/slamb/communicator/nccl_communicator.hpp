@@ -1,5 +1,5 @@
-// The ranks of an NCCL communicator: collectives on GPU memory, enqueued on a stream, that end in an exception and never
-// in a hang when a peer fails.
+// The ranks of an NCCL communicator: collectives on GPU memory, enqueued on a stream. If a peer fails, they end in an
+// exception, never in a hang.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,36 +21,36 @@
 
 namespace slamb {
 
-/// One rank of an NCCL communicator, its own or borrowed: a handle to be moved into the rank's optimizer.
+/// One rank of an NCCL communicator, owned or borrowed: a handle to be moved into the rank's optimizer.
 ///
-/// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time; ranks
-/// that share a process have a thread each. A communicator of its own belongs to the device that is current when it is
-/// made, which must also be current in its calls (an optimizer sees to that), and its calls do not block; one that is
-/// borrowed may be of either kind, and the calls of one that blocks are not timed, only `wait` is.
+/// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time. Ranks that share
+/// a process have a thread each. An owned communicator belongs to the device that is current at construction. This device must
+/// also be current in its calls; an optimizer ensures this. Its calls do not block. A borrowed communicator may block or not.
+/// Calls of one that blocks have no timeout; only `wait` has one.
 ///
 /// Every collective
-/// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any call of NCCL; the communicator is
-///   as it was
-/// @throws nccl_error if NCCL reports an error, of this call or of an earlier one, or has not enqueued it within
+/// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any call of NCCL; the communicator does not
+///   change
+/// @throws nccl_error if NCCL reports an error of this call or an earlier one, or has not enqueued it within
 ///   `nccl_options::timeout`; communicator_error if the handle was moved from
 ///
-/// **Failures are final.** The first error aborts the communicator, once, and each later call throws it again without a
-/// call of NCCL. An abort that is not done within `nccl_options::abort_timeout` goes on in a thread of its own; what is on
-/// the streams may then hang. Peers learn of it from NCCL, or their `wait` times out. A borrowed communicator is not aborted, since
-/// others may be using it, unless `nccl_options::abort_borrowed`: what is on its streams may then hang until its owner
-/// aborts it. With that option the owner must not use it after a failure, nor destroy or abort it.
+/// **Failures are final.** The first error aborts the communicator, once. Each later call throws it again without a call of
+/// NCCL. An abort that takes longer than `nccl_options::abort_timeout` continues in a thread of its own; work on the streams
+/// may then hang. Peers learn of the failure from NCCL, or their `wait` times out. A borrowed communicator is not aborted,
+/// because others may be using it, unless `nccl_options::abort_borrowed` is set: work on its streams may then hang until its
+/// owner aborts it. With abort_borrowed the owner must not use, destroy or abort it after a failure.
 ///
 /// *Stream*: collectives return when they are enqueued, and may be captured into a graph. Wait for them with `wait`:
-/// cudaStreamSynchronize hangs if a peer has died. Empty spans enqueue nothing, for sizes are equal on all ranks.
-/// *Cost*: a look at a flag before each collective, and a few after it; NCCL may start a thread for each collective of a
+/// cudaStreamSynchronize hangs if a peer has died. Empty spans enqueue nothing, because sizes are equal on all ranks.
+/// *Cost*: checks a flag before each collective, and several times after it. NCCL may start a thread for each collective of a
 /// communicator that does not block. Bytes on the wire: near `bytes_sent_by`.
-/// *Determinism*: sums have the same bits on all ranks. They have the same bits in every run as long as NCCL chooses the
-/// same algorithm, which depends on its version, topology, sizes and environment (NCCL_ALGO, NCCL_PROTO).
+/// *Determinism*: sums have the same bits on all ranks. They have the same bits in every run as long as NCCL chooses the same
+/// algorithm, which depends on its version, topology, sizes and environment (NCCL_ALGO, NCCL_PROTO).
 class nccl_communicator {
  public:
   static constexpr bool is_local = false;
 
-  /// What the ranks of one communicator have in common: made by one of them, and handed to the others by other means.
+  /// The id that the ranks of one communicator share. One rank makes it and sends it to the others by other means.
   /// @throws nccl_error
   static ncclUniqueId unique_id() {
     ncclUniqueId id;
@@ -65,7 +65,7 @@ class nccl_communicator {
   nccl_communicator(const ncclUniqueId& id, int rank, int size, nccl_options options = {})
       : handle_(id, rank, size, options) {}
 
-  /// A handle to `comm`, which is not destroyed with it and must live longer. Rank and size are those of `comm`.
+  /// A handle to `comm`, which it does not destroy and must not outlive. Rank and size are those of `comm`.
   ///
   /// @throws std::invalid_argument if `comm` is null or an option is out of range
   /// @throws nccl_error if NCCL fails, or `comm` is not ready within `options.timeout`
@@ -73,18 +73,18 @@ class nccl_communicator {
     return nccl_communicator(detail::nccl_handle(comm, options));
   }
 
-  /// Moves the communicator; the source can be destroyed or assigned to. One that is its own is released by its
-  /// destructor, which throws nothing: what is enqueued is waited for, up to the timeout, then it is destroyed, or
-  /// aborted where that failed. A rank that cannot go on calls `abort` first, or the wait is in vain. NCCL also waits for CUDA
-  /// graphs that hold collectives of the communicator: destroy these first, or the destructor takes `timeout` and
-  /// `abort_timeout`.
+  /// Moves the communicator; the source can be destroyed or assigned to. The destructor releases an owned communicator and
+  /// throws nothing: it waits for enqueued work, up to the timeout, then destroys the communicator, or aborts it if the wait
+  /// failed. A rank that cannot go on must call `abort` first, otherwise the destructor waits for the whole timeout. NCCL also
+  /// waits for CUDA graphs that hold collectives of the communicator: destroy these first, otherwise the destructor takes
+  /// `timeout` and `abort_timeout`.
   nccl_communicator(nccl_communicator&&) noexcept = default;
   nccl_communicator& operator=(nccl_communicator&&) noexcept = default;
   ~nccl_communicator() = default;
 
   int rank() const noexcept { return handle_.rank(); }
   int size() const noexcept { return handle_.size(); }
-  /// NCCL's handle; null once it was aborted, and in a handle that was moved from.
+  /// NCCL's handle; null after an abort or a move.
   ncclComm_t native_handle() const noexcept { return handle_.get(); }
 
   /// `values` [n], on the device, become their sum over ranks; integers wrap around.
@@ -119,8 +119,8 @@ class nccl_communicator {
   /// Chunk j of `receive` [size()·n] becomes this rank's chunk of rank j's `send` [size()·n]; both on the device, without
   /// overlap.
   ///
-  /// One group of sends and receives. A rank's own chunk is among them, rather than a copy beside the group: then either
-  /// all of the exchange is enqueued or none of it, by one call.
+  /// One group of sends and receives. It includes the rank's own chunk, so that one call enqueues either all of the exchange or
+  /// nothing.
   template <detail::nccl_movable T>
   void all_to_all(std::span<const T> send, std::span<T> receive, cudaStream_t stream) {
     require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
@@ -128,16 +128,17 @@ class nccl_communicator {
     exchange(send.data(), receive.data(), send.size() / static_cast<std::size_t>(size()), stream);
   }
 
-  /// Looks whether NCCL has found an error since, without waiting for anything.
+  /// Checks if NCCL has found an error since the last call. Does not wait.
   ///
-  /// @throws nccl_error if it has; what the first failure was if there was one; communicator_error if moved from
+  /// @throws nccl_error if it has; the first failure if this communicator has failed before; communicator_error if moved from
   void check() {
     handle_.throw_if_unusable();
     const ncclResult_t result = handle_.status();
     if (!detail::is_accepted(result)) handle_.fail(result, "ncclCommGetAsyncError");
   }
 
-  /// Waits until all that is on `stream` is done, and looks for errors meanwhile. Not while the stream is captured.
+  /// Waits until all work on `stream` is done, and checks for errors meanwhile. Must not be called while the stream is
+  /// captured.
   ///
   /// @throws nccl_error if NCCL has found an error, or the stream is not done within `nccl_options::timeout`
   /// @throws cuda_error if the stream failed
@@ -147,18 +148,18 @@ class nccl_communicator {
     const bool ended = handle_.wait_until([&] {
       state = cudaStreamQuery(stream);
       if (state == cudaSuccess) return true;
-      static_cast<void>(cudaGetLastError());  // "not ready" too is kept as an error, which a later check would find
+      static_cast<void>(cudaGetLastError());  // CUDA also keeps "not ready" as the last error, which a later check would find
       if (state != cudaErrorNotReady) return true;
       check();
       return false;
     });
     if (!ended) handle_.fail(ncclInProgress, "cudaStreamQuery");
     if (state != cudaSuccess) handle_.fail_with(cuda_error(state, "cudaStreamQuery"));
-    check();  // kernels that NCCL has stopped end as well
+    check();  // kernels that NCCL has stopped also end
   }
 
-  /// The communicator fails for `reason`, which every later call throws: for a rank that cannot go on, so that what it
-  /// has enqueued does not wait for its peers. Does nothing if it has failed before, or was moved from.
+  /// The communicator fails with `reason`, which every later call throws. For a rank that cannot go on, so that its enqueued
+  /// work does not wait for its peers. Does nothing if it has failed before or was moved from.
   void abort(const std::string& reason) {
     if (handle_.get() == nullptr || handle_.has_failed()) return;
     handle_.break_off(communicator_error("slamb: " + handle_.place() + " was aborted: " + reason));
@@ -171,7 +172,7 @@ class nccl_communicator {
     if (!fault.empty()) throw std::invalid_argument("slamb: " + fault);
   }
 
-  /// Whether there is something to enqueue, and NCCL is ready for it.
+  /// True if there is something to enqueue; then NCCL is ready for it.
   bool begin(std::size_t size) {
     handle_.throw_if_unusable();
     if (size == 0) return false;
@@ -193,7 +194,7 @@ class nccl_communicator {
       result = ncclRecv(receive + offset, chunk, nccl_type<T>::value, peer, handle_.get(), stream);
       if (!detail::is_accepted(result)) break;
     }
-    const ncclResult_t ended = ncclGroupEnd();  // also after a failure: an open group would swallow what follows
+    const ncclResult_t ended = ncclGroupEnd();  // also after a failure: an open group would capture later calls
     if (!detail::is_accepted(result)) handle_.fail(result, call);
     handle_.finish(ended, "ncclGroupEnd");
   }

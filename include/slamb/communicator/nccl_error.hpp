@@ -1,4 +1,4 @@
-// What NCCL reports, as an exception that keeps the code, the call and NCCL's own words.
+// An NCCL error as an exception that keeps the result code, the NCCL function and NCCL's own message.
 #pragma once
 
 #include <nccl.h>
@@ -10,10 +10,12 @@
 
 namespace slamb {
 
-/// A call of NCCL failed, or did not end in time, or what was enqueued before has failed.
+/// A call of NCCL failed or timed out, or work enqueued before has failed.
 class nccl_error : public communicator_error {
  public:
-  /// `call`: name of the function; a literal, of which the pointer is kept. `what`: for `what()`, after its name.
+  /// @param call  name of the function; a literal, because only the pointer is kept
+  /// @param what  follows the function's name in what()
+  /// @param last_error  ncclGetLastError at that time; may be empty
   nccl_error(ncclResult_t result, const char* call, const std::string& what, const std::string& last_error)
       : communicator_error("slamb: " + std::string(call) + " " + what +
                            (last_error.empty() ? "" : "; NCCL's last error: " + last_error)),
@@ -21,11 +23,11 @@ class nccl_error : public communicator_error {
         call_(call),
         last_error_(std::make_shared<const std::string>(last_error)) {}
 
-  /// What NCCL returned; ncclInProgress where a wait ended before the call did.
+  /// The code that NCCL returned; ncclInProgress if a wait timed out.
   ncclResult_t result() const noexcept { return result_; }
-  /// The function that returned it; "cudaStreamQuery" where a stream was waited for.
+  /// The function that returned it; "cudaStreamQuery" if the wait was for a stream.
   const char* call() const noexcept { return call_; }
-  /// ncclGetLastError at that time, which may be about an earlier call.
+  /// ncclGetLastError at that time. It may be about an earlier call.
   const std::string& last_error() const noexcept { return *last_error_; }
 
  private:
@@ -42,7 +44,8 @@ inline std::string nccl_failure_text(ncclResult_t result) {
          std::to_string(static_cast<int>(result)) + ")";
 }
 
-/// For calls that have no communicator and end at once.
+/// Checks a call that needs no communicator and does not continue in the background.
+/// @throws nccl_error
 inline void check_nccl(ncclResult_t result, const char* call) {
   if (result == ncclSuccess) return;
   const char* last = ncclGetLastError(nullptr);

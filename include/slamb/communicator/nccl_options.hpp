@@ -8,11 +8,11 @@ namespace slamb {
 
 /// Settings of an nccl_communicator.
 struct nccl_options {
-  std::chrono::milliseconds timeout{300000};       ///< of one wait: for peers, for NCCL, for a stream; > 0
-  std::chrono::milliseconds abort_timeout{30000};  ///< of one ncclCommAbort, which itself can hang; > 0
-  std::chrono::microseconds poll_interval{50};     ///< sleep between looks, after the first few; ≥ 0
-  std::uint64_t max_polls = 0;                     ///< a wait also ends after so many looks in vain; 0: no such limit
-  bool abort_borrowed = false;                     ///< whether a failure aborts a communicator that is borrowed
+  std::chrono::milliseconds timeout{300000};       ///< of one wait: for peers, NCCL or a stream; > 0
+  std::chrono::milliseconds abort_timeout{30000};  ///< of one ncclCommAbort, which can hang too; > 0
+  std::chrono::microseconds poll_interval{50};     ///< sleep between polls, after the first few; ≥ 0
+  std::uint64_t max_polls = 0;                     ///< a wait also ends after so many polls; 0: no limit
+  bool abort_borrowed = false;                     ///< a failure also aborts a borrowed communicator
 };
 
 }  // namespace slamb

@@ -15,15 +15,15 @@
 
 namespace slamb {
 
-/// The element type `value` that NCCL has for T, and whether NCCL's sums of it are sums of T. A specialisation for a
-/// type of yours makes nccl_communicator take it:
+/// The element type `value` of NCCL for T; `is_summable` is true if NCCL can sum it as T. Specialise it so that
+/// nccl_communicator accepts a type of yours:
 ///
 ///     template <>
 ///     struct slamb::nccl_type<my_half> : slamb::nccl_element<ncclFloat16> {};
 template <class T>
 struct nccl_type {};
 
-/// What a specialisation of `nccl_type` derives from. With `Summable` = false elements can be moved, not added.
+/// The base of a specialisation of `nccl_type`. With `Summable` = false, elements can be sent but not added.
 template <ncclDataType_t Type, bool Summable = true>
 struct nccl_element {
   static constexpr ncclDataType_t value = Type;
@@ -32,7 +32,7 @@ struct nccl_element {
 
 namespace detail {
 
-/// Integers of 8, 32 and 64 bits, whatever they are called here. NCCL has none of 16.
+/// Integers of 8, 32 and 64 bits under any name. NCCL has no 16-bit integers.
 template <class T>
 concept nccl_integer =
     std::integral<T> && !std::same_as<T, bool> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8);
@@ -55,7 +55,7 @@ struct nccl_type<float> : nccl_element<ncclFloat32> {};
 template <>
 struct nccl_type<double> : nccl_element<ncclFloat64> {};
 
-// nccl.h includes CUDA's headers of narrow floats as far as the two versions know them.
+// nccl.h includes CUDA's headers of narrow floats, if both versions know them.
 #if defined(__CUDA_FP16_H__)
 template <>
 struct nccl_type<__half> : nccl_element<ncclFloat16> {};
@@ -75,7 +75,7 @@ struct nccl_type<__nv_fp8_e5m2> : nccl_element<ncclFloat8e5m2> {};
 
 namespace detail {
 
-/// `holds`, beside the sentence that compilers print with a constraint that is not met.
+/// Returns `holds`. Compilers print `sentence` with a constraint that is not met.
 consteval bool require_that(bool holds, const char* /*sentence*/) { return holds; }
 
 template <class T>
@@ -89,13 +89,13 @@ template <class T>
 requires has_nccl_type<T>
 inline constexpr bool has_nccl_sum<T> = nccl_type<T>::is_summable;
 
-/// What nccl_communicator moves from rank to rank.
+/// An element type that nccl_communicator can send.
 template <class T>
 concept nccl_movable = require_that(
     has_nccl_type<T>,
     "NCCL has no element type for these elements: specialise slamb::nccl_type for them, or send their std::byte");
 
-/// What it adds.
+/// An element type that nccl_communicator can sum.
 template <class T>
 concept nccl_summable = nccl_movable<T> && require_that(
     has_nccl_sum<T>,

@@ -1,4 +1,4 @@
-// Starts the ranks of a thread_group, a thread each, and hands on what went wrong first.
+// Runs a function on every rank of a thread_group, one thread per rank, and rethrows the first failure.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace slamb {
 
 namespace detail {
 
-/// The ranks of a group on their threads: the same code for every body.
+/// The threads of a group's ranks. Not a template over the body, so that it is compiled once.
 class rank_threads {
  public:
   using body_type = void (*)(const void* context, thread_communicator communicator);
@@ -25,7 +25,7 @@ class rank_threads {
   rank_threads(thread_group& group, body_type body, const void* context)
       : group_(group), body_(body), context_(context) {}
 
-  /// Runs all of them to their end; see `run_ranks`.
+  /// Runs all ranks to their end; see `run_ranks`.
   void run() {
     std::vector<thread_communicator> communicators;
     communicators.reserve(static_cast<std::size_t>(group_.size()));
@@ -78,8 +78,8 @@ class rank_threads {
 
 /// Calls `body(thread_communicator)` for each rank of `group` at once, each on its own thread, and joins them.
 ///
-/// @throws what a rank threw first, not what its peers threw because of it
-/// @throws std::invalid_argument if a rank has a communicator; communicator_error if the group has failed before
+/// @throws the exception of the rank that failed first, not those that its peers threw because of it
+/// @throws std::invalid_argument if a rank already has a communicator; communicator_error if the group has failed before
 template <class F>
 requires std::invocable<F&, thread_communicator>
 void run_ranks(thread_group& group, F&& body) {
@@ -93,7 +93,7 @@ void run_ranks(thread_group& group, F&& body) {
       .run();
 }
 
-/// The same with a group of its own.
+/// Calls `body(thread_communicator)` for each of `size` ranks, in a group of its own.
 ///
 /// @throws std::invalid_argument if `size` is not in [1, 64] or the timeout is not positive
 template <class F>

@@ -1,4 +1,4 @@
-// The null Communicator: one rank alone. It doubles as the written contract of the collectives.
+// The Communicator of a single rank. Its comments specify what each collective does.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace slamb {
 
-/// One rank, whose collectives are identities. Works on every backend whose stream has a stream_copy.
+/// A single rank, whose collectives are identities. Works on every backend whose stream has a stream_copy.
 struct self_communicator {
   static constexpr int rank() noexcept { return 0; }
   static constexpr int size() noexcept { return 1; }

@@ -1,5 +1,5 @@
-// N ranks in one process, a thread each: a Communicator that copies nothing it need not, for tests, examples and
-// machines of many cores. Ranks show each other their buffers, meet, work on them directly, and part.
+// N ranks in one process, a thread each: a Communicator for tests, examples and machines of many cores. Ranks share pointers to
+// their buffers and work on them directly, between two barriers, so it makes no unnecessary copies.
 #pragma once
 
 #include <algorithm>
@@ -23,23 +23,23 @@ namespace slamb {
 
 /// One rank of a thread_group: a handle to be moved to the rank's thread, or into its optimizer.
 ///
-/// All ranks make the same collectives in the same order, each from one thread at a time; a call returns when all ranks are
-/// done with the buffers. Buffers are host memory of any alignment; those of different ranks do not overlap. A rank whose
-/// handle is destroyed has left, and a peer that waits for it fails. A handle that was moved from has not.
+/// All ranks make the same collectives in the same order, each from one thread at a time. A call returns when all ranks are
+/// done with the buffers. Buffers are host memory of any alignment; those of different ranks do not overlap. A rank leaves the
+/// group when its handle is destroyed; a peer that waits for it then fails. Moving the handle does not make the rank leave.
 ///
 /// Every collective
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before it waits; the group has then failed
-/// @throws communicator_error on every rank, if ranks call different collectives or with different sizes, a peer has
-///   left, does not come within `thread_options::timeout`, or the group has failed before: a failed group stays failed,
-///   and each later call throws the first reason. Buffers are then as they were.
+/// @throws communicator_error on every rank, if ranks call different collectives or different sizes, if a peer has left or does
+///   not come within `thread_options::timeout`, or if the group has failed before. A failed group stays failed: each later call
+///   throws the first reason. The buffers do not change.
 ///
-/// *Cost*: two barriers of the ranks; no memory except on the stack.
-/// *Determinism*: sums are made in rank order, element by element, those of floats in double precision and rounded once:
-/// the same bits on all ranks and in every run.
+/// *Cost*: two barriers of the ranks; memory only on the stack.
+/// *Determinism*: sums are made in rank order, element by element. Sums of floats are made in double precision and rounded
+/// once. They have the same bits on all ranks and in every run.
 class thread_communicator {
  public:
   thread_communicator(thread_communicator&&) noexcept = default;
-  thread_communicator& operator=(thread_communicator other) noexcept {  // what was held before leaves, with `other`
+  thread_communicator& operator=(thread_communicator other) noexcept {  // the previous rank leaves, with `other`
     std::swap(rendezvous_, other.rendezvous_);
     std::swap(rank_, other.rank_);
     std::swap(size_, other.size_);
@@ -57,7 +57,7 @@ class thread_communicator {
   void all_reduce_sum(std::span<T> values, host_stream /*stream*/) {
     const std::size_t n = values.size();
     run<T>({.kind = collective::all_reduce, .count = n}, values, values, [&] {
-      // Each rank sums one chunk, of whole cache lines so that ranks do not write to the same one.
+      // Each rank sums one chunk of whole cache lines, so that ranks do not write to the same line.
       constexpr std::size_t line = std::max<std::size_t>(1, 64 / sizeof(T));
       const std::size_t lines = (n + line - 1) / line;
       const std::size_t ranks = static_cast<std::size_t>(size_);
@@ -115,8 +115,8 @@ class thread_communicator {
     });
   }
 
-  /// The group fails for `reason`, which every later call of any rank throws: for a rank that cannot go on. Does nothing if
-  /// it has failed before, or this was moved from.
+  /// The group fails with `reason`, which every later call of any rank throws. For a rank that cannot go on. Does nothing if
+  /// the group has failed before, or this was moved from.
   void abort(const std::string& reason) {
     if (rendezvous_) rendezvous_->fail_because_of(rank_, "was aborted: " + reason);
   }
@@ -127,21 +127,21 @@ class thread_communicator {
   thread_communicator(std::shared_ptr<detail::thread_rendezvous> rendezvous, int rank)
       : rendezvous_(std::move(rendezvous)), rank_(rank), size_(rendezvous_ ? rendezvous_->size() : 1) {}
 
-  /// A wrong argument is this rank's mistake, so the others must not wait for it.
+  /// A wrong argument is this rank's mistake. The group fails, so that the others do not wait for it.
   void require_fit(const std::string& fault) {
     if (fault.empty()) return;
     if (rendezvous_) rendezvous_->fail_because_of(rank_, "called " + fault);
     throw std::invalid_argument("slamb: " + fault);
   }
 
-  /// One collective: faults, `meet`, the work of this rank (it neither blocks nor throws), `part`.
+  /// One collective: injected faults, `meet`, the work of this rank (which neither blocks nor throws), `part`.
   template <class T, class Work>
   void run(detail::collective_call call, std::span<const T> in, std::span<T> out, Work work) {
     if (!rendezvous_) throw communicator_error("slamb: a collective of a thread_communicator that was moved from");
     call.family = detail::element_family<T>();
     call.element_size = sizeof(T);
     detail::rendezvous_post post{call, in.data(), out.data()};
-    std::vector<std::byte> wrong;  // what is sent instead, if that is to be corrupted
+    std::vector<std::byte> wrong;  // the corrupted payload, if a fault corrupts it
     const std::optional<detail::thread_fault::kind_type> planned = rendezvous_->start_call(rank_);
     if (planned == detail::thread_fault::kind_type::throws) {
       rendezvous_->fail_because_of(rank_, "threw, by an injected fault, in " + to_text(call));
@@ -168,7 +168,7 @@ class thread_communicator {
   int size_;
 };
 
-/// The ranks of one process. The group may be destroyed before its communicators; they share what they need.
+/// The ranks of one process. The group may be destroyed before its communicators, because they share its state.
 class thread_group {
  public:
   using fault = detail::thread_fault;  ///< a failure planned for one call of one rank, for tests
@@ -179,8 +179,8 @@ class thread_group {
 
   int size() const noexcept { return rendezvous_->size(); }
 
-  /// The handle of `rank`: one at a time. A rank that has left may come back, unless the group has failed; all ranks
-  /// must be back before any of them makes a collective.
+  /// The handle of `rank`, one at a time. A rank that has left may join again, unless the group has failed. All ranks must have
+  /// joined again before any of them makes a collective.
   /// @throws std::invalid_argument if `rank` is not in [0, size()) or its handle is still alive
   /// @throws communicator_error if the group has failed
   thread_communicator communicator(int rank) {
@@ -188,15 +188,15 @@ class thread_group {
     return {rendezvous_, rank};
   }
 
-  /// Plans a failure; each fault happens once, at the rank and round it names.
+  /// Plans a failure. Each fault happens once, at the rank and round that it names.
   /// @throws std::invalid_argument if the fault's rank is not in [0, size())
   void inject(const fault& planned) { rendezvous_->inject(planned); }
 
-  /// The group fails for `reason`, from any thread: ranks that wait for a peer throw communicator_error, and so does
-  /// every later call. A collective that all ranks have come to is still done on all of them.
+  /// The group fails with `reason`. May be called from any thread. Ranks that wait for a peer throw communicator_error, and
+  /// every later call throws too. A collective that all ranks have reached is still completed on all of them.
   void abort(const std::string& reason) { rendezvous_->fail("it was aborted: " + reason); }
 
-  /// Whether a failure of `rank` made the group fail, so that its exception is the cause of those of its peers.
+  /// True if a failure of `rank` made the group fail: its exception is then the cause of its peers' exceptions.
   bool failed_because_of(int rank) const { return rendezvous_->is_culprit(rank); }
 
  private:

@@ -8,7 +8,7 @@ namespace slamb {
 
 /// Settings of a thread_group.
 struct thread_options {
-  std::chrono::milliseconds timeout{30000};  ///< how long a rank waits for its peers in one collective, > 0
+  std::chrono::milliseconds timeout{30000};  ///< of the wait for peers in one collective; > 0
 };
 
 namespace detail {
@@ -19,7 +19,7 @@ struct thread_fault {
     throws,    ///< the rank's call throws communicator_error before it takes part; its peers fail at once
     stalls,    ///< the rank does not take part: it sleeps until the group has failed (its peers time out)
     corrupts,  ///< all bits of the first element it sends are set (a quiet NaN): every rank gets the same wrong sum
-    corrupts_result,  ///< all bits of the first element it alone ends up with are set: ranks disagree
+    corrupts_result,  ///< all bits of the first element of its result are set: ranks disagree
   };
 
   int rank = 0;

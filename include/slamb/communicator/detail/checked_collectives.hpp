@@ -1,5 +1,5 @@
-// One collective at a time, as `check_communicator` makes it: the call, on values that every rank knows, and a look at what it has
-// left, which may be taken later.
+// One collective at a time, for `check_communicator`: makes the call on values that every rank can compute, and returns a
+// verification of its result, to be run at once or later.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace slamb::detail {
 
-/// The collectives of one rank, and what has been found wrong with them. All ranks must make the same calls in the same order.
+/// The collectives of one rank, and the faults found in them. All ranks must make the same calls in the same order.
 template <communicator C>
 class checked_collectives {
  public:
@@ -29,7 +29,7 @@ class checked_collectives {
   static constexpr bool exchanges = capability::has_all_to_all<C, std::byte>;
   static constexpr bool broadcasts = capability::has_broadcast<C, std::byte>;
 
-  using verification = std::function<void()>;  ///< of a collective that has returned
+  using verification = std::function<void()>;  ///< checks the result of a collective that has returned
 
   checked_collectives(C& ranks, const checked_place& me, double wire_error)
       : ranks_(ranks), me_(me), wire_error_(wire_error), found_(me) {}
@@ -112,7 +112,7 @@ class checked_collectives {
     };
   }
 
-  /// `table` has this rank's entries, and 0 elsewhere.
+  /// `table` has this rank's entries, and 0 elsewhere. It becomes the sum over all ranks of all nodes.
   void sum_over_all(std::vector<float>& table, const std::string& what) {
     const std::span<float> values(table);
     if constexpr (has_nodes)
@@ -138,7 +138,7 @@ class checked_collectives {
     };
   }
 
-  /// @throws communicator_error, with what has been found before, if the collective throws
+  /// @throws communicator_error, with the findings so far, if the collective throws
   template <class Call>
   void make(const std::string& label, const Call& call) {
     try {
@@ -161,13 +161,13 @@ class checked_collectives {
     }
   }
 
-  /// Whether `found` is what `from` has sent: its chunk `chunk` of `chunks`. If not, describes it.
+  /// True if `found` is what `from` has sent: its chunk `chunk` of `chunks`. If not, records a description.
   template <class T>
   bool holds(const std::string& label, const std::string& place, std::span<const T> found, std::uint64_t call, int from,
              int chunk, int chunks) {
     const std::size_t other = first_altered(found, call, from, chunk);
     if (other == found.size()) return true;
-    if (found.size_bytes() >= 8) {  // fewer may be like others by accident
+    if (found.size_bytes() >= 8) {  // fewer bytes may match by chance
       for (int rank = 0; rank < me_.size; ++rank)
         for (int c = 0; c < chunks; ++c)
           if (first_altered(found, call, rank, c) == found.size()) {

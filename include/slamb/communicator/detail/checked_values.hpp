@@ -1,5 +1,5 @@
-// What `check_communicator` has ranks hand to collectives, and what must come back: values that every rank can compute of every
-// other, and spans that show what else was written.
+// The values that ranks hand to collectives in `check_communicator`, and the expected results: every rank can compute the
+// values of every other rank. Spans with margins show writes outside of the result.
 #pragma once
 
 #include <algorithm>
@@ -18,15 +18,15 @@
 
 namespace slamb::detail {
 
-/// What a sum that is checked has in it.
+/// The terms of a checked sum.
 enum class sum_content {
-  plain,     ///< numbers of either sign over nine binades
-  integers,  ///< a value of one rank, up to 65535, and zeros of the others
-  bytes,     ///< 0 … 255 of every rank, whose sums are exact among up to 2^16
-  tiny,      ///< a denormal of one rank, and zeros of the others
-  huge,      ///< of either sign, up to 1e32
-  nan,       ///< of one rank
-  infinite   ///< of one rank, or of two and of either sign
+  plain,     ///< of either sign, with magnitudes in [1, 256]
+  integers,  ///< one rank: a value up to 65535; other ranks: 0
+  bytes,     ///< 0 … 255 on every rank; sums are exact for up to 2^16 ranks
+  tiny,      ///< one rank: a denormal; other ranks: 0
+  huge,      ///< of either sign, up to 2.6e31
+  nan,       ///< NaN on one rank
+  infinite   ///< infinite on one rank, or on two ranks with opposite signs
 };
 
 constexpr std::uint64_t checked_bits(std::uint64_t call, int rank, std::size_t i) noexcept {
@@ -36,7 +36,7 @@ constexpr std::uint64_t checked_bits(std::uint64_t call, int rank, std::size_t i
   return x ^ (x >> 31U);
 }
 
-/// What `rank` hands to call number `call`, as element i: numbers over nine binades, or any bits of what is no float.
+/// Element i of what `rank` hands to call number `call`: floats of either sign, or any bits of another type.
 template <class T>
 T checked_value(std::uint64_t call, int rank, std::size_t i) {
   const std::uint64_t bits = checked_bits(call, rank, i);
@@ -48,7 +48,8 @@ T checked_value(std::uint64_t call, int rank, std::size_t i) {
   }
 }
 
-/// The first element that is not as `from` hands it to call number `call`, in its chunk `chunk`; the size if there is none.
+/// The index of the first element that differs from chunk `chunk` of what `from` hands to call number `call`; the size if none
+/// does.
 template <class T>
 std::size_t first_altered(std::span<const T> found, std::uint64_t call, int from, int chunk) {
   const std::size_t first = static_cast<std::size_t>(chunk) * found.size();
@@ -57,7 +58,7 @@ std::size_t first_altered(std::span<const T> found, std::uint64_t call, int from
   return i;
 }
 
-/// What `rank` of `ranks` hands to a sum of a floating-point type.
+/// The term of `rank`, one of `ranks`, in a sum of floating-point values.
 template <class T>
 T special_term(sum_content content, std::uint64_t call, int rank, int ranks, std::size_t i) {
   const bool has_special = static_cast<std::size_t>(rank) == i % static_cast<std::size_t>(ranks);
@@ -84,7 +85,7 @@ T special_term(sum_content content, std::uint64_t call, int rank, int ranks, std
   return checked_value<T>(call, rank, i);
 }
 
-/// What `rank` of `ranks` hands to a sum. All contents but the plain one are for floating-point types.
+/// The term of `rank`, one of `ranks`, in a sum. Integers are the same for every `content`.
 template <class T>
 T checked_term(sum_content content, std::uint64_t call, int rank, [[maybe_unused]] int ranks, std::size_t i) {
   if constexpr (std::is_floating_point_v<T>) return special_term<T>(content, call, rank, ranks, i);
@@ -111,7 +112,7 @@ std::string checked_text(T x) {
     return to_text(static_cast<double>(x));
 }
 
-/// What is wrong with element i of a sum over `ranks`; empty if nothing is.
+/// A description of the fault in element i of a sum over `ranks`; empty if there is none.
 /// @param wire_error  as in communicator_check
 template <class T>
 std::string wrong_sum(T found, sum_content content, std::uint64_t call, int ranks, std::size_t i,
@@ -146,7 +147,7 @@ std::string wrong_sum(T found, sum_content content, std::uint64_t call, int rank
   }
 }
 
-/// A span with margins that must not be written. It is aligned to its element type only.
+/// A span between two margins that must not be written. It is aligned to its element type only.
 template <class T>
 class checked_span {
  public:
@@ -158,11 +159,11 @@ class checked_span {
   std::span<const T> values() const noexcept { return std::span<const T>(all_).subspan(margin, size_); }
   bool is_intact_before() const { return is_marked(0); }
   bool is_intact_behind() const { return is_marked(margin + size_); }
-  /// Sets all values, as their owner may do once a collective has returned.
+  /// Overwrites all values, as the owner may do once a collective has returned.
   void spoil() { std::memset(static_cast<void*>(span().data()), spoilt, size_ * sizeof(T)); }
   bool is_spoilt() const { return has_bytes(margin, size_, spoilt); }
 
-  static constexpr std::size_t margin = 3;  ///< elements before, and behind
+  static constexpr std::size_t margin = 3;  ///< elements before, and as many behind
 
  private:
   static constexpr unsigned char mark = 0xA5, spoilt = 0x5A;

@@ -1,4 +1,5 @@
-// An MPI_Comm whose first failure is final and is reported to the peers. mpi_messages.hpp sends and receives with it.
+// An MPI_Comm whose first failure is final and is reported to the peers, so that an error on one rank ends in an exception on
+// every rank. mpi_messages.hpp sends and receives with it.
 #pragma once
 
 #include <mpi.h>
@@ -24,10 +25,10 @@ namespace slamb::detail {
 
 class mpi_handle {
  public:
-  /// The tag of failure reports, larger than all tags of other messages. Every MPI has tags up to 32767.
+  /// The tag of failure reports, larger than all tags of other messages. Every MPI allows tags up to 32767.
   static constexpr int failure_tag = 32'000;
 
-  /// A handle to a copy of `comm`, which all its ranks make, or to `comm` itself.
+  /// A handle to a copy of `comm`, made by all its ranks together, or to `comm` itself.
   mpi_handle(MPI_Comm comm, bool owned, mpi_options options)
       : options_(validated(options)), owned_(owned), exceptions_(std::uncaught_exceptions()) {
     require_mpi();
@@ -43,10 +44,10 @@ class mpi_handle {
   }
 
   mpi_handle(mpi_handle&& other) noexcept : options_(other.options_) { swap(other); }
-  mpi_handle& operator=(mpi_handle other) noexcept { return swap(other), *this; }  // which releases what was held
+  mpi_handle& operator=(mpi_handle other) noexcept { return swap(other), *this; }  // releases the previous communicator
 
-  /// A communicator that has failed is not freed, for messages of its may be under way; and one that goes because of an
-  /// exception has failed, so that its peers do not wait for this rank.
+  /// Does not free a communicator that has failed, because MPI may still use messages of it. If an exception destroys the
+  /// handle, the communicator counts as failed and the peers are told, so that they do not wait for this rank.
   ~mpi_handle() {
     if (comm_ == MPI_COMM_NULL || failure_) return;
     int finalized = 0;
@@ -55,7 +56,7 @@ class mpi_handle {
       failed_handles() = true;
       try {
         tell_peers("it was left by an exception");
-      } catch (const std::exception&) {  // no memory for the words: peers find out by their timeouts
+      } catch (const std::exception&) {  // no memory for the reason: peers detect it by their timeouts
         return;
       }
     } else if (owned_) {
@@ -70,7 +71,7 @@ class mpi_handle {
   bool has_failed() const noexcept { return failure_ != nullptr; }
   std::string place() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(size_); }
 
-  /// Whether a communicator of this process has failed: MPI_Finalize may hang then.
+  /// True if a communicator of this process has failed. MPI_Finalize may hang then.
   static bool any_has_failed() noexcept { return failed_handles().load(); }
 
   void throw_if_unusable() const {
@@ -78,7 +79,7 @@ class mpi_handle {
     if (comm_ == MPI_COMM_NULL) throw communicator_error("slamb: a call of an mpi_communicator that was moved from");
   }
 
-  /// What errors name from now on, and their number among the calls of this rank.
+  /// Begins a collective: errors name `call` from now on, and the number of calls increases by one.
   void begin(const collective_call& call) {
     throw_if_unusable();
     if (!is_callable_here())
@@ -96,7 +97,7 @@ class mpi_handle {
   const collective_call& call() const noexcept { return call_; }
   std::uint64_t calls() const noexcept { return calls_; }
 
-  /// Until `end_parts`, calls are parts of this one: errors name it, and by its number they meet no part of another.
+  /// Until `end_parts`, calls are parts of this one: errors name `call`. All parts share its number.
   void begin_parts(const collective_call& call) {
     begin(call);
     has_parts_ = true;
@@ -109,7 +110,8 @@ class mpi_handle {
   /// "mpi_communicator of rank 1 of 4: all_reduce_sum of 100 float32".
   std::string here() const { return "mpi_communicator of " + place() + (is_in_call_ ? ": " + to_text(call_) : ""); }
 
-  /// Looks until `done()`, up to the timeout; whether it was. A rank that was itself stopped looks again at the end.
+  /// Polls until `done()`, up to the timeout. True if it was done. Polls up to twice more at the end, because this process may
+  /// itself have been stopped.
   template <class Done>
   bool wait_until(const Done& done) {
     const auto start = std::chrono::steady_clock::now();
@@ -126,7 +128,7 @@ class mpi_handle {
     return true;
   }
 
-  /// Fails if a peer has reported a failure.
+  /// @throws communicator_error if a peer has reported a failure; the handle has failed then
   void look_for_failed_peers() {
     int found = 0;
     MPI_Status status;
@@ -148,7 +150,7 @@ class mpi_handle {
     std::rethrow_exception(failure_);
   }
 
-  /// From now on every call throws `error`.
+  /// Marks the communicator as failed: every later call throws `error`.
   template <class Error>
   void break_off(const Error& error) {
     break_off(std::make_exception_ptr(error));
@@ -158,10 +160,10 @@ class mpi_handle {
     failed_handles() = true;
   }
 
-  /// Lets the peers fail too, as far as they can be reached.
+  /// Reports the failure to all peers that can be reached, so that they fail too.
   void tell_peers(const std::string& reason) {
     if (comm_ == MPI_COMM_NULL) return;
-    const auto* const text = new std::string(reason);  // kept, for MPI may read it for as long as it runs
+    const auto* const text = new std::string(reason);  // never freed: MPI may read it as long as it runs
     for (int peer = 0; peer < size_; ++peer) {
       MPI_Request request = MPI_REQUEST_NULL;
       if (peer != rank_ && MPI_Isend(text->data(), static_cast<int>(text->size()), MPI_BYTE, peer, failure_tag, comm_,
@@ -173,7 +175,7 @@ class mpi_handle {
  private:
   static constexpr std::uint64_t polls_between_looks = 16;
   static constexpr std::chrono::microseconds time_before_sleep{200};
-  static constexpr int reason_polls = 2000;  // of half a millisecond
+  static constexpr int reason_polls = 2000;  // each of half a millisecond
 
   static std::atomic<bool>& failed_handles() noexcept {
     static std::atomic<bool> any{false};
@@ -181,7 +183,7 @@ class mpi_handle {
   }
 
   void copy(MPI_Comm comm) {
-    static_cast<void>(MPI_Comm_rank(comm, &rank_));  // for messages
+    static_cast<void>(MPI_Comm_rank(comm, &rank_));  // for error messages
     static_cast<void>(MPI_Comm_size(comm, &size_));
     auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
     MPI_Request request = MPI_REQUEST_NULL;
@@ -194,7 +196,7 @@ class mpi_handle {
     });
     if (code != MPI_SUCCESS) throw mpi_error(code, "MPI_Test", here());
     if (!ended) {
-      static_cast<void>(made.release());  // MPI may write to it yet
+      static_cast<void>(made.release());  // MPI may still write to it
       failed_handles() = true;
       throw communicator_error("slamb: " + here() + ": not all ranks came to make it within " +
                                std::to_string(options_.timeout.count()) + " ms");
@@ -203,7 +205,7 @@ class mpi_handle {
     require_success(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 
-  /// A peer's failure report. If the peer has ended meanwhile, only the beginning may arrive.
+  /// The reason that a peer gave for its failure. It may not arrive if the peer has ended meanwhile.
   std::string reason_of(const MPI_Status& found) {
     int length = 0;
     if (MPI_Get_count(&found, MPI_BYTE, &length) != MPI_SUCCESS || length <= 0) return "it gave no reason";
@@ -217,7 +219,7 @@ class mpi_handle {
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
     if (done != 0) return *text;
-    static_cast<void>(text.release());  // MPI may write to it yet
+    static_cast<void>(text.release());  // MPI may still write to it
     return "its reason did not arrive";
   }
 
@@ -232,7 +234,7 @@ class mpi_handle {
 
   mpi_options options_;
   bool owned_ = false;
-  int exceptions_ = 0;  // under way when it was made
+  int exceptions_ = 0;  // uncaught exceptions when the handle was made
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
@@ -240,7 +242,7 @@ class mpi_handle {
   bool is_in_call_ = false;
   std::uint64_t calls_ = 0;
   bool has_parts_ = false;
-  std::exception_ptr failure_;  // of the first failure
+  std::exception_ptr failure_;  // the first failure
 };
 
 }  // namespace slamb::detail

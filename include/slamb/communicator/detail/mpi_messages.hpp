@@ -1,5 +1,5 @@
-// The messages of one rank's collectives: which belong together, who waits for them, and what is wrong when they do not come.
-// mpi_communicator.hpp makes the collectives of them.
+// The messages of one rank's collectives: starts them, waits for them, and describes the fault if they do not arrive.
+// mpi_communicator.hpp builds the collectives on it.
 #pragma once
 
 #include <mpi.h>
@@ -22,10 +22,10 @@ namespace slamb::detail {
 
 class mpi_messages {
  public:
-  /// Messages of one slot are waited for together. Slots 0 and 1 are of one phase of a collective, 2 and 3 of the next.
+  /// Messages of one slot are waited for together. Slots 0 and 1 belong to one phase of a collective, 2 and 3 to the next.
   static constexpr int slots = 4;
 
-  /// With memory of that size, for what is to be received and is no part of the caller's buffers.
+  /// @param memory  bytes for received data that does not go to the caller's buffers
   mpi_messages(mpi_handle handle, std::size_t memory) : handle_(std::move(handle)), memory_(memory) {}
   mpi_messages(mpi_messages&&) noexcept = default;
   mpi_messages& operator=(mpi_messages&& other) noexcept {
@@ -42,8 +42,8 @@ class mpi_messages {
   std::byte* memory() noexcept { return memory_.data(); }
   std::size_t memory_size() const noexcept { return memory_.size(); }
 
-  /// Starts to receive from `peer`, or to send to it, in messages of at most `mpi_options::message_bytes`. Those of a phase
-  /// between two ranks arrive in the order in which they are sent.
+  /// Starts to receive from `peer`, in messages of at most `mpi_options::message_bytes`. Messages of one phase between two
+  /// ranks arrive in the order in which they are sent.
   void receive(int slot, int peer, void* to, std::size_t bytes) {
     in_messages(slot, {.peer = peer, .kind = way::in}, bytes, [&](std::size_t offset, int size, MPI_Request* request) {
       require_success(
@@ -51,8 +51,9 @@ class mpi_messages {
           "MPI_Irecv");
     });
   }
-  /// @param until_received  nothing else keeps this rank from running ahead of the peer, so wait until the last message is
-  ///                        received, not only sent
+  /// Starts to send to `peer`, in messages of the same sizes.
+  /// @param until_received  wait until the last message is received, not only sent: needed if nothing else keeps this rank from
+  ///   running ahead of the peer
   void send(int slot, int peer, const void* from, std::size_t bytes, bool until_received = false) {
     in_messages(slot, {.peer = peer, .kind = way::out}, bytes, [&](std::size_t offset, int size, MPI_Request* request) {
       const bool is_last = offset + static_cast<std::size_t>(size) == bytes;
@@ -63,7 +64,7 @@ class mpi_messages {
     });
   }
 
-  /// Waits until all messages of a slot have come and gone, or fails, as soon as one of another size comes.
+  /// Waits until all messages of a slot have been received or sent. Fails as soon as a received message has the wrong size.
   void wait(int slot) {
     messages& all = slots_[static_cast<std::size_t>(slot)];
     std::size_t under_way = all.requests.size();
@@ -97,21 +98,21 @@ class mpi_messages {
 
     void reserve(std::size_t more) {
       const std::size_t size = requests.size() + more;
-      if (size <= statuses.capacity()) return;  // the last to grow
+      if (size <= statuses.capacity()) return;  // statuses grows last, so all have this capacity
       const std::size_t room = std::max(size, 2 * statuses.capacity());
       requests.reserve(room);
       facts.reserve(room);
       done.reserve(room);
       statuses.reserve(room);
     }
-    /// A place for its request, until the next is added.
+    /// Returns the place for its request, valid until the next `add`.
     MPI_Request* add(const message& one) {
       facts.push_back(one);
       done.push_back(0);
       statuses.emplace_back();
       return &requests.emplace_back(MPI_REQUEST_NULL);
     }
-    /// Of the i-th that was found done.
+    /// The message of the i-th completed request.
     const message& fact_of(std::size_t i) const { return facts[static_cast<std::size_t>(done[i])]; }
     void clear() noexcept {
       requests.clear();
@@ -121,15 +122,15 @@ class mpi_messages {
     }
   };
 
-  static constexpr int tags = 10'000;  // of each phase
+  static constexpr int tags = 10'000;  // per phase
 
   int size() const noexcept { return handle_.size(); }
 
   void require_success(int code, const char* call) { handle_.require_success(code, call); }
 
-  /// start(offset, size, request) of the messages that make `bytes`: what is over comes first, then messages of one size, which
-  /// is an odd number of lines. So the first message of a payload of another size is of another size too, unless they differ by a
-  /// multiple of that, which sizes like powers of two do not.
+  /// Calls start(offset, size, request) for the messages that make up `bytes`: first the remainder, then messages of one fixed
+  /// size, an odd number of 64-byte lines. So if two ranks have payloads of different sizes, their first messages differ in
+  /// size too, unless the payloads differ by a multiple of the fixed size. Sizes like powers of two do not.
   template <class Start>
   void in_messages(int slot, message one, std::size_t bytes, const Start& start) {
     constexpr std::size_t line = 64;
@@ -144,7 +145,7 @@ class mpi_messages {
     }
   }
 
-  /// Messages of this call may be under way, so that it cannot be as if it had not been.
+  /// Out of memory: the communicator fails, because messages of this call may already be in flight.
   void reserve_or_fail(messages& all, std::size_t more) {
     try {
       all.reserve(more);
@@ -152,13 +153,14 @@ class mpi_messages {
       handle_.break_off(std::current_exception());
       try {
         handle_.tell_peers("it is out of memory");
-      } catch (const std::bad_alloc&) {  // they find out by their timeouts
+      } catch (const std::bad_alloc&) {  // peers detect it by their timeouts
       }
       throw;
     }
   }
 
-  /// Of the phase of this call and of no other near it: what ranks send that call different things meets nothing.
+  /// MPI tag, unique to this call, collective and phase, so that mismatched collectives on two ranks never match each other's
+  /// messages. Calls far apart may share a tag, because there are only 10,000 per phase.
   int tag(int slot) const noexcept {
     const collective_call& call = handle_.call();
     std::uint64_t mixed = handle_.calls();
@@ -229,8 +231,8 @@ class mpi_messages {
     return status.MPI_TAG != tag(0) && status.MPI_TAG != tag(2);
   }
 
-  /// MPI may write to what is received into after a failure, and go on doing so: only a message that has not begun to
-  /// arrive can be given up.
+  /// Keeps receive memory alive after a failure, because MPI may still write to it: only a message that has not begun to arrive
+  /// can be cancelled.
   void keep_if_failed() noexcept {
     int finalized = 0;
     if (!handle_.has_failed() || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) return;

@@ -1,5 +1,5 @@
-// An ncclComm_t whose calls are waited for, whose first failure is final, and which is released once.
-// nccl_communicator.hpp makes the collectives with it.
+// An ncclComm_t whose calls are waited for with a timeout, whose first failure is final, and which is released once.
+// nccl_communicator.hpp builds the collectives on it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,12 +21,12 @@
 
 namespace slamb::detail {
 
-/// The result of a call that may go on in the background and has not failed so far.
+/// True for the result of a call that has not failed so far; it may still run in the background.
 constexpr bool is_accepted(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
 
-/// Calls ncclCommAbort, and gives up waiting for it after `limit`. It hangs, for one, while a CUDA graph with collectives of the
-/// communicator lives. The call has a thread of its own, which is detached and owns everything that it uses: nothing else uses
-/// the communicator any more. If the abort fails, nothing is left to try.
+/// Calls ncclCommAbort, and stops waiting for it after `limit`. ncclCommAbort hangs, for example, while a CUDA graph with
+/// collectives of the communicator lives. The call runs in a thread of its own, which is detached after `limit` and owns
+/// everything it uses. The caller must not use the communicator any more. An error of the abort is ignored.
 inline void abort_within(ncclComm_t communicator, std::chrono::milliseconds limit) noexcept {
   int device = 0;
   const bool has_device = cudaGetDevice(&device) == cudaSuccess;
@@ -42,7 +42,7 @@ inline void abort_within(ncclComm_t communicator, std::chrono::milliseconds limi
       aborting.join();
     else
       aborting.detach();
-  } catch (...) {  // there can be no thread, and nothing has been called yet
+  } catch (...) {  // no thread could be started, and nothing has been called yet
     abort();
   }
 }
@@ -62,7 +62,7 @@ class nccl_handle {
     finish(ncclCommInitRankConfig(&comm_, size, id, rank, &config), "ncclCommInitRankConfig");
   }
 
-  /// A handle to somebody else's communicator.
+  /// A handle to a borrowed communicator, which it does not destroy.
   nccl_handle(ncclComm_t comm, nccl_options options) : nccl_handle(options, false) {
     if (comm == nullptr) throw std::invalid_argument("slamb: nccl_communicator::borrow: the communicator is null");
     comm_ = comm;
@@ -78,7 +78,7 @@ class nccl_handle {
         rank_(other.rank_),
         size_(other.size_),
         failure_(std::exchange(other.failure_, nullptr)) {}
-  nccl_handle& operator=(nccl_handle other) noexcept {  // what was held before is released, with `other`
+  nccl_handle& operator=(nccl_handle other) noexcept {  // the previous communicator is released with `other`
     std::swap(options_, other.options_);
     std::swap(owned_, other.owned_);
     std::swap(comm_, other.comm_);
@@ -88,7 +88,7 @@ class nccl_handle {
     return *this;
   }
 
-  /// Waits for what is enqueued, up to the timeout. ncclCommDestroy alone would wait for a dead peer without end.
+  /// Waits for enqueued work, up to the timeout. ncclCommDestroy alone would wait forever for a dead peer.
   ~nccl_handle() {
     if (!owned_ || comm_ == nullptr) return;
     if (poll(ncclCommFinalize(comm_)) == ncclSuccess)
@@ -115,7 +115,7 @@ class nccl_handle {
     return result == ncclSuccess ? state : result;
   }
 
-  /// Looks until `done()`, up to the limits of the options; whether it was.
+  /// Polls until `done()`, up to the limits of the options. True if it was done.
   template <class Done>
   bool wait_until(Done done) const {
     const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
@@ -130,7 +130,7 @@ class nccl_handle {
     return true;
   }
 
-  /// Waits for the end of a call that returned `result`, which must be success.
+  /// Waits for the end of a call that returned `result`. Fails unless it succeeds.
   void finish(ncclResult_t result, const char* call) { require_success(poll(result), call); }
 
   void require_success(ncclResult_t result, const char* call) {
@@ -138,7 +138,7 @@ class nccl_handle {
   }
 
   [[noreturn]] void fail(ncclResult_t result, const char* call) {
-    const char* last = ncclGetLastError(comm_);  // before the communicator is gone
+    const char* last = ncclGetLastError(comm_);  // read before the communicator is aborted
     const std::string what = result == ncclInProgress ? "was not done within " + limits() : nccl_failure_text(result);
     fail_with(nccl_error(result, call, "of " + place() + " " + what, last == nullptr ? "" : last));
   }
@@ -149,7 +149,8 @@ class nccl_handle {
     std::rethrow_exception(failure_);
   }
 
-  /// From now on every call throws `error`. NCCL stops what is enqueued, if the communicator may be aborted.
+  /// Marks the communicator as failed: every later call throws `error`. Aborts it, which stops enqueued work, if it is owned or
+  /// `abort_borrowed` is set.
   template <class Error>
   void break_off(const Error& error) {
     failure_ = std::make_exception_ptr(error);
@@ -168,7 +169,7 @@ class nccl_handle {
                static_cast<double>(options_.poll_interval.count()), "≥ 0 µs");
   }
 
-  /// What becomes of a call that returned `result`; ncclInProgress if that is not known in time.
+  /// Waits for a call that returned `result`, and returns its final result; ncclInProgress after the timeout.
   ncclResult_t poll(ncclResult_t result) const {
     if (result == ncclInProgress) wait_until([&] { return (result = status()) != ncclInProgress; });
     return result;
@@ -187,7 +188,7 @@ class nccl_handle {
   ncclComm_t comm_ = nullptr;
   int rank_ = 0;
   int size_ = 1;
-  std::exception_ptr failure_;  // of the first failure
+  std::exception_ptr failure_;  // the first failure
 };
 
 }  // namespace slamb::detail

@@ -1,4 +1,4 @@
-// The faults that ranks have found in a Communicator, and their exchange by its sums alone.
+// The faults that ranks have found in a Communicator. Ranks exchange them by sums alone, because every Communicator has sums.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace slamb::detail {
 
-/// A rank among all: ranks, or ranks of nodes.
+/// The place of a rank among all ranks. With `in_nodes`, `rank` is the node and `local_rank` the place in the node.
 struct checked_place {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
@@ -34,7 +34,7 @@ struct checked_place {
   }
   /// "rank 1 of 4", "rank 0 of 2, local rank 3 of 4".
   std::string text() const { return text_of(std::to_string(rank), std::to_string(local_rank)); }
-  /// The same of another.
+  /// The place of rank `one_of_all`, counted over all nodes.
   std::string text(std::size_t one_of_all) const {
     const auto locals = static_cast<std::size_t>(local_size);
     return text_of(std::to_string(one_of_all / locals), std::to_string(one_of_all % locals));
@@ -57,7 +57,7 @@ class rank_findings {
     findings_.push_back(me_.text() + ": " + label + ": " + what);
   }
 
-  /// Keeps what a sum is, in 32 bits, for a comparison of ranks. NaN is NaN.
+  /// Keeps a 32-bit hash of a sum's bits, so that ranks can compare them. All NaNs count as equal.
   template <class T>
   void keep_bits(const std::string& label, const std::vector<T>& result) {
     std::uint64_t hash = 0xCBF29CE484222325U;
@@ -70,24 +70,24 @@ class rank_findings {
     sums_.push_back({label, static_cast<std::uint32_t>(hash ^ (hash >> 32U))});
   }
 
-  /// All of them, a line each.
+  /// All findings, one per line.
   std::string text() const {
     std::string all;
     for (const std::string& found : findings_) all += "\n  " + found;
     return all;
   }
 
-  using summing = std::function<void(std::vector<float>& table)>;  ///< over all ranks, of all nodes
+  using summing = std::function<void(std::vector<float>& table)>;  ///< sums `table` over all ranks of all nodes
 
-  /// Collective. What any rank has found, a line each; empty if none has found anything.
+  /// Collective. The findings of all ranks, one per line; empty if there are none.
   std::string text_of_all(const summing& sum) const {
     const std::string bits = other_bits(sum);
     return texts_of_all(sum) + bits;
   }
 
  private:
-  static constexpr std::size_t told_findings = 8;    // of each rank
-  static constexpr std::size_t told_letters = 1400;  // the same
+  static constexpr std::size_t told_findings = 8;    // listed per rank
+  static constexpr std::size_t told_letters = 1400;  // sent per rank
 
   std::string own_text() const {
     std::string text;
@@ -98,9 +98,9 @@ class rank_findings {
     return text;
   }
 
-  // Tables have a row of each rank of all nodes, of which this one has filled its own, and others are 0.
+  // Tables have a row for each rank of all nodes. This rank fills its own row; the others are 0.
 
-  /// Ranks whose sums have other bits than those of the first rank.
+  /// A line for the first difference found between the sums' bits of a rank and of rank 0; empty if there is none.
   std::string other_bits(const summing& sum) const {
     const std::size_t width = 2 * sums_.size();
     std::vector<float> table(me_.everyone() * width, 0.0F);
@@ -117,7 +117,7 @@ class rank_findings {
     return {};
   }
 
-  /// Letters are sent as numbers, after their count and their sum, so that a wrong all_reduce_sum cannot change a sentence
+  /// Letters are sent as numbers, after their count and their checksum, so that a wrong all_reduce_sum cannot change a sentence
   /// unnoticed.
   std::string texts_of_all(const summing& sum) const {
     constexpr std::size_t width = told_letters + 2;
@@ -160,8 +160,8 @@ class rank_findings {
   std::vector<summed> sums_;
 };
 
-/// Numbers that all ranks must have alike, also where they disagree on how many ranks there are: each rank counts itself at each
-/// hexadecimal digit of each number, in a table whose size depends on how many numbers there are alone.
+/// Numbers that must be equal on all ranks. Works even if ranks disagree on the number of ranks: each rank counts itself at
+/// each hexadecimal digit of each number, in a table whose size depends only on the count of numbers.
 class counted_numbers {
  public:
   explicit counted_numbers(std::vector<std::uint64_t> numbers)
@@ -172,7 +172,8 @@ class counted_numbers {
 
   std::vector<float>& table() noexcept { return table_; }  ///< to be summed over all ranks
 
-  /// The first number that is another on other ranks; how many there are if there is none, or if no sums can have come to that.
+  /// The index of the first number that differs between ranks; the count of numbers if none differs, or if the table cannot be
+  /// a sum of such counts.
   std::size_t first_other() const {
     if (!is_of_counts()) return numbers_.size();
     for (std::size_t i = 0; i < numbers_.size(); ++i)
@@ -207,7 +208,7 @@ class counted_numbers {
   }
 
   std::vector<std::uint64_t> numbers_;
-  std::vector<float> table_;  // [number][digit][value] ranks
+  std::vector<float> table_;  // [number][digit][value]: ranks that have this digit
 };
 
 }  // namespace slamb::detail

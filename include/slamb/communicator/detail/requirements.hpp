@@ -1,4 +1,5 @@
-// The collectives that a recipe requires of a Communicator, checked at compile time if its type shows them, else at construction.
+// The collectives that a recipe requires of a Communicator. Checked at compile time if the Communicator's type shows them,
+// otherwise at construction.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@ struct sparsifier_in<Compressor> {
   using type = decltype(Compressor::sparsifier);
 };
 
-/// Whether ranks send codes, and whether one of them broadcasts a selection.
+/// True if ranks send codes. `sends_choices` is true if one rank broadcasts a selection.
 template <class Compressor>
 inline constexpr bool sends_codes = quantizer<Compressor> || capability::chained<Compressor>;
 template <class Compressor>
@@ -33,18 +34,18 @@ struct byte_collectives {
   bool of_codes = false;    ///< all_gather and all_to_all
   bool of_choices = false;  ///< broadcast
 };
-/// Those of recipes with this Compressor.
+/// The byte collectives that recipes with this Compressor call.
 template <class Compressor>
 inline constexpr byte_collectives byte_collectives_of{.of_codes = sends_codes<Compressor>,
                                                       .of_choices = sends_choices<Compressor>};
 
-/// Whether a Communicator is of nodes, and reports that it cannot broadcast spans of T within a node.
+/// True if the Communicator's ranks are nodes, and it reports that it cannot broadcast spans of T within a node.
 template <class Communicator, class T, class Stream>
 inline constexpr bool lacks_broadcast_in_node = requires {
   requires !Communicator::template broadcasts_in_node<T, Stream>;
 };
 
-/// Does not compile unless a Communicator has what recipes with this Compressor call; else `value` is true.
+/// Does not compile if a Communicator lacks a collective that recipes with this Compressor call. Otherwise `value` is true.
 template <class Communicator, class Stream, class Compressor>
 struct suitable_communicator {
   static constexpr bool value = true;
@@ -78,8 +79,9 @@ struct suitable_communicator {
       "stream) for the Backend's stream: its nodes' ranks would differ else");
 };
 
-/// The same at construction, for an any_communicator, whose type does not show its collectives. Returns it.
-/// @throws std::invalid_argument naming the collective that is missing
+/// Checks at construction that an any_communicator has the collectives that `Compressor` needs, because its type does not show
+/// them. Returns it.
+/// @throws std::invalid_argument naming the missing collective
 template <class Compressor, class Stream>
 any_communicator<Stream> suitable(any_communicator<Stream> ranks) {
   const auto require = [&ranks](bool is_called, collective kind, const char* name) {
