@@ -1,4 +1,4 @@
-// The conformance suite that users call: it passes what is right, and finds each mistake on every rank, by name.
+// The conformance suite for users: it accepts correct communicators, and finds each mistake on every rank and names it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ using test_support::wrong_communicator;
 
 constexpr communicator_check small{.large = 3001};
 
-/// What a check throws as communicator_error; empty if it throws nothing.
+/// The message of the communicator_error that a check throws; empty if it throws none.
 template <class C>
 std::string complaint_of(C& communicator, const communicator_check& how = small) {
   try {
@@ -49,7 +49,7 @@ std::string complaint_of(C& communicator, const communicator_check& how = small)
   return {};
 }
 
-/// [rank] the same of ranks made by make(thread_communicator).
+/// [rank] the messages of ranks whose communicators are made by make(thread_communicator).
 template <class Make>
 std::vector<std::string> complaints(int size, const Make& make, const communicator_check& how = small) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
@@ -65,7 +65,7 @@ std::vector<std::string> complaints(mistake what, int size, const communicator_c
       size, [what](thread_communicator base) { return wrong_communicator(std::move(base), what); }, how);
 }
 
-/// Its sums have 16 bits beside the exponent, as a wire format may.
+/// Its sums have 16 bits besides the exponent, as a wire format may.
 class narrow_communicator {
  public:
   explicit narrow_communicator(thread_communicator base) : base_(std::move(base)) {}
@@ -97,7 +97,7 @@ TEST_CASE("check_communicator: communicators that do what they should pass, with
   slamb::run_ranks(3, [](thread_communicator communicator) {
     CHECK_NOTHROW(check_communicator<double, std::int32_t, std::uint8_t>(communicator, small));
   });
-  // All is checked that there is: sums, exchanges, gathers and broadcasts have been called.
+  // The suite checks all collectives: sums, exchanges, gathers and broadcasts were called.
   slamb::run_ranks(2, [](thread_communicator base) {
     slamb::counting_communicator<thread_communicator> counted(std::move(base));
     CHECK_NOTHROW(check_communicator(counted, small));
@@ -107,7 +107,7 @@ TEST_CASE("check_communicator: communicators that do what they should pass, with
   });
   test_support::run_postal_ranks(3, [](test_support::postal_communicator communicator) {
     CHECK(complaint_of(communicator) == "");
-    slamb::any_communicator<> holding(std::move(communicator));  // which has no collective of bytes
+    slamb::any_communicator<> holding(std::move(communicator));  // it has no collective of bytes
     CHECK(complaint_of(holding) == "");
   });
 }
@@ -142,7 +142,7 @@ TEST_CASE("check_communicator: each mistake is found, on every rank and by name"
   struct expected {
     mistake what;
     std::string says;
-    bool says_all_the_same = true;  ///< ranks whose own sums are wrong speak for themselves
+    bool says_all_the_same = true;  ///< false: each rank whose own sums are wrong has a message of its own
   };
   const std::vector<expected> all{
       {mistake::sum_is_mean, "all_reduce_sum of 1 float: element 0 is ", false},
@@ -188,7 +188,7 @@ TEST_CASE("check_communicator: each mistake is found, on every rank and by name"
     const std::vector<std::string> said = complaints(one.what, 3);
     for (const std::string& sentence : said) {
       CAPTURE(sentence);
-      CHECK(sentence.find("slamb: check_communicator has found what this Communicator does wrong:\n  rank ") == 0);
+      CHECK(sentence.find("slamb: check_communicator has found mistakes of this Communicator:\n  rank ") == 0);
       CHECK(sentence.find(one.says) != std::string::npos);
     }
     if (one.says_all_the_same) CHECK((said[0] == said[1] && said[1] == said[2]));
@@ -203,18 +203,18 @@ TEST_CASE("check_communicator: a mistake of one rank is told to the others, with
   CHECK(own[0] == own[1]);
   CHECK(own[0] == own[2]);
   CHECK(own[0].find("\n  rank 1 of 3: all_gather of 15 bytes: ") != std::string::npos);
-  CHECK(own[0].find("\n  rank 1 of 3: and ") != std::string::npos);  // not all of them
+  CHECK(own[0].find("\n  rank 1 of 3: and ") != std::string::npos);  // not on all of them
   CHECK(own[0].find("rank 0 of 3") == std::string::npos);
 }
 
 TEST_CASE("check_communicator: what wrong sums keep a rank from telling is said to be so") {
   for (const std::string& sentence : complaints(mistake::sum_is_mean, 2))
-    CHECK(sentence.find(": has found what wrong sums keep it from telling") != std::string::npos);
+    CHECK(sentence.find(": has found mistakes, but cannot report them because sums are wrong") != std::string::npos);
 }
 
 TEST_CASE("check_communicator: sizes up to the largest are tried") {
   const communicator_check without_many{.large = 5};
-  // Of the elements, sums of 1000 and 1001 are tried in any case.
+  // Sums of 1000 and 1001 elements are tried with any options.
   CHECK(complaints(mistake::sum_lacks_last_if_many, 2, without_many)[0].find("1000 floats") != std::string::npos);
   slamb::run_ranks(2, [](thread_communicator base) {
     slamb::counting_communicator<thread_communicator> counted(std::move(base));
@@ -248,7 +248,7 @@ struct refusing {
   }
 };
 
-/// Notes who calls it.
+/// Notes the calling threads.
 struct noted {
   std::shared_ptr<std::set<std::thread::id>> callers = std::make_shared<std::set<std::thread::id>>();
   static int rank() { return 0; }
@@ -271,7 +271,7 @@ TEST_CASE("check_communicator: no rank of its size, and a collective that throws
 
 namespace {
 
-/// Says something else of itself than what it is.
+/// Reports a rank and a size other than its own.
 class lying_communicator {
  public:
   lying_communicator(thread_communicator base, int rank, int size)
@@ -290,7 +290,7 @@ class lying_communicator {
   int rank_, size_;
 };
 
-/// What ranks say of which rank 1 says that it is another.
+/// The messages of all ranks if rank 1 reports this rank and size.
 std::vector<std::string> said_of_rank_1(int size, int its_rank, int its_size) {
   return complaints(size, [=](thread_communicator base) {
     const int rank = base.rank();
@@ -357,7 +357,7 @@ TEST_CASE("check_communicator: ranks that are given different checks are all tol
 }
 
 TEST_CASE("check_communicator: sizes of which no memory could hold the bytes are refused, with the largest") {
-  // (2^63 − 1)/4 floats, without the margins of 6; a third of them.
+  // (2^63 − 1)/4 floats without the margins of 6; a third of them.
   const auto refused = [](std::size_t large, std::size_t most) {
     return "slamb: communicator_check::large = " + std::to_string(large) + ", but it must be in [0, " +
            std::to_string(most) + "]: the elements of 3 ranks must fit in memory";
@@ -365,7 +365,7 @@ TEST_CASE("check_communicator: sizes of which no memory could hold the bytes are
   constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
   constexpr std::size_t floats = ((all >> 1U) / 4 - 6) / 3, doubles = ((all >> 1U) / 8 - 6) / 3;
   slamb::run_ranks(3, [&](thread_communicator communicator) {
-    for (const std::size_t large : {all, all / 3 + 1, floats + 1})  // of which the second, times 3, is 2 in 64 bits
+    for (const std::size_t large : {all, all / 3 + 1, floats + 1})  // three times the second is 2 in 64 bits
       CHECK_THROWS_WITH_AS(check_communicator(communicator, {.large = large}), refused(large, floats).c_str(),
                            std::invalid_argument);
     CHECK_THROWS_WITH_AS(check_communicator<double>(communicator, {.large = doubles + 1}),
@@ -375,7 +375,7 @@ TEST_CASE("check_communicator: sizes of which no memory could hold the bytes are
 
 namespace {
 
-/// Sums of values of which one alone is not 0 are exact; others have 8 significant bits, as partial sums in bfloat16 do.
+/// Sums of which only one term is not 0 are exact. Others have 8 significant bits, as partial sums in bfloat16 have.
 class partly_exact_communicator {
  public:
   explicit partly_exact_communicator(thread_communicator base) : base_(std::move(base)) {}

@@ -233,7 +233,7 @@ class communicator_checker {
     const std::string found = collectives_.findings().text_of_all(
         [this](std::vector<float>& table) { collectives_.sum_over_all(table, "of what ranks have found"); });
     if (!found.empty())
-      throw communicator_error("slamb: check_communicator has found what this Communicator does wrong:" + found);
+      throw communicator_error("slamb: check_communicator has found mistakes of this Communicator:" + found);
   }
 
   communicator_check how_;

@@ -39,7 +39,7 @@ inline void require_usable(const mpi_hierarchy_options& options) {
   static_cast<void>(validated(options.local));
   require_in(options.local.timeout > options.inter_node.timeout, "mpi_hierarchy_options::local.timeout",
              static_cast<double>(options.local.timeout.count()),
-             "> between.timeout, for ranks of a node wait while their leader exchanges");
+             "> inter_node.timeout (milliseconds), because ranks of a node wait while their leader exchanges");
 }
 
 /// A communicator split from an MPI_Comm, freed at the end of its scope. mpi_communicators copy it.

@@ -1,71 +1,16 @@
 // The data-dependent sparsifier: the elements of largest magnitude, tile by tile.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "slamb/compressor/detail/magnitude_selection.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/config.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {
-
-namespace detail {
-
-/// The threshold between the largest magnitudes and the rest. Keys are the bits of a float without its sign, which have the order
-/// of magnitudes.
-struct magnitude_threshold {
-  std::uint32_t key;   ///< larger keys are chosen
-  std::uint32_t ties;  ///< and so many of the first keys equal to it
-};
-
-/// Radix selection: for each digit of the keys, from the highest, a histogram of the remaining keys shows the bin of the wanted
-/// rank. Three digits of 11, 10 and 10 bits are the 31 bits.
-class magnitude_selection {
- public:
-  static constexpr std::uint32_t most = 8192;  ///< elements
-
-  static std::uint32_t key_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
-
-  /// @param values  [count], count ≤ `most`, none NaN
-  /// @param wanted  1 … count
-  magnitude_threshold threshold(const float* values, std::uint32_t count, std::uint32_t wanted) {
-    magnitude_threshold found{0, wanted};
-    const auto at_value = [values](std::uint32_t i) { return key_of(values[i]); };
-    const auto at_kept = [this](std::uint32_t i) { return candidate_[i]; };
-    count = narrow<20, 11>(at_value, count, found);
-    count = narrow<10, 10>(at_kept, count, found);
-    narrow<0, 10>(at_kept, count, found);
-    return found;
-  }
-
- private:
-  // Keeps the keys with the digit of the wanted rank, adds the digit to the threshold, and subtracts the number of larger keys.
-  template <int Shift, int Bits, class KeyAt>
-  std::uint32_t narrow(KeyAt key_at, std::uint32_t count, magnitude_threshold& found) {
-    constexpr std::uint32_t bins = 1U << Bits;
-    const auto digit_of = [](std::uint32_t key) { return key >> Shift & (bins - 1); };
-    for (std::uint32_t bin = 0; bin < bins; ++bin) in_bin_[bin] = 0;
-    for (std::uint32_t i = 0; i < count; ++i) ++in_bin_[digit_of(key_at(i))];
-    std::uint32_t digit = bins - 1;
-    for (; in_bin_[digit] < found.ties; --digit) found.ties -= in_bin_[digit];
-    found.key |= digit << Shift;
-    std::uint32_t kept = 0;
-    for (std::uint32_t i = 0; i < count; ++i) {
-      const std::uint32_t key = key_at(i);
-      candidate_[kept] = key;  // where it is not kept, the next one takes its place
-      kept += digit_of(key) == digit ? 1U : 0U;
-    }
-    return kept;
-  }
-
-  std::uint32_t in_bin_[2048];
-  std::uint32_t candidate_[most];
-};
-
-}  // namespace detail
 
 /// Sends the ⌈k n⌉ elements of largest magnitude of every tile: n = 8192 consecutive elements of a tensor, or the remaining n at
 /// its end. Of equal elements it sends the first.
@@ -80,8 +25,6 @@ class magnitude_selection {
 /// *Determinism*: a function of the leader's values alone, for every order of threads and ranks.
 struct top_k {
   double k = 0.01;  ///< in (0, 1]
-
-  static constexpr bool chooses_by_value = true;
 
   static constexpr std::uint32_t tile_size = detail::magnitude_selection::most;  ///< elements
 
@@ -127,6 +70,14 @@ struct top_k {
       for (; equal != 0 && ties != 0; equal &= equal - 1, --ties) above |= equal & (0U - equal);
       bits[first / 16] = static_cast<std::uint16_t>(above);
     }
+  }
+
+  /// As `choose`, by all threads of a block of a CUDA kernel together.
+  using block_memory = detail::magnitude_block_memory;
+  template <class Block>
+  SLAMB_HOST_DEVICE void choose_in_block(Block& block, block_memory& memory, const float* values, std::uint32_t count,
+                                         std::uint16_t* bits) const {
+    detail::magnitude_block_selection::choose(block, memory, values, count, chosen_of(count), bits);
   }
 };
 

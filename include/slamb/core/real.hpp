@@ -91,4 +91,16 @@ SLAMB_ELEMENT void set_bit(std::uint16_t* bits, std::uint32_t i, std::uint32_t b
   *word = static_cast<std::uint16_t>(*word | bit << (i % 16));
 }
 
+namespace detail {
+
+/// The number of bits that are 1.
+SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__popc(bits));
+#else
+  return static_cast<std::uint32_t>(__builtin_popcount(bits));
+#endif
+}
+
+}  // namespace detail
 }  // namespace slamb

@@ -1,4 +1,5 @@
-// What kernels of the compressed exchange are made of: codes of each width, draws, the choice by value, marks of refusal.
+// The building blocks of the kernels of the compressed exchange: codes of each width, random draws, the choice by value, and
+// overflow flags.
 #include "slamb/backend/cuda/detail/codes.hpp"
 
 #include <doctest/doctest.h>
@@ -84,10 +85,10 @@ TEST_CASE("cuda codes: draws are the host's, also where the counter's lower half
 
 namespace {
 
-// A model in memory, of which a selection is chosen; with one rank tiles are as in a layout that nothing cuts.
+// A model in memory from which a selection is chosen. With one rank, no chunk cuts the layout's tiles.
 using model = quantized_rank<slamb::sign, no_storage, no_storage>;
 
-/// Chooses every second element, or the first ones if the first is positive: as no one else would.
+/// Chooses every second element; or the first ones, if the first value is positive. No shipped sparsifier does this.
 struct odd_data_dependent_sparsifier {
   SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const { return (count + 1) / 2; }
   SLAMB_HOST_DEVICE void choose(const float* values, std::uint32_t count, std::uint16_t* bits) const {
@@ -97,6 +98,29 @@ struct odd_data_dependent_sparsifier {
 };
 static_assert(slamb::data_dependent_sparsifier<odd_data_dependent_sparsifier>);
 
+/// Chooses every second element; on a device all threads of a block do, and, if `Wrong`, they choose the others.
+template <bool Wrong>
+struct evens_in_block {
+  SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const { return (count + 1) / 2; }
+  void choose(const float* /*values*/, std::uint32_t count, std::uint16_t* bits) const {
+    for (std::uint32_t i = 0; i < count; i += 2) slamb::set_bit(bits, i);
+  }
+
+  struct block_memory {
+    std::uint32_t word;
+  };
+  template <class Block>
+  SLAMB_HOST_DEVICE void choose_in_block(Block& block, block_memory& memory, const float* /*values*/,
+                                         std::uint32_t count, std::uint16_t* bits) const {
+    block.first([&] { memory.word = Wrong ? 0xAAAAU : 0x5555U; });
+    block.each([&](unsigned thread) {
+      for (std::uint32_t i = 16 * thread; i < count; i += 16 * Block::threads)
+        bits[i / 16] = static_cast<std::uint16_t>(memory.word & ((1U << std::min(count - i, 16U)) - 1U));
+    });
+  }
+};
+static_assert(slamb::data_dependent_sparsifier<evens_in_block<false>>);
+
 std::uint16_t* bits_in(model& m) {
   const std::uint64_t groups = m.tensors.state_elements() / 16;
   auto* const bits = m.memory.take<std::uint16_t>("choice", groups);
@@ -104,9 +128,10 @@ std::uint16_t* bits_in(model& m) {
   return bits;
 }
 
+/// The difference between the host's choice and the device's; empty if there is none.
 template <class Compressor, class Change>
-void compare_choice(const quantized_setup& setup, const Compressor& compressor, const Change& change, bool is_finite,
-                    emulator on = emulator()) {
+std::string difference_of_choice(const quantized_setup& setup, const Compressor& compressor, const Change& change,
+                                 bool is_finite, emulator on = emulator()) {
   model host(setup, {}), device(setup, {});
   change(host), change(device);
   const slamb::detail::host::executor executor(1, 1);
@@ -118,7 +143,13 @@ void compare_choice(const quantized_setup& setup, const Compressor& compressor, 
       {}, compressor, device.view, device.all_tiles(), bits_in(device), &not_finite};
   on.launch(kernel, kernel.work());
   REQUIRE((not_finite == 0) == is_finite);
-  REQUIRE(device.difference(host) == "");
+  return device.difference(host);
+}
+
+template <class Compressor, class Change>
+void compare_choice(const quantized_setup& setup, const Compressor& compressor, const Change& change, bool is_finite,
+                    emulator on = emulator()) {
+  REQUIRE(difference_of_choice(setup, compressor, change, is_finite, on) == "");
 }
 
 const auto unchanged = [](model&) {};
@@ -160,7 +191,9 @@ TEST_CASE("cuda choose_kernel: any grid, none and very many tensors, and compres
     for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved}) {
       compare_choice(some_tensors(), slamb::top_k{0.1}, unchanged, true, emulator(blocks, order));
       compare_choice(some_tensors(), odd_data_dependent_sparsifier{}, unchanged, true, emulator(blocks, order));
+      compare_choice(some_tensors(), evens_in_block<false>{}, unchanged, true, emulator(blocks, order));
     }
+  CHECK(difference_of_choice(some_tensors(), evens_in_block<true>{}, unchanged, true) != "");
   compare_choice({}, slamb::top_k{0.1}, unchanged, true);
   compare_choice({.tensors = std::vector<quantized_tensor>(10000, quantized_tensor{1})}, slamb::top_k{0.1}, unchanged,
                  true);

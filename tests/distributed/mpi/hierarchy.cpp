@@ -1,4 +1,4 @@
-// split_by_node: which ranks are whose, what is refused, and the same bits as nodes of threads have.
+// split_by_node: the ranks of each node, invalid arguments, and equality with nodes of threads bit for bit.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ using slamb::split_by_node;
 
 int world() { return mpi_tests::processes::all(); }
 
-/// The ranks of all processes that say the same number.
+/// The ranks of all processes that give the same number.
 class part_of_world {
  public:
   explicit part_of_world(int number) { MPI_Comm_split(MPI_COMM_WORLD, number, 0, &comm_); }
@@ -48,7 +48,7 @@ std::string refusal_of_split(const slamb::mpi_hierarchy_options& options) {
   return refusal_of([&] { split_by_node(MPI_COMM_WORLD, options); });
 }
 
-/// In nodes of two ranks: this rank's parameters are those of the thread in its place.
+/// In nodes of two ranks: compares this rank's parameters with those of the corresponding thread.
 template <template <class...> class Optimizer>
 void check_same_bits(const experiment& e, const typename Optimizer<>::options_type& options) {
   slamb::mpi_hierarchy communicator = split_by_node(MPI_COMM_WORLD, {.ranks_per_node = 2});
@@ -87,7 +87,7 @@ TEST_CASE("split_by_node: ranks of one machine are one node, and ranks_per_node 
 TEST_CASE("join_nodes: nodes have one number for all their ranks, whatever the order of these") {
   if (world() != 4) return;
   const int rank = slamb::mpi_communicator().rank();
-  const bool is_first = rank == 0 || rank == 3;  // that others of the second node come before those of the first
+  const bool is_first = rank == 0 || rank == 3;  // so that ranks of the second node come before those of the first
   const part_of_world node(is_first ? 0 : 1);
   const slamb::mpi_hierarchy all = slamb::join_nodes(MPI_COMM_WORLD, node.get());
   CHECK(all.rank() == (is_first ? 0 : 1));
@@ -119,8 +119,8 @@ TEST_CASE("split_by_node: what does not divide, differs or is out of range is re
         std::string::npos);
   const slamb::mpi_options brief{.timeout = std::chrono::milliseconds(100)};
   CHECK(refusal_of_split({.inter_node = brief, .local = brief}) ==
-        "slamb: mpi_hierarchy_options::local.timeout = 100, but it must be > between.timeout, for ranks of a node wait "
-        "while their leader exchanges");
+        "slamb: mpi_hierarchy_options::local.timeout = 100, but it must be > inter_node.timeout (milliseconds), "
+        "because ranks of a node wait while their leader exchanges");
   if (world() == 1) return;
   const int rank = slamb::mpi_communicator().rank();
   CHECK(refusal_of_split({.ranks_per_node = rank == 0 ? 0 : 1}) ==

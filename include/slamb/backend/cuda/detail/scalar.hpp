@@ -60,15 +60,6 @@ SLAMB_ELEMENT scalar maximum(scalar a, scalar b) { return a < b ? b : a; }
 SLAMB_ELEMENT std::uint32_t as_word(scalar x) { return ::slamb::as_word(x.value); }
 SLAMB_ELEMENT std::uint32_t to_word(scalar x) { return ::slamb::to_word(x.value); }
 
-/// The number of bits that are 1.
-SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return static_cast<std::uint32_t>(__popc(bits));
-#else
-  return static_cast<std::uint32_t>(__builtin_popcount(bits));
-#endif
-}
-
 /// The sums and maxima of one thread's elements of a tile; `usable` is false if a checked value is not finite. As
 /// host::tile_sums.
 template <int Count, int Maxima = 0>

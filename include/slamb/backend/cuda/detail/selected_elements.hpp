@@ -23,9 +23,9 @@ concept has_runs_on_device = capability::has_runs<S> && requires {
   requires S::runs_on_device;
 };
 
-/// A selection that computes the selection bits of up to sixteen elements at once: word(coordinate, count), also on a device.
+/// A selection without ages that computes the bits of up to sixteen elements at once: word(coordinate, count), also on a device.
 template <class S>
-concept has_words = requires(const S& s, coordinate c) {
+concept has_words = !capability::has_age<S> && requires(const S& s, coordinate c) {
   s.word(c, 16U);
 };
 
