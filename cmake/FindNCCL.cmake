@@ -1,8 +1,8 @@
-# Finds NCCL, of which CMake and NCCL themselves have no package: NCCL::NCCL, NCCL_VERSION.
+# Finds NCCL, because neither CMake nor NCCL has a package for it: NCCL::NCCL, NCCL_VERSION.
 #
-# Looked for below NCCL_ROOT (variable or environment), CMAKE_PREFIX_PATH, and where the CUDA Toolkit is.
+# Searches NCCL_ROOT (variable or environment), CMAKE_PREFIX_PATH, and the folders of the CUDA Toolkit.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-# Python's wheels bring the library under its run-time name alone.
+# Python's wheels have the library only under its run-time name.
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 

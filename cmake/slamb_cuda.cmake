@@ -1,7 +1,8 @@
-# slamb::cuda, which programs compiled by nvcc link, if the CUDA Toolkit is found; slamb_cuda_FOUND says whether it is, and
-# slamb_cuda_MESSAGE what is missing. Used by this project (SLAMB_CUDA) and by `find_package(slamb COMPONENTS cuda)`.
+# Defines slamb::cuda, which programs compiled by nvcc link, if the CUDA Toolkit is found. Sets slamb_cuda_FOUND, and
+# slamb_cuda_MESSAGE to the name of what is missing. Used by this project (SLAMB_CUDA) and by `find_package(slamb COMPONENTS
+# cuda)`.
 #
-# The package's targets are global, so that slamb::cuda can be linked by a project that has this one in a folder of its own.
+# The package's targets are global, so that a project that has this one as a subfolder can link slamb::cuda.
 find_package(CUDAToolkit 12.0 QUIET GLOBAL)
 
 set(slamb_cuda_FOUND FALSE)

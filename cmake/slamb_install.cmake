@@ -1,4 +1,4 @@
-# Installation: headers and the package that `find_package(slamb)` finds.
+# Installation: the headers, and the package for `find_package(slamb)`.
 include(CMakePackageConfigHelpers)
 
 set(slamb_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/slamb")
@@ -13,7 +13,7 @@ install(
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/slambConfig.cmake.in" "${PROJECT_BINARY_DIR}/slambConfig.cmake"
                               INSTALL_DESTINATION "${slamb_package_dir}")
-# Headers alone: the same package serves every architecture.
+# The package has only headers, so it serves every architecture.
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/slambConfigVersion.cmake" COMPATIBILITY SameMinorVersion
                                  ARCH_INDEPENDENT)
 install(FILES "${PROJECT_BINARY_DIR}/slambConfig.cmake" "${PROJECT_BINARY_DIR}/slambConfigVersion.cmake"

@@ -1,7 +1,7 @@
-# slamb::mpi, which mpi.hpp needs, if an MPI is found; slamb_mpi_FOUND says whether it is, and slamb_mpi_MESSAGE what is
+# Defines slamb::mpi, which mpi.hpp needs, if MPI is found. Sets slamb_mpi_FOUND, and slamb_mpi_MESSAGE to the name of what is
 # missing. Used by this project (SLAMB_MPI) and by `find_package(slamb COMPONENTS mpi)`.
 #
-# The package's targets are global, so that slamb::mpi can be linked by a project that has this one in a folder of its own.
+# The package's targets are global, so that a project that has this one as a subfolder can link slamb::mpi.
 set(MPI_CXX_SKIP_MPICXX TRUE)  # the C++ bindings that MPI 3 has removed
 find_package(MPI 3.0 QUIET GLOBAL COMPONENTS CXX)
 

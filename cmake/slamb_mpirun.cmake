@@ -1,5 +1,5 @@
-# How tests start programs under MPI: more ranks than cores, also as root, and without copies between processes that containers
-# do not allow. Settings of Open MPI, which others do not look at. Needs slamb_mpi before it.
+# The command by which tests start programs under MPI: with more ranks than cores, as root too, and without copies between
+# processes, which containers forbid. The settings are Open MPI's; other MPIs ignore them. Include slamb_mpi first.
 set(slamb_mpirun "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG})
 set(slamb_mpirun_environment
     OMPI_ALLOW_RUN_AS_ROOT=1

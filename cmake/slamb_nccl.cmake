@@ -1,7 +1,8 @@
-# slamb::nccl, which nccl.hpp needs, if the CUDA Toolkit and NCCL are found; slamb_nccl_FOUND says whether they are, and
-# slamb_nccl_MESSAGE what is missing. Used by this project (SLAMB_NCCL) and by `find_package(slamb COMPONENTS nccl)`.
+# Defines slamb::nccl, which nccl.hpp needs, if the CUDA Toolkit and NCCL are found. Sets slamb_nccl_FOUND, and
+# slamb_nccl_MESSAGE to the name of what is missing. Used by this project (SLAMB_NCCL) and by `find_package(slamb COMPONENTS
+# nccl)`.
 #
-# The packages' targets are global, so that slamb::nccl can be linked by a project that has this one in a folder of its own.
+# The packages' targets are global, so that a project that has this one as a subfolder can link slamb::nccl.
 find_package(CUDAToolkit QUIET GLOBAL)
 find_package(NCCL 2.14 QUIET GLOBAL)
 

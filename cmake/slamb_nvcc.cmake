@@ -1,5 +1,5 @@
-# How this project's own programs are compiled by nvcc, and the optimizers on the CUDA backend that they share. Included where
-# the project begins, so that CUDA is a language of all its folders. Nothing here is exported to users of the library.
+# Compilation of this project's own programs by nvcc, and the optimizers on the CUDA backend that they share. Included at the
+# start of the project, so that CUDA is a language of all its folders. Nothing here is exported to users of the library.
 include_guard(GLOBAL)
 include(slamb_programs)
 
@@ -13,13 +13,13 @@ enable_language(CUDA)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # that of slamb::cuda, and not a second one beside it
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>")  # CMake knows CUDA_STANDARD 20 from 3.26 on
 
-# Thrust's headers, for what includes them without nvcc, which knows where they are.
+# Thrust's headers, for sources that are not compiled by nvcc; nvcc finds them itself.
 add_library(slamb_thrust INTERFACE)
 target_include_directories(slamb_thrust SYSTEM
                            INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${CUDAToolkit_INCLUDE_DIRS};${CUDAToolkit_INCLUDE_DIRS}/cccl>")
 
-# slamb_shorten_nvcc(<target>): a program that nvcc compiles in less time: the host's part with -O1, the device's for the
-# first architecture alone, with PTX, of which newer GPUs make their own code. slamb_device_tests are for all of them.
+# slamb_shorten_nvcc(<target>): reduces nvcc's time for a program: host code with -O1; device code only for the first
+# architecture, with PTX, which newer GPUs compile for themselves. slamb_device_tests are compiled for all architectures.
 function(slamb_shorten_nvcc target)
   list(GET CMAKE_CUDA_ARCHITECTURES 0 first)
   string(REPLACE "-real" "" first "${first}")
@@ -27,8 +27,8 @@ function(slamb_shorten_nvcc target)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O1>")
 endfunction()
 
-# slamb_keep_ptxas_reports(<target>): what ptxas says about each kernel is kept beside the object, for the test of resources.
-# Without python3 nothing is kept.
+# slamb_keep_ptxas_reports(<target>): stores ptxas's report on each kernel beside the object, for the test of resources. Does
+# nothing without python3.
 function(slamb_keep_ptxas_reports target)
   if(NOT Python3_FOUND)
     return()
@@ -48,7 +48,7 @@ if(SLAMB_BUILD_DEVICE_TESTS AND NOT Python3_FOUND)
                       "-DSLAMB_BUILD_DEVICE_TESTS=OFF.")
 endif()
 
-# What is tested is what is timed; and as the kernels are the same, the benchmarks hardly take nvcc's time.
+# The tests and the benchmarks share these recipes, so that tested code is timed, and nvcc compiles the kernels once.
 set(slamb_device_recipe_sources "${PROJECT_SOURCE_DIR}/tests/device/timed_recipes.cu"
                                 "${PROJECT_SOURCE_DIR}/tests/device/compressed_recipes.cu")
 add_library(slamb_device_recipes OBJECT ${slamb_device_recipe_sources})

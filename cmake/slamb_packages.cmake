@@ -3,7 +3,7 @@ include_guard(GLOBAL)
 
 # slamb_require_package(<name> DEBIAN <package> GROUP <bootstrap group> FOR <what needs it> WITHOUT <option>)
 #
-# find_package, where "not found" is an error that says what to type.
+# As find_package, but if the package is not found, the error says what to type.
 macro(slamb_require_package name)
   cmake_parse_arguments(_slamb "" "DEBIAN;GROUP;FOR;WITHOUT" "" ${ARGN})
   find_package(${name} QUIET)

@@ -1,4 +1,4 @@
-# How this project's own programs are compiled. Nothing here is exported to users of the library.
+# Compilation of this project's own programs. Nothing here is exported to users of the library.
 include_guard(GLOBAL)
 
 add_library(slamb_warnings INTERFACE)
@@ -10,8 +10,8 @@ if(SLAMB_WARNINGS_AS_ERRORS)
                                                   "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
 endif()
 
-# What g++ warns of after optimizing depends on level and processor, and so does what is a false alarm among it: no reason to
-# fail on one machine and to pass on another.
+# Some warnings of g++ come from its optimizer, and so depend on level and processor, false alarms included. They are no errors,
+# because a build would then fail on one machine and pass on another.
 if(SLAMB_WARNINGS_AS_ERRORS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(seen_by_optimizer array-bounds free-nonheap-object maybe-uninitialized nonnull restrict stringop-overflow
                         stringop-overread stringop-truncation uninitialized)
@@ -27,22 +27,22 @@ endif()
 add_library(slamb_tuning INTERFACE)
 target_compile_options(slamb_tuning INTERFACE $<$<BOOL:${SLAMB_NATIVE}>:-march=native>)
 
-# Two false alarms of g++ 12: overlapping copies inside std::string's operator+ (gcc.gnu.org/PR105651), and the operands that
-# its own AVX-512 intrinsics leave undefined on purpose (PR105593). Programs without tuning flags keep the second check.
+# Two false alarms of g++ 12: overlapping copies inside std::string's operator+ (gcc.gnu.org/PR105651), and the operands that its
+# own AVX-512 intrinsics leave undefined on purpose (PR105593). Programs without tuning flags keep the second check.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(slamb_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>"
                                                   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-restrict>")
   target_compile_options(slamb_tuning INTERFACE $<$<BOOL:${SLAMB_NATIVE}>:-Wno-maybe-uninitialized>)
 endif()
 
-# For what reads Eigen's headers: g++ 12 finds those operands in them too, at every level with AVX-512.
+# For sources with Eigen's headers: g++ 12 finds such operands in them too, at every level with AVX-512.
 add_library(slamb_eigen_warnings INTERFACE)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(slamb_eigen_warnings
                          INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
 endif()
 
-# slamb_glob(<variable> <pattern>…): the files that match, looked up again at each build; none at all is an error.
+# slamb_glob(<variable> <pattern>…): the matching files, searched again at each build; it is an error if there is none.
 function(slamb_glob variable)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${ARGN})
   if(NOT files)
@@ -51,7 +51,7 @@ function(slamb_glob variable)
   set(${variable} "${files}" PARENT_SCOPE)
 endfunction()
 
-# slamb_sources_of_headers(<variable> <extension> <header>…): a source for each header of the library, which includes it alone.
+# slamb_sources_of_headers(<variable> <extension> <header>…): for each header of the library a source that includes only it.
 function(slamb_sources_of_headers variable extension)
   set(sources)
   foreach(header IN LISTS ARGN)
@@ -66,7 +66,7 @@ endfunction()
 
 # slamb_program(<name> SOURCES <file>… [LIBRARIES <target>…] [PLAIN])
 #
-# A program on top of the library; PLAIN leaves the tuning flags away.
+# A program on top of the library. PLAIN: without the tuning flags.
 function(slamb_program name)
   cmake_parse_arguments(PARSE_ARGV 1 program "PLAIN" "" "SOURCES;LIBRARIES")
   add_executable(${name} ${program_SOURCES})
@@ -77,8 +77,8 @@ function(slamb_program name)
   endif()
 endfunction()
 
-# slamb_compile_quickly([LEVEL <level>] [TARGETS <target>…] [SOURCES <file>…]): with -Og, or this level, in place of -O3, which takes
-# less time to compile. That bits do not depend on it is what tests/isa is for.
+# slamb_compile_quickly([LEVEL <level>] [TARGETS <target>…] [SOURCES <file>…]): compiles with -Og, or this level, in place of
+# -O3, because it takes less time. tests/isa checks that bits do not depend on the level.
 function(slamb_compile_quickly)
   cmake_parse_arguments(PARSE_ARGV 0 quick "" "LEVEL" "TARGETS;SOURCES")
   if(NOT DEFINED quick_LEVEL)
@@ -92,8 +92,8 @@ function(slamb_compile_quickly)
   endif()
 endfunction()
 
-# slamb_compile_together(<target> [APART <file>…]): eight sources as one, so that what they share is compiled once; for that, each
-# has a namespace of its own. Not those that stay apart.
+# slamb_compile_together(<target> [APART <file>…]): compiles eight sources as one, so that their common headers are compiled
+# once. Each source needs its own namespace for that. The sources in APART stay separate.
 function(slamb_compile_together target)
   cmake_parse_arguments(PARSE_ARGV 1 together "" "" "APART")
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SLAMB_TESTS_TOGETHER} UNITY_BUILD_BATCH_SIZE 8)

@@ -1,11 +1,11 @@
-# Tests of the programs that a document shows. Needs Python3 before it.
+# Tests of the programs in a document. Find Python3 first.
 include_guard(GLOBAL)
 
 # slamb_test_document(<document> [REQUIRED] [FENCE <words>] [LAUNCHER <command>] [PROPERTIES <property> <value>…]
 #                     COMPILER <compiler> <flag>…)
 #
-# A test for each program, named after its line and the heading above it, and one that these are all. Which there are is looked
-# up again when the document changes. REQUIRED: a document without a program is an error, here and in the test.
+# Adds a test for each program, named after its line and the heading above it, and a test that the list is complete. The programs
+# are searched again when the document changes. REQUIRED: a document without a program is an error, here and in the test.
 function(slamb_test_document document)
   cmake_parse_arguments(PARSE_ARGV 1 of "REQUIRED" "FENCE;LAUNCHER" "PROPERTIES;COMPILER")
   set(script "${PROJECT_SOURCE_DIR}/tests/compile/readme_examples.py")
@@ -18,7 +18,7 @@ function(slamb_test_document document)
   if(of_REQUIRED)
     list(APPEND options --required)
   endif()
-  # Most documents show none, which is seen without Python.
+  # Most documents have no program; this is visible without Python.
   file(STRINGS "${document}" mains REGEX "int main" LIMIT_COUNT 1)
   set(programs)
   if(mains OR of_REQUIRED)
@@ -35,7 +35,7 @@ function(slamb_test_document document)
     endif()
     set(line "${CMAKE_MATCH_1}")
     set(test "documentation: ${name}:${line}, ${CMAKE_MATCH_2}")
-    # The folder of the output is relative, as a user may give it.
+    # The output folder is relative, as a user may give it.
     add_test(NAME "${test}"
              COMMAND "${Python3_EXECUTABLE}" "${script}" ${options} --only "${line}" --launcher "${of_LAUNCHER}" --output
                      "documentation/${folder}" "${document}" -- ${of_COMPILER}

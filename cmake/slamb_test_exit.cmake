@@ -1,4 +1,4 @@
-# Tests of how a program ends.
+# Tests of a program's exit status and output.
 include_guard(GLOBAL)
 
 # slamb_test_exit(<test> STATUS <exit status> MESSAGE <regular expression> [WRITES <file>…] [LEAVES <file>…]

@@ -1,4 +1,4 @@
-# What test programs have in common: doctest, and their entry point.
+# Common parts of test programs: doctest, and their entry point.
 include_guard(GLOBAL)
 include(slamb_packages)
 include(slamb_programs)
@@ -6,7 +6,7 @@ include(slamb_programs)
 slamb_require_package(doctest DEBIAN doctest-dev GROUP test FOR "The tests" WITHOUT SLAMB_BUILD_TESTS)
 include("${doctest_DIR}/doctest.cmake")
 
-# slamb_doctest: doctest, compiled once. slamb_test_main: the same with the entry point.
+# slamb_doctest: doctest, compiled once. slamb_test_main: slamb_doctest with the entry point.
 add_library(slamb_doctest STATIC "${PROJECT_SOURCE_DIR}/tests/support/doctest.cpp")
 target_link_libraries(slamb_doctest PUBLIC doctest::doctest)
 target_compile_features(slamb_doctest PUBLIC cxx_std_20)

@@ -1,5 +1,5 @@
-// States in pieces and in files: the same bytes as in memory, files that are whole or not there, and sources that are checked
-// before anything changes.
+// States in pieces and in files: equal bytes to a state in memory, files that are either complete or absent, and sources that
+// are checked before anything changes.
 #include "slamb/checkpoint.hpp"
 
 #include <doctest/doctest.h>
@@ -60,7 +60,7 @@ using zero_one = slamb::zero_one_adam<thread_communicator>;
 
 using bytes = std::vector<std::byte>;
 
-/// A state in pieces, put together again.
+/// Collects the pieces of a state.
 struct collected {
   bytes all{};
   std::vector<std::size_t> pieces{};
@@ -78,7 +78,7 @@ std::string text_of(std::span<const std::byte> state) {
   return {reinterpret_cast<const char*>(text.data()), text.size()};
 }
 
-/// Calls it in a process of its own. The number that it returns, or 100 and the signal that has killed it.
+/// Calls it in a child process. Returns its result, or 100 plus the signal that killed the child.
 template <class Call>
 int in_a_child(const Call& call) {
   const pid_t child = ::fork();
@@ -88,17 +88,17 @@ int in_a_child(const Call& call) {
   return WIFSIGNALED(status) ? 100 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// As chmod has it.
+/// Permissions from a mode of chmod.
 std::filesystem::perms mode_of(unsigned mode) { return static_cast<std::filesystem::perms>(mode); }
 
-/// A state of several pieces.
+/// A rank whose state has several pieces.
 lonely_rank large_rank(std::uint64_t steps) {
   lonely_rank run({{700'000}, {33}}, maker_of<lamb>({}));
   for (std::uint64_t t = 0; t < steps; ++t) run.step(t);
   return run;
 }
 
-/// Bytes in memory that change, or are no longer there, when they are read for the second time.
+/// Bytes in memory that change, or are missing, at the second reading.
 byte_source unreliable(bytes& saved, std::uint64_t spoiled, const std::function<void()>& spoil) {
   return {saved.size(), [&saved, spoiled, spoil, readings = 0](std::uint64_t first, std::span<std::byte> to) mutable {
             if (first == 0) ++readings;
@@ -122,7 +122,7 @@ TEST_CASE("checkpoint: a state in pieces has the bytes of save_state(), whatever
     lonely_rank other({{5}, {9000}, {0}}, m.make);
     other.optimizer().load_state(slamb::detail::source_in(state.all));
     CHECK(other.now().state == state.all);
-    CHECK(other.now().values != run.now().values);  // which are the user's
+    CHECK(other.now().values != run.now().values);  // parameters belong to the user; load_state does not restore them
   }
 }
 
@@ -252,7 +252,7 @@ TEST_CASE("checkpoint: a source that changes, or fails, when it is read again le
               "slamb: " + name +
                   " was called after a load_state() that failed halfway, so that a part of the state is of "
                   "another step; load a state first");
-      CHECK(other.load(std::span(whole).first(whole.size() - 8)) != "");  // which is no cure
+      CHECK(other.load(std::span(whole).first(whole.size() - 8)) != "");  // another failed load does not help
       CHECK(other.load(whole).empty());
       CHECK(other.now().state == whole);
       other.step(5);
@@ -355,9 +355,9 @@ TEST_CASE("checkpoint: a file that cannot be written is named with the reason, a
 
   const bytes old = read_file(path);
   run.step(0);
-  std::filesystem::permissions(folder.path(), mode_of(0555));  // all may look into it, nobody may write
+  std::filesystem::permissions(folder.path(), mode_of(0555));  // readable by all, writable by none
   CHECK(in_a_child([&] {
-          if (::geteuid() == 0 && ::seteuid(65534) != 0) return 2;  // who may write everywhere
+          if (::geteuid() == 0 && ::seteuid(65534) != 0) return 2;  // because root may write everywhere
           if (!std::filesystem::exists(path)) return 3;
           return said(path) == "slamb: save_checkpoint() cannot write " + path + ": Permission denied" ? 0 : 1;
         }) == 0);
@@ -419,13 +419,13 @@ TEST_CASE("checkpoint: a file that is replaced hands on who may read it, from th
   };
   const ::mode_t mask = ::umask(022);
   save_checkpoint(looking{[] {}}, path);
-  CHECK(modes() == std::vector{mode_of(0644)});  // as the process makes files
+  CHECK(modes() == std::vector{mode_of(0644)});  // the default mode of new files
   for (const unsigned mode : {0600U, 0660U, 0400U, 0644U}) {
     CAPTURE(mode);
     std::filesystem::permissions(path, mode_of(mode));
     std::vector<std::filesystem::perms> then;
     save_checkpoint(looking{[&] { then = modes(); }}, path);
-    CHECK(then == std::vector{mode_of(mode), mode_of(mode)});  // the old one, and the one that is written
+    CHECK(then == std::vector{mode_of(mode), mode_of(mode)});  // the old file, and the one being written
     CHECK(modes() == std::vector{mode_of(mode)});
   }
   ::umask(mask);
@@ -475,7 +475,7 @@ TEST_CASE("checkpoint: what a process of the same number has left beside the fil
   CHECK_NOTHROW(load_checkpoint(run.optimizer(), path));
 }
 
-// A limit of the process on the size of files stands for a disk that is full, and its signal for a process that is killed.
+// A limit on the size of the process's files stands in for a full disk, and its signal for a process that is killed.
 TEST_CASE("checkpoint: a disk that is full and a process that is killed while it writes leave the old file whole") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
@@ -485,7 +485,7 @@ TEST_CASE("checkpoint: a disk that is full and a process that is killed while it
   save_checkpoint(run.optimizer(), path);
   const bytes old = read_file(path);
   run.step(1);
-  // Writes in a process which may write that many bytes of a file.
+  // Writes in a process that may write at most that many bytes of a file.
   const auto write_at_most = [&](std::uint64_t most, bool is_killed) {
     return in_a_child([&] {
       const rlimit limit{most, most}, no_core{0, 0};
@@ -590,7 +590,8 @@ TEST_CASE("checkpoint: of another rank it is refused, and taken without errors w
   slamb::run_ranks(2, [&](thread_communicator communicator) {
     const int rank = communicator.rank();
     replica mine(tensors, std::vector<float>(300, 0.5F + static_cast<float>(rank)));
-    const auto make = maker_of<sparse>({.local_steps = 0, .compare_every = 0});  // for ranks have other parameters
+    const auto make =
+        maker_of<sparse>({.local_steps = 0, .compare_every = 0});  // because ranks have different parameters
     made_optimizer run = make_one(make, mine.parameters(), std::move(communicator));
     run.step(0.01);
     if (rank != 1) return;

@@ -1,8 +1,8 @@
 # cmake -DSTATUS=… -DMESSAGE=… [-DWRITES=…] [-DLEAVES=…] [-DONTO=…] -P expect_exit.cmake -- PROGRAM ARGUMENT…
 #
-# Runs a program and checks its exit status, that its output matches the regular expression MESSAGE (each run of blanks
-# and line ends is one blank there), that it wrote the files WRITES and that the files LEAVES are not there. With ONTO, the standard
-# output goes to that file, and MESSAGE is for the rest.
+# Runs a program. Checks its exit status; that its output matches the regular expression MESSAGE, where each run of blanks and
+# line ends counts as one blank; that the files WRITES were written; and that the files LEAVES do not exist. With ONTO, the
+# standard output goes to that file, and MESSAGE is for the standard error.
 set(command)
 set(is_command FALSE)
 math(EXPR last "${CMAKE_ARGC} - 1")

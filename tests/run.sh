@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Every test there is, from an empty checkout: installs what is missing, builds, tests.
+# All tests, from an empty checkout: installs what is missing, builds, tests.
 #
 #   bash tests/run.sh [--all | --thorough | --gpu REPORT.md [--stage NAME]… [--gpu-build DIR]]
 #
-# The release suite, which has every test that needs neither nvcc nor a GPU, the format of the sources, and clang-tidy.
-# --all: also the bits of aarch64, under qemu, what has intrinsics compiled for every level of x86-64, headers without precompiled
-# ones before them, what nvcc compiles where it is installed, and the parts of the suite that another compiler may see another
-# way: numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under
-# ThreadSanitizer. And the site of the documentation, with its reference and its links.
+# The release suite: every test that needs neither nvcc nor a GPU, the format of the sources, and clang-tidy.
+# --all: also the bits of aarch64 under qemu; sources with intrinsics, compiled for every level of x86-64; headers without
+# precompiled ones before them; the sources for nvcc, where it is installed; the site of the documentation, with its reference
+# and its links; and the parts of the suite that may differ with another compiler: numbers and vectors by clang++, memory
+# under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
 # --thorough: all of the suite by these three too, which takes much longer.
-# --gpu: the benchmarks and tests on the GPU at hand, and a report of them. It needs the CUDA Toolkit and CMake, and installs
-# nothing: without doctest, MPI, PyTorch or compute-sanitizer only their part is skipped. No GPU is a failure. --stage, once or
-# more: only this stage, with the build that it needs. --gpu-build, or SLAMB_GPU_BUILD: DIR/bin has the programs, nothing is
-# built. No program runs longer than SLAMB_GPU_SECONDS (180).
-# Where CI=true, as continuous-integration machines have it, a warning in this project's own programs is an error.
-# The last line is `N passed, M failed`, with `, K skipped` where something was; the exit status is 1 if M is not 0.
+# --gpu: the benchmarks and tests on this machine's GPU, and a report of them. Needs the CUDA Toolkit and CMake, and installs
+# nothing: without doctest, MPI, PyTorch or compute-sanitizer only their parts are skipped. No GPU is a failure. --stage, once
+# or more: only these stages, with the builds that they need. --gpu-build, or SLAMB_GPU_BUILD: the programs are in DIR/bin;
+# nothing is built. No program runs longer than SLAMB_GPU_SECONDS (180).
+# If CI=true, as continuous integration sets it, a warning in this project's own programs is an error.
+# The last line is `N passed, M failed`, with `, K skipped` if tests were skipped; the exit status is 1 if M is not 0.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
@@ -57,7 +57,7 @@ passed=0 failed=0 skipped=0
 jobs="$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
 log="$(mktemp)"
 
-# Whatever ends the script, also a signal in the middle of a stage, the last line says how it stands.
+# However the script ends, even by a signal in the middle of a stage, the last line has the counts.
 finish() {
   if [[ -n "$gpu_report" ]]; then close_gpu_report; fi
   local line="$passed passed, $failed failed"
@@ -67,16 +67,16 @@ finish() {
   exit $((failed == 0 && passed > 0 ? 0 : 1))
 }
 
-# What runs now, in the background, for bash sees to a signal only when nothing runs in front of it.
+# The running child, in the background, because bash handles a signal only when no foreground command runs.
 child=
-# wait_for_child: its exit status.
+# wait_for_child: returns its exit status.
 wait_for_child() {
   local status=0
   wait "$child" || status=$?
   child=
   return "$status"
 }
-# signal_child NAME: to the child and, where it has a group of its own, to all that it has started.
+# signal_child NAME: sends the signal to the child and, if it has its own process group, to all its descendants.
 signal_child() { kill -s "$1" -- "-$child" 2>/dev/null || kill -s "$1" "$child" 2>/dev/null; }
 
 interrupted() {
@@ -96,7 +96,7 @@ interrupted() {
 }
 trap interrupted INT TERM HUP
 
-# run COMMAND…: runs it, which may be a function that is exported, with its output in the log.
+# run COMMAND…: runs it with its output in the log. It may be an exported function.
 own_group=()
 command -v setsid >/dev/null && own_group=(setsid)
 run() {
@@ -105,7 +105,7 @@ run() {
   wait_for_child
 }
 
-# report NAME STARTED TEXT: the line of one stage.
+# report NAME STARTED TEXT: prints the line of one stage.
 report() { printf '== %-28s %5d s  %s\n' "$1" "$((SECONDS - $2))" "$3"; }
 
 # check NAME COMMAND…: a stage that counts as one test; its output is shown if it fails.
@@ -123,7 +123,7 @@ check() {
   return 1
 }
 
-# A newer compiler's new warning must stop no one but those who mend it.
+# A new warning of a newer compiler must be an error only for those who can fix it.
 configure_and_build() {
   local strict=OFF options=()
   [[ "${CI:-}" == true ]] && strict=ON
@@ -132,7 +132,7 @@ configure_and_build() {
     cmake --build --preset "$1" --parallel "$jobs"
 }
 
-# What cmake is told beside the preset, for a part of the suite.
+# The options of cmake besides the preset, for a part of the suite.
 part_of_clang=(
   -DSLAMB_COMPILE_TESTS=OFF
   -DSLAMB_INSTANCES_EMULATED=OFF  # which no test of this part has
@@ -142,7 +142,7 @@ part_of_asan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
   -DSLAMB_INSTANCES_EMULATED=OFF
-  # Without checks of null pointers, which crash anyway, and of alignment: a third of the time of compiling.
+  # Without checks of null pointers, which crash anyway, and of alignment: saves a third of the compile time.
   "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer"
   "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|pass_kernel)|backend/host/.*|checkpoint|communicator/((check|counting|hierarchical|thread)_)?communicator|compressor/(quantizer|quantizer_values|random_k|top_k)|error_feedback/.*|optimizer/(lamb|slamb|zero_one_adam)|pass/.*|state/.*|support/tests/trace"
 )
@@ -152,8 +152,8 @@ part_of_tsan=(
   "-DSLAMB_TESTS_ONLY=backend/host/thread_pool|communicator/((check|hierarchical|thread)_)?communicator|communicator/hierarchical_communicator_lamb|core/statistics|examples/sockets/.*|faults/(calls|one_bit_training|training)|properties/(allocation|calling_threads|determinism|steps_in_parts)"
 )
 
-# suite PRESET [PART [WRAPPER…]]: builds a preset, unless all is asked for only the part by this name, and adds up the cases of
-# its tests.
+# suite PRESET [PART [WRAPPER…]]: builds a preset, or only the part with this name unless all is requested, and adds up the cases
+# of its tests.
 suite() {
   local preset="$1" started=$SECONDS part=()
   if (($# > 1)) && ! $thorough; then
@@ -171,16 +171,16 @@ suite() {
 
   started=$SECONDS
   local status=0
-  # Tests of lost ranks wait for most of their time.
+  # Tests of lost ranks mostly wait.
   run ${wrapper[@]+"${wrapper[@]}"} ctest --preset "$preset" --parallel "$((2 * jobs))" || status=$?
   add_up "$preset" "$started" "$status"
 }
 
-# add_up PRESET STARTED STATUS: counts the tests of a run of ctest, of which the log has the output.
+# add_up PRESET STARTED STATUS: counts the tests of a run of ctest, from its output in the log.
 add_up() {
   local preset="$1" started="$2" status="$3"
-  # ctest's own summary: "97% tests passed, 3 tests failed out of 120", then a list that names each one left out. The total
-  # counts the skipped tests and not the disabled ones.
+  # ctest's own summary: "97% tests passed, 3 tests failed out of 120", then a list with the name of each test that did not run.
+  # The total includes skipped tests, but not disabled ones.
   local total fail skip disabled
   read -r fail total < <(sed -n 's/^[0-9]*% tests passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$log") || true
   skip="$(grep -cE '^[[:space:]]+[0-9]+ - .* \(Skipped\)$' "$log")"
@@ -203,8 +203,8 @@ add_up() {
   ((fail == 0))
 }
 
-# judge NAME TOOL COMMAND…: a check by an LLVM tool. Layout and lints change with the version, and the sources follow 14: the
-# verdict of another version is no verdict (skipped, and said so); a tool that is missing is a failure.
+# judge NAME TOOL COMMAND…: a check by an LLVM tool. Layout and lints change with the version, and the sources follow version 14.
+# With another version the check is skipped, with a message. A missing tool is a failure.
 judge() {
   local name="$1" tool="$2" found
   shift 2
@@ -221,7 +221,7 @@ judge() {
   fi
   check "$name" "$@"
 }
-# tool NAME: NAME-14 where both it and another version are installed.
+# tool NAME: NAME-14 if it is installed, else NAME.
 tool() { command -v "$1-14" >/dev/null && echo "$1-14" || echo "$1"; }
 format_check() {
   find include tests bench examples \( -name "*.hpp" -o -name "*.cpp" -o -name "*.cuh" -o -name "*.cu" \) -print0 |
@@ -232,7 +232,7 @@ tidy_check() {
     xargs -0 -n 1 -P "$jobs" sh -c 'exec "$0" --quiet "$1" -- -std=c++20 -Iinclude' "$(tool clang-tidy)"
 }
 
-# The CUDA Toolkit's compiler, wherever it is; empty if nowhere.
+# The CUDA Toolkit's compiler; empty if there is none.
 nvcc="$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc || true)"
 cuda_suite() {
   if [[ -z "$nvcc" ]]; then
@@ -254,7 +254,7 @@ if [[ -n "$gpu_report" ]]; then
 fi
 
 started=$SECONDS
-# Not by `run`: sudo may ask for a password at the terminal.
+# Not by `run`, because sudo may ask for a password at the terminal.
 groups=(build train test)
 if $all || $thorough; then groups+=(cross docs); fi
 bash cmake/bootstrap.sh "${groups[@]}" &
@@ -274,8 +274,8 @@ if $all || $thorough; then
   suite clang part_of_clang
   cuda_suite
   suite asan part_of_asan
-  # The sanitizer's shadow memory has a fixed place, which a kernel that spreads addresses widely may hand out: keep it
-  # from doing so where this is allowed.
+  # The sanitizer's shadow memory has a fixed address, which collides with a kernel that randomizes addresses widely: turn this
+  # off where it is allowed.
   if setarch "$(uname -m)" -R true 2>/dev/null; then
     suite tsan part_of_tsan setarch "$(uname -m)" -R
   else

@@ -128,8 +128,8 @@ inline std::string target_of_links(std::string path) {
   }
 }
 
-/// A file under a unique temporary name in the target's folder. The destructor removes it, unless `replace_target` has renamed it.
-/// Names are unique across threads and processes.
+/// A file under a unique temporary name in the target's folder. The destructor removes it, unless `replace_target` has renamed
+/// it. Names are unique across threads and processes.
 class temporary_file {
  public:
   static constexpr const char* call = "save_checkpoint() cannot write";
@@ -210,14 +210,14 @@ class temporary_file {
 /// If two threads or processes save to one path, both files are written completely, and the last rename wins. The first 512 bytes
 /// are text (`head -c 512 file`).
 ///
-/// The file is written under another name in the same folder, flushed to the disk, and renamed. So `path` always holds the old file
-/// or the new one. A process that is killed in between leaves `path.partial-…`, which can be deleted. A symbolic link stays a link:
-/// the file that it names is written, and created if it does not exist. A replaced file passes its permissions on.
+/// The file is written under another name in the same folder, flushed to the disk, and renamed. So `path` always holds the old
+/// file or the new one. A process that is killed in between leaves `path.partial-…`, which can be deleted. A symbolic link stays
+/// a link: the file that it names is written, and created if it does not exist. The new file has the permissions of the old one.
 ///
 /// @param from     an `optimizer` or a `chosen_optimizer`
 /// @param options  `{.with_parameters = false}` leaves the parameters out: then save and restore them yourself
-/// @throws file_error naming the path and the reason; whatever `save_state` throws. The old file is then still at `path`, with one
-///         exception: if only the flush of the folder fails, the new file is there but may be lost in a power failure
+/// @throws file_error naming the path and the reason; the exceptions of `save_state`. The old file is then still at `path`, with
+///         one exception: if only the flush of the folder fails, the new file is there but may be lost in a power failure
 /// *Memory*: 4 MiB during the call.
 template <class Optimizer>
 void save_checkpoint(const Optimizer& from, const std::string& path,
@@ -236,7 +236,7 @@ void save_checkpoint(const Optimizer& from, const std::string& path,
 /// @param to       an `optimizer` or a `chosen_optimizer`
 /// @param options  `{.parameters = false}` leaves the parameters as they are; required if the file has none
 /// @throws std::invalid_argument naming the path and the mismatch; file_error naming the path if the file cannot be read. Nothing
-///         has changed in both cases. Also whatever `load_state` throws
+///         has changed in both cases. Also the exceptions of `load_state`
 /// *Memory*: 4 MiB during the call.
 template <class Optimizer>
 void load_checkpoint(Optimizer& to, const std::string& path, const restore_options& options = {}) {

@@ -1,7 +1,7 @@
 // LAMB and AdamW with every Compressor of the library.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"

@@ -1,9 +1,9 @@
-// The parts that the library's own optimizers are built of, for authors of others. docs/extend/optimizer.md builds one.
+// The parts of which the library's optimizers are built, for authors of other optimizers. docs/extend/optimizer.md builds one.
 //
 // These names are stable; the headers in detail/ folders, from which they come, are not.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/communicator/detail/requirements.hpp"
 #include "slamb/detail/exchange/norms.hpp"
@@ -24,7 +24,7 @@
 #include "slamb/optimizer/detail/trial.hpp"
 #include "slamb/plan/traffic.hpp"
 
-/// What an optimizer of one's own is built of.
+/// The parts of which an optimizer of your own is built.
 namespace slamb::kit {
 
 // The optimizer: a recipe, and the class that holds it and is an `optimizer`.
@@ -43,7 +43,7 @@ using detail::require_non_negative;
 using detail::require_positive;
 using detail::validate_settings;
 
-// Its state: arrays of an element each, other memory, and what is saved.
+// Its state: arrays with a value for each element, other memory, and the saved parts.
 using detail::arrays;
 using detail::kind_of;
 using detail::region;

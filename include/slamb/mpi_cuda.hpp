@@ -2,7 +2,7 @@
 // slamb::mpi.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/communicator/cuda/mpi_communicator.hpp"
 #include "slamb/communicator/mpi_device_options.hpp"

@@ -1,7 +1,7 @@
 // The Communicator over NCCL, for buffers on GPUs. Opt-in: needs the headers of CUDA and NCCL, and the target slamb::nccl.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/communicator/nccl_communicator.hpp"
 #include "slamb/communicator/nccl_error.hpp"

@@ -1,7 +1,7 @@
-// 1-bit Adam, 1-bit LAMB and 0/1 Adam alone: what compiles in less time than slamb.hpp.
+// 1-bit Adam, 1-bit LAMB and 0/1 Adam alone; compiles in less time than slamb.hpp.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/compressor/floating.hpp"
 #include "slamb/compressor/integer.hpp"

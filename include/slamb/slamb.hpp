@@ -1,8 +1,8 @@
-// slamb: communication-efficient large-batch optimizers on raw buffers. Include this. Compiled by nvcc it also brings the
-// CUDA backend.
+// slamb: communication-efficient large-batch optimizers on raw buffers. Include this header. When nvcc compiles it, it
+// also includes the CUDA backend.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/check_communicator.hpp"

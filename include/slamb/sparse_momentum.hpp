@@ -1,7 +1,7 @@
-// SLAMB alone, with the library's sparsifiers and chains: what compiles in less time than slamb.hpp.
+// SLAMB alone, with the library's sparsifiers and chains; compiles in less time than slamb.hpp.
 #pragma once
 
-#include "slamb/core/config.hpp"  // first: it says what the compiler must be told
+#include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"

@@ -1,5 +1,4 @@
-// Communicators whose type has been forgotten: what they do is what the Communicator does that they hold, and what it lacks is
-// said by name.
+// Type-erased communicators: they behave like the Communicator that they hold, and name the collective that it lacks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,14 +24,14 @@ using slamb::thread_communicator;
 
 constexpr int world = 3;
 
-/// Sums alone.
+/// Has sums only.
 struct summing_communicator {
   static int rank() { return 0; }
   static int size() { return 1; }
   void all_reduce_sum(std::span<float> /*values*/, host_stream /*stream*/) {}
 };
 
-/// Writes down what it is asked beside collectives.
+/// Notes the calls other than collectives.
 struct noting_communicator : summing_communicator {
   std::vector<std::string>* notes;
 

@@ -1,4 +1,4 @@
-// The suite for Communicators, with all that work within one process.
+// The suite of Communicators, for all that work within one process.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -51,7 +51,7 @@ struct counting_world {
   }
 };
 
-/// Ranks are nodes, each of `per_node` ranks.
+/// Ranks are nodes of `per_node` ranks each.
 struct world_of_nodes {
   using communicator_type = test_support::nodes_of_threads;
   int per_node;

@@ -1,4 +1,4 @@
-// counting_communicator: what it counts, and that it is its base in everything else.
+// counting_communicator: its counts, and that it otherwise behaves like its base.
 #include "slamb/communicator/counting_communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ static_assert(!slamb::capability::has_all_reduce_sum<counting<postal_communicato
 static_assert(!slamb::capability::has_all_gather<counting<postal_communicator>, float>);
 static_assert(!slamb::capability::has_all_reduce_sum<counting<slamb::thread_communicator>, bool>);
 
-// It is made and moved as its base is.
+// It can be constructed and moved as its base can.
 static_assert(std::default_initializable<counting<slamb::self_communicator>>);
 static_assert(!std::default_initializable<counting<slamb::thread_communicator>>);
 static_assert(std::movable<counting<postal_communicator>> && !std::copyable<counting<postal_communicator>>);

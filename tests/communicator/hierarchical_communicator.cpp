@@ -1,4 +1,5 @@
-// Which part of a hierarchical_communicator is asked for what, and who is told of a failure: over parts that write it down.
+// The calls that a hierarchical_communicator makes of its parts, and the ranks that learn of a failure. The parts write the
+// calls down.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -16,7 +17,7 @@ namespace {
 using slamb::host_stream;
 using log_of_calls = std::shared_ptr<std::vector<std::string>>;
 
-/// One of two ranks, which does nothing but write down what it is asked for, and throws where it is told to.
+/// One of two ranks. It writes calls down and does nothing else, except that it throws where told to.
 struct writing_part {
   std::string name;
   int number = 0;
@@ -55,7 +56,7 @@ struct made {
 std::vector<float> values(3);
 const std::span<float> all_values(values);
 
-/// Without what is optional, and without sums of a node.
+/// Has no optional member, and no sums of a node.
 struct bare_part {
   static int rank() { return 0; }
   static int size() { return 1; }

@@ -1,4 +1,4 @@
-// LAMB in nodes of several ranks: against ranks without nodes, what it costs, what ranks compare, and what goes wrong.
+// LAMB in nodes of several ranks: compared with ranks without nodes; its traffic, the ranks' comparisons, and failures.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using std::chrono_literals::operator""s;
 using flat = slamb::lamb<slamb::thread_communicator>;
 using in_nodes = slamb::lamb<nodes_of_threads>;
 
-/// What each rank of 2 × 2 threw where `spoil(groups)` goes wrong while they train, or one rank leaves before step 3.
+/// The exceptions of 2 × 2 threads, if `spoil(groups)` causes a failure while they train, or if one rank leaves before step 3.
 std::vector<std::string> thrown_by_ranks(
     std::size_t leaves, const std::function<void(thread_nodes&)>& spoil = [](thread_nodes&) {},
     slamb::thread_options in_node = {.timeout = 60s}, slamb::thread_options inter_node = {.timeout = 30s}) {
@@ -38,7 +38,7 @@ std::vector<std::string> thrown_by_ranks(
   thread_nodes nodes({2, 2}, in_node, inter_node);
   spoil(nodes);
   std::vector<std::string> thrown(world);
-  std::latch all_told(world);  // nobody leaves before, so that ranks are told by messages and not by those who leave
+  std::latch all_told(world);  // no rank leaves earlier, so ranks learn of the failure by messages
   nodes.run([&](nodes_of_threads communicator, std::size_t rank) {
     replica mine(e.tensors, e.start);
     in_nodes optimizer(mine.parameters(), {}, std::move(communicator), one_thread());
@@ -61,7 +61,7 @@ std::vector<std::string> thrown_by_ranks(
 
 constexpr std::size_t nobody = 4;
 
-/// What each rank threw when it was constructed with its own beta1.
+/// The exceptions of ranks that were constructed with different beta1.
 std::vector<std::string> disagreements(const std::vector<int>& sizes, const std::vector<double>& beta1) {
   std::vector<std::string> thrown(beta1.size());
   thread_nodes(sizes).run([&](nodes_of_threads communicator, std::size_t rank) {
@@ -82,10 +82,10 @@ bool all_contain(const std::vector<std::string>& thrown, const std::string& text
 
 }  // namespace
 
-// Gradients have one sign, so that a mean is off by the roundings that made it, of u = 2⁻²⁴ each: one by 4 ranks, two by 2 × 2,
-// 3u between them. Then m is off by 3u and v by 6u at most, and with a rounding or two of each operation in ten steps u_l and
-// φ_l by 40u; a step of γ = 0.01 moves a parameter by about γ rms(p), which ten times makes 4u of max|p|. The roundings of p
-// itself add 10u at most.
+// Gradients have one sign, so the error of a mean is the roundings that made it, u = 2⁻²⁴ each: one with 4 ranks, two with 2 × 2
+// ranks, so the means differ by at most 3u. Then m differs by at most 3u and v by at most 6u. With one or two roundings of each
+// operation in ten steps, u_l and φ_l differ by 40u. A step of γ = 0.01 moves a parameter by about γ rms(p); ten steps make 4u
+// of max|p|. The roundings of p itself add 10u at most.
 TEST_CASE("hierarchical_communicator: LAMB of 2 x 2 ranks is within rounding of LAMB of 4") {
   experiment e = make_experiment(random_model(21, 3), 21, 4, 10);
   use_one_rate(e, 0.01);
@@ -157,7 +157,7 @@ TEST_CASE("hierarchical_communicator: set_gradient and set_gradients change what
     replica mine(e.tensors, e.start);
     in_nodes optimizer(mine.parameters(), {}, std::move(communicator), one_thread());
     for (std::size_t t = 0; t < e.steps(); ++t) {
-      if (t == 1) optimizer.set_gradient(1, e.gradients[1][rank].data() + 40);  // and the first stays where it is
+      if (t == 1) optimizer.set_gradient(1, e.gradients[1][rank].data() + 40);  // the first keeps its address
       if (t == 0) mine.set_gradient(e.gradients[0][rank]);
       if (t == 2) {
         const float* const first = e.gradients[2][rank].data();
@@ -278,7 +278,7 @@ TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks 
   const std::vector<std::string> thrown = thrown_by_ranks(nobody, other(slamb::thread_group::fault::kind_type::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in "));
   for (const std::size_t rank : {0U, 1U}) CHECK(thrown[rank].find("aborted: in node 1: ") != std::string::npos);
-  // Ranks of the other node wait for their leader as long, so that either may be the first to give up.
+  // Ranks of the other node wait for their leader equally long, so either may give up first.
   CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::thread_group::fault::kind_type::stalls), {.timeout = 3s}),
                     "after 3000 ms rank "));
 }

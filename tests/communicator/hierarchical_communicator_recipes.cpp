@@ -1,4 +1,4 @@
-// Every recipe in nodes of several ranks: bit for bit what the nodes would compute as ranks, given the means of gradients.
+// Every recipe in nodes of several ranks: bit for bit the result of the nodes as ranks, given the mean gradients of the nodes.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ using namespace test_support;
 using threads = slamb::thread_communicator;
 
 constexpr std::size_t steps = 15;
-constexpr std::size_t overflows[] = {3, 9};  // steps at which one rank alone has a gradient that is not finite
+constexpr std::size_t overflows[] = {3, 9};  // steps at which exactly one rank has a gradient that is not finite
 
 experiment with_overflows(int world, std::size_t rank) {
   experiment e = make_experiment(random_model(11, 3), 11, world, steps);
@@ -29,13 +29,13 @@ experiment with_overflows(int world, std::size_t rank) {
   return e;
 }
 
-/// @param skipped  a step with an overflow changes no rank's parameters
+/// @param skipped  true: a step with an overflow changes no rank's parameters
 template <class OfNodes, class Flat>
 void check_bits(const typename Flat::options_type& options, bool skipped) {
   for (const int per_node : {2, 3}) {
     CAPTURE(per_node);
     const int world = 2 * per_node;
-    const experiment e = with_overflows(world, per_node == 2 ? 3 : 0);  // of the last rank, and of the first
+    const experiment e = with_overflows(world, per_node == 2 ? 3 : 0);  // on the last rank, and on the first
     const trajectory reached = train_in_nodes<OfNodes>(e, 2, options, one_thread());
     CHECK(ranks_have_bits_of_nodes(reached, train<Flat>(means_of_nodes(e, 2), options)));
     CHECK_FALSE(same_bits(std::span(reached[0][0]), std::span(reached.back()[0])));

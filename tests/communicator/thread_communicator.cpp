@@ -1,4 +1,4 @@
-// thread_communicator, thread_group and run_ranks: order of sums, failures on every rank, handles.
+// thread_communicator, thread_group and run_ranks: the order of sums, failures on every rank, handles.
 #include "slamb/communicator/run_ranks.hpp"
 
 #include <doctest/doctest.h>
@@ -38,8 +38,8 @@ static_assert(slamb::capability::has_all_reduce_sum<thread_communicator, std::in
 static_assert(!slamb::capability::has_all_reduce_sum<thread_communicator, bool>);
 static_assert(!slamb::capability::has_broadcast<thread_communicator, std::string>);
 
-constexpr auto at_once = 20s;  // below the default timeout of 30 s, far above what a busy machine needs
-constexpr auto brief = 3s;     // a timeout that runs out; ranks of a busy machine are less apart
+constexpr auto at_once = 20s;  // below the default timeout of 30 s, far above the delays of a busy machine
+constexpr auto brief = 3s;     // a timeout that runs out; delays between ranks of a busy machine are shorter
 
 template <class T = float>
 void sum(thread_communicator& communicator, std::size_t count = 1) {
@@ -58,7 +58,7 @@ void broadcast_from(thread_communicator& communicator, int root) {
   communicator.broadcast(std::span<float>(values), root, host_stream{});
 }
 
-/// What each rank's body threw: "communicator_error: …", "invalid_argument: …", "other", or "" if it returned.
+/// The exception of each rank's body: "communicator_error: …", "invalid_argument: …", "other", or "" if it returned.
 struct report {
   std::vector<std::string> thrown;
   std::chrono::steady_clock::duration elapsed{};
@@ -88,7 +88,7 @@ report run_and_catch(thread_group& group, const std::function<void(thread_commun
   return result;
 }
 
-/// Counts down as its scope is left, by an exception too.
+/// Counts down when its scope ends, also by an exception.
 struct counted_down_at_the_end {
   std::latch& latch;
 
@@ -133,7 +133,8 @@ void check_rank_order(int ranks, std::size_t n) {
         n == 0 || std::memcmp(values.data(), expected.data(), n * sizeof(T)) == 0;
   });
   CHECK(std::accumulate(right.begin(), right.end(), 0) == ranks);
-  if (std::is_same_v<T, double> && ranks >= 3 && n >= 1000) CHECK(reversed != expected);  // else it is not seen
+  if (std::is_same_v<T, double> && ranks >= 3 && n >= 1000)
+    CHECK(reversed != expected);  // otherwise the order is not visible
 }
 
 }  // namespace
@@ -148,7 +149,7 @@ TEST_CASE("thread_communicator: sums are made in rank order whatever the chunks"
 }
 
 TEST_CASE("thread_communicator: the sum of crafted values is that of the one right order") {
-  // ((1e16 + 1) − 1e16) + 1 = 1 in double precision, since 1e16 + 1 = 1e16; other orders make 0 or 2.
+  // In double precision ((1e16 + 1) − 1e16) + 1 = 1, because 1e16 + 1 = 1e16; other orders give 0 or 2.
   const std::vector<double> terms{1e16, 1.0, -1e16, 1.0};
   std::vector<double> sums(4);
   slamb::run_ranks(4, [&](thread_communicator communicator) {
@@ -362,7 +363,7 @@ TEST_CASE("thread_communicator: a rank that throws leaves and its waiting peers 
   const report result = run_and_catch(group, [](thread_communicator& communicator) {
     sum(communicator);
     if (communicator.rank() == 2) {
-      std::this_thread::sleep_for(50ms);  // the others wait by now
+      std::this_thread::sleep_for(50ms);  // by now the others wait
       throw std::runtime_error("no more data");
     }
     gather(communicator, 2);

@@ -1,5 +1,5 @@
-// Recipes use no more of a backend than the concepts demand: each compiles for one that has the members of detail::backend_executor and
-// a late_read, and nothing else. Compiled, never linked.
+// Recipes use only those members of a backend that the concepts require: each compiles with a backend that has just the members
+// of detail::backend_executor and a late_read. Compiled, never linked.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,7 +13,7 @@ struct archetype_stream {};
 
 }  // namespace archetypes
 
-// What a backend with streams specialises: a value that is read while later work goes on.
+// The specialization that a backend with streams provides: a value that is read while later work runs.
 template <class T>
 class slamb::detail::late_read<archetypes::archetype_stream, T> {
  public:
@@ -91,7 +91,7 @@ class archetype_executor {
 };
 static_assert(backend_executor<archetype_executor>);
 
-// Without one of its members it is none.
+// An executor that lacks one member is not an executor.
 struct without_average : archetype_executor {
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer&) const;

@@ -1,7 +1,7 @@
 # cmake -DFOLDER=… -DWORK=… -DBUILD=… -DSLAMB_SOURCE_DIR=… -DGENERATOR=… -DCOMPILER=… -P consumer.cmake
 #
-# Installs the library of the build tree BUILD below WORK, then configures, builds and runs the project in FOLDER with it.
-# CUDA is hidden: the host part must not ask for it.
+# Installs the library of the build tree BUILD below WORK, then configures, builds and runs the project in FOLDER with it. CUDA
+# is hidden, because the host part must not need it.
 file(REMOVE_RECURSE "${WORK}")
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix" OUTPUT_QUIET
                 COMMAND_ERROR_IS_FATAL ANY)

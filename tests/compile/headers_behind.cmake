@@ -1,7 +1,7 @@
-# Behind which precompiled header another one can be tested as if it were alone.
+# Finds the precompiled header after which another header can be tested as if it were alone.
 
-# slamb_includes_of_header(<variable> <include folder> <header>): the names that it includes by quotes, itself or by another,
-# where they are sure to be read: under no condition, and above the first namespace.
+# slamb_includes_of_header(<variable> <include folder> <header>): the names of its quoted includes, direct and indirect, that are
+# unconditional and above the first namespace.
 function(slamb_includes_of_header variable include_dir header)
   get_property(known GLOBAL PROPERTY "slamb_includes_of_${header}" SET)
   if(NOT known)
@@ -29,8 +29,8 @@ function(slamb_includes_of_header variable include_dir header)
   set(${variable} "${includes}" PARENT_SCOPE)
 endfunction()
 
-# slamb_header_behind(<variable> <include folder> <header> <name>…): the first of the names that the header includes; empty if
-# there is none.
+# slamb_header_behind(<variable> <include folder> <header> <name>…): the first of the names that the header includes; empty if it
+# includes none.
 function(slamb_header_behind variable include_dir header)
   slamb_includes_of_header(includes "${include_dir}" "${header}")
   set(first)

@@ -20,7 +20,7 @@ import sys
 OF_MANY = {"properties", "faults"}  # headers
 OF_OTHER_PROGRAMS = {"replay", "support"}  # as folders with a CMakeLists.txt
 
-# Public headers after which no test is named: the test that they have, a word in it that shows this, and why it is there.
+# Public headers without a test named after them: the test that covers each, a word in that test as evidence, and the reason.
 ELSEWHERE = {
     "communicator/nccl_options.hpp": ("distributed/nccl/handles.cpp", "nccl_options", "it needs the stand-in for NCCL"),
     "communicator/thread_options.hpp": ("communicator/thread_communicator.cpp", "timeouts out of range", "thread_group takes them"),

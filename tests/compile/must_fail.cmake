@@ -1,9 +1,9 @@
 # cmake -DCOMPILER=… -DROOT=… -DSOURCE=… [-DFLAGS=…] [-DPRECOMPILED=… -DPRECOMPILED_FLAGS=…] -P must_fail.cmake
 #
-# Succeeds when SOURCE does not compile and the compiler's output matches the regular expression (CMake's) of its first
-# line, `// expect: <regular expression>`. Where the second line is `// first of LINES lines`, the first error must match it,
-# and without a limit of errors the compiler must not print more lines than that. PRECOMPILED: a folder that may have a
-# slamb/slamb.hpp.gch, made with PRECOMPILED_FLAGS, to which the caller may add others, such as that one error is enough.
+# Succeeds if SOURCE does not compile and the compiler's output matches the regular expression (CMake's) of its first line, `//
+# expect: <regular expression>`. If the second line is `// first of LINES lines`, the first error must match it, and the
+# compiler, without a limit of errors, must print at most that many lines. PRECOMPILED: a folder that may have a
+# slamb/slamb.hpp.gch, made with PRECOMPILED_FLAGS. The caller may add flags, for example to stop at the first error.
 file(READ "${SOURCE}" text)
 if(NOT text MATCHES "^// expect: ([^\n]+)\n")
   message(FATAL_ERROR "${SOURCE}: the first line is no `// expect: <regular expression>`")

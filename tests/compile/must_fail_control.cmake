@@ -1,6 +1,6 @@
 # cmake -DCOMPILER=… -DROOT=… -DSOURCE=… -P must_fail_control.cmake
 #
-# Succeeds when must_fail.cmake fails on SOURCE, for the reason that SOURCE is named after.
+# Succeeds if must_fail.cmake fails on SOURCE, for the reason in SOURCE's name.
 cmake_path(GET SOURCE STEM name)
 set(compiles "compiles, and must not")
 set(other_message "fails with another message than")

@@ -32,7 +32,7 @@ def blocks_of(text, fences):
 
 def heading_above(text, line):
     """The words of the last heading above a line, of which only such are left as the name of a test may have."""
-    # A block's lines stay, so that lines are counted as in the document.
+    # Keeps the lines of blocks, so that line numbers are those of the document.
     prose = FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
     headings = HEADING.findall("".join(prose.splitlines(keepends=True)[: line - 1]))
     return re.sub(r"[^\w ,.:+/()'-]", "", headings[-1]) if headings else "no heading"
@@ -42,7 +42,7 @@ def run_program(document, line, source, folder, compiler, launcher):
     """Compiles and runs one program; returns what went wrong, or None."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"line_{line}.cpp"
-    # Errors name the line of the document.
+    # Error messages then have the document's line numbers.
     file.write_text(f'#line {line} "{document}"\n{source}', encoding="utf-8")
     program = file.with_suffix("").resolve()  # it runs in another folder
     build = subprocess.run([compiler[0], str(file), *compiler[1:], "-o", str(program)], capture_output=True, text=True)

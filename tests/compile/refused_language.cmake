@@ -1,7 +1,7 @@
 # cmake -DCOMPILER=… -DROOT=… -DFLAGS=… -DEXPECTED=… -DHEADERS=… -P refused_language.cmake
 #
-# Succeeds when the compiler, with these flags, stops at each header with EXPECTED, a regular expression, as its first error, and
-# prints less than ten lines.
+# Succeeds if the compiler, with these flags, stops at each header with EXPECTED, a regular expression, as its first error, and
+# prints fewer than ten lines.
 set(ENV{LC_ALL} C)
 if(NOT HEADERS)
   message(FATAL_ERROR "there are no headers")

@@ -1,4 +1,5 @@
-# cmake -DCOMPILER=… -DINCLUDE_DIR=… -P umbrella.cmake: every header below INCLUDE_DIR/slamb is read for slamb/slamb.hpp.
+# cmake -DCOMPILER=… -DINCLUDE_DIR=… -P umbrella.cmake: checks that slamb/slamb.hpp includes every header below
+# INCLUDE_DIR/slamb.
 execute_process(
   COMMAND "${COMPILER}" -std=c++20 "-I${INCLUDE_DIR}" -MM -x c++ "${INCLUDE_DIR}/slamb/slamb.hpp"
   OUTPUT_VARIABLE dependencies

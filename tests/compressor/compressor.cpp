@@ -1,5 +1,5 @@
-// One suite for every sparsifier: whatever more a selection can do than say what it selects must agree with that, at
-// every step and from every place. The expected values come from a history of `selects` alone.
+// One suite for every sparsifier: each optional function of a selection must agree with `selects`, at every step and from every
+// index. The expected values come from a history of `selects` only.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ std::vector<std::uint64_t> random_sizes(std::uint64_t seed) {
   return sizes;
 }
 
-// ------------------------------------------------------------------------------------------------ what must hold
+// ------------------------------------------------------------------------------------------------ properties
 
 template <class Selection>
 fault age_fault(const Selection& s, const place& where, std::uint64_t step, const history& h) {
@@ -80,7 +80,7 @@ fault count_fault(const Selection& s, const place& where, std::uint64_t step, co
   return {};
 }
 
-/// Of [first, first + count).
+/// Checks the runs of [first, first + count).
 template <class Selection>
 fault runs_fault(const Selection& s, const place& where, std::uint64_t step, const history& h, std::uint64_t first,
                  std::uint64_t count) {
@@ -103,7 +103,7 @@ fault runs_fault(const Selection& s, const place& where, std::uint64_t step, con
   return found;
 }
 
-/// Ages' staleness discount by a table of `table.size()` entries, and the bits, of [first, first + count).
+/// Checks the bits of [first, first + count), and the staleness discounts of the ages by a table of `table.size()` entries.
 template <class Selection>
 fault fill_fault(const Selection& s, const place& where, std::uint64_t step, const history& h, std::uint64_t first,
                  std::uint32_t count, const std::vector<float>& table) {
@@ -134,7 +134,7 @@ fault fill_fault(const Selection& s, const place& where, std::uint64_t step, con
   return {};
 }
 
-/// All of the above for one tensor, from everywhere that matters and from random places.
+/// Checks all of the above for one tensor, from all important indices and from random ones.
 template <class Selection>
 fault selection_fault(const Selection& s, const place& where, std::uint64_t step, const history& h,
                       const std::vector<float>& table, random_source& source) {
@@ -154,7 +154,7 @@ fault selection_fault(const Selection& s, const place& where, std::uint64_t step
 template <class C>
 void prepare(C& /*compressor*/, std::uint64_t /*step*/, std::uint64_t /*elements*/) {}
 
-/// A mask of its own for each step; it stays alive as long as the program.
+/// Sets a mask for each step. The mask lives as long as the program.
 void prepare(slamb::explicit_mask& compressor, std::uint64_t step, std::uint64_t elements) {
   static std::vector<std::uint8_t> mask;
   mask = test_support::random_mask(5, step, elements, 0.3);
@@ -162,7 +162,7 @@ void prepare(slamb::explicit_mask& compressor, std::uint64_t step, std::uint64_t
   compressor.set(mask);
 }
 
-/// The suite: over some steps of some layout.
+/// The suite: some steps of one layout.
 template <class C>
 fault compressor_fault(C compressor, const std::vector<std::uint64_t>& sizes, std::uint64_t steps) {
   static_assert(slamb::compressor<C> && slamb::sparsifier<C> && !slamb::quantizer<C> && !slamb::capability::chained<C>);
@@ -199,7 +199,7 @@ void check(const C& compressor, const std::vector<std::uint64_t>& sizes, std::ui
   CHECK_MESSAGE(!f, f.value_or(""));
 }
 
-/// The suite over several layouts.
+/// The suite on several layouts.
 template <class C>
 void check(const C& compressor, std::uint64_t steps = 24) {
   check(compressor, {}, 2);
@@ -210,11 +210,11 @@ void check(const C& compressor, std::uint64_t steps = 24) {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------- checks that must find faults
+// ------------------------------------------------------------------------------------- checks of the suite itself
 
 namespace {
 
-/// `alternating` with one thing wrong.
+/// `alternating` with one fault.
 template <int Fault>
 struct wrong : test_support::sparsifier_facts {
   struct chosen {
@@ -223,12 +223,12 @@ struct wrong : test_support::sparsifier_facts {
 
     bool selects(coordinate c) const { return right().selects(c); }
     std::uint32_t age(coordinate c) const {
-      if (Fault == 1) return right().age(c) * 2;                   // once in two steps, and says two steps ago
-      if (Fault == 2 && c.index == 40) return 1 - right().age(c);  // 0 for what is not sent
+      if (Fault == 1) return right().age(c) * 2;                   // is exchanged every second step, but reports age 2
+      if (Fault == 2 && c.index == 40) return 1 - right().age(c);  // reports 0 for an unsent element
       return right().age(c);
     }
     std::uint64_t selected_before(coordinate c) const {
-      const bool at_end = Fault == 3 && c.index == c.tensor_size && c.index > 20;  // wrong at the end alone
+      const bool at_end = Fault == 3 && c.index == c.tensor_size && c.index > 20;  // wrong only at the end
       return right().selected_before(c) + (at_end ? 1 : 0);
     }
     template <class Visit>
@@ -237,17 +237,17 @@ struct wrong : test_support::sparsifier_facts {
       for (std::uint64_t i = c.index; i < end; ++i) {
         coordinate at = c;
         at.index = i;
-        if (Fault == 4 && i + 1 == end) return;                // leaves out the last
+        if (Fault == 4 && i + 1 == end) return;                // omits the last run
         if (Fault == 5 && i == 30) continue;                   // leaves a gap
-        visit(i, Fault == 6 && i + 1 == end ? 2 : 1,           // goes beyond
+        visit(i, Fault == 6 && i + 1 == end ? 2 : 1,           // ends beyond the range
               Fault == 7 && i == 30 ? 1 - age(at) : age(at));  // another age
       }
     }
     bool fill(coordinate c, std::uint32_t count, slamb::capability::staleness_discounts table, std::uint16_t* bits,
               float* discount) const {
       if (Fault == 8) table.count = 1;                        // another staleness discount
-      if (Fault == 9 && c.index % 2 != 0) bits[0] = 1;        // writes and says that it did not
-      if (Fault == 10 && discount == nullptr) bits[1] ^= 1U;  // other bits without staleness discount
+      if (Fault == 9 && c.index % 2 != 0) bits[0] = 1;        // writes, but reports that it did not
+      if (Fault == 10 && discount == nullptr) bits[1] ^= 1U;  // other bits if there is no staleness discount
       return right().fill(c, count, table, bits, discount);
     }
   };
@@ -255,7 +255,7 @@ struct wrong : test_support::sparsifier_facts {
   static std::uint64_t largest_payload(std::uint64_t size) { return Fault == 11 ? size / 2 : (size + 1) / 2; }
 };
 
-/// Selects by a counter that runs.
+/// Selects by a counter that changes with each call.
 struct fickle : test_support::sparsifier_facts {
   struct chosen {
     std::uint64_t salt;
@@ -345,7 +345,7 @@ using test_support::tensor_at_step;
 
 double ratio(double a, double b) { return a > 0.0 && b > 0.0 ? a / b : 1.0; }
 
-/// SLAMB's product form, from whole tensors.
+/// The scales of SLAMB's product form, computed from whole tensors.
 std::vector<double> product_scales(const tensor_at_step& t) {
   const double sent = ratio(t.norm(t.p, true), t.norm(t.u, true));
   const double unsent = ratio(t.norm(t.p, false), t.norm(t.u, false));
@@ -357,7 +357,7 @@ std::vector<double> product_scales(const tensor_at_step& t) {
   return scale;
 }
 
-/// The worst relative error of SLAMB with a compressor against the loop with its `selects`.
+/// The worst relative error of SLAMB with a compressor, compared with the plain loop that uses the compressor's `selects`.
 template <class Compressor, class Reference = Compressor>
 double training_error(const Compressor& compressor, int ranks, int steps, const Reference& of_loop, double beta3 = 0.93,
                       double rate = 0.02) {

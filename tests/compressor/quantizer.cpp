@@ -1,5 +1,5 @@
-// One suite for every quantizer: codes fit in their bits, vectors give the bits that floats give, what is decoded is
-// near what was encoded, and draws leave the mean where it was.
+// One suite for every quantizer: codes fit into their bits, vectors and floats give equal bits, decoded values are near the
+// encoded ones, and random draws preserve the mean.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ using test_support::random_source;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using lane_array = std::array<float, lanes>;
-using fault = std::optional<std::string>;  // what is wrong, if anything is
+using fault = std::optional<std::string>;  // the fault, if there is one
 
 std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 
@@ -52,14 +52,14 @@ constexpr bool is_stochastic = slamb::capability::stochastic_quantizer<Q>;
 constexpr float largest = std::numeric_limits<float>::max();
 constexpr float smallest = std::numeric_limits<float>::denorm_min();
 
-using block = std::vector<float>;  // of elements that share a scale; a multiple of 16
+using block = std::vector<float>;  // elements that share a scale; a multiple of 16
 
 block block_of(std::vector<float> values) {
   values.resize((values.size() + lanes - 1) / lanes * lanes, 0.0F);
   return values;
 }
 
-/// Blocks of all sizes of numbers, all finite.
+/// Blocks of numbers of all magnitudes, all finite.
 std::vector<block> blocks() {
   std::vector<block> all;
   all.push_back(block_of({0.0F, -0.0F}));
@@ -110,7 +110,7 @@ float scale_of(segment_scale which, const block& values) {
   return 1.0F;
 }
 
-/// ½ for a quantizer that does not draw; else also the ends and random ones.
+/// Draws to try: ½ for a deterministic quantizer; for a stochastic one also the ends and random ones.
 template <class Q>
 std::vector<float> uniforms() {
   if (!is_stochastic<Q>) return {0.5F};
@@ -120,7 +120,7 @@ std::vector<float> uniforms() {
   return all;
 }
 
-// ------------------------------------------------------------------------------------------------ what must hold
+// ------------------------------------------------------------------------------------------------ properties
 
 template <class Q>
 std::uint32_t code_of(const Q& q, float x, float scale, float uniform) {
@@ -132,7 +132,7 @@ float decoded(const Q& q, float x, float scale, float uniform) {
   return q.template decode<float>(code_of(q, x, scale, uniform), scale);
 }
 
-/// The values that x may become, in double precision and from the definition. One of them twice: it must be that.
+/// The values that x may decode to, in double precision and from the definition. If both are equal, x must decode to that value.
 struct interval {
   double low, high;
 };
@@ -146,7 +146,7 @@ interval expected(const slamb::basic_sign<segment_scale::l1>&, float x, float sc
   return expected(slamb::sign{}, x, scale);
 }
 
-/// Between multiples of scale/L; whole numbers of it are met to a float's accuracy only, except 0 and the scale.
+/// Multiples of scale/L around x. Whole multiples are met only to a float's accuracy, except 0 and the scale.
 template <int Bits>
 interval expected(const slamb::integer<Bits>& q, float x, float scale) {
   const auto value = static_cast<double>(x), most = static_cast<double>(scale);
@@ -181,7 +181,7 @@ interval expected(const slamb::fp16&, float x, float /*scale*/) {
   return {value, value};
 }
 
-/// The code fits, draws and scales that must not matter do not, and what is decoded is finite.
+/// Checks that the code fits; that draws and scales have no effect where they must not; and that the decoded value is finite.
 template <class Q>
 fault code_fault(const Q& q, float x, float scale, float uniform) {
   const std::uint32_t code = code_of(q, x, scale, uniform);
@@ -195,7 +195,7 @@ fault code_fault(const Q& q, float x, float scale, float uniform) {
   return {};
 }
 
-/// What is decoded is what the definition says, mirrors with x, and stays when it is encoded again.
+/// Checks that the decoded value follows the definition, changes sign with x, and is unchanged when encoded again.
 template <class Q>
 fault value_fault(const Q& q, float x, float scale, float uniform) {
   const float value = decoded(q, x, scale, uniform);
@@ -207,7 +207,7 @@ fault value_fault(const Q& q, float x, float scale, float uniform) {
   return {};
 }
 
-/// Sixteen lanes, each with its own numbers, have the codes and values that one float at a time has.
+/// Checks that sixteen lanes, each with its own numbers, have the same codes and values as single floats.
 template <class Q>
 fault lane_fault(const Q& q, const lane_array& x, const lane_array& scale, const lane_array& uniform) {
   const floats scales = floats::load(scale.data());
@@ -225,7 +225,7 @@ fault lane_fault(const Q& q, const lane_array& x, const lane_array& scale, const
   return {};
 }
 
-/// Every code there is decodes alike in vectors and floats.
+/// Checks that every code decodes to equal bits in vectors and floats.
 template <class Q>
 fault decode_fault(const Q& q, float scale) {
   const std::uint64_t codes = std::uint64_t{1} << std::min<int>(Q::bits_per_element, 16);
@@ -239,7 +239,7 @@ fault decode_fault(const Q& q, float scale) {
   return {};
 }
 
-/// A larger x never becomes a smaller value by the same draw.
+/// Checks that with equal draws, a larger x never decodes to a smaller value.
 template <class Q>
 fault order_fault(const Q& q, block values, float scale, float uniform) {
   std::sort(values.begin(), values.end());
@@ -252,7 +252,7 @@ fault order_fault(const Q& q, block values, float scale, float uniform) {
   return {};
 }
 
-/// Over all draws there are, the mean of what is decoded is x: to 2^-17 of the distance of the two values about it.
+/// Checks that over all draws, the mean of the decoded values is x, to 2^-17 of the distance between the two values around it.
 template <class Q>
 fault mean_fault(const Q& q, float x, float scale) {
   constexpr std::uint32_t draws = 1U << 16U;
@@ -271,7 +271,7 @@ fault mean_fault(const Q& q, float x, float scale) {
   return {};
 }
 
-/// The same of draws as they come, to five standard errors.
+/// As above, with random draws, to five standard errors.
 template <class Q>
 fault drawn_mean_fault(const Q& q, float x, float scale) {
   std::vector<float> uniform(1U << 15U);
@@ -289,7 +289,7 @@ fault drawn_mean_fault(const Q& q, float x, float scale) {
   return {};
 }
 
-/// Of a block, with the scale that belongs to it.
+/// Checks a block with its own scale.
 template <class Q>
 fault block_fault(const Q& q, const block& values) {
   const float scale = scale_of(Q::scale, values);
@@ -303,7 +303,7 @@ fault block_fault(const Q& q, const block& values) {
   return decode_fault(q, scale);
 }
 
-/// Numbers, scales and draws in any company, also scales that are too small for x, or 0.
+/// Checks combinations of numbers, scales and draws, including a scale of 0 and scales too small for x.
 template <class Q>
 fault company_fault(const Q& q) {
   std::vector<float> x, scale{0.0F, smallest, 1.0F, 1e30F, largest};
@@ -355,15 +355,15 @@ void check(const Q& q) {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------- checks that must find faults
+// ------------------------------------------------------------------------------------- checks of the suite itself
 
 namespace {
 
-/// `int8` with one thing wrong.
+/// `int8` with one fault.
 template <int Fault>
 struct wrong : slamb::int8 {
-  static constexpr bool encodes_without_scale = Fault == 4;  // says so, and is not
-  static constexpr bool is_stochastic = Fault != 3;          // says that it is not, and is
+  static constexpr bool encodes_without_scale = Fault == 4;  // declared but not true
+  static constexpr bool is_stochastic = Fault != 3;          // declared to be deterministic but is not
 
   template <class Real>
   static Real drawn(const Real& x, const Real& uniform) {
@@ -372,7 +372,7 @@ struct wrong : slamb::int8 {
     if constexpr (Fault == 8) return select(x < Real(0.0F), Real(1.0F) - uniform, uniform);
     if constexpr (Fault == 9)
       return select(Real(0.5F) < uniform, uniform, select(uniform < Real(0.5F), uniform, Real(0.0F)));
-    if constexpr (Fault == 10) {  // another draw for every other float
+    if constexpr (Fault == 10) {  // another draw for every second float
       const auto odd = as_word(x) & slamb::word_of<Real>(1U);
       return select(odd == slamb::word_of<Real>(1U), Real(1.0F) - uniform, uniform);
     }
@@ -399,11 +399,11 @@ struct wrong : slamb::int8 {
     using slamb::select;
     if constexpr (Fault == 5) return integer::decode(code, s + s) * Real(0.5F);  // may overflow
     if constexpr (Fault == 6) return integer::decode(code + slamb::word_of<Real>(3U), s);
-    if constexpr (Fault == 7) {  // zero does not stay zero
+    if constexpr (Fault == 7) {  // 0 does not decode to 0
       using word = slamb::word_of<Real>;
       return integer::decode(select(code == word(127U), word(128U), code), s);
     }
-    if constexpr (Fault == 13 && !std::is_same_v<Real, float>)  // −0 for 0
+    if constexpr (Fault == 13 && !std::is_same_v<Real, float>)  // −0 instead of 0
       return -integer::decode(slamb::word_of<Real>(254U) - code, s);
     return integer::decode(code, s);
   }
@@ -414,7 +414,7 @@ interval expected(const wrong<Fault>& q, float x, float scale) {
   return expected(static_cast<const slamb::int8&>(q), x, scale);
 }
 
-/// What the suite says of it.
+/// The fault that the suite finds.
 template <int Fault>
 std::string finding() {
   const std::string found = quantizer_fault(wrong<Fault>{}).value_or("nothing");

@@ -1,4 +1,4 @@
-// What the shipped quantizers make of single numbers; quantizer.cpp is what all of them have in common.
+// The values that the shipped quantizers make of single numbers. quantizer.cpp tests their common properties.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ float decoded(const Q& q, float x, float scale, float uniform) {
 /// (r + ½)/2^16.
 float draw(std::uint32_t r) { return (static_cast<float>(r) + 0.5F) * 0x1p-16F; }
 
-/// Whether x becomes `value` by every draw.
+/// True if x decodes to `value` with every draw.
 template <class Q>
 bool always(const Q& q, float x, float scale, float value) {
   for (std::uint32_t r = 0; r < 0x10000U; ++r)
@@ -51,7 +51,7 @@ bool always(const Q& q, float x, float scale, float value) {
   return true;
 }
 
-/// Floats of every exponent and sign, about the ties of a format that drops `dropped` bits, and random ones.
+/// Floats of every exponent and sign around the ties of a format that drops `dropped` bits, and random ones.
 std::vector<float> floats_about_ties(std::uint32_t dropped) {
   std::vector<float> all;
   random_source source(8, dropped);
@@ -67,7 +67,7 @@ std::vector<float> floats_about_ties(std::uint32_t dropped) {
   return all;
 }
 
-/// How many of them a quantizer rounds otherwise than to the nearest of a format.
+/// The number of these floats that a quantizer does not round to the nearest of a format.
 template <class Q>
 std::size_t wrongly_rounded(const Q& q, const test_support::number_format& format, std::uint32_t dropped) {
   std::size_t wrong_ones = 0;

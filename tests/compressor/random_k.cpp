@@ -1,4 +1,4 @@
-// random_k: slots of exactly the right size, every element once in C steps, and masks in which nothing but chance shows.
+// random_k: slots have exactly the right size, every element is sent once in C steps, and masks look random.
 #include "slamb/compressor/random_k.hpp"
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ std::size_t both(const std::vector<char>& a, const std::vector<char>& b) {
   return count;
 }
 
-/// Σ (observed − expected)²/expected of counts that should be alike.
+/// Σ (observed − expected)²/expected, for counts with equal expectations.
 double chi_square(const std::vector<int>& counts) {
   double total = 0.0, sum = 0.0;
   for (const int c : counts) total += c;
@@ -39,7 +39,7 @@ double chi_square(const std::vector<int>& counts) {
   return sum;
 }
 
-/// Whether counts differ as little, and as much, as chance has it: within five standard deviations.
+/// True if the counts' deviation is typical of chance, neither smaller nor larger: within five standard deviations.
 bool evenly_spread(const std::vector<int>& counts) {
   const double freedom = static_cast<double>(counts.size()) - 1.0;
   const double away = 5.0 * std::sqrt(2.0 * freedom);
@@ -58,7 +58,7 @@ std::uint64_t slot_size(std::uint64_t slot, std::uint64_t blocks, std::uint64_t 
   return (slot + 1) * blocks / slots - slot * blocks / slots;
 }
 
-/// Every element exactly once in C steps, every slot exactly as large as it should be; by brute force.
+/// Checks by brute force that every element is sent exactly once in C steps, and that every slot has exactly its size.
 template <class C>
 fault rounds_fault(const C& compressor, std::uint64_t n, std::uint64_t slots, std::uint64_t block,
                    std::uint64_t first) {
@@ -117,7 +117,7 @@ TEST_CASE("random_k: round robin is exact for 1000 and for 65535 slots") {
         REQUIRE(compressor.slots() == slots);
         const std::uint64_t blocks = (n + block - 1) / block;
         const place where{0, n, 0};
-        // Once all have been sent, an age tells the slot.
+        // After all elements have been sent, the age of an element determines its slot.
         const std::uint64_t step = 2 * std::uint64_t{slots};
         const auto s = compressor.at(step);
         std::vector<std::uint64_t> size(slots, 0), slot_of(n);
@@ -132,7 +132,7 @@ TEST_CASE("random_k: round robin is exact for 1000 and for 65535 slots") {
         for (std::uint64_t slot = 0; slot < slots; ++slot)
           wrong_sizes += size[slot] == slot_size(slot, blocks, slots) ? 0 : 1;
         CHECK(wrong_sizes == 0);
-        // And the slot tells when it is sent.
+        // And the slot determines the steps in which it is sent.
         for (const std::uint64_t later : {1U, 2U, 998U, 999U, 1000U, 1001U, 65534U, 65535U, 65536U, 200000U}) {
           const auto at = compressor.at(later);
           std::uint64_t wrong = 0;

@@ -1,4 +1,4 @@
-// top_k: what it chooses of a tile is what the front of a sort has.
+// top_k: its choice in a tile equals the front of a sort.
 #include "slamb/compressor/top_k.hpp"
 
 #include <doctest/doctest.h>
@@ -36,7 +36,8 @@ std::vector<std::uint16_t> bits_of(const std::vector<std::size_t>& chosen, std::
   return bits;
 }
 
-/// The first `wanted` of a sort by falling magnitude; of equal ones the first, or `last_of_equals`.
+/// The first `wanted` elements of a sort by falling magnitude. Of equal ones the first come first, or the last if
+/// `last_of_equals`.
 std::vector<std::uint16_t> front_of_sort(const std::vector<float>& values, std::size_t wanted,
                                          bool last_of_equals = false) {
   std::vector<std::size_t> order(values.size());
@@ -49,7 +50,7 @@ std::vector<std::uint16_t> front_of_sort(const std::vector<float>& values, std::
   return bits_of(order, values.size());
 }
 
-/// What the policy chooses, and whether it wrote beyond its words (then it is empty).
+/// The policy's choice; empty if it wrote beyond its words.
 std::vector<std::uint16_t> chosen(const top_k& policy, const std::vector<float>& values) {
   const std::size_t words = (values.size() + 15) / 16;
   std::vector<std::uint16_t> bits(words + 1, 0);
@@ -60,7 +61,7 @@ std::vector<std::uint16_t> chosen(const top_k& policy, const std::vector<float>&
   return bits;
 }
 
-/// Values of a kind, in the ways in which magnitudes can lie.
+/// Values of several kinds, which differ in how the magnitudes are distributed.
 float value_of(std::string_view kind, random_source& source, std::size_t i, std::size_t count) {
   const double bell = source.bell();
   if (kind == "bell") return static_cast<float>(bell);
@@ -153,7 +154,7 @@ TEST_CASE("top_k: the part k of a tile, rounded up, and at least one") {
   CHECK(top_k{.k = 0.9999}.chosen_of(7) == 7);
   CHECK(top_k{.k = 0.5}.chosen_of(1) == 1);
   CHECK(top_k{.k = 0.5}.chosen_of(0) == 0);
-  for (std::uint32_t percent = 1; percent <= 100; ++percent)  // of which 0.07 · 100 > 7 in doubles
+  for (std::uint32_t percent = 1; percent <= 100; ++percent)  // in doubles 0.07 · 100 > 7
     CHECK(top_k{.k = percent / 100.0}.chosen_of(100) == percent);
 }
 

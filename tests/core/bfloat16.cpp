@@ -1,4 +1,4 @@
-// bfloat16: conversions against rounding in double precision, arrays of it against one number at a time.
+// bfloat16: conversions compared with rounding in double precision, and arrays compared with one number at a time.
 #include "slamb/core/bfloat16.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ using slamb::detail::to_float;
 using slamb::detail::host::floats;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
 
-/// Of every exponent and both signs: mantissas about the ties, and random ones. Finite.
+/// Finite floats of every exponent and both signs, with mantissas around the ties, and random ones.
 std::vector<float> finite_floats() {
   std::vector<float> all;
   test_support::random_source source(1);
@@ -41,7 +41,7 @@ std::vector<float> finite_floats() {
 
 std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 
-/// How many of `inputs` are rounded otherwise than `rounded` does.
+/// The number of `inputs` that are rounded differently from `rounded`.
 template <class Rounded>
 std::size_t differences(Rounded rounded) {
   std::size_t different = 0;

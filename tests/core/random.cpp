@@ -1,4 +1,4 @@
-// The random words: Philox against its published vectors, and what a counter-based generator must be.
+// Random words: Philox compared with its published vectors, and the properties of a counter-based generator.
 #include "slamb/core/random.hpp"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ using slamb::philox;
 using slamb::detail::random_words;
 using slamb::detail::scaled_to;
 
-/// One of the vectors that were published with Philox: counter and key as 32-bit words, least significant first.
+/// One of the published vectors of Philox: counter and key as 32-bit words, least significant first.
 struct known_answer {
   std::array<std::uint32_t, 4> counter;
   std::array<std::uint32_t, 2> key;
@@ -46,10 +46,10 @@ constexpr random_words words_of(const known_answer& a) {
   return philox(joined(a.key[0], a.key[1]), joined(a.counter[0], a.counter[1]), joined(a.counter[2], a.counter[3]));
 }
 
-// It is a constant expression: the compiler knows the words.
+// Philox is a constant expression: the compiler computes the words.
 static_assert(agrees(words_of(known_answers[0]), known_answers[0].words));
 
-/// Bits that differ between two draws.
+/// The number of bits in which two draws differ.
 int distance(const random_words& a, const random_words& b) {
   int bits = 0;
   for (std::size_t i = 0; i < 4; ++i) bits += std::popcount(a.word[i] ^ b.word[i]);
@@ -84,7 +84,7 @@ TEST_CASE("philox: every bit of key and counter moves about half of the bits of 
       low += distance(words, philox(i, (i * 3) ^ one, i * 5));
       high += distance(words, philox(i, i * 3, (i * 5) ^ one));
     }
-    // 4096 bits, each differing with probability 1/2: a standard deviation of 32.
+    // 4096 bits, each of which differs with probability 1/2: a standard deviation of 32.
     for (const int moved : {key, low, high}) {
       CHECK(moved > 64 * draws - 5 * 32);
       CHECK(moved < 64 * draws + 5 * 32);

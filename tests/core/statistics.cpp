@@ -1,4 +1,4 @@
-// What an optimizer says of itself: traffic by formula, norms against doubles, memory that adds up, counters.
+// An optimizer's statistics: traffic compared with formulas, norms compared with doubles, memory that adds up, counters.
 #include "slamb/core/statistics.hpp"
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ std::size_t bytes_for(const slamb::memory_report& report, const std::string& pur
   return bytes;
 }
 
-/// What every report must satisfy.
+/// Checks that hold for every report.
 void check_report(const slamb::memory_report& report, std::size_t parameters) {
   constexpr std::size_t most_regions = 16;
   std::size_t used = 0;
@@ -77,7 +77,7 @@ TEST_CASE("bytes_sent_by: 2(N−1)/N of an all_reduce and (N−1)/N of the other
       CHECK(bytes_sent_by(collective::broadcast, bytes, world) == once);
     }
   }
-  // Sizes whose product with N − 1 would not fit 64 bits.
+  // Sizes whose product with N − 1 does not fit 64 bits.
   constexpr std::uint64_t most = ~std::uint64_t{0} / 2;
   CHECK(bytes_sent_by(collective::broadcast, most, 2) == most / 2);
   CHECK(bytes_sent_by(collective::broadcast, most / 64 * 64, 64) == most / 64 * 63);
@@ -103,7 +103,7 @@ TEST_CASE("statistics: the traffic of SLAMB follows the formulas over a run") {
     for (std::size_t t = 0; t < e.steps(); ++t) run.step(0.01);
     const slamb::traffic total = run.statistics().traffic.total();
     const std::uint64_t elements =
-        20'000 + 10 * 9000 + 2 * 29'000;  // every element once, the dense ten times, two means
+        20'000 + 10 * 9000 + 2 * 29'000;  // every element once, the dense ones ten times, two means
     CHECK(total.elements == elements);
     CHECK(total.payload_bytes == 4 * elements);
     CHECK(total.sent_bytes == 4 * elements / 4 * 3 * 2);
@@ -121,7 +121,7 @@ TEST_CASE("statistics: what ranks compare is counted apart from what steps send"
       run.step(0.01);
       const slamb::statistics now = run.statistics();
       CHECK(now.traffic.total() == slamb::traffic{t, t * 2033, t * 8132, t * 12198});
-      const std::uint64_t headers = 1 + t;  // one alone, before the first step
+      const std::uint64_t headers = 1 + t;  // one of them before the first step
       CHECK(now.comparisons == slamb::traffic{1, 16 * headers, 64 * headers, 96 * headers});
     }
   });

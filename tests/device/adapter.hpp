@@ -1,4 +1,4 @@
-// An optimizer of the library as device_tests::optimizer, with the settings of these tests.
+// Wraps an optimizer of the library as device_tests::optimizer, with the settings of these tests.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace device_tests {
 
-/// Short phases, and settings that all recipes share.
+/// Settings with short phases, common to all recipes.
 template <class Options>
 Options short_options(bool is_captured) {
   Options options{};
@@ -57,7 +57,7 @@ class adapter final : public optimizer {
 };
 
 #if defined(__CUDACC__)
-/// On the GPU that is current.
+/// Constructs an optimizer on the current GPU.
 template <class Optimizer>
 std::unique_ptr<optimizer> on_device(ingredients from) {
   return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured,

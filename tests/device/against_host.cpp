@@ -1,4 +1,4 @@
-// The GPU against the host backend, which is its oracle.
+// The GPU compared with the host backend, which is its oracle.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ TEST_CASE("device and host: one step of random layouts") {
         const plan given{.shapes = test_support::random_shapes(seed, 40), .ranks = ranks};
         const outcome there = run(of, side::device, given);
         const outcome here = run(of, side::host, given);
-        CHECK(there.same_on_all == here.same_on_all);  // ranks of SLAMB go apart between averages
+        CHECK(there.same_on_all == here.same_on_all);  // ranks of SLAMB differ between averagings
         CHECK(there.steps == 1);
         CHECK(is_same_step(of, there, here));
       }
@@ -49,7 +49,7 @@ TEST_CASE("device and host: more tiles than the GPU has blocks at once") {
   for (const recipe& of : recipes) {
     const std::string_view name(of.name);
     if (name != "lamb" && name != "slamb" && name != "one_bit_lamb")
-      continue;  // which have all kernels that go over tiles
+      continue;  // the three recipes have all kernels over tiles
     CAPTURE(of.name);
     const plan given{.shapes = {{12'000'003, 2}, {5, 1}}, .steps = 5};
     CHECK(nearly_same(run(of, side::device, given), run(of, side::host, given)));

@@ -1,4 +1,4 @@
-// cuda_thread_communicator against thread_communicator, whose sums are the same bits, and when a rank fails.
+// cuda_thread_communicator compared bit for bit with thread_communicator, and failures of a rank.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -33,7 +33,7 @@ std::vector<float> values_of(int rank, std::size_t n) {
   return values;
 }
 
-/// What a rank does with its communicator, its buffers [n] and [size()·n], and its stream.
+/// A rank's calls of its communicator, with its buffers [n] and [size()·n] and its stream.
 using body = std::function<void(ranks&, std::span<float>, std::span<float>, cudaStream_t)>;
 
 /// Calls it on every rank, and returns both buffers of each.
@@ -108,14 +108,14 @@ TEST_CASE("device ranks: all_gather, all_to_all and broadcast bring what they sh
         for (std::size_t i = 0; i < count * n; ++i) wrong += both[n + i] == expected[i] ? 0 : 1;
       CHECK(wrong == 0);
 
-      // Everyone has all values, sends chunk j to rank j, and so receives `size` times its own.
+      // Each rank gathers all values, sends chunk j to rank j, and so receives `size` times its own chunk.
       const auto exchanged =
           on_all(size, n, [](ranks& r, std::span<float> mine, std::span<float> all, cudaStream_t on) {
             r.all_gather(mine, all, on);
             auto memory = poisoned(all.size_bytes());
             const std::span<float> received(reinterpret_cast<float*>(memory.data().get()), all.size());
             r.all_to_all(all, received, on);
-            r.all_reduce_sum(received.first(0), on);  // peers are done with what is freed
+            r.all_reduce_sum(received.first(0), on);  // peers no longer use the memory that is freed next
             const std::vector<float> values =
                 downloaded(static_cast<const float*>(received.data()), received.size(), on);
             upload(std::span<const float>(values), all.data(), on);
@@ -137,7 +137,7 @@ TEST_CASE("device ranks: all_gather, all_to_all and broadcast bring what they sh
 }
 
 TEST_CASE("device ranks: a rank that is late is waited for by streams, not by threads' luck") {
-  // Rank 0's values are overwritten again and again, in the order of its stream, before and after each sum.
+  // Rank 0's values are overwritten repeatedly, in the order of its stream, before and after each sum.
   constexpr std::size_t n = 1 << 20;
   const auto all = on_all(2, n, [](ranks& r, std::span<float> values, std::span<float>, cudaStream_t on) {
     for (int i = 0; i < 50; ++i) {

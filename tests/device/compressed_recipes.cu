@@ -1,5 +1,5 @@
-// The recipes that the tests and slamb_bench_gpu share and that nvcc takes long for: those of timed_recipes.cu are not among
-// them, so that two processors compile.
+// Recipes shared by the tests and slamb_bench_gpu that take nvcc long to compile. The others are in timed_recipes.cu, so that
+// two processors can compile in parallel.
 #include "../../bench/gpu/stepper_of.cuh"
 #include "../support/replay.hpp"
 #include "adapter.hpp"

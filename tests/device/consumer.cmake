@@ -1,7 +1,7 @@
 # cmake -DFOLDER=… -DWORK=… -DBUILD=… -DGENERATOR=… -DCOMPILER=… -DCUDA=… -DARCHITECTURE=… -P consumer.cmake
 #
-# Installs the library of the build tree BUILD below WORK, then configures and builds the project in FOLDER with it, by the
-# nvcc CUDA. What it builds is not run, for that takes a GPU. Without the CUDA Toolkit it must be told what is missing.
+# Installs the library of the build tree BUILD below WORK, then configures and builds the project in FOLDER with it, by the nvcc
+# CUDA. The result is not run, because that takes a GPU. Without the CUDA Toolkit, the error must name what is missing.
 file(REMOVE_RECURSE "${WORK}")
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix" OUTPUT_QUIET
                 COMMAND_ERROR_IS_FATAL ANY)

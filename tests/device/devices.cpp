@@ -1,4 +1,4 @@
-// The device of an optimizer is the one that was current at its construction, and the caller's stays what it was.
+// An optimizer uses the device that was current at its construction, and does not change the caller's current device.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -28,7 +28,7 @@ bool has_one_device() {
   return cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2;
 }
 
-/// Seven steps from device 0, the calls of the optimizer while `elsewhere` is current.
+/// Seven steps from device 0; the optimizer's functions are called while `elsewhere` is current.
 outcome train(const recipe& of, int elsewhere) {
   const plan given{.shapes = test_support::random_shapes(9, 20)};
   slamb::thread_group alone(1);

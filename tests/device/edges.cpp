@@ -1,4 +1,4 @@
-// Layouts and values at the edge of what there is, on the GPU.
+// Extreme layouts and values on the GPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using device_tests::recipes;
 using device_tests::run;
 using device_tests::side;
 
-/// Memory of the GPU between two fences, poisoned: what was not written before it is read is not a number.
+/// Memory of the GPU between two fences, filled with NaN, so that a read of unwritten memory shows.
 class fenced_memory {
  public:
   slamb::allocator allocator() {

@@ -1,4 +1,4 @@
-// Whether the device tests can run.
+// Tells if the device tests can run.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace device_tests {
 
-/// 0 with a GPU. With none it says so, and returns the status that ctest shows as skipped; 1 if CUDA fails.
+/// Returns 0 with a GPU. Without one it prints so, and returns the status that ctest shows as skipped; 1 if CUDA fails.
 inline int status_without_gpu() {
   constexpr int skipped = 77;
   int devices = 0;

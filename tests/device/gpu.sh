@@ -169,7 +169,7 @@ built_one() {
   return 1
 }
 
-# build NAME PROGRAM…: a row for the build of these. If there is none of them, the verdict says why the first is missing.
+# build NAME PROGRAM…: a row for the build of these. If CMake has none of them, the verdict says why the first is missing.
 build() {
   local program status=0
   begin "$1"

@@ -1,4 +1,4 @@
-// Steps that are captured into a CUDA graph: launched again and again, they are the steps that one would have taken.
+// Steps captured into a CUDA graph: repeated launches give the same result as steps called one by one.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -18,7 +18,7 @@ using device_tests::recipe;
 using device_tests::recipes;
 using device_tests::side;
 
-/// What a stream was asked for between construction and `end`.
+/// A graph of the stream's work between construction and `end`.
 class captured_graph {
  public:
   explicit captured_graph(cudaStream_t on) : on_(on) {
@@ -44,7 +44,7 @@ class captured_graph {
 
 constexpr std::size_t first = 5;  // steps that are not captured, in which warm-ups end
 
-/// @param captured  of the steps after the first, one is captured and launched in place of all
+/// @param captured  true: one of the steps after the first is captured and launched in place of all
 outcome train(const recipe& of, const plan& given, std::size_t steps, bool captured) {
   slamb::thread_group alone(1);
   device_tests::stream on;
@@ -85,7 +85,7 @@ TEST_CASE("device: 1000 launches of a captured step are 1000 steps") {
     const plan given{.shapes = test_support::random_shapes(9, 12), .nan_step = 7, .is_captured = true};
     const outcome expected = train(of, given, 1000, false);
     const outcome launched = train(of, given, 1000, true);
-    CHECK(expected.skipped == 125);  // one of eight
+    CHECK(expected.skipped == 125);  // one in eight
     CHECK(launched.steps == expected.steps);
     CHECK(launched.skipped == expected.skipped);
     CHECK(launched.state == expected.state);

@@ -1,4 +1,4 @@
-// The recipes on the host backend, which nvcc does not compile.
+// The recipes on the host backend, not compiled by nvcc.
 #include "adapter.hpp"
 
 namespace device_tests {

@@ -1,5 +1,5 @@
-// Every recipe behind one interface, so that few sources are compiled by nvcc and the tests are plain C++: the same tests
-// make an optimizer on the host or on the device.
+// Every recipe behind one interface. So nvcc compiles only few sources, and the tests are plain C++ that run on the host or on
+// the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@ class optimizer {
  public:
   virtual ~optimizer() = default;
   virtual void step(double learning_rate) = 0;
-  /// @throws std::logic_error where a recipe cannot be captured at all
+  /// @throws std::logic_error if the recipe cannot be captured
   virtual void step(const slamb::device_learning_rates& rates) = 0;
   virtual std::vector<std::byte> save_state() const = 0;
   virtual void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) = 0;
@@ -33,22 +33,22 @@ class optimizer {
   virtual std::uint64_t skipped() const = 0;  ///< waits
 };
 
-/// What an optimizer is made of. On the host, `stream` and `memory` are not looked at.
+/// The arguments of an optimizer's constructor. The host ignores `stream` and `memory`.
 struct ingredients {
   std::span<const slamb::parameter> tensors;
   slamb::thread_communicator ranks;
   cudaStream_t stream = nullptr;
-  slamb::allocator memory{};  ///< none: the backend's own
-  bool is_captured =
-      false;  ///< parameters are averaged when the caller says so, and one rank encodes as if it had others
+  slamb::allocator memory{};  ///< empty: the backend's own
+  bool is_captured = false;   ///< true: the caller averages parameters, and a single rank encodes
 };
 
-/// A recipe with the settings of these tests, which see all of its phases within six steps.
+/// A recipe with the settings of these tests. All of its phases occur within six steps.
 struct recipe {
   const char* name;
   std::unique_ptr<optimizer> (*on_host)(ingredients);
   std::unique_ptr<optimizer> (*on_device)(ingredients);
-  bool is_smooth = true;  ///< a difference in the last bit stays small at one step: no codes of eight bits, no choice
+  bool is_smooth =
+      true;  ///< a difference in the last bit stays small over one step: no codes of eight bits, no choice by value
   bool can_be_captured = true;  ///< all of its steps are alike
 };
 
@@ -81,7 +81,7 @@ inline constexpr std::array<recipe, 8> recipes{{
     {"zero_one_adam", zero_one_adam_on_host, zero_one_adam_on_device, true, false},
 }};
 
-// Replays on the device: test_support::replay says what they return.
+// Replays on the device, with the results of test_support::replay.
 double replay_adamw(const test_support::trace& given);
 double replay_lamb(const test_support::trace& given);
 double replay_slamb_product(const test_support::trace& given);

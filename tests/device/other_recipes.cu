@@ -1,4 +1,4 @@
-// The recipes of the tests alone.
+// Recipes that only the tests use.
 #include "../support/replay.hpp"
 #include "adapter.hpp"
 #include "replay_memory.cuh"

@@ -1,5 +1,5 @@
-// Memory of the GPU that is full of floats that are not numbers, and copies in the order of a stream. Plain C++: a
-// thrust::device_vector that is made of values on the host needs no nvcc.
+// Memory of the GPU filled with NaN, and copies in the order of a stream. Plain C++: constructing a thrust::device_vector from
+// host values needs no nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,14 +17,14 @@ namespace device_tests {
 
 using stream = programs::cuda_stream;
 
-/// At least a byte of the GPU that is current, all of them 0xFF. Thrust's types have other names where nvcc compiles them, so each
-/// source has this function for itself.
+/// At least one byte on the current GPU, every byte 0xFF. The function is static in each source, because Thrust's types have
+/// other names where nvcc compiles them.
 [[maybe_unused]] static thrust::device_vector<std::byte> poisoned(std::size_t bytes) {
   const std::vector<std::byte> values(std::max<std::size_t>(bytes, 1), std::byte{0xFF});
   return {values.begin(), values.end()};
 }
 
-/// In the order of `on`. @{
+/// Copies in the order of `on`. @{
 template <class T>
 void upload(std::span<const T> from, T* to, cudaStream_t on) {
   slamb::detail::check_cuda(cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyDefault, on),

@@ -1,4 +1,4 @@
-// The recorded traces, replayed on the GPU by as many ranks as they have, each on a stream of its own.
+// The recorded traces, replayed on the GPU by as many ranks as each has, on a stream each.
 #include <doctest/doctest.h>
 
 #include <filesystem>

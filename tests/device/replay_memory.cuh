@@ -1,4 +1,4 @@
-// Where replays on the device keep a rank's parameters and gradients.
+// The memory of a rank's parameters and gradients in replays on the device.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@
 #include "../support/rank_memory.hpp"
 #include "poisoned.hpp"
 
-/// Memory of the GPU that is current, and a stream of the rank's own.
+/// Memory of the current GPU, and a stream for each rank.
 template <>
 class test_support::rank_memory<slamb::cuda_backend> {
  public:

@@ -1,4 +1,4 @@
-// The recipes that the tests and slamb_bench_gpu share, in one source: nvcc compiles once what they have in common.
+// Recipes shared by the tests and slamb_bench_gpu, in one source, so that nvcc compiles their common code once.
 #include "../../bench/gpu/stepper_of.cuh"
 #include "../support/replay.hpp"
 #include "adapter.hpp"

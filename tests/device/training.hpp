@@ -1,4 +1,4 @@
-// Trains the same made-up tensors on the host or on the GPU, and says what has become of them.
+// Trains the same made-up tensors on the host or on the GPU, and returns the result.
 #pragma once
 
 #include <algorithm>
@@ -28,19 +28,19 @@ struct plan {
   test_support::tensor_shapes shapes;
   int ranks = 1;
   std::size_t steps = 1;
-  std::size_t first_step = 0;  ///< which of the gradients comes first
+  std::size_t first_step = 0;  ///< index of the first gradient
   std::size_t shift = 0;       ///< floats by which all tensors are moved from an aligned address
-  bool has_rows = false;       ///< of tensors of ten rows and more elements, every third has no gradient, and says so
+  bool has_rows = false;  ///< some tensors have ten rows; in these every third row has no gradient, as the options say
   double learning_rate = 0.01;
-  std::optional<std::size_t> nan_step{};  ///< in which rank 0's first gradient has a NaN
-  std::span<const std::byte> state{};     ///< to go on from; none: from the start
-  bool state_is_of_others = false;        ///< it is taken without its errors
-  std::span<const float> parameters{};    ///< to start from; none: made up
-  slamb::allocator memory{};              ///< of the optimizer, on the device; none: the backend's own
+  std::optional<std::size_t> nan_step{};  ///< the step at which rank 0's first gradient has a NaN
+  std::span<const std::byte> state{};     ///< the state to resume from; empty: start new
+  bool state_is_of_others = false;        ///< the state is loaded without its errors
+  std::span<const float> parameters{};    ///< the parameters to start from; empty: made up
+  slamb::allocator memory{};              ///< the optimizer's on the device; empty: the backend's own
   bool is_captured = false;               ///< as ingredients::is_captured
 };
 
-/// What became of it, at rank 0; `same_on_all` says whether parameters ended with the same bits at all ranks.
+/// The result at rank 0. `same_on_all` is true if all ranks ended with the same parameters bit for bit.
 struct outcome {
   std::vector<float> start;
   std::vector<float> parameters;
@@ -63,7 +63,7 @@ inline std::vector<float> made_up(std::uint64_t seed, std::size_t count, double 
   return values;
 }
 
-/// Gradients of a rank have a part that all share, so that signs of sums are seldom a matter of rounding.
+/// The gradient of a rank has a part common to all ranks, so that signs of sums seldom depend on rounding.
 inline std::vector<float> gradient(const plan& given, std::size_t step, int rank) {
   const std::size_t n = elements(given.shapes);
   std::vector<float> values = made_up(1000 + step, n, 1.0);
@@ -73,13 +73,13 @@ inline std::vector<float> gradient(const plan& given, std::size_t step, int rank
   return values;
 }
 
-/// [10] which rows have a gradient, where a plan has rows.
+/// [10] 1 for rows with a gradient, in a plan with rows.
 inline constexpr std::array<std::uint8_t, 10> rows_with_gradients{1, 1, 0, 1, 1, 0, 1, 1, 0, 1};
 inline bool has_rows(const plan& given, const test_support::tensor_shape& shape) {
   return given.has_rows && shape.dimensions > 1 && shape.size % 10 == 0 && shape.size > 10;
 }
 
-/// Gradients of the rows that have none become 0.
+/// Sets the gradients of rows without one to 0.
 inline void clear_rows(const plan& given, std::span<float> gradients) {
   std::size_t first = 0;
   for (const auto& shape : given.shapes) {
@@ -89,7 +89,7 @@ inline void clear_rows(const plan& given, std::span<float> gradients) {
   }
 }
 
-/// One rank's arrays, in the memory of one side.
+/// One rank's arrays, in host or device memory.
 class arrays {
  public:
   arrays(side where, std::size_t count, std::size_t shift) : where_(where), count_(count), shift_(shift) {
@@ -122,10 +122,10 @@ class arrays {
   std::vector<float> here_;
 };
 
-/// One rank of a run, from its construction on.
+/// One rank of a run.
 class rank_of_run {
  public:
-  /// @param on  of the device; null on the host
+  /// @param on  the stream on the device; null on the host
   rank_of_run(const recipe& of, side where, const plan& given, slamb::thread_communicator ranks, cudaStream_t on)
       : given_(given),
         on_(on),
@@ -155,7 +155,7 @@ class rank_of_run {
     take();
   }
 
-  /// The gradients of a step, and the step alone. @{
+  /// Computes the gradients of a step, and takes the step. @{
   void prepare(std::size_t number) {
     std::vector<float> values = gradient(given_, given_.first_step + number, rank_);
     clear_rows(given_, values);
@@ -180,7 +180,7 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-/// Runs it, a thread and a stream a rank.
+/// Runs a plan with a thread and a stream for each rank.
 inline outcome run(const recipe& of, side where, const plan& given) {
   std::vector<outcome> of_rank(static_cast<std::size_t>(given.ranks));
   slamb::run_ranks(given.ranks, [&](slamb::thread_communicator ranks) {
@@ -196,7 +196,7 @@ inline outcome run(const recipe& of, side where, const plan& given) {
   return of_rank[0];
 }
 
-/// max |a − b| / max |moved|, where `moved` is how far b has come from its start; infinite if anything is NaN.
+/// max |a − b| / max |moved|, where `moved` is the distance of b from its start; infinite if anything is NaN.
 inline double difference(const outcome& a, const outcome& b) {
   double most = 0.0;
   double moved = 0.0;
@@ -209,8 +209,7 @@ inline double difference(const outcome& a, const outcome& b) {
   return moved == 0.0 ? most : most / moved;
 }
 
-/// The same but that elements whose sign, code or choice was a matter of rounding may have gone another way: one in a
-/// thousand.
+/// As above, but ignores up to one element in a thousand, because rounding may change its sign, code or choice.
 inline bool nearly_same(const outcome& a, const outcome& b) {
   std::size_t apart = 0;
   for (std::size_t i = 0; i < a.parameters.size(); ++i) {
@@ -220,7 +219,7 @@ inline bool nearly_same(const outcome& a, const outcome& b) {
   return 1000 * apart <= a.parameters.size();
 }
 
-/// For one step, after which differences are those of the last bits.
+/// For a single step, after which differences are in the last bits.
 inline bool is_same_step(const recipe& of, const outcome& a, const outcome& b) {
   return of.is_smooth ? difference(a, b) <= 1e-4 : nearly_same(a, b);
 }

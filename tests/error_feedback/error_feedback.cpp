@@ -1,4 +1,4 @@
-// ErrorFeedback: the facts of those shipped, what the recipes ask of one, and one of the user's own in their place.
+// ErrorFeedback: the facts of the shipped ones, the recipes' requirements, and a user-defined one in their place.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ static_assert(!slamb::no_error_feedback::server_state);
 static_assert(slamb::local_momentum::keeps_unsent && !slamb::local_momentum::worker_state);
 static_assert(!slamb::local_momentum::server_state);
 
-// What lacks a fact, or has one that is no truth value, is none.
+// A type that lacks a fact, or has one that is not a truth value, is no ErrorFeedback.
 struct lacks_server_state {
   static constexpr bool keeps_unsent = true;
   static constexpr bool worker_state = false;
@@ -56,7 +56,7 @@ using lamb_with = slamb::basic_lamb<slamb::no_compressor, ErrorFeedback, slamb::
 
 quadratic problem(int ranks) { return {test_support::odd_tensors(), ranks}; }
 
-/// Trains SLAMB with an error feedback of which each rank makes its own.
+/// Trains SLAMB with an error feedback that each rank constructs by `of_rank`.
 template <class Make>
 std::vector<std::vector<float>> train_slamb(int ranks, Make of_rank, double k = 0.2) {
   using error_feedback = decltype(of_rank(0));
@@ -78,8 +78,8 @@ std::vector<std::vector<float>> train_lamb(int ranks, Make of_rank) {
   });
 }
 
-/// The mean over ranks of the momentum, after every step of a training with gradients that do not depend on it, less
-/// the momentum of the mean gradient: the largest, relative to the largest momentum. `Loses` forgets what was not sent.
+/// The difference between the mean momentum over ranks and the momentum of the mean gradient, with gradients that do not depend
+/// on the training: the largest over all steps, relative to the largest momentum. `loses`: the unsent part is dropped.
 double lost_momentum(int ranks, bool loses) {
   const std::size_t n = 200;
   const compressor sparse{.k = 0.1};
@@ -112,7 +112,7 @@ double lost_momentum(int ranks, bool loses) {
 
 TEST_CASE("local_momentum: the mean of the ranks' momenta is the momentum of the mean gradient, whatever is sent") {
   CHECK(lost_momentum(3, false) < 1e-12);
-  CHECK(lost_momentum(3, true) > 0.1);  // and the measure finds what is lost
+  CHECK(lost_momentum(3, true) > 0.1);  // the measure finds a loss
 }
 
 TEST_CASE("error_feedback: one of the user's own in the place of local_momentum gives the same bits") {

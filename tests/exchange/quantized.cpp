@@ -1,5 +1,5 @@
-// The compressed exchange by itself: what must hold for every quantizer, error feedback, number of ranks and shape of a
-// model, over random combinations of all of them, with errors carried from one exchange to the next.
+// Properties of the compressed exchange without an optimizer, for every quantizer, error feedback, number of ranks and model
+// shape, in random combinations. Errors carry over from one exchange to the next.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 namespace exchange_quantized_tests {
 namespace {
 
-using namespace test_support;  // of which nearly everything is used
+using namespace test_support;  // nearly all of it is used
 using slamb::bfloat16;
 using slamb::no_error_feedback;
 using slamb::residual;
@@ -41,7 +41,7 @@ struct quantizer_settings {
   std::uint32_t block = 128;
   bool zero_aware = false;
   std::uint64_t seed = 1;
-  bool by_default = false;  ///< all as the quantizer has it
+  bool by_default = false;  ///< true: all settings are the quantizer's defaults
 };
 
 template <class Quantizer>
@@ -151,7 +151,7 @@ observation observed(const exchange_setup& setup, const quantizer_settings& s = 
 
 // ------------------------------------------------------------------------------------------------- random setups
 
-/// Numbers of several kinds, made once.
+/// A pool of numbers of several kinds, generated once.
 class number_pool {
  public:
   enum kind { bell, heavy_tails, sparse, wide, constant, zero, kinds };
@@ -170,7 +170,7 @@ class number_pool {
     }
   }
 
-  /// [n] from number `offset` on, times `scale`.
+  /// [n] from index `offset` on, times `scale`.
   std::vector<float> numbers(kind of, std::uint64_t offset, std::size_t n, float scale) const {
     std::vector<float> some(n);
     for (std::size_t i = 0; i < n; ++i) some[i] = all_[of][(offset + i) % size] * scale;
@@ -182,7 +182,7 @@ class number_pool {
   std::array<std::vector<float>, kinds> all_;
 };
 
-/// A setup and the rows that its tensors point to.
+/// A setup, and the rows that its tensors point to.
 struct random_setup {
   exchange_setup exchanged;
   std::vector<std::vector<std::uint8_t>> rows;
@@ -207,13 +207,13 @@ std::size_t random_size(random_source& source) {
   }
 }
 
-/// [rows] of 0 and 1, as many as divide `size`.
+/// [rows] of 0 and 1; their number divides `size`.
 std::vector<std::uint8_t> random_rows(random_source& source, std::size_t size) {
   std::vector<std::size_t> counts{1, size};
   for (std::size_t count = 2; count < 200; ++count)
     if (size % count == 0) counts.push_back(count);
   std::vector<std::uint8_t> rows(counts[source.below(counts.size())]);
-  const std::uint64_t ones = source.below(5);  // fourths
+  const std::uint64_t ones = source.below(5);  // in fourths
   for (std::uint8_t& row : rows) row = source.below(4) < ones ? 1 : 0;
   return rows;
 }
@@ -254,7 +254,7 @@ void fill_gradients(random_setup& made, random_source& source, std::size_t excha
 constexpr std::array not_finite{std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                                 -std::numeric_limits<float>::infinity(), 1e30F};
 
-/// The setup number `index`; its world is `world`, and 0 stands for one rank that does not encode.
+/// Fills setup number `index`. A `world` of 0 means a single rank that does not encode.
 void fill(random_setup& made, std::uint64_t index, int world) {
   random_source source(0xE8, index);
   made.exchanged.world = std::max(1, world);
@@ -280,7 +280,7 @@ quantizer_settings random_settings(std::uint64_t index) {
           .seed = source.next()};
 }
 
-/// Two tensors that are compressed, one of them in rows of 16 of which the third has no part, and one that is not.
+/// Two compressed tensors and one that is not. One of the compressed ones has rows of 16, and the third row takes no part.
 struct small_setup {
   std::vector<std::uint8_t> rows = std::vector<std::uint8_t>(25, 1);
   exchange_setup exchanged;
@@ -297,7 +297,7 @@ struct small_setup {
   small_setup& operator=(const small_setup&) = delete;
 };
 
-/// ±2½ times the root of the mean square: what is lost is more than what was there.
+/// ±2½ times the root mean square: the compression error is larger than the signal.
 struct loud_sign : sign {
   template <class Real>
   SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& s) const {
@@ -305,14 +305,14 @@ struct loud_sign : sign {
   }
 };
 
-/// What is wrong with an observation that is right but for one change of its history.
+/// The fault that a property finds in a correct observation after one change of its history.
 template <class Property, class Change>
 std::string fault_with(observation o, Property property, Change change) {
   change(o.history);
   return property(o);
 }
 
-/// The largest errors of any exchange, in units of the largest signal of any rank: of L2 norms, and of elements.
+/// The largest errors of any exchange, relative to the largest signal of any rank: in L2 norm, and by element.
 struct error_sizes {
   double worker_norm = 0.0, server_norm = 0.0;
   double worker_element = 0.0, server_element = 0.0;
@@ -324,7 +324,7 @@ double norm_of(const std::vector<float>& values) {
   return std::sqrt(squares);
 }
 
-/// @param make  of a quantizer with errors on both sides
+/// @param make  makes an exchange with errors on both sides
 error_sizes errors_of_many_exchanges(std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool)) {
   exchange_setup setup{.tensors = {{1000}, {4096}, {300}}, .world = 4};
   const std::size_t n = total_size(setup.tensors);
@@ -354,14 +354,14 @@ error_sizes errors_of_many_exchanges(std::unique_ptr<any_exchange> (*make)(const
   return sizes;
 }
 
-/// What stochastic rounding added to each number, in units of its standard deviation: of what the ranks sent, and of what the
-/// owners said.
+/// The errors of stochastic rounding, in units of their standard deviation: in the senders' codes, and in the owners' codes of
+/// means.
 struct draws {
-  std::vector<std::vector<std::vector<double>>> sent;  // [exchange][rank][n], 0 where there is no choice
+  std::vector<std::vector<std::vector<double>>> sent;  // [exchange][rank][n], 0 for exact values
   std::vector<std::vector<double>> said;               // [exchange][n]
 };
 
-/// The draw that made `decoded` of x.
+/// The normalized error of x that was decoded as `decoded`.
 double draw_of(const code_model& model, double x, double scale, double decoded) {
   const number_range levels = model.become(x, scale);
   const double up = (x - levels.low) / (levels.high - levels.low);  // the probability of the upper one
@@ -391,7 +391,7 @@ draws draws_of(const observation& o) {
   return all;
 }
 
-/// The correlation of two kinds of draws, in units of what is usual where they are independent.
+/// The correlation of two kinds of draws, in units of its standard deviation for independent draws.
 class correlation {
  public:
   void add(double a, double b) {
@@ -406,7 +406,7 @@ class correlation {
   double sum_ = 0.0, count_ = 0.0;
 };
 
-/// Every combination with 1 rank that does not encode and 1 … 8 that do, in one of four rounds.
+/// Every combination with a single rank that does not encode, and with 1 … 8 ranks that do, in one of four rounds.
 void check_random_combinations(std::uint64_t round) {
   constexpr int worlds = 9;
   const auto& all = combinations();
@@ -537,7 +537,7 @@ TEST_CASE("quantized_exchange: the equations of one quantizer are not those of a
   CHECK(fault_as([](exchange_scheme& s) { s.keeps_worker_error = false; }) != "");
   CHECK(fault_as([](exchange_scheme& s) { s.keeps_server_error = false; }) != "");
   exchange_setup of_many_tensors{.tensors = std::vector<tensor_spec>(40, {1}),
-                                 .world = 2};  // whose scales alone fill a message
+                                 .world = 2};  // its scales alone fill a message
   of_many_tensors.gradients.assign(1, random_gradients(3, 0, 2, 40));
   const observation by_tensor = observed<sign, two_sided<>>(of_many_tensors, {.per_tensor = true});
   CHECK(fault_of_equations(by_tensor) == "");
@@ -549,7 +549,7 @@ TEST_CASE("quantized_exchange: the equations of one quantizer are not those of a
 }
 
 TEST_CASE("quantized_exchange: scales count elements that take part, and no padding") {
-  // 3 elements of size 2 and 13 places of padding; in another tensor 16 of size 5, half of which take no part.
+  // 3 elements of size 2 and 13 of padding; in another tensor 16 elements of size 5, half of which take no part.
   const std::vector<std::uint8_t> rows{0, 1};
   exchange_setup setup{.tensors = {{3}, {16}}, .world = 2};
   setup.tensors[1].options.rows = rows;
@@ -566,18 +566,19 @@ TEST_CASE("quantized_exchange: scales count elements that take part, and no padd
 }
 
 TEST_CASE("quantized_exchange: errors stay bounded over many exchanges") {
-  // Norms: a sign loses a part of what it sends, so that errors are a geometric sum.
+  // Norms: the error of a sign is a fixed part of the signal, so errors are bounded by a geometric sum.
   const auto norms_below = [](const error_sizes& s, double bound) {
     return s.worker_norm > 0.0 && s.worker_norm < bound && s.server_norm > 0.0 && s.server_norm < bound;
   };
   CHECK(norms_below(errors_of_many_exchanges(make_exchange<sign, two_sided<>>), 4.0));
   CHECK(norms_below(errors_of_many_exchanges(make_exchange<l1_sign, two_sided<>>), 4.0));
   CHECK(norms_below(errors_of_many_exchanges(make_exchange<slamb::natural, two_sided<>>),
-                    0.65));  // of z², an eighth at most: 1/(√8 − 1)
+                    0.65));  // at most an eighth of z²: 1/(√8 − 1)
   CHECK_FALSE(norms_below(errors_of_many_exchanges(make_exchange<loud_sign, two_sided<>>), 1000.0));
-  CHECK_FALSE(norms_below(errors_of_many_exchanges(make_exchange<odd_floats, two_sided<>>), 1000.0));  // which has none
+  CHECK_FALSE(
+      norms_below(errors_of_many_exchanges(make_exchange<odd_floats, two_sided<>>), 1000.0));  // it has no errors
 
-  // Elements: what is lost is at most the part u of the largest, so that E ≤ u (X + E), and of the mean u (X + E) + ….
+  // Elements: the compression error is at most the part u of the largest value, so E ≤ u (X + E); for the mean u (X + E) + ….
   const auto elements_below = [](const error_sizes& s, double u) {
     const double bound = u / (1.0 - u);
     return s.worker_element > 0.0 && s.worker_element < bound && s.server_element > 0.0 &&
@@ -612,7 +613,7 @@ TEST_CASE("quantized_exchange: a number that is not finite stops all ranks and l
 
 TEST_CASE("quantized_exchange: once its errors are cleared, an exchange is like the first") {
   const small_setup made(3, 2);
-  std::array<std::vector<float>, 4> results;  // two of each, before and after
+  std::array<std::vector<float>, 4> results;  // two each, before and after
   slamb::run_ranks(3, [&](slamb::thread_communicator communicator) {
     const auto number = static_cast<std::size_t>(communicator.rank());
     exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
@@ -643,7 +644,7 @@ TEST_CASE("quantized_exchange: elements that no longer take part leave no error 
       history[t][number] = rank.exchange(made.exchanged.gradients[t][number]);
     }
   });
-  for (std::size_t t = 0; t < history.size(); ++t) {  // each by itself, after the ones before it
+  for (std::size_t t = 0; t < history.size(); ++t) {  // each alone, after the earlier ones
     made.exchanged.variance = variances[t % 2];
     observation o(made.exchanged, scheme_of<sign, two_sided<>>(settings), history);
     for (std::size_t other = 0; other < history.size(); ++other)
@@ -694,7 +695,7 @@ TEST_CASE("quantized_exchange: the rig sees a byte that is written where it shou
 TEST_CASE("quantized_exchange: draws differ by rank, phase, exchange, chunk and element") {
   constexpr std::size_t exchanges = 60, n = 700;
   exchange_setup setup{.tensors = {{n}}, .world = 3};
-  const std::vector<float> always = random_gradient(8, 0, 0, n);  // the same for all: only draws make a difference
+  const std::vector<float> always = random_gradient(8, 0, 0, n);  // equal for all, so that only draws differ
   setup.gradients.assign(exchanges, std::vector<std::vector<float>>(3, always));
   const observation o = observed<slamb::int4, no_error_feedback>(setup);
   const draws all = draws_of(o);

@@ -1,5 +1,5 @@
-// What a sparsifier, or a chain of one and a quantizer, leaves of a gradient or a momentum: docs/algorithms/compressors.md
-// (14) to (18), element by element, by an optimizer whose update is what was exchanged.
+// Compression errors of a sparsifier, or of a chain of a sparsifier and a quantizer, in a gradient or a momentum:
+// docs/algorithms/compressors.md (14) to (18), element by element, by an optimizer whose update equals the exchanged value.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ using test_support::experiment;
 using test_support::model;
 using test_support::trajectory;
 
-/// Multiples of ¼ are what they are; all others, as nearly all floats, become the nearest multiple of ½. So what two ranks
-/// send has a mean that is sent without a loss, and the first phase of an exchange loses much.
+/// Multiples of ¼ are exact; all other numbers round to a multiple of ½. So the mean of what two ranks send is exact, while the
+/// first phase of an exchange loses much.
 struct grid : test_support::quantizer_facts {
   static constexpr int bits_per_element = 16;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
@@ -53,9 +53,9 @@ static_assert(slamb::capability::encodes_without_scale<grid>);
 float as_sent(const grid& q, float x) { return q.decode<float>(q.encode(x, 1.0F, 0.5F), 1.0F); }
 
 constexpr double huge = 0x1p20;     // ε and γ, so that m/(√v + ε) is m/ε, and a step subtracts m to 4e-6 of it
-constexpr double tolerance = 1e-4;  // of sums of a few dozen gradients about 1
+constexpr double tolerance = 1e-4;  // for sums of a few dozen gradients around 1
 
-/// Gradients about 1, parameters 0, and a rate with which the update is what was exchanged.
+/// Gradients around 1, parameters 0, and a rate that makes the update equal to the exchanged value.
 experiment linear_experiment(int world, std::size_t steps) {
   experiment e = test_support::make_experiment({{500}, {8193}, {1}, {0}, {129}}, 71, world, steps);
   std::fill(e.start.begin(), e.start.end(), 0.0F);
@@ -73,7 +73,7 @@ template <class Compressor>
 using momentum_exchange = slamb::basic_slamb<Compressor, slamb::local_momentum, slamb::unit_trust_ratio,
                                              thread_communicator, slamb::host_backend>;
 
-/// Which elements are sent at step t, of signals [rank][n].
+/// The elements sent at step t, for signals [rank][n].
 using signals = std::vector<std::vector<float>>;
 
 template <class Sparsifier>
@@ -81,7 +81,7 @@ std::vector<std::uint8_t> sent_at(const Sparsifier& s, std::uint64_t t, const mo
   return test_support::mask_of(s.at(t), tensors);
 }
 
-// (15), (16): the leader's largest, tile by tile.
+// (15), (16): the leader's largest values, tile by tile.
 std::vector<std::uint8_t> sent_at(const top_k& s, std::uint64_t t, const model& tensors, const signals& z) {
   const std::vector<float>& of_leader = z[(t - 1) % z.size()];
   std::vector<std::uint8_t> mask(of_leader.size());
@@ -98,7 +98,7 @@ std::vector<std::uint8_t> sent_at(const top_k& s, std::uint64_t t, const model& 
   return mask;
 }
 
-/// What is exchanged of z: what is sent is what a rank's own code says, and the rest is kept.
+/// A model of an exchange that keeps errors: each rank sends its own codes and keeps the rest.
 template <class Compressor>
 class errors_kept {
  public:
@@ -130,7 +130,7 @@ class errors_kept {
   signals kept_;  // [rank][n]
 };
 
-/// The largest difference between what LAMB's parameters have moved by and what should have been exchanged, over all steps.
+/// The largest difference, over all steps, between the movement of LAMB's parameters and the expected exchanged gradients.
 template <class Compressor>
 double error_of_gradients(const Compressor& trained_with, const Compressor& expected, int world) {
   const experiment e = linear_experiment(world, 12);
@@ -150,8 +150,8 @@ double error_of_gradients(const Compressor& trained_with, const Compressor& expe
   return worst;
 }
 
-/// The largest difference between what SLAMB's parameters have moved by, on average over ranks, and the moving average of
-/// the mean gradient; that average is what exchanges must not change.
+/// The largest difference between the mean movement of SLAMB's parameters over ranks and the moving average of the mean
+/// gradient, which exchanges must not change.
 template <class Compressor>
 double drift_of_momenta(const Compressor& compressor) {
   const experiment e = linear_experiment(2, 30);
@@ -175,7 +175,7 @@ double drift_of_momenta(const Compressor& compressor) {
   return worst;
 }
 
-/// The largest relative difference between training with a sparsifier and with a chain that loses nothing.
+/// The largest relative difference between training with a sparsifier and with a chain whose quantizer loses nothing.
 template <template <class> class Exchange, class Sparsifier>
 double difference_of_lossless_chain(const Sparsifier& s) {
   experiment e = test_support::make_experiment({{9001}, {300}, {33, 1}}, 72, 2, 6);
@@ -230,7 +230,7 @@ TEST_CASE("sparsified momenta: exchanges leave the mean over ranks where it was,
   CHECK(drift_of_momenta(top_k{.k = 0.2}) <= tolerance);
   CHECK(drift_of_momenta(random_chain<grid>{.sparsifier = {.k = 0.2}}) <= tolerance);
   CHECK(drift_of_momenta(chain<top_k, grid>{.sparsifier = {.k = 0.2}}) <= tolerance);
-  CHECK(drift_of_momenta(random_chain<test_support::odd_ternary>{.sparsifier = {.k = 0.2}}) > 1e-2);  // the mean's code
+  CHECK(drift_of_momenta(random_chain<test_support::odd_ternary>{.sparsifier = {.k = 0.2}}) > 1e-2);  // mean's code
 }
 
 TEST_CASE("chain: with a quantizer that loses nothing it is its sparsifier") {

@@ -1,4 +1,4 @@
-// What a construction finds of Communicators that do something else than they should: all ranks throw, and say what.
+// Construction with Communicators that do not do what they should: all ranks throw, and name the fault.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ using one_bit = slamb::one_bit_adam<ranks>;
 using choosing_lamb =
     slamb::basic_lamb<slamb::top_k, slamb::residual<>, slamb::layerwise_trust_ratio, ranks, slamb::host_backend>;
 
-/// [rank] what each rank's construction throws as communicator_error; empty if it throws nothing.
+/// [rank] the message of the communicator_error that each rank's construction throws; empty if it throws none.
 template <class Optimizer, class Backend>
 std::vector<std::string> refusals(mistake what, int size, const Backend& backend) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
@@ -57,7 +57,7 @@ std::vector<std::string> on_all(std::size_t size, const std::string& sentence) {
   return std::vector<std::string>(size, sentence);
 }
 
-/// The sentence of a sum, of the first element.
+/// The message for a wrong sum, of the first element.
 std::string wrong_sum(const std::string& found, int rank, int size, const std::string& wanted) {
   return "slamb: the Communicator's all_reduce_sum returned " + found + " as element 0 on rank " +
          std::to_string(rank) + " of " + std::to_string(size) + ", where the ranks' values add up to " + wanted +
@@ -113,7 +113,7 @@ TEST_CASE("tried_collectives: sums that lack ranks, elements or NaN are found on
     CHECK(own[static_cast<std::size_t>(rank)] ==
           wrong_sum(text(slamb::detail::tried_value(rank, 3, 0)), rank, 3, text(tried_sum(3))));
 
-  // Rank 0 finds it, and the others are told.
+  // Rank 0 finds the fault, and the others learn it from rank 0.
   const float without_last = tried_sum(3) - slamb::detail::tried_value(2, 3, 0);
   CHECK(refusals<lamb>(mistake::sum_lacks_last_rank, 3) ==
         on_all(3, wrong_sum(text(without_last), 0, 3, text(tried_sum(3)))));
@@ -159,7 +159,7 @@ TEST_CASE(
     CAPTURE(size);
     const std::size_t elements = slamb::detail::tried_elements(size);
     std::uint64_t most = 0;
-    std::vector<bool> has_told(static_cast<std::size_t>(size), false);  // 16 bits of its own
+    std::vector<bool> has_told(static_cast<std::size_t>(size), false);  // a value of each rank has 16 significant bits
     bool is_integer = true;
     for (std::size_t i = 0; i < elements; ++i) {
       if (i == slamb::detail::tried_nan(size)) continue;
@@ -177,7 +177,7 @@ TEST_CASE(
     CHECK(most >= std::max(std::uint64_t{65281}, 255 * static_cast<std::uint64_t>(size)));
     CHECK(std::ranges::all_of(has_told, std::identity{}));
   }
-  // Among more ranks than headers are compared, sums are still exact.
+  // Beyond the number of ranks whose headers are compared, sums are still exact.
   constexpr int many = 100'000;
   CHECK(slamb::detail::tried_value(7, many, 1) <= 8.0F);
 }
@@ -194,7 +194,7 @@ TEST_CASE("tried_collectives: an all_gather that is out of order or lacks ranks 
                "slamb: the Communicator's all_gather returned rank 1's `mine` with byte 0 not as it was sent, on "
                "rank 0 of 2" +
                    rule));
-  CHECK(refusals<lamb>(mistake::gather_reversed, 4) == std::vector<std::string>(4));  // which does not call it
+  CHECK(refusals<lamb>(mistake::gather_reversed, 4) == std::vector<std::string>(4));  // this recipe does not call it
 }
 
 TEST_CASE("tried_collectives: an all_to_all that is transposed or swaps ranks is found on all ranks") {
@@ -220,7 +220,7 @@ TEST_CASE("tried_collectives: a broadcast that ignores its root, or does not rea
 }
 
 TEST_CASE("tried_collectives: what one rank has found is told to those whose own results are right") {
-  // Its last byte is lost in odd sizes alone, which messages of codes never have.
+  // It loses the last byte only in odd sizes, which messages of codes never have.
   CHECK(refusals<one_bit>(mistake::gather_lacks_last_byte_if_odd, 3) == std::vector<std::string>(3));
 
   std::vector<std::string> said(3);
@@ -241,7 +241,7 @@ TEST_CASE("tried_collectives: what one rank has found is told to those whose own
 }
 
 TEST_CASE("tried_collectives: ranks of which one cannot be told, for its sums are wrong, are not left waiting") {
-  // Rank 1 finds its sums wrong and leaves; what rank 0 would wait for does not come.
+  // Rank 1 finds its sums wrong and leaves; rank 0 would wait for messages that never come.
   std::vector<std::string> said(2);
   const auto begin = std::chrono::steady_clock::now();
   slamb::run_ranks(2, [&](thread_communicator communicator) {
@@ -256,7 +256,7 @@ TEST_CASE("tried_collectives: ranks of which one cannot be told, for its sums ar
     }
   });
   for (const std::string& sentence : said) CHECK(sentence.find(" on rank 1 of 2, where ") != std::string::npos);
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));  // of a timeout of 30
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));  // below the timeout of 30 s
 }
 
 TEST_CASE("tried_collectives: a verdict that wrong sums have changed is a fault of the sums") {
@@ -292,7 +292,7 @@ namespace {
 
 using wrong_nodes = slamb::hierarchical_communicator<wrong_communicator, wrong_communicator>;
 
-/// [rank] what is thrown on two nodes of two ranks.
+/// [rank] the exceptions on two nodes of two ranks.
 template <class Optimizer>
 std::vector<std::string> refusals_of_nodes(mistake in_node, mistake between) {
   std::vector<std::string> said(4);
@@ -330,7 +330,7 @@ TEST_CASE("tried_collectives: ranks that are nodes try both of their parts") {
         on_all(4,
                "slamb: the Communicator's all_gather returned rank 1's `mine` in the place of rank 0's `mine` on "
                "rank 0 of 2; `all` must be every rank's `mine`, in rank order"));
-  // Sums that are means count no ranks, so that nodes cannot be compared.
+  // Sums that are means do not count ranks, so nodes cannot be compared.
   for (const std::string& said : refusals_of_nodes<nodes_lamb>(mistake::sum_is_mean, mistake::none))
     CHECK(said.find("and sums within a node and between nodes must be sums over ranks") != std::string::npos);
 }

@@ -1,4 +1,4 @@
-// Whatever is refused: each refusal names the parameter, its value and its range, and nothing has changed after it.
+// Invalid input: each error names the parameter, its value and its range, and changes nothing.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -38,7 +38,7 @@ model small_model() { return {{20}, {17, 1}, {300}}; }
 
 std::vector<float> small_start() { return test_support::random_parameters(1, 337); }
 
-/// The kind and the text of what `body` throws; empty if it throws nothing.
+/// The type and message of the exception of `body`; empty if it throws none.
 std::string refusal_of(const std::function<void()>& body) {
   try {
     body();
@@ -56,14 +56,14 @@ std::string refusal_of(const std::function<void()>& body) {
   return "";
 }
 
-/// One setting that is out of range.
+/// A setting that is out of range.
 template <class Options>
 struct wrong_setting {
-  std::string refusal;  // without the kind and "slamb: "
+  std::string refusal;  // without the type and "slamb: "
   std::function<void(Options&)> change;
 };
 
-/// Gives `member` this value.
+/// Sets `member` to this value.
 template <class Options>
 std::function<void(Options&)> with(double Options::*member, double value) {
   return [member, value](Options& o) { o.*member = value; };
@@ -89,7 +89,7 @@ void check_refused(const std::vector<wrong_setting<Options>>& wrong) {
   }
 }
 
-/// The settings of Adam, which all optimizers share.
+/// Settings of Adam, common to all optimizers.
 template <class Options>
 std::vector<wrong_setting<Options>> wrong_adam_settings() {
   return {
@@ -143,7 +143,7 @@ void check_wrong_compressor(const std::string& range_of_k) {
   });
 }
 
-/// The refusal of `parameters` by each optimizer; they must agree.
+/// The error of `parameters` in each optimizer; all must be equal.
 std::string refusal_of_parameters(std::span<const slamb::parameter> parameters) {
   const std::string by_lamb = refusal_of([&] { slamb::lamb<> run(parameters); });
   CHECK(refusal_of([&] { slamb::adamw<> run(parameters); }) == by_lamb);
@@ -151,7 +151,7 @@ std::string refusal_of_parameters(std::span<const slamb::parameter> parameters) 
   return by_lamb;
 }
 
-/// [rank] what `body(rank, communicator)` throws on each rank. None may wait for another in vain.
+/// [rank] the exceptions of `body(rank, communicator)`. No rank may wait until its timeout.
 std::vector<std::string> refusals_of_ranks(int world, const std::function<void(int, thread_communicator)>& body) {
   std::vector<std::string> refusals(static_cast<std::size_t>(world));
   const auto begin = std::chrono::steady_clock::now();
@@ -159,11 +159,11 @@ std::vector<std::string> refusals_of_ranks(int world, const std::function<void(i
     const int rank = communicator.rank();
     refusals[static_cast<std::size_t>(rank)] = refusal_of([&] { body(rank, std::move(communicator)); });
   });
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));  // a wait in vain ends after 30 s
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));  // the timeout is 30 s
   return refusals;
 }
 
-/// Ranks of which the last has other tensors or settings: all must refuse, naming `expected`.
+/// Ranks, the last of which has other tensors or settings: all must throw and name `expected`.
 void check_disagreement(const std::string& expected, const optimizer_maker& make, const model& other_tensors,
                         const optimizer_maker& make_other) {
   for (const int world : {2, 3}) {
@@ -200,12 +200,12 @@ void check_disagreement(const std::string& expected, Change change) {
                      test_support::maker_of<Optimizer>(options));
 }
 
-/// Says that it selects less than it does.
+/// Reports a smaller payload than it selects.
 struct understating_compressor : slamb::no_compressor {
   std::uint64_t largest_payload(std::uint64_t /*size*/) const { return 3; }
 };
 
-/// A communicator that lies about itself.
+/// A communicator with a wrong rank or size.
 struct misplaced_communicator {
   int its_rank = 0;
   int its_size = 1;
@@ -217,7 +217,7 @@ struct misplaced_communicator {
   float sum_of_all = std::numeric_limits<float>::quiet_NaN();
 };
 
-/// Lies only once it has been tried.
+/// Becomes wrong only after the trial at construction.
 struct spoiled_communicator {
   test_support::imagined_peers peers{2, test_support::imagined_peers::habit::send_zeros};
   int calls = 0;
@@ -286,7 +286,7 @@ TEST_CASE("bad input: settings that a float cannot hold are refused") {
     replica mine(small_model(), start);
     return contains(refusal_of([&] { slamb::slamb<> run(mine.parameters(), o); }), "invalid_argument: slamb: ");
   };
-  CHECK(refused({.epsilon = 1e-50}));  // would be 0, and 0/0 the update of an element without gradient
+  CHECK(refused({.epsilon = 1e-50}));  // becomes 0 as float, and then the update of an element without gradient is 0/0
   CHECK(refused({.weight_decay = 1e39}));
   replica mine(small_model(), start);
   slamb::slamb<> run(mine.parameters());
@@ -372,12 +372,12 @@ TEST_CASE("bad input: parameters that share memory with anything are refused by 
         is + "gradient of tensor 0 overlaps the data of tensor 0" + must);
   CHECK(refusal({{data.data() + 1, data.data(), 50}}) ==
         is + "data of tensor 0 overlaps the gradient of tensor 0" + must);
-  // Far behind a long one, with short ones between.
+  // Overlaps far behind the start of a long tensor, with short ones between.
   CHECK(refusal({{data.data(), more.data(), 100}, {more.data() + 99, data.data() + 99, 1}}) != "");
   CHECK(refusal(
             {{data.data(), more.data(), 100}, {data.data() + 5, more.data(), 1}, {data.data() + 90, more.data(), 1}}) !=
         "");
-  // The same tensor twice.
+  // One tensor given twice.
   CHECK(contains(refusal({{data.data(), more.data(), 9}, {data.data(), more.data(), 9}}),
                  " overlaps the data of tensor "));
   // Gradients may share.
@@ -612,7 +612,7 @@ TEST_CASE("bad input: ranks with different rows refuse on all ranks, naming the 
   using sparse = slamb::slamb<thread_communicator>;
   static constexpr std::array<std::uint8_t, 4> rows = {1, 0, 1, 1};
   static constexpr std::array<std::uint8_t, 4> other_rows = {1, 1, 0, 1};
-  const std::string number = "the number of rows of tensor 0: 0 on rank 0, 4 on rank ";  // one rank alone has any
+  const std::string number = "the number of rows of tensor 0: 0 on rank 0, 4 on rank ";  // only one rank has rows
   check_disagreement<lamb>(number, [](model& l, auto&) { l[0].options.rows = rows; });
   check_disagreement<sparse>(number, [](model& l, auto&) { l[0].options.rows = rows; });
 

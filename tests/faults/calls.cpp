@@ -1,4 +1,4 @@
-// One call of an optimizer at a time: a second one, from another thread or from a Communicator within the first, is refused.
+// An optimizer takes one call at a time: a second one, from another thread or from a Communicator within the first, throws.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -33,7 +33,7 @@ const test_support::model tensors{{300}, {17, 1}, {9100}};
 
 std::vector<float> start() { return test_support::random_parameters(3, test_support::total_size(tensors)); }
 
-/// Rank 0 of two, which does something in the first collective after it has been told to, before it takes part in that.
+/// Rank 0 of two. It calls `in_collective` once, before its next collective.
 class interrupting_communicator {
  public:
   interrupting_communicator(imagined_peers ranks, std::function<void()>& in_collective)
@@ -62,7 +62,7 @@ struct named_call {
 
 const std::vector<const float*> gradients(tensors.size(), nullptr);
 
-/// Every call of an optimizer that a second caller may make. That none is missing is the first case below.
+/// All calls of an optimizer that a second caller may make. The first test case checks that the list is complete.
 const std::vector<named_call>& every_call() {
   static const double rates[] = {0.1};
   static const std::vector<named_call> all{
@@ -89,8 +89,8 @@ const std::vector<named_call>& every_call() {
   return all;
 }
 
-/// Notes which of its functions have been called. What an optimizer can do is a function of its recipe: who adds one to it gets an
-/// error of the compiler here, and then, until it is in every_call(), one of the test.
+/// Notes the functions that were called. Each call of an optimizer is a function of its recipe: a new one causes a compiler
+/// error here, and then a failing test until it is in every_call().
 class noting_recipe final : public slamb::detail::recipe {
  public:
   enum call {
@@ -112,12 +112,12 @@ class noting_recipe final : public slamb::detail::recipe {
     set_all_gradients,
     calls
   };
-  using noted = std::array<int, calls>;  ///< how often
+  using noted = std::array<int, calls>;  ///< number of calls
 
   explicit noting_recipe(noted& to) : noted_(&to) {}
 
   slamb::detail::call_scope enter() const noexcept override { return {}; }
-  void give_up_step() noexcept override {}  // which no caller calls
+  void give_up_step() noexcept override {}  // not called by users
 
   void step(std::span<const double> /*rates*/) override { note(step_with_rates); }
   void step(const slamb::device_learning_rates& /*rates*/) override { note(step_with_rates_at); }
@@ -148,7 +148,7 @@ struct noting_optimizer : optimizer {
   explicit noting_optimizer(noting_recipe::noted& to) : optimizer(std::make_unique<noting_recipe>(to)) {}
 };
 
-/// What the call says, as std::logic_error; empty if it throws nothing.
+/// The message of the std::logic_error of the call; empty if it throws nothing.
 std::string refusal_of(const named_call& call, optimizer& of) {
   try {
     call.make(of);
@@ -171,7 +171,8 @@ std::string from_within(const std::string& call, const std::string& running) {
          " has returned";
 }
 
-/// Two optimizers of the same kind: in a collective of one all calls are made again and refused, and both end with the same.
+/// Two optimizers of the same kind. During a collective of one, all calls are made again and must throw. Both must end with the
+/// same state.
 template <class Optimizer>
 struct interrupted {
   explicit interrupted(const typename Optimizer::options_type& options)
@@ -181,13 +182,13 @@ struct interrupted {
         undisturbed(others.parameters(), options,
                     {imagined_peers(2, imagined_peers::habit::send_the_same), in_no_collective}) {}
 
-  /// Makes `outer` of both, with every call within that of the first.
+  /// Makes the call `outer` on both, and every call within the first's.
   void check(const named_call& outer, bool in_another_thread) {
     CAPTURE(outer.name);
     std::vector<std::string> refusals;
     const auto call_all = [&] {
       for (const named_call& call : every_call()) refusals.push_back(refusal_of(call, run));
-      static_cast<void>(run.options());  // references, which are always to be had
+      static_cast<void>(run.options());  // references, which are always available
       static_cast<void>(run.communicator());
     };
     in_collective = [&] {
@@ -318,7 +319,8 @@ TEST_CASE("calls: of many threads at once each is made or refused, and the steps
   std::latch all(threads);
   std::atomic<std::uint64_t> taken{0}, looked{0}, refused{0};
   std::atomic<int> inside{0}, met{0};
-  // In each step: nobody else is in one, and somebody has been refused while this or an earlier one was running.
+  // In each step: checks that no other thread is in a step, and waits until some call has thrown, in this step or an earlier
+  // one.
   const std::function<void()> watch = [&] {
     in_collective = watch;
     if (inside.fetch_add(1) != 0) ++met;
@@ -326,7 +328,7 @@ TEST_CASE("calls: of many threads at once each is made or refused, and the steps
     while (refused == 0 && met == 0 && std::chrono::steady_clock::now() < latest) std::this_thread::yield();
     inside.fetch_sub(1);
   };
-  run.step(0.001);  // compares, by a collective of its own
+  run.step(0.001);  // makes the comparison, which has its own collective
   in_collective = watch;
   ++taken;
   {

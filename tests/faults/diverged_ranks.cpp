@@ -1,5 +1,5 @@
-// Ranks that would part: at other steps, at other learning rates, with other parameters, of other runs. Every rank is told in what
-// they differ, by name, and nothing has moved.
+// Diverged ranks: at different steps, with different rates or parameters, or from different runs. Every rank throws and names
+// the difference, and nothing changes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ using test_support::trajectory;
 const std::string of_one_run =
     "load states that were saved after the same step of the same run, on all ranks or on none";
 
-/// What a call says on this rank: nothing, or what it throws, with its type if that is no rank_mismatch_error.
+/// The message of the exception of a call on this rank, with its type unless it is rank_mismatch_error; empty if it throws none.
 std::string said_by(const std::function<void()>& call) {
   try {
     call();
@@ -55,7 +55,7 @@ std::string said_by(const std::function<void()>& call) {
   return {};
 }
 
-/// Says whether a step that throws leaves the rank as it was, and what it throws.
+/// The message of a step's exception. Fails if a step that throws changes the rank.
 std::string said_by_step(made_optimizer& run, replica& mine, std::span<const double> rates) {
   const std::vector<std::byte> state = run.save_state();
   const std::vector<float> values = mine.values();
@@ -64,7 +64,7 @@ std::string said_by_step(made_optimizer& run, replica& mine, std::span<const dou
   return said;
 }
 
-/// Calls said(t) for the steps from the first on, until one says something: that, and at which step.
+/// Calls said(t) for each step until one returns a message: that message, with its step.
 template <class Said>
 std::string first_said(std::size_t steps, const Said& said) {
   for (std::size_t t = 0; t < steps; ++t)
@@ -103,7 +103,7 @@ void take(made_optimizer& run, replica& mine, const experiment& e, std::size_t r
   }
 }
 
-/// On each rank: an optimizer after `steps` steps, and what `then` says of it.
+/// On each rank: an optimizer after `steps` steps, and the message that `then` returns for it.
 template <class Then>
 ranks_said said_after(const experiment& e, const test_support::optimizer_maker& make, std::size_t steps,
                       const Then& then) {
@@ -174,7 +174,7 @@ TEST_CASE("diverged ranks: states of the same step of two runs are refused") {
     const ranks_said all = said_after(e, r.make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
       const test_support::checkpoint& from = (rank == 0 ? one : two).at[9][rank];
       run.load_state(from.state);
-      mine.set_values(one.at[9][0].values);  // equal, so that only the states are not
+      mine.set_values(one.at[9][0].values);  // equal, so that only the states differ
       return said_by_step(run, mine, e.rates[9]);
     });
     CAPTURE(all);
@@ -247,7 +247,7 @@ TEST_CASE("diverged ranks: other parameters are refused at the first step, until
 
 namespace {
 
-/// Trains with one parameter of rank 1 altered after step `when`; the step at which all ranks are told, or 0.
+/// Trains, and alters one parameter of rank 1 after step `when`. Returns the step at which each rank throws, or 0.
 template <class Optimizer>
 std::vector<std::size_t> told_at(const typename Optimizer::options_type& options, std::size_t when,
                                  const std::string& expected) {
@@ -284,10 +284,10 @@ TEST_CASE("diverged ranks: parameters that have been altered on one rank are fou
   CHECK(told_at<slamb::zero_one_adam<communicator>>({.compare_every = 3, .variance_schedule = {.freeze_step = 100}}, 4,
                                                     of_tensor_0) == all_at(6));
   CHECK(told_at<slamb::lamb<communicator>>({.compare_every = 0}, 4, "") == all_at(0));
-  CHECK(told_at<slamb::lamb<communicator>>({}, 4, "") == all_at(0));  // not among the first hundred steps
-  // They differ anyway, and become their mean in step 6.
+  CHECK(told_at<slamb::lamb<communicator>>({}, 4, "") == all_at(0));  // not within the first hundred steps
+  // The ranks differ in any case, and become their mean in step 6.
   CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 5, .compare_every = 3}, 4, "") == all_at(0));
-  // They have become their mean in step 5.
+  // The ranks became their mean in step 5.
   CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 3}, 5, of_tensor_0) == all_at(6));
   CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 7}, 5, "") == all_at(0));
   CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 0}, 5, "") == all_at(0));
@@ -307,7 +307,7 @@ TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after all
           if (is_altered && rank == 1) values[5] = -values[5];
           mine.set_values(values);
           std::string said = said_by_step(run, mine, e.rates[3]);
-          if (is_altered) run.broadcast_parameters(0);  // else each step says it again
+          if (is_altered) run.broadcast_parameters(0);  // otherwise each step throws again
           for (std::size_t t = 3; t < e.steps(); ++t) said += said_by_step(run, mine, e.rates[t]);
           return said;
         });
@@ -319,7 +319,7 @@ TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after all
     CAPTURE(all);
     CHECK(all.all_equal(of_tensor_0));
   }
-  // Nothing is altered; or ranks have parameters of their own again.
+  // Nothing is altered, or ranks have their own parameters again.
   for (const ranks_said& all :
        {altered_after(average, false), altered_after(broadcast, false), altered_after(evaluate, true)}) {
     CAPTURE(all);
@@ -351,7 +351,7 @@ TEST_CASE("diverged ranks: a state of SLAMB with another interval between averag
 
 namespace {
 
-/// Rank 1 is given another mask from step `when` on: with one element fewer and one more in tensor 1, beside each other.
+/// Gives rank 1 another mask from step `when` on: two different neighbours in the mask of tensor 1 are swapped.
 template <class Optimizer>
 std::vector<std::size_t> mask_told_at(const typename Optimizer::options_type& options, std::size_t when) {
   const experiment e = small_experiment(19);
@@ -391,7 +391,7 @@ TEST_CASE("diverged ranks: masks that differ are found in the first step, and by
   CHECK(mask_told_at<optimizer>({.dense_below = 100}, 0) == all_at(1));
   CHECK(mask_told_at<optimizer>({.dense_below = 100, .compare_every = 3}, 3) == all_at(6));
   CHECK(mask_told_at<optimizer>({.dense_below = 100, .compare_every = 0}, 0) == all_at(0));
-  CHECK(mask_told_at<optimizer>({.dense_below = 9001}, 0) == all_at(0));  // the tensor is exchanged whole
+  CHECK(mask_told_at<optimizer>({.dense_below = 9001}, 0) == all_at(0));  // the tensor is dense
 }
 
 TEST_CASE("diverged ranks: without comparisons of parameters ranks may start from different ones, and nothing else") {
@@ -411,7 +411,7 @@ TEST_CASE("diverged ranks: without comparisons of parameters ranks may start fro
 
 namespace {
 
-/// Threads' ranks whose sums, at one call of rank 1, end with another bit in one place; they have no other collectives.
+/// Ranks as threads. At one call, rank 1 gets another bit in one place of the sum. There are no other collectives.
 class altering_communicator {
  public:
   altering_communicator(slamb::thread_communicator base, std::uint64_t call, std::size_t place)
@@ -426,7 +426,7 @@ class altering_communicator {
   }
 
  private:
-  static constexpr std::size_t least = 1000;  // of a payload; what ranks compare is shorter
+  static constexpr std::size_t least = 1000;  // size of a payload; comparisons of ranks are shorter
 
   slamb::thread_communicator base_;
   std::uint64_t call_;
@@ -436,7 +436,7 @@ class altering_communicator {
 
 using altered_lamb = slamb::lamb<altering_communicator>;
 
-/// What ranks say at each step if rank 1 alone sees another bit in `place` of what step 2 has summed.
+/// The ranks' messages at each step, if only rank 1 gets another bit in `place` of the sum of step 2.
 ranks_said said_of_altered(std::size_t place) {
   const experiment e = small_experiment(9);
   ranks_said all(world);
@@ -456,7 +456,7 @@ ranks_said said_of_altered(std::size_t place) {
 }  // namespace
 
 TEST_CASE("diverged ranks: a sum that one rank has received otherwise is found in the step after it") {
-  const ranks_said all = said_of_altered(slamb::detail::sum_header::floats);  // the first of the payload
+  const ranks_said all = said_of_altered(slamb::detail::sum_header::floats);  // the first float of the payload
   CAPTURE(all);
   CHECK(all.all_equal(
       "step 4: slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank "
@@ -479,7 +479,7 @@ TEST_CASE("diverged ranks: parameters are broadcast as a sum where the Communica
     reached[rank] = mine.values();
     run.step(0.01);
   });
-  others[0] = 0.0F;  // which −0 + 0 is
+  others[0] = 0.0F;  // −0 + 0 is 0
   for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(others)));
 }
 
@@ -520,7 +520,7 @@ TEST_CASE("diverged ranks: parameters that are broadcast between local steps are
 
 namespace {
 
-/// Four ranks in nodes; some, by default rank 3, are given another rate at step `when`. What each says, and at which step.
+/// Four ranks in nodes; some, by default rank 3, get another rate at step `when`. Returns each rank's message, with its step.
 template <class Optimizer>
 ranks_said said_in_nodes(std::vector<int> sizes, const typename Optimizer::options_type& options, std::size_t when,
                          const std::set<std::size_t>& others = {3}) {
@@ -578,7 +578,8 @@ TEST_CASE("diverged ranks: ranks that part in the same way in all nodes are foun
 
 namespace {
 
-/// Threads' ranks; on rank 1, alter(values) is called on what each sum of at least 1000 floats, or each all_gather, has left.
+/// Ranks as threads. On rank 1, alter(values) is called on the result of each sum of at least 1000 floats, or of each
+/// all_gather.
 class altered_communicator {
  public:
   using alteration = std::function<void(std::span<std::byte>)>;
@@ -605,8 +606,8 @@ class altered_communicator {
   alteration of_sums_, of_gathers_;
 };
 
-/// Trains by collectives that are altered on rank 1 while `is_altered(t)`, t from 1 on, and calls compare_ranks() after one step;
-/// what ranks say, and at which step.
+/// Trains with collectives that are altered on rank 1 while `is_altered(t)`, t from 1 on, and calls compare_ranks() after one
+/// step. Returns the ranks' messages, with their steps.
 template <class Optimizer>
 ranks_said said_of_altered(const typename Optimizer::options_type& options,
                            const std::function<bool(std::size_t t)>& is_altered,
@@ -680,7 +681,7 @@ TEST_CASE("diverged ranks: what SLAMB has received, and what its averagings have
   CHECK(in_sums.all_equal("step 6: slamb: ranks differ in what they have received in step 5 (rank 0 and rank 1); " +
                           of_collectives));
   const auto in_averaging = [sums = 0](std::span<std::byte> values) mutable {
-    if (++sums == 2) values[values.size() / 2 + 2] ^= std::byte{1};  // behind that of the step
+    if (++sums == 2) values[values.size() / 2 + 2] ^= std::byte{1};  // after the sum of the step
   };
   const ranks_said averaged = said_of_altered<optimizer>({.local_steps = 10, .compare_every = 5},
                                                          [](std::size_t t) { return t == 11; }, in_averaging, {});
@@ -712,7 +713,7 @@ TEST_CASE("diverged ranks: a first step that one rank has refused is compared as
 
 namespace {
 
-/// Threads' ranks of which all throw in sum number `call` of at least 1000 floats, when it has been made.
+/// Ranks as threads. All throw after sum number `call` of those with at least 1000 floats.
 class failing_communicator {
  public:
   failing_communicator(slamb::thread_communicator base, int call) : base_(std::move(base)), left_(call) {}
@@ -738,7 +739,7 @@ TEST_CASE("diverged ranks: SLAMB's ranks go on from an averaging that has failed
   slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
-    // Sums: of step 1 and its averaging in two pieces, of which one is short; of steps 2 … 6, and of that averaging.
+    // The sums are: step 1 and its averaging in two pieces, one of them short; steps 2 … 6, and the averaging of step 6.
     slamb::slamb<failing_communicator> run(mine.parameters(), {.local_steps = 5, .compare_every = 1},
                                            failing_communicator(std::move(communicator), 9),
                                            test_support::one_thread());
@@ -825,7 +826,7 @@ TEST_CASE("diverged ranks: calls between steps compare the steps so far, and whi
   CHECK(calls.all_equal(
       "slamb: ranks differ in the call that they make (rank 0 and rank 1); all ranks must make the same "
       "calls in the same order"));
-  // Steps 21 … 24 are local: what they go on from is compared, and has to be equal.
+  // Steps 21 … 24 are local: the comparison is of their start, which must be equal.
   const ranks_said local_now = said_after(e, local_steps, 22, [&](made_optimizer& run, replica& mine, std::size_t) {
     return in_one_call(run, mine, [&] { run.compare_ranks(); });
   });
@@ -856,7 +857,7 @@ TEST_CASE("diverged ranks: calls between steps compare the steps so far, and whi
 
 namespace {
 
-/// Four ranks in two nodes, of which rank `altered` has another parameter from step 5 on. What each says, and at which step.
+/// Four ranks in two nodes; rank `altered` has another parameter from step 5 on. Returns each rank's message, with its step.
 template <class Optimizer>
 ranks_said said_of_altered_in_nodes(const typename Optimizer::options_type& options, std::size_t altered) {
   experiment e = make_experiment({{17}, {9000}, {300}}, 26, 4, 16);
@@ -940,7 +941,7 @@ TEST_CASE("diverged ranks: a device that runs behind refuses all steps until the
         if (now.step != std::min<std::size_t>(t + 1, 2) || now.skipped_steps != 0) wrong[rank] += "counted ";
         if (said.of_rank[rank].empty()) continue;
         said.of_rank[rank] = "step " + std::to_string(t + 1) + ": " + said.of_rank[rank];
-        for (std::uint64_t step = 3; step < 40; ++step) {  // as all do, again
+        for (std::uint64_t step = 3; step < 40; ++step) {  // all ranks throw, repeatedly
           wrong[rank] += said_by([&] { run.step(0.01); });
           if (run.statistics().step != step || run.statistics().has_diverged) wrong[rank] += "does not go on ";
         }
@@ -958,7 +959,7 @@ TEST_CASE("diverged ranks: a device that runs behind refuses all steps until the
 
 namespace {
 
-/// What ranks on a device say, and when, if rank 1 has another mask in step `when`, or is given another rate.
+/// The messages of ranks on a device, with their steps, if rank 1 has another mask or another rate in step `when`.
 template <class Optimizer>
 ranks_said said_on_device(const typename Optimizer::options_type& options, std::size_t when, bool alters_mask) {
   const experiment e = small_experiment(20);
@@ -1057,7 +1058,7 @@ TEST_CASE("diverged ranks: a call between steps does not look at the rates of a 
   const ranks_said all = said_after(e, test_support::maker_of<slamb::lamb<slamb::thread_communicator>>({}), 3,
                                     [&](made_optimizer& run, replica& mine, std::size_t rank) {
                                       run.step(slamb::device_learning_rates{rates[rank].data()});
-                                      rates[rank][0] = rank == 1 ? 0.02 : 0.01;  // which are for another step
+                                      rates[rank][0] = rank == 1 ? 0.02 : 0.01;  // rates of another step
                                       std::vector<float> values = mine.values();
                                       if (rank == 1) values[5] = -values[5];
                                       mine.set_values(values);
@@ -1071,7 +1072,7 @@ TEST_CASE("diverged ranks: a call between steps does not look at the rates of a 
 
 namespace {
 
-/// Σ h² as model_passes.hpp says, element by element, with no code of the library.
+/// Σ h² as in model_passes.hpp, element by element, without code of the library.
 double fingerprint_of(std::span<const float> values, std::uint32_t tensor, std::uint64_t first) {
   double sum = 0.0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -1089,7 +1090,7 @@ double fingerprint_of(std::span<const float> values, std::uint32_t tensor, std::
   return sum;
 }
 
-/// The library's, of tensor 0 alone.
+/// The library's fingerprint of tensor 0 alone.
 double fingerprint_by_library(std::span<float> values) {
   const std::vector<float> gradient(values.size());
   const std::array<slamb::parameter, 1> parameters{{{values.data(), gradient.data(), values.size()}}};

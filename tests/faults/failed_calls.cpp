@@ -1,5 +1,5 @@
-// Calls that fail on one rank alone: a broadcast of parameters, a step with a wrong argument. What the others see of it, and how all
-// go on.
+// Calls that fail on one rank only: a broadcast of parameters, or a step with a wrong argument. Tests the other ranks'
+// behaviour, and how all go on.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ experiment small_experiment() {
   return e;
 }
 
-/// [rank] what body(rank) throws on each, with its type if it is no error of the library; empty if it throws nothing.
+/// [rank] the message of the exception of body(rank), with its type if it is not an error of the library; empty if it throws
+/// none.
 template <class Body>
 std::vector<std::string> said_by_ranks(const Body& body) {
   std::vector<std::string> said(world);
@@ -56,7 +57,7 @@ void train(Optimizer& run, replica& mine, const experiment& e, std::size_t rank)
   }
 }
 
-/// Its first broadcast throws on rank 1 alone, when all ranks have come; what has come is not there.
+/// Its first broadcast throws on rank 1 only, after all ranks have arrived; rank 1 does not get the data.
 class once_failing_communicator {
  public:
   explicit once_failing_communicator(thread_communicator base) : base_(std::move(base)) {}
@@ -144,7 +145,7 @@ TEST_CASE("failed calls: a broadcast of parameters in a group that fails throws 
 
 namespace {
 
-/// Rank 1 gives its second step a wrong rate, and then does `go_on`; the others take all steps.
+/// Rank 1 calls its second step with a wrong rate, and then `go_on`; the others take all steps.
 template <class GoOn>
 std::vector<std::string> said_of_refused_step(const experiment& e, std::vector<std::vector<float>>& reached,
                                               const GoOn& go_on) {

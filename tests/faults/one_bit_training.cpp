@@ -1,5 +1,5 @@
-// What goes wrong while training with 1-bit Adam, 1-bit LAMB or 0/1 Adam: gradients that are not finite, and
-// communicators that fail in either phase of an exchange. Errors are state too: a step that failed has left them alone.
+// Failures in trainings with 1-bit Adam, 1-bit LAMB or 0/1 Adam: gradients that are not finite, and communicators that fail in
+// either phase of an exchange. A failed step must not change the errors either.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -39,7 +39,7 @@ using zero_one = slamb::zero_one_adam<thread_communicator>;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
-// Steps 1, 3 refresh the variance, 2 and 4 send gradients in one bit; from step 5 an exchange at each.
+// Steps 1 and 3 refresh the variance, steps 2 and 4 send gradients in one bit; from step 5 on each step exchanges.
 constexpr slamb::exponential_variance_interval short_variance{.freeze_step = 4, .update_scaler = 1};
 
 /// The fault model with one tensor that is not compressed.
@@ -80,9 +80,9 @@ TEST_CASE("overflow: in a tensor that is not compressed it is skipped as well") 
 }
 
 TEST_CASE("overflow: it is skipped by all ranks of 0/1 Adam where there is an exchange") {
-  // Refresh, one bit, refresh, one bit.
+  // A refresh, one bit, a refresh, one bit.
   check_overflows<zero_one>({.variance_schedule = {.freeze_step = 100, .update_scaler = 1}});
-  // The second phase from step 2.
+  // The second phase begins at step 2.
   check_overflows<zero_one>({.variance_schedule = {.freeze_step = 0}});
   check_overflows<zero_one>(
       {.variance_schedule = {.freeze_step = 0}, .compressor = {.scales = scale_sharing::per_tensor}});
@@ -128,7 +128,7 @@ TEST_CASE("failure: a communicator that throws in either phase of an exchange ch
   check_failure_at_each_round<adam>({.warm_up = {1}}, 5);
   check_failure_at_each_round<lamb>({.warm_up = {1}}, 5);
   check_failure_at_each_round<adam>({.warm_up = {1}, .compressor = {.scales = scale_sharing::per_tensor}}, 5);
-  // A refresh, a gradient in one bit, a refresh; and with two exchanges of updates.
+  // A refresh, a gradient in one bit, a refresh; and then with two exchanges of updates.
   check_failure_at_each_round<zero_one>({.variance_schedule = {.freeze_step = 100, .update_scaler = 1}}, 4);
   check_failure_at_each_round<zero_one>({.variance_schedule = {.freeze_step = 0}}, 5);
 }

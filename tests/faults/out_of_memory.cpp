@@ -1,4 +1,4 @@
-// Memory that cannot be had: the error says how many bytes were asked for, and for what, before anything large is made.
+// Memory that is not available: the error names the bytes and their use, and comes before anything large is constructed.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -31,7 +31,7 @@ static_assert(std::is_nothrow_copy_assignable_v<slamb::out_of_memory>);
 static_assert(std::is_nothrow_move_constructible_v<slamb::out_of_memory>);
 static_assert(std::is_nothrow_move_assignable_v<slamb::out_of_memory>);
 
-/// What an out_of_memory says; empty if nothing is thrown.
+/// The message of out_of_memory; empty if nothing is thrown.
 std::string refusal_of(const std::function<void()>& body) {
   try {
     body();
@@ -41,7 +41,7 @@ std::string refusal_of(const std::function<void()>& body) {
   return "";
 }
 
-/// Has no memory, and keeps what it was asked for.
+/// Never has memory; records the requested sizes.
 slamb::allocator empty_allocator(std::vector<std::size_t>& asked) {
   return {.allocate = [&asked](std::size_t bytes) -> void* {
             asked.push_back(bytes);
@@ -50,7 +50,7 @@ slamb::allocator empty_allocator(std::vector<std::size_t>& asked) {
           .deallocate = [](void*, std::size_t) {}};
 }
 
-/// A tensor that lies where there is no memory: nothing may read it.
+/// A tensor at an address without memory, so that nothing may read it.
 slamb::parameter unreal(std::uint64_t first_byte, std::uint64_t size) {
   return {.data = std::bit_cast<float*>(first_byte),
           .gradient = std::bit_cast<const float*>((std::uint64_t{1} << 63U) + first_byte),
@@ -119,7 +119,7 @@ TEST_CASE("out of memory: one that was moved from still says what it is, as its 
   slamb::out_of_memory first(text);
   slamb::out_of_memory moved = std::move(first);
   CHECK(moved.what() == text);
-  CHECK(first.what() == text);  // NOLINT(bugprone-use-after-move): what it is about
+  CHECK(first.what() == text);  // NOLINT(bugprone-use-after-move): the test looks at the moved-from object
   slamb::out_of_memory assigned("another");
   assigned = std::move(moved);
   CHECK(assigned.what() == text);
@@ -147,7 +147,7 @@ TEST_CASE("out of memory: an optimizer names all that it holds memory for") {
 }
 
 TEST_CASE("out of memory: a model that no machine holds is refused before its tables are made, and is not read") {
-  const std::uint64_t size = std::uint64_t{1} << 50U;  // whose tiles alone would take 2 TiB
+  const std::uint64_t size = std::uint64_t{1} << 50U;  // its tiles alone would take 2 TiB
   const slamb::parameter one = unreal(std::uint64_t{1} << 40U, size);
   const std::string expected =
       "slamb: 9007199254740992 bytes were asked for and could not be had: momentum 4503599627370496, variance "

@@ -1,4 +1,4 @@
-// Steps that are refused or that fail, by every recipe on both backends: they must be as if they had not been called.
+// Skipped and failed steps, with every recipe on both backends: the training must go on as if they had not been called.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ constexpr std::array unusable{std::numeric_limits<float>::quiet_NaN(), infinity,
 
 std::string at_step(std::size_t t) { return " at step " + std::to_string(t + 1); }
 
-/// Calls a step in which one rank has a value that is not usable, in the gradient of another step.
+/// Calls a step with a value that is not usable on one rank, in the gradient of another step.
 void call_refused_step(rank_of_run& r, std::size_t t, std::size_t number) {
   std::vector<float> gradient = r.e.gradients[(t + 1) % r.e.steps()][r.rank];
   const std::array places{gradient.size() / 2, std::size_t{0}, gradient.size() - 41, std::size_t{16}};
@@ -47,7 +47,7 @@ void call_refused_step(rank_of_run& r, std::size_t t, std::size_t number) {
   r.run.step(2.0 * r.rate(t));
 }
 
-/// The same, and what it must have left.
+/// As above, and checks the state that it leaves.
 void require_refusal(rank_of_run& r, std::size_t t, std::size_t number, std::uint64_t skipped) {
   const auto state = without_skips(r.run.save_state());
   const std::vector<float> values = r.mine.values();
@@ -229,7 +229,7 @@ TEST_CASE("failed steps: leave the state as it was, whichever collective fails, 
             } catch (const slamb::communicator_error&) {
             }
             r.failing = {};
-            if (r.run.statistics(false).step == t + 1) {  // the averaging failed: the step is taken
+            if (r.run.statistics(false).step == t + 1) {  // the averaging failed: the step was taken
               r.wrong.require(recipe.averages, "a step that failed counts" + at_step(t));
               r.run.synchronize_parameters();
               break;

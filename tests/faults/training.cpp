@@ -1,7 +1,7 @@
-// What goes wrong while training: gradients that are not finite, communicators that fail, ranks that do not come.
+// Failures in trainings: gradients that are not finite, failing communicators, missing ranks.
 //
-// A thread_group that has failed stays failed, so a run cannot go on with it; that a failed step has left all state as
-// it was is shown with a communicator of the tests' own, which fails once on all ranks and then works on.
+// A thread_group that has failed stays failed, so a run cannot go on with it. To show that a failed step leaves all state
+// unchanged, the tests use their own communicator, which fails once on all ranks and then works again.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -99,7 +99,7 @@ TEST_CASE("overflow: LAMB that is told not to look takes the step") {
     const trajectory reached = test_support::train<lamb>(e, {.skip_non_finite = false});
     CHECK(test_support::ranks_agree(reached, 1));
     CHECK(std::isnan(reached[1][0][50]));
-    for (std::size_t i = 300; i < 340; ++i) {  // the other tensor goes on
+    for (std::size_t i = 300; i < 340; ++i) {  // the other tensor continues
       CHECK(std::isfinite(reached[1][0][i]));
       CHECK(reached[1][0][i] != reached[0][0][i]);
     }
@@ -146,7 +146,7 @@ TEST_CASE("failure: a fresh group goes on from the parameters that a failed one 
   thread_group broken(3);
   broken.inject({.rank = 1, .round = rounds_before_first_step<adamw>() + 1, .kind = fault_kind::throws});
   const auto seen = train_until_failure<adamw>(e, {.beta1 = 0.0, .beta2 = 0.0, .bias_correction = false}, broken);
-  // With no memory of earlier steps, a new optimizer is the old one.
+  // A new optimizer equals the old one, because it keeps no memory of earlier steps.
   experiment rest = e;
   rest.start = seen[0].values;
   rest.gradients.erase(rest.gradients.begin());

@@ -1,7 +1,7 @@
-// The recipes that several programs of this project use, each compiled once, in a source of this folder: a recipe knows nothing
-// of the type of its Communicator, so that one serves tests with communicators of any kind, tools and ranks over MPI.
+// Recipes that several programs of this project use, each compiled once, in a source of this folder. A recipe does not depend on
+// the type of its Communicator, so one instance serves tests with any communicator, tools, and ranks over MPI.
 //
-// A recipe that is not in the lists is compiled where it is used. The communicators that most of them run on are here too.
+// A recipe that is not in the lists is compiled where it is used. The communicators of most recipes are here too.
 #pragma once
 
 #include "slamb/slamb.hpp"

@@ -1,7 +1,7 @@
-// A program of one instruction set alone, SLAMB_ISA: prints the hashes of its training, or that it is skipped. What the
-// compiler makes of functions that all instruction sets share shows only here, where nothing else is linked.
+// A program compiled for a single instruction set, SLAMB_ISA: prints the hashes of its training, or that it is skipped. It shows
+// how the compiler translates functions that all instruction sets share, because no other code is linked.
 //
-//     isa_alone_<instruction set> [seed]
+// isa_alone_<instruction set> [seed]
 #include <cstdio>
 #include <cstdlib>
 

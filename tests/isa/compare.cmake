@@ -1,5 +1,5 @@
-# cmake -DFIRST=… -DSECOND=… [-DSEED=…] [-DLAUNCHER=…] -P compare.cmake: two programs print the same; SEED is given to the second,
-# which LAUNCHER runs.
+# cmake -DFIRST=… -DSECOND=… [-DSEED=…] [-DLAUNCHER=…] -P compare.cmake: checks that two programs print the same. SEED is an
+# argument of the second, which LAUNCHER runs.
 function(run program variable)  # and the command
   execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output RESULT_VARIABLE result)
   if(result EQUAL 77)

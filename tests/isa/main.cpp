@@ -1,7 +1,7 @@
-// One program of translation units compiled for different instruction sets: they link, each runs its own code, and all
-// of them give the same bits.
+// One program of translation units compiled for different instruction sets. They link, each runs its own code, and all give
+// equal bits.
 //
-//     isa_together <instruction set>      0: the same bits as the baseline, 1: others, 77: skipped
+// isa_together <instruction set>      0: equal to the baseline, 1: different, 77: skipped
 #include <cstdio>
 #include <cstring>
 

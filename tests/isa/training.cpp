@@ -1,4 +1,5 @@
-// LAMB, AdamW, SLAMB and 1-bit LAMB, without and with codes, on three tensors for twenty steps. Compiled once for each instruction set; SLAMB_ISA names it.
+// LAMB, AdamW, SLAMB and 1-bit LAMB, without and with codes, on three tensors for twenty steps. Compiled once for each
+// instruction set, which SLAMB_ISA names.
 #include "isa/training.hpp"
 
 #include <array>
@@ -23,7 +24,7 @@ constexpr std::size_t elements = sizes[0] + sizes[1] + sizes[2];
 constexpr int steps = 20;
 constexpr int ranks = 2;
 
-/// In [-1, 1), with all of a float's digits: sums and products of such numbers are inexact.
+/// In [-1, 1), with all of a float's digits, so that sums and products are inexact.
 float number(std::uint64_t seed, std::uint64_t index, std::uint64_t stream) {
   const std::uint32_t word = slamb::philox(seed, index, stream).word[0];
   return static_cast<float>(static_cast<std::int32_t>(word)) * 0x1p-31F;

@@ -1,7 +1,7 @@
-// The same small training, compiled for several instruction sets: what each of them exports.
+// The interface of the small training that is compiled for several instruction sets.
 //
-// Plain types only, so that a program can ask for the training of an instruction set it has been told exists without
-// running anything that was compiled for one that does not.
+// It has only plain types. So a program can call the training of an instruction set that exists without running code compiled
+// for one that does not.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ struct isa_hashes {
   std::uint64_t of[count];
 };
 
-// One of these by each compilation of training.cpp.
+// Each compilation of training.cpp defines one of these.
 extern "C" isa_hashes isa_training_baseline(std::uint64_t seed);
 extern "C" isa_hashes isa_training_avx2(std::uint64_t seed);
 extern "C" isa_hashes isa_training_avx512f(std::uint64_t seed);
 extern "C" isa_hashes isa_training_aarch64(std::uint64_t seed);
 
-/// What a program says, and exits with, where the processor lacks an instruction set.
+/// The exit status, and the message, where the processor lacks an instruction set.
 inline constexpr int isa_skipped = 77;
 
-/// Whether this processor has the instruction set that a training was compiled for.
+/// True if this processor has the instruction set that a training was compiled for.
 inline bool isa_runs_here(const char* name) {
 #if defined(__x86_64__)
   if (std::strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;

@@ -1,4 +1,4 @@
-// One optimizer, with codes that are rounded at random: what the host backend has of vectors.
+// One optimizer with stochastic codes, which compiles the host backend's vector code.
 #include <slamb/slamb.hpp>
 #include <vector>
 

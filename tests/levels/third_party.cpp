@@ -1,4 +1,4 @@
-// What reads command lines, writes documents and times functions.
+// Headers of other projects: for command lines, documents and benchmarks.
 #include <benchmark/benchmark.h>
 
 #include <CLI/CLI.hpp>

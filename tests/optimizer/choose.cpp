@@ -1,4 +1,4 @@
-// choose: which of two optimizers it keeps by the clock that it is given, and that nothing else comes of the trial.
+// choose: it keeps the right optimizer by the given clock, and the trial has no other effect.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using test_support::experiment;
 using test_support::model;
 using test_support::replica;
 
-/// What one rank's collectives have sent; a clock that reads it runs by bytes.
+/// The bytes sent by one rank's collectives; a clock that reads it counts bytes.
 using sent_bytes = std::shared_ptr<double>;
 
 class metered_communicator {
@@ -70,7 +70,7 @@ const model& tensors() {
 
 const sparse_type::options_type sparse_options{.local_steps = 10, .compressor = {.k = 0.1}};
 
-/// A clock whose intervals are told: every second reading is that much later than the one before.
+/// A clock with given intervals: every second reading is one interval later than the reading before.
 struct scripted_clock {
   std::vector<double> intervals;
   std::size_t readings = 0;
@@ -83,11 +83,11 @@ struct scripted_clock {
   bool is_at_end() const { return readings == 2 * intervals.size(); }
 };
 
-/// How long steps take: [step of a round], the same in each of two rounds.
+/// Durations of steps: [step of a round], the same in both rounds.
 struct script {
   std::vector<double> dense{};
   std::vector<double> sparse{};
-  double average = 0.0;  ///< of the parameters, with SLAMB: after the first of its steps
+  double average = 0.0;  ///< duration of SLAMB's averaging of parameters, after its first step
 
   scripted_clock clock() const {
     scripted_clock all;
@@ -107,7 +107,7 @@ struct rank_scene {
   std::size_t rank;
 };
 
-/// Calls body(rank_scene) on each of `world` ranks; a gradient that is written fails.
+/// Calls body(rank_scene) on each of `world` ranks; fails if a gradient is written.
 void on_ranks(int world, const std::function<void(rank_scene, replica&)>& body) {
   const experiment e = test_support::make_experiment(tensors(), 7, world, 1);
   slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
@@ -120,7 +120,7 @@ void on_ranks(int world, const std::function<void(rank_scene, replica&)>& body) 
   });
 }
 
-/// What all ranks have chosen by these times, one script for each rank.
+/// The choice of all ranks for these durations, one script for each rank.
 slamb::statistics::choice_type chosen_by(const std::vector<script>& scripts, const sparse_type::options_type& options = sparse_options) {
   std::vector<slamb::statistics::choice_type> made(scripts.size());
   on_ranks(static_cast<int>(scripts.size()), [&](rank_scene scene, replica&) {
@@ -150,7 +150,7 @@ std::string complaint_of(F&& f) {
   return "nothing was thrown";
 }
 
-/// One rank by itself.
+/// A single rank.
 chosen_type choose_alone(replica& mine, const choose_options& how, const dense_type::options_type& dense = {},
                          const sparse_type::options_type& sparse = sparse_options) {
   return slamb::choose<dense_type, sparse_type>(mine.parameters(), dense, sparse,
@@ -193,7 +193,7 @@ TEST_CASE("choose: one slow step changes nothing, and times that vary as much as
   CHECK(made.is_compressed);
   CHECK(made.dense_seconds == doctest::Approx(1.0));
   CHECK(made.compressed_seconds == doctest::Approx(0.8));
-  const script varying{{0.7, 1.0, 1.0, 1.3}, {0.5, 0.8, 0.8, 1.1}, 0.0};  // the same medians, deviations of 0.15
+  const script varying{{0.7, 1.0, 1.0, 1.3}, {0.5, 0.8, 0.8, 1.1}, 0.0};  // equal medians, deviations of 0.15
   CHECK_FALSE(chosen_by({varying, varying}).is_compressed);
 }
 
@@ -214,7 +214,7 @@ TEST_CASE("choose: a rank alone keeps the dense one without a trial") {
   CHECK(made.dense_seconds == 0.0);
 }
 
-// By a clock of bytes a step takes what it sends: the steps that are timed must be those of the training, which the
+// With a clock of bytes a step takes as long as it sends. The timed steps must be those of the training, whose traffic the
 // planner knows.
 template <class Compressed, class Mean>
 void check_bytes(const typename Compressed::options_type& options, const choose_options& how, const Mean& mean) {
@@ -227,7 +227,7 @@ void check_bytes(const typename Compressed::options_type& options, const choose_
     const slamb::statistics::choice_type made = optimizer.statistics().chosen;
     const double elements = static_cast<double>(test_support::total_size(tensors()));
     constexpr double header =
-        64.0;  // bytes in front of the trial's gradients, which are fewer than those it stands for
+        64.0;  // bytes before the trial's gradients; the trial has fewer elements than the training
     const double headers = header * elements / static_cast<double>(made.trial_elements);
     if (made.dense_seconds != doctest::Approx(4.0 * elements + headers)) throw std::logic_error("other bytes of LAMB");
     const double expected = mean(slamb::plan::plan_traffic(shapes, options, {.ranks = 2}));
@@ -243,7 +243,7 @@ TEST_CASE("choose: the trial of SLAMB sends what a mean step of its training sen
   const auto mean = [](const auto& plan) { return static_cast<double>(plan.total(10).total().sent_bytes) / 10.0; };
   check_bytes<sparse_type>(sparse_options, {}, mean);
   sparse_type::options_type options = sparse_options;
-  options.dense_below = 15'000;  // the tensor of 12'000 elements goes whole, and so must what is left of it
+  options.dense_below = 15'000;  // the tensor of 12'000 elements is dense, and so must be its part in the trial
   check_bytes<sparse_type>(options, {.most_elements = 8000}, mean);
 }
 
@@ -376,7 +376,7 @@ TEST_CASE("choose: settings that are wrong are named before any work") {
   CHECK(complaint({.training_steps = 0}) == "slamb: choose_options's training_steps = 0, but it must be >= 1");
   CHECK(complaint({.keep = static_cast<keep_rule>(7)}).find("measure, dense or compressed") != std::string::npos);
   CHECK(complaint({}, {.local_steps = -1}).find("local_steps = -1") !=
-        std::string::npos);  // though the dense one is kept
+        std::string::npos);  // although the dense one is kept
   const std::vector<std::byte> nonsense(100);
   CHECK(complaint({.saved = nonsense}).find("of neither optimizer; it must be one of basic_lamb or basic_slamb") !=
         std::string::npos);
@@ -417,8 +417,8 @@ TEST_CASE("choose: goes on from a saved state with the optimizer that it is of")
 }
 
 TEST_CASE("choose: a communicator that fails in the trial ends all ranks alike, and leaves parameters as they were") {
-  // The ranks try the communicator and compare settings and tensors in 4 rounds, at the start and for each optimizer; then
-  // steps; 3 sums of times.
+  // The ranks try the communicator and compare settings and tensors in 4 rounds, at the start and for each optimizer; then come
+  // the steps, and 3 sums of times.
   for (const std::uint64_t round : {0U, 2U, 7U, 9U, 11U, 15U, 18U, 20U, 21U}) {
     CAPTURE(round);
     slamb::thread_group group(3);

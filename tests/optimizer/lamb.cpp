@@ -1,4 +1,4 @@
-// AdamW and LAMB against the oracle: all switches and options, sizes, groups and numbers of ranks.
+// AdamW and LAMB compared with the oracle: all switches and options, sizes, groups and numbers of ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using lamb = slamb::lamb<slamb::thread_communicator>;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::array worlds{1, 2, 3, 4, 7, 8};
 
-// Errors are 1e-7 of max |p|, and 1.5e-6 with no momentum, where the mean of gradients that cancel has fewer digits.
+// Errors are 1e-7 of max |p|. Without momentum they are 1.5e-6, because the mean of gradients that cancel has fewer digits.
 constexpr double tolerance = 4e-6;
 
 /// Settings that differ from the defaults in one or more switches.
@@ -115,8 +115,8 @@ TEST_CASE("lamb: follows the oracle where a norm is zero") {
   std::fill_n(e.start.begin(), 16 + 17, 0.0F);  // ‖p‖ = 0
   for (auto& ranks : e.gradients)
     for (auto& gradient : ranks) {
-      std::fill_n(gradient.begin(), 16, 0.0F);                  // and ‖u‖ = 0
-      std::fill(gradient.begin() + 333, gradient.end(), 0.0F);  // ‖u‖ = 0: λ is 0 as well
+      std::fill_n(gradient.begin(), 16, 0.0F);                  // and so ‖u‖ = 0
+      std::fill(gradient.begin() + 333, gradient.end(), 0.0F);  // ‖u‖ = 0, because λ is 0 as well
     }
   CHECK(error_of_dense<lamb>(e, {}) <= tolerance);
   const auto reached = test_support::train<lamb>(e, {});

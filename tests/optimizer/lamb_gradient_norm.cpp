@@ -1,4 +1,4 @@
-// The norm of the mean gradient that statistics() reports where gradients are clipped, against doubles.
+// The norm of the mean gradient in statistics() when gradients are clipped, compared with double precision.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ const model tensors{{300}, {17, 1}, {0}, {9100}};
 
 experiment some_steps(int world) { return test_support::make_experiment(tensors, 71, world, 4); }
 
-/// ‖Σ g_i / N‖ of a step, in doubles.
+/// ‖Σ g_i / N‖ of a step, in double precision.
 double norm_of_mean(const std::vector<std::vector<float>>& gradients) {
   double square = 0.0;
   for (std::size_t i = 0; i < gradients[0].size(); ++i) {
@@ -41,7 +41,8 @@ bool is_near(const std::optional<double>& got, double expected) {
   return got.has_value() && std::abs(*got - expected) <= 1e-6 * expected;
 }
 
-/// What is reported of each step of each rank must be the norm in doubles, clipped or not; of a step that is refused, the last.
+/// Checks that each rank reports after each step the norm in double precision, clipped or not. A skipped step reports the norm
+/// of the step before.
 template <class Optimizer>
 void check_norms(int world, const typename Optimizer::options_type& options,
                  const typename Optimizer::backend_type& backend) {
@@ -111,7 +112,7 @@ TEST_CASE("gradient_norm: is that of the quantized mean where a quantizer makes 
   const double norm = norm_of_mean(e.gradients[0]);
   const std::optional<double> got = run.statistics().gradient_norm;
   REQUIRE(got.has_value());
-  CHECK(std::abs(*got - norm) <= 0.02 * norm);  // a byte an element loses less
+  CHECK(std::abs(*got - norm) <= 0.02 * norm);  // a byte for each element loses less
   CHECK_FALSE(is_near(got, norm));
 }
 

@@ -1,5 +1,5 @@
-// 1-bit Adam and 1-bit LAMB against the oracle: worlds, scales, tensors of all sizes and options, lengths of the warm-up,
-// and what must hold whatever the numbers are.
+// 1-bit Adam and 1-bit LAMB compared with the oracle: worlds, scales, tensors of all sizes and options, lengths of the warm-up,
+// and properties that hold for all values.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ using lamb = slamb::one_bit_lamb<thread_communicator>;
 using l1_adam = slamb::one_bit_adam<thread_communicator, l1_sign>;
 using l1_lamb = slamb::one_bit_lamb<thread_communicator, l1_sign>;
 
-// Errors are below 4e-7 of max |p|: signs are the same as the oracle's, for inputs are settled, and the rest is rounding.
+// Errors are below 4e-7 of max |p|. Inputs are settled, so signs equal the oracle's; the rest is rounding.
 constexpr double tolerance = 2e-6;
 constexpr double wrong = 1e-4;
 
@@ -129,7 +129,7 @@ void check_comparison() {
   }
 }
 
-/// Whether all ranks have the same bits after every step, and are somewhere else than before it.
+/// Checks that all ranks have the same bits after every step, and that every step changes them.
 void check_equal_ranks(const trajectory& reached) {
   for (std::size_t t = 0; t < reached.size(); ++t) {
     CAPTURE(t);
@@ -194,7 +194,7 @@ TEST_CASE("one_bit: an automatic warm-up ends where it says, and the oracle goes
                                          thread_communicator, slamb::host_backend, slamb::automatic_warm_up>;
   const automatic::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.5, .interval = 16}};
   constexpr std::uint64_t steps = 24;
-  constexpr std::uint64_t warm_up = 17;  // a sample each step, of which the first has one 16 steps before it at step 17
+  constexpr std::uint64_t warm_up = 17;  // a sample each step; step 17 is the first with a sample 16 steps before it
   experiment e = make_structured_experiment({{300}, {40}}, 34, 3, steps);
   test_support::settling settled(oracle_at_start(e, options));
   for (std::uint64_t t = 0; t < steps; ++t) {
@@ -250,7 +250,7 @@ TEST_CASE("one_bit_lamb: within its warm-up it is LAMB with its clamp, without b
 }
 
 TEST_CASE("one_bit: two ranks that are equal are one that compresses alone, bit for bit") {
-  // All in the chunk of rank 0: ⌈121/256⌉·128 elements.
+  // All elements are in the chunk of rank 0: ⌈121/256⌉·128 elements.
   const experiment one = test_support::make_experiment({{100}, {20}, {1}}, 42, 1, 8);
   experiment two = one;
   two.world = 2;
@@ -350,7 +350,7 @@ TEST_CASE("one_bit_lamb: a tensor that is all zero at the switch stays finite an
   std::fill_n(e.start.begin() + 300, 40 + 17, 0.0F);
   for (std::size_t t = 0; t < e.steps(); ++t)
     for (auto& of_rank : e.gradients[t]) {
-      std::fill_n(of_rank.begin() + 300, 40, 0.0F);             // p = g = 0: stays so, for its c̄ is 0
+      std::fill_n(of_rank.begin() + 300, 40, 0.0F);             // p = g = 0: stays so, because its c̄ is 0
       if (t < 3) std::fill_n(of_rank.begin() + 340, 17, 0.0F);  // p = 0, g = 0 until the switch
       if (t < 3) std::fill_n(of_rank.begin() + 357, 20, 0.0F);  // g = 0 until the switch
     }
@@ -363,7 +363,7 @@ TEST_CASE("one_bit_lamb: a tensor that is all zero at the switch stays finite an
 
 TEST_CASE("one_bit_lamb: a ratio that is clamped to 1 is not averaged") {
   experiment e = make_structured_experiment({{300}, {40}, {17}}, 39, 2, 7);
-  std::fill_n(e.start.begin(), 300, 50.0F);       // always clamped: c̄ stays 0, and with it the tensor
+  std::fill_n(e.start.begin(), 300, 50.0F);       // always clamped: c̄ stays 0, and the tensor stays as it is
   std::fill_n(e.start.begin() + 300, 40, 3.15F);  // clamped at first
   const lamb::options_type options{.warm_up = {4}, .trust_ratio = {.lower = 0.02, .upper = 1.0}};
   CHECK(error_of_one_bit<lamb>(e, options) <= tolerance);
@@ -372,7 +372,7 @@ TEST_CASE("one_bit_lamb: a ratio that is clamped to 1 is not averaged") {
     run.step(test_support::rates_of(e.tensors, e.rates[t]), test_support::widened(e.gradients[t]));
   CHECK(run.usual_ratios()[0] == 0.0);
   CHECK(run.usual_ratios()[1] > 0.0);
-  CHECK(run.usual_ratios()[1] < 0.3);  // of fewer than four ratios near 1
+  CHECK(run.usual_ratios()[1] < 0.3);  // the average of fewer than four ratios near 1
 }
 
 TEST_CASE("one_bit: elements that are left out are not moved, whatever is sent for the others") {
@@ -410,7 +410,7 @@ TEST_CASE("one_bit: rows without a gradient do not move in 10,000 steps, and err
   model tensors{{200}, {40}};
   tensors[0].options.weight_decay = 0.0;
   constexpr std::uint64_t steps = 10'000;
-  experiment e = make_structured_experiment(tensors, 41, 2, 16);  // gradients that come again and again
+  experiment e = make_structured_experiment(tensors, 41, 2, 16);  // gradients that repeat
   for (auto& ranks : e.gradients)
     for (auto& of_rank : ranks) std::fill_n(of_rank.begin() + 50, 100, 0.0F);
   slamb::run_ranks(e.world, [&](thread_communicator communicator) {
@@ -420,7 +420,7 @@ TEST_CASE("one_bit: rows without a gradient do not move in 10,000 steps, and err
     replica mine(e.tensors, e.start);
     slamb::one_bit_adam<watching> run(mine.parameters(), {.warm_up = {20}, .compressor = {.zero_aware = true}},
                                       watching(std::move(communicator), scales), test_support::one_thread());
-    scales->clear();  // of the construction
+    scales->clear();  // without the scales of the construction
     for (std::uint64_t t = 0; t < steps; ++t) {
       mine.set_gradient(e.gradients[t % e.steps()][rank]);
       run.step(1e-4);
@@ -430,7 +430,7 @@ TEST_CASE("one_bit: rows without a gradient do not move in 10,000 steps, and err
       REQUIRE(std::isfinite(last[j]));
       if (j >= 50 && j < 150) REQUIRE(last[j] == e.start[j]);
     }
-    // The scale is the norm of the signal and the error: of the second thousand of exchanges and of the last one.
+    // The scale is the norm of signal plus error: compares the second thousand of exchanges with the last.
     REQUIRE(scales->size() == 2 * (steps - 20));
     const auto usual = std::max_element(scales->begin() + 2000, scales->begin() + 4000);
     const auto finally = std::max_element(scales->end() - 2000, scales->end());

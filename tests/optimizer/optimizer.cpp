@@ -1,4 +1,4 @@
-// One type for all optimizers: any recipe moves into a slamb::optimizer, and what was moved from says so.
+// A type for all optimizers: any recipe moves into a slamb::optimizer, and a moved-from one throws.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -30,7 +30,7 @@ std::vector<float> start() {
   return values;
 }
 
-/// The parameters after some steps with gradients that are the parameters.
+/// The parameters after some steps in which the gradients are the parameters.
 std::vector<float> train(const std::function<optimizer(std::span<const slamb::parameter>)>& make) {
   replica mine(tensors, start());
   optimizer run = make(mine.parameters());
@@ -42,7 +42,7 @@ std::vector<float> train(const std::function<optimizer(std::span<const slamb::pa
   return mine.values();
 }
 
-/// The same by the recipe itself.
+/// As above, by the recipe itself.
 template <class Recipe>
 std::vector<float> train_typed(const typename Recipe::options_type& options) {
   replica mine(tensors, start());
@@ -54,7 +54,7 @@ std::vector<float> train_typed(const typename Recipe::options_type& options) {
   return mine.values();
 }
 
-/// After one step of LAMB, with gradients of 0.
+/// The parameters after one step of LAMB with gradients of 0.
 std::vector<float> train_typed_once(const slamb::lamb<>::options_type& options) {
   replica mine(tensors, start());
   slamb::lamb<>(mine.parameters(), options).step(0.1);
@@ -149,7 +149,7 @@ TEST_CASE("optimizer: moved to itself, as an optimizer or as what it is, it is w
   CHECK(run.options().beta3 == 0.93);
 
   const slamb::slamb<> other(std::move(run));
-  any = std::move(run);  // of nothing
+  any = std::move(run);  // a moved-from optimizer
   CHECK_THROWS_AS(any.step(0.1), std::logic_error);
 }
 
@@ -162,7 +162,7 @@ TEST_CASE("optimizer: two that are swapped go on in each other's place") {
   CHECK(second.statistics().step == 1);
   std::swap(first, first);
   first.begin_step(0.1);
-  std::swap<optimizer>(first, second);  // gives the step up
+  std::swap<optimizer>(first, second);  // abandons the step
   CHECK(first.options().beta1 == 0.8);
   first.step(0.1);
   second.step(0.1);

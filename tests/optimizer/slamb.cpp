@@ -1,5 +1,5 @@
-// SLAMB against the oracle: both forms, all compressors and block sizes, all switches, sizes, groups and numbers of
-// ranks. The oracle is told which elements are selected; ages, averages and all else it finds by itself.
+// SLAMB compared with the oracle: both forms, all compressors and block sizes, all switches, sizes, groups and numbers of ranks.
+// The oracle gets the selected elements; ages, averages and everything else it computes itself.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ using optimizer = slamb::slamb<slamb::thread_communicator, Compressor, slamb::re
 
 constexpr std::array worlds{1, 2, 3, 4, 7, 8};
 
-// The largest error seen over all cases is 4.3e-7 of max |p|; a wrong switch moves it above `wrong`.
+// The largest error in all cases is 4.3e-7 of max |p|; a wrong switch moves it above `wrong`.
 constexpr double tolerance = 2e-6;
 constexpr double wrong = 2e-5;
 
@@ -157,8 +157,8 @@ TEST_CASE("slamb: follows the oracle where a norm is zero") {
   std::fill_n(e.start.begin(), 80, 0.0F);  // ‖p‖ = 0
   for (auto& ranks : e.gradients)
     for (auto& gradient : ranks) {
-      std::fill_n(gradient.begin(), 40, 0.0F);                  // and ‖u‖ = 0
-      std::fill(gradient.begin() + 380, gradient.end(), 0.0F);  // ‖u‖ = 0: λ is 0 as well
+      std::fill_n(gradient.begin(), 40, 0.0F);                  // and so ‖u‖ = 0
+      std::fill(gradient.begin() + 380, gradient.end(), 0.0F);  // ‖u‖ = 0, because λ is 0 as well
     }
   CHECK(error_of_slamb<optimizer<explicit_mask>>(e, {.dense_below = 0}) <= tolerance);
   CHECK(error_of_slamb<optimizer<explicit_mask, rescaling::blend>>(e, {.dense_below = 0}) <= tolerance);

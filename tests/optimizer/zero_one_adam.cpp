@@ -1,5 +1,5 @@
-// 0/1 Adam against the oracle: worlds, scales, tensors of all sizes and options, schedules, and what must hold whatever
-// the numbers are.
+// 0/1 Adam compared with the oracle: worlds, scales, tensors of all sizes and options, schedules, and properties that hold for
+// all values.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,16 +36,16 @@ using optimizer = slamb::zero_one_adam<thread_communicator>;
 using l1_optimizer = slamb::zero_one_adam<thread_communicator, l1_sign>;
 using options_type = optimizer::options_type;
 
-// Errors are below 4e-7 of max |p|: signs are the same as the oracle's, for inputs are settled, and the rest is rounding.
+// Errors are below 4e-7 of max |p|. Inputs are settled, so signs equal the oracle's; the rest is rounding.
 constexpr double tolerance = 2e-6;
 constexpr double wrong = 1e-4;
 
-// Refreshes at steps 1, 3, 7: V doubles each time. Phase B from step 7; exchanges at steps 7, 8, then every second and, from
-// step 13, every fourth.
+// Refreshes at steps 1, 3 and 7: V doubles each time. The second phase begins at step 7, with exchanges at steps 7 and 8, then
+// every second step and, from step 13, every fourth.
 constexpr slamb::exponential_variance_interval short_variance{.freeze_step = 6, .update_scaler = 1};
 constexpr slamb::doubling_local_interval short_local{.scaler = 3, .clipper = 4};
 
-/// Every rank with the gradients of rank 0.
+/// All ranks get the gradients of rank 0.
 experiment with_equal_ranks(experiment e, int world) {
   e.world = world;
   for (auto& ranks : e.gradients) ranks.assign(static_cast<std::size_t>(world), std::vector<float>(ranks[0]));
@@ -205,7 +205,7 @@ TEST_CASE("zero_one_adam: an interval at the learning rate 0 keeps the momentum,
   for (std::size_t t = 0; t < e.steps(); ++t) {
     e.rates[t] = {e.rates[t][0], e.rates[t][0]};
     if (t == 6) e.rates[t] = {0.0, 0.0};              // the first exchange, with L = 1: no error yet, nothing moves
-    if (t >= 9 && t <= 11) e.rates[t] = {0.01, 0.0};  // of one group
+    if (t >= 9 && t <= 11) e.rates[t] = {0.01, 0.0};  // only one group
   }
   const options_type options{.weight_decay = 0.0,
                              .variance_schedule = {.freeze_step = 6, .update_scaler = 1},
@@ -216,7 +216,7 @@ TEST_CASE("zero_one_adam: an interval at the learning rate 0 keeps the momentum,
   CHECK(test_support::same_bits(reached[6][0], reached[5][0]));
   for (const float x : reached.back()[0]) REQUIRE(std::isfinite(x));
 
-  // All at 0 from the start: nothing ever moves.
+  // All rates 0 from the start: nothing ever moves.
   for (auto& rates : e.rates) rates = {0.0, 0.0};
   CHECK(test_support::same_bits(test_support::train<optimizer>(e, options).back()[2], e.start));
 }
@@ -262,7 +262,7 @@ TEST_CASE("zero_one_adam: rows without a gradient do not move in 10,000 steps, a
   model tensors{{200}, {40}};
   tensors[0].options.weight_decay = 0.0;
   constexpr std::uint64_t steps = 10'000;
-  experiment e = make_structured_experiment(tensors, 83, 2, 16);  // gradients that come again and again
+  experiment e = make_structured_experiment(tensors, 83, 2, 16);  // gradients that repeat
   for (auto& ranks : e.gradients)
     for (auto& of_rank : ranks) std::fill_n(of_rank.begin() + 50, 100, 0.0F);
   slamb::run_ranks(e.world, [&](thread_communicator communicator) {
@@ -275,7 +275,7 @@ TEST_CASE("zero_one_adam: rows without a gradient do not move in 10,000 steps, a
                                         .local_schedule = {.scaler = 2000, .clipper = 4},
                                         .compressor = {.zero_aware = true}},
                                        watching(std::move(communicator), scales), test_support::one_thread());
-    scales->clear();  // of the construction
+    scales->clear();  // without the scales of the construction
     for (std::uint64_t t = 0; t < steps; ++t) {
       mine.set_gradient(e.gradients[t % e.steps()][rank]);
       run.step(1e-4);
@@ -285,7 +285,7 @@ TEST_CASE("zero_one_adam: rows without a gradient do not move in 10,000 steps, a
       REQUIRE(std::isfinite(last[j]));
       if (j >= 50 && j < 150) REQUIRE(last[j] == e.start[j]);
     }
-    // The scale is the norm of the signal and the error: with L = 4, early and late.
+    // The scale is the norm of signal plus error, with L = 4: compares early with late.
     REQUIRE(scales->size() > 4000);
     const auto usual = std::max_element(scales->end() - 2000, scales->end() - 1500);
     const auto finally = std::max_element(scales->end() - 500, scales->end());
@@ -327,7 +327,7 @@ TEST_CASE("zero_one_adam: synchronize_parameters makes parameters equal, and cha
 }
 
 TEST_CASE("zero_one_adam: two ranks that are equal are one that compresses alone, bit for bit") {
-  // All in the chunk of rank 0: ⌈121/256⌉·128 elements.
+  // All elements are in the chunk of rank 0: ⌈121/256⌉·128 elements.
   const experiment one = test_support::make_experiment({{100}, {20}, {1}}, 85, 1, 16);
   for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
     const options_type options{.compress_single_rank = true,

@@ -1,5 +1,5 @@
-// 0/1 Adam on a device that runs behind the host: which steps were taken is found late, and the result is the oracle's, for
-// steps that are refused in every phase; the host waits for no more than the step before.
+// 0/1 Adam on a device that runs behind the host. The host learns late which steps were taken. The result equals the oracle's,
+// with skipped steps in every phase, and the host waits for no more than the step before.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ experiment make(int world, std::uint64_t seed) {
   return test_support::make_structured_experiment(tensors, seed, world, steps);
 }
 
-/// One rank, as hooks see it. What a training computes between steps is enqueued like the steps themselves.
+/// One rank, as passed to hooks. The training's own computations between steps are enqueued like the steps.
 struct rank_at_work {
   const experiment& e;
   const options_type& options;
@@ -57,16 +57,16 @@ struct rank_at_work {
   work_queue& queue;
   replica& mine;
   optimizer& run;
-  std::uint64_t end_of_last_step = 0;  ///< pieces of work that had been enqueued when it returned
+  std::uint64_t end_of_last_step = 0;  ///< pieces of work that were enqueued when it returned
   std::uint64_t taken = 0;
   bool is_first = true;   ///< the next step is the first since construction or load_state
-  std::size_t begun = 0;  ///< steps
+  std::size_t begun = 0;  ///< number of steps
 
   void enqueue_gradient(std::vector<float> gradient) {
     queue.add([this, gradient = std::move(gradient)] { mine.set_gradient(gradient); });
   }
-  /// Takes a step behind its backward pass, which nobody may wait for; but for the first, before which several ranks compare what
-  /// they have.
+  /// Takes a step, which must not wait for the backward pass enqueued before it. Exception: the first step of several ranks,
+  /// because they compare their states before it.
   void step(double rate) {
     const std::uint64_t before = queue.done();
     run.step(rate);
@@ -76,9 +76,9 @@ struct rank_at_work {
     end_of_last_step = queue.size();
     ++begun;
   }
-  /// How often the last step has waited for what was asked before step 4, 8, 16 …: whether ranks had parted by then.
+  /// The number of waits of the last step for an earlier check, before steps 4, 8, 16 …: whether ranks had diverged by then.
   std::size_t looks() const { return run.communicator().size() > 1 && begun > 4 && std::has_single_bit(begun) ? 1 : 0; }
-  /// Takes step t with the gradient of one rank not finite: it is refused, or one rank leaves it out.
+  /// Takes step t with a gradient of one rank that is not finite: all ranks skip the step, or this rank leaves its gradient out.
   void step_with_overflow(std::size_t t, std::size_t bad_rank) {
     std::vector<float> gradient = e.gradients[t][rank];
     if (rank == bad_rank) gradient[17] = std::nanf("");
@@ -89,23 +89,23 @@ struct rank_at_work {
 
 using hook = std::function<void(rank_at_work& r, std::size_t t)>;
 
-/// How a run goes: how many steps are refused before each, and what is asked of the optimizer behind each.
+/// The plan of a run: the number of skipped steps before each step, and a hook after each.
 struct plan {
   int world = 1;
   bool compress_single_rank = false;
   std::size_t refused = 0;
-  hook after{};  ///< directly behind every step, refused ones too
+  hook after{};  ///< called after every step, skipped ones included
 
   bool has_exchange() const { return world > 1 || compress_single_rank; }
   bool is_certain(std::size_t t) const { return has_exchange() && !exchanges(t); }
-  /// In a step that cannot be refused, this rank has what is not finite.
+  /// The rank with a value that is not finite, in a step that cannot be skipped.
   std::optional<std::size_t> left_out(std::size_t t) const {
     if (refused == 0 || !is_certain(t)) return {};
     return t % static_cast<std::size_t>(world);
   }
 };
 
-/// @param how  a copy for this rank, as hooks keep what they have seen
+/// @param how  this rank's copy, because hooks keep state
 void train_rank(plan how, const experiment& e, const options_type& options, slamb::thread_communicator ranks,
                 trajectory& reached) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
@@ -137,7 +137,7 @@ void train_rank(plan how, const experiment& e, const options_type& options, slam
   CHECK(queue.bare_waits == 0);
 }
 
-/// The worst error of a run against the oracle.
+/// The worst error of a run compared with the oracle.
 double error_of(const plan& how, std::uint64_t seed) {
   const options_type options = options_for(how.compress_single_rank);
   experiment e = make(how.world, seed);
@@ -166,7 +166,7 @@ struct ranks_of_run {
 };
 constexpr ranks_of_run all_ranks[] = {{1, false}, {1, true}, {3, false}};
 
-/// Runs on one rank, on one that encodes and decodes alone, and on several; with none, one and two refused steps before each.
+/// Runs on one rank, on a single rank that encodes, and on several ranks; with none, one and two skipped steps before each.
 void check_all(std::uint64_t seed, const hook& after) {
   for (const ranks_of_run& ranks : all_ranks)
     for (const std::size_t refused : {0U, 1U, 2U}) {
@@ -181,7 +181,7 @@ void check_all(std::uint64_t seed, const hook& after) {
     }
 }
 
-/// Looks at the queue anew once all of it is done.
+/// The next step may find everything done that is enqueued now.
 void forget_waits(rank_at_work& r) { r.end_of_last_step = r.queue.size(); }
 
 void check_statistics(rank_at_work& r, std::uint64_t taken) {
@@ -202,7 +202,7 @@ TEST_CASE("run ahead: a step that no rank can refuse is not waited for, and othe
     for (const std::size_t refused : {0U, 1U}) {
       const plan kinds{.world = ranks.world, .compress_single_rank = ranks.compress_single_rank, .refused = refused};
       plan how = kinds;
-      // By then the step itself has been begun, which waited for the one before it if that may have been refused.
+      // By then the step itself has begun, and it waited for the step before if that one might be skipped.
       how.after = [kinds, seen = std::size_t{0}, before_is_open = false](rank_at_work& r, std::size_t t) mutable {
         CAPTURE(t);
         CHECK(r.queue.downloads == 0);
@@ -229,12 +229,12 @@ TEST_CASE("run ahead: statistics behind a step say whether it was taken") {
 }
 
 TEST_CASE("run ahead: parameters that are made equal behind a step change nothing of the training") {
-  // Not before a step that this rank may leave out, which leaves parameters as they are.
+  // Not before a step that this rank may leave out, because such a step leaves the parameters unchanged.
   check_all(304, [](rank_at_work& r, std::size_t t) {
     if (!exchanges(t) && !exchanges(t + 1)) return;
     const std::uint64_t before = r.queue.size();
     r.run.synchronize_parameters();
-    // Where they are equal ranks compare and do no more: a word, the history, a header, its sum, and what that says.
+    // Where parameters are equal, ranks only compare: a word, the history, a header, its sum, and the verdict.
     const std::uint64_t comparison = r.run.communicator().size() > 1 ? 5 : 0;
     if (t >= first_local && r.taken == t + 1 && exchanges(t)) CHECK(r.queue.size() == before + comparison);
     forget_waits(r);
@@ -259,7 +259,7 @@ TEST_CASE("run ahead: a state that is saved behind a step goes on") {
 }
 
 TEST_CASE("run ahead: a state that is loaded takes the place of a step that was open") {
-  // Before each step another one is taken, or refused, that shall not have been.
+  // Before each step another step is taken, or skipped, whose effect is undone.
   for (const bool refused : {false, true}) {
     CAPTURE(refused);
     check_all(307, [refused](rank_at_work& r, std::size_t t) {
@@ -282,7 +282,7 @@ TEST_CASE("run ahead: a state that is loaded takes the place of a step that was 
 }
 
 TEST_CASE("run ahead: parameters that are changed behind the last step of the first phase are not the common point") {
-  // The common point is what the step has left, though only the next step knows that the phase has ended.
+  // The anchor is the result of this step, although only the next step learns that the phase has ended.
   plan how{.world = 3, .refused = 1};
   how.after = [](rank_at_work& r, std::size_t t) {
     if (t + 1 != first_local || r.taken != first_local) return;

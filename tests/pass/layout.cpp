@@ -1,4 +1,4 @@
-// The table of tensors, segments and tiles: every element once, and in order.
+// The table of tensors, segments and tiles: it has every element once, and in order.
 #include "slamb/detail/pass/layout.hpp"
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ using slamb::detail::tile;
 using test_support::model;
 using test_support::replica;
 
-/// The layout of a model whose memory stays alive beside it.
+/// A layout, with the model's memory.
 struct laid_out {
   explicit laid_out(const model& tensors, double weight_decay = 0.01)
       : memory(tensors, std::vector<float>(test_support::total_size(tensors))),
@@ -124,7 +124,7 @@ TEST_CASE("layout: gradients may share memory, and neighbours may touch") {
                                                  {data.data() + 15, gradient.data(), 0},
                                                  {nullptr, nullptr, 0}};
   CHECK_NOTHROW(layout(parameters, 0.0));
-  // The gradient of one may touch the parameters of another.
+  // The gradient of one tensor may be adjacent to the parameters of another.
   const std::vector<slamb::parameter> touching{{data.data(), data.data() + 10, 10},
                                                {data.data() + 20, data.data() + 10, 10}};
   CHECK_NOTHROW(layout(touching, 0.0));

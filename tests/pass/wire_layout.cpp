@@ -1,4 +1,4 @@
-// Where the codes of a compressed exchange lie on the wire, against a map that is made element by element.
+// The places of codes of a compressed exchange on the wire, compared with a map that is made element by element.
 #include "slamb/detail/pass/wire_layout.hpp"
 
 #include <doctest/doctest.h>
@@ -60,7 +60,7 @@ wire_map map_of(const wire_case& c) {
 
 wire_layout layout_of(const wire_case& c) { return {c.tensors, c.ranks, c.scales, c.bits}; }
 
-/// What is wrong with a piece in the middle, at its ends and between, or nothing.
+/// The fault of a piece in its middle, at its ends or between, or "".
 std::string fault_of(const wire_piece& piece, const wire_map& map, std::size_t first, const wire_case& c) {
   for (std::size_t i = 0; i < piece.count; ++i) {
     const wire_place& p = map.places[first + i];
@@ -77,10 +77,10 @@ std::string fault_of(const wire_piece& piece, const wire_map& map, std::size_t f
   return {};
 }
 
-/// What is wrong with a layout, or nothing.
+/// The fault of a layout, or "".
 std::string fault_of(const wire_layout& wire, const wire_case& c) {
   const wire_map map = map_of(c);
-  std::vector<std::size_t> first;  // [tensors] of their elements, all laid end to end
+  std::vector<std::size_t> first;  // [tensors] index of the first element, all tensors end to end
   std::vector<std::uint64_t> seen(c.tensors.size());
   std::size_t n = 0;
   for (const wire_tensor& l : c.tensors) {
@@ -171,7 +171,7 @@ TEST_CASE("wire_layout: the comparison finds a layout that is not the declared o
 }
 
 TEST_CASE("wire_layout: the numbers of an example") {
-  // 500 elements for 3 ranks: chunks of 256, of which the last has none. Rank 0 has [0, 256) of the first tensor.
+  // 500 elements for 3 ranks: chunks of 256; the last chunk is empty. Rank 0 has [0, 256) of the first tensor.
   const wire_layout fused(std::vector<wire_tensor>{{300}, {7, false}, {200}}, 3, {scale_groups::fused, 0}, 1);
   REQUIRE(fused.pieces().size() == 4);
   const auto is = [](const wire_piece& p, std::uint32_t tensor, std::uint64_t first, std::uint64_t count,
@@ -186,7 +186,7 @@ TEST_CASE("wire_layout: the numbers of an example") {
   CHECK_FALSE(is(fused.pieces()[3], 2, 0, 200, 1, 44, 0));
   CHECK(fused.codes() == 256);
   CHECK(fused.scale_bytes() == 16);
-  CHECK(fused.message_bytes() == 128);  // of which 16 + 32 are used
+  CHECK(fused.message_bytes() == 128);  // 16 + 32 are used
   CHECK(fused.all_message_bytes() == 3 * 128);
   CHECK(fused.elements() == 500);
   CHECK(fused.dense_elements() == 7);
@@ -197,7 +197,7 @@ TEST_CASE("wire_layout: the numbers of an example") {
   CHECK(is(by_tensor.pieces()[2], 0, 256, 44, 2, 0, 0));
   CHECK(is(by_tensor.pieces()[4], 1, 128, 72, 1, 128, 1));
   CHECK(by_tensor.scale_bytes() == 16);
-  CHECK(by_tensor.message_bytes() == 384);  // of which 16 + 256 are used
+  CHECK(by_tensor.message_bytes() == 384);  // 16 + 256 are used
 }
 
 TEST_CASE("wire_layout: nothing to send is a message of one scale") {
@@ -240,7 +240,7 @@ TEST_CASE("wire_layout: sizes beyond 32 bits") {
   CHECK(wire.pieces()[7].code % 16 == 0);
   CHECK(wire.codes() == length);
   CHECK(wire.message_bytes() == (length / 16 * 4 + length + 127) / 128 * 128);
-  CHECK(wire.message_bytes() != static_cast<std::uint32_t>(wire.message_bytes()));  // 32 bits would not do
+  CHECK(wire.message_bytes() != static_cast<std::uint32_t>(wire.message_bytes()));  // does not fit 32 bits
 }
 
 TEST_CASE("wire_layout: how quantizers share their scales") {

@@ -1,4 +1,4 @@
-// The model of the network: times by hand, and break-even bandwidths against a scan of all bandwidths.
+// The network model: times worked out by hand, and break-even bandwidths compared with a scan of all bandwidths.
 #include "slamb/plan/network.hpp"
 
 #include <doctest/doctest.h>
@@ -38,7 +38,7 @@ double total(const training_cost& cost, const network& net, double bandwidth) {
   return cost.seconds + cost.load.seconds(net, bandwidth);
 }
 
-/// Whether `answer` is right at every bandwidth of a fine scan that is not within rounding of a tie.
+/// True if `answer` is right at every bandwidth of a fine scan, except within rounding of a tie.
 bool holds_everywhere(const break_even& answer, const training_cost& plan, const training_cost& other,
                       const network& net) {
   for (double bandwidth = 1e3; bandwidth < 1e15; bandwidth *= 1.01) {
@@ -93,7 +93,7 @@ TEST_CASE("network: refuses what cannot be") {
 }
 
 TEST_CASE("break_even: solved by hand") {
-  // 1 s more beside the exchange, 9 GB less on the wire: worth it under 9 GB/s.
+  // 1 s slower without the exchange, 9 GB less on the wire: faster below 9 GB/s.
   const training_cost sparse{3.0,
                              network_load::of(one(collective::all_gather, 16'000'000'000 / 15, 16), four_a_node, 16)};
   const training_cost dense{2.0,

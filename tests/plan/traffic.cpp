@@ -1,4 +1,4 @@
-// Plans against what optimizers really send: byte for byte and round for round, after every step.
+// Plans compared with the traffic of optimizers: equal in bytes and rounds after every step.
 #include "slamb/plan/traffic.hpp"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ using test_support::model;
 using test_support::replica;
 using test_support::tensor_spec;
 
-/// Selects every third element, and knows no faster way to count them than to look at each.
+/// Selects every third element, and can count them only one by one.
 struct every_third {
   struct selection {
     std::uint64_t step;
@@ -41,7 +41,7 @@ std::vector<slamb::plan::tensor_shape> shapes_of(const model& tensors) {
   return shapes;
 }
 
-/// Sizes that are multiples of nothing, empty tensors, tensors smaller than the number of ranks, and some that go whole.
+/// Odd sizes, empty tensors, tensors smaller than the number of ranks, and dense tensors.
 std::vector<model> odd_models() {
   std::vector<model> all{test_support::random_model(401, 6),
                          {{1}},
@@ -52,7 +52,7 @@ std::vector<model> odd_models() {
   return all;
 }
 
-/// What a plan says of each step, and of all of them.
+/// The planned traffic of each step, and of all steps.
 struct planned_traffic {
   std::vector<slamb::traffic_counts> steps;
   slamb::traffic_counts total;
@@ -113,7 +113,7 @@ using slamb_with = slamb::slamb<thread_communicator, Compressor>;
 template <class Compressor>
 using one_bit_adam_with = slamb::one_bit_adam<thread_communicator, Compressor>;
 
-/// With a warm-up of a step, of the kind that could end earlier: plans need one whose length is known.
+/// With a warm-up of one step, by a schedule that could end earlier: plans need a warm-up of known length.
 template <class Compressor>
 void check_quantizer(const Compressor& compressor) {
   using optimizer = slamb::basic_one_bit<Compressor, slamb::two_sided<>, slamb::unit_trust_ratio, thread_communicator,
@@ -235,7 +235,7 @@ TEST_CASE("plan: bytes of a value multiply what is summed, and nothing else") {
   using slamb::collective;
   CHECK(sent(slamb::lamb<>::options_type{}, 4, 1).total().payload_bytes == 4096);
   CHECK(sent(slamb::lamb<>::options_type{}, 2, 1).total().payload_bytes == 2048);
-  CHECK(sent(slamb::slamb<>::options_type{}, 2, 2).total().payload_bytes == 2048);  // small tensors go whole
+  CHECK(sent(slamb::slamb<>::options_type{}, 2, 2).total().payload_bytes == 2048);  // small tensors are dense
   const slamb::one_bit_adam<>::options_type one_bit{.warm_up = {1}};
   CHECK(sent(one_bit, 2, 1).total().payload_bytes == 2048);
   CHECK(sent(one_bit, 2, 2) == sent(one_bit, 4, 2));

@@ -55,7 +55,7 @@ TEST_CASE("step: allocates nothing with several ranks") {
       optimizer.finish_step();
     };
     optimizer.step(0.01);
-    step_in_parts();  // all ranks are past their constructions when it returns
+    step_in_parts();  // when it returns, all ranks are past their constructions
     optimizer.synchronize_parameters();
     const std::size_t before = test_support::allocations();
     for (int t = 0; t < 5; ++t) t % 2 == 0 ? optimizer.step(0.01) : step_in_parts();
@@ -83,7 +83,7 @@ TEST_CASE("step: allocates nothing in nodes of several ranks") {
 
 TEST_CASE("step: the count of allocations can fail") {
   const std::size_t before = test_support::allocations();
-  ::operator delete(::operator new(100));  // a call that compilers may not leave out, as they may a new-expression
+  ::operator delete(::operator new(100));  // compilers may not remove this call, as they may a new-expression
   CHECK(test_support::allocations() > before);
 }
 

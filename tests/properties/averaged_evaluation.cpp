@@ -1,4 +1,4 @@
-// Evaluations on the mean of the ranks' parameters in the middle of a training, which goes on as if there had been none.
+// Evaluations on the mean of the ranks' parameters during a training, which must continue as if there had been none.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ using zero_one = slamb::zero_one_adam<thread_communicator>;
 struct named_maker {
   std::string name;
   optimizer_maker make;
-  bool differs;  // parameters, after every of the steps from the 9th on but where there has been an exchange
+  bool differs;  // true: parameters of ranks differ after steps from the 9th on, except after an exchange
 };
 
 /// SLAMB averages at steps 1, 6 and 11; 0/1 Adam has local steps from the 5th on, with exchanges at 5, 6, 7, 11.
@@ -57,7 +57,7 @@ std::vector<named_maker> makers() {
            true}};
 }
 
-/// Tensors that the averaging takes several pieces for.
+/// Tensors so large that averaging takes several pieces.
 experiment experiment_of(int world) {
   return test_support::make_experiment({{17}, {30'000}, {0}, {300}}, 70 + static_cast<std::uint64_t>(world), world, 12);
 }
@@ -81,7 +81,7 @@ struct rank_of_run {
   checkpoint now() const { return {run.save_state(), mine.values()}; }
 };
 
-/// Trains, and calls `between(rank_of_run&, t)` after each step; what the ranks end with.
+/// Trains, and calls `between(rank_of_run&, t)` after each step. Returns the state and parameters of all ranks at the end.
 template <class Between>
 checkpoints train_with(const experiment& e, const optimizer_maker& make, const Between& between) {
   checkpoints end(static_cast<std::size_t>(e.world));
@@ -97,7 +97,7 @@ checkpoints train_with(const experiment& e, const optimizer_maker& make, const B
   return end;
 }
 
-/// One thread, and no more memory while `is_empty`.
+/// A backend with one thread that cannot allocate while `is_empty`.
 slamb::host_backend backend_that_can_be_empty(const bool& is_empty) {
   slamb::host_backend backend = test_support::one_thread();
   const slamb::allocator from = slamb::detail::host_allocator();
@@ -131,7 +131,7 @@ TEST_CASE("averaged evaluation: a training with evaluations ends with the bits o
       if (m.name != "slamb" || world == 1) continue;
       const checkpoints other =
           train_with(e, m.make, [](rank_of_run& r, std::size_t /*t*/) { r.run.synchronize_parameters(); });
-      CHECK(other != expected);  // which is why there are such evaluations
+      CHECK(other != expected);  // so averaging for good would change the training
     }
   }
 }
@@ -159,7 +159,7 @@ TEST_CASE("averaged evaluation: sees the mean over ranks, the same bits on all")
           }
           if (size > 0.0) worst = std::max(worst, std::abs(static_cast<double>(seen[t][0][i]) - mean) / size);
         }
-        CHECK(worst < 4e-7);  // of a few roundings
+        CHECK(worst < 4e-7);  // a few roundings
         for (std::size_t r = 1; r < ranks; ++r) CHECK(test_support::same_bits(seen[t][r], seen[t][0]));
         if (own[t][1] != own[t][0]) ++steps_that_differ;
       }
@@ -207,7 +207,7 @@ TEST_CASE("averaged evaluation: restores parameters to the bit, whatever they ar
     const std::vector<float> before = r.mine.values();
     r.run.with_averaged_parameters([] {});
     CHECK(test_support::same_bits(r.mine.values(), before));
-    // What the function writes is lost.
+    // The function's writes are discarded.
     r.run.with_averaged_parameters([&] { r.mine.set_values(e.start); });
     CHECK(test_support::same_bits(r.mine.values(), before));
   });
@@ -234,7 +234,7 @@ TEST_CASE("averaged evaluation: an averaging that fails leaves each rank's own p
     CAPTURE(m.name);
     const std::uint64_t before_steps = test_support::rounds_before_first_step(m.make);
     std::uint64_t before = 0, of_averaging = 0;
-    // 0: none; 1: that by which ranks tell each other that they have the memory, which is not counted.
+    // 0: no call fails. 1: the call by which ranks report that they have the memory, which is not counted.
     for (std::uint64_t failing = 0; failing == 0 || failing <= of_averaging + 1; ++failing) {
       CAPTURE(failing);
       slamb::thread_group group(3);
@@ -277,7 +277,7 @@ TEST_CASE(
         rank_of_run r(e, m.make, std::move(communicator), backend_that_can_be_empty(is_empty));
         for (std::size_t t = 0; t < e.steps(); ++t) {
           r.step(e, t);
-          if (t < 8 || t == 10) continue;  // after step 11 of 0/1 Adam parameters are equal
+          if (t < 8 || t == 10) continue;  // after step 11 of 0/1 Adam the parameters are equal
           const checkpoint before = r.now();
           is_empty = r.rank == t % 3;
           const std::string said = said_by<std::exception>([&] {
@@ -312,7 +312,7 @@ TEST_CASE("averaged evaluation: of ranks in nodes all are told which one does no
     is_empty = false;
     CHECK(mine.values() == std::vector<float>(300, static_cast<float>(rank)));
     run.broadcast_parameters(1);
-    CHECK(mine.values() == std::vector<float>(300, 2.0F));  // of the node's first rank
+    CHECK(mine.values() == std::vector<float>(300, 2.0F));  // the value of the node's first rank
     mine.set_gradient(std::vector<float>(300, 0.5F));
     run.step(0.01);
     CHECK(run.statistics().step == 1);
@@ -362,7 +362,7 @@ TEST_CASE("averaged evaluation: is refused in an open step, and by an optimizer 
           said_by<std::logic_error>([&] { r.run.with_averaged_parameters([&is_called] { is_called = true; }); }) ==
           "slamb: with_averaged_parameters() was called between begin_step() and finish_step(); finish the step first");
       CHECK_FALSE(is_called);
-      slamb::optimizer other = std::move(r.run);  // which gives the step up
+      slamb::optimizer other = std::move(r.run);  // abandons the step
       CHECK_THROWS_AS(r.run.with_averaged_parameters([] {}), std::logic_error);
       other.with_averaged_parameters([&is_called] { is_called = true; });
       CHECK(is_called);

@@ -1,4 +1,5 @@
-// From which threads an optimizer calls its Communicator, and that it makes one call at a time: what docs/extend/communicator.md says of it.
+// The threads on which an optimizer calls its Communicator, and that calls never overlap, as docs/extend/communicator.md
+// promises.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -20,8 +21,8 @@ using slamb::thread_communicator;
 using test_support::one_thread;
 using test_support::replica;
 
-/// Who has called one rank's collectives. Not guarded by anything: calls must come one after another, and each must see what
-/// the one before it has written, as ThreadSanitizer finds out.
+/// A log of the calls of one rank's collectives. It has no lock: calls must come one after another, and each must see the writes
+/// of the one before, which ThreadSanitizer checks.
 struct call_log {
   struct entry {
     slamb::collective kind;
@@ -77,8 +78,8 @@ using logging = logging_communicator<thread_communicator>;
 constexpr int ranks = 2;
 const test_support::model tensors{{300}, {9000}, {17, 1}, {9100}};
 
-/// Calls body(optimizer, log, step_in_parts) on each rank, where step_in_parts(optimizer) has said that all gradients are ready
-/// before it finishes.
+/// Calls body(optimizer, log, step_in_parts) on each rank. step_in_parts(optimizer) marks all gradients ready before it finishes
+/// the step.
 template <class Optimizer, class Body>
 void run_logged(const typename Optimizer::options_type& options, const Body& body) {
   slamb::run_ranks(ranks, [&](thread_communicator communicator) {
@@ -86,7 +87,7 @@ void run_logged(const typename Optimizer::options_type& options, const Body& bod
     replica mine(tensors, std::vector<float>(test_support::total_size(tensors), 0.5F));
     mine.set_gradient(std::vector<float>(test_support::total_size(tensors), 0.25F));
     Optimizer run(mine.parameters(), options, logging(std::move(communicator), log), one_thread());
-    CHECK(log->threads() == std::set{std::this_thread::get_id()});  // of the construction
+    CHECK(log->threads() == std::set{std::this_thread::get_id()});  // the calls of the construction
     log->entries.clear();
     body(run, *log);
     CHECK(log->overlaps == 0);
@@ -100,7 +101,7 @@ void step_in_parts(Optimizer& run) {
   run.finish_step();
 }
 
-/// Whole steps are called by their caller, and steps in parts by it and one thread more.
+/// Checks that the caller's thread calls the collectives of whole steps, and that steps in parts use it and one more thread.
 template <class Optimizer>
 void check_threads(const typename Optimizer::options_type& options) {
   run_logged<Optimizer>(options, [](Optimizer& run, call_log& log) {
@@ -138,7 +139,7 @@ TEST_CASE("calling threads: exchanges of codes call from the caller's alone, in 
         run.step(0.01);
         step_in_parts(run);
         CHECK(log.threads() == std::set{std::this_thread::get_id()});
-        CHECK(log.entries.size() == 4);  // of them one compares before the first step
+        CHECK(log.entries.size() == 4);  // one of them is the comparison before the first step
       });
 }
 

@@ -1,5 +1,5 @@
-// What a step may cost beside its passes, for every optimizer, exchange and phase: collectives that do not grow with the
-// number of tensors, and no allocation; and the same bits for every number of threads.
+// Limits of a step's cost besides its passes, for every optimizer, exchange and phase: the number of collectives does not grow
+// with the number of tensors, and nothing is allocated. And results are bit for bit equal for every number of threads.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ using test_support::steps_of_recipes;
 constexpr int world = 3;
 constexpr std::size_t elements = 398 * 25;
 
-/// `elements` in tensors of as equal a size as can be; every `dense`-th is exchanged whole, none if 0.
+/// `elements` in tensors of nearly equal size; every `dense`-th is dense, none if 0.
 experiment equal_parts(std::size_t tensors, std::size_t dense = 0) {
   model all;
   for (std::size_t i = 0; i < tensors; ++i) {
@@ -46,7 +46,7 @@ experiment equal_parts(std::size_t tensors, std::size_t dense = 0) {
   return test_support::make_experiment(all, 41, world, steps_of_recipes);
 }
 
-/// What rank 0 says of itself after each step.
+/// The statistics of rank 0 after each step.
 std::vector<slamb::statistics> statistics_of_steps(const experiment& e, const optimizer_maker& make) {
   std::vector<slamb::statistics> said;
   slamb::run_ranks(e.world, [&](thread_communicator communicator) {
@@ -85,14 +85,14 @@ std::string text(const round_counts& rounds) {
   return all;
 }
 
-/// Steps at which a rank calls more collectives than `most`; SLAMB averages its parameters at the first.
+/// The number of steps with more collectives than `most`. Step 1 does not count with SLAMB, because it averages parameters.
 std::size_t steps_above(const round_counts& rounds, const round_counts& most, bool averages) {
   std::size_t above = 0;
   for (std::size_t t = averages ? 1 : 0; t < rounds.size(); ++t) above += rounds[t] > most[t] ? 1U : 0U;
   return above;
 }
 
-/// Allocates whenever it sums.
+/// Allocates in every sum.
 class allocating_communicator {
  public:
   explicit allocating_communicator(slamb::any_communicator<> base) : base_(std::move(base)) {}
@@ -108,7 +108,7 @@ class allocating_communicator {
   slamb::any_communicator<> base_;
 };
 
-/// What the phases have sent, added up.
+/// The sum of the traffic of all phases.
 slamb::traffic_counts sum_of(const std::vector<slamb::statistics::phase_type>& phases) {
   slamb::traffic_counts sum;
   for (const slamb::statistics::phase_type& phase : phases)
@@ -118,16 +118,16 @@ slamb::traffic_counts sum_of(const std::vector<slamb::statistics::phase_type>& p
   return sum;
 }
 
-/// What one rank's collectives are handed.
+/// The payloads of one rank's collectives.
 struct handed {
   std::size_t messages = 0;  // of codes
   std::size_t sums = 0;
-  std::size_t misplaced = 0;       // what does not begin at a multiple of 128 bytes
+  std::size_t misplaced = 0;       // payloads that do not begin at a multiple of 128 bytes
   std::size_t misshapen = 0;       // messages whose size is no multiple of 128 bytes
   std::vector<std::byte> message;  // the first
 };
 
-/// Looks at where messages lie, and how large they are.
+/// Checks the addresses and sizes of messages.
 class measuring_communicator {
  public:
   measuring_communicator(thread_communicator base, handed& seen) : base_(std::move(base)), seen_(&seen) {}
@@ -162,13 +162,13 @@ class measuring_communicator {
   }
 
   static constexpr std::size_t header =
-      16;  // floats in front of each sum, and alone where ranks compare before the first step
+      16;  // floats before each sum; the comparison before the first step has only these
 
   thread_communicator base_;
   handed* seen_;
 };
 
-/// What rank 1 hands to its collectives in all steps of `e`, from memory that nobody has set before.
+/// The payloads of rank 1's collectives in all steps of `e`, from uninitialized memory.
 template <class Optimizer>
 handed handed_by(const experiment& e, const typename Optimizer::options_type& options) {
   std::vector<handed> of_rank(static_cast<std::size_t>(e.world));
@@ -195,7 +195,7 @@ using measured_lamb = slamb::basic_lamb<Compressor, slamb::two_sided<>, slamb::l
 
 constexpr int ranks_that_allocate = 2;
 
-/// Calls of operator new, of all ranks, in each step.
+/// Calls of operator new by all ranks, in each step.
 std::vector<std::size_t> allocations_of_steps(const optimizer_maker& make) {
   const experiment e = test_support::make_experiment({{20'000}, {70}, {300, 1}}, 43, ranks_that_allocate, 1);
   std::vector<std::size_t> found(steps_of_recipes);
@@ -226,7 +226,7 @@ TEST_CASE("collectives: a step calls as many with 398 tensors as with 7") {
     CAPTURE(r.name);
     const round_counts with_few = rounds_of(few, r.make), with_many = rounds_of(many, r.make);
     round_counts expected = r.rounds;
-    if (r.averages_at_first) {  // in pieces of whole tiles, which fit the better the smaller they are
+    if (r.averages_at_first) {  // averaged in pieces of whole tiles; smaller pieces fit better
       CHECK(with_many[0] > expected[0]);
       CHECK(with_many[0] <= with_few[0]);
       expected[0] = with_many[0];
@@ -281,7 +281,7 @@ TEST_CASE(
 }
 
 TEST_CASE("collectives: padding of a message is zeros, whatever its memory was before") {
-  // Chunks of 256 elements: 32 bytes of signs a message, from byte 16 on.
+  // Chunks of 256 elements: each message has 32 bytes of signs, from byte 16 on.
   const experiment e = test_support::make_experiment({{700}}, 46, 3, 1);
   const std::vector<std::byte> message = handed_by<measured_lamb<slamb::sign>>(e, {}).message;
   REQUIRE(message.size() == 128);
@@ -320,7 +320,7 @@ TEST_CASE("step: allocates nothing in any phase, nor where one ends") {
     CAPTURE(r.name);
     std::vector<std::size_t> found = allocations_of_steps(r.make);
     if (r.equalizes_momenta) {
-      std::size_t& at_the_end = found[r.phases[1].first_step - 2];  // of the warm-up: a list of the tensors
+      std::size_t& at_the_end = found[r.phases[1].first_step - 2];  // at the end of the warm-up: a list of the tensors
       CHECK(at_the_end <= ranks_that_allocate);
       at_the_end = 0;
     }

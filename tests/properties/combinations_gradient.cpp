@@ -1,5 +1,4 @@
-// LAMB and AdamW with the gradient exchanged in every way there is: all find the minimum of a loss of which each rank
-// sees another part.
+// LAMB and AdamW with every way of exchanging the gradient: all find the minimum of a loss of which each rank sees another part.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -34,7 +33,7 @@ constexpr auto reaches = [](const std::string& name, double left) {
   CHECK(left < reached);
 };
 
-/// Both train with it, and what is lost is kept as `ErrorFeedback` says.
+/// Trains both with the compressor and `ErrorFeedback`.
 template <class ErrorFeedback>
 constexpr auto both_reach_the_minimum = [](const std::string& name, const auto& compressor) {
   reaches(name, left_of_lamb<ErrorFeedback>(compressor));
@@ -54,7 +53,7 @@ TEST_CASE("combinations: LAMB and AdamW reach the minimum without compression") 
 
 TEST_CASE("combinations: LAMB and AdamW reach the minimum with every quantizer") {
   test_support::for_each_quantizer(both_reach_the_minimum<two_sided<>>);
-  // One of the two with others: the exchange does not know what is done with the mean.
+  // One of the two with the other compressors, because the exchange does not depend on the use of the mean.
   test_support::for_both_scales("sign, l1", test_support::l1_sign{}, [](const std::string& name, const auto& l1) {
     reaches(name, left_of_lamb<two_sided<>>(l1));
   });
@@ -70,7 +69,7 @@ TEST_CASE("combinations: LAMB and AdamW reach the minimum with every sparsifier"
   reaches("a user's", left_of_adamw<residual<>>(test_support::every_nth{.n = 4}));
 }
 
-// Their quantizers are right on average: what the mean loses is kept nowhere.
+// Their quantizers are unbiased: the compression error of the mean is not kept.
 TEST_CASE("combinations: LAMB and AdamW reach the minimum with chains") {
   both_reach_the_minimum<residual<>>("random_k, int8", chain<random_k<>, slamb::int8>{.sparsifier = {.k = 0.25}});
   both_reach_the_minimum<residual<>>("random_k, int4", chain<random_k<>, slamb::int4>{.sparsifier = {.k = 0.25}});

@@ -1,5 +1,4 @@
-// SLAMB with the momentum exchanged in every way there is: all find the minimum of a loss of which each rank sees another
-// part.
+// SLAMB with every way of exchanging the momentum: all find the minimum of a loss of which each rank sees another part.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -12,7 +11,7 @@ namespace {
 using test_support::missed;
 using test_support::reached;
 
-// Averagings are so frequent because ranks with variances of their own drift apart between them, the more so the longer.
+// Averagings are frequent, because ranks with their own variances drift apart between them.
 template <class Compressor>
 double left_of_slamb(const Compressor& c) {
   return test_support::left_after<slamb::slamb<slamb::thread_communicator, Compressor>>(
@@ -34,7 +33,7 @@ TEST_CASE("combinations: SLAMB reaches the minimum with every sparsifier") {
   reaches_the_minimum("a user's", test_support::every_nth{.n = 4});
 }
 
-// Their quantizers are right on average: what the mean loses is kept nowhere.
+// Their quantizers are unbiased: the compression error of the mean is not kept.
 TEST_CASE("combinations: SLAMB reaches the minimum with chains") {
   using slamb::chain;
   using random = slamb::random_k<>;

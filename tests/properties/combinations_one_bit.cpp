@@ -1,5 +1,4 @@
-// 1-bit Adam, 1-bit LAMB and 0/1 Adam with every quantizer: all find the minimum of a loss of which each rank sees another
-// part.
+// 1-bit Adam, 1-bit LAMB and 0/1 Adam with every quantizer: all find the minimum of a loss of which each rank sees another part.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -18,7 +17,7 @@ using test_support::left_after;
 using test_support::missed;
 using test_support::reached;
 
-// The warm-up is that of slamb_train, whose recipes are compiled anyhow; it looks at the variance only after 1000 steps.
+// The warm-up type is that of slamb_train, whose recipes are compiled anyway. It looks at the variance only after 1000 steps.
 template <class ErrorFeedback, class TrustRatio, class Compressor>
 double left_of_one_bit(const Compressor& c) {
   return left_after<slamb::basic_one_bit<Compressor, ErrorFeedback, TrustRatio, thread_communicator, host_backend,
@@ -42,7 +41,7 @@ TEST_CASE("combinations: 1-bit Adam, 1-bit LAMB and 0/1 Adam reach the minimum w
     CHECK(left_of_one_bit<two_sided<>, slamb::frozen_trust_ratio>(compressor) < reached);
     CHECK(left_of_zero_one<two_sided<>>(compressor) < reached);
   });
-  // One of the three with others: the exchange does not know what is done with the mean.
+  // One of the three with the other quantizers, because the exchange does not depend on the use of the mean.
   test_support::for_both_scales("sign, l1", test_support::l1_sign{}, [](const std::string& name, const auto& l1) {
     CAPTURE(name);
     CHECK(left_of_zero_one<two_sided<>>(l1) < reached);

@@ -1,10 +1,10 @@
-// Conservation: what a compressed exchange leaves out is in the errors, and in the next exchange. For every quantizer with
-// its own decode, element by element:
+// Conservation: the compression error of an exchange is in the kept errors, and so in the next exchange. For every quantizer
+// with its own decode, element by element:
 //
-//     result = mean of (x_i + e_i − e_i′) + s − s′
+//   result = mean of (x_i + e_i − e_i′) + s − s′
 //
-// A quantizer around each sends numbers as they are and decodes them as it would, so that a communicator that listens sees
-// z_i = x_i + e_i and y = mean of decode(z_i) + s. The optimizer is 0/1 Adam with v = 0, ε = 1, β1 = λ = 0 and γ = 1, so
+// A wrapper of each quantizer sends numbers as they are and decodes them as the quantizer would. So a communicator that listens
+// sees z_i = x_i + e_i and y = mean of decode(z_i) + s. The optimizer is 0/1 Adam with v = 0, ε = 1, β1 = λ = 0 and γ = 1, so
 // that p ← p − result.
 #include <doctest/doctest.h>
 
@@ -32,13 +32,13 @@ using test_support::replica;
 
 using message = std::vector<std::byte>;
 
-/// What one rank has sent, by exchange.
+/// The messages that one rank sent, by exchange.
 struct exchange_record {
   std::vector<message> signals;  // [exchange] to all ranks
   std::vector<message> means;    // [exchange]
 };
 
-/// Keeps a copy of what is sent in either phase.
+/// Copies the messages of both phases.
 class listening_communicator {
  public:
   listening_communicator(thread_communicator base, std::shared_ptr<exchange_record> record)
@@ -61,7 +61,7 @@ class listening_communicator {
   std::shared_ptr<exchange_record> record_;
 };
 
-/// Sends numbers as they are; decodes them as Q does, rounding to nearest where Q rounds at random.
+/// Sends numbers as they are, and decodes them as Q does. Where Q rounds at random, it rounds to nearest.
 template <class Q>
 struct transparent : Q {
   static constexpr int bits_per_element = 32;
@@ -78,7 +78,7 @@ struct transparent : Q {
   }
 };
 
-/// Never looks at the variance, which stays 0.
+/// A schedule without refreshes, so the variance stays 0.
 struct no_refresh {
   struct state_type {};
   bool refreshes(const state_type& /*state*/, std::uint64_t /*tau*/) const { return false; }
@@ -88,7 +88,7 @@ struct no_refresh {
 
 constexpr double tolerance = 2e-6;  // a few roundings of numbers around 4
 
-/// Where an element is on the wire.
+/// The place of an element on the wire.
 struct place {
   std::size_t owner;
   std::size_t code;   // in the owner's message, bytes
@@ -119,15 +119,15 @@ float float_at(const message& bytes, std::size_t at) {
   return x;
 }
 
-/// The largest differences between what was seen and what the law says.
+/// The largest differences between the observed values and the law.
 struct deviations {
   double signal = 0.0;  ///< z_i − (x_i + e_i)
   double mean = 0.0;    ///< y − (mean of decode(z_i) + s)
-  double result = 0.0;  ///< what parameters moved by − decode(y)
-  double lost = 0.0;    ///< z_i − decode(z_i): what the law is about
+  double result = 0.0;  ///< movement of parameters − decode(y)
+  double lost = 0.0;    ///< z_i − decode(z_i): the compression error
 };
 
-/// @param worker, server  whether errors are kept there
+/// @param worker, server_side  true: errors are kept there
 template <class ErrorFeedback, class Q>
 deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedback::worker_state,
                            bool server_side = ErrorFeedback::server_state) {
@@ -148,7 +148,7 @@ deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedbac
         mine.parameters(),
         {.beta1 = 0.0, .epsilon = 1.0, .weight_decay = 0.0, .compress_single_rank = true, .compressor = {plain}},
         listening_communicator(std::move(communicator), record), test_support::one_thread());
-    *record = {};  // without what the construction has sent
+    *record = {};  // without the messages of the construction
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);
       run.step(1.0);
@@ -207,8 +207,8 @@ void check_both_errors(const Q& quantizer) {
 
 }  // namespace
 
-// Each quantizer with one feedback, and each feedback with one quantizer. More combinations are held to the same law without an
-// optimizer, in quantized_exchange.cpp.
+// Each quantizer with one feedback, and each feedback with one quantizer. exchange/quantized.cpp checks more combinations,
+// without an optimizer.
 TEST_CASE("conservation: signs lose nothing but what is in the errors") {
   for (const slamb::scale_sharing scales : {slamb::scale_sharing::fused, slamb::scale_sharing::per_tensor}) {
     check_both_errors(slamb::sign{.scales = scales});

@@ -1,5 +1,5 @@
-// examples/custom_optimizer.cpp: an optimizer that a stranger adds computes its equations, on both backends, with checkpoints, plans
-// and choose.
+// examples/custom_optimizer.cpp: a user-defined optimizer computes its equations, on both backends, with checkpoints, plans and
+// choose.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ constexpr int groups[] = {0, 1, 0, 1};
 constexpr std::size_t steps = 6;
 constexpr double rates[][2] = {{0.01, 0.02}, {0.01, 0.03}, {0.0, 0.01}, {0.02, 0.02}, {0.01, 0.0}, {0.03, 0.01}};
 
-/// Of rank r at step t; never so small that rounding decides the sign of x.
+/// The gradient of rank r at step t. It is never so small that rounding decides the sign of x.
 float gradient_at(int rank, std::size_t t, std::size_t tensor, std::size_t i) {
   const std::uint32_t word = slamb::philox(static_cast<std::uint64_t>(rank), t * 8 + tensor, i).word[0];
   const float magnitude = 0.25F + static_cast<float>(word >> 8U) * 0x1p-24F;

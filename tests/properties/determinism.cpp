@@ -1,4 +1,4 @@
-// The same bits from run to run, for every number of threads and size of cache.
+// Equal bits from run to run, with every number of threads and size of cache.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -19,7 +19,7 @@ using test_support::same_bits;
 using test_support::train;
 using test_support::trajectory;
 
-/// Large enough for five threads, in tensors of many tiles, of one and of none.
+/// Large enough for five threads, with tensors of many tiles, of one and of none.
 experiment large_experiment(int world) {
   return test_support::make_experiment({{150'001}, {9000}, {17, 1}, {0}, {180'000, 3}, {8193}, {40'000, 1}}, 90, world,
                                        3);

@@ -1,5 +1,5 @@
-// What is legal and seldom: scales, rates and errors at the ends of what floats can hold, payloads of nothing, more ranks
-// than elements, optimizers that are moved or told otherwise in the middle of a training.
+// Legal but rare cases: scales, rates and errors at the limits of floats, empty payloads, more ranks than elements, and
+// optimizers that are moved or changed during a training.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -46,7 +46,7 @@ bool all_finite(const trajectory& reached) {
   return true;
 }
 
-/// Trains, and says how many steps rank 0 has taken and skipped.
+/// Trains, and returns rank 0's statistics too.
 template <class Optimizer>
 std::pair<trajectory, slamb::statistics> train_and_ask(const experiment& e,
                                                        const typename Optimizer::options_type& options) {
@@ -66,7 +66,7 @@ std::pair<trajectory, slamb::statistics> train_and_ask(const experiment& e,
   return {reached, said};
 }
 
-/// Elements [first, last) of all gradients of steps [from, to), multiplied.
+/// Multiplies elements [first, last) of all gradients of steps [from, to).
 void scale_gradients(experiment& e, std::size_t from, std::size_t to, std::size_t first, std::size_t last, float by) {
   for (std::size_t t = from; t < to; ++t)
     for (auto& gradient : e.gradients[t])
@@ -77,7 +77,7 @@ void scale_gradients(experiment& e, std::size_t from, std::size_t to, std::size_
 
 TEST_CASE(
     "edge cases: 1-bit LAMB goes on where the momentum of a tensor has all but vanished in the warm-up, and returns") {
-  // After a thousand steps without a gradient the momentum is four times the smallest float, and stays so.
+  // After a thousand steps without a gradient the momentum is four times the smallest float, and no longer changes.
   experiment e = make_experiment({{60}, {40}}, 170, 2, 1060);
   test_support::use_one_rate(e, 1e-3);
   scale_gradients(e, 1, 1052, 60, 100, 0.0F);
@@ -115,7 +115,7 @@ TEST_CASE("edge cases: 0/1 Adam keeps its momentum finite at learning rates whos
 }
 
 TEST_CASE("edge cases: an error that is rounded up when it is stored can still be sent") {
-  // The largest signals have a finite square; to 8 bits they are 2^64, whose square is not.
+  // The square of the largest signals is finite. Rounded to 8 bits they are 2^64, whose square is not.
   experiment e = make_experiment({{400'000}}, 173, 2, 6);
   for (const float spike : {1.8445e19F, 1.84e19F, 1.8e19F, -1.8446e19F}) {
     CAPTURE(spike);
@@ -159,7 +159,7 @@ TEST_CASE("edge cases: 64 ranks share one element, and those without a part of i
 }
 
 TEST_CASE("edge cases: a payload of nothing, encoded, is as no payload") {
-  // Every 2^32nd element, of 9000.
+  // Selects every 2^32nd element, of 9000.
   const experiment e = make_experiment({{9000}, {300}}, 176, 3, 6);
   const auto nothing =
       train_and_ask<slamb::basic_slamb<test_support::nothing_ever, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
@@ -184,7 +184,7 @@ TEST_CASE(
     "all ranks") {
   const experiment e = make_experiment({{9000}, {300}, {17, 1}}, 178, 2, 4);
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e30F})
-    for (const std::size_t when : {std::size_t{0}, std::size_t{1}, std::size_t{3}})  // led by rank 0, 1 and 1
+    for (const std::size_t when : {std::size_t{0}, std::size_t{1}, std::size_t{3}})  // the leaders are ranks 0, 1 and 1
       for (const std::size_t place : {std::size_t{0}, std::size_t{9100}, std::size_t{9316}}) {
         CAPTURE(value);
         CAPTURE(when);

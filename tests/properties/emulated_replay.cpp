@@ -1,4 +1,4 @@
-// The kernels of the CUDA backend, run on the CPU by whole optimizers: recorded runs, and runs made up by the oracle.
+// The kernels of the CUDA backend, run on the CPU by whole optimizers: recorded runs, and runs made up with the oracle.
 #include <doctest/doctest.h>
 
 #include <filesystem>

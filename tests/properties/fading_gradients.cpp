@@ -1,4 +1,4 @@
-// Gradients that become exactly zero: moments fade to denormals and stay, and the ratio of norms leaves the floats.
+// Gradients that become exactly zero: moments decay to denormals and remain, and the ratio of norms exceeds the range of floats.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace properties_fading_gradients_tests {
 namespace {
 
-// 3000 steps, of which the first alone has a gradient; no weight decay.
+// 3000 steps with a gradient only in the first; no weight decay.
 template <class Optimizer>
 std::vector<float> parameters_after(const typename Optimizer::options_type& options, double learning_rate,
                                     int dimensions) {
@@ -55,14 +55,14 @@ TEST_CASE("fading gradients: parameters stay finite") {
 TEST_CASE("fading gradients: the check can fail") { CHECK_FALSE(all_finite({1.0F, std::nanf("")})); }
 
 TEST_CASE("adamw: a constant gradient makes steps of the learning rate, also when β2 is close to 1") {
-  // A β that is off by half a unit in the last place of 1 shows after hundreds of thousands of steps.
+  // An error in β of half a unit in the last place of 1 shows only after hundreds of thousands of steps.
   float weight = 0.0F;
   const float gradient = 1.0F;
   const std::vector<slamb::parameter> parameters{{.data = &weight, .gradient = &gradient, .size = 1}};
   slamb::adamw<> optimizer(parameters, {.beta2 = 0.999999, .weight_decay = 0.0});
   double worst = 0.0;
   for (int t = 0; t < 300'000; ++t) {
-    weight = 0.0F;  // so that the step is seen in full precision
+    weight = 0.0F;  // so that the step has full precision
     optimizer.step(1.0);
     worst = std::max(worst, std::abs(static_cast<double>(weight) + 1.0));
   }

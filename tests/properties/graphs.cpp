@@ -1,5 +1,5 @@
-// Steps that are captured into a graph and launched again and again: the same bits as steps that are taken one by one, and an
-// error where a step cannot be captured. Here a stand-in records what a stream would; tests/device has the same on a GPU.
+// Steps captured into a graph and launched repeatedly: equal bit for bit to steps called one by one, and an error if a step
+// cannot be captured. Here a stand-in records the stream's work; tests/device does the same on a GPU.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ using zero_one_adam = slamb::zero_one_adam<slamb::any_communicator<>, slamb::sig
 
 using recorded_maker = test_support::maker_on<recorded_backend>;
 
-/// A rank's model in two groups, gradients that are made anew for each step, and an optimizer over them.
+/// A rank's model in two groups, with new gradients in each step, and its optimizer.
 class model_on_graph {
  public:
   model_on_graph(const recorded_maker& make, slamb::thread_communicator communicator)
@@ -48,7 +48,7 @@ class model_on_graph {
         optimizer_(make(parameters(), slamb::any_communicator<>(recorded_communicator(std::move(communicator), graph_)),
                         recorded_backend{.to = &graph_})) {}
 
-  /// Makes the gradients and the rates of step t; at every 97th, the gradient of one rank is not a number.
+  /// Makes the gradients and rates of step t. In every 97th step, one rank's gradient is NaN.
   void prepare(std::uint64_t t) {
     test_support::random_source random(17, t, static_cast<std::uint64_t>(rank_));
     for (auto& tensor : gradient_)
@@ -57,7 +57,7 @@ class model_on_graph {
     rates_[0] = 0.01 / std::sqrt(static_cast<double>(t));
     rates_[1] = 0.5 * rates_[0];
   }
-  /// Another rate of group 1 in the step that has been prepared.
+  /// Changes the rate of group 1 in the prepared step.
   void change_rate() { rates_[1] *= 2.0; }
   void step() { optimizer_.step(slamb::device_learning_rates{rates_}); }
   void step_with_own_rates() { optimizer_.step(std::span<const double>(rates_)); }
@@ -105,7 +105,7 @@ class model_on_graph {
   test_support::made_optimizer optimizer_;
 };
 
-/// Trains twice: by `first` + `replays` steps, and by `first` steps and one that is captured and replayed.
+/// Trains twice: with `first` + `replays` steps, and with `first` steps and one that is captured and replayed.
 void compare_replays(const recorded_maker& make, std::uint64_t first, std::uint64_t replays, int ranks) {
   std::vector<std::vector<float>> parameters[2][2];
   std::vector<std::byte> states[2][2];
@@ -143,7 +143,7 @@ void compare_replays(const typename Optimizer::options_type& options, std::uint6
   compare_replays(test_support::maker_of<Optimizer>(options), first, replays, ranks);
 }
 
-/// What is thrown when a step is captured after `first` others, and that nothing else has come of it.
+/// The message of the exception of a capture after `first` steps; checks that the capture has no other effect.
 std::string refusal_of_capture(const recorded_maker& make, std::uint64_t first) {
   std::string message;
   std::vector<std::vector<float>> parameters[2];
@@ -263,7 +263,7 @@ TEST_CASE("graphs: an evaluation on averaged parameters is refused in a capture,
 
 namespace {
 
-/// Rank 1 finds another rate in replay 5 of 8. What all ranks say then, or what was wrong before that.
+/// Rank 1 gets another rate in replay 5 of 8. Returns the messages of all ranks after it, or a fault before it.
 std::vector<std::string> said_after_replays(const recorded_maker& make, std::uint64_t first) {
   std::vector<std::string> said(2);
   slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
@@ -328,7 +328,7 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
   slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
     model_on_graph model(maker_of<zero_one_adam>({}), std::move(communicator));
     model.prepare(1);
-    model.step_with_own_rates();  // of which it is not known whether it was taken
+    model.step_with_own_rates();  // the host does not know whether this step was taken
     model.graph().waits = 0;
     model.graph().begin();
     CHECK_THROWS_AS(model.step_with_own_rates(), std::logic_error);
@@ -357,15 +357,15 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
 TEST_CASE("devices: a step that waits does so by the communicator, which knows of ranks that do not come") {
   slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
     model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 3}), std::move(communicator));
-    model.graph().waits = 0;  // those of the construction
+    model.graph().waits = 0;  // without the waits of the construction
     std::vector<std::size_t> waits;
     for (std::uint64_t t = 1; t <= 7; ++t) {
       model.prepare(t);
       model.step();
       waits.push_back(std::exchange(model.graph().waits, 0));
     }
-    // Before an averaging, and after it, for what may have been skipped decides which step comes next. Before the first step
-    // ranks compare what they have.
+    // Waits before an averaging and after it, because a possible skip decides which step comes next. Before the first step the
+    // ranks compare their states.
     const bool twice_in_three = waits == std::vector<std::size_t>{2, 1, 0, 1, 1, 0, 1};
     CHECK(twice_in_three);
     model.prepare(8);
@@ -391,7 +391,7 @@ TEST_CASE("devices: whatever is brought to the host waits by the communicator fo
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       model_on_graph model(make, std::move(communicator));
       const recording& graph = model.graph();
-      CHECK(graph.reads > 0);  // of what ranks have agreed on, at construction
+      CHECK(graph.reads > 0);  // the read of the ranks' agreement at construction
       std::size_t reads = graph.reads;
       const auto has_read = [&] { return std::exchange(reads, graph.reads) < graph.reads; };
       for (std::uint64_t t = 1; t <= 7; ++t) {
@@ -468,7 +468,7 @@ TEST_CASE("learning rates in memory: the factors of tensors count, and groups wi
   CHECK(optimizer.statistics().skipped_steps == 1);
   CHECK(data == before);
   optimizer_type unchecked(parameters, {.skip_non_finite = false});
-  unchecked.step(slamb::device_learning_rates{too_large});  // as it is told
+  unchecked.step(slamb::device_learning_rates{too_large});  // takes it, as it does not check
   CHECK(unchecked.statistics().step == 1);
 }
 

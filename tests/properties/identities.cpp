@@ -1,4 +1,4 @@
-// What must hold whatever the numbers are: conservation of the momentum, the ways in which one algorithm is another, equal
+// Properties that hold for all values: conservation of the momentum, settings with which one algorithm equals another, equal
 // bits on all ranks, counted traffic, and ages.
 #include <doctest/doctest.h>
 
@@ -47,8 +47,8 @@ using adamw = slamb::adamw<thread_communicator>;
 
 constexpr double beta1 = 0.5;  // a power of two: β1 m has the digits of m
 
-/// [rank][n] the momenta after the first `steps` steps, bit for bit. A step with no gradient and everything selected
-/// sends β1 m, which a communicator that listens divides by β1.
+/// [rank][n] the momenta after the first `steps` steps, bit for bit. In a step without gradient and with everything selected,
+/// ranks send β1 m; a listening communicator divides it by β1.
 std::vector<std::vector<float>> momenta_after(const experiment& e, std::size_t steps) {
   using recording = test_support::recording_communicator<thread_communicator>;
   std::vector<std::vector<float>> momenta(static_cast<std::size_t>(e.world));
@@ -77,7 +77,7 @@ std::vector<std::vector<float>> momenta_after(const experiment& e, std::size_t s
 
 model mixed_model() { return {{300}, {17, 1}, {0}, {1}, {9000}, {8200, 3}, {12}}; }
 
-/// What is in the mask of step t as SLAMB takes it: with the tensors that are always exchanged whole.
+/// The mask of step t, with the dense tensors.
 std::vector<std::uint8_t> exchanged_at(const experiment& e, std::size_t t, std::size_t dense_below) {
   std::vector<std::uint8_t> mask = e.masks[t];
   std::size_t j = 0;
@@ -87,9 +87,9 @@ std::vector<std::uint8_t> exchanged_at(const experiment& e, std::size_t t, std::
   return mask;
 }
 
-// ------------------------------------------------------------------------------------- b. one algorithm is another
+// ------------------------------------------------------------------------------------- b. one algorithm equals another
 
-/// Every rank with the gradients of rank 0.
+/// All ranks get the gradients of rank 0.
 experiment with_equal_ranks(experiment e, int world) {
   e.world = world;
   for (auto& ranks : e.gradients) ranks.assign(static_cast<std::size_t>(world), std::vector<float>(ranks[0]));
@@ -124,9 +124,9 @@ std::uint64_t slot_size(std::uint64_t n, std::uint64_t slots, std::uint64_t c) {
   return (c + 1) * n / slots - c * n / slots;
 }
 
-/// Elements exchanged in H steps over H times all elements, as the library's own counts have it.
+/// Elements exchanged in H steps over H times all elements, by the library's own counts.
 struct share_of_dense {
-  std::uint64_t dense;  // elements of tensors that are always exchanged whole
+  std::uint64_t dense;  // elements of dense tensors
   std::uint64_t all;
   std::uint64_t local_steps;
 
@@ -134,7 +134,7 @@ struct share_of_dense {
     return static_cast<double>(exchanged) / (static_cast<double>(all) * static_cast<double>(local_steps));
   }
 
-  /// Sums what `random_k` counts over H steps, and the average of all parameters.
+  /// Sums the counts of `random_k` over H steps, and the averaging of all parameters.
   double counted() const {
     const random_k<> compressor{};
     std::uint64_t exchanged = all;
@@ -148,7 +148,7 @@ double rounded_to_percent(double share, double digits) { return std::round(share
 
 // ------------------------------------------------------------------------------------------------------------ h. ages
 
-/// Makes ages visible: with it an element of unit direction moves by exactly γ β3^age.
+/// Makes ages visible: an element of unit direction moves by exactly γ β3^age.
 struct freshness_as_rate {
   static constexpr int sums_per_segment = 0;
   struct segment_factors {};
@@ -162,7 +162,7 @@ struct freshness_as_rate {
   }
 };
 
-/// Trains and compares the staleness discount of every element at every step with float(β3^age), ages counted here, but at most
+/// Trains and compares the staleness discount of every element at every step with float(β3^age). Ages are counted here, up to
 /// `oldest`. Returns the largest age seen.
 template <class Compressor, class SetMask>
 std::uint64_t check_ages(const Compressor& compressor, std::size_t n, std::uint64_t steps, std::uint64_t oldest,
@@ -241,7 +241,7 @@ TEST_CASE("identities: the mean of the ranks' momenta is the dense moving averag
       CHECK(worst <= 3e-7 * scale);
       CHECK(worst_exchanged <= 3e-7 * scale);
       CHECK(unequal == 0);
-      CHECK(apart > 1000);  // what is not exchanged is the rank's own: the mean is no accident
+      CHECK(apart > 1000);  // unsent momenta differ between ranks, so the equal mean is no accident
     }
   }
 }
@@ -249,7 +249,7 @@ TEST_CASE("identities: the mean of the ranks' momenta is the dense moving averag
 TEST_CASE("identities: SLAMB alone, with everything sent, is LAMB with its clamp, bit for bit") {
   model tensors = test_support::random_model(61, 8);
   experiment e = make_experiment(tensors, 61, 1, 6);
-  // Ratios beyond both ends of the clamp, which one-dimensional tensors do not have.
+  // Ratios beyond both ends of the clamp, which does not apply to one-dimensional tensors.
   e.tensors.push_back({40});
   e.tensors.push_back({40});
   for (int i = 0; i < 40; ++i) e.start.push_back(3e4F);
@@ -291,7 +291,7 @@ TEST_CASE("identities: equal ranks with equal gradients, and everything sent, ar
         CHECK(distance(reached, expected) <= 2e-6);
       }
     }
-    // With a sum that is exact, eight ranks are one as well.
+    // With an exact sum, eight equal ranks give the result of one.
     using among_peers = optimizer<random_k<>, Form, imagined_peers>;
     CHECK(same_bits(train_with_equal_peers<among_peers>(one, 8, options), expected));
   };
@@ -431,12 +431,12 @@ TEST_CASE("identities: an optimizer of ResNet-110's size exchanges 17.0 % of the
 
 TEST_CASE("identities: ages are exact for a slow decay over hundreds of steps") {
   const auto keep = [](auto& compressor, std::uint64_t step) { leave_mask(compressor, step); };
-  // Round robin in 400 slots: nothing is ever forgotten.
+  // Round robin with 400 slots: ages have no upper bound but the period.
   CHECK(check_ages(random_k<>{.k = 1.0 / 400.0}, 1000, 900, any_age, keep) == 399);
   CHECK(check_ages(random_k<>{.k = 1.0 / 400.0, .block = 16}, 10'000, 420, any_age, keep) == 399);
   CHECK(check_ages(random_k<>{.k = 0.1}, 1003, 300, any_age, keep) == 9);
   CHECK(check_ages(random_k<>{.k = 0.1, .block = 5}, 1003, 300, any_age, keep) == 9);
-  // A byte an element: ages stop at 255.
+  // One byte for each element: ages stop at 255.
   CHECK(check_ages(random_k<sampling::bernoulli>{.k = 0.05}, 1003, 300, 255, keep) > 60);
   CHECK(check_ages(random_k<sampling::bernoulli>{.k = 0.002}, 1003, 600, 255, keep) > 300);
 }
@@ -445,7 +445,8 @@ TEST_CASE("identities: ages of an explicit mask go beyond a byte") {
   constexpr std::size_t n = 50;
   std::vector<std::uint8_t> mask(n);
   const auto set = [&mask](explicit_mask& compressor, std::uint64_t step) {
-    for (std::size_t i = 0; i < n; ++i) mask[i] = i != 0 && step % (8 * i) == 0 ? 1 : 0;  // the first is never sent
+    for (std::size_t i = 0; i < n; ++i)
+      mask[i] = i != 0 && step % (8 * i) == 0 ? 1 : 0;  // the first element is never sent
     compressor.set(mask);
   };
   CHECK(check_ages(explicit_mask{}, n, 420, any_age, set) == 420);

@@ -1,4 +1,4 @@
-// State that was saved on one backend goes on on the other.
+// A state saved on one backend resumes on the other.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,13 +15,13 @@
 namespace properties_interchange_tests {
 namespace {
 
-/// What training has made of parameters and state.
+/// The parameters and state of a training.
 struct training {
   std::vector<float> parameters;
   std::vector<std::byte> state;
 };
 
-/// Goes on from `from` with steps `first` … `last`, on one rank. With no steps the state is saved as it was loaded.
+/// Resumes from `from` with steps `first` … `last`, on one rank. Without steps, the state is saved as it was loaded.
 template <class Optimizer>
 training go_on(const training& from, const typename Optimizer::options_type& options, std::uint64_t first,
                std::uint64_t last) {
@@ -61,7 +61,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return most;
 }
 
-/// Trains on `First`, and goes on on `Second`; as far as sums are of another order, that is to go on on `First`.
+/// Trains on `First`, and resumes on `Second`. The result must equal that of resuming on `First`, up to the order of sums.
 template <class First, class Second>
 void check_interchange(const typename First::options_type& options) {
   const training half = go_on<First>(start(), options, 1, 5);

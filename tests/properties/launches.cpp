@@ -1,5 +1,5 @@
-// How many kernels a step of each recipe launches on a device, counted on the emulated one, and that what is counted of
-// their bytes adds up to the step's.
+// The number of kernels that a step of each recipe launches, counted on the emulated device; and that the bytes counted for the
+// kernels add up to the step's.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 namespace properties_launches_tests {
 namespace {
 
-/// What one step asked of the device.
+/// The calls of the device in one step.
 struct counts {
   std::size_t kernels = 0;
   std::size_t clears = 0;
   std::size_t uploads = 0;
-  std::size_t downloads = 0;   ///< each waits for all that has been enqueued
-  std::size_t late_reads = 0;  ///< of each the next step waits, for what was enqueued before it
+  std::size_t downloads = 0;   ///< each waits for all enqueued work
+  std::size_t late_reads = 0;  ///< the next step waits for each of them, but only for work enqueued before it
 
   friend bool operator==(const counts&, const counts&) = default;
   friend doctest::String toString(const counts& c) {
@@ -35,15 +35,15 @@ struct counts {
   }
 };
 
-/// A kind of step, and what it asks of the device. The communicator's own kernels and copies are not among them.
+/// A kind of step, and its expected calls of the device. Kernels and copies of the communicator are not counted.
 struct expected {
   const char* step;
   int ranks;
   counts of_step;
 };
 
-// kernels, clears, uploads, downloads, late reads where there are any. Several ranks ask in steps 4, 8, 16, … whether the device
-// has seen that they have parted.
+// kernels, clears, uploads, downloads, and late reads if there are any. In steps 4, 8, 16, … several ranks read whether the
+// device has found that they diverged.
 constexpr expected table[] = {
     {"adamw", 1, {5, 0, 0, 0}},
     {"adamw", 3, {6, 0, 0, 0}},
@@ -72,11 +72,11 @@ constexpr expected table[] = {
 using test_support::recorded_backend;
 using communicator = slamb::thread_communicator;
 
-/// What one rank's step was.
+/// The observed calls and bytes of one rank's step.
 struct observed {
   counts of_step;
-  double bytes = 0.0;         ///< an element, by what the passes declare
-  double kernel_bytes = 0.0;  ///< the same, added up from the kernels
+  double bytes = 0.0;         ///< bytes for each element, as the passes declare them
+  double kernel_bytes = 0.0;  ///< the same, summed over kernels
 };
 
 double added_up(const std::vector<bench::device_call>& calls, double payload, int ranks) {
@@ -95,7 +95,7 @@ counts counts_of(const bench::call_list& list) {
           count_of(list.calls, device_call::late_read)};
 }
 
-/// Step number `step` of an optimizer over three tensors, which have several tiles on every rank.
+/// Observes step number `step` of an optimizer over three tensors, with several tiles on every rank.
 template <class Optimizer>
 observed observe(const typename Optimizer::options_type& options, communicator ranks, int step) {
   std::vector<float> parameters(90000, 0.5F);
@@ -138,7 +138,7 @@ void check(const std::string& name, int step, const typename Optimizer::options_
   }
 }
 
-// The variance is frozen after the first step, or refreshed by it alone.
+// The variance is frozen after the first step, or only the first step refreshes it.
 struct one_refresh {
   bool freezes = false;
 

@@ -1,5 +1,5 @@
-// What optimizers say of compression, by group: relative errors and norms of what is kept, against the equations in double
-// precision, and nothing computed that was not asked for.
+// Monitoring of compression by parameter group: relative errors and norms of kept errors, compared with the equations in double
+// precision; and that nothing is computed without a request.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ using test_support::replica;
 using test_support::tensor_spec;
 using test_support::widened;
 
-/// Three groups; the second tensor is exchanged whole, and is all of group 1.
+/// Three groups. The second tensor is dense, and is all of group 1.
 experiment three_groups(int world, std::size_t steps) {
   model tensors{{300}, {129}, {40}, {8193}, {0}, {1}};
   tensors[1].options = {.compress = false, .group = 1};
@@ -34,7 +34,7 @@ experiment three_groups(int world, std::size_t steps) {
   return test_support::make_experiment(tensors, 61, world, steps);
 }
 
-/// Signs of one signal, and what is lost, kept and averaged, for one rank: docs/algorithms/one_bit_exchange.md.
+/// The exchange of signs on one rank, with its errors: docs/algorithms/one_bit_exchange.md.
 class sign_exchange {
  public:
   sign_exchange(model tensors, scale_sharing scales, bool keeps_at_server)
@@ -43,7 +43,7 @@ class sign_exchange {
     server_ = lost_;
   }
 
-  /// The mean of a signal of one rank; what is not compressed is as it was.
+  /// The exchanged mean of one rank's signal; elements that are not compressed are unchanged.
   std::vector<double> mean_of(std::vector<double> x) {
     groups_.assign(3, {});
     for (std::size_t j = 0; j < x.size(); ++j) x[j] += lost_[j];
@@ -101,7 +101,7 @@ class sign_exchange {
 
 bool is_near(double got, double expected) { return std::abs(got - expected) <= 1e-5 * expected; }
 
-/// Whether both norms and the norm of what is kept are the expected ones, in all groups.
+/// True if both norms and the norm of the kept error agree with the expected ones, in all groups.
 bool agree(const slamb::statistics& said, const std::vector<slamb::statistics::compression_type>& expected) {
   bool all = said.compression.size() == expected.size() && said.worker_error.size() == expected.size();
   for (std::size_t g = 0; all && g < expected.size(); ++g)
@@ -111,7 +111,7 @@ bool agree(const slamb::statistics& said, const std::vector<slamb::statistics::c
   return all;
 }
 
-/// One rank's training with `signal_of(gradient)` for what the exchange is given; `took(mean)` is told what came of it.
+/// Trains one rank. `signal_of(gradient)` returns the expected signal of an exchange; `took(mean)` gets the expected result.
 template <class Optimizer, class SignalOf, class Took>
 void check_one_rank(const experiment& e, const typename Optimizer::options_type& options, bool keeps_at_server,
                     std::size_t whole_steps, const SignalOf& signal_of, const Took& took) {
@@ -138,7 +138,7 @@ void check_one_rank(const experiment& e, const typename Optimizer::options_type&
   }
 }
 
-/// The relation that holds whatever the signal is: what was lost is what is kept.
+/// Checks a relation that holds for every signal: the compression error is the kept error. Returns the number of steps measured.
 template <class Optimizer>
 std::size_t steps_measured(const typename Optimizer::options_type& options, int world) {
   const experiment e = three_groups(world, 12);
@@ -154,11 +154,12 @@ std::size_t steps_measured(const typename Optimizer::options_type& options, int 
       const std::uint64_t rounds = run.statistics().traffic[slamb::collective::all_to_all].rounds;
       run.step(0.01);
       const slamb::statistics said = run.statistics(true);
-      if (said.traffic[slamb::collective::all_to_all].rounds == rounds) continue;  // nothing was compressed
+      if (said.traffic[slamb::collective::all_to_all].rounds == rounds) continue;  // no compression in this step
       ++measured;
       REQUIRE(said.compression.size() == 3);
       for (std::size_t g = 0; g < 3; ++g) {
-        const bool is_forgotten = said.phases.back().first_step == said.step + 1;  // another signal is next
+        const bool is_forgotten =
+            said.phases.back().first_step == said.step + 1;  // the next phase has another signal, so errors are cleared
         CHECK(is_near(said.worker_error[g], is_forgotten ? 0.0 : said.compression[g].error));
         CHECK((said.compression[g].signal > 0.0) == (g != 1));
         CHECK(said.compression[g].relative() < 3.0);
@@ -185,7 +186,7 @@ struct counted_backend : host_backend {
   executor_type make_executor(std::uint64_t elements) const { return {1U, elements}; }
 };
 
-/// Trains one rank, and measures at the steps that `asks` picks; what it reaches.
+/// Trains one rank, and measures at the steps for which `asks` is true. Returns its parameters.
 template <class Optimizer, class Asks>
 std::vector<float> reached_with(const typename Optimizer::options_type& options, const Asks& asks, int expected) {
   const experiment e = three_groups(1, 10);
@@ -300,7 +301,7 @@ TEST_CASE("monitoring: where nothing is lost, nothing is said") {
   };
   CHECK(says_nothing(slamb::lamb<>(mine.parameters())));
   CHECK(says_nothing(slamb::slamb<>(mine.parameters())));
-  CHECK(says_nothing(slamb::one_bit_lamb<>(mine.parameters())));  // alone
+  CHECK(says_nothing(slamb::one_bit_lamb<>(mine.parameters())));  // a single rank
   CHECK_FALSE(says_nothing(slamb::one_bit_lamb<>(mine.parameters(), {.compress_single_rank = true})));
 }
 

@@ -1,5 +1,4 @@
-// Replaying traces through the library: recorded runs, runs made up by the oracle, and everything that must count as
-// failed.
+// Replays of traces through the library: recorded runs, runs made up with the oracle, and all cases that must fail.
 #include "support/replay_all.hpp"
 
 #include <doctest/doctest.h>
@@ -34,7 +33,7 @@ trace recorded(const std::string& name) { return read_trace(std::filesystem::pat
 
 std::string path_of(const std::string& name) { return (std::filesystem::path(SLAMB_TEST_DATA) / name).string(); }
 
-/// Text of a trace with shapes that cross vectors' ends.
+/// The text of a trace with shapes that cross the ends of vectors.
 std::string text_of(const std::string& algorithm, int world, const std::string& settings) {
   return "algorithm " + algorithm + "\nworld " + std::to_string(world) +
          "\nsteps 12\nlr 0.02\nbeta1 0.8\nbeta2 0.95\neps 1e-5\nweight_decay 0.03\n" + settings +
@@ -186,7 +185,7 @@ TEST_CASE("replay: NaN never passes") {
   CHECK_FALSE(replay(given) <= 1e-4);
   given = recorded("adamw");
   given.gradients[given.start.size() + 3] = std::numeric_limits<float>::quiet_NaN();
-  CHECK_THROWS(replay(given));  // the library skips the step, and the trace says nothing of that
+  CHECK_THROWS(replay(given));  // the library skips the step, which a trace cannot express
 }
 
 TEST_CASE("replay: prints a line for each trace and counts") {

@@ -1,5 +1,5 @@
-// Steps that are taken in parts while gradients are still computed: the bits of whole steps, and exchanges that have begun
-// before the last gradient is there.
+// Steps in parts while gradients are still being computed: equal bit for bit to whole steps, and exchanges begin before the last
+// gradient is ready.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,11 +36,11 @@ using lamb = slamb::lamb<thread_communicator>;
 template <class Compressor>
 using sparse = slamb::slamb<thread_communicator, Compressor>;
 
-// Buckets of one tensor, of a few, and an empty tensor at each end.
+// Buckets of one tensor and of a few, with an empty tensor at each end.
 constexpr std::uint64_t small_bucket = 1000;
 const test_support::model tensors{{0}, {300}, {9000}, {0}, {17, 1}, {33, 1}, {9100}, {64}, {0}};
 
-// Another order on every rank and at every step.
+// The order differs by rank and by step.
 std::vector<std::size_t> order_of_gradients(std::uint64_t step, int rank) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -53,7 +53,7 @@ template <class Optimizer>
 void step_in_parts(Optimizer& run, double rate, std::uint64_t step, int rank) {
   run.begin_step(rate);
   const std::vector<std::size_t> order = order_of_gradients(step, rank);
-  const std::size_t said = order.size() - step % 3;  // of the others finish_step() is the word
+  const std::size_t said = order.size() - step % 3;  // finish_step() implies the others
   for (std::size_t i = 0; i < said; ++i) run.gradient_ready(order[i], 1);
   run.finish_step();
 }
@@ -64,7 +64,7 @@ struct outcome {
   std::uint64_t rounds = 0;
 };
 
-// By every rank: trains, with a gradient that is not finite at two steps, in the first and the last tensors.
+// On every rank: trains, with a gradient that is not finite in two steps, in the first and in the last tensors.
 template <class Optimizer>
 std::vector<outcome> train(const experiment& e, const typename Optimizer::options_type& options, bool in_parts) {
   std::vector<outcome> all(static_cast<std::size_t>(e.world));
@@ -90,7 +90,7 @@ std::vector<outcome> train(const experiment& e, const typename Optimizer::option
   return all;
 }
 
-// `more`: the buckets beyond one that steps in parts exchange.
+// `more`: the number of buckets beyond one that the steps in parts exchange.
 template <class Optimizer>
 void check_same(typename Optimizer::options_type options, std::uint64_t more) {
   options.bucket_bytes = small_bucket;
@@ -111,7 +111,7 @@ void check_same(typename Optimizer::options_type options, std::uint64_t more) {
 }  // namespace
 
 TEST_CASE("steps in parts: whole gradients, bit for bit the steps of LAMB, AdamW and warm-ups") {
-  // {64, 0}, {9100}, {33, 17, 0, 9000}: beside the bucket of the first tensors
+  // {64, 0}, {9100}, {33, 17, 0, 9000}, and the bucket of the first tensors
   constexpr std::uint64_t buckets = 2;
   check_same<lamb>({}, 7 * buckets);
   check_same<lamb>({.max_gradient_norm = 0.5}, 7 * buckets);
@@ -134,7 +134,7 @@ TEST_CASE("steps in parts: what needs all gradients first is exchanged at the en
 
 namespace {
 
-// What has been summed, for other threads to wait for.
+// The sums so far, for other threads to wait for.
 class sums_so_far {
  public:
   void add(std::size_t elements) {
@@ -144,7 +144,7 @@ class sums_so_far {
     }
     changed_.notify_all();
   }
-  // Whether there is such a sum, now or soon.
+  // True if there is such a sum, now or soon.
   bool have(std::size_t elements) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::minutes(2), [&] { return sums_.count(elements) != 0; });
@@ -172,7 +172,7 @@ class telling_communicator {
   std::shared_ptr<sums_so_far> sums_;
 };
 
-constexpr std::size_t header_floats = 16;  // in front of the first tensors' bucket, which goes last
+constexpr std::size_t header_floats = 16;  // before the first tensors' bucket, which goes last
 
 struct small_model {
   std::vector<float> first = std::vector<float>(40, 0.5F);
@@ -258,7 +258,7 @@ TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
   CHECK_THROWS_AS(run.finish_step(), std::logic_error);
   run.begin_step(0.1);
   const std::vector<const float*> gradients{model.first_gradient.data(), model.last_gradient.data()};
-  run.set_gradients(gradients);  // of which none has been ready
+  run.set_gradients(gradients);  // none was ready
   CHECK_THROWS_WITH_AS(run.gradient_ready(1, 2),
                        "slamb: gradient_ready() was given 2 tensors from tensor 1 on, but there are 2",
                        std::invalid_argument);
@@ -276,7 +276,7 @@ TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
   CHECK_THROWS_AS(run.set_gradient(1, model.last_gradient.data()), std::logic_error);
   CHECK_THROWS_WITH_AS(run.set_gradients(gradients), ("slamb: set_gradients() with tensor 1 ready" + between).c_str(),
                        std::logic_error);
-  run.set_gradient(0, model.first_gradient.data());  // which has not been ready
+  run.set_gradient(0, model.first_gradient.data());  // it was not ready
   run.gradient_ready(0, 1);
   run.finish_step();
   CHECK(run.statistics().step == 1);
@@ -297,7 +297,7 @@ TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
 
 namespace {
 
-// Rank 0 of two whose sums take a while, once told to.
+// Rank 0 of two, with sums that take long once `are_slow` is set.
 struct slow_sums {
   std::atomic<bool> are_slow{false};
   std::atomic<int> begun{0}, ended{0};

@@ -1,6 +1,7 @@
 // slamb_replay DIR… [--tolerance X]: runs traces through the library and compares the parameters after every step.
 //
-// Exit: 0 if every trace holds, 1 if one differs or cannot be replayed or the output cannot be written, 2 for a wrong command line.
+// Exit: 0 if all traces agree; 1 if one differs or cannot be replayed, or the output cannot be written; 2 for a wrong command
+// line.
 #include "support/replay_all.hpp"
 
 #include <CLI/CLI.hpp>
@@ -12,7 +13,7 @@
 
 namespace {
 
-// Whether the standard output took everything; complains if it did not.
+// True if the standard output accepted everything; otherwise prints an error.
 bool all_is_written() {
   if (std::cout.flush()) return true;
   std::cerr << "slamb_replay: the standard output could not be written\n";

@@ -1,4 +1,4 @@
-// The intervals of 0/1 Adam against lists worked out by hand and the counts of the published schedule.
+// The intervals of 0/1 Adam compared with lists worked out by hand, and with the counts of the published schedule.
 #include "slamb/schedule/intervals.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
 
 using steps_taken = std::vector<std::uint64_t>;
 
-/// The τ up to `last`, from 2 on, at which the variance is refreshed.
+/// The τ from 2 to `last` at which the variance is refreshed.
 template <class Schedule>
 steps_taken refreshes(const Schedule& schedule, std::uint64_t last) {
   typename Schedule::state_type state;
@@ -36,7 +36,7 @@ steps_taken refreshes(const Schedule& schedule, std::uint64_t last) {
   return found;
 }
 
-/// The τ from `first` to `last` at which local steps are exchanged.
+/// The τ from `first` to `last` at which local updates are exchanged.
 template <class Schedule>
 steps_taken exchanges(const Schedule& schedule, std::uint64_t first, std::uint64_t last,
                       typename Schedule::state_type state = {}) {
@@ -54,7 +54,7 @@ struct rounds {
   std::uint64_t one_bit = 0;
 };
 
-/// What a training of `steps` steps exchanges.
+/// The exchanges of a training of `steps` steps.
 template <class Variance, class Local>
 rounds rounds_of(const Variance& variance, const Local& local, std::uint64_t steps) {
   typename Variance::state_type of_variance;
@@ -76,7 +76,7 @@ rounds rounds_of(const Variance& variance, const Local& local, std::uint64_t ste
   return count;
 }
 
-/// Schedules of the user's, without any state.
+/// User-defined schedules without state.
 struct always {
   struct state_type {};
   bool refreshes(const state_type&, std::uint64_t) const { return true; }

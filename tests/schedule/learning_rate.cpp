@@ -1,4 +1,4 @@
-// Schedules against values worked out by hand.
+// Learning-rate schedules compared with values worked out by hand.
 #include <slamb/schedule/learning_rate.hpp>
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using doctest::Approx;
 
-// The message of the std::invalid_argument that `call` throws; a text that no test looks for if it throws none.
+// The message of the std::invalid_argument that `call` throws. If it throws none, a text that no test expects.
 std::string complaint(const std::function<double()>& call) {
   try {
     call();

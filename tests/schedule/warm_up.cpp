@@ -1,4 +1,4 @@
-// Warm-ups: when they end, against a whole history of norms compared by the criterion's own words.
+// Warm-ups: the step of their end, compared with the criterion computed from the whole history of norms.
 #include "slamb/schedule/warm_up.hpp"
 
 #include <doctest/doctest.h>
@@ -42,7 +42,7 @@ std::vector<double> norms(const power_of_gradient& power, double beta2, std::uin
   return v;
 }
 
-/// The step after which the warm-up ends, `never` if it does not. Where no norm is wanted, it gets NaN.
+/// The step after which the warm-up ends; `never` if it does not. Steps that want no norm get NaN.
 template <class WarmUp>
 std::uint64_t end_of(const WarmUp& schedule, const std::vector<double>& v, double beta2) {
   typename WarmUp::state_type state;
@@ -53,7 +53,7 @@ std::uint64_t end_of(const WarmUp& schedule, const std::vector<double>& v, doubl
   return never;
 }
 
-/// The same from the whole history: the first t > least_steps, a multiple of s, with v̂_t/v̂_{t − 16 s} ≥ threshold.
+/// As above, from the whole history: the first t > least_steps, a multiple of s, with v̂_t/v̂_{t − 16 s} ≥ threshold.
 std::uint64_t end_by_hand(double threshold, std::uint64_t least_steps, std::uint64_t s, const std::vector<double>& v,
                           double beta2) {
   const auto corrected = [&](std::uint64_t t) { return v[t] / (1.0 - std::pow(beta2, static_cast<double>(t))); };
@@ -62,7 +62,7 @@ std::uint64_t end_by_hand(double threshold, std::uint64_t least_steps, std::uint
   return never;
 }
 
-/// A schedule of the user's: ends once the norm is below a bound.
+/// A user-defined schedule: ends once the norm is below a bound.
 struct below_a_bound {
   struct state_type {
     double variance_ratio = 0.0;
@@ -86,7 +86,7 @@ TEST_CASE("fixed_warm_up: ends after its steps, and asks for no norm") {
     CHECK(end_of(schedule, std::vector<double>(2000, 1.0), 0.999) == steps);
     for (std::uint64_t t = 1; t < 100; ++t) CHECK_FALSE(schedule.wants_variance_norm(t, 0.999));
     fixed_warm_up::state_type state;
-    CHECK(schedule.ends_after(state, steps + 5, 0.0, 0.999));  // shortened while training was away
+    CHECK(schedule.ends_after(state, steps + 5, 0.0, 0.999));  // shortened between saving and loading
   }
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("automatic_warm_up: ends at the first comparison if gradients are stea
   CHECK(end_of(automatic_warm_up{}, v, 0.999) == 17 * 63);
   CHECK(end_of(automatic_warm_up{.threshold = 0.999}, v, 0.999) == 17 * 63);
   CHECK(end_of(automatic_warm_up{.interval = 10}, v, 0.999) == 17);
-  CHECK(end_of(automatic_warm_up{.threshold = 1.0}, norms(steady, 0.0, 50), 0.0) == 17);  // equal is enough
+  CHECK(end_of(automatic_warm_up{.threshold = 1.0}, norms(steady, 0.0, 50), 0.0) == 17);  // equality is enough
 }
 
 TEST_CASE("automatic_warm_up: ends where the whole history says") {
@@ -128,20 +128,20 @@ TEST_CASE("automatic_warm_up: ends where the whole history says") {
             CHECK(end_of(schedule, v, beta2) == expected);
             compared += expected != never && expected > 17 * schedule.spacing(beta2) && expected > least + 500 ? 1 : 0;
           }
-  CHECK(compared > 20);  // or the end would follow from the settings alone
+  CHECK(compared > 20);  // otherwise the end would follow from the settings only
   const std::vector<double> v = norms(falling(300.0), 0.999, 12000);
   CHECK(end_of(automatic_warm_up{.threshold = 0.96}, v, 0.999) != end_by_hand(0.97, 0, 63, v, 0.999));
   CHECK(end_of(automatic_warm_up{.threshold = 0.96}, v, 0.999) != end_by_hand(0.96, 0, 64, v, 0.999));
 }
 
 TEST_CASE("automatic_warm_up: the growth of v from 0 is not taken for stability") {
-  // A gradient that halves every 250 steps: without bias correction v grows between the first two norms all the same.
+  // A gradient that halves every 250 steps. Without bias correction v grows between the first two norms nevertheless.
   const double beta2 = 0.999;
   const std::vector<double> v =
       norms([](std::uint64_t t) { return std::exp2(-static_cast<double>(t) / 250.0); }, beta2, 4000);
   CHECK(v[17 * 63] / v[63] >= 0.96);
   CHECK(end_of(automatic_warm_up{}, v, beta2) == never);
-  // Wherever it ends, the criterion of v itself holds.
+  // At its end, the criterion for v itself holds.
   for (const double decay : {50.0, 400.0, 1500.0}) {
     const std::vector<double> w = norms(falling(decay), beta2, 30000);
     const std::uint64_t end = end_of(automatic_warm_up{}, w, beta2);
@@ -162,7 +162,7 @@ TEST_CASE("automatic_warm_up: is longer than the least and no longer than the mo
   CHECK(end_of(automatic_warm_up{.threshold = 1.0}, falls, 0.9) == never);
   CHECK(end_of(automatic_warm_up{.threshold = 1.0, .most_steps = 2000}, falls, 0.9) == 2000);
   automatic_warm_up::state_type state;
-  CHECK(automatic_warm_up{.most_steps = 100}.ends_after(state, 300, 0.0, 0.9));  // lowered while training was away
+  CHECK(automatic_warm_up{.most_steps = 100}.ends_after(state, 300, 0.0, 0.9));  // lowered between saving and loading
 }
 
 TEST_CASE("automatic_warm_up: a norm of 0, or none at all, is not stable") {

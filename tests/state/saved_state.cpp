@@ -1,5 +1,5 @@
-// Saved states: whose they are, what they are refused for, and what another number of ranks or another length of the
-// warm-up makes of them; and that every optimizer goes on from its own, bit for bit.
+// Saved states: which optimizers may load them, which states are rejected and why, and loading with another number of ranks or
+// another length of the warm-up. And every optimizer resumes from its own state, bit for bit.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ using bytes = std::vector<std::byte>;
 const zero_one::options_type short_phases{.variance_schedule = {.freeze_step = 4, .update_scaler = 1},
                                           .local_schedule = {.scaler = 2, .clipper = 4}};
 
-/// The model with tensors in three groups, of which the last stands still at every other step; one is not compressed.
+/// A model with tensors in three groups. The rate of the last group is 0 in every second step; one tensor is not compressed.
 experiment odd_experiment(int world, std::size_t steps) {
   model tensors{{17}, {9000}, {0}, {33, 1}, {300}, {129}};
   tensors[3].options.compress = false;
@@ -82,7 +82,7 @@ bytes unsealed(bytes state) {
   return state;
 }
 
-/// `state`, which has no hash, with one that fits.
+/// `state`, which has no hash, with its hash.
 bytes resealed(bytes state) {
   const std::size_t size = state.size();
   state.resize(size + slamb::detail::state_hash_bytes);
@@ -96,7 +96,7 @@ bytes resealed(bytes state) {
   return state;
 }
 
-/// Where the parts of a state without its hash begin.
+/// The offsets of the parts of a state without its hash.
 std::vector<std::size_t> parts_of(const bytes& state) {
   std::vector<std::size_t> all;
   for (std::size_t at = slamb::detail::state_text_bytes + sizeof(state_header); at < state.size();) {
@@ -117,7 +117,7 @@ std::uint64_t word_of(const bytes& state, std::size_t at) {
   return word;
 }
 
-/// Where the bytes of a part begin in a state without its hash.
+/// The offset of the bytes of a part, in a state without its hash.
 std::size_t place_of(const bytes& state, std::string_view name) {
   for (const std::size_t part : parts_of(state))
     if (word_of(state, part) == slamb::detail::hash_of(name)) return part + sizeof(part_header);
@@ -125,14 +125,14 @@ std::size_t place_of(const bytes& state, std::string_view name) {
   return 0;
 }
 
-/// Trained for some steps, with errors if the options say compress_single_rank.
+/// A rank after some steps, with errors if the options set compress_single_rank.
 lonely_rank trained(const model& tensors, const optimizer_maker& make, std::uint64_t steps = 7) {
   lonely_rank run(tensors, make);
   for (std::uint64_t t = 0; t < steps; ++t) run.step(t);
   return run;
 }
 
-/// Every way in which bytes can have changed by accident.
+/// Checks every accidental change of bytes.
 void check_accidents(const optimizer_maker& make) {
   const model small{{5}, {33}};
   const bytes state = trained(small, make).now().state;
@@ -172,7 +172,7 @@ void check_accidents(const optimizer_maker& make) {
   CHECK(another.now() == untouched);
 }
 
-/// What only somebody who recomputes the hash can do.
+/// Checks changes by somebody who recomputes the hash.
 void check_forgeries(const optimizer_maker& make) {
   const model tensors{{5}, {33}};
   const bytes whole = trained(tensors, make).now().state, state = unsealed(whole);
@@ -207,7 +207,7 @@ void check_forgeries(const optimizer_maker& make) {
                   without.begin() + static_cast<std::ptrdiff_t>(part + 16 + slamb::detail::padded(size)));
     CHECK(is_refused(without));
   }
-  // The padding of the last part, in whole or in part.
+  // The padding of the last part, partly or completely removed.
   for (std::size_t less = 1; less < 16; ++less)
     CHECK(is_refused(bytes(state.begin(), state.end() - static_cast<std::ptrdiff_t>(less))));
   bytes more = state;
@@ -219,13 +219,13 @@ void check_forgeries(const optimizer_maker& make) {
 /// A value that no optimizer can have saved.
 struct wrong_value {
   std::string part;
-  std::size_t at;  // in the part
+  std::size_t at;  // offset in the part
   std::uint64_t value;
-  std::size_t bytes;  // of the value
-  std::string why;    // it is refused
+  std::size_t bytes;  // size of the value
+  std::string why;    // the expected error
 };
 
-/// Writes them one by one into a state, with a hash that fits.
+/// Writes the values one by one into a state, each time with a correct hash.
 void check_wrong_values(const optimizer_maker& make, const std::vector<wrong_value>& values) {
   const model tensors{{5}, {33}};
   const bytes whole = trained(tensors, make).now().state;
@@ -246,7 +246,7 @@ void check_wrong_values(const optimizer_maker& make, const std::vector<wrong_val
   }
 }
 
-/// A warm-up of 3 steps that cannot be asked while `is_lost`.
+/// A warm-up of 3 steps that throws while `is_lost`.
 struct lost_warm_up {
   const bool* is_lost;
 
@@ -260,7 +260,7 @@ struct lost_warm_up {
   }
 };
 
-/// An optimizer of this file with one rank, with errors if it can have any.
+/// An optimizer of this file with one rank, with errors if it can keep any.
 template <class Optimizer>
 optimizer_maker lonely_maker_of() {
   typename Optimizer::options_type options{};
@@ -279,7 +279,7 @@ std::vector<std::pair<std::string, optimizer_maker>> lonely_makers() {
           {"basic_zero_one_adam", lonely_maker_of<zero_one>()}};
 }
 
-/// Ranks that go down a quadratic from a state, each from that of rank `whose(rank)`, and the parameters of rank 0.
+/// Ranks that descend a quadratic from a state: rank r loads the state of rank `whose(r)`. Keeps the parameters of rank 0.
 struct descent {
   checkpoints end;
   std::vector<slamb::statistics> said_first;  // [rank]
@@ -316,7 +316,7 @@ TEST_CASE("saved_state: training goes on from it bit for bit, whenever it was sa
   test_support::check_resumes(e, maker_of<lamb>({.max_gradient_norm = 1.0}));
   test_support::check_resumes(e, maker_of<sparse>({.local_steps = 3, .dense_below = 100}));
   test_support::check_resumes(e, maker_of<signed_adamw>({}));
-  // In the warm-up, at the switch, and compressed.
+  // In the warm-up, at its end, and in the compressed phase.
   test_support::check_resumes(e, maker_of<one_bit_adam>({.warm_up = {4}}));
   test_support::check_resumes(e, maker_of<one_bit_lamb>({.warm_up = {4}}));
   test_support::check_resumes(
@@ -334,7 +334,7 @@ TEST_CASE("saved_state: the same with every policy that keeps something") {
 
 TEST_CASE("saved_state: a warm-up that ends by itself goes on, and ends after the same step") {
   const experiment e = odd_experiment(2, 30);
-  // A sample at every step: the first comparison is at step 17.
+  // A sample in every step: the first comparison is in step 17.
   const self_timed_lamb::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.8}};
   const optimizer_maker make = maker_of<self_timed_lamb>(options);
   const course whole = train_saving(e, make);
@@ -566,9 +566,9 @@ TEST_CASE("saved_state: other numbers of ranks go on sensibly from the state of 
   struct recipe {
     std::string name;
     optimizer_maker make;
-    bool own_states;  // that of rank r for rank r; else that of rank 0 for all
+    bool own_states;  // true: rank r loads the state of rank r; false: all load the state of rank 0
   };
-  // A large ε, for elements whose variance is frozen near 0 would move by what errors no longer make good.
+  // A large ε. Otherwise elements whose variance is frozen near 0 move so far that errors cannot correct it.
   const std::vector<recipe> recipes = {
       {"lamb", maker_of<lamb>({}), true},
       {"slamb", maker_of<sparse>({.local_steps = 1, .dense_below = 100}), false},
@@ -619,7 +619,7 @@ TEST_CASE("saved_state: a rank that is given its own state among others begins w
   }
 }
 
-// A case for each optimizer, since these are the longest here: all of them together take minutes under AddressSanitizer.
+// A case for each optimizer, because these are the longest here: together they take minutes under AddressSanitizer.
 TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: LAMB") {
   check_accidents(lonely_maker_of<lamb>());
 }
@@ -760,7 +760,7 @@ TEST_CASE("saved_state: of other tensors is refused, even if they take as much m
 }
 
 TEST_CASE("saved_state: errors of chunks that lie elsewhere are refused, and left out if that is asked for") {
-  // As many codes, but of other elements.
+  // The same number of codes, but of other elements.
   const experiment e = test_support::make_experiment({{512}, {512}}, 160, 2, 3);
   const course fused = train_saving(e, maker_of<signed_adamw>({}));
   slamb::run_ranks(2, [&](thread_communicator communicator) {

@@ -1,4 +1,5 @@
-// The global allocation functions, counting. In a source of their own: they must not be seen where they are called.
+// Replaces the global allocation functions by counting ones. They are in a source of their own, so that the compiler does not
+// see them where they are called.
 #include "support/allocations.hpp"
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// N ranks that train a made-up model with the library, and the oracle that says what they should have reached. A run
-// in which a guard or a gradient was written fails.
+// Trains N ranks on a made-up model with the library, and compares them with the oracle. A run fails if the library writes a
+// guard or a gradient.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@
 
 namespace test_support {
 
-/// Everything that a run depends on but the optimizer's settings.
+/// The inputs of a run: model, start, gradients, rates and masks. The optimizer's settings are separate.
 struct experiment {
   model tensors;
   int world = 1;
@@ -51,7 +51,7 @@ inline experiment make_experiment(model tensors, std::uint64_t seed, int world, 
   return e;
 }
 
-/// The same rate for all tensors at each step.
+/// Uses the same rate for all tensors at each step.
 inline void use_one_rate(experiment& e, double rate) {
   for (auto& by_group : e.rates) by_group = {rate};
 }
@@ -60,8 +60,8 @@ using trajectory = std::vector<std::vector<std::vector<float>>>;  // [step][rank
 
 inline slamb::host_backend one_thread() { return {.threads = 1}; }
 
-/// Trains rank `rank` of an experiment, and keeps what it has after every step in its place of `reached`.
-/// @return whether guards and gradients were left alone
+/// Trains rank `rank` of an experiment, and stores its parameters after every step in `reached`.
+/// @return true if guards and gradients are unchanged
 inline bool train_rank(const experiment& e, std::size_t rank,
                        const std::function<made_optimizer(std::span<const slamb::parameter>)>& make,
                        trajectory& reached) {
@@ -78,7 +78,7 @@ inline bool train_rank(const experiment& e, std::size_t rank,
   return intact;
 }
 
-/// The same with an Optimizer that is made here.
+/// As above, with an Optimizer that is constructed here.
 template <class Optimizer, class Communicator, class Backend>
 bool train_rank(const experiment& e, std::size_t rank, const typename Optimizer::options_type& options,
                 Communicator communicator, const Backend& backend, trajectory& reached) {
@@ -88,12 +88,12 @@ bool train_rank(const experiment& e, std::size_t rank, const typename Optimizer:
   return train_rank(e, rank, make, reached);
 }
 
-/// Where what `e.world` ranks have after every step is kept.
+/// An empty trajectory with room for `e.world` ranks at every step.
 inline trajectory place_of(const experiment& e) {
   return {e.steps(), std::vector<std::vector<float>>(static_cast<std::size_t>(e.world))};
 }
 
-/// Trains on `e.world` ranks; what every rank has after every step.
+/// Trains on `e.world` ranks; returns the parameters of every rank after every step.
 inline trajectory train(const experiment& e, const optimizer_maker& make,
                         const slamb::host_backend& backend = one_thread()) {
   trajectory reached = place_of(e);
@@ -114,7 +114,7 @@ trajectory train(const experiment& e, const typename Optimizer::options_type& op
   return train(e, maker_of<Optimizer>(options), backend);
 }
 
-/// max |got − expected| / max |expected| over ranks, the largest of all steps; `run` is an oracle at its start.
+/// The largest max |got − expected| / max |expected| of all steps, over ranks. `run` is an oracle at its start.
 template <class Oracle>
 double worst_error(const experiment& e, const trajectory& got, Oracle run) {
   double worst = 0.0;
@@ -137,7 +137,7 @@ double worst_error(const experiment& e, const trajectory& got, Oracle run) {
   return worst;
 }
 
-/// What the library was told, for the oracle of AdamW and LAMB.
+/// The oracle's settings for AdamW or LAMB, from the library's options.
 template <class Options>
 oracle::settings oracle_settings(const Options& o) {
   oracle::settings how{.algorithm = oracle::method::adamw,
@@ -155,7 +155,7 @@ oracle::settings oracle_settings(const Options& o) {
   return how;
 }
 
-/// The same for the oracle of SLAMB.
+/// The oracle's settings for SLAMB, from the library's options.
 template <class Options>
 oracle::slamb_settings oracle_slamb_settings(const Options& o) {
   constexpr bool blend = std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::blend>>;
@@ -171,7 +171,7 @@ oracle::slamb_settings oracle_slamb_settings(const Options& o) {
           .trust_upper = o.trust_ratio.upper};
 }
 
-/// Trains and compares with the oracle: AdamW, LAMB.
+/// Trains AdamW or LAMB, and returns the error against the oracle.
 template <class Optimizer>
 double error_of_dense(const experiment& e, const typename Optimizer::options_type& options) {
   const oracle::adam_family run(oracle_tensors(e.tensors, options.weight_decay), widened(e.start),
@@ -185,21 +185,21 @@ oracle::slamb slamb_oracle(const experiment& e, const Options& options) {
   return {oracle_tensors(e.tensors, options.weight_decay), widened(e.start), e.world, oracle_slamb_settings(options)};
 }
 
-/// Takes the masks of the steps from the compressor, unless it is told them.
+/// Fills the masks of the steps from the compressor. An explicit_mask keeps the masks of the experiment.
 template <class Compressor>
 void take_masks(experiment& e, const Compressor& compressor) {
   if constexpr (!std::same_as<Compressor, slamb::explicit_mask>)
     for (std::size_t t = 0; t < e.steps(); ++t) e.masks[t] = mask_of(compressor.at(t + 1), e.tensors);
 }
 
-/// Trains and compares with the oracle: SLAMB.
+/// Trains SLAMB, and returns the error against the oracle.
 template <class Optimizer>
 double error_of_slamb(experiment e, const typename Optimizer::options_type& options) {
   take_masks(e, options.compressor);
   return worst_error(e, train<Optimizer>(e, options), slamb_oracle(e, options));
 }
 
-/// Whether two runs of ranks are the same bit for bit.
+/// True if two trajectories are equal bit for bit.
 inline bool same_bits(const trajectory& a, const trajectory& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t t = 0; t < a.size(); ++t) {
@@ -210,7 +210,7 @@ inline bool same_bits(const trajectory& a, const trajectory& b) {
   return true;
 }
 
-/// Whether all ranks have the same bits after step t.
+/// True if all ranks have the same bits after step t.
 inline bool ranks_agree(const trajectory& reached, std::size_t t) {
   return std::all_of(reached[t].begin(), reached[t].end(),
                      [&](const auto& values) { return same_bits(std::span(values), std::span(reached[t][0])); });

@@ -1,5 +1,5 @@
-// What codes mean, in double precision and from the definitions of the quantizers (docs/algorithms/compressors.md), not
-// from their functions.
+// Models of the quantizers' codes, in double precision. They follow the definitions in docs/algorithms/compressors.md and call
+// none of the quantizers' functions.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,14 @@
 
 namespace test_support {
 
-/// Two numbers and all between them.
+/// A closed interval of numbers.
 struct number_range {
   double low = 0.0;
   double high = 0.0;
 };
 
-/// What a code decodes to, and what x may be decoded to once it was encoded. Numbers in `become` grow with x.
+/// A model of one quantizer: the value of a code, and the values that an encoded x may decode to. The bounds in `become` grow
+/// with x.
 struct code_model {
   int bits;
   double (*decoded)(std::uint32_t code, double scale);
@@ -26,15 +27,15 @@ struct code_model {
 
 namespace code_models {
 
-// Single precision may see a number on the other side of a threshold that is this near.
+// Relative distance to a threshold below which single precision may choose the other side.
 inline constexpr double margin = 1e-6;
 
-/// `magnitudes` of |x|, with the sign of x.
+/// The interval `magnitudes` of |x|, with the sign of x.
 inline number_range with_sign_of(double x, number_range magnitudes) {
   return x < 0.0 ? number_range{-magnitudes.high, -magnitudes.low} : magnitudes;
 }
 
-/// Two levels of |x|, of which the upper begins at a threshold.
+/// Two levels of |x|: `lower` below the threshold, `upper` from it on.
 inline number_range two_levels(double x, double threshold, double lower, double upper) {
   const double magnitude = std::abs(x);
   return with_sign_of(x, {magnitude <= threshold * (1.0 + margin) ? lower : upper,
@@ -76,7 +77,7 @@ inline constexpr code_model natural{8,
                                       return with_sign_of(x, {lower, magnitude == lower ? lower : 2.0 * lower});
                                     }};
 
-/// A sign, an exponent and a mantissa of so many bits each.
+/// The value of a code with a sign, an exponent and a mantissa of the given numbers of bits.
 inline double of_floating_bits(std::uint32_t code, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = static_cast<int>(code >> mantissa_bits) & ((1 << exponent_bits) - 1);

@@ -1,5 +1,5 @@
-// One suite for every Communicator: what each collective must leave in the buffers, for the element types it takes.
-// The expected values are computed here, from the ranks' inputs alone.
+// One test suite for every Communicator: the contents of the buffers after each collective, for the element types that it takes.
+// The expected values are computed from the ranks' inputs.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ inline std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 29);
 }
 
-/// What `rank` puts at `index`: any bits for integers; signed numbers over nine binades for floats, none of them zero.
+/// The input of `rank` at `index`: any bits for integers; signed numbers over nine binades for floats, none of them zero.
 template <class T>
 T input(int rank, std::size_t index) {
   const std::uint64_t bits = mixed(index * 64 + static_cast<std::uint64_t>(rank) + 1);
@@ -44,7 +44,7 @@ T input(int rank, std::size_t index) {
   }
 }
 
-/// A span of a rank with a margin on both sides that no collective may touch; its start is not aligned to a line.
+/// A span of one rank with a margin on both sides that no collective may touch. Its start is not aligned to a cache line.
 template <class T>
 class buffer {
  public:
@@ -74,8 +74,8 @@ class buffer {
 
 // --------------------------------------------------------------------------------------------------------- runs
 
-// A world is where ranks are: `run(ranks, body)` calls body(communicator) on each of them, and `share(outcome)`, which those
-// have that are not of one process, lets all of them have all ranks' outcomes.
+// A world runs ranks: `run(ranks, body)` calls body(communicator) on each of them. A world whose ranks are several processes
+// also has `share(outcome)`, which gives all processes the outcomes of all ranks.
 
 template <class T>
 using outcome = std::vector<buffer<T>>;  // [rank]
@@ -85,7 +85,7 @@ void share(const World& world, outcome<T>& result) {
   if constexpr (requires { world.share(result); }) world.share(result);
 }
 
-/// Keeps a rank's buffer; of a node's ranks, those of the one that is furthest from its leader.
+/// Keeps a rank's buffer. Of the ranks of a node, it keeps the buffer of the rank that is furthest from the leader.
 template <class T, class Communicator>
 void keep(outcome<T>& result, const Communicator& communicator, buffer<T> values) {
   if constexpr (requires { communicator.local_rank(); })
@@ -143,7 +143,7 @@ outcome<T> all_to_all(const World& world, int ranks, std::size_t n) {
   return result;
 }
 
-// ------------------------------------------------------------- checks: what is wrong with an outcome, "" if nothing
+// ------------------------------------------------------- checks: each returns the fault of an outcome, or ""
 
 inline std::string at(std::size_t rank, std::size_t index) {
   return "rank " + std::to_string(rank) + ", element " + std::to_string(index);
@@ -154,7 +154,7 @@ bool same_bits(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
-/// Ranks must hold the same bits, and nothing may be written outside the buffers.
+/// All ranks must hold the same bits, and nothing may be written outside the buffers.
 template <class T>
 std::string disagreement(const outcome<T>& result) {
   for (std::size_t rank = 0; rank < result.size(); ++rank) {
@@ -176,7 +176,7 @@ std::string overrun(const outcome<T>& result) {
   return "";
 }
 
-/// `expected(rank, index)`: the exact value.
+/// Values must equal `expected(rank, index)` exactly.
 template <class T, class F>
 std::string wrong_values(const outcome<T>& result, std::size_t size, F expected) {
   for (std::size_t rank = 0; rank < result.size(); ++rank) {

@@ -1,5 +1,5 @@
-// How much of a loss is left after training, for any optimizer: ranks that see the minimum in different places, and of
-// different depth, must find the one of all.
+// Measures the loss that is left after training, for any optimizer. Each rank has its minimum in another place and of another
+// depth, and the ranks must find the common minimum.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace test_support {
 
-/// f_i(p) = ½ Σ a_ij (p_j − c_ij)². The minimum of their mean is no mean of their minima, so that ranks which do not
-/// exchange what they should, and meet at the end, miss it.
+/// f_i(p) = ½ Σ a_ij (p_j − c_ij)². The minimum of the mean loss is not the mean of the minima. So ranks that do not exchange
+/// enough, and average only at the end, miss it.
 class scattered_minima {
  public:
   static constexpr float start = 2.5F;  ///< of all parameters, on one side of all minima
@@ -62,7 +62,7 @@ class scattered_minima {
     return sum;
   }
 
-  /// At and around the ends of vectors and chunks, smaller than the world, and empty.
+  /// Sizes near the ends of vectors and chunks, sizes smaller than the world, and an empty tensor.
   tensor_shapes shapes{{2100, 2}, {17, 2}, {1, 2}, {0, 2}, {130, 1}, {352, 3}};
 
  private:
@@ -71,12 +71,13 @@ class scattered_minima {
   std::vector<double> mean_curvature_, minimum_;  // [n]
 };
 
-/// The part of the loss that counts as none, and the part that does not: what is between them is left to chance.
+/// Bounds of the remaining part of the loss: below `reached` the minimum is found, above `missed` it is missed. No test may end
+/// between them.
 constexpr double reached = 1e-3;
 constexpr double missed = 3e-3;
 
-/// Trains at a rate that falls from `rate` to 0: the part of the loss above its minimum that is left, or infinity if
-/// ranks do not end with the same bits.
+/// Trains at a rate that falls from `rate` to 0. Returns the remaining part of the loss above its minimum, or infinity if ranks
+/// do not end with the same bits.
 inline double left_after(const optimizer_maker& make, double rate, int steps = 400) {
   static const scattered_minima problem(3);
   const slamb::learning_rate::cosine_decay schedule{.peak = rate, .steps = static_cast<std::uint64_t>(steps)};
@@ -109,7 +110,8 @@ double left_after(const typename Optimizer::options_type& options, double rate, 
   return left_after(maker_of<Optimizer>(options), rate, steps);
 }
 
-/// Calls visit(name, compressor) for each quantizer that slamb_train knows: with these, recipes are compiled in tests/instances.
+/// Calls visit(name, compressor) for each quantizer of slamb_train. Recipes with these quantizers are compiled in
+/// tests/instances.
 template <class Visit>
 void for_each_quantizer(const Visit& visit) {
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
@@ -122,7 +124,7 @@ void for_each_quantizer(const Visit& visit) {
   visit("fp16", slamb::fp16{});
 }
 
-/// With a scale for all, and with one for each tensor.
+/// Calls visit with one scale for all tensors, and with one for each tensor.
 template <class Quantizer, class Visit>
 void for_both_scales(const std::string& name, Quantizer quantizer, const Visit& visit) {
   quantizer.scales = slamb::scale_sharing::fused;

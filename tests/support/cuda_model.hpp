@@ -1,4 +1,4 @@
-// Models in memory that shows every stray write, for running the same pass by the host backend and by kernels.
+// Models in guarded memory, which shows every stray write, for running a pass by both the host backend and kernels.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 
 namespace test_support {
 
-/// What memory has that nothing was written to: a NaN, so that whoever reads it shows it.
+/// The bits of memory that was never written: a NaN, so that a read of it shows.
 inline constexpr std::uint32_t poison_bits = 0x7FFADBADU;
 inline bool is_poison(float x) { return std::bit_cast<std::uint32_t>(x) == poison_bits; }
 
@@ -51,7 +51,7 @@ class guarded_memory {
     return std::as_bytes(std::span(all_).subspan(first_, all_.size() - line));
   }
 
-  /// The same bytes, poison included.
+  /// Compares all bytes, poison included.
   bool operator==(const guarded_memory& other) const {
     return bytes().size() == other.bytes().size() &&
            std::memcmp(bytes().data(), other.bytes().data(), bytes().size()) == 0;
@@ -64,19 +64,20 @@ class guarded_memory {
   std::size_t used_ = 0;
 };
 
-/// What a guarded model is made of.
+/// The parameters of a guarded model.
 struct model_spec {
   std::vector<std::size_t> sizes{};
-  unsigned filled = ~0U;   ///< streams that have numbers in them; the rest is poison
-  unsigned alignment = 0;  ///< 0 … 3: floats past a multiple of 16 bytes, of all arrays; 4: each array another
-  std::uint64_t cut = 0;   ///< tiles do not reach over multiples of it, if it is not 0
-  std::size_t exchanged_tile = 0;  ///< the exchange buffer begins with this tile
+  unsigned filled = ~0U;  ///< bits of the streams that hold numbers; the others hold poison
+  unsigned alignment =
+      0;  ///< 0 … 3: floats past a multiple of 16 bytes, for all arrays; 4: another offset for each array
+  std::uint64_t cut = 0;           ///< tiles do not cross multiples of it, if it is not 0
+  std::size_t exchanged_tile = 0;  ///< the first tile of the exchange buffer
   bool gradient_is_exchanged = false;
-  std::vector<std::size_t> dense{};  ///< tensors that are always exchanged whole
+  std::vector<std::size_t> dense{};  ///< tensors that are always dense
   std::uint64_t seed = 1;
 };
 
-/// The arrays of a model, as bits.
+/// One bit for each array of a model.
 namespace stream {
 inline constexpr unsigned parameter = 1U << 0U;
 inline constexpr unsigned gradient = 1U << 1U;
@@ -89,7 +90,7 @@ inline constexpr unsigned anchor = 1U << 7U;
 inline constexpr unsigned residual = 1U << 8U;
 }  // namespace stream
 
-/// The arrays of a list, as bits.
+/// The bits of the arrays in a list.
 template <class... Arrays>
 constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> /*list*/) {
   namespace array = slamb::detail::array;
@@ -103,14 +104,14 @@ constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> /*list*/) {
          bit(array::residual{}, stream::residual);
 }
 
-/// Views of such a model.
+/// A view with all arrays of a guarded model.
 using full_view = slamb::detail::state_view<
     slamb::detail::model_view,
     slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
                           slamb::detail::array::fresh_variance, slamb::detail::array::accumulated_update,
                           slamb::detail::array::anchor, slamb::detail::array::residual>>;
 
-/// A model with all arrays that passes know. The same spec makes the same bytes.
+/// A model with all arrays that passes use. Equal specs give equal bytes.
 class guarded_model {
  public:
   explicit guarded_model(const model_spec& spec) : memory_(room_for(spec)), spec_(spec) {
@@ -151,7 +152,7 @@ class guarded_model {
   float* gradient(std::size_t tensor) { return gradients_[tensor]; }
   bool operator==(const guarded_model& other) const { return memory_ == other.memory_; }
 
-  /// Elements of a written stream that still are poison. With `Stream` = exchanged, from the first of the buffer on.
+  /// Counts elements of a written stream that are still poison. For the exchange buffer, it counts from the buffer's start.
   std::size_t unwritten(unsigned stream) const {
     std::size_t count = 0;
     for (const slamb::detail::tile& t : tensors_.tiles().subspan(spec_.exchanged_tile)) {
@@ -185,7 +186,7 @@ class guarded_model {
     return array;
   }
 
-  // Numbers where there are elements, poison in the gaps.
+  // Fills elements with numbers, and leaves poison in the gaps.
   float* take_state(std::size_t count, unsigned stream, double scale) {
     float* const array = take(count, stream, scale);
     for (const slamb::detail::segment& s : tensors_.segments())
@@ -235,7 +236,7 @@ class guarded_model {
   unsigned taken_ = 0;
 };
 
-/// The tables of Adam's update for a model, with a trust ratio's factors made of made-up sums.
+/// The tables that Adam's update needs for a model, with factors of a trust ratio computed from made-up sums.
 template <class TrustRatio>
 class made_up_tables {
  public:
@@ -270,7 +271,7 @@ void for_every_launch(const Body& body) {
       body(slamb::detail::cuda::emulator(blocks, order));
 }
 
-/// Whether two lists of sums are the same but for the order in which they were added. Poison is equal to itself alone.
+/// True if two lists of sums differ only by the order of additions. Poison equals only poison.
 inline bool are_near(std::span<const double> a, std::span<const double> b, double tolerance = 1e-13) {
   if (a.size() != b.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -284,7 +285,7 @@ inline bool are_same(std::span<const double> a, std::span<const double> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-/// [count] doubles that nothing was written to.
+/// [count] doubles of poison.
 inline std::vector<double> poisoned_doubles(std::size_t count) {
   return std::vector<double>(count, std::bit_cast<double>(0x7FFADBAD7FFADBADULL));
 }

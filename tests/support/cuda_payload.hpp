@@ -1,4 +1,4 @@
-// Payload planes and stored ages in memory that shows every stray write, and selections of every kind.
+// Payload planes and stored ages in guarded memory, and selections of every kind.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,13 @@
 
 namespace test_support {
 
-/// Where the elements that are selected go, and how old the others are.
+/// The payload of the selected elements, and the ages of all elements.
 template <class Age>
 class guarded_payload {
  public:
-  /// @param tile_offsets  kept by address
-  /// @param filled      the planes have numbers in them; else poison
-  /// @param has_compression_error    there is a second plane
+  /// @param tile_offsets  its address is kept
+  /// @param filled      true: the planes hold numbers; false: poison
+  /// @param has_compression_error    true: there is a second plane
   guarded_payload(std::span<const std::uint64_t> tile_offsets, const slamb::detail::layout& tensors,
                   const model_spec& spec, bool filled, bool has_compression_error)
       : size_(tile_offsets.back()), memory_(room_for(size_, tensors.state_elements())) {
@@ -52,7 +52,7 @@ class guarded_payload {
 
   const slamb::detail::payload_view& view() const { return view_; }
   bool operator==(const guarded_payload& other) const { return memory_ == other.memory_; }
-  /// Elements of plane 0, 1 or 2 that still are poison.
+  /// Counts elements of plane 0, 1 or 2 that are still poison.
   std::size_t unwritten(unsigned plane) const {
     std::size_t count = 0;
     for (std::size_t i = 0; i < size_; ++i) count += is_poison(planes_[plane][i]) ? 1 : 0;
@@ -71,7 +71,7 @@ class guarded_payload {
   slamb::detail::payload_view view_;
 };
 
-/// Goes along a tensor in runs of five elements, on the device too; never asked about a single element.
+/// Selects runs of five elements, on the device too. Its test of a single element is never called.
 struct runs_of_five {
   static constexpr bool runs_on_device = true;
 

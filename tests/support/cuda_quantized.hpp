@@ -1,5 +1,5 @@
-// The memory of one rank's compressed exchange, twice the same: once for the host backend, once for kernels that are
-// emulated. All of it is poisoned and guarded, so that equal bytes say that all was written which has to be, and no more.
+// Two equal copies of the memory of one rank's compressed exchange: one for the host backend, one for emulated kernels. All of
+// it is poisoned and guarded, so equal bytes show that a kernel wrote everything it has to and nothing else.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@
 
 namespace test_support {
 
-/// Arrays with guards about each; what nobody has written are bytes 0xFF, which as floats are not numbers.
+/// Arrays with guards around each. Memory that was never written has bytes 0xFF, which as floats are NaN.
 class guarded_arrays {
  public:
   /// @param shift  elements by which the array is off a multiple of 64 bytes
@@ -76,18 +76,18 @@ struct quantized_tensor {
   std::vector<std::uint8_t> rows{};
 };
 
-/// What is exchanged, and how it lies in memory.
+/// The tensors of an exchange, and their placement in memory.
 struct quantized_setup {
   std::vector<quantized_tensor> tensors;
   int ranks = 1;
   int rank = 0;
   unsigned shift = 0;       ///< elements by which arrays are misaligned
-  bool mixed = false;       ///< each by another number
+  bool mixed = false;       ///< each array by another number
   bool zero_aware = false;  ///< a third of the variances are 0
   std::uint64_t t = 1;
 };
 
-/// What passes need beside the state.
+/// The tables that passes need beside the state.
 struct quantized_tables {
   slamb::detail::adam_scalars scalars{.one_minus_beta1 = 0.1F,
                                       .one_minus_beta2 = 0.01F,
@@ -99,14 +99,14 @@ struct quantized_tables {
   std::vector<float> signal_scales;  // [tensors][2]
 };
 
-/// In what an error is kept.
+/// The type in which an error is kept.
 enum class kept_as { nothing, floats, bfloat16s };
 template <class Storage>
 inline constexpr kept_as kept_in = std::is_same_v<Storage, float>             ? kept_as::floats
                                    : std::is_same_v<Storage, slamb::bfloat16> ? kept_as::bfloat16s
                                                                               : kept_as::nothing;
 
-/// All that one rank holds, whatever the quantizer.
+/// The memory of one rank, independent of the quantizer.
 class quantized_memory {
  public:
   quantized_memory(const quantized_memory&) = delete;
@@ -124,13 +124,13 @@ class quantized_memory {
   }
   float* gradient(std::size_t tensor) const { return gradients_[tensor]; }
 
-  /// A message of what is sent, or received.
+  /// One message, sent or received.
   std::span<std::byte> message(std::byte* first, std::uint64_t number) const {
     return {first + number * wire.message_bytes, wire.message_bytes};
   }
   std::string difference(const quantized_memory& other) const { return memory.difference(other.memory); }
 
-  /// The scales of what is sent, and of the mean.
+  /// The scales of the sent message, and of the mean.
   slamb::detail::scale_lists sent_scales() const {
     slamb::detail::scale_lists lists;
     lists.assign_sent(*layout_);
@@ -170,7 +170,7 @@ class quantized_memory {
     return sizes;
   }
 
-  /// @param layout  kept by address; @param sizes  a view of which only the sizes are looked at
+  /// @param layout  its address is kept; @param sizes  a view, used only for its sizes
   void place(const slamb::detail::wire_layout& layout, std::span<const slamb::detail::wire_tile> placed,
              const slamb::detail::wire_view& sizes, kept_as worker, kept_as server) {
     layout_ = &layout;
@@ -193,7 +193,7 @@ class quantized_memory {
     for (std::uint64_t i = 0; i < count; ++i) array[i] = on_grid();
     return array;
   }
-  // Sums of few of these, and of their squares, are exact in double precision, in whatever order.
+  // Multiples of 1/64. Sums of a few of them, and of their squares, are exact in double precision in any order.
   float on_grid() { return (static_cast<float>(random_.below(2048)) - 1024.0F) / 64.0F; }
 
   slamb::detail::layout make_layout() {
@@ -212,7 +212,7 @@ class quantized_memory {
     return {parameters, 0.01};
   }
 
-  // Between tensors the state stays poisoned.
+  // The state stays poisoned between tensors.
   float* state(const std::string& name, bool is_positive) {
     float* const array = memory.take<float>(name, tensors.state_elements(), next_shift());
     for (const slamb::detail::segment& s : std::as_const(tensors).segments())
@@ -257,7 +257,7 @@ class quantized_memory {
     if (has_masks()) wire.active = active;
   }
 
-  // Numbers are there also where no error is kept, and must stay.
+  // Unused error arrays hold numbers too, and these must not change.
   void* take_error(const char* name, kept_as kept, std::uint64_t count) {
     if (kept == kept_as::bfloat16s) return memory.take<slamb::bfloat16>(name, count, next_shift());
     return memory.take<float>(name, count, next_shift());
@@ -277,7 +277,7 @@ class quantized_memory {
   std::vector<float*> gradients_;
 };
 
-/// All that one rank holds.
+/// The memory of one rank, for one quantizer and its error types.
 template <class Quantizer, class WorkerStorage, class ServerStorage>
 class quantized_rank : public quantized_memory {
  public:

@@ -1,5 +1,5 @@
-// Whether kernels of the compressed exchange write what the host's executor writes: byte for byte, but for sums, whose order
-// differs.
+// Compares the kernels of the compressed exchange with the host's executor. Memory must be equal byte for byte. Sums may differ
+// by rounding, because their order differs.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ namespace test_support {
 
 inline bool is_near(double a, double b) { return a == b || std::abs(a - b) <= 1e-13 * std::abs(b); }
 
-/// "" or what is the first that is not near.
+/// A description of the first sum that is not near, or "".
 inline std::string far_sum(const std::vector<double>& device, const std::vector<double>& host) {
   for (std::size_t i = 0; i < host.size(); ++i)
     if (!is_near(device[i], host[i]))
@@ -29,12 +29,13 @@ inline std::string far_sum(const std::vector<double>& device, const std::vector<
   return "";
 }
 
-/// The checks of templates, each compiled once.
+/// Checks used by templates. They are not templates themselves, so that each is compiled once.
 inline void require_none(const std::string& fault) { REQUIRE(fault == ""); }
 inline void require(bool holds) { REQUIRE(holds); }
 
-/// Scales may differ in the last bit if they are of sums; then the device goes on with the host's.
-/// @param floats  of a message
+/// Compares scales, which may differ in the last bit if they come from sums; then gives the device the host's scales, so that
+/// later stages are comparable.
+/// @param floats  the number of scales in a message
 inline std::string settle_scales(slamb::segment_scale kind, std::byte* device, const std::byte* host,
                                  std::uint64_t floats) {
   const bool is_sum = kind == slamb::segment_scale::l2 || kind == slamb::segment_scale::l1;
@@ -48,7 +49,8 @@ inline std::string settle_scales(slamb::segment_scale kind, std::byte* device, c
   return "";
 }
 
-/// What the other ranks send to this one, [ranks], and what they say of their chunks.
+/// The messages that other ranks send to this one, [ranks].
+/// @param says  true: their averaged chunks; false: their signals
 template <class Case>
 std::vector<std::vector<std::byte>> messages_of_others(quantized_setup setup, const typename Case::quantizer& quantizer,
                                                        bool says) {
@@ -75,12 +77,12 @@ inline void say(quantized_memory& r, int rank) {
   std::copy(own.begin(), own.end(), r.message(r.wire.received, static_cast<std::uint64_t>(rank)).begin());
 }
 
-/// Compares all memory.
+/// Compares all memory, byte for byte.
 inline void require_same(const quantized_memory& device, const quantized_memory& host) {
   require_none(device.difference(host));
 }
 
-/// One message made of the other: the scale first where codes depend on it.
+/// Encodes one message on both sides. Where codes depend on the scale, the scales are compared first.
 template <class Case, class Stage, class Settle>
 void encode_both(typename Case::rank& host, typename Case::rank& device, const Stage& stage, const Settle& settle) {
   using quantizer = typename Case::quantizer;
@@ -100,7 +102,7 @@ void encode_both(typename Case::rank& host, typename Case::rank& device, const S
   }
 }
 
-/// Both backends through one exchange, compared after each stage.
+/// Runs one exchange on both backends, and compares memory after each stage.
 template <class Case>
 void compare(const quantized_setup& setup, const typename Case::quantizer& quantizer) {
   constexpr slamb::segment_scale kind = Case::quantizer::scale;
@@ -149,7 +151,7 @@ void compare(const quantized_setup& setup, const typename Case::quantizer& quant
   require_same(device, host);
 }
 
-/// Of all lengths about groups and pieces, on a rank that has something of each.
+/// Tensors of all lengths around groups and pieces, of which rank 0 or the last rank has some.
 inline std::vector<quantized_tensor> tensors_of_all_lengths() {
   std::vector<quantized_tensor> tensors;
   for (std::size_t n = 0; n < 36; ++n) tensors.push_back({n, n % 7 != 3});

@@ -1,4 +1,5 @@
-// Passes about a compressed exchange: the library's, and some whose sums are exact, with what makes them of a test's tables.
+// Passes for tests of the compressed exchange: passes of the library, and passes whose sums are exact. Each has functions that
+// build its constants from the tables of a test.
 #pragma once
 
 #include "slamb/detail/pass/pass.hpp"
@@ -10,7 +11,7 @@
 
 namespace test_support {
 
-/// The signal is the gradient and the momentum; the parameter moves by what the exchange made of it.
+/// The signal is gradient + momentum. Receiving adds the exchanged mean to the parameter.
 struct sum_the_mean {
   struct type : slamb::detail::pass_without_constants {
     using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient, slamb::detail::array::momentum>;
@@ -40,7 +41,7 @@ struct sum_the_mean {
   }
 };
 
-/// The same, with what was lost put aside.
+/// The same signal. Receiving writes the exchanged mean and the compression error.
 struct use_the_loss {
   struct type : sum_the_mean::type {
     static constexpr bool uses_compression_error = true;
@@ -65,7 +66,7 @@ slamb::detail::exchanged_momentum<TrustRatio> momentum_of(const Rank& r, const s
   return {{{&r.tables.scalars, r.view.segments, r.tables.rates.data(), factors}, {}}, r.tables.signal_scales.data()};
 }
 
-/// 1-bit LAMB's.
+/// The receive pass of 1-bit LAMB.
 struct refresh {
   using type = slamb::detail::receive_and_refresh<slamb::frozen_trust_ratio>;
 
@@ -76,7 +77,7 @@ struct refresh {
   }
 };
 
-/// 0/1 Adam's.
+/// The exchange of 0/1 Adam's updates.
 struct exchange_updates {
   using type = slamb::detail::exchange_update;
 

@@ -1,4 +1,4 @@
-// The stages of a compressed exchange on one rank, by the host's executor and by emulated kernels.
+// Runs the stages of a compressed exchange on one rank: by the host's executor, and by emulated kernels.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ template <class Storage>
 using host_storage = std::conditional_t<std::is_same_v<Storage, slamb::detail::cuda::no_storage>,
                                         slamb::detail::host::no_storage, Storage>;
 
-/// What an exchange is made of.
+/// The types of one exchange.
 template <class QuantizerType, class PassType, class WorkerStorage, class ServerStorage>
 struct quantized_case {
   using quantizer = QuantizerType;
@@ -33,13 +33,13 @@ struct quantized_case {
   using rank = quantized_rank<quantizer, worker, server>;
 };
 
-/// Makes messages ready.
+/// Initializes messages, unless the step is skipped.
 inline void mark(const quantized_memory& r, std::byte* messages, std::uint64_t count) {
   if (r.view.skip == nullptr || *r.view.skip == 0)
     slamb::detail::start_messages{nullptr, messages, r.wire.message_bytes, count}();
 }
 
-/// Finds the elements that take part, by both.
+/// Counts the active elements, on both sides.
 inline void mark_counted_on_host(quantized_memory& r, bool zero_aware) {
   const std::vector<slamb::detail::row_mask> rows = r.row_masks();
   slamb::detail::host::executor(1, 1).mark_active(r.view, r.wire, r.all_tiles(), rows.data(),
@@ -58,7 +58,7 @@ inline void mark_counted_by_kernel(quantized_memory& r, bool zero_aware, const s
   on.launch(kernel, kernel.work());
 }
 
-/// On the host.
+/// The stages by the host's executor.
 template <class Case>
 class host_side {
   using rank = typename Case::rank;
@@ -111,7 +111,7 @@ class host_side {
   slamb::detail::host::executor executor_{1, 1};
 };
 
-/// By kernels.
+/// The stages by emulated kernels.
 template <class Case>
 class device_side {
   using rank = typename Case::rank;
@@ -170,7 +170,7 @@ class device_side {
   slamb::detail::cuda::emulator on_;
 };
 
-/// Encodes the signal; calls after_sums() once the statistic is there, and after_scales() once the scales are.
+/// Encodes the signal. Calls after_sums() when the statistic is computed, and after_scales() when the scales are.
 template <class Case, class Side, class Sums, class Scales>
 bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
   constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
@@ -184,7 +184,7 @@ bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const 
   return finite;
 }
 
-/// Encodes the mean, likewise.
+/// Averages and encodes the mean, with the same two calls.
 template <class Case, class Side, class Sums, class Scales>
 void average_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
   constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;

@@ -1,4 +1,4 @@
-// A stand-in for a device that runs behind the host: kernels are emulated when somebody waits for them, and not before.
+// A stand-in for a device that runs behind the host: it emulates kernels only when the host waits for them.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@
 
 namespace test_support {
 
-/// What one rank has enqueued.
+/// The enqueued work of one rank.
 class work_queue {
  public:
   static constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
 
-  std::size_t downloads = 0;      ///< each waits for all that has been enqueued
+  std::size_t downloads = 0;      ///< each waits for all enqueued work
   std::size_t waits_for_all = 0;  ///< by the communicator
   std::size_t waits_for_part = 0;
-  std::size_t bare_waits = 0;   ///< for a part, without the communicator
+  std::size_t bare_waits = 0;   ///< waits for a part, without the communicator
   bool peers_are_gone = false;  ///< the communicator throws when it is asked to wait
   bool reads_fail = false;      ///< the device throws when it is asked to read later
 
@@ -35,7 +35,7 @@ class work_queue {
   void add(Work work) {
     work_.emplace_back(std::move(work));
   }
-  /// Pieces of work that are done, and that have been enqueued.
+  /// Pieces of work: finished ones, and all that were enqueued.
   std::uint64_t done() const noexcept { return done_; }
   std::uint64_t size() const noexcept { return done_ + work_.size(); }
 
@@ -53,13 +53,13 @@ class work_queue {
   std::uint64_t done_ = 0;
 };
 
-/// A queue, up to some piece of its work.
+/// A queue, up to a given piece of work.
 struct deferred_stream {
   work_queue* queue = nullptr;
   std::uint64_t end = work_queue::all;
 };
 
-/// The emulator behind a queue.
+/// The emulator, on such a queue.
 class deferring_emulator {
  public:
   explicit deferring_emulator(work_queue& queue) : queue_(&queue) {}
@@ -105,7 +105,7 @@ struct deferred_backend {
   executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(deferring_emulator(*queue)); }
 };
 
-/// The threads' communicator, whose collectives are enqueued. It stays where it is while work is enqueued.
+/// The communicator of threads, with enqueued collectives. It must not move while work is enqueued.
 class deferred_communicator {
  public:
   explicit deferred_communicator(slamb::thread_communicator base)
@@ -136,7 +136,7 @@ class deferred_communicator {
 
 }  // namespace test_support
 
-/// Reads where the queue has come to the reading.
+/// A late read that completes when the queue reaches it.
 template <class T>
 class slamb::detail::late_read<test_support::deferred_stream, T> {
  public:

@@ -1,4 +1,4 @@
-// What a policy says of itself: the facts it describes, and how it refuses a value.
+// Helpers for tests of policies: the facts that `describe` adds, and the message of `validate`.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,8 @@ std::vector<std::pair<std::string, std::uint64_t>> described(const Policy& polic
   return facts.all;
 }
 
-/// Which fact tells two settings of a policy apart; a text that no fact has as its name unless exactly one does.
+/// The name of the only fact in which two settings of a policy differ. If not exactly one differs, a text that is no fact's
+/// name.
 template <class Policy>
 std::string told_apart_by(const Policy& a, const Policy& b) {
   const auto of_a = described(a), of_b = described(b);
@@ -38,7 +39,7 @@ std::string told_apart_by(const Policy& a, const Policy& b) {
   return name;
 }
 
-/// The message with which `validate` refuses; a text that no test looks for if it does not.
+/// The message of the exception that `validate` throws. If it throws none, a text that no test expects.
 template <class Policy>
 std::string refusal(const Policy& policy) {
   try {

@@ -1,4 +1,4 @@
-// Every kind of exchange in every optimizer that has it, with schedules so short that a few steps see all phases.
+// Every optimizer with every kind of exchange that it supports. Schedules are short, so that a few steps cover all phases.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,22 @@
 
 namespace test_support {
 
-/// A phase of an optimizer.
+/// An expected phase of an optimizer.
 struct expected_phase {
   std::string name;
   std::uint64_t first_step;
 };
 
-/// An optimizer with its settings, and the collectives that each of the first steps calls if more ranks than one take part and
-/// no tensor is excepted from compression.
+/// An optimizer with its settings, and the expected number of collectives in each of the first steps. The number holds for
+/// several ranks and if all tensors are compressed.
 struct recipe {
   std::string name;
   optimizer_maker make;               // on ranks of thread_communicator
   std::vector<std::uint64_t> rounds;  // [steps], without SLAMB's averaging of parameters at step 1
   std::vector<expected_phase> phases;
-  bool averages_at_first = false;  // its parameters, as SLAMB
-  bool equalizes_momenta = false;  // of all tensors when compression begins, as 1-bit LAMB
+  bool averages_at_first = false;  // true for SLAMB: it averages parameters at step 1
+  bool equalizes_momenta =
+      false;  // true for 1-bit LAMB: it equalizes the momenta of all tensors when compression begins
 };
 
 template <class Optimizer>
@@ -42,12 +43,12 @@ recipe recipe_of(std::string name, const typename Optimizer::options_type& optio
 
 constexpr std::size_t steps_of_recipes = 15;
 
-/// The same number of collectives at every step.
+/// An equal number of collectives in every step.
 inline std::vector<std::uint64_t> always(std::uint64_t rounds) {
   return std::vector<std::uint64_t>(steps_of_recipes, rounds);
 }
 
-/// Whole gradients for some steps, then codes.
+/// Dense gradients for `steps` steps, then codes.
 inline std::vector<std::uint64_t> after_warm_up(std::size_t steps) {
   std::vector<std::uint64_t> rounds = always(2);
   for (std::size_t t = 0; t < steps; ++t) rounds[t] = 1;
@@ -106,7 +107,7 @@ inline std::vector<recipe> recipes_of_slamb() {
           with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3)};
 }
 
-/// Those with phases.
+/// Optimizers with phases.
 inline std::vector<recipe> recipes_with_phases() {
   using detail::communicator;
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
@@ -120,7 +121,7 @@ inline std::vector<recipe> recipes_with_phases() {
           "one_bit_lamb, int8", {.warm_up = {.most_steps = 4}}, after_warm_up(4), warmed_up(4)),
       recipe_of<detail::automatic<slamb::sign, slamb::unit_trust_ratio>>(
           "one_bit_adam, automatic", {.warm_up = {.most_steps = 6}}, after_warm_up(6), warmed_up(6)),
-      // τ = 2, 3, 4 and 6 refresh the variance; τ = 8, 9, 10, 12 and 16 exchange what local steps have moved.
+      // τ = 2, 3, 4 and 6 refresh the variance; τ = 8, 9, 10, 12 and 16 exchange the local updates.
       recipe_of<slamb::zero_one_adam<communicator>>(
           "zero_one_adam",
           {.variance_schedule = {.freeze_step = 6, .update_scaler = 2}, .local_schedule = {.scaler = 2, .clipper = 4}},

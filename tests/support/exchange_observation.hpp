@@ -1,5 +1,4 @@
-// Compressed exchanges that have happened, as a test looks at them: element by element, with what is on the wire decoded by
-// the test's own means.
+// A record of past compressed exchanges, element by element. Messages are decoded by the test's own code, not by the library's.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,7 @@
 
 namespace test_support {
 
-/// What a test knows of a quantizer and an error feedback, without asking them.
+/// Facts of a quantizer and an error feedback, stated by the test and not read from them.
 struct exchange_scheme {
   std::string name;
   const code_model* model = nullptr;
@@ -29,7 +28,7 @@ struct exchange_scheme {
   bool errors_are_narrow = false;  // bfloat16
 };
 
-/// The number of a message's scale or of an element's code, read from bytes.
+/// Reads a scale or a code from the bytes of a message, by its index.
 inline float scale_in(std::span<const std::byte> message, std::size_t index) {
   float scale = 0.0F;
   std::memcpy(&scale, message.subspan(4 * index, 4).data(), 4);
@@ -43,13 +42,13 @@ inline std::uint32_t code_in(std::span<const std::byte> codes, std::size_t index
   return bits == 32 ? code : (code >> (first % 8)) & ((1U << bits) - 1U);
 }
 
-/// Exchanges that have happened, and what follows from what was exchanged.
+/// Past exchanges, and quantities derived from them.
 struct observation {
   const exchange_setup& setup;
   exchange_scheme scheme;
   exchange_history history;
   wire_map map;
-  std::vector<char> left_out;  // [n] elements without a part in the exchange
+  std::vector<char> left_out;  // [n] elements that take no part in the exchange
 
   observation(const exchange_setup& exchanged, exchange_scheme how, exchange_history happened)
       : setup(exchanged), scheme(std::move(how)), history(std::move(happened)), map(map_of(exchanged, scheme)) {
@@ -73,7 +72,8 @@ struct observation {
   }
   double result(std::size_t t, std::size_t j) const { return static_cast<double>(history[t][0].result[j]); }
 
-  /// e and s after `exchanges` of them, 0 of those that are not kept; alone none are.
+  /// e and s after `exchanges` exchanges. An error that is not kept is 0, as are all errors on a single rank that does not
+  /// encode.
   double worker_error(std::size_t exchanges, std::size_t rank, std::size_t j) const {
     if (!scheme.keeps_worker_error || !is_active() || exchanges == 0) return 0.0;
     return static_cast<double>(history[exchanges - 1][rank].worker_error[j]);
@@ -83,7 +83,7 @@ struct observation {
     return static_cast<double>(history[exchanges - 1][map.places[j].owner].server_error[map.places[j].code]);
   }
 
-  /// What a rank has encoded, as single precision has it: the sum of two numbers, rounded once.
+  /// The values that a rank encoded, in single precision: the sum of two numbers, rounded once.
   std::vector<double> values_sent(std::size_t t, std::size_t rank) const {
     std::vector<double> values(elements());
     for (std::size_t j = 0; j < values.size(); ++j)

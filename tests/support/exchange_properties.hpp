@@ -1,5 +1,5 @@
-// What must hold of every compressed exchange, whatever the quantizer and the numbers: docs/algorithms/one_bit_exchange.md.
-// Each property says what is wrong, or nothing.
+// Properties of every compressed exchange, for every quantizer and all values: docs/algorithms/one_bit_exchange.md. Each
+// function returns the fault that it found, or "".
 #pragma once
 
 #include <algorithm>
@@ -21,18 +21,18 @@ inline std::string fault_at(const std::string& what, std::size_t t, std::size_t 
   return what + ", exchange " + std::to_string(t) + ", element " + std::to_string(j);
 }
 
-/// One encoding of all elements that take part: what was encoded, and what was made of it.
+/// One encoding of all active elements: the values that were encoded, and their codes.
 struct coding {
   std::string name;
   const std::vector<std::byte>& messages;
   std::vector<double> values;  // [n]
-  std::vector<double> slack;   // [n] how far `values` may be from those of single precision; empty: not at all
-  bool whole_signal = false;   // by its sender; else of a chunk, by its owner
+  std::vector<double> slack;   // [n] how far `values` may differ from the single-precision ones; empty: not at all
+  bool whole_signal = false;   // true: a sender's whole signal; false: a chunk, by its owner
 
   double slack_of(std::size_t j) const { return slack.empty() ? 0.0 : slack[j]; }
 };
 
-/// The scales on the wire, against those of real elements in double precision.
+/// Compares the scales on the wire with scales computed in double precision from the active elements.
 inline std::string fault_of_scales(const observation& o, std::size_t t, const coding& c) {
   if (o.scheme.sharing == shared_scales::none) return {};
   struct statistic {
@@ -71,7 +71,7 @@ inline std::string fault_of_scales(const observation& o, std::size_t t, const co
   return {};
 }
 
-/// Codes, which must be those of their numbers, and what is kept of the rest: error_after(j).
+/// Checks that codes are right for their values, and that the kept error is the rest: error_after(j).
 template <class ErrorAfter>
 std::string fault_of_codes(const observation& o, std::size_t t, const coding& c, bool keeps_error,
                            const ErrorAfter& error_after) {
@@ -143,11 +143,11 @@ inline std::string fault_of_equations(const observation& o) {
   return {};
 }
 
-/// docs/algorithms/one_bit_exchange.md (10): result = mean of (x + e − e′) + s − s′, element by element, where errors are
-/// kept by those who send. A server that keeps none has lost what its codes did not say.
+/// docs/algorithms/one_bit_exchange.md (10): result = mean of (x + e − e′) + s − s′, element by element, where errors are kept
+/// by the senders. A server without an error loses the difference between the mean and its codes.
 ///
-/// In single precision to (N + 8) roundings of the magnitudes in it: x + e, e′ with what was decoded twice, the mean of N
-/// terms, s and s′. bfloat16 adds its own rounding of e′ and s′.
+/// In single precision the sum holds to (N + 8) roundings of its terms: x + e; e′ with two decoded values; the mean of N terms;
+/// s and s′. bfloat16 adds its own rounding of e′ and s′.
 inline std::string fault_of_conservation(const observation& o) {
   const auto n = static_cast<double>(o.ranks());
   for (std::size_t t = 0; t < o.history.size(); ++t) {
@@ -179,7 +179,7 @@ inline std::string fault_of_conservation(const observation& o) {
   return {};
 }
 
-/// All ranks have the same bits, and the same opinion of whether there was an exchange.
+/// All ranks must have the same bits, and must agree on whether the exchange happened.
 inline std::string fault_of_agreement(const observation& o) {
   for (std::size_t t = 0; t < o.history.size(); ++t)
     for (const exchange_record& r : o.history[t]) {
@@ -191,7 +191,7 @@ inline std::string fault_of_agreement(const observation& o) {
   return {};
 }
 
-/// Two histories are the same bit for bit.
+/// The first difference of two histories, which must be equal bit for bit, or "".
 inline std::string difference_of(const exchange_history& a, const exchange_history& b) {
   if (a.size() != b.size()) return "their lengths";
   for (std::size_t t = 0; t < a.size(); ++t)
@@ -205,8 +205,8 @@ inline std::string difference_of(const exchange_history& a, const exchange_histo
   return {};
 }
 
-/// Two collectives of the declared size, one more where tensors are exchanged whole, and none alone. A rank that
-/// refuses is found out after the first.
+/// An exchange makes two collectives of the declared size, and one more if some tensors are dense. A single rank that does not
+/// encode makes none. If a rank skips the step, the others learn it in the first collective.
 inline std::string fault_of_traffic(const observation& o) {
   const std::size_t bytes = o.is_active() ? o.ranks() * o.map.message_bytes(o.scheme.model->bits) : 0;
   for (std::size_t t = 0; t < o.history.size(); ++t)
@@ -226,7 +226,7 @@ inline std::string fault_of_traffic(const observation& o) {
   return {};
 }
 
-/// What takes no part has no result and no errors; alone there is nothing to take part in.
+/// Elements that take no part must have no result and no errors. Not checked on a single rank that does not encode.
 inline std::string fault_of_masks(const observation& o) {
   for (std::size_t t = 0; t < o.history.size(); ++t) {
     if (!o.is_done(t) || !o.is_active()) continue;
@@ -242,7 +242,7 @@ inline std::string fault_of_masks(const observation& o) {
   return {};
 }
 
-/// Nothing was written but results, errors and the buffer; of a step that was refused, not even these.
+/// An exchange may write only results, errors and the buffer. A skipped exchange must not write results or errors either.
 inline std::string fault_of_writes(const observation& o) {
   for (std::size_t t = 0; t < o.history.size(); ++t)
     for (std::size_t rank = 0; rank < o.ranks(); ++rank) {
@@ -260,7 +260,7 @@ inline std::string fault_of_writes(const observation& o) {
   return {};
 }
 
-/// ‖z‖ and ‖z − decoded‖ by group of tensors, and ‖e′‖, as the exchange says.
+/// Compares the reported ‖z‖ and ‖z − decoded‖ of each parameter group, and ‖e′‖, with the test's own.
 inline std::string fault_of_measurement(const observation& o) {
   for (std::size_t t = 0; t < o.history.size(); ++t) {
     if (!o.is_done(t) || !o.is_active()) continue;

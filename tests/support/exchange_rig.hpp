@@ -1,5 +1,5 @@
-// The compressed exchange driven alone: no optimizer, but a pass whose signal is the gradient and which leaves in the
-// parameters what the exchange made of it. After every exchange all that it wrote and sent can be looked at.
+// Runs the compressed exchange without an optimizer: a pass sends the gradient as the signal and writes the exchanged mean into
+// the parameters. After each exchange a test can look at everything that was written and sent.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace test_support {
 
-/// The signal is the gradient; the parameter becomes what the exchange made of it.
+/// The signal is the gradient; the parameter becomes the exchanged mean.
 struct keep_the_mean : slamb::detail::pass_without_constants {
   using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient>;
   using reads = slamb::detail::arrays<>;
@@ -77,20 +77,20 @@ class guarded_bytes {
   aligned memory_;
 };
 
-/// The host backend with as many threads as it is told, also where a model is not worth them, in guarded memory.
+/// The host backend in guarded memory. It uses the given number of threads even for models that are too small for them.
 struct eager_backend : slamb::host_backend {
   executor_type make_executor(std::uint64_t /*elements*/) const {
     return slamb::host_backend::make_executor(std::uint64_t{1} << 40U);
   }
 };
 
-/// What went through a communicator since it was last cleared.
+/// The traffic of a communicator since the log was last cleared.
 struct wire_log {
   std::vector<std::byte> sent;  // [ranks][message] of the first phase
   std::vector<std::byte> said;  // [ranks][message] of the second, of all ranks
 };
 
-/// Keeps what is sent and what is gathered.
+/// Logs what is sent by all_to_all and received by all_gather.
 class wire_tapping_communicator {
  public:
   wire_tapping_communicator(slamb::thread_communicator base, wire_log& log) : base_(std::move(base)), log_(&log) {}
@@ -113,20 +113,20 @@ class wire_tapping_communicator {
   wire_log* log_;
 };
 
-/// What is exchanged, and between whom.
+/// The inputs of an exchange: tensors, ranks, gradients.
 struct exchange_setup {
   model tensors;
-  std::vector<float> variance{};  // [n], which zero-aware coding looks at; empty: 1 everywhere
+  std::vector<float> variance{};  // [n] variance for zero-aware coding; empty: 1 everywhere
   int world = 1;
   bool on_single_rank = false;
   unsigned threads = 1;
   std::vector<std::vector<std::vector<float>>> gradients{};  // [exchange][rank][n]
 };
 
-/// One exchange, as one rank has seen it.
+/// One exchange, as one rank saw it.
 struct exchange_record {
-  bool done = false;                // the exchange was not refused
-  bool intact = false;              // nothing was written but what has to be
+  bool done = false;                // false: the exchange was skipped
+  bool intact = false;              // true: only the allowed memory was written
   std::vector<float> result;        // [n]; `unwritten` where nothing was written
   std::vector<float> worker_error;  // [n], or empty
   std::vector<float> server_error;  // [codes] of this rank's chunk, or empty
@@ -142,7 +142,7 @@ using exchange_history = std::vector<std::vector<exchange_record>>;  // [exchang
 
 inline constexpr float unwritten = -12345.5F;
 
-/// Floats that were stored as float or as bfloat16.
+/// Reads floats that were stored as float or as bfloat16.
 template <class Storage>
 std::vector<float> stored_floats(std::span<const std::byte> bytes) {
   std::vector<Storage> stored(bytes.size() / sizeof(Storage));
@@ -158,7 +158,8 @@ std::vector<float> stored_floats(std::span<const std::byte> bytes) {
   return values;
 }
 
-/// The exchange of some quantizer and error feedback, with `keep_the_mean`: all of the rig that is compiled for each of them.
+/// An exchange of some quantizer and error feedback, with `keep_the_mean`. Only this part of the rig is compiled for each
+/// combination.
 class any_exchange {
  public:
   using context_type = slamb::detail::optimizer_context<eager_backend>;
@@ -173,7 +174,7 @@ class any_exchange {
   virtual void start(context_type& base, const float* variance) = 0;
   virtual void find_active(context_type& base, const float* variance) = 0;
   virtual void clear_errors(context_type& base) const = 0;
-  /// Begins a step, and sends: the next exchange, which is measured.
+  /// Begins a step and sends. The exchange is measured.
   virtual void send(context_type& base, std::span<std::byte> buffer) = 0;
   virtual void receive(context_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const = 0;
   virtual std::uint64_t declared_bytes(const context_type& base) const = 0;
@@ -217,7 +218,7 @@ class exchange_of final : public any_exchange {
   slamb::detail::quantized_exchange<Quantizer, ErrorFeedback, context_type> exchange_;
 };
 
-/// One rank.
+/// One rank of the exchange.
 class exchanging_rank {
  public:
   exchanging_rank(const exchange_setup& setup, std::unique_ptr<any_exchange> exchange,
@@ -242,10 +243,10 @@ class exchanging_rank {
     exchange_record now;
     mine_.set_values(std::vector<float>(gradient.size(), unwritten));
     mine_.set_gradient(gradient);
-    std::ranges::fill(buffer_->bytes(), std::byte{0xFF});  // which as floats are not numbers
+    std::ranges::fill(buffer_->bytes(), std::byte{0xFF});  // 0xFF…: NaN
     log_ = {};
     const slamb::traffic_counts before = base_.ranks.counts();
-    base_.record()->taken = exchanges_++;  // refused ones count as well
+    base_.record()->taken = exchanges_++;  // skipped exchanges count as well
     exchange_->send(base_, buffer_->bytes());
     now.done = !base_.is_skipped_on_host();
     if (now.done) {
@@ -269,13 +270,13 @@ class exchanging_rank {
   /// Forgets the errors.
   void clear_errors() { exchange_->clear_errors(base_); }
 
-  /// [n] what zero-aware coding looks at from now on.
+  /// [n] sets the variance that zero-aware coding uses from now on.
   void change_variance(const std::vector<float>& variance) {
     set_variance(variance);
     exchange_->find_active(base_, variance_.data());
   }
 
-  /// All that this rank holds, guards as well: a test that spoils it must see `intact` fail.
+  /// All memory of this rank with its guards. A test that corrupts it expects `intact` to become false.
   std::span<std::byte> raw_buffer() { return buffer_->bytes(); }
   std::span<std::byte> raw_memory() { return base_.memory.bytes(); }
   std::vector<std::span<std::byte>> raw_guards() {
@@ -315,7 +316,7 @@ class exchanging_rank {
         variance_[s.state + i] = variance.empty() ? 1.0F : variance[s.first + i];
   }
 
-  // Worker errors are where the state of their tensor is, with zeros between tensors; else `intact` fails.
+  // Worker errors are at the places of their tensors' state, with zeros between tensors; otherwise `intact` becomes false.
   void read_state(exchange_record& now) {
     exchange_->visit_state(base_, [&](std::string_view name, std::span<std::byte> bytes, auto...) {
       if (name != "worker error" && name != "server error") return;
@@ -335,7 +336,7 @@ class exchanging_rank {
 
   replica mine_;
   wire_log log_;
-  std::unique_ptr<guarded_bytes> arena_;  // which outlives the arena
+  std::unique_ptr<guarded_bytes> arena_;  // declared before the arena, so that it outlives it
   any_exchange::context_type base_;
   std::vector<float> variance_;  // [state elements]
   std::unique_ptr<any_exchange> exchange_;
@@ -344,7 +345,7 @@ class exchanging_rank {
   std::uint64_t exchanges_ = 0;
 };
 
-/// All exchanges of a setup, one after another, on all ranks; each has an exchange by make().
+/// Runs all exchanges of a setup in order, on all ranks; make() constructs the exchange of each rank.
 inline exchange_history run_exchanges(const exchange_setup& setup,
                                       const std::function<std::unique_ptr<any_exchange>()>& make) {
   exchange_history history(setup.gradients.size(), std::vector<exchange_record>(static_cast<std::size_t>(setup.world)));

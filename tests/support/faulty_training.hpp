@@ -1,4 +1,4 @@
-// Trainings in which gradients overflow or communicators fail, and what must be left of them.
+// Trainings in which gradients overflow or communicators fail, and checks of the state that they leave.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -26,8 +26,8 @@ made_optimizer make_one(const optimizer_maker& make, replica& mine, Communicator
   return make(mine.parameters(), slamb::any_communicator<>(std::move(communicator)), one_thread());
 }
 
-/// Collectives in which several ranks try the communicator and compare their arguments: those whose failure ends a
-/// construction.
+/// The number of collectives at construction, in which several ranks try the communicator and compare their arguments. A failure
+/// in one of them ends the construction.
 inline std::uint64_t rounds_at_construction(const optimizer_maker& make) {
   for (std::uint64_t round = 0;; ++round) {
     slamb::thread_group group(2);
@@ -51,15 +51,15 @@ std::uint64_t rounds_at_construction(const typename Optimizer::options_type& opt
   return rounds_at_construction(maker_of<Optimizer>(options));
 }
 
-/// The same with the comparison before the first step.
+/// As above, and the comparison before the first step.
 inline std::uint64_t rounds_before_first_step(const optimizer_maker& make) { return rounds_at_construction(make) + 1; }
 template <class Optimizer>
 std::uint64_t rounds_before_first_step(const typename Optimizer::options_type& options = {}) {
   return rounds_before_first_step(maker_of<Optimizer>(options));
 }
 
-/// Trains with `value` at one place of one rank's gradient in an extra step before step `when`, which must be as if it
-/// had never been.
+/// Adds an extra step before step `when` with `value` at one place of one rank's gradient. The step must be skipped, and the
+/// training must go on as if there had been no such step.
 inline void check_skipped(const experiment& e, const optimizer_maker& make, float value, std::size_t place,
                           std::size_t when) {
   const trajectory expected = train(e, make);
@@ -127,10 +127,10 @@ void check_overflows(const typename Optimizer::options_type& options) {
   check_overflows(maker_of<Optimizer>(options));
 }
 
-/// What one rank saw of a step that failed.
+/// The state of one rank after a step that failed.
 struct failed_step {
   bool threw = false;
-  std::size_t step = 0;       // of the step that threw, from 0
+  std::size_t step = 0;       // index of the step that threw, from 0
   std::uint64_t counted = 0;  // statistics().step after it
   std::vector<float> values{};
 };
@@ -152,7 +152,7 @@ inline std::vector<failed_step> train_until_failure(const experiment& e, const o
       } catch (const slamb::communicator_error&) {
         seen[rank] = {true, t, run.statistics().step, mine.values()};
         if (!mine.intact()) intact = false;
-        // The group stays failed: another try fails at once and changes nothing either.
+        // A failed group stays failed: another step fails at once and changes nothing either.
         const std::vector<float> before = mine.values();
         CHECK_THROWS_AS(run.step(e.rates[t]), slamb::communicator_error);
         CHECK_THROWS_AS(run.step(e.rates[t]), slamb::communicator_error);
@@ -170,7 +170,7 @@ std::vector<failed_step> train_until_failure(const experiment& e, const typename
   return train_until_failure(e, maker_of<Optimizer>(options), group);
 }
 
-/// Whether every element of `values` is this rank's own after the step or the mean of all ranks'.
+/// True if every element of `values` is either this rank's own after the step or the mean of all ranks.
 inline bool own_or_mean(const std::vector<float>& values, const std::vector<float>& own,
                         const std::vector<float>& mean) {
   if (values.size() != own.size()) return false;
@@ -179,7 +179,7 @@ inline bool own_or_mean(const std::vector<float>& values, const std::vector<floa
   return true;
 }
 
-/// Whether the mean of the ranks' own values is `mean`, but for rounding.
+/// True if `mean` is the mean of the ranks' own values, up to rounding.
 inline bool have_mean(const std::vector<failed_step>& ranks, const std::vector<float>& mean) {
   std::vector<double> sum(mean.size(), 0.0);
   for (const failed_step& of_rank : ranks)
@@ -189,13 +189,13 @@ inline bool have_mean(const std::vector<failed_step>& ranks, const std::vector<f
 
 /// Fails every collective of a short training in turn, once each.
 ///
-/// @param exchanges  collectives of all steps, those that average parameters not counted
+/// @param exchanges  collectives of all steps, without those that average parameters
 inline void check_failure_at_each_round(const optimizer_maker& make, int exchanges = 3) {
   const std::uint64_t first_round = rounds_at_construction(make);
   for (const int world : {2, 3, 4}) {
     const experiment e = make_experiment(fault_model(), static_cast<std::uint64_t>(110 + world), world, 3);
     const trajectory expected = train(e, make);
-    std::vector<failed_step> own;  // what ranks had before the averaging of a step
+    std::vector<failed_step> own;  // the ranks' parameters before the averaging of a step
     int failed_exchanges = 0;
     for (std::uint64_t round = first_round;; ++round) {
       slamb::thread_group group(world);
@@ -221,15 +221,15 @@ inline void check_failure_at_each_round(const optimizer_maker& make, int exchang
         CHECK(mine.threw);
         CHECK(mine.step == step);
         CHECK(mine.counted == seen[0].counted);
-        if (taken) {  // the averaging failed: the step is done, and pieces that were averaged before are
+        if (taken) {  // the averaging failed: the step was taken, and some pieces may already be averaged
           CHECK(own_or_mean(mine.values, own[rank].values, expected[step][rank]));
-        } else {  // the exchange failed: nothing has changed
+        } else {  // the exchange failed: nothing changed
           CHECK(mine.counted == step);
           CHECK(same_bits(mine.values, step == 0 ? e.start : expected[step - 1][rank]));
         }
       }
     }
-    CHECK(failed_exchanges == exchanges + 1);  // and the comparison before the first step
+    CHECK(failed_exchanges == exchanges + 1);  // one more: the comparison before the first step
   }
 }
 template <class Optimizer>
@@ -237,7 +237,7 @@ void check_failure_at_each_round(const typename Optimizer::options_type& options
   check_failure_at_each_round(maker_of<Optimizer>(options), exchanges);
 }
 
-/// Trains with a communicator that fails in the calls given, each time trying again what failed.
+/// Trains with a communicator that fails in the given calls. After each failure, it repeats what failed.
 ///
 /// @param make  on ranks of any_communicator
 inline trajectory train_through_failures(const experiment& e, const optimizer_maker& make,
@@ -258,7 +258,7 @@ inline trajectory train_through_failures(const experiment& e, const optimizer_ma
             return action();
           } catch (const slamb::communicator_error&) {
             if (rank == 0) ++failed;
-            if (run.statistics().step == t + 1) break;  // only the averaging is left
+            if (run.statistics().step == t + 1) break;  // the step was taken; only its averaging failed
           }
         }
         for (;;) {

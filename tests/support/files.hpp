@@ -1,4 +1,4 @@
-// Folders and files of a test, which are gone when it ends.
+// Temporary folders and files of a test, removed at its end.
 #pragma once
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 namespace test_support {
 
-/// A folder of its own under the system's temporary one; gone with the object.
+/// A new folder below the system's temporary folder; the destructor removes it.
 class temporary_folder {
  public:
   temporary_folder() {
@@ -46,7 +46,7 @@ inline void write_file(const std::filesystem::path& path, std::span<const std::b
   write_file(path, std::span(reinterpret_cast<const char*>(all.data()), all.size()));
 }
 
-/// All that is in a file; nothing where there is none.
+/// The content of a file; empty if there is no file.
 inline std::string text_of_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -57,7 +57,7 @@ inline std::vector<std::byte> read_file(const std::filesystem::path& path) {
   return {all.begin(), all.end()};
 }
 
-/// The names in a folder, in order.
+/// The names in a folder, sorted.
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))

@@ -1,7 +1,7 @@
-// Made-up inputs for tests, and the measures their results are compared by.
+// Made-up inputs for tests, and measures for comparing results.
 //
-// The distributions of <random> differ between standard libraries; here only the raw words of std::mt19937_64, which
-// the standard fixes, are used, so a failing case is the same case on every machine.
+// The distributions of <random> differ between standard libraries. So this header uses only the raw words of std::mt19937_64,
+// which the standard fixes: a failing case is the same on every machine.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class random_source {
   }
 
  private:
-  // A bijection of 64-bit words in which every bit of the input moves about half of the output's.
+  // A bijection of 64-bit words: each bit of the input changes about half of the output bits.
   static std::uint64_t mixed(std::uint64_t x) {
     x += 0x632BE59BD9B4E019U;
     x = (x ^ x >> 32) * 0xD6E8FEB86659FD93U;
@@ -61,10 +61,10 @@ struct tensor_shape {
 
 using tensor_shapes = std::vector<tensor_shape>;
 
-/// Sizes at which passes, tiles and vectors begin and end.
+/// Sizes around the ends of passes, tiles and vectors.
 inline constexpr std::array<std::size_t, 10> edge_sizes{0, 1, 2, 7, 15, 16, 17, 63, 257, 9000};
 
-/// All edge sizes once, with two dimensions, then a one-dimensional tensor of 33.
+/// A two-dimensional tensor of each edge size, then a one-dimensional tensor of 33.
 inline tensor_shapes edge_shapes() {
   tensor_shapes shapes;
   for (const std::size_t size : edge_sizes) shapes.push_back({size, 2});
@@ -96,7 +96,7 @@ inline std::vector<float> random_parameters(std::uint64_t seed, std::size_t n, d
   return values;
 }
 
-/// [n] the gradient of one rank at one step: the same whoever asks, in whatever order.
+/// [n] the gradient of one rank at one step. It depends only on the arguments, not on earlier calls.
 inline std::vector<float> random_gradient(std::uint64_t seed, std::uint64_t step, int rank, std::size_t n,
                                           double scale = 1.0) {
   random_source source(seed, 0x6A, step, static_cast<std::uint64_t>(rank));
@@ -129,7 +129,7 @@ inline std::vector<std::vector<double>> widened(const std::vector<std::vector<fl
   return result;
 }
 
-/// Floats between a and b, counting one of them: 0 if equal (−0 and +0 are), the largest number if either is NaN.
+/// The number of floats between a and b, counting one end: 0 if equal (−0 equals +0), the largest integer if either is NaN.
 inline std::uint64_t ulp_distance(float a, float b) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<std::uint64_t>::max();
   const auto place = [](float x) {
@@ -149,7 +149,7 @@ inline std::uint64_t max_ulp_distance(std::span<const float> a, std::span<const 
   return most;
 }
 
-/// Bit for bit the same: unlike ==, NaN equals itself and −0 is not +0.
+/// True if the arrays are equal bit for bit: unlike ==, NaN equals itself and −0 differs from +0.
 inline bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
@@ -177,7 +177,7 @@ double max_magnitude(std::span<T> values) {
   return most;
 }
 
-/// error / scale, and 0 or infinity if the scale is 0. Never NaN, so that a comparison with it can be trusted.
+/// error / scale; if the scale is 0, then 0 or infinity. Never NaN, so that a comparison with it is meaningful.
 inline double relative_error(double error, double scale) {
   if (error == 0.0) return 0.0;
   const double quotient = error / scale;

@@ -1,4 +1,4 @@
-// Optimizers whose recipes have been forgotten, so that a test is compiled once and not once for each recipe.
+// Type-erased optimizers, so that a test is compiled once and not once for each recipe.
 #pragma once
 
 #include <concepts>
@@ -20,12 +20,12 @@ class made_optimizer : public slamb::optimizer {
   requires(!std::same_as<Optimizer, made_optimizer>) explicit made_optimizer(Optimizer made)
       : made_optimizer(setter_of(made), measurer_of(made), std::move(made)) {}
 
-  /// Says what explicit_mask selects; does nothing for other compressors.
+  /// Sets the mask of an explicit_mask; does nothing for other compressors.
   void set_mask(std::span<const std::uint8_t> mask) const {
     if (set_mask_) set_mask_(mask);
   }
 
-  /// As the optimizer's; does nothing where there is nothing to measure.
+  /// Calls the optimizer's function; does nothing if the optimizer has none.
   void measure_next_step() const {
     if (measure_next_) measure_next_();
   }
@@ -36,7 +36,7 @@ class made_optimizer : public slamb::optimizer {
 
   template <class Optimizer>
   struct opened : Optimizer {
-    /// The recipe in an optimizer, which stays where it is when the optimizer moves.
+    /// The recipe in an optimizer. Its address stays the same when the optimizer moves.
     static auto& recipe_in(const Optimizer& made) { return (made.*&opened::typed)("made_optimizer"); }
   };
 
@@ -71,7 +71,7 @@ using maker_on = std::function<made_optimizer(std::span<const slamb::parameter>,
                                               slamb::any_communicator<typename Backend::stream_type>, const Backend&)>;
 using optimizer_maker = maker_on<slamb::host_backend>;
 
-/// Makes an Optimizer, on ranks of its Communicator. One over any_communicator takes ranks of all types.
+/// A maker of an Optimizer, on ranks of its Communicator. An Optimizer over any_communicator takes ranks of all types.
 template <class Optimizer>
 maker_on<typename Optimizer::backend_type> maker_of(const typename Optimizer::options_type& options) {
   using backend = typename Optimizer::backend_type;

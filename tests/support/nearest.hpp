@@ -1,4 +1,4 @@
-// Rounding to a floating-point format of few bits, in double precision and by the definition.
+// Rounding to a floating-point format of few bits, in double precision and from the definition.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,8 @@
 
 namespace test_support {
 
-/// A format with `precision` bits (the leading one counted), numbers from 2^least_exponent on normal, and a largest.
+/// A floating-point format: `precision` bits (with the leading one), normal numbers from 2^least_exponent on, and a largest
+/// number.
 struct number_format {
   int precision;
   int least_exponent;
@@ -16,7 +17,7 @@ struct number_format {
 inline const number_format bfloat16_format{8, -126, std::ldexp(255.0, 120)};
 inline const number_format binary16_format{11, -14, 65504.0};
 
-/// The number of the format that is nearest to x, of two the even one; beyond the largest, that. x is finite.
+/// The number of the format nearest to x; ties go to the even one. Beyond the largest number, the largest. x is finite.
 inline double nearest(const number_format& format, double x) {
   if (x == 0.0) return x;
   int exponent = 0;

@@ -1,4 +1,4 @@
-// Communicators as a user might write them, as unlike the library's own as the concepts allow.
+// Communicators as a user might write them. They differ from the library's own as much as the concepts allow.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace test_support {
 
-/// Letters between `size` ranks; who waits longer than 60 s for one throws.
+/// Passes messages between `size` ranks. A rank that waits longer than 60 s for a message throws.
 class post_office {
  public:
   explicit post_office(int size)
@@ -55,8 +55,8 @@ class post_office {
   std::vector<std::deque<std::vector<float>>> boxes_;  // [from][to]
 };
 
-/// Sums by sending copies to rank 0 and back. Its collectives are no templates and know nothing but float; its facts
-/// are of odd types; it cannot be copied or made from nothing; it has no all_gather and no all_to_all.
+/// Sums by sending copies to rank 0 and back. Its collectives are not templates and take only floats. Its facts have odd types.
+/// It cannot be copied or default-constructed. It has no all_gather and no all_to_all.
 class postal_communicator {
  public:
   postal_communicator(std::shared_ptr<post_office> office, short rank)
@@ -98,7 +98,7 @@ class postal_communicator {
 static_assert(slamb::capability::has_all_reduce_sum<postal_communicator, float>);
 static_assert(slamb::capability::has_broadcast<postal_communicator, float>);
 
-/// Calls `body(postal_communicator)` for each rank on a thread, and rethrows what the lowest rank threw.
+/// Calls `body(postal_communicator)` for each rank on a thread, and rethrows the exception of the lowest rank.
 template <class F>
 void run_postal_ranks(int size, F&& body) {
   const auto office = std::make_shared<post_office>(size);
@@ -120,12 +120,12 @@ void run_postal_ranks(int size, F&& body) {
   }
 }
 
-/// A stream of the user's own.
+/// A user-defined stream type.
 struct ticket {
   int number = 0;
 };
 
-/// Knows one collective, of doubles alone, on a stream of its own; the null communicator of somebody else's backend.
+/// Has one collective, of doubles only, on a user-defined stream: the null communicator of a backend that is not the library's.
 struct one_way_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

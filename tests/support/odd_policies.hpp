@@ -1,4 +1,4 @@
-// Policies as a user might write them, as unlike the library's own as the concepts allow.
+// Policies as a user might write them. They differ from the library's own as much as the concepts allow.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace test_support {
 
 // ------------------------------------------------------------------------------------------------ compressors
 
-/// Facts of a sparsifier, from which the others differ.
+/// Default facts of a sparsifier; the others override some.
 struct sparsifier_facts {
   static constexpr bool payload_is_constant = false;
 };
 
-/// Can say nothing but whether an element is sent. Its facts are of odd types, and it has a setting.
+/// Can only tell if an element is sent. Its facts have odd types, and it has a setting.
 struct every_nth {
   static constexpr int payload_is_constant = 0;
 
@@ -40,7 +40,8 @@ struct every_nth {
   }
 };
 
-/// Knows ages, in a type of its own, and nothing else: quarters of a tensor, one at each step, back to front.
+/// Sends a quarter of a tensor at each step, from the last to the first. It keeps ages, in a type of its own, and has no other
+/// optional function.
 struct marching_quarters : sparsifier_facts {
   struct chosen {
     std::uint64_t step;
@@ -66,7 +67,7 @@ struct now_and_then : sparsifier_facts {
   chosen at(std::uint64_t step) const { return {step % interval == 0}; }
 };
 
-/// Sends nothing at all: every rank for itself.
+/// Never sends anything: each rank trains by itself.
 struct nothing_ever : sparsifier_facts {
   struct chosen {
     bool selects(slamb::coordinate) const { return false; }
@@ -75,7 +76,7 @@ struct nothing_ever : sparsifier_facts {
   static std::uint64_t largest_payload(std::uint64_t /*size*/) { return 0; }
 };
 
-/// Sends whole tensors in turn. It can count and go in runs, but keeps no ages.
+/// Sends whole tensors in turn. It can count and iterate over runs, but keeps no ages.
 struct tensor_by_tensor : sparsifier_facts {
   std::uint32_t period = 3;
 
@@ -93,8 +94,8 @@ struct tensor_by_tensor : sparsifier_facts {
   chosen at(std::uint64_t step) const { return {step % period, period}; }
 };
 
-/// Sends the even half of each tensor, then the odd one; says its ages in runs of one element, and fills buffers itself
-/// where these begin at an even element, but not elsewhere.
+/// Sends the even elements of each tensor, then the odd ones. It reports ages in runs of one element, and fills buffers itself
+/// only where these begin at an even element.
 struct alternating : sparsifier_facts {
   struct chosen {
     std::uint64_t step;
@@ -121,7 +122,7 @@ struct alternating : sparsifier_facts {
   static std::uint64_t largest_payload(std::uint64_t size) { return (size + 1) / 2; }
 };
 
-/// Sends whole gradients, as `no_compressor` does, but is another type and cannot be an aggregate.
+/// Sends dense gradients, as `no_compressor` does, but is another type and not an aggregate.
 class plain_copy : public sparsifier_facts {
  public:
   static constexpr bool selects_all = true;
@@ -149,7 +150,7 @@ static_assert(slamb::capability::has_fill<alternating::chosen> && slamb::capabil
 
 // ----------------------------------------------------------------------------------------------- trust ratios
 
-/// One sum: large updates are damped, scale = 1/√(1 + ‖u‖²/damping²).
+/// One sum: damps large updates, scale = 1/√(1 + ‖u‖²/damping²).
 struct damped_update {
   double damping = 2.0;
 
@@ -171,8 +172,8 @@ struct damped_update {
   }
 };
 
-/// Six sums, of p, w and u in both parts; ε is uncorrected. scale = s ‖p‖/(‖w‖ + ‖u‖ + 1) of what was exchanged
-/// + (1 − s) that of what was not, at most 2.
+/// Six sums: of p, w and u, over exchanged and over other elements; ε is uncorrected. scale = s r_sent + (1 − s) r_unsent, at
+/// most 2, with r = ‖p‖/(‖w‖ + ‖u‖ + 1) over the elements of that part.
 struct six_norms {
   static constexpr int sums_per_segment = 6;
   static constexpr bool epsilon_is_uncorrected = true;
@@ -201,7 +202,7 @@ struct six_norms {
   }
 };
 
-/// No sums: an element moves as its staleness discount says, and the facts of its tensor.
+/// No sums: the scale depends only on the staleness discount and the tensor's facts.
 struct as_fresh_as_it_is {
   static constexpr int sums_per_segment = 0;
 
@@ -225,7 +226,7 @@ static_assert(slamb::capability::has_uncorrected_epsilon<six_norms> &&
 
 // -------------------------------------------------------------------------------------------- error feedbacks
 
-/// Keeps what is not sent, as `local_momentum` does; facts of odd types, settings and their check.
+/// Keeps the unsent part, as `local_momentum` does. It has facts of odd types, settings and a validation of these.
 struct keeps_with_settings {
   static constexpr int keeps_unsent = 1;
   static constexpr int worker_state = 0;
@@ -242,7 +243,7 @@ struct keeps_with_settings {
   }
 };
 
-/// The same without any check: only `describe` can tell ranks with different settings.
+/// As keeps_with_settings, but without validation: only `describe` can tell ranks with different settings apart.
 struct keeps_and_describes {
   static constexpr bool keeps_unsent = true;
   static constexpr bool worker_state = false;

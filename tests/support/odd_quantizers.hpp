@@ -1,4 +1,4 @@
-// Quantizers as a stranger might write them: codes, levels and facts that none of the library's has.
+// Quantizers as a user might write them: their codes, levels and facts occur in none of the library's.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace test_support {
 
 struct quantizer_facts {};
 
-/// Nothing, or ±1¼ times the root of the mean square. It must know the scale before it encodes; of two bits it uses the
-/// codes 0, 1 (minus) and 3 (plus).
+/// Decodes to 0 or ±1¼ times the root mean square. It needs the scale before it encodes. Of its two bits it uses the codes 0, 1
+/// (minus) and 3 (plus).
 struct odd_ternary : quantizer_facts {
   static constexpr int bits_per_element = 2;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l2;
@@ -35,8 +35,8 @@ struct odd_ternary : quantizer_facts {
   }
 };
 
-/// Levels −7 … 8 eighths of the largest magnitude, at random between two: uneven, and the only draws that wait for a scale
-/// of the whole signal.
+/// Levels −7 … 8 eighths of the largest magnitude, chosen at random between two neighbours: asymmetric, and the only stochastic
+/// codes that need the scale of the whole signal first.
 struct odd_levels : quantizer_facts {
   static constexpr int bits_per_element = 4;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::max;
@@ -58,7 +58,7 @@ struct odd_levels : quantizer_facts {
   }
 };
 
-/// ±½ or ±1½ times the mean magnitude of a block, of elements whose variance is not 0 if told so.
+/// ±½ or ±1½ times the mean magnitude of a block. If told so, the mean is over elements whose variance is not 0.
 struct odd_blocks : quantizer_facts {
   static constexpr int bits_per_element = 2;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l1;
@@ -80,7 +80,7 @@ struct odd_blocks : quantizer_facts {
   }
 };
 
-/// A float as it is: nothing is lost, so that errors stay 0.
+/// A float as it is: nothing is lost, so errors stay 0.
 struct odd_floats : quantizer_facts {
   static constexpr int bits_per_element = 32;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::none;

@@ -1,4 +1,4 @@
-// N ranks that train with 1-bit Adam, 1-bit LAMB or 0/1 Adam, and the oracle that says what they should have reached.
+// Trains N ranks with 1-bit Adam, 1-bit LAMB or 0/1 Adam, and compares them with the oracle.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace test_support {
 
-/// What the library was told of the exchange of signs, for the oracle.
+/// The oracle's settings of the exchange, from the library's options.
 template <class Options>
 oracle::exchange_settings oracle_exchange_settings(const Options& o) {
   constexpr bool is_l2 = decltype(o.compressor)::scale == slamb::segment_scale::l2;
@@ -69,7 +69,7 @@ oracle::zero_one_adam oracle_at_start(const experiment& e, const Options& o, std
   return {oracle_tensors(e.tensors, o.weight_decay), widened(e.start), e.world, how, std::move(left_out)};
 }
 
-/// Tensors at the ends of vectors, chunks and tiles, and smaller than most worlds; all of two dimensions.
+/// Tensors around the ends of vectors, chunks and tiles, and tensors smaller than most worlds; all have two dimensions.
 inline model edge_model() {
   model tensors;
   for (const std::size_t size : {129U, 0U, 1U, 8192U, 3U, 127U, 8193U, 128U, 8191U, 300U, 5U})
@@ -100,7 +100,7 @@ inline std::vector<std::size_t> sizes_of(const model& tensors) {
   return sizes;
 }
 
-/// Gradients with structure, [step][rank][n], instead of those of `make_experiment`.
+/// As make_experiment, but with structured gradients, [step][rank][n].
 inline experiment make_structured_experiment(model tensors, std::uint64_t seed, int world, std::size_t steps) {
   experiment e = make_experiment(std::move(tensors), seed, world, 0);
   int groups = 1;
@@ -114,14 +114,14 @@ inline experiment make_structured_experiment(model tensors, std::uint64_t seed, 
   return e;
 }
 
-/// Changes the experiment's gradients until no sign hangs on the last digits. `run` is an oracle at its start.
+/// Changes the experiment's gradients until no sign depends on the last digits. `run` is an oracle at its start.
 template <class Oracle>
 void settle(experiment& e, Oracle run) {
   settling settled(std::move(run));
   for (std::size_t t = 0; t < e.steps(); ++t) settled.step(rates_of(e.tensors, e.rates[t]), e.gradients[t]);
 }
 
-/// max |got − expected| / max |expected| over ranks, the largest of all steps; `run` is an oracle at its start.
+/// The largest max |got − expected| / max |expected| of all steps, over ranks. `run` is an oracle at its start.
 template <class Oracle>
 double worst_one_bit_error(const experiment& e, const trajectory& got, Oracle run) {
   double worst = 0.0;

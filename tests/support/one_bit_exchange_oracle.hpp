@@ -1,9 +1,9 @@
-// The two-phase exchange in double precision, written from its equations and from nothing else:
+// The two-phase exchange in double precision, written only from its equations:
 //
-//     x ← x_i + e_i                 sent_i = coded(x)          e_i ← x − sent_i                 at every rank
-//     y = mean of sent_i + s        result = coded(y)          s ← y − result                   at the chunk's rank
+//   x ← x_i + e_i                 sent_i = coded(x)          e_i ← x − sent_i                 at every rank
+//   y = mean of sent_i + s        result = coded(y)          s ← y − result                   at the chunk's rank
 //
-// where coded(x) is what receivers make of what is sent for x; for one bit an element, the scale with the sign of x.
+// where coded(x) is the value that receivers decode for x; with one bit an element, the scale with the sign of x.
 #pragma once
 
 #include <algorithm>
@@ -18,27 +18,27 @@
 
 namespace oracle {
 
-/// Which elements share a scale.
+/// The elements that share a scale.
 enum class sharing {
-  fused,       ///< all that are compressed; when received, those of a chunk. Chunks are cut from all tensors end to end
+  fused,       ///< all compressed elements; when received, those of a chunk. Chunks are cut from all tensors end to end
   per_tensor,  ///< those of a tensor, or of a chunk of it. Chunks are cut from every tensor
-  blocks       ///< so many consecutive ones of a tensor's part of a chunk. Chunks as of fused
+  blocks       ///< consecutive elements of a tensor's part of a chunk. Chunks are cut as for fused
 };
 
-/// Elements that share a scale, where they are coded.
+/// The elements that share a scale, where they are encoded.
 struct scale_group {
-  int rank = 0;                       ///< of who codes
+  int rank = 0;                       ///< the rank that encodes
   bool is_server = false;             ///< the second phase
-  std::vector<std::size_t> elements;  ///< in all tensors laid end to end; never those that are left out
+  std::vector<std::size_t> elements;  ///< indices in all tensors end to end, without elements that take no part
 };
 
-/// What receivers make of the values of a group.
+/// Encodes and decodes the values of a group.
 using coding = std::function<vector(const vector& values, const scale_group& group)>;
 
 /// The scale of signs.
 enum class sign_scale { l2, l1 };
 
-/// √(Σx²/n) or Σ|x|/n; 0 of nothing.
+/// √(Σx²/n) or Σ|x|/n; 0 if there are no values.
 inline double scale_of(const vector& values, sign_scale scale) {
   if (values.empty()) return 0.0;
   double sum = 0.0;
@@ -47,7 +47,7 @@ inline double scale_of(const vector& values, sign_scale scale) {
   return scale == sign_scale::l2 ? std::sqrt(sum) : sum;
 }
 
-/// ±scale; + where x ≥ 0, also where it is −0.
+/// ±scale: + where x ≥ 0, and for −0.
 inline coding signs_with(sign_scale scale) {
   return [scale](const vector& values, const scale_group&) {
     const double alpha = scale_of(values, scale);
@@ -57,18 +57,18 @@ inline coding signs_with(sign_scale scale) {
   };
 }
 
-/// How the exchange is done.
+/// Settings of the exchange.
 struct exchange_settings {
   sharing scales = sharing::fused;
   std::size_t block = 128;            ///< elements, of `sharing::blocks`
-  bool compress_single_rank = false;  ///< code with one rank too; else the exchange is the identity there
+  bool compress_single_rank = false;  ///< true: encode with a single rank too; false: the exchange is then the identity
   bool worker_errors = true;
   bool server_errors = true;
   coding code = signs_with(sign_scale::l2);
-  double margin = 1e-4;  ///< of `close_calls`, relative
+  double margin = 1e-4;  ///< relative margin of `close_calls`
 };
 
-/// The exchange, and the errors it keeps.
+/// The exchange, with the errors that it keeps.
 class two_phase_exchange {
  public:
   two_phase_exchange(const std::vector<tensor>& tensors, int world, exchange_settings how)
@@ -76,7 +76,7 @@ class two_phase_exchange {
         worker_(static_cast<std::size_t>(world), vector(total_size(tensors))),
         server_(total_size(tensors)),
         largest_(total_size(tensors)) {
-    std::vector<std::vector<std::size_t>> parts(1);  // what is cut into chunks
+    std::vector<std::vector<std::size_t>> parts(1);  // index lists that are cut into chunks
     for (const tensor& l : tensors) {
       if (how_.scales == sharing::per_tensor) parts.emplace_back();
       for (std::size_t i = 0; i < l.size; ++i) {
@@ -87,13 +87,13 @@ class two_phase_exchange {
     for (const auto& part : parts) cut(part);
   }
 
-  /// Whether nothing is coded, for want of another rank.
+  /// True if nothing is encoded, because there is a single rank.
   bool is_identity() const { return worker_.size() == 1 && !how_.compress_single_rank; }
 
-  /// What every rank has after the exchange.
+  /// The result of the exchange, equal on all ranks.
   ///
   /// @param x         [rank][n]
-  /// @param left_out  [n] 1 for elements with no part in it: their result is 0, unless the exchange is the identity
+  /// @param left_out  [n] 1 for elements that take no part: their result is 0, unless the exchange is the identity
   vector operator()(const std::vector<vector>& x, const std::vector<std::uint8_t>& left_out) {
     close_.clear();
     if (is_identity()) return x[0];
@@ -111,7 +111,7 @@ class two_phase_exchange {
     return result;
   }
 
-  /// Begins anew, with signals in another unit.
+  /// Sets all errors to 0, because the next signals have another unit.
   void clear_errors() {
     for (vector& e : worker_) e.assign(e.size(), 0.0);
     server_.assign(server_.size(), 0.0);
@@ -119,14 +119,16 @@ class two_phase_exchange {
   }
 
   const vector& worker_error(int rank) const { return worker_.at(static_cast<std::size_t>(rank)); }
-  const vector& server_error() const { return server_; }  ///< [n] each element's, at its chunk's rank
+  const vector& server_error() const {
+    return server_;
+  }  ///< [n] the server error of each element, kept by its chunk's rank
 
-  /// Elements of the last exchange with a value nearer to 0 than `margin` times the largest that it had so far or that is
-  /// usual in its group: single precision may see another sign there. Exact zeros are none.
+  /// Elements of the last exchange with a value near 0: nearer than `margin` times the largest value that the element had so
+  /// far, or times the usual value in its group. Single precision may see another sign there. Exact zeros do not count.
   const std::vector<std::size_t>& close_calls() const { return close_; }
 
  private:
-  // Cuts chunks of ⌈n/(128 N)⌉·128 elements, one for each rank, the last ones short or empty.
+  // Cuts chunks of ⌈n/(128 N)⌉·128 elements, one for each rank. The last chunks may be short or empty.
   void cut(const std::vector<std::size_t>& elements) {
     if (elements.empty()) return;
     const std::size_t world = worker_.size();
@@ -179,7 +181,7 @@ class two_phase_exchange {
   exchange_settings how_;
   std::vector<vector> worker_;          // [rank][n]
   vector server_;                       // [n]
-  vector largest_;                      // [n] of all that was coded
+  vector largest_;                      // [n] the largest value encoded so far
   std::vector<std::size_t> tensor_of_;  // [n]
   std::vector<std::size_t> exact_;      // elements that are not compressed
   std::vector<scale_group> sent_together_, received_together_;

@@ -1,5 +1,5 @@
-// Gradients for 1-bit optimizers that single precision can follow: where a sign hangs on the last digits, no two correct
-// computations need to agree.
+// Gradients for 1-bit optimizers whose signs single precision can reproduce. Where a sign depends on the last digits, two
+// correct computations may disagree.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace test_support {
 
-/// [world][n] gradients of one step for the tensors of these sizes: each rank's around one that is common to all,
-/// which differs by tensor and by element, changes its sign now and then, and is never near 0, so that v is not either.
+/// [world][n] gradients of one step, for tensors of these sizes. Each rank's gradient is close to a common one. The common one
+/// differs by tensor and element, changes its sign now and then, and is never near 0, so v is not near 0 either.
 inline std::vector<std::vector<float>> structured_gradients(std::uint64_t seed, std::uint64_t step, int world,
                                                             const std::vector<std::size_t>& sizes) {
   std::vector<std::vector<float>> gradients(static_cast<std::size_t>(world));
@@ -35,14 +35,14 @@ inline std::vector<std::vector<float>> structured_gradients(std::uint64_t seed, 
   return gradients;
 }
 
-/// Takes steps with an oracle, after changing those gradients on which a close call hung.
+/// Takes steps with an oracle. Before each, it changes the gradients that caused a close call.
 template <class Oracle>
 class settling {
  public:
   explicit settling(Oracle run) : run_(std::move(run)), before_(run_) {}
 
   /// @param gradients  [rank][n]
-  /// @throws std::runtime_error if there are close calls without end
+  /// @throws std::runtime_error if close calls remain after many changes
   void step(const std::vector<double>& rates, std::vector<std::vector<float>>& gradients) {
     random_source changes(0x5E, gradients.size());
     before_ = run_;

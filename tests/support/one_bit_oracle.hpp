@@ -1,4 +1,4 @@
-// 1-bit Adam and 1-bit LAMB in double precision, for N ranks, written from their equations and from nothing else.
+// 1-bit Adam and 1-bit LAMB in double precision, for N ranks, written only from their equations.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@ struct one_bit_settings {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   std::uint64_t warm_up = 0;  ///< T_w, steps
-  bool zero_aware = false;    ///< leaves elements with v = 0 out of the exchange
+  bool zero_aware = false;    ///< elements with v = 0 take no part in the exchange
   exchange_settings exchange{};
 
-  // Of 1-bit LAMB.
+  // For 1-bit LAMB only.
   double trust_lower = 0.01;
   double trust_upper = 10.0;
   double average = 0.9;  ///< β_c
@@ -31,10 +31,10 @@ struct one_bit_settings {
   double factor_change = 0.1;
 };
 
-/// 1-bit Adam and 1-bit LAMB. Every rank holds the same parameters and moments; gradients and errors are its own.
+/// 1-bit Adam and 1-bit LAMB. All ranks hold the same parameters and moments; each has its own gradients and errors.
 class one_bit {
  public:
-  /// @param left_out  [n] 1 for elements with no part in the exchange; empty: all take part
+  /// @param left_out  [n] 1 for elements that take no part in the exchange; empty: all take part
   one_bit(std::vector<tensor> tensors, vector parameters, int world, const one_bit_settings& how,
           std::vector<std::uint8_t> left_out = {})
       : tensors_(std::move(tensors)),
@@ -61,7 +61,7 @@ class one_bit {
     }
   }
 
-  /// The steps that follow are compressed.
+  /// Ends the warm-up: later steps are compressed.
   void end_warm_up() { how_.warm_up = static_cast<std::uint64_t>(t_); }
 
   const vector& parameters() const { return p_; }
@@ -79,7 +79,7 @@ class one_bit {
   }
 
  private:
-  // u = m/(√v+ε) + λp of element j, and without λp.
+  // u = m/(√v+ε) + λp of element j; direction() is u without λp.
   double direction(std::size_t j) const { return m_[j] / (std::sqrt(v_[j]) + how_.epsilon); }
   double update(std::size_t j, const tensor& layer) const { return direction(j) + layer.weight_decay * p_[j]; }
 
@@ -121,7 +121,7 @@ class one_bit {
     });
   }
 
-  // v_f ← v; z_l = mean of q over tensors / q_l with q_l = ‖m_l‖/√n_l, and 1 where q_l = 0. Tensors without elements do
+  // v_f ← v; z_l = mean of q over tensors / q_l with q_l = ‖m_l‖/√n_l, and z_l = 1 where q_l = 0. Tensors without elements do
   // not count.
   void enter_compressed_phase() {
     fresh_v_ = v_;
@@ -172,7 +172,7 @@ class one_bit {
     }
   }
 
-  // f of a tensor: max D/D_f, mixed with 1 by the weight decay's share in u, clamped twice.
+  // f of a tensor: max D/D_f, mixed with 1 by the weight decay's share of u, clamped twice.
   double factor(std::size_t l, const tensor& layer, std::size_t begin) {
     double f = 0.0;
     for (std::size_t j = begin; j < begin + layer.size; ++j)

@@ -1,4 +1,4 @@
-// Runs the oracles of 1-bit Adam, 1-bit LAMB and 0/1 Adam over traces, and writes new traces with them.
+// Runs the oracles of 1-bit Adam, 1-bit LAMB and 0/1 Adam on traces, and writes new traces with them.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline oracle::exchange_settings exchange_settings_of(const trace_settings& sett
 
 }  // namespace detail
 
-/// What the trace of a 1-bit Adam or 1-bit LAMB says, for the oracle.
+/// The oracle's settings, from the trace of a 1-bit Adam or 1-bit LAMB.
 inline oracle::one_bit_settings oracle_one_bit_settings(const trace_settings& settings) {
   oracle::one_bit_settings how{.beta1 = settings.number("beta1"),
                                .beta2 = settings.number("beta2"),
@@ -43,7 +43,7 @@ inline oracle::one_bit_settings oracle_one_bit_settings(const trace_settings& se
   return how;
 }
 
-/// What the trace of a 0/1 Adam says, for the oracle.
+/// The oracle's settings, from the trace of a 0/1 Adam.
 inline oracle::zero_one_settings oracle_zero_one_settings(const trace_settings& settings) {
   const auto count = [&](const char* key) { return static_cast<std::uint64_t>(settings.number(key)); };
   return {.beta1 = settings.number("beta1"),
@@ -56,12 +56,12 @@ inline oracle::zero_one_settings oracle_zero_one_settings(const trace_settings& 
           .exchange = detail::exchange_settings_of(settings)};
 }
 
-/// [steps][world][n] the parameters that the oracle reaches from the trace's start and gradients.
+/// [steps][world][n] the oracle's parameters, from the trace's start and gradients.
 std::vector<double> run_oracle(const trace& given, const oracle::one_bit_settings& how);
 std::vector<double> run_oracle(const trace& given, const oracle::zero_one_settings& how);
 
-/// Writes a trace of one of these algorithms into a folder that is there: the text as trace.txt, a made-up start and
-/// gradients, and the parameters that the oracle reaches with them.
+/// Writes a trace of one of these algorithms into an existing folder: the text as trace.txt, a made-up start and gradients, and
+/// the parameters that the oracle reaches with them.
 void record_one_bit_trace(const std::filesystem::path& folder, const std::string& text, std::uint64_t seed);
 
 }  // namespace test_support

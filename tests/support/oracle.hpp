@@ -1,7 +1,7 @@
-// The double-precision oracle: AdamW, LAMB and SLAMB for N ranks, written from their equations and from nothing else.
+// The double-precision oracle: AdamW, LAMB and SLAMB for N ranks, written only from their equations.
 //
-// It shares no line with the library, so that a misreading there cannot hide here. The state of every rank is a plain
-// vector over all tensors, laid end to end.
+// It shares no code with the library, so that a misreading in one shows in the other. The state of every rank is a plain vector
+// over all tensors, end to end.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +24,10 @@ struct tensor {
   double weight_decay = 0.01;         ///< λ
   double learning_rate_factor = 1.0;  ///< multiplies γ
   bool adapt = true;                  ///< false: trust ratio 1
-  bool compress = true;               ///< false: SLAMB always exchanges it whole
+  bool compress = true;               ///< false: SLAMB always exchanges it dense
 };
 
-/// AdamW has no trust ratio, LAMB one for each tensor.
+/// AdamW has no trust ratio; LAMB has one for each tensor.
 enum class method { adamw, lamb };
 
 /// Settings of AdamW and LAMB.
@@ -66,7 +66,7 @@ inline std::size_t total_size(const std::vector<tensor>& tensors) {
   return total;
 }
 
-/// ‖a‖ / ‖b‖ from two sums of squares, and `otherwise` if either is 0.
+/// ‖a‖ / ‖b‖ from two sums of squares; `otherwise` if either is 0.
 inline double ratio(double squares_a, double squares_b, double otherwise = 1.0) {
   if (squares_a == 0.0 || squares_b == 0.0) return otherwise;
   return std::sqrt(squares_a) / std::sqrt(squares_b);
@@ -79,7 +79,7 @@ inline double mean(const std::vector<vector>& of_ranks, std::size_t j) {
   return sum / static_cast<double>(of_ranks.size());
 }
 
-/// AdamW and LAMB. Every rank holds the same parameters, so there is one copy of everything.
+/// AdamW and LAMB. All ranks hold the same state, so there is one copy.
 class adam_family {
  public:
   adam_family(std::vector<tensor> tensors, vector parameters, const settings& how)
@@ -145,10 +145,10 @@ class adam_family {
   int t_ = 0;
 };
 
-/// SLAMB. Each rank has parameters and moments of its own; masks come from the caller.
+/// SLAMB. Each rank has its own parameters and moments; masks come from the caller.
 ///
-/// The age of an element counts from step 0, as if everything had been exchanged then: one that has never been
-/// exchanged has age t at step t. (At step 1 an element outside the mask therefore has s = β3, not 1.)
+/// The age of an element counts from step 0, as if all elements had been exchanged then: an element that was never exchanged has
+/// age t at step t. (So at step 1 an element outside the mask has s = β3, not 1.)
 class slamb {
  public:
   slamb(std::vector<tensor> tensors, const vector& parameters, int world, const slamb_settings& how)
@@ -162,8 +162,7 @@ class slamb {
     if (parameters.size() != total_size(tensors_)) throw std::invalid_argument("oracle: parameters and tensors differ");
   }
 
-  /// One step at one learning rate; `gradients` [rank][n], `selected` [n] before tensors that are always dense are
-  /// added.
+  /// One step at one learning rate; `gradients` [rank][n], `selected` [n] without the tensors that are always dense.
   void step(double learning_rate, const std::vector<vector>& gradients, const std::vector<std::uint8_t>& selected) {
     step(vector(tensors_.size(), learning_rate), gradients, selected);
   }
@@ -231,7 +230,7 @@ class slamb {
   /// s_j = β3^{a_j}
   double discount(std::size_t j) const { return std::pow(how_.beta3, static_cast<double>(age_[j])); }
 
-  /// m̂ / (√v̂ + ε) of one element, for an ε of choice.
+  /// m̂ / (√v̂ + ε) of one element, for a given ε.
   double direction(std::size_t rank, std::size_t j, double epsilon) const {
     const double m_hat = m_[rank][j] / correction(how_.beta1);
     const double v_hat = v_[rank][j] / correction(how_.beta2);

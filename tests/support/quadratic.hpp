@@ -1,5 +1,5 @@
-// A loss whose minimum every rank sees elsewhere, and SLAMB and LAMB on it as plain loops in double precision that take
-// any policy as functions of whole tensors: no sums, no passes, no element functions.
+// A loss whose minimum differs from rank to rank, and SLAMB and LAMB on it as plain loops in double precision. Policies are
+// functions of whole tensors here: there are no sums, passes or element functions.
 #pragma once
 
 #include <algorithm>
@@ -60,12 +60,12 @@ class quadratic {
   std::vector<std::vector<double>> centres;  // [rank][n]
 };
 
-/// Tensors at and around the ends of vectors, tiles and chunks, one of them of one dimension.
+/// Tensors around the ends of vectors, tiles and chunks, one of them with one dimension.
 inline tensor_shapes odd_tensors(std::size_t smallest = 1) {
   return {{17, 2}, {smallest, 2}, {33, 1}, {0, 2}, {1100, 2}, {64, 3}, {250, 2}};
 }
 
-/// Trains with an optimizer on every rank; returns the parameters of each, [rank][n].
+/// Trains with an optimizer on every rank; returns the parameters, [rank][n].
 template <class Make>
 std::vector<std::vector<float>> train_ranks(const quadratic& problem, int steps, double rate, Make make) {
   std::vector<std::vector<float>> result(static_cast<std::size_t>(problem.ranks()));
@@ -89,14 +89,14 @@ std::vector<std::vector<float>> train_ranks(const quadratic& problem, int steps,
   return result;
 }
 
-/// One tensor of one rank at one step, as a trust ratio may look at it.
+/// One tensor of one rank at one step: the inputs of a trust ratio.
 struct tensor_at_step {
   std::span<const double> p, w, u, discount;  ///< w: without weight decay; u = w + λ p
   std::span<const char> sent;
   int world = 1;
   bool one_dimensional = false;
 
-  /// ‖x‖ over what was sent, or what was not.
+  /// ‖x‖ over the sent elements, or over the others.
   double norm(std::span<const double> x, bool of_sent) const {
     double sum = 0.0;
     for (std::size_t j = 0; j < x.size(); ++j)
@@ -105,10 +105,10 @@ struct tensor_at_step {
   }
 };
 
-/// The loop, and what policies put into it.
+/// The training loop, with functions in the place of policies.
 struct plain_loop {
-  std::function<bool(slamb::coordinate, std::uint64_t step)> selects;  ///< nothing: whole gradients are averaged
-  std::function<std::vector<double>(const tensor_at_step&)> scales;    ///< [size] what multiplies γ u
+  std::function<bool(slamb::coordinate, std::uint64_t step)> selects;  ///< empty: dense gradients are averaged
+  std::function<std::vector<double>(const tensor_at_step&)> scales;    ///< [size] the factors of γ u
   double beta1 = 0.9, beta2 = 0.999, beta3 = 0.93, epsilon = 1e-6, weight_decay = 0.01;
   bool epsilon_is_uncorrected = false;
   std::uint64_t local_steps = 100, oldest = 1U << 30U;

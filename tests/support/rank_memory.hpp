@@ -1,4 +1,4 @@
-// Where the parameters and gradients of one rank are, and what a backend needs beside them.
+// The memory of one rank's parameters and gradients, and the backend that trains it.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 
 namespace test_support {
 
-/// Memory of one rank in the backend's memory space: here the host's. Backends elsewhere specialise it.
+/// The memory of one rank in the backend's memory space: here the host's. Other backends specialize it.
 template <class Backend>
 class rank_memory {
  public:
   using communicator = slamb::thread_communicator;
 
-  /// Calls body(communicator) on each of `world` ranks that has its memory here.
+  /// Calls body(communicator) on each of `world` ranks whose memory is in this process.
   template <class F>
   static void run(int world, F body) {
     slamb::run_ranks(world, body);
@@ -29,7 +29,7 @@ class rank_memory {
       return {};
   }
 
-  /// A copy, for as long as this lives.
+  /// A copy that lives as long as this object.
   template <class T>
   std::span<T> hold(std::span<const T> values) {
     held_.emplace_back(values.size_bytes());

@@ -1,4 +1,4 @@
-// The oracles over traces, compiled once.
+// The oracles that run on traces, compiled once.
 #include "support/record.hpp"
 
 #include <utility>

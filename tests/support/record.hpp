@@ -1,4 +1,4 @@
-// Runs the oracle over traces, and writes new traces with it: of any world, shapes and settings.
+// Runs the oracle on traces, and writes new traces with it, of any world, shapes and settings.
 #pragma once
 
 #include <bit>
@@ -35,7 +35,7 @@ inline std::vector<oracle::tensor> oracle_tensors(const trace_settings& settings
   return tensors;
 }
 
-/// What the trace of an AdamW or LAMB says, for the oracle.
+/// The oracle's settings, from the trace of an AdamW or LAMB.
 inline oracle::settings oracle_settings(const trace_settings& settings) {
   oracle::settings how{.algorithm = settings.algorithm == "lamb" ? oracle::method::lamb : oracle::method::adamw,
                        .beta1 = settings.number("beta1"),
@@ -47,7 +47,7 @@ inline oracle::settings oracle_settings(const trace_settings& settings) {
   return how;
 }
 
-/// What the trace of a SLAMB says, for the oracle.
+/// The oracle's settings, from the trace of a SLAMB.
 inline oracle::slamb_settings oracle_slamb_settings(const trace_settings& settings) {
   return {.form = settings.word("rescaling") == "blend" ? oracle::rescaling::blend : oracle::rescaling::product,
           .beta1 = settings.number("beta1"),
@@ -61,12 +61,12 @@ inline oracle::slamb_settings oracle_slamb_settings(const trace_settings& settin
           .trust_upper = settings.number("trust_max")};
 }
 
-/// [steps][world][n] the parameters that the oracle reaches from the trace's start and gradients.
+/// [steps][world][n] the oracle's parameters, from the trace's start and gradients.
 std::vector<double> run_oracle(const trace& given, const oracle::settings& how);
 std::vector<double> run_oracle(const trace& given, const oracle::slamb_settings& how);
 
-/// Writes a trace into a folder that is there: the text as trace.txt, made-up start, gradients and masks, and the
-/// parameters that the oracle reaches with them.
+/// Writes a trace into an existing folder: the text as trace.txt; made-up start, gradients and masks; and the parameters that
+/// the oracle reaches with them.
 ///
 /// @param k  probability that an element is selected
 void record_trace(const std::filesystem::path& folder, const std::string& text, std::uint64_t seed, double k = 0.3);

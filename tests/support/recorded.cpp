@@ -1,4 +1,4 @@
-// Compiles what recorded.def lists.
+// Compiles the recipes of recorded.def.
 #include "support/recorded_backend.hpp"
 
 namespace slamb::detail {

@@ -1,5 +1,5 @@
-// A stand-in for a stream that is captured into a CUDA graph: kernels are emulated, or recorded and emulated later, and
-// listed if that is asked for.
+// A stand-in for a stream that is captured into a CUDA graph. It emulates kernels at once, or records them and emulates them on
+// replay. On request it lists the calls.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace test_support {
 
-/// What has been recorded, as it was asked for: kernels with their arguments, collectives with their memory.
+/// Recorded work, in order: kernels with their arguments, collectives with their memory.
 class recording {
  public:
   void begin() {
@@ -27,15 +27,15 @@ class recording {
   void end() noexcept { is_on_ = false; }
   bool is_on() const noexcept { return is_on_; }
 
-  std::size_t waits = 0;            ///< how often the communicator was asked to wait
-  bool peers_are_gone = false;      ///< the next time it throws
-  bool has_collectives = false;     ///< whether there were some since the communicator has waited last
-  std::size_t reads = 0;            ///< how often something was brought to the host
-  std::size_t unwatched_reads = 0;  ///< those among them that waited for collectives without the communicator
-  bench::call_list calls;           ///< of the device, as they are asked for
+  std::size_t waits = 0;            ///< waits of the communicator
+  bool peers_are_gone = false;      ///< true: its next wait throws
+  bool has_collectives = false;     ///< true: there were collectives since its last wait
+  std::size_t reads = 0;            ///< reads by the host
+  std::size_t unwatched_reads = 0;  ///< reads that waited for collectives without the communicator
+  bench::call_list calls;           ///< calls of the device, in order
   std::size_t size() const noexcept { return actions_.size(); }
 
-  /// Does `action` now, or when it is replayed.
+  /// Does `action` now, or at each replay if a capture is under way.
   template <class Action>
   void take(Action action) {
     if (is_on_)
@@ -97,7 +97,7 @@ struct recorded_backend {
   }
 };
 
-/// The threads' communicator, on the same stream.
+/// The communicator of threads, on the same stream.
 class recorded_communicator {
  public:
   recorded_communicator(slamb::thread_communicator base, recording& to) : base_(std::move(base)), to_(&to) {}

@@ -1,4 +1,4 @@
-// LAMB and AdamW for the tests of refused steps.
+// LAMB and AdamW, for the tests of skipped steps.
 #include "support/refused_training.hpp"
 
 namespace test_support {

@@ -1,4 +1,4 @@
-// 1-bit Adam, 1-bit LAMB and 0/1 Adam for the tests of refused steps.
+// 1-bit Adam, 1-bit LAMB and 0/1 Adam, for the tests of skipped steps.
 #include "support/refused_training.hpp"
 
 namespace test_support {
@@ -24,7 +24,8 @@ std::vector<refusing_recipe> refusing_one_bit() {
       on_both<one_bit_lamb_on>("one_bit_lamb", {.warm_up = {3}}),
       on_both<one_bit_lamb_on>("one_bit_lamb, by tensor", {.warm_up = {3}, .compressor = {.scales = per_tensor}}),
       on_both<automatic_on>("one_bit_lamb, automatic", {.warm_up = {.interval = 32, .most_steps = 5}}),
-      // Steps 1, 3 refresh the variance, 2 and 4 send gradients in signs; then τ = 6, 7, … with L = 1, 1, 2, 2, 4, ….
+      // Steps 1 and 3 refresh the variance, steps 2 and 4 send gradients as signs; from then on τ = 6, 7, … with L = 1, 1, 2, 2,
+      // 4, ….
       on_both<zero_one_on>("zero_one_adam", {.variance_schedule = {.freeze_step = 4, .update_scaler = 1},
                                              .local_schedule = {.scaler = 2, .clipper = 4}})};
   all.back().silent_steps = {7, 8, 9, 11, 12, 13};  // τ = 9 of L = 2, then all but 12 and 16 of L = 4

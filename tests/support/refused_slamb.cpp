@@ -1,4 +1,4 @@
-// SLAMB for the tests of refused steps.
+// SLAMB, for the tests of skipped steps.
 #include "support/refused_training.hpp"
 
 namespace test_support {

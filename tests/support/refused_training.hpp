@@ -1,5 +1,5 @@
-// Trainings by any recipe on either backend, in which steps are refused or communicators fail: compiled once for each recipe,
-// which stand behind one interface.
+// Trainings by any recipe on either backend, with skipped steps or failing communicators. Each recipe is compiled once, behind
+// one interface.
 #pragma once
 
 #include <algorithm>
@@ -22,16 +22,16 @@
 
 namespace test_support {
 
-/// Which call of a collective fails, of those since `calls` was last set to 0.
+/// The call of a collective that fails, counted since `calls` was last set to 0.
 struct failing_call {
   static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
 
   std::uint64_t calls = 0;
   std::uint64_t number = none;
-  bool has_sent = false;  ///< it fails when it has done its work
+  bool has_sent = false;  ///< true: it fails after it has done its work
 };
 
-/// Fails where it is told, on all ranks that are told the same, and works on afterwards.
+/// Fails in the given call, on all ranks with the same setting, and works again afterwards.
 class failing_communicator {
  public:
   failing_communicator(slamb::thread_communicator base, failing_call& failing)
@@ -79,15 +79,15 @@ struct refusing_recipe {
   std::string name;
   run_maker on_host;
   run_maker emulated;
-  std::vector<std::size_t> silent_steps{};  ///< from 0: with more ranks than one, they call no collective
-  bool averages = false;                    ///< its steps may average parameters once they have been taken
+  std::vector<std::size_t> silent_steps{};  ///< from 0: steps that call no collective, if there are several ranks
+  bool averages = false;                    ///< its steps may average parameters afterwards
 
   bool is_silent(std::size_t t, int world) const {
     return world > 1 && std::find(silent_steps.begin(), silent_steps.end(), t) != silent_steps.end();
   }
 };
 
-/// @tparam Optimizer  by its backend
+/// @tparam Optimizer  a template of the backend
 template <template <class> class Optimizer>
 refusing_recipe on_both(std::string name, const typename Optimizer<slamb::host_backend>::options_type& options) {
   static_assert(std::is_same_v<typename Optimizer<slamb::host_backend>::options_type,
@@ -107,7 +107,7 @@ inline std::vector<refusing_recipe> refusing_recipes() {
   return all;
 }
 
-/// What is wrong, by the ranks' threads.
+/// Collects faults from the ranks' threads.
 class complaints {
  public:
   void require(bool holds, const std::string& what) {
@@ -123,7 +123,7 @@ class complaints {
   int count_ = 0;
 };
 
-/// One rank of a training, as hooks see it.
+/// One rank of a training, as passed to hooks.
 struct rank_of_run {
   const experiment& e;
   std::size_t rank;
@@ -132,12 +132,12 @@ struct rank_of_run {
   failing_call& failing;
   complaints& wrong;
 
-  /// Gives it what it takes at step t, from 0.
+  /// Sets the inputs of step t, from 0.
   void prepare(std::size_t t) {
     mine.set_gradient(e.gradients[t][rank]);
     run.set_mask(e.masks[t]);
   }
-  /// Moves the optimizer to another place.
+  /// Moves the optimizer to another address.
   void move_run() {
     made_optimizer elsewhere(std::move(run));
     run = std::move(elsewhere);
@@ -145,7 +145,7 @@ struct rank_of_run {
   double rate(std::size_t t) const { return e.rates[t][0]; }
 };
 
-/// What a training has come to.
+/// The result of a training.
 struct outcome {
   trajectory values;
   std::vector<std::vector<std::byte>> states;  // [rank]
@@ -154,7 +154,7 @@ struct outcome {
 
 using rank_hook = std::function<void(rank_of_run& r, std::size_t t)>;
 
-/// Trains; calls `before` at each rank before each step, and `take` in place of the step where there is one.
+/// Trains. Calls `before` on each rank before each step. If `take` is given, it is called in place of the step.
 inline outcome run_all(const experiment& e, const run_maker& make, complaints& wrong, const rank_hook& before = {},
                        const rank_hook& take = {}) {
   const auto ranks = static_cast<std::size_t>(e.world);
@@ -183,7 +183,7 @@ inline outcome run_all(const experiment& e, const run_maker& make, complaints& w
   return all;
 }
 
-/// A saved state without the number of steps that were skipped.
+/// A saved state without its hash and with the count of skipped steps cleared.
 inline std::vector<std::byte> without_skips(std::vector<std::byte> state) {
   state.resize(state.size() - slamb::detail::state_hash_bytes);
   for (std::size_t at = slamb::detail::state_text_bytes + sizeof(slamb::detail::state_header); at < state.size();) {
@@ -196,7 +196,7 @@ inline std::vector<std::byte> without_skips(std::vector<std::byte> state) {
   return state;
 }
 
-/// Tensors of the sizes at which tiles begin and end, small enough to be emulated often.
+/// Tensors around the ends of tiles, small enough to be emulated often.
 inline model refusing_model() {
   static constexpr std::uint8_t rows[] = {1, 0, 1, 1};
   model tensors{{17}, {0}, {8193}, {33, 1}, {15}, {1}, {40}};

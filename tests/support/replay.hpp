@@ -1,5 +1,5 @@
-// Runs traces through the library, rank by rank at once, each with its own gradients, and compares the parameters after
-// every step. slamb_replay and the tests call the same functions, on every backend.
+// Runs traces through the library, one thread for each rank with its own gradients, and compares the parameters after every
+// step. slamb_replay and the tests of all backends call these functions.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,12 @@
 
 namespace test_support {
 
-/// Runs the optimizer over the trace, on as many ranks as the trace has: threads, unless rank_memory runs others.
+/// Runs the optimizer on the trace, on as many ranks as the trace has. Ranks are threads, unless rank_memory defines others.
 ///
 /// @param options       the optimizer's
 /// @param before_step   called as before_step(optimizer, step, rank_memory) with step = 0, 1, … before each step
 /// @return max |got − expected| / max |expected| over all steps and the ranks of this process; infinite if a result is NaN
-/// @throws whatever the optimizer throws, and std::runtime_error if it skipped a step
+/// @throws the exceptions of the optimizer, and std::runtime_error if it skipped a step
 template <class Optimizer, class Backend, class BeforeStep>
 double replay_with(const trace& given, const typename Optimizer::options_type& options, BeforeStep before_step) {
   const trace_settings& settings = given.settings;
@@ -59,7 +59,7 @@ double replay_with(const trace& given, const typename Optimizer::options_type& o
 
 namespace detail {
 
-// The settings that every Adam has, by the library's names.
+// The settings common to all Adam variants, by the library's names.
 template <class Options>
 Options adam_options(const trace_settings& settings) {
   Options options{};
@@ -157,7 +157,7 @@ double replay_zero_one_adam(const trace& given) {
   return replay_with<optimizer, Backend>(given, options, detail::nothing);
 }
 
-/// An algorithm of the traces, and the function that runs it.
+/// An algorithm of traces, and the function that runs it.
 struct replayable {
   const char* algorithm;
   double (*run)(const trace&);
@@ -173,9 +173,9 @@ inline constexpr replayable replayables[] = {
     {"zero_one_adam", replay_zero_one_adam<Backend>},
 };
 
-/// Runs one trace through the optimizer it names; see `replay_with`.
+/// Runs one trace through the optimizer that it names; see `replay_with`.
 ///
-/// @throws std::runtime_error if this version has no such optimizer
+/// @throws std::runtime_error if the library has no such optimizer
 template <class Backend = slamb::host_backend>
 double replay(const trace& given) {
   for (const replayable& r : replayables<Backend>) {

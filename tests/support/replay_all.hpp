@@ -1,4 +1,4 @@
-// Many traces at once, on the host backend, with the report of slamb_replay.
+// Replays many traces on the host backend, and prints the report of slamb_replay.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@
 
 namespace test_support {
 
-/// Replays every folder: a line `name max_rel_err=X` each, then `N passed, M failed`, on `out`; why one failed, on
-/// `err`. A plain file, as `traces/*` may name beside the folders, is left out, which `err` says.
+/// Replays every folder. Prints a line `name max_rel_err=X` each, then `N passed, M failed`, on `out`; reasons of failures go to
+/// `err`. A plain file, which `traces/*` may match, is ignored with a message on `err`.
 ///
-/// @return 0, or 1 if any differs by more than `tolerance` or could not be replayed, or if there was none
+/// @return 0, or 1 if any trace differs by more than `tolerance` or could not be replayed, or if there was none
 inline int replay_all(const std::vector<std::string>& folders, double tolerance, std::ostream& out, std::ostream& err) {
   const auto text = [](double x) {
     char digits[32];
@@ -32,7 +32,7 @@ inline int replay_all(const std::vector<std::string>& folders, double tolerance,
       err << name << " left out: a file, and a trace is a folder" << std::endl;
       continue;
     }
-    ++failed;  // until it has passed
+    ++failed;  // until it passes
     try {
       const double error = replay(read_trace(folder));
       out << name << " max_rel_err=" << text(error) << std::endl;

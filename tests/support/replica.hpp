@@ -1,4 +1,4 @@
-// A made-up model and one rank's copy of it, with guard bands between tensors that lie in odd alignment.
+// A made-up model and one rank's copy of it, with guard bands between tensors at odd alignments.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline std::size_t total_size(const model& tensors) {
   return total;
 }
 
-/// The sizes at which things go wrong, and `more` tensors of random sizes, dimensions and options, in three groups.
+/// Sizes at the edges of the implementation, and `more` tensors of random sizes, dimensions and options, in three groups.
 inline model random_model(std::uint64_t seed, std::size_t more) {
   model tensors;
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{17}, std::size_t{9000}})
@@ -63,7 +63,7 @@ inline std::vector<oracle::tensor> oracle_tensors(const model& tensors, double w
   return result;
 }
 
-/// [tensors] the learning rate of each, of `by_group`.
+/// [tensors] the learning rate of each tensor, from the rates by group.
 inline oracle::vector rates_of(const model& tensors, std::span<const double> by_group) {
   oracle::vector rates;
   for (const tensor_spec& l : tensors)
@@ -71,7 +71,7 @@ inline oracle::vector rates_of(const model& tensors, std::span<const double> by_
   return rates;
 }
 
-/// [n] what `selection` selects, element by element; tensors that are always dense are as the selection has them.
+/// [n] the elements that `selection` selects, one by one. Tensors that are always dense are not treated specially.
 template <class Selection>
 std::vector<std::uint8_t> mask_of(const Selection& selection, const model& tensors) {
   std::vector<std::uint8_t> mask;
@@ -125,7 +125,7 @@ class replica {
     given_ = gradient_;
   }
 
-  /// Whether everything but the parameters is as it was: the guards, and all of the gradients.
+  /// True if everything but the parameters is unchanged: the guards, and all gradients.
   bool intact() const {
     if (!same_bits(gradient_, given_)) return false;
     std::vector<float> expected(data_.size(), guard);
@@ -134,12 +134,12 @@ class replica {
     return same_bits(data_, expected);
   }
 
-  /// All memory of this rank, guards as well: a test that spoils it must see `intact` fail.
+  /// All memory of this rank with its guards. A test that corrupts it expects `intact` to be false.
   std::span<float> raw_data() { return data_; }
   std::span<float> raw_gradient() { return gradient_; }
 
  private:
-  static constexpr float guard = std::bit_cast<float>(0x7FC0DEADU);  // not a number, and recognisable
+  static constexpr float guard = std::bit_cast<float>(0x7FC0DEADU);  // a recognizable NaN
 
   void scatter(std::span<const float> values, std::vector<float>& to) {
     std::size_t from = 0;

@@ -1,4 +1,4 @@
-// What calls say when they throw.
+// The messages of exceptions.
 #pragma once
 
 #include <exception>
@@ -8,13 +8,13 @@ namespace test_support {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// What a call throws as an Exception; of others, and of none, a text that no check expects.
+/// The message of the Exception that a call throws. If it throws another or none, a text that no check expects.
 template <class Exception, class Call>
 std::string said_by(const Call& call) {
   try {
     try {
       call();
-    } catch (const Exception& error) {  // which may be std::exception
+    } catch (const Exception& error) {  // Exception may be std::exception
       return error.what();
     }
   } catch (const std::exception& error) {

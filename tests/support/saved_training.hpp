@@ -1,4 +1,4 @@
-// Trainings that are saved, interrupted and taken up again: compiled once for all optimizers.
+// Trainings that are saved, interrupted and resumed. Compiled once for all optimizers.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ inline made_optimizer make_one(const optimizer_maker& make, std::span<const slam
   return make(parameters, slamb::any_communicator<>(std::move(communicator)), one_thread());
 }
 
-/// What one rank needs to go on.
+/// The data that one rank needs to resume.
 struct checkpoint {
   std::vector<std::byte> state;
   std::vector<float> values;  // [n] the parameters
@@ -39,15 +39,15 @@ struct course {
   std::vector<std::vector<slamb::statistics>> said{};  // [steps + 1][rank], with norms
 };
 
-/// How a training begins.
+/// The start of a training.
 struct beginning {
-  const checkpoints* from = nullptr;  ///< [rank]; null: afresh
+  const checkpoints* from = nullptr;  ///< [rank]; null: start new
   std::size_t first_step = 0;         ///< of the experiment
-  std::size_t steps_before = 0;       ///< taken by the same optimizers on other gradients before they are restored
+  std::size_t steps_before = 0;  ///< steps taken by the same optimizers on other gradients before the state is loaded
   slamb::restore_options options{};
 };
 
-/// Trains from where `start` says to the end of the experiment.
+/// Trains from `start` to the end of the experiment.
 inline course train_saving(const experiment& e, const optimizer_maker& make, const beginning& start = {}) {
   const auto ranks = static_cast<std::size_t>(e.world);
   const std::size_t entries = e.steps() - start.first_step + 1;
@@ -81,7 +81,7 @@ inline course train_saving(const experiment& e, const optimizer_maker& make, con
   return all;
 }
 
-/// Whether `rest` went as `whole` did from its step `first` on, states and all.
+/// True if `rest` equals `whole` from step `first` on, states included.
 inline bool goes_on_as(const course& whole, const course& rest, std::size_t first) {
   if (first + rest.at.size() != whole.at.size()) return false;
   for (std::size_t t = 0; t < rest.at.size(); ++t)
@@ -89,7 +89,7 @@ inline bool goes_on_as(const course& whole, const course& rest, std::size_t firs
   return true;
 }
 
-/// Interrupts a training after each of its steps, and before the first.
+/// Interrupts and resumes a training after each of its steps, and before the first.
 inline void check_resumes(const experiment& e, const optimizer_maker& make) {
   const course whole = train_saving(e, make);
   CHECK(goes_on_as(whole, train_saving(e, make), 0));
@@ -101,7 +101,7 @@ inline void check_resumes(const experiment& e, const optimizer_maker& make) {
   }
 }
 
-/// One rank by itself, whose state a test can spoil.
+/// A single rank whose state a test can corrupt.
 class lonely_rank {
  public:
   lonely_rank(const model& tensors, const optimizer_maker& make)
@@ -123,7 +123,7 @@ class lonely_rank {
   checkpoint now() const { return {run_.save_state(), mine_.values()}; }
   made_optimizer& optimizer() { return run_; }
 
-  /// What `load_state` says when it refuses; nothing if it takes the state.
+  /// The message of `load_state` if it throws; empty if it loads the state.
   std::string load(std::span<const std::byte> saved, const slamb::restore_options& options = {}) {
     try {
       run_.load_state(saved, options);
@@ -133,7 +133,7 @@ class lonely_rank {
     return {};
   }
 
-  /// The same, where a refusal must have changed nothing.
+  /// As load, and checks that a failed load changed nothing.
   std::string refusal(std::span<const std::byte> saved, const slamb::restore_options& options = {}) {
     const checkpoint before = now();
     std::string said = load(saved, options);

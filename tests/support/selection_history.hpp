@@ -1,4 +1,4 @@
-// What a selection has selected step by step, found by asking for every element: what tests of sparsifiers compare with.
+// The history of a selection, found by asking for every element. Tests of sparsifiers compare with it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace test_support {
 
-using fault = std::optional<std::string>;  // what is wrong, if anything is
+using fault = std::optional<std::string>;  // the fault, if there is one
 
 /// One tensor of a layout.
 struct place {
@@ -22,14 +22,14 @@ struct place {
   slamb::coordinate at(std::uint64_t index) const { return {tensor, index, size, offset}; }
 };
 
-/// What a tensor's elements have been through up to a step.
+/// The state of a tensor's elements at a step.
 struct history {
   std::vector<char> selected;            // at this step
-  std::vector<std::uint32_t> age;        // steps since an element was last selected; since the start, if it never was
-  std::vector<std::uint64_t> before{0};  // how many are selected before each index, and in all
+  std::vector<std::uint32_t> age;        // steps since an element was last selected, or since the start
+  std::vector<std::uint64_t> before{0};  // number of selected elements before each index, and in all
 };
 
-/// One more step.
+/// Adds one step.
 template <class Selection>
 void remember(history& h, const Selection& selection, const place& where) {
   h.age.resize(where.size, 0);
@@ -43,7 +43,7 @@ void remember(history& h, const Selection& selection, const place& where) {
   }
 }
 
-/// What a compressor selects of a tensor at a step.
+/// The elements of a tensor that a compressor selects at a step.
 template <class C>
 std::vector<char> mask_of(const C& compressor, std::uint64_t step, const place& where) {
   history h;
@@ -51,13 +51,13 @@ std::vector<char> mask_of(const C& compressor, std::uint64_t step, const place& 
   return h.selected;
 }
 
-/// random_k with C slots, or k = 1/C.
+/// A random_k with C slots, that is with k = 1/C.
 template <slamb::sampling Law>
 slamb::random_k<Law> of_slots(std::uint32_t slots, std::size_t block = 1, std::uint64_t seed = 1) {
   return {.k = 1.0 / slots, .block = block, .seed = seed};
 }
 
-/// A fault and where it is.
+/// The description of a fault and its place.
 inline std::string text(const char* what, const place& where, std::uint64_t step, std::uint64_t index) {
   return std::string(what) + " (tensor " + std::to_string(where.tensor) + " of " + std::to_string(where.size) +
          ", step " + std::to_string(step) + ", index " + std::to_string(index) + ")";

@@ -1,4 +1,4 @@
-// Address space for arrays larger than memory, of which a test touches a few pages.
+// Address space for arrays larger than memory. A test touches only a few pages of it.
 #pragma once
 
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 
 namespace test_support {
 
-/// [count] floats, 0 at first; false if the system gives no such room.
+/// [count] floats, initially 0; false if the system does not grant the address space.
 class sparse_memory {
  public:
   explicit sparse_memory(std::size_t count)

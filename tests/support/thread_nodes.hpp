@@ -1,4 +1,4 @@
-// Nodes of ranks that are threads.
+// Nodes whose ranks are threads.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace test_support {
 
 using nodes_of_threads = slamb::hierarchical_communicator<slamb::thread_communicator, slamb::thread_communicator>;
 
-/// The groups of some nodes: the ranks of each, and the ranks of the same local rank of all that have it.
+/// The thread groups of several nodes: one for each node, and one for each local rank across the nodes that have it.
 class thread_nodes {
  public:
-  /// @param sizes  [nodes] ranks of each
+  /// @param sizes  [nodes] the number of ranks of each
   explicit thread_nodes(std::vector<int> sizes, slamb::thread_options in_node = {.timeout = std::chrono::seconds(60)},
                         slamb::thread_options between = {})
       : sizes_(std::move(sizes)) {
@@ -33,7 +33,7 @@ class thread_nodes {
   slamb::thread_group& node(std::size_t i) { return nodes_[i]; }
   slamb::thread_group& between(std::size_t local) { return between_[local]; }
 
-  /// Calls body(communicator, rank) on a thread for each rank, those of node 0 first; rethrows what was thrown first.
+  /// Calls body(communicator, rank) on a thread for each rank, in the order of nodes; rethrows the first exception.
   template <class F>
   void run(const F& body) {
     slamb::run_ranks(static_cast<int>(places_.size()), [&](const slamb::thread_communicator& thread) {
@@ -46,7 +46,7 @@ class thread_nodes {
   }
 
  private:
-  /// How many of the first nodes have such a rank.
+  /// The number of the first `nodes` nodes that have this local rank.
   int nodes_with(int local, std::size_t nodes) const {
     return static_cast<int>(std::count_if(sizes_.begin(), sizes_.begin() + static_cast<std::ptrdiff_t>(nodes),
                                           [local](int size) { return size > local; }));
@@ -58,7 +58,7 @@ class thread_nodes {
   std::deque<slamb::thread_group> between_;
 };
 
-/// Trains on `e.world` ranks in nodes of equal size; what every rank has after every step.
+/// Trains on `e.world` ranks in nodes of equal size; returns the parameters of every rank after every step.
 template <class Optimizer, class Backend>
 trajectory train_in_nodes(const experiment& e, int nodes, const typename Optimizer::options_type& options,
                           const Backend& backend) {
@@ -72,8 +72,8 @@ trajectory train_in_nodes(const experiment& e, int nodes, const typename Optimiz
   return reached;
 }
 
-/// The same experiment as ranks see it that are nodes: each has the mean of its ranks' gradients, of which each is multiplied
-/// by 1/n, rounded, before they are added in the order of ranks.
+/// The same experiment with nodes as ranks. The gradient of each is the mean of the node's gradients: each is multiplied by 1/n
+/// and rounded, then they are added in the order of ranks.
 inline experiment means_of_nodes(const experiment& e, int nodes) {
   experiment means = e;
   means.world = nodes;
@@ -96,7 +96,7 @@ inline experiment means_of_nodes(const experiment& e, int nodes) {
   return means;
 }
 
-/// Whether every rank has, after every step, the bits of its node.
+/// True if every rank has the bits of its node after every step.
 inline bool ranks_have_bits_of_nodes(const trajectory& ranks, const trajectory& nodes) {
   for (std::size_t t = 0; t < ranks.size(); ++t) {
     const std::size_t per_node = ranks[t].size() / nodes[t].size();

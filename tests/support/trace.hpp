@@ -1,12 +1,12 @@
-// Reads traces: one run of one optimizer on made-up gradients, and the parameters every rank must reach.
+// Reads traces. A trace is one run of one optimizer on made-up gradients, with the parameters that every rank must reach.
 //
 // A trace is a folder of
-//     trace.txt      the settings and the tensors' shapes; see trace_text.hpp
-//     params0.f32    [n]                 the start, the same at every rank; little-endian float32, tensors end to end
-//     grads.f32      [steps][world][n]   each rank's own gradient
-//     params.f32     [steps][world][n]   each rank's parameters after each step
-//     masks.u8       [steps][n]          slamb only: 1 where the compressor selects the element, else 0
-// A file that is missing or malformed is refused by name: with the line, or with the size it has and should have.
+//   trace.txt      the settings and the tensors' shapes; see trace_text.hpp
+//   params0.f32    [n]                 the start, the same at every rank; little-endian float32, tensors end to end
+//   grads.f32      [steps][world][n]   each rank's own gradient
+//   params.f32     [steps][world][n]   each rank's parameters after each step
+//   masks.u8       [steps][n]          slamb only: 1 where the compressor selects the element, else 0
+// If a file is missing or malformed, the error names it, with the line or with its actual and expected size.
 #pragma once
 
 #include <bit>
@@ -81,7 +81,7 @@ inline std::vector<float> read_floats(const std::filesystem::path& path, std::in
   std::vector<float> values(bytes.size() / sizeof(float));
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::uint32_t word = 0;
-    for (std::size_t b = sizeof(float); b-- > 0;) {  // little-endian, whatever this machine is
+    for (std::size_t b = sizeof(float); b-- > 0;) {  // little-endian on every machine
       word = word << 8 | static_cast<unsigned char>(bytes[sizeof(float) * i + b]);
     }
     values[i] = std::bit_cast<float>(word);
@@ -106,7 +106,7 @@ inline std::vector<std::uint8_t> read_masks(const std::filesystem::path& path,
 
 }  // namespace detail
 
-/// The last component of the folder's path, whether or not a slash follows it; the path itself if it has none.
+/// The last component of the folder's path, with or without a trailing slash; the path itself if it has none.
 inline std::string trace_name(const std::filesystem::path& folder) {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(folder, error).lexically_normal();

@@ -1,10 +1,9 @@
-// Reads trace.txt, the settings of a trace: `key value` lines and one `tensor D0 D1 …` line a tensor. A tensor without
-// dimensions is a scalar, of 1 element; one with a dimension of 0 has no elements.
+// Reads trace.txt, the settings of a trace: `key value` lines, and a line `tensor D0 D1 …` for each tensor. A tensor without
+// dimensions is a scalar with 1 element; one with a dimension of 0 has no elements.
 //
-// Words are separated by spaces or tabs. Blank lines, lines that start with `#` and a carriage return at the end of a
-// line are tolerated; everything else that is not of this form, and every value out of its range, is refused with the file and the
-// line. A documented key
-// that the algorithm has no use for is checked and left unused.
+// Words are separated by spaces or tabs. Blank lines, lines that start with `#`, and a carriage return at the end of a line are
+// accepted. Any other line that is not of this form, and any value out of its range, is an error that names the file and the
+// line. A documented key that the algorithm does not use is checked and ignored.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +31,7 @@ class trace_error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What trace.txt says. Everything but what is named here is looked up by its key.
+/// The content of trace.txt. Values without a member of their own are looked up by their key.
 struct trace_settings {
   std::string algorithm;
   int world = 1;
@@ -67,7 +66,7 @@ namespace detail {
 
 enum class kind { word, flag, count, number };
 
-// Where a count or a number must lie.
+// The range of a count or a number.
 struct value_range {
   std::string_view text;
   double least = 0.0;
@@ -79,7 +78,7 @@ struct value_range {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double largest_float = std::numeric_limits<float>::max();
-constexpr double largest_count = 0x1p53;  // up to there a double has every integer
+constexpr double largest_count = 0x1p53;  // a double represents all integers up to here
 
 inline constexpr value_range ranks{"[1, 64], for slamb_replay runs at most 64 ranks", 1.0, 64.0};
 inline constexpr value_range from_0{"[0, 2^53]", 0.0, largest_count};
@@ -90,7 +89,7 @@ inline constexpr value_range not_negative{"[0, 3.4e38]", 0.0, largest_float};
 inline constexpr value_range positive{"[1.2e-38, 3.4e38]", std::numeric_limits<float>::min(), largest_float};
 inline constexpr value_range upper_limit{"[0, inf]", 0.0, infinity};
 
-// A documented key: what its value may be, and the algorithms that cannot do without it.
+// A documented key: its range, and the algorithms that require it.
 struct key_rule {
   std::string_view key;
   kind value;
@@ -148,7 +147,7 @@ inline bool multiply(std::size_t& product, std::size_t factor) {
   return true;
 }
 
-/// trace.txt while it is read: every complaint names the file and the line.
+/// Parses trace.txt; each error names the file and the line.
 class trace_text {
  public:
   trace_text(const std::filesystem::path& path, trace_settings& into) : path_(path), into_(into) {}
@@ -257,7 +256,7 @@ class trace_text {
     into_.steps = static_cast<std::size_t>(into_.number("steps"));
   }
 
-  // Clamps: where both are given, the upper limit is not below the lower one.
+  // Clamps: if both limits are given, the upper one must not be below the lower one.
   void require_order(std::string_view lower, std::string_view upper) {
     if (!into_.has(lower) || !into_.has(upper) || into_.number(lower) <= into_.number(upper)) return;
     const auto text = [&](std::string_view key) {

@@ -1,4 +1,4 @@
-// Communicators that look at, disturb or make up what ranks send each other.
+// Communicators that observe, disturb or invent the messages between ranks.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace test_support {
 
-/// What one rank has summed.
+/// The sums of one rank.
 struct exchange_log {
   std::vector<std::vector<float>> sent;      // [call][elements]
   std::vector<std::vector<float>> received;  // [call][elements]
@@ -28,7 +28,7 @@ struct exchange_log {
   }
 };
 
-/// Keeps a copy of everything that is summed.
+/// Copies every payload that is summed.
 template <class Base>
 class recording_communicator {
  public:
@@ -49,7 +49,7 @@ class recording_communicator {
   std::shared_ptr<exchange_log> log_;
 };
 
-/// Throws in the calls with the given numbers, before anything is sent, and works on afterwards.
+/// Throws in the calls with the given numbers, before anything is sent, and works again afterwards.
 template <class Base>
 class flaky_communicator {
  public:
@@ -84,7 +84,7 @@ class flaky_communicator {
   std::uint64_t calls_ = 0;
 };
 
-/// Keeps the first scale of every exchange's first message, of either phase; see docs/algorithms/one_bit_exchange.md.
+/// Keeps the first scale of the first message of every exchange, in both phases; see docs/algorithms/one_bit_exchange.md.
 template <class Base>
 class scale_watching_communicator {
  public:
@@ -114,8 +114,8 @@ class scale_watching_communicator {
   std::shared_ptr<std::vector<float>> scales_;
 };
 
-/// Rank 0 among peers that do not exist. At construction they try collectives with this rank, and say what it says; after
-/// that each sends either zeros or the same as this rank. The sum of N equal terms is exact where N is a power of two.
+/// Rank 0 among peers that do not exist. At construction the peers try collectives with this rank and repeat its answers. After
+/// that each peer sends either zeros or the same values as this rank. The sum of N equal terms is exact if N is a power of two.
 class imagined_peers {
  public:
   enum class habit { send_zeros, send_the_same };
@@ -131,17 +131,17 @@ class imagined_peers {
       for (std::size_t i = 0; i < values.size(); ++i)
         for (int peer = 1; peer < size_; ++peer) values[i] += slamb::detail::tried_value(peer, size_, i);
     } else if (call == 1) {
-      return;  // they have found nothing wrong with that
+      return;  // the peers have found no error
     } else if (call < calls_at_construction) {
       const std::size_t share = values.size() / static_cast<std::size_t>(size_);
       for (std::size_t i = share; i < values.size(); ++i) values[i] = values[i - share];
-    } else {  // the header in front of what is sent is that of all
+    } else {  // the header before the payload counts for all
       const std::size_t given = how_ == habit::send_the_same ? values.size() : std::min(values.size(), header_floats);
       for (float& x : values.first(given)) x *= static_cast<float>(size_);
     }
   }
 
-  /// What each peer sends is what this rank sends itself, or zeros.
+  /// Each peer sends this rank's own messages, or zeros.
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream /*stream*/) {
     const std::span<const std::byte> own = send.first(send.size() / static_cast<std::size_t>(size_));
     if (std::exchange(has_exchanged_, true)) return receive_from_all(own, receive);

@@ -1,5 +1,5 @@
-// Where every element of a compressed exchange lies on the wire, found element by element from the rules of
-// docs/algorithms/one_bit_exchange.md, "Where elements go" and "On the wire", and from no line of the library.
+// The place of every element of a compressed exchange on the wire. It follows the rules of docs/algorithms/one_bit_exchange.md,
+// "Where elements go" and "On the wire", element by element, and uses no code of the library.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace test_support {
 
-/// Which elements share a scale, where they are sent.
+/// The elements that share a scale, where they are sent.
 enum class shared_scales { none, fused, per_tensor, blocks };
 
 /// The place of one element.
@@ -19,8 +19,8 @@ struct wire_place {
   static constexpr std::size_t whole = std::numeric_limits<std::size_t>::max();
 
   std::size_t tensor = 0;
-  std::size_t owner = whole;  // the rank that averages it; `whole`: of a tensor that is not compressed
-  std::size_t code = 0;       // in the owner's message; of `whole`, among all of those
+  std::size_t owner = whole;  // the rank that averages it; `whole`: the tensor is not compressed
+  std::size_t code = 0;       // index in the owner's message; for `whole`, among all elements that are not compressed
   std::size_t scale = 0;      // in the owner's message
   bool begins_piece = false;
 };
@@ -34,14 +34,14 @@ struct mapped_tensor {
 /// All places.
 struct wire_map {
   std::vector<wire_place> places;          // [n] of all tensors, end to end
-  std::vector<std::size_t> codes, scales;  // [ranks] in each rank's message, before all are made of one size
+  std::vector<std::size_t> codes, scales;  // [ranks] in each rank's message, before all messages get the same size
   std::size_t dense_elements = 0;
 
   wire_map(std::span<const mapped_tensor> tensors, std::size_t ranks, shared_scales sharing, std::size_t block)
       : codes(ranks), scales(ranks) {
     std::size_t compressed = 0;
     for (const mapped_tensor& l : tensors) compressed += l.compressed ? l.size : 0;
-    std::size_t position = 0;  // in what is cut into chunks
+    std::size_t position = 0;  // index in the list that is cut into chunks
     for (std::size_t l = 0; l < tensors.size(); ++l) {
       const bool by_itself = sharing == shared_scales::per_tensor;
       if (by_itself) position = 0;
@@ -64,20 +64,20 @@ struct wire_map {
   }
 
   std::size_t ranks() const { return codes.size(); }
-  /// Scales of a message, at least one.
+  /// The number of scales in a message, at least one.
   std::size_t message_scales() const {
     return std::max<std::size_t>(1, *std::max_element(scales.begin(), scales.end()));
   }
-  /// Codes of a message, with padding.
+  /// The number of codes in a message, with padding.
   std::size_t message_codes() const { return rounded_up(*std::max_element(codes.begin(), codes.end()), 16); }
-  /// Where the codes of a message begin: behind its scales, at a multiple of 16 bytes.
+  /// The first byte of the codes in a message: after the scales, at a multiple of 16 bytes.
   std::size_t first_code_byte() const { return rounded_up(4 * message_scales(), 16); }
-  /// Of a message, which ends with a fingerprint of 8; a multiple of 128.
+  /// The size of a message, a multiple of 128; it ends with a fingerprint of 8 bytes.
   std::size_t message_bytes(int bits) const {
     return rounded_up(first_code_byte() + message_codes() * static_cast<std::size_t>(bits) / 8 + 8, 128);
   }
 
-  /// The least multiple of 128 of which `ranks` hold all elements.
+  /// The least multiple of 128 that lets `ranks` chunks hold all elements.
   static std::size_t chunk_length(std::size_t elements, std::size_t ranks) {
     std::size_t length = 0;
     while (length * ranks < elements) length += 128;

@@ -1,4 +1,4 @@
-// Communicators that make the mistakes of those who write one: each does what it should, but for one thing.
+// Communicators with the mistakes that an author of one may make: each is correct except for one thing.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 
 namespace test_support {
 
-/// What is done wrong, and nothing else.
+/// The single mistake.
 enum class mistake {
   none,
   sum_is_mean,
   sum_is_own,             ///< nothing is summed
   sum_lacks_last_rank,    ///< on rank 0
-  sum_lacks_last_if_odd,  ///< the last element of an odd number of them is not summed
+  sum_lacks_last_if_odd,  ///< the last element is not summed if their number is odd
   sum_lacks_last_if_many,
   sum_turns_nan_to_zero,
   sum_turns_infinity_to_largest,
@@ -33,22 +33,22 @@ enum class mistake {
   sum_is_clamped,           ///< to ±60000
   sum_has_bits_of_its_own,  ///< on the last rank: the next float
   sum_writes_past_end,
-  sum_is_stale,  ///< a second sum of a size is the first
+  sum_is_stale,  ///< a second sum of the same size returns the first
   gather_reversed,
   gather_lacks_last_byte_if_odd,
   gather_writes_its_source,
   gather_keeps_its_own_alone,
-  gather_is_stale,         ///< a second one of a size is the first
+  gather_is_stale,         ///< a second gather of the same size returns the first
   exchange_keeps_its_own,  ///< `receive` becomes `send`
-  exchange_swaps_ranks,    ///< the first two
+  exchange_swaps_ranks,    ///< swaps the first two
   exchange_writes_before_start,
-  exchange_writes_late,    ///< to what an earlier call of 384 bytes was given
-  exchange_of_one_thread,  ///< does nothing on threads other than that of its construction
+  exchange_writes_late,    ///< writes to the buffer of an earlier call of 384 bytes
+  exchange_of_one_thread,  ///< does nothing on threads other than the one that constructed it
   broadcast_from_rank_0,
   broadcast_not_to_last_rank,
 };
 
-/// The threads' communicator with a mistake. It sums floats and sends bytes, and broadcasts either.
+/// The communicator of threads with one mistake. It sums floats, sends bytes, and broadcasts both.
 class wrong_communicator {
  public:
   wrong_communicator(slamb::thread_communicator base, mistake what) : base_(std::move(base)), what_(what) {}
@@ -77,7 +77,7 @@ class wrong_communicator {
       if (what_ == mistake::sum_has_bits_of_its_own && is_last && std::isfinite(x) && x != std::floor(x))
         x = std::nextafter(x, 0.0F);
     }
-    // Callers of the tests leave room behind what they hand over.
+    // Callers in the tests leave room after the payload.
     if (what_ == mistake::sum_writes_past_end && n == 1000) *(values.data() + n) = 0.0F;
     if (what_ == mistake::sum_is_stale) {
       if (first_sum_.size() != n) first_sum_.assign(values.begin(), values.end());
@@ -111,7 +111,7 @@ class wrong_communicator {
     if (what_ == mistake::exchange_swaps_ranks && size() > 1)
       std::ranges::swap_ranges(receive.first(n), receive.subspan(n, n));
     if (what_ == mistake::exchange_writes_before_start && n > 0) *(receive.data() - 1) = std::byte{0};
-    if (what_ == mistake::exchange_writes_late && n == 384) {  // of which there are three in a row
+    if (what_ == mistake::exchange_writes_late && n == 384) {  // there are three such calls in a row
       if (exchanges_++ % 3 != 0) last_received_[0] = std::byte{0};
       last_received_ = receive;
     }
@@ -129,14 +129,14 @@ class wrong_communicator {
  private:
   static constexpr std::size_t many = 500;
 
-  /// The nearest number of `bits` significant bits. Infinity and NaN stay.
+  /// The nearest number with `bits` significant bits. Infinity and NaN are unchanged.
   static float rounded_to(int bits, float x) {
     int exponent = 0;
     const float fraction = std::frexp(x, &exponent);
     return std::isfinite(x) ? std::ldexp(std::nearbyint(std::ldexp(fraction, bits)), exponent - bits) : x;
   }
 
-  /// The sum on rank 0 as it is without the last rank; the others' stays.
+  /// On rank 0: the sum without the last rank. On other ranks: unchanged.
   void subtract_last(const std::vector<float>& own, std::span<float> values, slamb::host_stream stream) {
     std::vector<float> last(own.size(), 0.0F);
     if (rank() == size() - 1) last = own;

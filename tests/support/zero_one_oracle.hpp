@@ -1,4 +1,4 @@
-// 0/1 Adam in double precision, for N ranks, written from its equations and from nothing else.
+// 0/1 Adam in double precision, for N ranks, written only from its equations.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +22,17 @@ struct zero_one_settings {
   std::uint64_t update_scaler = 16;  ///< κ
   std::uint64_t local_scaler = 32678;
   std::uint64_t local_clipper = 16;
-  bool zero_aware = false;  ///< leaves elements with v = 0 out of the exchange
+  bool zero_aware = false;  ///< elements with v = 0 take no part in the exchange
   exchange_settings exchange{};
 };
 
-/// 0/1 Adam. Each rank has parameters and momentum of its own; the variance is common.
+/// 0/1 Adam. Each rank has its own parameters and momentum; the variance is common.
 class zero_one_adam {
  public:
-  /// What a step did.
+  /// The kind of a step.
   enum class kind { full_precision, one_bit_gradient, local, exchange };
 
-  /// @param left_out  [n] 1 for elements with no part in the exchange; empty: all take part
+  /// @param left_out  [n] 1 for elements that take no part in the exchange; empty: all take part
   zero_one_adam(std::vector<tensor> tensors, const vector& parameters, int world, const zero_one_settings& how,
                 std::vector<std::uint8_t> left_out = {})
       : tensors_(std::move(tensors)),
@@ -48,7 +48,7 @@ class zero_one_adam {
     left_out_.resize(parameters.size(), 0);
   }
 
-  /// The next step is taken without the gradient of `rank`, if it is one without an exchange.
+  /// The next step ignores the gradient of `rank`, if it is a local step.
   void leave_out(int rank) { leaves_out_ = rank; }
 
   /// One step with a learning rate for each tensor; `gradients` [rank][n].
@@ -89,7 +89,8 @@ class zero_one_adam {
     return all;
   }
 
-  // g in full precision and v with it, if τ mod V = 0; else what one bit makes of g. V doubles after κ of the former.
+  // If τ mod V = 0: g in full precision, and v is updated with it. Otherwise: the one-bit exchange of g. V doubles after κ
+  // refreshes.
   vector exchange_gradient(const std::vector<vector>& gradients) {
     if (tau_ % variance_interval_ != 0) {
       last_ = kind::one_bit_gradient;
@@ -119,7 +120,7 @@ class zero_one_adam {
     }
   }
 
-  // A step of each rank by itself. What the ranks' updates add up to since the last common point, b, is p_i − common.
+  // A step of each rank by itself. The sum of a rank's updates since the anchor, b, is p_i − common.
   void local_step(const vector& learning_rates, const std::vector<vector>& gradients) {
     last_ = kind::local;
     for (std::size_t rank = 0; rank < p_.size(); ++rank)
@@ -128,7 +129,7 @@ class zero_one_adam {
     for (std::size_t l = 0; l < tensors_.size(); ++l) rates_[l] += learning_rates[l] * tensors_[l].learning_rate_factor;
   }
 
-  // y = onebit(b (√v+ε));  m ← −y/Γ, unless Γ = 0;  p ← common + y/(√v+ε). A rank by itself goes its way.
+  // y = onebit(b (√v+ε));  m ← −y/Γ, unless Γ = 0;  p ← common + y/(√v+ε). A single rank that does not encode does nothing here.
   void exchange_updates() {
     if (exchange_.is_identity()) return;
     last_ = kind::exchange;

@@ -1,4 +1,4 @@
-// frozen_trust_ratio: both of its phases against the equations, in double precision, over whole tensors and many steps.
+// frozen_trust_ratio: both of its phases compared with the equations, in double precision, over whole tensors and many steps.
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 
 #include <doctest/doctest.h>
@@ -37,9 +37,9 @@ double clamped(double x, double lower, double upper) { return std::min(std::max(
 
 bool close(double got, double expected) { return std::abs(got - expected) <= 1e-6 * std::abs(expected) + 1e-30; }
 
-// ------------------------------------------------------------------------------------------- a tensor in the making
+// ------------------------------------------------------------------------------------------- a made-up tensor
 
-/// What the ratio of one step is made of, as the exchange and the update leave it.
+/// The inputs of the ratio of one step, after the exchange and the update.
 struct tensor_step {
   std::vector<float> parameter;
   std::vector<float> momentum;
@@ -49,7 +49,7 @@ struct tensor_step {
   std::size_t size() const { return parameter.size(); }
 };
 
-/// The values of one element that depend on others, in floats or doubles.
+/// The derived values of one element, in floats or doubles.
 template <class Number>
 struct quantities {
   Number deviation;        // D
@@ -69,7 +69,7 @@ quantities<Number> quantities_of(const tensor_step& x, std::size_t j, double wei
   return q;
 }
 
-/// Made-up values of one step; `spread` is how far v_f has come away from v.
+/// Made-up values of one step; `spread` is the deviation of v_f from v.
 tensor_step made_up(random_source& source, std::size_t size, double spread) {
   tensor_step x;
   for (std::size_t j = 0; j < size; ++j) {
@@ -138,7 +138,7 @@ class tensor_by_hand {
 
 // --------------------------------------------------------------------------------------------------------- by policy
 
-/// Sums and maxima as a backend takes them.
+/// Sums and maxima, as a backend computes them.
 struct scalar_sums {
   std::array<double, 2> sum{};
   std::array<double, 1> maximum{};
@@ -187,7 +187,7 @@ class tensor_by_policy {
   frozen_trust_ratio::segment_state state_;
 };
 
-/// How many rates of a made-up training differ from those by hand: v_f grows beyond v and falls below it in turn.
+/// The number of rates of a made-up training that differ from those by hand. v_f is above v and below it in turn.
 int differences(const frozen_trust_ratio& policy, const settings_by_hand& settings, bool adapt = true) {
   int different = 0;
   for (const double weight_decay : {0.0, 0.01, 0.3})
@@ -223,7 +223,7 @@ float warm_up_ratio(const frozen_trust_ratio& policy, double p, double u, const 
   return policy.factors(sums.data(), facts).ratio;
 }
 
-/// What was added and raised, in order.
+/// The values added to sums and maxima, in order.
 template <class Real>
 struct recorder {
   std::vector<std::pair<int, Real>> added, raised;
@@ -276,7 +276,7 @@ TEST_CASE("frozen_trust_ratio: averages ratios of norms and nothing else") {
   CHECK(mean_after({}, 0.0, 0.5, true) == 0.5);
   CHECK(mean_after({}, 1.0, 0.0, true) == 0.5);
   CHECK(mean_after({}, 1.0, 0.5, false) == 0.5);
-  CHECK(mean_after({.upper = 1.0}, 1.0, 0.5, true) == 0.5);  // c = 1 is not averaged, whatever made it 1
+  CHECK(mean_after({.upper = 1.0}, 1.0, 0.5, true) == 0.5);  // c = 1 is not averaged, for whatever reason c is 1
   CHECK(mean_after({.average = 0.0}, 1.0, 0.5, true) == 2.0);
   state untouched{0.5F, 1.7F};
   CHECK(frozen_trust_ratio{}.averaged(untouched, {2.0F}).factor == 1.7F);
@@ -308,7 +308,7 @@ TEST_CASE("frozen_trust_ratio: weight decay draws the factor to 1, in proportion
   CHECK(factor(1.0, 4.0, 3.0, decays) == 1.5);  // 3/4 + 3/4
   CHECK(factor(1.0, 4.0, 3.0, does_not) == 3.0);
   CHECK(factor(5.0, 4.0, 3.0, decays) == 3.0);  // ρ is at most 1
-  CHECK(factor(0.0, 4.0, 3.0, decays) == 1.0);  // the update is weight decay alone
+  CHECK(factor(0.0, 4.0, 3.0, decays) == 1.0);  // the update is only weight decay
   CHECK(factor(1.0, 0.0, 3.0, decays) == 3.0);
   CHECK(factor(0.0, 0.0, 3.0, decays) == 3.0);
   CHECK(factor(1e30, 1e-30, 3.0, decays) == 3.0);

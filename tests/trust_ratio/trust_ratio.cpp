@@ -1,5 +1,5 @@
-// One suite for every TrustRatio: its functions give the same bits for a float as for a lane of a vector, and factors
-// and scale are what the equations say. The expected values come from loops over whole tensors.
+// One suite for every TrustRatio: its functions give equal bits for a float and for a lane of a vector, and factors and scale
+// follow the equations. The expected values come from loops over whole tensors.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 
 namespace trust_ratio_trust_ratio_tests {
 
-/// A float whose products no compiler fuses with a sum: what a lane of `floats` promises, on every flag.
+/// A float whose products are never fused with a sum, as `floats` promises for its lanes with all compiler flags.
 struct strict {
   float value = 0.0F;
 
@@ -63,7 +63,7 @@ using lane_array = std::array<float, lanes>;
 
 // ------------------------------------------------------------------------------------------- float against vector
 
-/// What `accumulate` added, in order: the number of the sum and the value.
+/// The calls of `accumulate`, in order: the number of the sum, and the value.
 template <class Real>
 struct recorder {
   std::vector<std::pair<int, Real>> added;
@@ -103,7 +103,7 @@ float some_value(random_source& source) {
   }
 }
 
-/// Whether Real gives in every lane what `floats` gives, from `accumulate` and from `scale`.
+/// The fault, if Real does not give in every lane the bits of `floats`, from `accumulate` and from `scale`.
 template <class Real, class T>
 fault lanes_fault(const T& ratio) {
   random_source source(17);
@@ -151,13 +151,13 @@ void check_lanes(const T& ratio) {
   if constexpr (requires { ratio.validate(); }) CHECK_NOTHROW(ratio.validate());
   const fault of_strict = lanes_fault<strict>(ratio);
   CHECK_MESSAGE(!of_strict, of_strict.value_or(""));
-#if defined(__SSE2__) && !defined(__FMA__)  // else a compiler may fuse what is written for a plain float
+#if defined(__SSE2__) && !defined(__FMA__)  // otherwise a compiler may fuse code for plain floats
   const fault of_float = lanes_fault<float>(ratio);
   CHECK_MESSAGE(!of_float, of_float.value_or(""));
 #endif
 }
 
-/// Tells vectors from floats.
+/// Behaves differently for vectors and floats.
 template <int Fault>
 struct two_faced {
   static constexpr int sums_per_segment = 2;
@@ -180,7 +180,7 @@ struct two_faced {
 
 double clamped(double x, double lower, double upper) { return std::min(std::max(x, lower), upper); }
 
-/// ‖a‖/‖b‖ from norms, or something else if either is 0.
+/// ‖a‖/‖b‖ from norms; `otherwise` if either is 0.
 double ratio(double a, double b, double otherwise = 1.0) { return a > 0.0 && b > 0.0 ? a / b : otherwise; }
 
 struct norms_of_parts {
@@ -191,7 +191,7 @@ struct norms_of_parts {
   }
 };
 
-/// Norms among which are zeros, equal ones, and ratios beyond every clamp.
+/// Norms that include zeros, equal ones, and ratios beyond every clamp.
 std::vector<norms_of_parts> norms_to_try() {
   std::vector<norms_of_parts> all;
   const std::array<double, 5> values{0.0, 1e-4, 0.7, 3.0, 4e3};
@@ -222,7 +222,7 @@ double blend_by_hand(const norms_of_parts& n, const tensor_properties& f, double
 
 bool close(double got, double expected) { return std::abs(got - expected) <= 2e-6 * std::abs(expected) + 1e-30; }
 
-/// How many scales differ from those by hand.
+/// The number of scales that differ from those by hand.
 template <rescaling Form, class ByHand>
 int differences(const rescaled_trust_ratio<Form>& policy, ByHand by_hand) {
   int different = 0;
@@ -282,7 +282,7 @@ TEST_CASE(
       for (const policy& with : {policy{}, policy{.lower = 0.01, .upper = 10.0}, policy{.lower = 2.0, .upper = 2.0}}) {
         const double expected = clamped(ratio(p, u), with.lower, with.upper);
         const double got = layerwise(with, p, u, {});
-        CHECK(close(got, std::min(expected, 3e38)));  // what no float can hold is as large as one can be
+        CHECK(close(got, std::min(expected, 3e38)));  // a value too large for a float becomes the largest
         CHECK(layerwise(with, p, u, {.adapt = false}) == 1.0F);
       }
   CHECK(layerwise({}, 6.0, 2.0, {.weight_decay = 0.0F}) == 3.0F);
@@ -306,7 +306,7 @@ TEST_CASE("rescaled_trust_ratio: the product form is its equation, for zero norm
 TEST_CASE("rescaled_trust_ratio: the blend is its equation, with 1 or 0 where a norm is 0") {
   CHECK(differences(rescaled_trust_ratio<rescaling::blend>{}, blend_by_hand) == 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::blend>{.lower = 0.5, .upper = 2.0}, blend_by_hand) == 0);
-  // "or 0": what was not sent, and has no norm, does not move; what was sent moves at the learning rate.
+  // "or 0": a part that was not sent and has no norm does not move; a part that was sent moves at the learning rate.
   const rescaled_trust_ratio<rescaling::blend> policy;
   const std::array<double, 4> nothing{};
   CHECK(policy.scale(policy.factors(nothing.data(), {.world = 4}), 0.0F) == 0.0F);
@@ -350,7 +350,7 @@ TEST_CASE("trust_ratio: clamps out of range are refused") {
   CHECK_NOTHROW((rescaled_trust_ratio<>{.lower = 0.0, .upper = infinite}.validate()));
 }
 
-// -------------------------------------------------------------------------------- trainings, against whole tensors
+// -------------------------------------------------------------------------------- trainings, compared with whole tensors
 
 namespace {
 
@@ -405,12 +405,12 @@ std::vector<double> fresh(const tensor_at_step& t) {
   return scale;
 }
 
-// Not 1: the blend moves a tensor of one element by λp²/|w|, which is as ill-conditioned as it looks where w is near 0.
+// Not 1: the blend moves a tensor of one element by λp²/|w|, which is ill-conditioned where w is near 0.
 constexpr std::size_t least = 6;
 constexpr int steps = 45;
 constexpr double rate = 0.02;
 
-/// The worst relative error of SLAMB with a trust ratio against the loop with its scales of whole tensors.
+/// The worst relative error of SLAMB with a trust ratio, compared with the plain loop that uses scales of whole tensors.
 template <class TrustRatio>
 double slamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks) {
   const quadratic problem(test_support::odd_tensors(least), ranks);
@@ -431,7 +431,7 @@ double slamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks)
   return test_support::worst_error(got, loop.run(problem, steps, rate));
 }
 
-/// The same of LAMB, where everything is received and fresh; all ranks must have the same bits.
+/// As above for LAMB, where everything is received and has age 0; all ranks must have the same bits.
 template <class TrustRatio>
 double lamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks) {
   const quadratic problem(test_support::odd_tensors(least), ranks);

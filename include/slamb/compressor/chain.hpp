@@ -18,7 +18,7 @@ namespace slamb {
 /// so the quantizer should be right on average, as int8, int4 and natural are.
 ///
 /// *Cost*: `Quantizer::bits_per_element` for each element that `Sparsifier` selects, in each of two phases.
-/// *Determinism*: that of its parts.
+/// *Determinism*: see `Sparsifier` and `Quantizer`.
 template <class Sparsifier, quantizer Quantizer>
 struct chain {
   Sparsifier sparsifier{};

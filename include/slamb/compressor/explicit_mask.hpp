@@ -11,20 +11,20 @@
 
 namespace slamb {
 
-/// Sends the elements where the last mask is not 0.
+/// Sends the elements at which the mask that was set last is not 0.
 class explicit_mask {
  public:
   static constexpr bool payload_is_constant = false;
 
   struct selection {
-    using age_type = std::uint16_t;  // nothing bounds how long a mask of the user's leaves an element out
+    using age_type = std::uint16_t;  // masks may leave an element out for any number of steps
 
     const std::uint8_t* mask = nullptr;
 
     SLAMB_HOST_DEVICE bool selects(coordinate c) const { return mask[c.offset + c.index] != 0; }
   };
 
-  /// Takes the mask of the next step; it must be equal on all ranks.
+  /// Sets the mask of the next step. It must be equal on all ranks.
   ///
   /// @param mask  [elements of all tensors, laid end to end], in the backend's memory space; not copied, so it must
   ///              stay alive and unchanged until the step is done
@@ -33,7 +33,7 @@ class explicit_mask {
     is_set_ = true;
   }
 
-  /// @throws std::invalid_argument if no mask has been set, or one of another size.
+  /// @throws std::invalid_argument if no mask has been set, or if its size is not `elements`
   void require_ready(std::uint64_t elements) const {
     if (!is_set_)
       throw std::invalid_argument("slamb: explicit_mask has no mask; call compressor().set(mask) before step()");

@@ -1,4 +1,4 @@
-// Sixteen bits an element: bfloat16 and IEEE half precision.
+// The quantizers bf16 and fp16: sixteen bits an element, as bfloat16 or as IEEE half precision.
 #pragma once
 
 #include "slamb/core/bfloat16.hpp"
@@ -10,7 +10,7 @@ namespace slamb {
 
 namespace detail {
 
-/// The members of both.
+/// The members that both have.
 struct floating_facts {
   static constexpr int bits_per_element = 16;
   static constexpr segment_scale scale = segment_scale::none;
@@ -18,8 +18,8 @@ struct floating_facts {
 
 }  // namespace detail
 
-/// Brain floating point: a float's range, eight bits of precision. To nearest, ties to even; numbers beyond the largest
-/// finite one (3.39e38) become it.
+/// Sends bfloat16 numbers: a float's range, and eight bits of precision. Rounds to nearest, ties to even. Numbers beyond the
+/// largest finite one (±3.39e38) become the largest.
 ///
 /// *Cost*: 2 bytes an element.
 /// *Determinism*: a function of x.
@@ -34,8 +34,8 @@ struct bf16 : detail::floating_facts {
   }
 };
 
-/// IEEE 754 binary16: eleven bits of precision from 2^-14 on, steps of 2^-24 below. To nearest, ties to even; numbers
-/// beyond 65504 become it.
+/// Sends IEEE 754 binary16 numbers: eleven bits of precision from 2^-14 on, steps of 2^-24 below. Rounds to nearest, ties to
+/// even. Numbers beyond ±65504 become ±65504.
 ///
 /// *Cost*: 2 bytes an element.
 /// *Determinism*: a function of x.

@@ -1,4 +1,5 @@
-// A small integer for each element: equally spaced levels up to the largest of a block, rounded at random.
+// The quantizers int8 and int4: a small integer for each element, on equally spaced levels up to the largest value of a block,
+// rounded at random.
 #pragma once
 
 #include <bit>
@@ -11,19 +12,20 @@
 
 namespace slamb {
 
-/// x ≈ q/L · max|x|, with L = 2^(Bits−1) − 1 and q one of the two integers about L x/max|x|, drawn so that the mean is x.
+/// Sends x as q/L · max|x|, with L = 2^(Bits−1) − 1 and the maximum over a block. q is one of the two integers next to
+/// L x/max|x|, drawn so that the mean is x.
 ///
-/// Zero and the block's largest value are exact. Draws have 16 bits: the mean of a code is within 2^-17 of a level of x.
+/// Zero and the block's largest value are exact. Draws have 16 bits, so the mean is within 2^-17 of a level of x.
 ///
 /// *Cost*: Bits/8 bytes an element, and 4 a block.
 /// *Determinism*: a function of x, the scale and the draw.
-/// *Reference*: QSGD (Alistarh et al., NeurIPS 2017), section 3; with the largest for the norm.
+/// *Reference*: QSGD (Alistarh et al., NeurIPS 2017), section 3, with the maximum instead of the norm.
 template <int Bits>
 struct integer {
   static_assert(Bits == 2 || Bits == 4 || Bits == 8, "slamb: integers have 2, 4 or 8 bits");
 
   std::uint32_t block = 128;  ///< consecutive elements that share a scale: a power of two, 16 … 1024
-  std::uint64_t seed = 0;     ///< of the draws; must be equal on all ranks
+  std::uint64_t seed = 0;     ///< of the random draws; must be equal on all ranks
 
   static constexpr int bits_per_element = Bits;
   static constexpr segment_scale scale = segment_scale::max;
@@ -44,7 +46,7 @@ struct integer {
     facts.add_word("integer's seed", seed);
   }
 
-  /// L + q, |q| = ⌊L |x|/s + uniform⌋: counted in units of 2^-17, as nothing is then rounded, or fused, in a sum.
+  /// L + q, with |q| = ⌊L |x|/s + uniform⌋. Computed with integers in units of 2^-17, so that no sum is rounded or fused.
   template <class Real>
   SLAMB_ELEMENT word_of<Real> encode(const Real& x, const Real& s, const Real& uniform) const {
     using word = word_of<Real>;

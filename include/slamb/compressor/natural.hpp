@@ -1,4 +1,4 @@
-// Eight bits an element: a sign and a power of two, rounded at random.
+// The quantizer natural: a sign and a power of two in eight bits an element, rounded at random.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace slamb {
 
-/// x ≈ ±2^e or 0, one of the two nearest to x on its side, drawn so that the mean is x; e is in −96 … 30.
+/// Sends x as ±2^e, with e in −96 … 30, or as 0: one of the two neighbours of x, drawn so that the mean is x.
 ///
 /// Powers of two and zero are exact. Between 0 and 2^-96 (1.3e-29) the draw is between these two. Beyond 2^30 (1.1e9) x becomes
 /// ±2^30; error feedback corrects this if it is rare. There is no scale, so it suits signals whose elements differ by many orders
-/// of magnitude. Draws have 16 bits: the mean is within 2^-17 of the distance between the two.
+/// of magnitude. Draws have 16 bits, so the mean is within 2^-17 of the distance between the neighbours.
 ///
 /// *Cost*: 1 byte an element.
 /// *Determinism*: a function of x and the draw.
-/// *Reference*: Horváth et al., "Natural compression for distributed deep learning" (arXiv 1905.10988), definition 1; there e has
-/// all values of a float's exponent; here it has 127 values, and zero has a code.
+/// *Reference*: Horváth et al., "Natural compression for distributed deep learning" (arXiv 1905.10988), definition 1. There e has
+/// all values of a float's exponent. Here it has 127 values, and zero has a code.
 struct natural {
-  std::uint64_t seed = 0;  ///< of the draws; must be equal on all ranks
+  std::uint64_t seed = 0;  ///< of the random draws; must be equal on all ranks
 
   static constexpr int bits_per_element = 8;
   static constexpr segment_scale scale = segment_scale::none;
@@ -43,7 +43,7 @@ struct natural {
     const Real least(0x1p-96F);
     const Real magnitude = absolute(x);
     const word tiny = to_word(minimum(least, magnitude) * Real(0x1p96F) + uniform);
-    // The carry out of 23 bits of mantissa is as likely as the mantissa is large.
+    // A carry out of the 23 bits of mantissa has the probability mantissa/2^23.
     const word carried = as_word(magnitude) + to_word(uniform * Real(0x1p23F));
     const word exponent = (carried >> 23) - word(exponent_bias);
     const word code = select(magnitude < least, tiny, select(exponent < word(127U), exponent, word(127U)));

@@ -14,23 +14,23 @@
 
 namespace slamb {
 
-/// The ways of `random_k` to choose.
+/// The ways in which `random_k` selects.
 enum class sampling {
-  round_robin,  ///< every block has a fixed slot of C = 1/k; slot t mod C is sent at step t
+  round_robin,  ///< every block has one of C = 1/k slots; slot t mod C is sent at step t
   bernoulli     ///< every block is sent with probability k, drawn at each step
 };
 
-/// Sends the part k of the elements, in blocks of `block` contiguous elements that share a slot and an age.
+/// Sends a part k of the elements, in blocks of `block` contiguous elements that share a slot and an age.
 ///
 /// *round_robin* (the default) needs no state, sends every element exactly once in C = 1/k steps, and its payload has
-/// the same size at every step to ±1 block a tensor. *bernoulli* needs one byte an element for ages that saturate at
-/// 255, and a payload that varies from step to step, which cannot be captured in a CUDA graph.
+/// the same size at every step, up to one block a tensor. *bernoulli* needs one byte an element for ages, which stop at 255.
+/// Its payload varies from step to step, so it cannot be captured in a CUDA graph.
 ///
-/// *Determinism*: a function of (seed, step, index) alone: the same on every rank, backend and launch shape.
+/// *Determinism*: the selection is a function of (seed, step, index) alone: the same on every rank, backend and launch shape.
 /// *Reference*: SLAMB, ICML 2023, section 3; the round robin by keyed groups is this library's.
 template <sampling Law = sampling::round_robin>
 struct random_k {
-  double k = 0.1;          ///< in [1/65535, 1] for round_robin, which uses C = 1/k rounded; in [2^-32, 1]
+  double k = 0.1;          ///< in [1/65535, 1] for round_robin, which rounds C = 1/k; in [2^-32, 1] for bernoulli
   std::size_t block = 1;   ///< elements, 1 … 2^20; multiples of 16 are the fastest
   std::uint64_t seed = 0;  ///< must be equal on all ranks
 
@@ -64,7 +64,7 @@ struct random_k {
       return std::min(size, (blocks + slots() - 1) / slots() * block);
     } else {  // exceeded with a probability below 1e-23; `step()` throws on such a draw before anything is sent
       const auto n = static_cast<double>(blocks);
-      const double expected = rounded_product(n, k);  // ranks on other processors must come to the same bytes
+      const double expected = rounded_product(n, k);  // ranks on other processors must compute the same size
       const double most = expected + rounded_product(10.0, std::sqrt(expected * (1.0 - k))) + 64.0;
       return std::min(size, static_cast<std::uint64_t>(most) * block);
     }
@@ -77,7 +77,7 @@ struct random_k {
       return detail::bernoulli_selection{seed, block, step, static_cast<std::uint64_t>(std::ldexp(k, 32))};
   }
 
-  /// The constants of all steps, for a device. Its `at(step)` equals this `at`, and is quick for one thread.
+  /// The constants of all steps, for a device. Its `at(step)` equals this `at`, and is fast for one thread.
   SLAMB_HOST_DEVICE auto all_steps() const noexcept requires(Law == sampling::round_robin) {
     const std::uint32_t c = slots();
     detail::round_robin_steps all{seed, block, c, {}, {}};
@@ -101,7 +101,7 @@ struct random_k {
     return a == 1;
   }
 
-  // By Euclid's algorithm, mod n < 2^16.
+  // The inverse of a modulo n < 2^16, by Euclid's algorithm.
   SLAMB_HOST_DEVICE static std::uint32_t inverse_of(std::uint32_t a, std::uint32_t n) noexcept {
     auto r = static_cast<std::int32_t>(n), next_r = static_cast<std::int32_t>(a);
     std::int32_t x = 0, next_x = 1;

@@ -1,4 +1,4 @@
-// One bit an element: its sign, times a shared scale.
+// The quantizer sign: one bit an element, its sign, times a shared scale.
 #pragma once
 
 #include "slamb/core/concepts.hpp"
@@ -7,7 +7,8 @@
 
 namespace slamb {
 
-/// The sign and a scale: ±√(Σx²/n) (l2, the papers'), or ±Σ|x|/n (l1, the nearest in the mean square), + for x ≥ 0.
+/// Sends x as its sign times a scale: ±√(Σx²/n) (l2, as in the papers), or ±Σ|x|/n (l1, which has the least mean square error).
+/// The sign is + for x ≥ 0.
 ///
 /// It cannot represent zero. An element that is always 0, as in embedding rows that no batch has used, would become ±scale.
 /// `zero_aware` makes elements with variance 0 inactive: they are left out of the scale, the result and the errors.
@@ -34,7 +35,7 @@ struct basic_sign {
     facts.add("sign's zero_aware", static_cast<double>(zero_aware));
   }
 
-  /// 1 where x ≥ 0, as −0.0 is, else 0.
+  /// 1 if x ≥ 0, which includes −0.0; else 0.
   template <class Real>
   SLAMB_ELEMENT word_of<Real> encode(const Real& x, const Real& /*scale*/, const Real& /*uniform*/) const {
     using word = word_of<Real>;

@@ -1,4 +1,4 @@
-// The memory of a backend.
+// The allocator of a backend's memory: the user's, or the host's own.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ SLAMB_ELEMENT auto real_of_bfloat16_bits(const Word& bits) {
 /// The bfloat16 nearest to x.
 SLAMB_HOST_DEVICE inline bfloat16 to_bfloat16(float x) { return {static_cast<std::uint16_t>(bfloat16_bits(x))}; }
 
-/// x exactly.
+/// The value of x, exact.
 SLAMB_HOST_DEVICE inline float to_float(bfloat16 x) { return real_of_bfloat16_bits(std::uint32_t{x.bits}); }
 
 }  // namespace detail

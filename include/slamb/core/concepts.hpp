@@ -64,7 +64,7 @@ concept has_all_to_all = communicator<C> && requires(C& c, std::span<const T> se
   c.all_to_all(send, receive, s);
 };
 
-/// `broadcast(values, root, stream)`: every rank's `values` become those of `root`.
+/// `broadcast(values, root, stream)`: every rank's `values` become the values of `root`.
 template <class C, class T, class Stream = host_stream>
 concept has_broadcast = communicator<C> && requires(C& c, std::span<T> values, int root, Stream stream) {
   c.broadcast(values, root, stream);
@@ -129,11 +129,10 @@ concept backend = detail::copyable<B> && requires(const B& b, std::uint64_t elem
 /// One element of the model, as a compressor sees it.
 struct coordinate {
   std::uint32_t tensor = 0;       ///< number of the tensor, in the order given to the optimizer
-  std::uint64_t index = 0;        ///< of the element in its tensor
+  std::uint64_t index = 0;        ///< number of the element in its tensor
   std::uint64_t tensor_size = 0;  ///< elements of the tensor
-  std::uint64_t offset = 0;       ///< of the tensor's first element, all tensors laid one after another
-  std::uint64_t state =
-      0;  ///< of the tensor's first element in the state arrays, where tensors start at multiples of 16
+  std::uint64_t offset = 0;       ///< place of the tensor's first element, with all tensors laid end to end
+  std::uint64_t state = 0;        ///< its place in the state arrays, in which tensors start at multiples of 16
 };
 
 /// The scale of n elements: none, l2 √(Σx²/n), l1 Σ|x|/n, or max|x|.
@@ -160,8 +159,8 @@ concept selects = requires(const C& c, std::uint64_t step) {
   c.quantizer;
 };
 
-/// The payload of a sparsifier has the same size at every step, up to one block a tensor: unless the sparsifier has a member
-/// `payload_is_constant` that is false.
+/// True if the payload of a sparsifier has the same size at every step, up to one block a tensor. A sparsifier for which this is
+/// false has a member `payload_is_constant` that is false.
 template <class C>
 inline constexpr bool payload_is_constant = true;
 template <class C>
@@ -170,8 +169,8 @@ inline constexpr bool payload_is_constant<C> = bool(C::payload_is_constant);
 
 }  // namespace detail
 
-/// A policy that reduces what is sent: a quantizer, a sparsifier, or a chain of both. Its members decide which; recipes branch on
-/// these concepts and never on the type.
+/// A policy that reduces the payload: a quantizer, a sparsifier, or a chain of both. Its members decide its kind; recipes branch
+/// on these concepts and never on the type.
 template <class C>
 concept compressor = detail::copyable<C> &&(detail::selects<C> || requires {
   { C::bits_per_element } -> detail::converts_to<int>;
@@ -341,9 +340,9 @@ concept has_fill = has_runs<S> &&
 /// Decides where the compression error of a lossy exchange is kept.
 template <class F>
 concept error_feedback = detail::copyable<F> && requires {
-  { F::keeps_unsent } -> detail::converts_to<bool>;  // what is not sent stays in the exchanged state itself
-  { F::worker_state } -> detail::converts_to<bool>;  // an error buffer for what this rank failed to send
-  { F::server_state } -> detail::converts_to<bool>;  // an error buffer for what this rank failed to broadcast
+  { F::keeps_unsent } -> detail::converts_to<bool>;  // unsent elements stay in the exchanged state itself
+  { F::worker_state } -> detail::converts_to<bool>;  // has a buffer for the worker error
+  { F::server_state } -> detail::converts_to<bool>;  // has a buffer for the server error
 };
 
 // ------------------------------------------------------------------------------------------------ TrustRatio

@@ -1,8 +1,8 @@
-// Version, what the compiler must be told, and the few macros that let one function body serve the host and the device.
+// The version, checks of compiler flags, and the macros that let one function body serve the host and the device.
 #pragma once
 
-// Headers that users name include this one first. After an #error compilers go on, and would report thousands of lines that they
-// cannot read; at an #include of what is not there they stop.
+// All headers for users include this one first. Compilers continue after an #error, and would report thousands of lines that they
+// cannot read. They stop at an #include of a file that does not exist.
 #if __cplusplus <= 201703L
 #error "slamb: this library is C++20, but an older standard is asked for; compile with -std=c++20"
 #include "slamb: the compiler stops here, for the reason above"
@@ -26,11 +26,11 @@
 #define SLAMB_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 #else
 #define SLAMB_HOST_DEVICE
-#define SLAMB_NO_EXEC_CHECK  // before templates that call what they are given: on the device only what can run there
+#define SLAMB_NO_EXEC_CHECK  // before templates that call a function from their caller, which on a device can run there
 #endif
 
-// The host backend's vector types are wrappers that must vanish, for a call would pass 64-byte vectors through memory, and
-// a tile's loop must hold everything that it calls. With a sanitizer's checks in it, that only takes the compiler's time.
+// The functions of the host backend's vector types must be inlined, because a call would pass 64-byte vectors through memory. A
+// tile's loop must inline everything that it calls. With a sanitizer this would only cost compile time.
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SLAMB_ALWAYS_INLINE inline __attribute__((always_inline))
 #define SLAMB_FLATTEN __attribute__((flatten))
@@ -39,16 +39,16 @@
 #define SLAMB_FLATTEN
 #endif
 
-// SLAMB_ROUND(x), a statement: x, a variable with the result of a product, is rounded before it is used. Where a processor can
-// fuse a product with a sum, which rounds once instead of twice, g++ does so by default and clang within an expression: the
-// bits would depend on the processor, the flags and how the compiler arranged the code. The empty assembly statement keeps the
-// two apart. It costs nothing on x86-64 and on aarch64; elsewhere it takes x through memory, which is right on every processor.
+// SLAMB_ROUND(x) is a statement. It rounds x, a variable with the result of a product, before x is used. Some processors can fuse
+// a product with a sum, which rounds once instead of twice. g++ fuses them by default, and clang within an expression. Then the
+// bits would depend on the processor, the flags and the arrangement of the code. The empty assembly statement keeps product and
+// sum apart. It costs nothing on x86-64 and on aarch64. On others it moves x through memory, which is right on every processor.
 #if defined(__AVX512F__)
 #define SLAMB_ROUND(x) __asm__("" : "+v"(x))
 #elif defined(__FMA__) || defined(__FMA4__)
 #define SLAMB_ROUND(x) __asm__("" : "+x"(x))
 #elif defined(__SSE2__)
-#define SLAMB_ROUND(x) static_cast<void>(x)  // this processor has nothing to fuse them with
+#define SLAMB_ROUND(x) static_cast<void>(x)  // this processor cannot fuse them
 #elif defined(__aarch64__)
 #define SLAMB_ROUND(x) __asm__("" : "+w"(x))
 #else

@@ -9,10 +9,10 @@
 
 namespace slamb {
 
-/// A call of the CUDA runtime failed, or work that was enqueued before it.
+/// A call of the CUDA runtime has failed, or work that was enqueued before the call.
 class cuda_error : public error {
  public:
-  /// `call`: name of the function that reported `code`; a literal, of which the pointer is kept.
+  /// @param call  name of the function that reported `code`: a literal, because its pointer is kept
   cuda_error(cudaError_t code, const char* call)
       : error("slamb: " + std::string(call) + " failed: " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) +
               " = " + std::to_string(static_cast<int>(code)) + ")"),

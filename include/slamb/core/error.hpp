@@ -48,7 +48,7 @@ class out_of_memory : public std::bad_alloc {
   const char* what() const noexcept override { return what_->c_str(); }
 
  private:
-  std::shared_ptr<const std::string> what_;  // of which copies cannot throw
+  std::shared_ptr<const std::string> what_;  // shared, because copies of an exception must not throw
 };
 
 /// A file cannot be written or read. The message has its name and the reason.
@@ -76,7 +76,7 @@ inline void require_in(bool holds, std::string_view name, double value, std::str
   if (!holds) throw_out_of_range(name, value, range);
 }
 
-/// The digits of an integer.
+/// Requires `holds` of an integer. The error shows all its digits.
 inline void require_word_in(bool holds, std::string_view name, std::uint64_t value, std::string_view range) {
   if (!holds)
     throw std::invalid_argument("slamb: " + std::string(name) + " = " + std::to_string(value) + ", but it must be " +
@@ -93,12 +93,13 @@ inline void require_decay_rate(std::string_view name, double value) {
   require_in(value >= 0.0 && value < 1.0, name, value, "in [0, 1)");
 }
 
-/// Requires a value that stays finite as a float, and does not become 0.
+/// Requires a value ≥ 0 that stays finite as a float.
 inline void require_non_negative(std::string_view name, double value) {
   require_in(value >= 0.0 && value <= static_cast<double>(std::numeric_limits<float>::max()), name, value,
              "in [0, 3.4e38]");
 }
 
+/// Requires a value > 0 that, as a float, stays finite and does not become 0.
 inline void require_positive(std::string_view name, double value) {
   require_in(value >= static_cast<double>(std::numeric_limits<float>::min()) &&
                  value <= static_cast<double>(std::numeric_limits<float>::max()),

@@ -28,7 +28,7 @@ struct basic_parameter {
   Element* data = nullptr;            ///< [size]  the parameters, updated in place
   const Element* gradient = nullptr;  ///< [size]  this rank's own gradient, never written
   std::size_t size = 0;               ///< elements; 0 is allowed, and then both pointers may be null
-  int dimensions = 2;                 ///< of the tensor; SLAMB never compresses tensors of one dimension
+  int dimensions = 2;                 ///< dimensions of the tensor; SLAMB never compresses tensors of one dimension
   tensor_options options{};
 };
 

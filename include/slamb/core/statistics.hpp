@@ -17,8 +17,8 @@ enum class collective { all_reduce, all_gather, all_to_all, broadcast };
 /// Traffic of one rank: collective calls, elements and bytes of their payloads, and sent bytes.
 struct traffic {
   std::uint64_t rounds = 0;         ///< collectives
-  std::uint64_t elements = 0;       ///< of the payloads
-  std::uint64_t payload_bytes = 0;  ///< of the payloads
+  std::uint64_t elements = 0;       ///< elements of the payloads
+  std::uint64_t payload_bytes = 0;  ///< bytes of the payloads
   std::uint64_t sent_bytes = 0;     ///< bytes put on the wire: `bytes_sent_by` of each call
 
   /// Bytes that one rank sends for a collective over `bytes` of payload among `world` ranks, by the bandwidth-optimal algorithm:
@@ -77,7 +77,7 @@ struct statistics {
   struct phase_type {
     std::string name;              ///< "dense", "sparse", "warm-up", "compressed", …
     std::uint64_t first_step = 1;  ///< t of its first step
-    traffic_counts traffic;        ///< of its steps
+    traffic_counts traffic;        ///< traffic of its steps
   };
 
   /// Compression error of one measured step, per parameter group. x is the signal after error feedback, x̂ the value of its
@@ -119,12 +119,12 @@ struct statistics {
   /// a step. `rounds` counts sums of headers alone, in first steps.
   slamb::traffic comparisons{};
   std::vector<phase_type> phases{};  ///< traffic by phase, in order of time
-  warm_up_type warm_up{};            ///< of optimizers with a warm-up
-  choice_type chosen{};              ///< of optimizers made by `choose`
+  warm_up_type warm_up{};            ///< end of the warm-up, for optimizers with one
+  choice_type chosen{};              ///< the choice, for optimizers made by `choose`
   norms_type norm{};                 ///< zero unless `with_norms`
   std::vector<double>
       worker_error{};  ///< [groups] ‖e‖ of this rank's worker error; empty without `with_norms`, or if no error is kept
-  std::vector<compression_type> compression{};  ///< [groups] of the last measured step; empty if none was measured
+  std::vector<compression_type> compression{};  ///< [groups] errors of the last measured step; empty if none
 };
 
 /// The result of `memory()`: the optimizer's one allocation, by purpose.

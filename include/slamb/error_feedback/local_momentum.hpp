@@ -5,8 +5,8 @@
 
 namespace slamb {
 
-/// Needs no buffer. Averaging over ranks and the moving average are linear, so the mean of the ranks' momenta is the momentum of
-/// the mean gradient at every step, whatever is sent.
+/// Keeps unsent elements in this rank's momentum, without a buffer. Averaging over ranks and the moving average are linear, so
+/// the mean of the ranks' momenta is the momentum of the mean gradient at every step, for any selection.
 ///
 /// *Reference*: SLAMB, ICML 2023, "local error compensation".
 struct local_momentum {

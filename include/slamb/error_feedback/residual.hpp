@@ -8,8 +8,8 @@
 
 namespace slamb {
 
-/// e ← x + e − decode(encode(x + e)) on every rank: an array of Storage, [state elements]. The compression error of the mean, in
-/// the second phase, is dropped.
+/// Keeps a worker error on every rank, e ← x + e − decode(encode(x + e)): an array of Storage, [state elements]. Drops the
+/// compression error of the mean, in the second phase.
 ///
 /// *Reference*: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al., "Error feedback
 /// fixes SignSGD", ICML 2019.

@@ -8,11 +8,11 @@
 
 namespace slamb {
 
-/// e ← x + e − decode(encode(x + e)) at every rank, over the model, and, over the chunk that a rank sums,
-/// s ← y + s − decode(encode(y + s)): two arrays of Storage.
+/// Keeps two arrays of Storage on every rank: the worker error of the model, e ← x + e − decode(encode(x + e)), and the server
+/// error of the chunk that the rank averages, s ← y + s − decode(encode(y + s)).
 ///
 /// *Reference*: 1-bit Adam (arXiv 2102.02888), algorithm 1; Tang et al., "DoubleSqueeze", ICML 2019.
-/// *Cost*: (1 + 1/N) · 4 bytes an element and rank with float, half of that with bfloat16, which rounds the errors
+/// *Cost*: (1 + 1/N) · 4 bytes an element and rank with float, half as much with bfloat16, which rounds the errors
 /// themselves.
 template <class Storage = float>
 struct two_sided {

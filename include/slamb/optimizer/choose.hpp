@@ -63,7 +63,7 @@ struct choose_options {
   }
 };
 
-/// One of two optimizers, as `choose` has chosen. It computes the same bits as that optimizer alone.
+/// The optimizer that `choose` has chosen from two. It computes the same bits as the chosen optimizer alone.
 template <class Dense, class Compressed>
 class chosen_optimizer : public optimizer {
  public:
@@ -106,7 +106,7 @@ class chosen_optimizer : public optimizer {
   }
 
   /// Continues from a saved state, with the parameters that belong to it.
-  /// @throws std::invalid_argument that describes what does not fit, as a state of the other optimizer; nothing has changed then
+  /// @throws std::invalid_argument that names the mismatch, such as a state of the other optimizer; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
     load_state(detail::source_in(saved), options);
   }
@@ -142,7 +142,7 @@ struct steady_seconds {
   }
 };
 
-/// The optimizer that is kept without a trial, if one is.
+/// The optimizer to keep: of the saved state, if there is one, else by `keep`.
 template <class Dense, class Compressed>
 choose_options::keep_rule rule_of(const choose_options& how) {
   if (how.saved.empty()) return how.keep;
@@ -202,7 +202,7 @@ statistics::choice_type choice_by_trial(std::span<const parameter> parameters, s
           .trial_elements = model.elements()};
 }
 
-/// `choose` with any clock: clock() is a double, in seconds.
+/// `choose` with any clock: clock() returns seconds, as a double.
 template <class Dense, class Compressed, class Clock>
 chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const parameter> parameters,
                                               const typename Dense::options_type& dense_options,
@@ -245,7 +245,7 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
 ///
 /// @param parameters    the tensors, in the backend's memory; the spans must outlive the optimizer
 /// @param communicator  moved into one optimizer after another, so a handle that was moved from must not leave its ranks
-/// @throws std::invalid_argument naming what is wrong; rank_mismatch_error, on every rank, if ranks are given different
+/// @throws std::invalid_argument that names the wrong argument; rank_mismatch_error, on every rank, if ranks are given different
 ///         tensors or settings; communicator_error, as from a step
 /// *Memory*: during the trial 8 bytes per element of the synthetic tensors, and the memory of one optimizer for them; freed
 /// before the optimizer is constructed.

@@ -154,11 +154,11 @@ struct lamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backe
 /// The Compressor decides how the mean g over ranks is exchanged: dense (no_compressor), quantized (a quantizer, with any
 /// ErrorFeedback), or sparse (a sparsifier or a chain, with residual<>).
 ///
-/// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank; compressed, the errors of the
-/// ErrorFeedback and the messages beside them.
-/// *Cost*: 24 + 16 bytes of memory traffic a parameter (LAMB) or 28 (AdamW), and 4 to see that the gradient is finite;
-/// with more than one rank, 4 more to gather. On the wire: one all_reduce of all gradients a step. Compressed: what
-/// docs/algorithms/compressors.md and one_bit_exchange.md say.
+/// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank. Compressed: also the errors of
+/// the ErrorFeedback, and the messages.
+/// *Cost*: 24 + 16 bytes of memory traffic a parameter (LAMB) or 28 (AdamW), and 4 to check that the gradient is finite;
+/// with more than one rank, 4 more to gather. On the wire: one all_reduce of all gradients a step. Compressed: see
+/// docs/algorithms/compressors.md and one_bit_exchange.md.
 /// *Determinism*: the same bits from run to run and on all ranks, for every number of threads.
 /// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
 ///

@@ -260,7 +260,7 @@ class one_bit_recipe final
   std::vector<tensor_batch> batches_;
   typename WarmUp::state_type warm_up_{};
   bool is_compressed_ = false;
-  bool may_end_ = false;  // the warm-up, with the step that is taken
+  bool may_end_ = false;  // the warm-up may end with the current step
   std::uint64_t warm_up_end_ = 0;
 };
 

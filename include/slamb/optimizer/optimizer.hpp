@@ -33,7 +33,7 @@ class running_call {
     thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
   void end() noexcept {
-    thread_.store(std::thread::id(), std::memory_order_relaxed);  // first, so that only a caller's own can be its own
+    thread_.store(std::thread::id(), std::memory_order_relaxed);  // first: reject() must find no id of an ended call
     name_.store(nullptr, std::memory_order_release);
   }
 
@@ -52,7 +52,7 @@ class running_call {
   }
 
   std::atomic<const char*> name_{nullptr};
-  std::atomic<std::thread::id> thread_{std::thread::id()};  // that runs it
+  std::atomic<std::thread::id> thread_{std::thread::id()};  // the thread of the running call
 };
 
 /// The type-erased recipe that an `optimizer` holds.
@@ -167,11 +167,11 @@ class optimizer {
   /// All ranks must take a step in parts, or none, because `step` makes other collectives. Ready gradients must not change until
   /// finish_step has returned, which may read them again.
   ///
-  /// The result has the bits of `step`, if the communicator's sums do not depend on how a payload is divided; this holds for all
-  /// of this library's but NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last tensor to the
-  /// first, as soon as all gradients from there on are ready. This applies to dense gradients, and to SLAMB's selected momentum
-  /// on the host. Quantized signals and data-dependent selections need all gradients first, so finish_step exchanges them, and
-  /// also everything between nodes of several ranks.
+  /// The result has the bits of `step`, if the communicator's sums do not depend on the division of a payload. This holds for all
+  /// communicators of this library except NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last
+  /// tensor to the first, as soon as all gradients from there on are ready. This applies to dense gradients, and to SLAMB's
+  /// selected momentum on the host. Quantized signals and data-dependent selections need all gradients first, so finish_step
+  /// exchanges them, and also everything between nodes of several ranks.
   ///
   /// On the host the collectives run on a second thread, which the communicator must allow: MPI needs MPI_THREAD_MULTIPLE, or
   /// MPI_THREAD_SERIALIZED if nothing else calls it until finish_step. On CUDA they run on a second stream; cuda_mpi_communicator
@@ -179,7 +179,7 @@ class optimizer {
   /// open step abandons the step, with all state as it was, and waits for its exchanges, at most as long as the communicator
   /// waits for peers.
   ///
-  /// @throws as `step`, before any work; std::system_error if there can be no thread
+  /// @throws as `step`, before any work; std::system_error if no thread can be started
   void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
   void begin_step(std::span<const double> rates_by_group) { called("begin_step()")->begin_step(rates_by_group); }
   void begin_step(const device_learning_rates& rates) { called("begin_step()")->begin_step(rates); }
@@ -187,7 +187,7 @@ class optimizer {
   /// Marks the gradients of tensors first … first + count − 1 as ready: computed, or on CUDA enqueued on the optimizer's stream.
   /// They must not change until finish_step has returned (on CUDA: until the stream has done the step). The order may differ
   /// between ranks.
-  /// @throws std::logic_error without begin_step; std::invalid_argument for tensors that there are not, or that have been
+  /// @throws std::logic_error without begin_step; std::invalid_argument for tensors that do not exist, or have been
   ///         ready before: nothing has changed then; communicator_error: the step is over, with all state as it was
   void gradient_ready(std::size_t first, std::size_t count) {
     called("gradient_ready()")->gradient_ready(first, count);
@@ -211,14 +211,14 @@ class optimizer {
   /// optimizer (std::logic_error).
   ///
   /// @throws rank_mismatch_error, on every rank, if they have diverged: `evaluate` has not been called;
-  ///         communicator_error, and what `evaluate` throws: the rank's own parameters are restored then too; out_of_memory, and
-  ///         communicator_error on all other ranks, which can go on as this one can; std::logic_error between begin_step and
+  ///         communicator_error, and the exceptions of `evaluate`: the rank's own parameters are restored then too;
+  ///         out_of_memory, and communicator_error on all other ranks: all can continue; std::logic_error between begin_step and
   ///         finish_step, and while steps are captured
-  /// *Memory*: where parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
+  /// *Memory*: if parameters may differ, 4 bytes a parameter from the backend's allocator, for the time of the call.
   /// *Cost*: the traffic of synchronize_parameters(), which is counted; before it, not counted, a sum of 16 floats by which ranks
-  /// compare themselves, and one of a float for each rank that says whether each has the memory.
-  /// *Stream*: on a device `evaluate` is called before the mean is there; it enqueues behind it, on the optimizer's stream. What it
-  /// enqueues elsewhere must be done when it returns.
+  /// compare themselves, and a sum of one float for each rank, by which ranks tell each other that they have the memory.
+  /// *Stream*: on a device `evaluate` is called before the mean is computed. It must enqueue its work behind it, on the
+  /// optimizer's stream. Work that it enqueues elsewhere must be done when it returns.
   void with_averaged_parameters(const std::function<void()>& evaluate) {
     called("with_averaged_parameters()")->with_averaged_parameters(evaluate);
   }
@@ -228,7 +228,7 @@ class optimizer {
   /// local steps of 0/1 Adam continue from these parameters as their anchor. Collective: every rank must call it. Allocates up to
   /// 4 MiB of the backend's memory during the call. *Wire*: two short sums that compare the root, and a sum of one float per rank
   /// that confirms the memory; then one broadcast of all parameters. Without a broadcast of the Communicator: a sum over ranks,
-  /// in pieces, where −0 becomes 0.
+  /// in pieces, in which −0 becomes 0.
   /// @throws std::invalid_argument, before any work, if there is no such rank; rank_mismatch_error, on every rank, if they name
   ///         different ones; std::logic_error between begin_step and finish_step
   ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
@@ -237,15 +237,17 @@ class optimizer {
 
   /// Compares the ranks now, for any `compare_every`: their steps so far, and the parameters if the algorithm keeps them equal.
   /// For use before a checkpoint or at the end of a training. Collective: every rank must call it.
-  /// @throws rank_mismatch_error, on every rank, that says in what they differ; communicator_error; std::logic_error between
+  /// @throws rank_mismatch_error, on every rank, that names the difference; communicator_error; std::logic_error between
   ///         begin_step and finish_step and while steps are captured
   /// *Cost*: a sum of 16 floats, and a pass over the parameters. Waits.
   void compare_ranks() { called("compare_ranks()")->compare_ranks(); }
 
+  /// Returns the statistics so far.
   /// @param with_norms  also computes the norms, at the cost of one pass over the model
-  /// @throws on a device, what the Communicator's `wait` throws where a peer does not come; std::logic_error while steps are
+  /// @throws on a device, the exceptions of the Communicator's `wait`, if a peer does not come; std::logic_error while steps are
   ///         captured
   ::slamb::statistics statistics(bool with_norms = false) const { return called("statistics()")->report(with_norms); }
+  /// Returns the optimizer's memory, by purpose.
   memory_report memory() const { return called("memory()")->memory(); }
 
   /// Returns this rank's state for a checkpoint, without the parameters.
@@ -256,32 +258,32 @@ class optimizer {
     return all;
   }
 
-  /// Passes the same bytes to `to` in pieces of at most 4 MiB, without a copy of all of them. `save_options` can add the
+  /// Passes the bytes of the state to `to` in pieces of at most 4 MiB, without a copy of all of them. `save_options` can add the
   /// parameters. `save_checkpoint` (slamb/checkpoint.hpp) writes a file.
-  /// @throws what `to` throws, and as `statistics`
+  /// @throws the exceptions of `to`, and as `statistics`
   void save_state(const byte_sink& to, const save_options& options = {}) const {
     called("save_state()")->save_state(to, options);
   }
 
   /// Continues from a saved state, with the parameters that belong to it. Options may differ; tensors and policies must be equal.
   /// Restores parameters that were saved with the state.
-  /// @throws std::invalid_argument that says what does not fit, and as `statistics`; nothing has changed then
+  /// @throws std::invalid_argument that names the mismatch, and as `statistics`; nothing has changed then
   void load_state(std::span<const std::byte> saved, const restore_options& options = {}) {
     load_state(detail::source_in(saved), options);
   }
 
   /// Restores in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
-  /// @throws also what `from` throws; where that happens in the second reading, or bytes have changed since the first (error),
-  ///         a part has been restored: steps, save_state(), synchronize_parameters(), with_averaged_parameters(),
-  ///         broadcast_parameters() and compare_ranks() then throw std::logic_error until a state has been loaded
+  /// @throws also the exceptions of `from`. If one occurs in the second reading, or bytes have changed since the first (error), a
+  ///         part has been restored. Then steps, save_state(), synchronize_parameters(), with_averaged_parameters(),
+  ///         broadcast_parameters() and compare_ranks() throw std::logic_error until a state has been loaded
   void load_state(const byte_source& from, const restore_options& options = {}) {
     called("load_state()")->load_state(from, options);
   }
 
   /// Sets the gradient of a tensor to another pointer, in the backend's memory and of the tensor's size.
-  /// @throws std::invalid_argument if there is no such tensor, or the gradient is null (a tensor of no elements may have that) or
-  ///         overlaps the data of any; std::logic_error if the tensor is ready in an open step, or while steps are captured into
-  ///         a graph: nothing has changed then
+  /// @throws std::invalid_argument if there is no such tensor, or the gradient is null (allowed for a tensor without elements) or
+  ///         overlaps the data of a tensor; std::logic_error if the tensor is ready in an open step, or while steps are captured
+  ///         into a graph: nothing has changed then
   void set_gradient(std::size_t tensor, const float* gradient) {
     called("set_gradient()")->set_gradient(tensor, gradient);
   }
@@ -289,8 +291,8 @@ class optimizer {
   /// Sets the gradients of all tensors, for frameworks that allocate gradients at each step. On CUDA this is one upload, instead
   /// of one for each tensor.
   /// @param gradients  [tensors] pointers, in the order of the tensors; not kept
-  /// @throws as `set_gradient`, also if there are not as many as tensors, or if any tensor is ready in an open step: nothing has
-  ///         changed then
+  /// @throws as `set_gradient`, also if gradients and tensors differ in number, or if a tensor is ready in an open step: nothing
+  ///         has changed then
   void set_gradients(std::span<const float* const> gradients) { called("set_gradients()")->set_gradients(gradients); }
 
  protected:

@@ -47,7 +47,7 @@ struct slamb_options {
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and tensors of one dimension, are always exchanged dense
   std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
   std::uint64_t compare_every =
-      100;  ///< ranks compare parameters and masks in the first step and every so many; 0: never
+      100;  ///< steps between comparisons of the ranks' parameters and masks, from the first step on; 0: never
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
@@ -116,8 +116,8 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
   bool keeps_own_parameters() const noexcept override { return true; }
   void average() override { average_unless(nullptr); }
 
-  // From the first step on, but in the step after an averaging: not one that has failed, nor one of another run's interval, before
-  // its state was loaded.
+  // Parameters may differ after the first step, except in the step after an averaging. This excludes an averaging that has
+  // failed, and a step before a state was loaded, because another run may have had another interval.
   bool parameters_differ() override {
     const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
       return t - 1 > first && !is_averaging_ && options_.local_steps > 0 && interval()(t - 1);
@@ -170,7 +170,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
   // R(M), R(¬M): (11) … (15);  v, p ← …: (2), (4) … (8). Every H steps p ← mean over ranks: (9)
   void finish() override {
     if (!context_.is_skipped_on_host()) {
-      const float received_scale = exchange_.scale(context_);  // to the mean
+      const float received_scale = exchange_.scale(context_);  // makes the sum a mean
       if constexpr (passes::needs_norms) {
         context_.executor.run_packed(typename passes::sum{update(), received_scale}, context_.view(), payload(),
                                      context_.all_tiles(), context_.sums());
@@ -180,7 +180,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
       context_.executor.run(typename passes::apply{update(), received_scale}, view(), payload(), *selection_,
                             context_.all_tiles());
     }
-    if constexpr (!capability::chained<Compressor>)  // else ranks have added what encoding lost of their own
+    if constexpr (!capability::chained<Compressor>)  // a chain's ranks have added their own compression errors
       context_.compared.note_payload(context_, payload());
     if (context_.end_step() && averages_) average_unless(context_.was_skipped());
   }
@@ -203,7 +203,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
       return context_.ranks.size() > 1 && context_.memory.view(tile_offsets_)[bucket.tiles.first] > 0;
   }
 
-  // The part of the payload of a bucket.
+  // The bucket's part of the payload.
   std::span<float> sent_in(const gradient_bucket& bucket) const {
     if (bucket.tiles.last - bucket.tiles.first == context_.tensors.tiles().size()) return sent_;
     const std::span<const std::uint64_t> tile_offsets = context_.memory.view(tile_offsets_);
@@ -217,7 +217,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     is_averaging_ = false;
   }
 
-  // H > 0: after which steps parameters are averaged.
+  // True for the steps after which parameters are averaged; for H > 0.
   every interval() const noexcept { return {static_cast<std::uint64_t>(options_.local_steps)}; }
 
   bool averages_now() {
@@ -238,13 +238,13 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     return all;
   }
 
-  // Says which tensors are always exchanged whole.
+  // Marks the tensors that are always exchanged dense.
   void mark_dense_tensors() {
     for (segment& s : context_.tensors.segments())
       s.dense = is_sent_dense(s.size, s.one_dimensional, !s.dense, options_.dense_below);
   }
 
-  // For the planes of a payload, or parameters that are averaged.
+  // The memory for the planes of a payload, or for parameters that are averaged.
   std::span<float> capacity() const noexcept { return payload_in(context_.memory.view(payload_)); }
 
   payload_view payload() const noexcept {
@@ -306,10 +306,10 @@ struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Back
 /// *Memory*: 8 bytes of state a parameter (9 or 10 if the compressor does not compute ages) and 12 k of payload.
 /// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
 /// and of the parameters every H steps, in pieces that reuse the payload's memory: about 1/(3k) for large tensors.
-/// *Determinism*: the same bits from run to run; on all ranks, the exchanged momentum after each step (with a chain, but for
-/// what encoding lost of each rank's own) and the parameters after each averaging.
+/// *Determinism*: the same bits from run to run. Equal on all ranks: the exchanged momentum after each step (with a chain, except
+/// for each rank's own compression error), and the parameters after each averaging.
 /// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t); overflowed
-/// steps are skipped by all ranks; no random generator but the library's is used.
+/// steps are skipped by all ranks; random numbers come from the library's generator only.
 ///
 /// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>

@@ -113,7 +113,7 @@ class zero_one_adam_recipe final
   }
 
   statistics report(bool with_norms) const override {
-    const_cast<zero_one_adam_recipe*>(this)->settle();  // which was to be said of the step before
+    const_cast<zero_one_adam_recipe*>(this)->settle();  // finds the outcome of the last step
     statistics all = context_.report();
     if (with_norms) all.norm = norms_of(context_, view());
     all.compression = exchange_.measured();
@@ -145,9 +145,9 @@ class zero_one_adam_recipe final
 
   // The payload of a step.
   enum class kind_of_step : std::uint8_t {
-    dense_gradient,      // phase A, where the variance is refreshed
+    dense_gradient,      // phase A, at a refresh of the variance
     quantized_gradient,  // phase A, else
-    quantized_update,    // phase B: what local steps have moved
+    quantized_update,    // phase B: the local update
     nothing              // phase B: a local step
   };
 
@@ -212,7 +212,7 @@ class zero_one_adam_recipe final
   // (9) … (12)
   void finish_locally() {
     context_.executor.run(passes::local{update()}, view(), context_.all_tiles());
-    // No collective carries the overflow flag, so the step counts as on the other ranks.
+    // No collective carries the overflow flag, so the step counts as taken, as on the other ranks.
     context_.executor.invoke(drop_local_gradient{context_.record()});
     context_.end_taken_step();
     for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += rate_of(i);
@@ -236,7 +236,7 @@ class zero_one_adam_recipe final
     }
   }
 
-  // Finds whether the last step was taken, which decides the kind of the next step. Waits only for that step.
+  // Finds out if the last step was taken, which decides the kind of the next step. Waits only for that step.
   void settle() {
     if (!is_unsettled_) return;
     context_.require_no_capture(needs_its_number);
@@ -332,11 +332,11 @@ class zero_one_adam_recipe final
   std::vector<float> inverse_;     // [tensors]
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
-  std::uint64_t tau_ = 0;                      // of the step that is taken
-  kind_of_step kind_ = kind_of_step::nothing;  // of the step that is taken
+  std::uint64_t tau_ = 0;                      // of the current step
+  kind_of_step kind_ = kind_of_step::nothing;  // of the current step
   bool is_local_ = false;
-  bool is_unsettled_ = false;  // it is not known yet whether the last step was taken
-  bool is_asked_ = false;      // late_steps_ will have that
+  bool is_unsettled_ = false;  // the outcome of the last step is not known yet
+  bool is_asked_ = false;      // late_steps_ will have the answer
   bool differs_ = false;       // parameters differ between ranks
 };
 
@@ -366,7 +366,7 @@ struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend,
 /// all_reduce, or two collectives of codes, or nothing, for any number of tensors.
 /// *Stream*: on a device a step is enqueued. First it waits for the end of the step before, but not for later work; it does not
 /// wait after a local step without an exchange. It cannot be captured into a graph.
-/// *Determinism*: the same bits from run to run; parameters on all ranks in phase A and after each exchange of phase B.
+/// *Determinism*: the same bits from run to run. Parameters are equal on all ranks in phase A and after each exchange of phase B.
 /// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
 ///
 /// @tparam Compressor, ErrorFeedback, Communicator, Backend  policies: the concepts of these names

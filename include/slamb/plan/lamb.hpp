@@ -67,7 +67,7 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     }
   }
 
-  // The part of the exchange and of clipping.
+  // Bytes of memory traffic of the exchange and of clipping.
   double gradient_bytes(bool clips) const {
     const double norm = clips ? detail::bytes_per_element<detail::dense_gradient_passes::norm>() : 0.0;
     if constexpr (quantizer<Compressor>) {

@@ -14,7 +14,7 @@
 
 namespace slamb::plan {
 
-/// Nodes with one link each, and as many ranks on each as fit; the last may have fewer.
+/// Nodes with one link each, and `ranks_per_node` ranks on each; the last node may have fewer.
 ///
 /// *all_reduce*, *all_gather* and *broadcast* run along a ring in which the ranks of a node are neighbours. A node's link then
 /// carries the bytes of one rank, `bytes_sent_by`, and the slower of link and node limits the ring. In an *all_to_all* every rank
@@ -70,7 +70,7 @@ struct network_load {
     return load;
   }
 
-  /// With links of `bandwidth` instead of the network's.
+  /// The time of this load, with links of `bandwidth` instead of the network's.
   double seconds(const network& net, double bandwidth) const {
     const double ring = crosses_nodes ? std::min(bandwidth, net.node_bandwidth) : net.node_bandwidth;
     return latencies * net.latency + ring_bytes / ring +
@@ -108,10 +108,10 @@ class time_difference {
 
   double operator()(double y) const { return seconds(a_, y) - seconds(b_, y); }
 
-  /// Where the line may bend, in ascending order, from 0.
+  /// The points at which the line may bend, in ascending order, from 0.
   const std::array<double, 4>& turns() const noexcept { return turn_; }
 
-  /// Beyond the last bend.
+  /// The slope beyond the last bend.
   double last_slope() const {
     const auto slope = [](const plan::network_load& l) {
       return (l.crosses_nodes ? l.ring_bytes : 0.0) + l.link_bytes;
@@ -140,11 +140,11 @@ class time_difference {
 
 namespace slamb::plan {
 
-/// At which bandwidths of the nodes' links `plan` takes less time than `other`, all else as in `net`.
+/// Finds the bandwidths of the nodes' links at which `plan` takes less time than `other`, with everything else as in `net`.
 ///
 /// `below` b: at every bandwidth under b, and not at b. `never`: neither on slow nor on the fastest links. `above` b: on links
 /// faster than b, where `plan` sends more but computes less. The times are straight lines between a few points as functions of
-/// 1/bandwidth, so the answer is exact but for rounding.
+/// 1/bandwidth, so the answer is exact except for rounding.
 inline break_even find_break_even(const training_cost& plan, const training_cost& other, const network& net) {
   const detail::time_difference difference(plan, other, net);
   const auto& turn = difference.turns();
@@ -152,7 +152,7 @@ inline break_even find_break_even(const training_cost& plan, const training_cost
   const bool wins_slow = slope != 0.0 ? slope < 0.0 : at_last < 0.0;
   const bool wins_fast = difference(0.0) < 0.0;
   if (!wins_slow && !wins_fast) return {break_even::never, 0.0};
-  // Where the line between two bends is 0.
+  // The zero of the line between two bends.
   const auto crossing = [&](double from, double to) {
     const double f = difference(from), g = difference(to);
     return from + (to - from) * (f / (f - g));

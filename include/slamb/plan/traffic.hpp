@@ -62,7 +62,7 @@ struct world {
 ///
 ///     traffic_counts step(std::uint64_t t) const;       // of step t = 1, 2, …
 ///     traffic_counts total(std::uint64_t steps) const;  // of steps 1 … steps
-///     double memory_bytes(std::uint64_t steps) const;   // of memory traffic a parameter a step, the mean of those
+///     double memory_bytes(std::uint64_t steps) const;   // bytes of memory traffic a parameter and step, their mean
 template <class Options>
 class traffic_plan {
   static_assert(sizeof(Options) == 0, "slamb: there is no plan for these options; include plan/<recipe>.hpp");
@@ -88,7 +88,7 @@ class repeated_step {
 };
 
 /// The plan of the optimizer with `options` on tensors of these shapes.
-/// @throws std::invalid_argument naming what is out of range
+/// @throws std::invalid_argument that names the value out of range
 template <class Options>
 traffic_plan<Options> plan_traffic(std::span<const tensor_shape> tensors, const Options& options, const world& world) {
   world.validate();

@@ -17,7 +17,7 @@ namespace slamb {
 /// Decides when the first phase of 0/1 Adam refreshes the variance, and when that phase ends. `state_type` is trivially copyable
 /// and, default-initialised, the start of training.
 ///
-/// `refreshes(state, tau)` is called before a step and `advance(state, tau)` after it. Then `ends_after(tau)` returns whether the
+/// `refreshes(state, tau)` is called before a step and `advance(state, tau)` after it. Then `ends_after(tau)` returns true if the
 /// variance is frozen from the next step on. Results must be equal on all ranks. `validate(state)` is optional, and called before
 /// a saved state is restored: it throws std::invalid_argument for a state that the schedule cannot produce.
 template <class V>
@@ -62,7 +62,7 @@ struct exponential_variance_interval {
     detail::require_in(update_scaler >= 1, "exponential_variance_interval's update_scaler",
                        static_cast<double>(update_scaler), ">= 1");
   }
-  /// @throws std::invalid_argument for what no training leaves
+  /// @throws std::invalid_argument for a state that no training can leave
   void validate(const state_type& state) const {
     detail::require_word_in(std::has_single_bit(state.interval), "exponential_variance_interval's interval",
                             state.interval, "a power of two");
@@ -105,7 +105,7 @@ struct doubling_local_interval {
     detail::require_in(scaler >= 1, "doubling_local_interval's scaler", static_cast<double>(scaler), ">= 1");
     detail::require_in(clipper >= 1, "doubling_local_interval's clipper", static_cast<double>(clipper), ">= 1");
   }
-  /// @throws std::invalid_argument for what no training leaves
+  /// @throws std::invalid_argument for a state that no training can leave
   void validate(const state_type& state) const {
     detail::require_word_in(state.interval >= 1, "doubling_local_interval's interval", state.interval, ">= 1");
     detail::require_count("doubling_local_interval's steps", state.steps);

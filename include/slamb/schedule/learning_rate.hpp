@@ -1,5 +1,5 @@
-// Learning rates as functions of the step: small aggregates that wrap one another and are given to no optimizer;
-// the training loop calls `optimizer.step(schedule(t))`. Anything callable with a step number serves as well.
+// Learning rates as functions of the step: small aggregates that can wrap one another. Optimizers do not know them: the training
+// loop calls `optimizer.step(schedule(t))`, with one of these or any other function of a step number.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace slamb {
 namespace detail {
 
-// The checks of core/error.hpp that can run at compile time too: std::isfinite cannot in C++20.
+// Checks like those of core/error.hpp that also run at compile time; std::isfinite is not constexpr in C++20.
 constexpr bool is_finite_non_negative(double value) {
   return value >= 0.0 && value <= std::numeric_limits<double>::max();
 }
@@ -29,7 +29,7 @@ constexpr void require_at_least_one(std::string_view name, std::uint64_t value) 
   if (value < 1) throw_out_of_range(name, static_cast<double>(value), ">= 1");
 }
 
-/// How far a decay over `steps` has come before `step` is taken: 0 at step 1, 1 after step `steps`.
+/// The progress of a decay over `steps` steps before `step` is taken: 0 at step 1, 1 after step `steps`.
 constexpr double decay_progress(std::uint64_t step, std::uint64_t steps) {
   return static_cast<double>(std::min(step - 1, steps)) / static_cast<double>(steps);
 }
@@ -56,7 +56,7 @@ struct constant {
   }
 };
 
-/// From `peak` at step 1 to `end`: end + (peak − end)(1 − (t − 1)/steps)^power; `end` at every step > `steps`.
+/// Decays from `peak` at step 1 to `end`: end + (peak − end)(1 − (t − 1)/steps)^power; `end` at every step > `steps`.
 ///
 /// power = 1 is linear decay, the schedule of the LAMB paper.
 struct polynomial_decay {
@@ -76,7 +76,7 @@ struct polynomial_decay {
   }
 };
 
-/// Half a cosine from `peak` at step 1 to `end`: end + (peak − end)(1 + cos(π(t − 1)/steps))/2; `end` at every
+/// Decays by half a cosine from `peak` at step 1 to `end`: end + (peak − end)(1 + cos(π(t − 1)/steps))/2; `end` at every
 /// step > `steps`.
 struct cosine_decay {
   double peak = 0.0;
@@ -95,7 +95,8 @@ struct cosine_decay {
   }
 };
 
-/// `initial` for the first `every` steps, then times `factor` after each `every`: initial · factor^⌊(t − 1)/every⌋.
+/// `initial` for the first `every` steps, then multiplied by `factor` after each `every` steps:
+/// initial · factor^⌊(t − 1)/every⌋.
 struct step_decay {
   double initial = 0.0;
   double factor = 0.1;
@@ -108,7 +109,7 @@ struct step_decay {
     detail::require_at_least_one("step_decay::every", every);
     detail::require_at_least_one("step_decay: step", step);
     double rate = initial;
-    double square = factor;  // factor^1, factor^2, factor^4, …: std::pow is no constant expression
+    double square = factor;  // factor^1, factor^2, factor^4, …: std::pow is not constexpr
     for (std::uint64_t times = (step - 1) / every; times > 0; times /= 2) {
       if (times % 2 == 1) rate *= square;
       square *= square;
@@ -117,9 +118,9 @@ struct step_decay {
   }
 };
 
-/// A linear climb before another schedule: `steps` steps of after(1) · t/(steps + 1), then after(t − steps).
+/// A linear rise before another schedule: `steps` steps of after(1) · t/(steps + 1), then after(t − steps).
 ///
-/// Step `steps` + 1 is thus the first at the full rate, and `steps` = 0 is `after` itself.
+/// Step `steps` + 1 is the first at the full rate. With `steps` = 0 it is `after` itself.
 ///
 ///     slamb::learning_rate::linear_warmup schedule{30, slamb::learning_rate::cosine_decay{.peak = 0.01, .steps = 270}};
 ///     optimizer.step(schedule(t));  // t = 1, 2, …
@@ -128,7 +129,7 @@ struct linear_warmup {
   std::uint64_t steps = 0;
   Schedule after{};
 
-  /// @throws std::invalid_argument `step` 0; and whatever `after` throws.
+  /// @throws std::invalid_argument `step` 0; the exceptions of `after`.
   constexpr double operator()(std::uint64_t step) const {
     detail::require_at_least_one("linear_warmup: step", step);
     if (step > steps) return after(step - steps);

@@ -16,7 +16,7 @@ namespace slamb {
 
 /// Decides when a warm-up ends. `state_type` is trivially copyable and, default-initialised, the start of training.
 ///
-/// `wants_variance_norm(t, beta2)` returns whether step t needs ‖v‖₁, the sum of v over all tensors. `ends_after(state, t,
+/// `wants_variance_norm(t, beta2)` returns true if step t needs ‖v‖₁, the sum of v over all tensors. `ends_after(state, t,
 /// variance_norm, beta2)` is called once after each step t = 1, 2, … of the warm-up, with that sum if it is wanted. It returns
 /// true if the compressed phase begins with step t + 1, and must be equal on all ranks. `state.variance_ratio` is the last
 /// compared value, for reports; 0: none yet. `validate(state)` is optional, and called before a saved state is restored: it
@@ -30,14 +30,14 @@ concept warm_up_schedule = detail::copyable<W> && std::is_trivially_copyable_v<t
   { state.variance_ratio } -> detail::converts_to<double>;
 };
 
-/// A warm-up of `steps` steps; 15 to 25 % of a training's is usual.
+/// A warm-up of `steps` steps; 15 to 25 % of a training is usual.
 ///
 /// *Reference*: 1-bit Adam, arXiv 2102.02888; 1-bit LAMB, arXiv 2104.06069.
 struct fixed_warm_up {
   std::uint64_t steps = 1000;  ///< ≥ 1: with none, v would be 0 and the first update m/ε
 
   struct state_type {
-    double variance_ratio = 0.0;  ///< none is taken
+    double variance_ratio = 0.0;  ///< stays 0: nothing is compared
   };
 
   /// @throws std::invalid_argument
@@ -65,11 +65,11 @@ struct fixed_warm_up {
 /// *Determinism*: ranks with equal norms decide equally on every system: powers are products of doubles, because the last bit of
 /// a library's pow differs between systems.
 /// *Reference*: 1-bit Adam, arXiv 2102.02888. *Deviation*: it compares v itself, which starts at 0, so that its ratio is
-/// above 1 at first whatever the gradients do. As 1 − β2^t grows with t, the ratio of v̂ is the smaller one: where it
-/// reaches the threshold, that of v does.
+/// above 1 at first for any gradients. As 1 − β2^t grows with t, the ratio of v̂ is the smaller one. If it reaches the threshold,
+/// the ratio of v has reached it too.
 struct automatic_warm_up {
   double threshold = 0.96;        ///< in (0, 1]
-  std::uint64_t least_steps = 0;  ///< the warm-up is longer than this; use the warm-up of the learning rate
+  std::uint64_t least_steps = 0;  ///< the warm-up is longer than this; set it to the warm-up of the learning rate
   std::uint64_t interval = 0;     ///< Δ in steps; 0: 1/(1 − β2), rounded
   std::uint64_t most_steps = 0;   ///< the warm-up is at most this long; 0: no limit
 
@@ -79,7 +79,7 @@ struct automatic_warm_up {
     double norm[samples] = {};    ///< ‖v̂‖₁ of the last samples, in a ring
     std::uint64_t spacing = 0;    ///< steps from sample to sample
     std::uint64_t taken = 0;      ///< samples so far
-    double variance_ratio = 0.0;  ///< that was last compared with the threshold
+    double variance_ratio = 0.0;  ///< the value last compared with the threshold
   };
 
   /// @throws std::invalid_argument
@@ -89,7 +89,7 @@ struct automatic_warm_up {
                        static_cast<double>(most_steps),
                        "0 or at least least_steps = " + detail::to_text(static_cast<double>(least_steps)));
   }
-  /// @throws std::invalid_argument for what no training leaves
+  /// @throws std::invalid_argument for a state that no training can leave
   void validate(const state_type& state) const {
     detail::require_count("automatic_warm_up's taken", state.taken);
     detail::require_count("automatic_warm_up's spacing", state.spacing);
@@ -120,9 +120,9 @@ struct automatic_warm_up {
   }
 
  private:
-  // Takes a sample. Returns whether v was stable over the distance that ends with it.
+  // Takes a sample. Returns true if v was stable over the distance that ends with it.
   bool compare(state_type& state, std::uint64_t t, double variance_norm, double beta2) const {
-    if (state.spacing != spacing(beta2)) {  // the first sample, or training goes on with another distance
+    if (state.spacing != spacing(beta2)) {  // the first sample, or the training continues with another distance
       state = {};
       state.spacing = spacing(beta2);
     }

@@ -1,4 +1,4 @@
-// 1-bit LAMB's TrustRatio: LAMB's during the warm-up, and afterwards its average, corrected for the drift of the variance.
+// 1-bit LAMB's TrustRatio: LAMB's ratio during the warm-up; afterwards its average, corrected for the drift of the variance.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace slamb {
 ///     f ← clamp(f, (1 − factor_change) f_last, (1 + factor_change) f_last),   f_last = 1 at first
 ///     rate: c̄ f
 ///
-/// Tensors with `adapt = false` have rate 1 in both.
+/// Tensors with `adapt = false` have rate 1 in both phases.
 ///
 /// c̄ is not corrected for its start at 0: the warm-up should be several times 1/(1 − β_c) steps long. A tensor without a ratio
 /// of norms keeps c̄ = 0 and does not move. With λ = 0 this is a tensor whose gradient was always 0: its variance is 0, and the
@@ -31,11 +31,11 @@ namespace slamb {
 ///
 /// *Reference*: 1-bit LAMB, arXiv 2104.06069, algorithm 1.
 struct frozen_trust_ratio {
-  double lower = 0.01;         ///< of c
-  double upper = 10.0;         ///< of c
+  double lower = 0.01;         ///< lower bound of c
+  double upper = 10.0;         ///< upper bound of c
   double average = 0.9;        ///< β_c, in [0, 1)
-  double factor_lower = 0.5;   ///< of f, > 0: f could not grow again from 0
-  double factor_upper = 4.0;   ///< of f
+  double factor_lower = 0.5;   ///< lower bound of f, > 0, because f could not grow again from 0
+  double factor_upper = 4.0;   ///< upper bound of f
   double factor_change = 0.1;  ///< the part of f_last by which f may differ from it; 0: f stays 1
 
   static constexpr bool is_frozen = true;

@@ -12,11 +12,12 @@ namespace slamb {
 
 /// The two public forms of SLAMB's element-wise adaptive rescaling.
 enum class rescaling {
-  product,  ///< of the paper: one factor from the mixed ratio, one from the mixed learning rate
-  blend     ///< of its second public implementation: two steps, each with its ratio, mixed
+  product,  ///< the paper's: one factor from the mixed ratio, one from the mixed learning rate
+  blend     ///< its second public implementation's: two steps, each with its ratio, mixed
 };
 
-/// With M the elements exchanged at this step, s = β3^age, R(x) = ‖p[x]‖/‖u[x]‖ or 1, w the direction without weight decay:
+/// Scales each element by its age. M are the elements exchanged at this step, s = β3^age, R(x) = ‖p[x]‖/‖u[x]‖, or 1 if a norm is
+/// 0, and w is the direction without weight decay.
 ///
 /// *product*: scale_j = clamp(s_j R(M) + (1 − s_j) R(¬M), lower, upper) · (s_j + (1 − s_j)/√N); tensors of one
 /// dimension have scale R(M), not clamped. *blend*: scale_j = A s_j + B (1 − s_j)/√N, with A = clamp(‖p[M]‖/‖w[M]‖ or

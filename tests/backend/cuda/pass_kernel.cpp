@@ -1,4 +1,4 @@
-// Passes and the kernels between them, emulated on the CPU, against the host backend.
+// Passes and the kernels between them, emulated on the CPU, compared with the host backend.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -38,7 +38,7 @@ namespace array = slamb::detail::array;
 namespace stream = test_support::stream;
 using slamb::detail::arrays;
 
-/// Tails of every length of two vectors, behind nothing and behind a whole tile; and nothing at all.
+/// Tails of every length up to two vectors, alone and after a whole tile; and an empty tensor.
 model_spec every_tail(unsigned alignment) {
   model_spec spec{.alignment = alignment};
   for (std::size_t size = 0; size <= 33; ++size) spec.sizes.push_back(size);
@@ -46,12 +46,12 @@ model_spec every_tail(unsigned alignment) {
   return spec;
 }
 
-/// Few tensors, in few tiles that are not whole.
+/// A few tensors, in a few tiles that are not full.
 model_spec small_spec(unsigned alignment = 0) {
   return {.sizes = {1, 777, 0, 1040, 33}, .alignment = alignment, .cut = 500};
 }
 
-/// A pass over a model of `spec`, made by make(model): the host's results, and each launch's beside them.
+/// Runs a pass over a model of `spec`, made by make(model), on the host, and compares each launch with it.
 template <class Make>
 void expect_as_host(model_spec spec, const Make& make) {
   using pass_type = decltype(make(std::declval<const guarded_model&>()));
@@ -84,7 +84,7 @@ void expect_as_host(model_spec spec, const Make& make) {
   });
 }
 
-/// The same for all shapes.
+/// As above, for all shapes.
 template <class Make>
 void expect_as_host_everywhere(const Make& make) {
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
@@ -93,7 +93,7 @@ void expect_as_host_everywhere(const Make& make) {
   }
 }
 
-/// A pass on Adam's update, with the tables it needs.
+/// Compares a pass on Adam's update, with its tables.
 template <template <class> class Pass, class TrustRatio>
 void expect_update_as_host(const model_spec& spec, const TrustRatio& ratio) {
   const guarded_model shape(spec);
@@ -101,7 +101,7 @@ void expect_update_as_host(const model_spec& spec, const TrustRatio& ratio) {
   expect_as_host(spec, [&](const guarded_model& m) { return Pass<TrustRatio>{tables.update(m.view())}; });
 }
 
-/// Reads and writes whatever can be, each value to its neighbour, so that no two arrays can be taken for each other.
+/// Reads and writes every array that a pass may, and shifts each value to another array, so that a mix-up of two arrays shows.
 struct everything : slamb::detail::pass_without_constants {
   using writes = arrays<array::parameter, array::momentum, array::variance, array::exchanged, array::fresh_variance,
                         array::accumulated_update, array::anchor, array::residual>;
@@ -300,7 +300,7 @@ TEST_CASE("cuda pass_kernel: a value that is not finite is found wherever it lie
     }
     m.gradient(2)[3] = nan;
     const pass_kernel<slamb::detail::check_gradient> unseen{{}, m.view(), m.tiles(), nullptr, nullptr};
-    emulator().launch(unseen, unseen.work());  // nobody wants to know
+    emulator().launch(unseen, unseen.work());  // the result is discarded
     std::uint32_t not_finite = 7;
     const pass_kernel<slamb::detail::check_gradient> others{{}, m.view(), {0, 3}, nullptr, &not_finite};
     emulator().launch(others, others.work());
@@ -331,7 +331,7 @@ TEST_CASE("cuda pass_kernel: a step that is refused leaves everything as it is")
 
 namespace {
 
-/// Writes what it is given, and counts its calls.
+/// Stores its results, and counts its calls.
 struct record_results {
   double* to;  // [segments][3]
   int* calls;  // [segments]
@@ -347,7 +347,7 @@ struct count_calls {
   void operator()() const { ++*calls; }
 };
 
-/// Work that threads can share: to count each of `count` numbers once.
+/// Work that threads share: counts each of `count` numbers once.
 struct count_by_threads {
   int* calls_of_thread;
   int* numbers;
@@ -358,14 +358,14 @@ struct count_by_threads {
   }
 };
 
-/// Notes how many calls there have been before.
+/// Stores the number of earlier calls.
 struct note_calls {
   const std::vector<int>* calls_of_thread;
   std::vector<int>* seen;
   void operator()() const { seen->push_back(std::accumulate(calls_of_thread->begin(), calls_of_thread->end(), 0)); }
 };
 
-/// [tiles][3] results as passes leave them: sums, and a largest value that is a float.
+/// [tiles][3] results of a pass: sums, and a maximum that is a float.
 std::vector<double> made_up_results(std::size_t tiles) {
   test_support::random_source source(5);
   std::vector<double> results(tiles * 3);
@@ -435,7 +435,7 @@ TEST_CASE("cuda segment_kernels: totals and calls") {
         const slamb::detail::cuda::invoke_kernel<count_calls> call{{&calls}, &skip};
         launcher.launch(add, add.work());
         launcher.launch(call, call.work());
-        launcher.launch(call, 4);  // more blocks than are needed are no more calls
+        launcher.launch(call, 4);  // more blocks than needed make no more calls
         CHECK(total[1] == -1.0);
         CHECK(calls == (skip != 0 ? 0 : 2));
         if (skip != 0) {
@@ -460,7 +460,7 @@ TEST_CASE("cuda segment_kernels: threads share the functions that can be shared,
     CHECK(seen == std::vector<int>{0, 64});
     CHECK(calls_of_thread == std::vector<int>(32, 2));
     CHECK(numbers == std::vector<int>(70, 2));
-    all();  // all of it by one
+    all();  // one thread does all of it
     CHECK(seen == std::vector<int>{0, 64, 64, 66});
     CHECK(numbers == std::vector<int>(70, 4));
   });

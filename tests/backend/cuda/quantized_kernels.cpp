@@ -1,4 +1,4 @@
-// Kernels of the compressed exchange whose scales are shared, against the host's executor.
+// Kernels of the compressed exchange with a shared scale, compared with the host's executor.
 #include <doctest/doctest.h>
 
 #include <cstdint>

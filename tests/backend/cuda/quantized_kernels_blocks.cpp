@@ -1,4 +1,4 @@
-// Kernels of the compressed exchange with a scale for each block or none, against the host's executor.
+// Kernels of the compressed exchange with a scale for each block or none, compared with the host's executor.
 #include <doctest/doctest.h>
 
 #include "slamb/compressor/floating.hpp"

@@ -1,5 +1,5 @@
-// Kernels of the compressed exchange: any grid, models of no or of very many tensors, steps that are refused, and what is
-// not finite.
+// Edge cases of the kernels of the compressed exchange: any grid, models with no or very many tensors, skipped steps, and values
+// that are not finite.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -45,7 +45,7 @@ using ternaries = quantized<odd_ternary, sum_the_mean, bfloat16>;
 TEST_CASE("cuda quantized_kernels: no tensors, empty chunks, and ten thousand tensors of one element") {
   compare<signs>({.tensors = {}, .ranks = 2}, {});
   compare<integers>({.tensors = {}, .ranks = 2}, {});
-  compare<signs>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});  // a chunk with nothing in it
+  compare<signs>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});  // a chunk without elements
   compare<integers>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});
   const std::vector<quantized_tensor> many(10000, quantized_tensor{1});
   compare<signs>({.tensors = many, .ranks = 2, .rank = 1}, {.scales = slamb::scale_sharing::per_tensor});
@@ -55,7 +55,7 @@ TEST_CASE("cuda quantized_kernels: no tensors, empty chunks, and ten thousand te
 
 namespace {
 
-/// All that an exchange by kernels leaves, sums as well.
+/// All results of an exchange by kernels, sums included.
 template <class Case>
 std::vector<std::byte> transcript(const quantized_setup& setup, const typename Case::quantizer& quantizer,
                                   emulator on) {
@@ -191,7 +191,7 @@ TEST_CASE("cuda quantized_kernels: an error that bfloat16 would round to what ca
 
 namespace {
 
-/// The average of what the ranks sent to one of them, by kernels.
+/// One rank's average of the messages of all ranks, by kernels.
 template <class Case>
 class many_messages {
  public:
@@ -208,7 +208,7 @@ class many_messages {
   const std::vector<double>& statistic() const { return r_.statistic; }
   const slamb::detail::step_record& record() const { return record_; }
 
-  /// @param looks  at marks
+  /// @param looks  true: the kernel reads the overflow flags
   void average(bool looks) {
     record_ = {};
     r_.view.skip = &record_.skip;
@@ -225,7 +225,7 @@ class many_messages {
                looks ? marks() : slamb::detail::read_overflow_flags{}};
     on_.launch(kernel, kernel.work());
   }
-  /// What is invoked after the second collective, with messages that are not marked.
+  /// Does the work that follows the second collective, with messages that have no overflow flag.
   void end_exchange() {
     auto both = slamb::detail::all_in_order(slamb::detail::skip_if_not_finite{&record_}, marks());
     const slamb::detail::cuda::invoke_kernel<decltype(both)> kernel{both};
@@ -242,7 +242,7 @@ class many_messages {
   slamb::detail::step_record record_;
 };
 
-/// @param rank  averages
+/// @param rank  the rank that averages
 template <class Case>
 void check_marks(int rank, const typename Case::quantizer& quantizer) {
   constexpr float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
@@ -255,7 +255,7 @@ void check_marks(int rank, const typename Case::quantizer& quantizer) {
       CAPTURE(marked);
       const float good = std::exchange(all.first_scale(marked), bad[marked % 2]);
       all.average(true);
-      require(all.record().not_finite == 1 && all.record().skip == 0);  // which blocks that begin late read
+      require(all.record().not_finite == 1 && all.record().skip == 0);  // blocks that begin late read it
       all.first_scale(marked) = good;
       require(all.memory() == before);
       require(all.statistic() == sums_before);
@@ -280,7 +280,7 @@ TEST_CASE(
   check_marks<signs>(1, {});
   check_marks<integers>(0, {.block = 32});
   check_marks<ternaries>(2, {});
-  check_marks<signs>(99, {});  // which has nothing to average
+  check_marks<signs>(99, {});  // it has nothing to average
 }
 
 }  // namespace backend_cuda_quantized_kernels_edges_tests

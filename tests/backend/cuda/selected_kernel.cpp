@@ -1,4 +1,5 @@
-// Passes over selected elements, and where these lie in the payload, emulated on the CPU, against the host backend.
+// Passes over selected elements, and the elements' places in the payload, emulated on the CPU and compared with the host
+// backend.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ namespace stream = test_support::stream;
 using slamb::detail::arrays;
 using rescaled = slamb::rescaled_trust_ratio<>;
 
-/// Small tiles and whole ones, tails of all sorts, a tensor that is always exchanged whole, and one of nothing.
+/// Small tiles and whole ones, tails of all sorts, a tensor that is always dense, and an empty one.
 model_spec spec_of(unsigned alignment) {
   return {.sizes = {1, 300, 0, 77, 9000, 40}, .alignment = alignment, .cut = alignment == 3 ? 500U : 0U, .dense = {3}};
 }
@@ -57,10 +58,10 @@ void check_places(const std::vector<std::uint64_t>& places, const std::vector<st
   CHECK(places == expected);
 }
 
-/// Makes places of counts, between two poisoned words of which the first becomes 0 and the last goes.
+/// Computes places from counts. The counts lie between two poisoned words: the first becomes 0, the last is removed.
 void place_counted(const emulator& launcher, std::size_t tiles, std::vector<std::uint64_t>& tile_offsets,
                    std::uint64_t poison) {
-  CHECK(tile_offsets.front() == poison);  // not yet
+  CHECK(tile_offsets.front() == poison);  // not yet computed
   const slamb::detail::cuda::place_tiles_kernel place{.tiles = tiles, .tile_offsets = tile_offsets.data()};
   launcher.launch(place, place.work());
   CHECK(tile_offsets.back() == poison);
@@ -78,7 +79,7 @@ std::vector<std::uint64_t> placed_by_kernels(const emulator& launcher, const sla
   return tile_offsets;
 }
 
-/// The places that one kernel finds are those that two find, and it sees whether there is room.
+/// Checks that one kernel finds the same places as two kernels do, and that it notices if there is too little room.
 template <class Selection>
 void check_placed_at_once(const emulator& launcher, const slamb::detail::model_view& view,
                           const std::vector<std::uint64_t>& expected, const Selection& selection) {
@@ -98,7 +99,7 @@ void check_placed_at_once(const emulator& launcher, const slamb::detail::model_v
   CHECK(too_many == 1);
 }
 
-/// What a pass left at a launch, against what the host left; each check is compiled once.
+/// Compares the memory and sums of a launch with the host's. The function is not a template, so that it is compiled once.
 void check_launch(bool same_model, bool same_payload, const std::vector<double>& sums,
                   const std::vector<double>& host_sums, const std::vector<double>& first_sums,
                   std::uint32_t not_finite) {
@@ -109,7 +110,7 @@ void check_launch(bool same_model, bool same_payload, const std::vector<double>&
   CHECK(test_support::are_same(sums, first_sums));
 }
 
-/// All that a pass packs and writes is written.
+/// Checks that a pass wrote everything that it packs and writes.
 void check_written(const guarded_model& on_device, std::span<const std::size_t> unwritten_of_planes, std::size_t packs,
                    unsigned writes) {
   for (std::size_t plane = 0; plane < packs; ++plane) CHECK(unwritten_of_planes[plane] == 0);
@@ -119,7 +120,7 @@ void check_written(const guarded_model& on_device, std::span<const std::size_t> 
 
 void check_finite(std::uint32_t not_finite) { CHECK(not_finite == 0); }
 
-/// A selected pass over a model of `spec`, made by make(model): the host's results, and each launch's beside them.
+/// Runs a selected pass over a model of `spec`, made by make(model), on the host, and compares each launch with it.
 template <class Selection, class Make>
 void expect_selected_as_host(model_spec spec, const Selection& selection, const Make& make,
                              bool has_compression_error = true) {
@@ -157,7 +158,7 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
   });
 }
 
-/// Uses all that a selected pass may.
+/// Uses everything that a selected pass may use.
 struct everything_selected : slamb::detail::pass_without_constants {
   using reads = arrays<array::parameter, array::gradient, array::anchor, array::residual>;
   using writes = arrays<array::exchanged, array::momentum, array::anchor>;
@@ -172,7 +173,7 @@ struct everything_selected : slamb::detail::pass_without_constants {
     sums.check_finite(e.gradient);
     sums.add_square(0, e.gradient);
     sums.add_square(1, e.parameter + at.discount);
-    e.momentum = e.exchanged + at.discount;  // 0 in place of what is not received
+    e.momentum = e.exchanged + at.discount;  // 0 where nothing is received
     e.exchanged = select(at.selected, e.exchanged, e.residual);
     e.variance = e.anchor + e.gradient;
     e.anchor = e.parameter;
@@ -180,8 +181,8 @@ struct everything_selected : slamb::detail::pass_without_constants {
   }
 };
 
-/// Of a model with arrays at this alignment: the pass that does all with all selections, and the library's passes with
-/// a selection of each kind: ages by formula, and ages that are stored as bytes or in two bytes.
+/// For a model with arrays at this alignment: runs the pass that uses everything with all selections, and the library's passes
+/// with one selection of each kind: ages by formula, ages stored in one byte, and ages stored in two.
 void expect_all_as_host(unsigned alignment, std::uint64_t t) {
   const model_spec spec = spec_of(alignment);
   const guarded_model shape(spec);
@@ -257,7 +258,7 @@ TEST_CASE("cuda placement_kernels: any number of tiles, more elements than 2^32,
   test_support::random_source source(2);
   for (const std::size_t tiles : {0U, 1U, 2U, 4095U, 4096U, 4097U, 50000U}) {
     CAPTURE(tiles);
-    std::vector<std::uint64_t> counts(tiles + 1, ~std::uint64_t{0});  // the first says nothing
+    std::vector<std::uint64_t> counts(tiles + 1, ~std::uint64_t{0});  // the first is not read
     for (std::size_t i = 1; i <= tiles; ++i) counts[i] = source.below(1U << 20U);
     std::vector<std::uint64_t> expected(tiles + 1, 0);
     for (std::size_t i = 1; i <= tiles; ++i) expected[i] = expected[i - 1] + counts[i];
@@ -432,7 +433,7 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
   }
   const slamb::parameter tensor{.data = parameter.data(), .gradient = gradient.data(), .size = size};
   const slamb::detail::layout tensors({&tensor, 1}, 0.01);
-  // The last two tiles, as if there were no others.
+  // A view of only the last two tiles.
   const slamb::detail::state_view<slamb::detail::model_view, arrays<array::momentum, array::variance>> view{
       {.segments = tensors.segments().data(), .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2)},
       {{momentum.data()}, {variance.data()}}};

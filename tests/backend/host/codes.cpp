@@ -1,4 +1,4 @@
-// Codes of every width to and from bytes, against bits set one by one.
+// Conversion of codes of every width to and from bytes, compared with bits set one by one.
 #include "slamb/backend/host/detail/codes.hpp"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ using code_array = std::array<std::uint32_t, lanes>;
 constexpr std::byte untouched{0xA5};
 constexpr std::size_t margin = 8;  // bytes before and after
 
-/// What `store_codes` must leave in bytes that were all `untouched`, from byte `margin` on.
+/// The bytes that `store_codes` must write, from byte `margin` on, into an array filled with `untouched`.
 template <int Bits>
 std::vector<std::byte> stored_by_hand(const code_array& codes) {
   std::vector<std::byte> bytes(2 * margin + 2 * Bits, untouched);
@@ -37,7 +37,7 @@ std::vector<std::byte> stored_by_hand(const code_array& codes) {
   return bytes;
 }
 
-/// The same by `store_codes`, at an address `shift` bytes from an aligned one.
+/// As above, by `store_codes`, at an address `shift` bytes after an aligned one.
 template <int Bits>
 std::vector<std::byte> stored(const code_array& codes, std::size_t shift) {
   alignas(64) std::array<std::byte, 64 + 2 * margin + 64> memory;
@@ -56,7 +56,7 @@ code_array loaded(const std::vector<std::byte>& bytes, std::size_t shift) {
   return codes;
 }
 
-/// All zero, all ones, one code alone at each lane, and random ones.
+/// All zero, all ones, one nonzero code at each lane, and random codes.
 template <int Bits>
 std::vector<code_array> inputs() {
   constexpr std::uint32_t largest = Bits == 32 ? 0xFFFFFFFFU : (1U << (Bits % 32)) - 1U;

@@ -1,4 +1,4 @@
-// The sixteen floats that behave as one: every operation against a loop over the lanes.
+// Vectors of sixteen floats: every operation compared with a loop over the lanes.
 #include "slamb/backend/host/detail/simd.hpp"
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ using lane_array = std::array<float, lanes>;
 constexpr float infinite = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
-/// Values at which floating-point arithmetic has corners.
+/// Edge cases of floating-point arithmetic.
 constexpr std::array corners{0.0F,
                              -0.0F,
                              1.0F,
@@ -78,18 +78,18 @@ lane_array lanes_of(const floats& x) {
   return all;
 }
 
-/// The same bits; which of its operands' NaNs an operation returns is left open.
+/// Equal bits; any NaN equals any NaN, because an operation may return the NaN of either operand.
 bool same(float got, float expected) {
   return std::isnan(expected) ? std::isnan(got)
                               : std::bit_cast<std::uint32_t>(got) == std::bit_cast<std::uint32_t>(expected);
 }
 
-/// The same bits, NaN too.
+/// Equal bits, NaN included.
 bool identical(float got, float expected) {
   return std::bit_cast<std::uint32_t>(got) == std::bit_cast<std::uint32_t>(expected);
 }
 
-/// How many lanes of all operands differ between a vector operation and its scalar twin.
+/// The number of lanes, over all operands, that differ between a vector operation and its scalar twin.
 template <class Vector, class Scalar, class Compare>
 std::size_t differences(Vector vector, Scalar scalar, Compare equal) {
   std::size_t different = 0;
@@ -100,7 +100,7 @@ std::size_t differences(Vector vector, Scalar scalar, Compare equal) {
   return different;
 }
 
-/// A product that no compiler can fuse with what follows.
+/// A product that no compiler can fuse with a following sum.
 float rounded_product(float a, float b) {
   const volatile float product = a * b;
   return product;
@@ -113,7 +113,7 @@ TEST_CASE("simd: the comparison of lanes finds what differs") {
   CHECK(differences(
             add, [](float a, float b) { return a - b; }, same) > 0);
   CHECK(differences(
-            add, [](float a, float b) { return std::abs(a + b); }, same) > 0);  // sees the sign of zero
+            add, [](float a, float b) { return std::abs(a + b); }, same) > 0);  // the comparison sees the sign of zero
   CHECK_FALSE(same(0.0F, -0.0F));
   CHECK_FALSE(same(not_a_number, 0.0F));
   CHECK_FALSE(same(0.0F, not_a_number));
@@ -143,7 +143,7 @@ TEST_CASE("simd: a product is rounded before it is added, whatever the processor
 }
 
 TEST_CASE("rounded_product: is rounded before it is added, in scalar code too") {
-  // (1 + e)² is 1 + 2e + e², of which e² is lost where the product is rounded and kept where it is fused with the sum.
+  // (1 + e)² = 1 + 2e + e². The term e² is lost if the product is rounded, and kept if it is fused with the sum.
   volatile float small = 1.0F + 0x1p-12F;
   volatile double tiny = 1.0 + 0x1p-27;
   const float a = small;
@@ -208,7 +208,7 @@ TEST_CASE("simd: whole loads and stores, at any alignment") {
 TEST_CASE("simd: partial loads read nothing behind, and leave zeros in the other lanes") {
   for (int count = 0; count <= static_cast<int>(lanes); ++count) {
     const auto size = static_cast<std::size_t>(count);
-    const auto exact = std::make_unique<float[]>(size);  // a read behind it is seen by the address sanitizer
+    const auto exact = std::make_unique<float[]>(size);  // the address sanitizer finds a read past the end
     for (std::size_t i = 0; i < size; ++i) exact[i] = static_cast<float>(i + 1);
     const lane_array got = lanes_of(floats::load(exact.get(), count));
     for (std::size_t i = 0; i < lanes; ++i) CHECK(identical(got[i], i < size ? static_cast<float>(i + 1) : 0.0F));

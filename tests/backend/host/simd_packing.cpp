@@ -1,4 +1,4 @@
-// Lanes to and from a contiguous payload, for every one of the 65536 masks.
+// Packing lanes into a contiguous payload and back, for all 65536 masks.
 #include "slamb/backend/host/detail/simd.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ using lane_array = std::array<float, lanes>;
 
 constexpr float untouched = -12345.0F;
 
-/// Different in each lane, none of them 0; two that arithmetic would change.
+/// A different nonzero value in each lane; arithmetic would change two of them.
 lane_array distinct() {
   lane_array x;
   for (std::size_t i = 0; i < lanes; ++i) x[i] = static_cast<float>(i) + 0.5F;
@@ -35,7 +35,7 @@ lane_array distinct() {
 
 bool has(std::uint32_t bits, std::size_t lane) { return (bits >> lane & 1U) != 0; }
 
-/// What `pack` must leave in a payload of two vectors that was filled with `untouched`.
+/// The payload that `pack` must write, two vectors long and filled with `untouched` before.
 std::array<float, 2 * lanes> packed_by_hand(std::uint32_t bits, const lane_array& x) {
   std::array<float, 2 * lanes> to;
   to.fill(untouched);
@@ -90,7 +90,7 @@ TEST_CASE("packing: unpack undoes pack, with zeros in the other lanes, for every
 TEST_CASE("packing: payloads that end where memory ends are neither read nor written behind") {
   const lane_array x = distinct();
   for (std::uint32_t bits = 0; bits < 65536; bits += 37) {
-    const auto exact = std::make_unique<float[]>(count_of(bits));  // the address sanitizer sees what is behind
+    const auto exact = std::make_unique<float[]>(count_of(bits));  // the address sanitizer finds a write past the end
     pack(bits, floats::load(x.data()), exact.get());
     lane_array got;
     unpack(bits, exact.get()).store(got.data());

@@ -1,4 +1,4 @@
-// The sixteen words that behave as one: every operation against a loop over the lanes.
+// Vectors of sixteen words: every operation compared with a loop over the lanes.
 #include "slamb/backend/host/detail/simd_words.hpp"
 
 #include <doctest/doctest.h>
@@ -68,7 +68,7 @@ lane_array lanes_of(const floats& x) {
   return all;
 }
 
-/// How many lanes of all operands differ between a vector operation and its scalar twin.
+/// The number of lanes, over all operands, that differ between a vector operation and its scalar twin.
 template <class Vector, class Scalar>
 std::size_t differences(Vector vector, Scalar scalar) {
   std::size_t different = 0;
@@ -79,13 +79,13 @@ std::size_t differences(Vector vector, Scalar scalar) {
   return different;
 }
 
-/// The same formula for both, as an element function has it.
+/// As above, with one formula for both, as in an element function.
 template <class Both>
 std::size_t differences(Both both) {
   return differences(both, both);
 }
 
-/// The same for what makes a float of a word, by the bits of that.
+/// As above, for an operation that makes a float of a word; compares bits.
 template <class Both>
 std::size_t differences_of_reals(const std::vector<std::uint32_t>& inputs, Both both) {
   std::size_t different = 0;
@@ -98,7 +98,7 @@ std::size_t differences_of_reals(const std::vector<std::uint32_t>& inputs, Both 
   return different;
 }
 
-/// Words below `bound`, more of them small, with the corners.
+/// Words below `bound`, with the corners; small ones are more frequent.
 std::vector<std::uint32_t> words_below(std::uint64_t bound) {
   std::vector<std::uint32_t> all;
   for (const std::uint32_t corner : corners)

@@ -1,4 +1,4 @@
-// The pool: every index once, everything visible to the caller, as often as one likes.
+// The thread pool: each index runs once, results are visible to the caller, and loops can be repeated any number of times.
 #include "slamb/backend/host/detail/thread_pool.hpp"
 
 #include <doctest/doctest.h>
@@ -15,10 +15,11 @@ namespace {
 
 using slamb::detail::host::thread_pool;
 
-/// How often a loop called its body for each index of [0, size + 1): the last is beyond every loop.
+/// The number of calls of a loop's body for each index in [0, size + 1). The last index is beyond every loop.
 template <class Pool>
 std::vector<int> calls(Pool& pool, std::size_t first, std::size_t last, std::size_t grain, std::size_t size) {
-  std::vector<int> count(size + 1, 0);  // plain ints: two threads at one index are a race that the sanitizer sees
+  std::vector<int> count(size + 1,
+                         0);  // plain ints, so that the thread sanitizer sees two threads at one index as a race
   pool.for_each(first, last, grain, [&count](std::size_t i) { ++count[std::min(i, count.size() - 1)]; });
   return count;
 }
@@ -29,7 +30,7 @@ std::vector<int> expected_calls(std::size_t first, std::size_t last, std::size_t
   return count;
 }
 
-/// Loses the last index of every loop.
+/// Skips the last index of every loop.
 struct lossy_pool {
   template <class Body>
   void for_each(std::size_t first, std::size_t last, std::size_t /*grain*/, const Body& body) {
@@ -60,7 +61,7 @@ TEST_CASE("thread_pool: thousands of loops in a row, each of which sees what the
     std::vector<std::size_t> value(64, 0);
     constexpr std::size_t loops = 2000;
     for (std::size_t n = 0; n < loops; ++n) {
-      // Reads its neighbour from an even to an odd half, and back: wrong if a loop began before the last one ended.
+      // Each loop reads the half that the loop before wrote. The result is wrong if a loop begins before the last one ended.
       const std::size_t from = n % 2 == 0 ? 0 : 32;
       pool.for_each(0, 32, 1, [&](std::size_t i) { value[(32 - from) + i] = value[from + (i + 1) % 32] + 1; });
     }

@@ -1,4 +1,4 @@
-// Uniform numbers of many counters at once, against one counter at a time.
+// Uniform numbers of many counters at once, compared with one counter at a time.
 #include "slamb/backend/host/detail/uniform.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ float one_number(std::uint64_t seed, std::uint64_t stream, std::uint64_t element
   return static_cast<float>((bits + 0.5) / 65536.0);
 }
 
-/// count + 16 numbers, of which the last 16 must be left alone.
+/// count + 16 numbers, of which the last 16 must stay unchanged.
 std::vector<float> by_hand(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, std::uint32_t count) {
   std::vector<float> numbers(count + 16, untouched);
   for (std::uint32_t i = 0; i < count; ++i) numbers[i] = one_number(seed, stream, first + i);
@@ -60,7 +60,7 @@ TEST_CASE("uniform: seeds, streams and elements of 64 bits, and where the lower 
   CHECK(filled(large, 1, 0, 130) == by_hand(large, 1, 0, 130));
   CHECK(filled(1, large, 0, 130) == by_hand(1, large, 0, 130));
   for (std::uint64_t before = 0; before <= 136; before += 8) {
-    const std::uint64_t first = (std::uint64_t{1} << 35U) - before;  // counter 2^32, less some
+    const std::uint64_t first = (std::uint64_t{1} << 35U) - before;  // shortly before counter 2^32
     CAPTURE(before);
     CHECK(filled(1, 2, first, 260) == by_hand(1, 2, first, 260));
   }

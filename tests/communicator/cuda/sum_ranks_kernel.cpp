@@ -1,4 +1,4 @@
-// The kernel that sums over the ranks of one process, run on the CPU, against sums made here.
+// The kernel that sums over the ranks of one process, run on the CPU and compared with sums computed here.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ using slamb::detail::cuda::share_of_rank;
 using slamb::detail::cuda::sum_ranks_kernel;
 using slamb::detail::cuda::thread_order;
 
-/// Every rank launches the kernel for its share, one rank after the other.
+/// Each rank launches the kernel for its share, one rank after the other.
 template <class T>
 void all_reduce(std::vector<std::vector<T>>& of_rank, const emulator& device) {
   const int ranks = static_cast<int>(of_rank.size());

@@ -1,4 +1,4 @@
-// Every recipe, compiled with the warnings of a strict project, of which the library's headers are a part.
+// Every recipe, compiled with the warnings of a strict project, which includes the library's headers.
 #include <slamb/checkpoint.hpp>
 #include <slamb/slamb.hpp>
 
@@ -32,7 +32,7 @@ struct model {
   }
 };
 
-/// What a training does with an optimizer, and a checkpoint.
+/// The calls of a training: steps of an optimizer, and a checkpoint.
 bool trains(slamb::optimizer& optimizer, const model& tensors) {
   const std::vector<std::byte> saved = optimizer.save_state();
   optimizer.step(0.01);

@@ -4,7 +4,7 @@
 #include <slamb/slamb.hpp>
 #include <vector>
 
-struct lars_trust_ratio {  // clamp(trust · ‖p‖/‖direction‖), less where an element was not exchanged for long
+struct lars_trust_ratio {  // clamp(trust · ‖p‖/‖direction‖), reduced for elements that were not exchanged for long
   double trust = 1.0, least = 0.01, most = 10.0;
   static constexpr int sums_per_segment = 2;
   template <class Real, class Sums>
@@ -21,7 +21,7 @@ struct lars_trust_ratio {  // clamp(trust · ‖p‖/‖direction‖), less wher
   }
 };
 int main() {
-  std::vector<double> first(2), last(2);  // [rank], the loss ‖w − target‖²/2 of its shard
+  std::vector<double> first(2), last(2);  // [rank], the loss ‖w − target‖²/2 of the rank's shard
   slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     std::vector<float> w(200 * 100, 1.0F), g(w.size());

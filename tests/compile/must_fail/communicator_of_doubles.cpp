@@ -4,7 +4,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Adds doubles alone; momenta and gradients are floats.
+// Sums doubles only; momenta and gradients are floats.
 struct double_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

@@ -3,7 +3,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Adds floats, which is enough for the sparsifier alone.
+// Sums floats, which is enough for a sparsifier without a quantizer.
 struct summing_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

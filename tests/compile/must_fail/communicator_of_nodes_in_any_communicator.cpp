@@ -3,7 +3,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Says that nodes are ranks, and leaves the gradients of their ranks as they are.
+// Declares that ranks form nodes, but does not reduce gradients within a node.
 struct node_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

@@ -4,7 +4,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Adds, and hands pieces round, but cannot collect what all have.
+// Has all_reduce_sum and all_to_all, but no all_gather.
 struct summing_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

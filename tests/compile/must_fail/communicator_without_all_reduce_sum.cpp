@@ -4,7 +4,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Knows its rank and how many there are, and cannot add.
+// Has rank and size, but no all_reduce_sum.
 struct silent_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

@@ -4,7 +4,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Adds, but cannot hand each rank a piece of its own.
+// Has all_reduce_sum, but no all_to_all.
 struct summing_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

@@ -3,7 +3,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Adds, but cannot tell the others what the leader has chosen.
+// Has all_reduce_sum, but no broadcast of the leader's choice.
 struct summing_communicator {
   int rank() const { return 0; }
   int size() const { return 1; }

@@ -3,7 +3,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Knows its rank, but not how many there are: no communicator, whatever collectives it has.
+// Has a rank but no size: not a communicator, in spite of its collectives.
 struct lone_rank {
   static int rank() { return 0; }
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream);

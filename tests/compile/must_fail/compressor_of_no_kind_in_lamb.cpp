@@ -1,7 +1,7 @@
 // expect: basic_lamb's Compressor must be no_compressor, a quantizer
 #include "slamb/slamb.hpp"
 
-// A compressor by its facts, which neither encodes nor selects.
+// Has the facts of a compressor, but neither encodes nor selects.
 struct facts_alone {
   static constexpr int bits_per_element = 8;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::none;

@@ -4,7 +4,7 @@
 
 #include "slamb/slamb.hpp"
 
-// What signs lose would be forgotten without a word.
+// The compression error of signs would be lost silently.
 int main() {
   std::vector<float> p(10), g(10);
   const slamb::parameter tensor{p.data(), g.data(), p.size()};

@@ -1,7 +1,7 @@
 // expect: needs a Compressor that is a sparsifier
 #include "slamb/slamb.hpp"
 
-// A compressor by its facts, but no sparsifier.
+// Has the facts of a compressor, but is no sparsifier.
 struct quantizer {
   static constexpr int bits_per_element = 8;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::max;

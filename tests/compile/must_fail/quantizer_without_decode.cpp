@@ -1,7 +1,7 @@
 // expect: q\.[ a-z]*decode<float>\(code, scale\)
 #include "slamb/slamb.hpp"
 
-// Encodes, and cannot say what a code stands for.
+// Encodes, but cannot decode.
 struct one_way {
   static constexpr int bits_per_element = 1;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l2;

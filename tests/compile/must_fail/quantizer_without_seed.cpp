@@ -1,7 +1,7 @@
 // expect: must have a member seed
 #include "slamb/slamb.hpp"
 
-// Rounds at random, and does not say from what its draws are made.
+// Rounds at random, but has no seed for its draws.
 struct seedless : slamb::bf16 {
   static constexpr bool is_stochastic = true;
 };

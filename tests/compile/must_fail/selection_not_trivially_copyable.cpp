@@ -4,7 +4,7 @@
 
 #include "slamb/slamb.hpp"
 
-// Its selection owns a list, which cannot travel to a device.
+// Its selection owns a list, which cannot be copied to a device.
 struct listed_elements {
   struct selection {
     std::vector<bool> list;

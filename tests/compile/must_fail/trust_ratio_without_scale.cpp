@@ -1,7 +1,7 @@
 // expect: t\.scale\(t\.factors
 #include "slamb/slamb.hpp"
 
-// Takes its sums and makes its factors, and never says what they are for.
+// Has sums and factors, but no scale.
 struct unscaled_trust_ratio {
   static constexpr int sums_per_segment = 1;
   template <class Real, class Sums>

@@ -1,4 +1,4 @@
-// Includes it below what might need it.
+// Includes core/concepts.hpp below code that might need it.
 #pragma once
 
 namespace wrong_headers {}

@@ -1,4 +1,4 @@
-// Includes it through another header.
+// Includes core/concepts.hpp through another header.
 #pragma once
 
 #include "includes_itself.hpp"

@@ -1,4 +1,4 @@
-// Includes it where it is sure to be read.
+// Includes core/concepts.hpp directly and unconditionally.
 #pragma once
 
 #include "core/concepts.hpp"

@@ -1,4 +1,4 @@
-// Includes it for nobody.
+// Includes core/concepts.hpp under a condition that is never true.
 #pragma once
 
 #ifdef SLAMB_NEVER_DEFINED

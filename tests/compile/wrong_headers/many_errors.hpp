@@ -1,4 +1,4 @@
-// Says what is expected, and then goes on.
+// Has the expected error first, and then more errors.
 #pragma once
 
 #error "expected"

@@ -1,4 +1,4 @@
-// A function that two sources may not both have.
+// Defines a function that is not inline, so that two sources cannot both include it.
 #pragma once
 
 int not_inline() { return 0; }

@@ -1,4 +1,4 @@
-// Refuses for another reason than is expected.
+// Fails for another reason than the expected one.
 #pragma once
 
 #error "another reason"

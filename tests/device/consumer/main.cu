@@ -1,4 +1,4 @@
-// A program of a user: one step of AdamW on the GPU. One header brings all of it.
+// A user's program: one step of AdamW on the GPU, with a single header.
 #include <slamb/slamb.hpp>
 
 int main() {

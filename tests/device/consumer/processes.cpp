@@ -1,4 +1,4 @@
-// A program of a user, by a C++ compiler: the sum of a buffer on the GPU over the processes of MPI.
+// A user's program, compiled by a C++ compiler: the sum of a buffer on the GPU over the processes of MPI.
 #include <slamb/mpi_cuda.hpp>
 #include <span>
 

@@ -1,5 +1,5 @@
-// examples/custom_optimizer.cpp compiled by nvcc: its kernels for the device, and a run of the same kernels on the CPU, which needs no
-// GPU.
+// examples/custom_optimizer.cpp compiled by nvcc: its kernels for the device, and a run of the same kernels on the CPU, which
+// needs no GPU.
 #include <cmath>
 #include <cstddef>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// cuda_mpi_communicator on a GPU against mpi_communicator, which has the same bits.
+// cuda_mpi_communicator on a GPU compared bit for bit with mpi_communicator.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -32,7 +32,7 @@ std::size_t differences(const std::vector<float>& a, const std::vector<float>& b
   return count;
 }
 
-// On the device, with the values of `from`.
+// A copy of `from` on the device.
 using floats = thrust::device_vector<float>;
 floats uploaded(const std::vector<float>& from) { return {from.begin(), from.end()}; }
 
@@ -42,7 +42,7 @@ std::vector<float> read(const floats& values, cudaStream_t on) {
   return downloaded(values.data().get(), values.size(), on);
 }
 
-// All collectives after one another by both, each on what the one before has left.
+// Calls all collectives in order on both; each uses the result of the one before.
 void check_like_host(std::size_t n, const slamb::mpi_device_options& options) {
   CAPTURE(n);
   CAPTURE(options.staging_bytes);
@@ -74,7 +74,7 @@ void check_like_host(std::size_t n, const slamb::mpi_device_options& options) {
 }  // namespace
 
 TEST_CASE("device processes: all collectives have the bits of mpi_communicator") {
-  // The transport that MPI says it has, and staged, by parts of a few lines and of megabytes.
+  // The transport that MPI reports, and the staged one, with parts from a few lines to megabytes.
   for (const std::size_t n : {0, 1, 1000, 100003, 3000000}) {
     check_like_host(n, {});
     check_like_host(n, {.transport = mpi_transport::staged});

@@ -1,4 +1,4 @@
-// The entry point of slamb_device_mpi_tests: one rank, on the first GPU. Only the first says what passed.
+// The entry point of slamb_device_mpi_tests, on the first GPU. Only rank 0 prints results.
 #include <doctest/doctest.h>
 
 #include <slamb/mpi_cuda.hpp>
@@ -13,6 +13,6 @@ int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   context.setOption("minimal", rank != 0);
   const int status = context.run();
-  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // the others may wait for this rank
+  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // because the others may wait for this rank
   return status;
 }

@@ -12,7 +12,7 @@ ROOT="$(mktemp -d)"
 trap 'rm -rf "$ROOT"' EXIT
 runs=0 checks=0 wrong=0
 
-# A machine with nothing but the tools that the script may use, and the stand-ins; and a tree of its own.
+# A machine with only the tools that the script may use, and the stand-ins; and its own copy of the tree.
 tools=(basename bash cat cp date dirname env find grep head ln mkdir mktemp mv nproc rm sed setsid sleep sort tail timeout tr)
 stand_ins=(cmake compute-sanitizer mpirun ninja nvcc nvidia-smi python3)
 mapfile -t tools < <(type -P "${tools[@]}")
@@ -29,7 +29,7 @@ echo 'TEST_CASE("device: a case") {}' | tee "$ROOT/tests/device/edges.cpp" >"$RO
 all_rows=("build bench" bench torch "build tests" "tests: edges" "tests: replay" "tests: processes" memcheck racecheck synccheck
   initcheck "build examples" "examples: cuda" "examples: nccl, 1 rank" "examples: nccl, 2 ranks")
 
-# reset: what a run finds, unless it is told otherwise: everything, and nothing fails.
+# reset: the defaults of a run: everything is installed, and nothing fails.
 reset() {
   STAGES_THAT_FAIL='' STAGES_THAT_HANG='' STAGES_THAT_ARE_EMPTY='' KILLED_BEFORE_RENAMING='' GPU=yes SLAMB_GPU_SECONDS=60
   PACKAGES="|sound|doctest|mpi|torch|nccl|two_gpus|"
@@ -45,7 +45,7 @@ clear_run() {
   mkdir "$ROOT/build" "$ROOT/snapshots"
 }
 
-# start [OPTION…]: tests/run.sh --gpu with these, in the background, as $script. Job control lets it see SIGINT.
+# start [OPTION…]: runs tests/run.sh --gpu with these in the background, as $script. Job control lets it receive SIGINT.
 start() {
   runs=$((runs + 1))
   set -m
@@ -64,7 +64,7 @@ run() {
   start "$@"
   finished
 }
-# run_until_killed SIGNAL STAGE: sends it to the script while the stage runs.
+# run_until_killed SIGNAL STAGE: sends the signal to the script while the stage runs.
 run_until_killed() {
   STAGES_THAT_HANG="|$2|"
   start
@@ -73,7 +73,7 @@ run_until_killed() {
   kill -s "$1" "$script"
   finished
 }
-# all_gone: what hung has ended with the script. A process may be left as a zombie where nobody waits for orphans.
+# all_gone: processes that hung have ended with the script. A zombie may remain if no process reaps orphans.
 all_gone() {
   local pid tries
   pid="$(<"$ROOT/hanging")"
@@ -84,7 +84,7 @@ all_gone() {
   complain "what hung still runs"
 }
 
-# Checks. They complain and return 1; must and must_not count them.
+# Checks. On failure they complain and return 1; must and must_not count them.
 complain() {
   complaint="$1"
   return 1
@@ -104,7 +104,7 @@ must_not() {
   echo "$context: a check cannot fail: $*"
 }
 
-# is_whole [REPORT]: it begins and ends as it should, fences are closed, and rows are as wide as their tables.
+# is_whole [REPORT]: it has its begin and end, fences are closed, and rows are as wide as their tables.
 is_whole() {
   local report="${1:-$ROOT/report.md}" found
   [[ -s "$report" ]] || complain "no report" || return
@@ -125,19 +125,19 @@ is_whole() {
 verdicts() {
   sed -n '/^## Stages/,/^## [^S]/s/^| \([^|]*\) | \(.*\) | [-0-9]* |$/\1\t\2/p' "${1:-$ROOT/report.md}"
 }
-# has_rows NAME…: these and no others, in this order.
+# has_rows NAME…: exactly these rows, in this order.
 has_rows() {
   local got expected
   got="$(verdicts | cut -f 1)" expected="$(printf '%s\n' "$@")"
   [[ "$got" == "$expected" ]] || complain "the rows are: ${got//$'\n'/; }"
 }
-# row NAME VERDICT [REPORT]: the verdict begins so.
+# row NAME VERDICT [REPORT]: the row's verdict begins with VERDICT.
 row() {
   local got
   got="$(verdicts "${3:-}" | sed -n "s/^$1\t//p")"
   [[ "$got" == "$2"* ]] || complain "it is '$got'"
 }
-# rows_but VERDICT NAME…: all the others have this verdict.
+# rows_but VERDICT NAME…: all other rows have this verdict.
 rows_but() {
   local verdict="$1" name text
   shift
@@ -145,7 +145,7 @@ rows_but() {
     [[ " ${*/%/;} " == *" $name; "* || "$text" == "$verdict"* ]] || complain "'$name' is '$text'" || return
   done < <(verdicts)
 }
-# adds_up: the last line and the exit status are those of the rows, and the report says the same.
+# adds_up: the last line and the exit status agree with the rows and with the report.
 adds_up() {
   local good bad left line
   good="$(verdicts | cut -f 2 | grep -c '^passed')"
@@ -157,9 +157,9 @@ adds_up() {
   [[ "$(tail -n 1 "$ROOT/output")" == "$line" ]] || complain "the last line is not: $line" || return
   ((status == (bad == 0 && good > 0 ? 0 : 1))) || complain "the exit status is $status"
 }
-# shows TEXT: the report has it.
+# shows TEXT: the report contains it.
 shows() { grep -qF -- "$1" "$ROOT/report.md" || complain "the report lacks it"; }
-# called TEXT: cmake was, with this.
+# called TEXT: cmake was called with this.
 called() { grep -qF -- "$1" "$ROOT/cmake_calls" 2>/dev/null || complain "cmake was not called so"; }
 is_status() { ((status == $1)) || complain "the exit status is $status"; }
 is_last_line() { [[ "$(tail -n 1 "$ROOT/output")" == "$1" ]] || complain "it is: $(tail -n 1 "$ROOT/output")"; }
@@ -275,7 +275,7 @@ signals() {
   must is_status 137
   must_be_saved memcheck "not run" "tests: processes"
 }
-# must_be_saved RUNNING VERDICT BEFORE: the report has all but the row that ran.
+# must_be_saved RUNNING VERDICT BEFORE: the saved report has all rows but the running one.
 must_be_saved() {
   must is_whole
   must row "$1" "$2"
@@ -295,7 +295,7 @@ missing() {
   must row tests "skipped: doctest was not found"
   must rows_but passed "${tests[@]}"
   must is_status 0
-  # The sentence by which this is known.
+  # gpu.sh recognizes a missing package by this message.
   context="the message about a package"
   must grep -qF "need the package \${name}, which was not found." "$sources/cmake/slamb_packages.cmake"
   must grep -qF "The device tests need python3, which was not found: " "$sources/cmake/slamb_nvcc.cmake"
@@ -443,7 +443,7 @@ options() {
   context="the cases for compute-sanitizer"
   must cases_exist "$here/../gpu.sh"
 }
-# cases_exist GPU_SH: what its array sanitized_cases names are cases of the device tests.
+# cases_exist GPU_SH: the names in its array sanitized_cases are cases of the device tests.
 cases_exist() {
   local name cases
   mapfile -t cases < <(sed -n '/^sanitized_cases=(/,/^)/s/^ *"\(.*\)"$/\1/p' "$1")
@@ -453,7 +453,7 @@ cases_exist() {
   done
 }
 
-# The checks above reject what is wrong: reports that are broken, and scripts that are.
+# The checks above must reject broken reports and broken scripts.
 control() {
   context=control
   reset
@@ -519,7 +519,7 @@ control() {
   run
   must_not row "tests: edges" FAILED
 }
-# sabotage SED_SCRIPT: of the copy of gpu.sh.
+# sabotage SED_SCRIPT: edits the copy of gpu.sh.
 sabotage() {
   sed -i "$1" "$ROOT/tests/device/gpu.sh"
   ! cmp -s "$here/../gpu.sh" "$ROOT/tests/device/gpu.sh" || complain "sed has changed nothing"

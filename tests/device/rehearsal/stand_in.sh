@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Takes the place of every program that tests/run.sh --gpu starts; its name, a link, says of which. Each stage does what
-# rehearse.sh asks for in STAGES_THAT_FAIL, …_HANG and …_ARE_EMPTY, lists of "|NAME|", and PACKAGES and GPU.
+# Stands in for every program that tests/run.sh --gpu starts; its own name, a link, tells which. Each stage behaves as
+# rehearse.sh asks in STAGES_THAT_FAIL, …_HANG and …_ARE_EMPTY, lists of "|NAME|", and in PACKAGES and GPU.
 set -uo pipefail
 
 listed() { [[ "$1" == *"|$2|"* ]]; }
 
-# stage NAME: keeps the report as it is while this stage runs, then passes, fails or hangs.
+# stage NAME: copies the report that exists while this stage runs, then passes, fails or hangs.
 stage() {
   name="$1"
   cp "$ROOT/report.md" "$ROOT/snapshots/$name.md" 2>/dev/null
@@ -20,7 +20,7 @@ stage() {
   fi
 }
 
-# cases COUNT: as doctest does.
+# cases COUNT: prints a summary as doctest does.
 cases() {
   listed "$STAGES_THAT_ARE_EMPTY" "$name" && set -- 0
   echo "[doctest] test cases: $1 | $1 passed | 0 failed | 9 skipped"
@@ -79,7 +79,7 @@ case "$(basename "$0") $*" in
   "nvcc --version") echo "Cuda compilation tools, release 13.0, V13.0.88" ;;
   nvidia-smi\ *) echo "GPU of a stand-in" ;;
   mv\ *)
-    # The rename by which the report of this stage should come into place is one that never ends.
+    # The rename that would publish the report of this stage is interrupted: the script is killed.
     if [[ -n "$KILLED_BEFORE_RENAMING" ]] && grep -q "^| $KILLED_BEFORE_RENAMING | not finished" "${*: -2:1}"; then
       kill -s KILL "$PPID"
       exit 1

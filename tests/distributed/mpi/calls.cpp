@@ -1,4 +1,4 @@
-// What mpi_communicator refuses, whom it belongs to, and how it fails.
+// mpi_communicator: invalid arguments, ownership of the MPI communicator, and errors.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -28,7 +28,7 @@ std::string message_of(auto&& call) {
   return "nothing was thrown";
 }
 
-// What the ranks' values add up to where rank r holds r + 1.
+// The sum over the ranks, where rank r holds r + 1.
 float sum_over_ranks(int ranks) { return static_cast<float>(ranks * (ranks + 1) / 2); }
 
 bool adds_up(mpi_communicator& communicator) {
@@ -90,7 +90,7 @@ TEST_CASE("mpi_communicator: its own copy and a borrowed communicator do not mee
     CHECK(adds_up(own));
   }
   int size = 0;
-  CHECK(MPI_Comm_size(theirs, &size) == MPI_SUCCESS);  // it was not freed
+  CHECK(MPI_Comm_size(theirs, &size) == MPI_SUCCESS);  // it is not freed
   MPI_Comm_free(&theirs);
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("mpi_communicator: can be moved, and says so when the source is used")
   mpi_communicator first;
   mpi_communicator second = std::move(first);
   CHECK(adds_up(second));
-  CHECK(first.native_handle() == MPI_COMM_NULL);  // NOLINT: what is left of it is what is looked at
+  CHECK(first.native_handle() == MPI_COMM_NULL);  // NOLINT: the test looks at the moved-from object
   float x = 1.0F;
   CHECK(message_of([&] { first.all_reduce_sum(std::span<float>(&x, 1), host_stream{}); }) ==
         "slamb: a call of an mpi_communicator that was moved from");

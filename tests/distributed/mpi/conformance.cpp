@@ -1,4 +1,4 @@
-// mpi_communicator in the suite of all Communicators, with pieces of several sizes.
+// mpi_communicator in the suite of all Communicators, with several piece sizes.
 #include <doctest/doctest.h>
 
 #include <cstddef>

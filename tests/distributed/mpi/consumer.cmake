@@ -1,7 +1,7 @@
 # cmake -DFOLDER=… -DWORK=… -DBUILD=… -DGENERATOR=… -DCOMPILER=… -DMPIRUN=… -P consumer.cmake
 #
 # Installs the library of the build tree BUILD below WORK, then configures, builds and runs the project in FOLDER with it.
-# Without MPI the project must be told what is missing.
+# Without MPI, the error must name what is missing.
 file(REMOVE_RECURSE "${WORK}")
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix" OUTPUT_QUIET
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -20,7 +20,7 @@ if(result EQUAL 0 OR NOT output MATCHES "slamb::mpi needs")
   message(FATAL_ERROR "Without MPI the project is not told what is missing (${result}):\n${output}")
 endif()
 
-# A project that uses MPI itself, with two folders that use slamb::mpi.
+# A project that uses MPI itself, with two subfolders that use slamb::mpi.
 set(siblings "${WORK}/siblings")
 file(WRITE "${siblings}/CMakeLists.txt"
      "cmake_minimum_required(VERSION 3.24)\nproject(siblings LANGUAGES CXX)\nfind_package(MPI REQUIRED COMPONENTS CXX)\n"

@@ -1,5 +1,5 @@
-# cmake -DCASE=… -DRANKS=… -DMPIRUN=… -DPROGRAM=… -P failures.cmake: every rank but the last must have been told, in time, and no
-# process may be left.
+# cmake -DCASE=… -DRANKS=… -DMPIRUN=… -DPROGRAM=… -P failures.cmake: checks that every rank but the last gets the error in time,
+# and that no process remains.
 set(gave_up "after 5000 ms messages had not come or gone: ")
 set(message_killed "${gave_up}.*rank @LAST@|rank [0-9]+ has failed: .*${gave_up}.*rank @LAST@")
 set(message_exits "${message_killed}")

@@ -1,5 +1,5 @@
-// slamb_mpi_failures CASE: something goes wrong with the last rank, and every other must be told of it by an exception, which
-// it prints as "caught by rank R: …" before it leaves.
+// slamb_mpi_failures CASE: the last rank fails. Every other rank must get an exception, which it prints as "caught by rank R: …"
+// before it leaves.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -22,8 +22,8 @@ namespace {
 using slamb::host_stream;
 using namespace std::chrono_literals;
 
-// Messages of a few bytes arrive before anybody asks for them. Where the last rank calls something else, no other may take what
-// it sends for what it has asked for.
+// Messages of a few bytes arrive before their receiver asks for them. If the last rank calls something else, no other rank may
+// take its message for the expected one.
 void call_small(slamb::mpi_communicator& communicator, std::string_view kind, bool is_last) {
   std::vector<float> values(32, 1.0F);
   std::vector<std::int32_t> integers(32, 1);
@@ -41,9 +41,9 @@ void call_small(slamb::mpi_communicator& communicator, std::string_view kind, bo
   }
 }
 
-// The last rank is no leader: of what goes wrong with it, its leader tells the leader of the other node, and that one the rest.
+// The last rank is not a leader: its leader tells the leader of the other node of the failure, and that leader tells the rest.
 void run_in_nodes(std::string_view kind) {
-  // As short as below where peers are to give up, and longer within a node.
+  // Short as in run() where peers must give up, and longer within a node.
   const auto timeout = kind == "killed" ? 4s : 60s;
   slamb::mpi_hierarchy nodes = slamb::split_by_node(
       MPI_COMM_WORLD, {.ranks_per_node = 2, .inter_node = {.timeout = timeout}, .local = {.timeout = timeout + 1s}});
@@ -53,7 +53,7 @@ void run_in_nodes(std::string_view kind) {
     nodes.all_reduce_in_node(std::span<float>(values), host_stream{});
     nodes.all_reduce_sum(std::span<float>(values), host_stream{});
   };
-  exchange();  // it works, before
+  exchange();  // works before the failure
   if (is_last) {
     if (kind == "killed") std::raise(SIGKILL);
     if (kind == "throws") throw std::runtime_error("its disk is full");
@@ -62,7 +62,7 @@ void run_in_nodes(std::string_view kind) {
   exchange();
 }
 
-/// A communicator that outlives the optimizer.
+/// Forwards to a communicator that outlives the optimizer.
 struct lent_ranks {
   slamb::mpi_communicator* own;
 
@@ -71,25 +71,25 @@ struct lent_ranks {
   void all_reduce_sum(std::span<float> values, host_stream stream) const { own->all_reduce_sum(values, stream); }
 };
 
-/// Returns when all ranks have come here, or one of them has left already.
+/// Returns when all ranks are here, or when one of them has already left.
 void wait_for_all(slamb::mpi_communicator& communicator) {
   try {
     float one = 1.0F;
     communicator.all_reduce_sum(std::span<float>(&one, 1), host_stream{});
-  } catch (const slamb::communicator_error&) {  // it has been here
+  } catch (const slamb::communicator_error&) {  // a rank that has left was here
   }
 }
 
 void run(std::string_view kind) {
   if (kind.starts_with("nodes_")) return run_in_nodes(kind.substr(6));
-  // Short where peers are to give up, and so long else that a busy machine does not make them.
+  // The timeout is short where peers must give up; otherwise it is so long that a busy machine does not reach it.
   const bool says_so = kind == "aborts" || kind == "throws" || kind == "another_size" || kind == "half_the_size" ||
                        kind == "other_settings";
   slamb::mpi_communicator communicator(MPI_COMM_WORLD, {.timeout = says_so ? 60s : 5s});
   const bool is_last = communicator.rank() == communicator.size() - 1;
   std::vector<float> values(100'000, 1.0F);
   const std::span<float> all(values);
-  communicator.all_reduce_sum(all, host_stream{});  // it works, before
+  communicator.all_reduce_sum(all, host_stream{});  // works before the failure
 
   if (kind == "other_settings") {
     std::vector<float> gradient(values.size());
@@ -97,7 +97,7 @@ void run(std::string_view kind) {
     try {
       slamb::lamb<lent_ranks> optimizer(tensors, {.beta1 = is_last ? 0.8 : 0.9}, lent_ranks{&communicator});
     } catch (...) {
-      wait_for_all(communicator);  // or a rank that leaves first would be what the others say
+      wait_for_all(communicator);  // otherwise the others might report a rank that leaves first
       throw;
     }
     return;
@@ -111,7 +111,7 @@ void run(std::string_view kind) {
     if (kind == "another_collective") communicator.broadcast(all, 0, host_stream{});
     if (kind == "another_size") communicator.all_reduce_sum(all.first(all.size() - 1000), host_stream{});
   }
-  if (kind == "half_the_size") {  // of which one is a whole number of messages of the other
+  if (kind == "half_the_size") {  // one size is a whole number of the other's messages
     std::vector<float> gathered(static_cast<std::size_t>(communicator.size()) * 16'384);
     const std::size_t size = is_last ? 8'192 : 16'384;
     communicator.all_gather(std::span<const float>(all.first(size)),
@@ -138,8 +138,8 @@ int main(int argc, char** argv) {
     std::printf("caught by rank %d: %s\n", rank, failure.what());
   }
   std::fflush(stdout);
-  // Peers are told by messages, which go on while this process is there; and mpirun may end who is left when others have gone,
-  // so that they wait for the one that sleeps.
+  // Peers learn of the failure by messages, which need this process. mpirun may end the remaining ranks when others have left,
+  // so ranks wait for the one that sleeps.
   std::this_thread::sleep_for(kind == "stalls" ? 8s : kind == "nodes_killed" ? 3s : 2s);
   std::_Exit(0);
 }

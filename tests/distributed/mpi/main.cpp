@@ -1,4 +1,4 @@
-// The tests of one rank. All ranks run the same cases in the same order; only the first reports what passed.
+// The entry point of the tests over MPI. All ranks run the same cases in the same order; only rank 0 prints results.
 #include <doctest/doctest.h>
 
 #include <slamb/mpi.hpp>
@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   context.setOption("minimal", rank != 0);
   const int status = context.run();
-  // A rank that alone has failed a check has left others in a collective, or not: they end with it.
+  // If only one rank has failed a check, others may wait in a collective: end them too.
   if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);
   return status;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bash network.sh RUN_SH            runs it as a user who is not root
-# bash network.sh RUN_SH PROGRAM    runs it over limited links, then again to be ended in the middle: nothing of it may be left;
-#                                   77 where this user may make no network namespaces, or SLAMB_TEST_NETWORK is not 1
+# bash network.sh RUN_SH PROGRAM    runs it over limited links, then again and ends it early: nothing of it may remain;
+#                                   77 if this user may make no network namespaces, or SLAMB_TEST_NETWORK is not 1
 set -euo pipefail
 script="$1"
 if (($# > 1)) && [[ "${SLAMB_TEST_NETWORK:-}" != 1 ]]; then
@@ -10,7 +10,7 @@ if (($# > 1)) && [[ "${SLAMB_TEST_NETWORK:-}" != 1 ]]; then
 fi
 
 if (($# == 1)); then
-  # By its text: the folder may be closed to others.
+  # Passes the script by standard input, because other users may not be allowed to read the folder.
   ((EUID != 0)) && exec bash "$script"
   exec setpriv --reuid 65534 --regid 65534 --clear-groups bash -s <"$script"
 fi
@@ -32,7 +32,7 @@ if ((status == 2)) && grep -Eq "need root|may not make|is not there|the kernel m
 grep -Eq "^one_bit_adam +[0-9,]+ +2\.00 " "$said" || fail "no line of one_bit_adam"
 grep -q "^the busiest second of a link" "$said" || fail "no word on the links"
 
-# left PID: namespaces and processes of the run with that number.
+# left PID: the remaining namespaces and processes of the run with that number.
 left() { ip netns list | awk -v own="^slamb$1-" '$1 ~ own { print "namespace " $1 }'; }
 : >"$said"
 bash "$script" "${options[@]}" --parameters 100000 --seconds 600 >"$said" 2>&1 &

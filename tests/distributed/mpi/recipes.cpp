@@ -1,4 +1,4 @@
-// Traces by processes, and the same bits as by threads.
+// Traces replayed by processes, and equality with threads bit for bit.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace {
 
-/// The host backend, of ranks that are processes.
+/// The host backend, with processes as ranks.
 struct process_backend : slamb::host_backend {};
 
 }  // namespace
 
-/// Processes that are too many for a world have no rank in it.
+/// Processes beyond the world's size have no rank in it.
 template <>
 class test_support::rank_memory<process_backend> : public test_support::rank_memory<slamb::host_backend> {
  public:
@@ -39,8 +39,8 @@ namespace {
 const std::vector<std::string> names{"adamw",        "lamb",        "one-bit-adam-fused", "one-bit-adam-per-tensor",
                                      "one-bit-lamb", "slamb-blend", "slamb-product",      "zero-one-adam"};
 
-// This rank's parameters after some steps with gradients that differ by rank; two tensors, one of a few elements. Processes
-// take every other step in parts, with a bucket for each tensor.
+// This rank's parameters after some steps with gradients that differ by rank. There are two tensors, one of a few elements.
+// Processes take every second step in parts, with a bucket for each tensor.
 template <class Optimizer, class Communicator, class Settings>
 std::vector<float> trained(Communicator communicator, const Settings& set) {
   constexpr std::size_t size = 5003;

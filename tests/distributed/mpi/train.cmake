@@ -1,5 +1,5 @@
-# cmake -DMPIRUN=… -DPROGRAM=slamb_train -DWORK=… -P train.cmake: four processes train as four threads do, to the last bit of every
-# recipe's parameters and of the loss at every step.
+# cmake -DMPIRUN=… -DPROGRAM=slamb_train -DWORK=… -P train.cmake: checks that four processes train as four threads do, bit for
+# bit: every recipe's parameters, and the loss at every step.
 set(options --steps 40 --seeds 1 --batch 64 --hash)
 execute_process(COMMAND "${PROGRAM}" ${options} --ranks 4 --csv "${WORK}/threads.csv" OUTPUT_VARIABLE by_threads
                 COMMAND_ERROR_IS_FATAL ANY)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# until_ended.sh PROGRAM CASE LAUNCHER…: runs LAUNCHER… PROGRAM CASE, whose ranks must all have ended within a minute, with exit
-# status 124 if they have not. Open MPI's mpirun itself hangs now and then after MPI_Abort: once no rank has been there for ten
-# seconds, it is ended, and that is said.
+# until_ended.sh PROGRAM CASE LAUNCHER…: runs LAUNCHER… PROGRAM CASE. Exits with 124 if its ranks have not all ended within a
+# minute. Open MPI's mpirun itself sometimes hangs after MPI_Abort: if no rank has existed for ten seconds, it is ended, with a
+# message.
 program=$1 case=$2
 shift 2
 "$@" "$program" "$case" &

@@ -1,4 +1,4 @@
-// The processes that mpirun has started, as the worlds of the communicators' suite.
+// The processes that mpirun started, as worlds for the communicators' suite.
 #pragma once
 
 #include <mpi.h>
@@ -11,7 +11,7 @@
 
 namespace mpi_tests {
 
-/// Of all processes, or the first of them.
+/// An MPI communicator of all processes, or of the first ones.
 class processes {
  public:
   explicit processes(int ranks) {
@@ -31,7 +31,7 @@ class processes {
     return size;
   }
 
-  /// Null in a process that is not one of them.
+  /// Null in a process outside it.
   MPI_Comm get() const { return comm_; }
   bool has_this() const { return comm_ != MPI_COMM_NULL; }
 

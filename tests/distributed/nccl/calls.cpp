@@ -1,4 +1,4 @@
-// Which calls of NCCL a collective makes, in which order, and with which arguments.
+// The calls of NCCL that a collective makes: their order and arguments.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,13 +19,13 @@ using nccl_tests::run_ranks;
 using nccl_tests::text_of;
 using nccl_tests::thrown_by;
 
-/// A lone rank.
+/// A single rank.
 struct rank_alone {
   nccl_stand_in::library library;
   slamb::nccl_communicator communicator{slamb::nccl_communicator::unique_id(), 0, 1, patient()};
   cudaStream_t stream = library.make_stream();
 
-  /// Calls of `function`, in order.
+  /// The calls of `function`, in order.
   std::vector<call> calls(const std::string& function) const {
     std::vector<call> result;
     for (const call& made : library.calls(0)) {
@@ -35,7 +35,7 @@ struct rank_alone {
   }
 };
 
-/// A type of a user's own.
+/// A user-defined type.
 struct user_half {
   std::uint16_t bits;
 };

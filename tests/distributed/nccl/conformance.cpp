@@ -1,4 +1,4 @@
-// What each collective of nccl_communicator must leave in the buffers, for worlds of 1 to 8 ranks and all element types.
+// The contents of the buffers after each collective of nccl_communicator, for worlds of 1 to 8 ranks and all element types.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -32,8 +32,7 @@ T number(int value) {
   }
 }
 
-/// What `rank` puts at `index`: small integers, whose sums over eight ranks every type but those of 8 bits holds; 0 and 1
-/// for these.
+/// The input of `rank` at `index`: small integers whose sums over eight ranks fit into every type. For types of 8 bits: 0 and 1.
 template <class T>
 int input(int rank, std::size_t index) {
   const int mixed = static_cast<int>((index * 7 + static_cast<std::size_t>(rank) * 5 + index / 11) % 13);
@@ -51,7 +50,7 @@ class buffer {
   std::span<T> span() { return std::span<T>(elements_).subspan(margin, size_); }
   std::span<const T> values() const { return std::span<const T>(elements_).subspan(margin, size_); }
 
-  /// What is not `expected(index)`, or was written outside; "" if nothing.
+  /// The first element that is not `expected(index)`, or the write outside; "" if there is none.
   template <class F>
   std::string difference(F expected) const {
     for (std::size_t i = 0; i < elements_.size(); ++i) {
@@ -128,7 +127,7 @@ void check_type(slamb::nccl_communicator& communicator, std::span<const std::siz
   }
 }
 
-/// `looks`: for how many of them each call of rank r stays in progress, times r.
+/// `looks`: each call of rank r stays in progress for looks · r polls.
 void check_world(int ranks, std::uint64_t looks) {
   CAPTURE(ranks);
   nccl_stand_in::library library;

@@ -1,7 +1,7 @@
 # cmake -DFOLDER=… -DWORK=… -DBUILD=… -DGENERATOR=… -DCOMPILER=… -DCUDA=… -DNCCL=… -DNCCL_HEADERS=… -P consumer.cmake
 #
-# Installs the library of the build tree BUILD below WORK, then configures and builds the project in FOLDER with it. What it
-# builds is not run, for that takes GPUs. Without CUDA the project must be told what is missing.
+# Installs the library of the build tree BUILD below WORK, then configures and builds the project in FOLDER with it. The result
+# is not run, because that takes GPUs. Without CUDA, the error must name what is missing.
 file(REMOVE_RECURSE "${WORK}")
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix" OUTPUT_QUIET
                 COMMAND_ERROR_IS_FATAL ANY)

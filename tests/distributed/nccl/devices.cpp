@@ -1,4 +1,5 @@
-// Which device is current while an optimizer works, wherever the caller has gone since, on a stand-in of the CUDA runtime.
+// The device that is current while an optimizer works, whatever the caller made current since, on a stand-in for the CUDA
+// runtime.
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -22,7 +23,7 @@ using nccl_tests::text_of;
 using nccl_tests::thrown_by;
 using lamb = slamb::lamb<slamb::nccl_communicator, backend_beside_stream>;
 
-/// Two devices, of which the first is current at the end too.
+/// Two devices; the first is current again at the end.
 struct two_devices {
   two_devices() { current_device = 0; }
   ~two_devices() { current_device = 0; }

@@ -1,4 +1,4 @@
-// The CUDA backend's kernels, emulated, beside a stream of the stand-in on which collectives are.
+// The CUDA backend's emulated kernels, together with a stream of the stand-in that carries the collectives.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace nccl_tests {
 
-/// What was asked of a device.
+/// Counts calls of a device.
 struct device_log {
   std::size_t calls = 0;
-  std::size_t strays = 0;  ///< of them, those while another device was current
+  std::size_t strays = 0;  ///< calls made while another device was current
 
   void add(int device) {
     ++calls;
@@ -26,10 +26,10 @@ struct device_log {
   }
 };
 
-/// Kernels run when they are launched, whatever is on the stream.
+/// Kernels run at their launch, whatever is on the stream.
 class emulator_beside_stream {
  public:
-  /// @param log  outlives this
+  /// @param log  must outlive this
   emulator_beside_stream(cudaStream_t stream, device_log* log)
       : stream_(stream), device_(slamb::detail::cuda::device_of(stream)), log_(log) {}
 
@@ -47,7 +47,7 @@ class emulator_beside_stream {
     add_call();
     slamb::detail::cuda::emulator::upload(from, to);
   }
-  /// @throws std::logic_error where a device would wait for what never ends
+  /// @throws std::logic_error where a real device would wait for ever
   void download(std::span<const std::byte> from, std::span<std::byte> to) const {
     add_call();
     if (cudaStreamQuery(stream_) != cudaSuccess) throw std::logic_error("this would hang");

@@ -1,5 +1,5 @@
-// Errors of NCCL and CUDA, peers that do not come, calls and streams that do not end: an exception on every rank, one
-// abort, and no call after it.
+// Errors of NCCL and CUDA, missing peers, and calls and streams that never end: each causes an exception on every rank, one
+// abort, and no later call.
 #include <cstddef>
 #include <span>
 #include <stdexcept>
@@ -23,7 +23,7 @@ using nccl_tests::text_of;
 using nccl_tests::thrown_by;
 using slamb::nccl_communicator;
 
-/// Every collective once.
+/// Calls every collective once.
 void call_all(nccl_communicator& communicator, cudaStream_t stream) {
   const auto ranks = static_cast<std::size_t>(communicator.size());
   std::vector<float> values(4 * ranks), other(4 * ranks), all(4 * ranks * ranks);
@@ -34,7 +34,7 @@ void call_all(nccl_communicator& communicator, cudaStream_t stream) {
   communicator.wait(stream);
 }
 
-/// Whatever is called of it throws `text`, and none of it reaches NCCL or CUDA.
+/// Checks that every call throws `text`, and that none reaches NCCL or CUDA.
 void check_dead(const library& nccl, nccl_communicator& communicator, cudaStream_t stream, const std::string& text) {
   const int rank = communicator.rank();
   const std::size_t before = nccl.calls(rank).size();
@@ -311,7 +311,7 @@ TEST_CASE("nccl_communicator: an error that comes while a stream is waited for e
   const auto error = nccl_error_of(thrown_by([&] { communicator.wait(stream); }));
   CHECK(error.result() == ncclRemoteError);
   CHECK(nccl.count(0, "cudaStreamQuery") == 5);
-  CHECK(nccl.count(0, "cudaGetLastError") == 5);  // "not ready" is not left behind as an error
+  CHECK(nccl.count(0, "cudaGetLastError") == 5);  // "not ready" does not stay as the last error
   check_clean(nccl);
 }
 

@@ -1,4 +1,4 @@
-// Who owns a communicator of NCCL, and what becomes of it.
+// Ownership and lifetime of an NCCL communicator.
 #include <chrono>
 #include <optional>
 #include <span>
@@ -25,7 +25,7 @@ using nccl_tests::text_of;
 using nccl_tests::thrown_by;
 using slamb::nccl_communicator;
 
-/// A framework's communicators, all ranks of them, made without slamb.
+/// Communicators of all ranks as a framework makes them, without slamb.
 std::vector<ncclComm_t> make_native(int ranks, int blocking) {
   ncclUniqueId id;
   REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
@@ -164,7 +164,8 @@ TEST_CASE("nccl_communicator: a handle that was moved from says so, and its comm
     const ncclComm_t native = first.native_handle();
     nccl_communicator second = std::move(first);
     CHECK(second.native_handle() == native);
-    CHECK(first.native_handle() == nullptr);  // NOLINT(bugprone-use-after-move): what this test is about
+    CHECK(first.native_handle() ==
+          nullptr);  // NOLINT(bugprone-use-after-move): the test looks at the moved-from object
     CHECK(text_of(thrown_by([&] { first.check(); })) == moved_from);
     CHECK(text_of(thrown_by([&] { first.wait(stream); })) == moved_from);
     CHECK(text_of(thrown_by([&] { first.all_reduce_sum(std::span(values), stream); })) == moved_from);

@@ -1,4 +1,4 @@
-// Ranks of the stand-in, a thread each, and what they have thrown.
+// Runs ranks of the stand-in, a thread each, and collects their exceptions.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -17,19 +17,19 @@
 
 namespace nccl_tests {
 
-/// For waits that end: they are never cut short by a clock.
+/// Options for waits that end: no timeout cuts them short.
 inline slamb::nccl_options patient() {
   return {.timeout = std::chrono::hours(24), .poll_interval = std::chrono::microseconds(0)};
 }
 
-/// For waits that never end: they are given up after `polls` looks.
+/// Options for waits that never end: they time out after `polls` polls.
 inline slamb::nccl_options limited_to(std::uint64_t polls) {
   slamb::nccl_options options = patient();
   options.max_polls = polls;
   return options;
 }
 
-/// Calls `body(rank)` for all ranks at once. What each has thrown, null if nothing. [rank]
+/// Calls `body(rank)` for all ranks at once. Returns each rank's exception, null if there was none. [rank]
 template <class F>
 std::vector<std::exception_ptr> run_ranks(nccl_stand_in::library& library, int ranks, F body) {
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
@@ -49,7 +49,7 @@ std::vector<std::exception_ptr> run_ranks(nccl_stand_in::library& library, int r
   return thrown;
 }
 
-/// What an exception says; "" for none.
+/// The message of an exception; "" if there is none.
 inline std::string text_of(const std::exception_ptr& thrown) {
   if (!thrown) return "";
   try {
@@ -61,7 +61,7 @@ inline std::string text_of(const std::exception_ptr& thrown) {
   }
 }
 
-/// What `body` throws.
+/// The exception that `body` throws.
 template <class F>
 std::exception_ptr thrown_by(F body) {
   try {
@@ -72,7 +72,7 @@ std::exception_ptr thrown_by(F body) {
   }
 }
 
-/// The exception as an nccl_error; the test case fails if it is none.
+/// The exception as an nccl_error; the test case fails if it is another.
 inline slamb::nccl_error nccl_error_of(const std::exception_ptr& thrown) {
   REQUIRE(thrown != nullptr);
   try {
@@ -85,7 +85,7 @@ inline slamb::nccl_error nccl_error_of(const std::exception_ptr& thrown) {
   return {ncclSuccess, "", "", ""};
 }
 
-/// Nothing that NCCL forbids was done, no group is open, and no communicator is left but `living`.
+/// Checks that nothing forbidden by NCCL was done, no group is open, and exactly `living` communicators remain.
 inline void check_clean(const nccl_stand_in::library& library, int living = 0) {
   CHECK(library.misuses() == std::vector<std::string>{});
   CHECK(library.open_groups() == 0);

@@ -1,5 +1,5 @@
-// Optimizers over nccl_communicator whose peer has died: whatever waits for the stream ends in an exception. Kernels are
-// emulated; the stream that collectives are on is the stand-in's.
+// Optimizers over nccl_communicator whose peer died: every wait for the stream ends in an exception. Kernels are emulated; the
+// stream of the collectives is the stand-in's.
 #include <array>
 #include <cstddef>
 #include <span>
@@ -41,14 +41,15 @@ class rank_of_training {
   Optimizer optimizer_;
 };
 
-/// From now on rank 0 waits for peers that are gone: many looks later, NCCL tells it so.
+/// From now on rank 0 waits for peers that are gone; many polls later, NCCL reports it.
 void lose_peers(library& nccl) {
   constexpr int more_than_a_step_makes = 50;
   const std::string look = "ncclCommGetAsyncError";
   nccl.fail(0, look, nccl.count(0, look) + more_than_a_step_makes, ncclRemoteError);
 }
 
-/// What rank 0 of two throws when the other constructs its optimizer and dies, and it calls `ask` with its own.
+/// The exception of rank 0 of two, if the other rank constructs its optimizer and dies, and rank 0 then calls `ask` with its
+/// own.
 template <class Optimizer, class Ask>
 std::exception_ptr thrown_without_peer(const Ask& ask) {
   library nccl;

@@ -1,4 +1,4 @@
-// Ranks as processes of the examples: one that fails ends all of them. There is neither NCCL nor a GPU in it.
+// Ranks as processes, as in the examples: one that fails ends all of them. Needs neither NCCL nor a GPU.
 #include "../../../examples/common/forked_ranks.hpp"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int ranks = 3;
 
-/// What a rank does whose peer is gone. It would be found by the test's timeout.
+/// A rank whose peer is gone. If it is not ended, the test times out.
 [[noreturn]] void wait_for_ever() {
   for (;;) pause();
 }

@@ -133,7 +133,7 @@ int library::living_communicators() const {
   }));
 }
 
-/// Writes a call down. What it was told to return, if that is a failure.
+/// Records a call. Returns the failure that it was told to return, if any.
 ncclResult_t library::record(call made) {
   thread_state& state = here();
   made.rank = state.rank;
@@ -156,7 +156,7 @@ bool library::is_usable(ncclComm_t communicator, const std::string& function) {
   return false;
 }
 
-/// A collective, a send or a receive: on its way, or in the group that is open.
+/// A collective, a send or a receive: starts it, or adds it to the open group.
 ncclResult_t library::begin(call made) {
   ncclComm_t communicator = made.communicator;
   const ncclResult_t told = record(made);
@@ -187,7 +187,7 @@ ncclResult_t library::enqueue(ncclComm_t communicator, launch made) {
   return ncclSuccess;
 }
 
-/// Puts on the stream what was deferred, and does what all ranks have posted.
+/// Puts deferred launches on the stream, and executes those that all ranks have posted.
 void library::post(ncclComm_t communicator) {
   world& group = *communicator->group;
   for (launch& made : communicator->deferred) {
@@ -210,7 +210,7 @@ void library::post(ncclComm_t communicator) {
   }
 }
 
-/// What is in flight ends without results.
+/// Ends everything in flight, without results.
 void library::drop(ncclComm_t communicator) {
   auto& queue = communicator->group->posted[static_cast<std::size_t>(communicator->rank)];
   for (const launch& made : queue) --made.stream->pending;

@@ -1,6 +1,6 @@
-// A stand-in for NCCL and the parts of the CUDA runtime that nccl_communicator calls: the same C symbols, for ranks that
-// are threads of one process and buffers in host memory. It records every call, moves the data as NCCL would, and fails
-// on demand. It has no clock: what goes on in the background goes on when it is looked at.
+// A stand-in for NCCL and the parts of the CUDA runtime that nccl_communicator calls. It has the same C symbols, for ranks that
+// are threads of one process with buffers in host memory. It records every call, moves data as NCCL does, and fails on request.
+// It has no clock: background work advances when it is polled.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,38 +26,38 @@ struct CUstream_st {
 
 namespace nccl_stand_in {
 
-/// One call, as it was made.
+/// One recorded call.
 struct call {
   std::string name;
-  int rank = 0;   // of the thread that made it
-  int depth = 0;  // groups that were open
+  int rank = 0;   // of the calling thread
+  int depth = 0;  // number of open groups
   const void* in = nullptr;
   void* out = nullptr;
   std::size_t count = 0;
   ncclDataType_t type = ncclNumTypes;
   ncclRedOp_t op = ncclNumOps;
   int peer = -1;   // or root
-  int device = 0;  // that was current
+  int device = 0;  // current device
   ncclComm_t communicator = nullptr;
   cudaStream_t stream = nullptr;
 };
 
-/// What one rank has handed to NCCL at once: a collective, or the sends and receives of a group.
+/// One rank's unit of work for NCCL: a collective, or the sends and receives of a group.
 struct launch {
   std::vector<call> operations;
   cudaStream_t stream = nullptr;
 };
 
-/// The ranks that have the same ncclUniqueId.
+/// The ranks with the same ncclUniqueId.
 struct world {
-  std::vector<ncclComm_t> members;         // [size], null until the rank has come
+  std::vector<ncclComm_t> members;         // [size], null until the rank has joined
   std::vector<std::deque<launch>> posted;  // [size], in order
   bool is_complete() const;
 };
 
 inline constexpr std::uint64_t for_ever = ~std::uint64_t{0};
 
-/// The library while it lives; one at a time. Ranks are numbered as in their communicators.
+/// The stand-in library; one at a time. Ranks are numbered as in their communicators.
 class library {
  public:
   library();
@@ -65,32 +65,32 @@ class library {
   library(const library&) = delete;
   library& operator=(const library&) = delete;
 
-  /// From now on the calling thread is `rank`; a thread that does not say so is rank 0.
+  /// From now on the calling thread is `rank`; other threads are rank 0.
   void enter(int rank);
   cudaStream_t make_stream();  ///< of the current device
-  /// Ranks that make a communicator wait for one another in the call, however few looks they have.
+  /// Ranks that construct a communicator wait for one another in the call, however few polls they allow.
   void let_ranks_meet();
 
   /// The `nth` call (1, 2, …) of `function` by `rank` returns `result` and does nothing.
   void fail(int rank, const std::string& function, int nth, ncclResult_t result);
-  /// What `rank` enqueues from now on stays ncclInProgress for so many looks, and is only then on the stream.
+  /// From now on, work of `rank` stays ncclInProgress for that many polls, and only then enters the stream.
   void stay_in_progress(int rank, std::uint64_t looks);
   /// Communicators of `rank` report `result` as an asynchronous error.
   void report_error(int rank, ncclResult_t result);
-  /// ncclCommAbort does not return from now on, until `end_aborts` or the library's end, which wait for it.
+  /// From now on ncclCommAbort does not return, until `end_aborts` or the library's end, which wait for it.
   void hold_aborts();
   void wait_for_held_abort();
   void end_aborts();
-  /// Nothing on `stream` is done from now on.
+  /// From now on no work on `stream` completes.
   void freeze(cudaStream_t stream);
   void fail_stream(cudaStream_t stream, cudaError_t error);
 
-  /// All calls of `rank` in order.
+  /// All calls of `rank`, in order.
   std::vector<call> calls(int rank) const;
-  /// Their names without looks: ncclCommGetAsyncError, ncclGetLastError and the like.
+  /// Their names, without polls such as ncclCommGetAsyncError and ncclGetLastError.
   std::vector<std::string> names(int rank) const;
   int count(int rank, const std::string& function) const;
-  /// Calls that NCCL does not allow: of dead communicators, before the last one was done, with work in flight.
+  /// Calls that NCCL does not allow: on dead communicators, before the previous call is done, or with work in flight.
   std::vector<std::string> misuses() const;
   int open_groups() const;
   int living_communicators() const;
@@ -137,12 +137,12 @@ class library {
   int ids_ = 0;
 };
 
-/// The one that lives.
+/// The living library.
 extern library* current;
-/// What cudaGetDevice says in this thread.
+/// The result of cudaGetDevice in this thread.
 extern thread_local int current_device;
 
-/// Makes the results of a launch that all ranks have posted; `parts` [rank]. False if they do not fit.
+/// Computes the results of a launch that all ranks have posted; `parts` [rank]. False if the parts do not match.
 bool execute(const std::vector<launch>& parts);
 
 }  // namespace nccl_stand_in
@@ -157,5 +157,5 @@ struct ncclComm {
   std::uint64_t looks_left = 0;
   ncclResult_t error = ncclSuccess;
   std::string last_error;
-  std::vector<nccl_stand_in::launch> deferred;  // until the looks are done
+  std::vector<nccl_stand_in::launch> deferred;  // until the polls are over
 };

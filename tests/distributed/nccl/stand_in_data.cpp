@@ -1,4 +1,4 @@
-// What collectives leave in the buffers.
+// Moves the data of the stand-in's collectives.
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -49,7 +49,7 @@ std::size_t size_of(ncclDataType_t type) {
   return size;
 }
 
-/// What is to be written where, once everything has been read: buffers may be their own results.
+/// Writes to do after everything was read, because buffers may be their own results.
 class writes {
  public:
   void add(void* to, const void* from, std::size_t bytes) {

@@ -1,4 +1,4 @@
-// The C symbols, of NCCL and of the CUDA runtime, on top of the stand-in.
+// The C symbols of NCCL and of the CUDA runtime, on top of the stand-in.
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace nccl_stand_in {
 
-/// What the C functions do, with the library locked.
+/// The bodies of the C functions, with the library locked.
 struct symbols {
   symbols() : library_(living()), lock_(library_.mutex_) {}
 
@@ -54,7 +54,7 @@ struct symbols {
   }
 
   ncclResult_t release(const char* name, ncclComm_t communicator, ncclComm::life state) {
-    library_.here().rank = communicator->rank;  // an abort is a thread's of its own
+    library_.here().rank = communicator->rank;  // because an abort has a thread of its own
     const ncclResult_t told = library_.record({.name = name, .communicator = communicator});
     if (state == ncclComm::life::aborted) hold_abort();
     if (communicator->state == ncclComm::life::destroyed || communicator->state == ncclComm::life::aborted) {

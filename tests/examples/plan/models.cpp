@@ -1,4 +1,4 @@
-// What plans say of well-known models: the published volumes, and the sizes of the models themselves.
+// Plans for well-known models: the published volumes, and the sizes of the models.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -22,14 +22,14 @@ using shapes = std::vector<tensor_shape>;
 
 constexpr int ranks = 64;
 
-/// Elements that SLAMB always exchanges whole.
+/// Elements that SLAMB always exchanges dense.
 std::uint64_t always_whole(const shapes& tensors) {
   std::uint64_t sum = 0;
   for (const tensor_shape& t : tensors) sum += t.dimensions == 1 || t.size < 9000 ? t.size : 0;
   return sum;
 }
 
-/// What `options` sends over `steps`, in bytes of one rank, where dense values go in fp16.
+/// The traffic of `options` over `steps` in bytes of one rank, with dense values in fp16.
 template <class Options>
 double volume(const shapes& tensors, const Options& options, std::uint64_t steps) {
   return static_cast<double>(slamb::plan::plan_traffic(tensors, options, {ranks, 2}).total(steps).total().sent_bytes);
@@ -44,7 +44,7 @@ double slamb_part(const shapes& tensors, std::int64_t local_steps) {
   return volume(tensors, options, 10'000) / dense_volume(tensors, 10'000);
 }
 
-/// 1-bit LAMB for BERT-Large as in its paper.
+/// 1-bit LAMB for BERT-Large, as in its paper.
 constexpr std::uint64_t bert_steps = 5993;
 const slamb::one_bit_lamb<>::options_type bert_one_bit{.warm_up = {1000}};
 
@@ -129,7 +129,8 @@ TEST_CASE(
       "SLAMB with int8 sends %.4f of dense LAMB in fp16, %.3f of SLAMB in fp16, %.3f of 1-bit LAMB, %.2f of 0/1 "
       "Adam over 118,000 steps\n",
       of_dense, of_slamb, of_one_bit, of_zero_one);
-  // (8 + 32/128) bits of 10.10 % of the elements in each of two phases, and 16 of 1 % in an all_reduce, against 16.
+  // Each of two phases sends (8 + 32/128) bits of 10.10 % of the elements; an all_reduce sends 16 bits of 1 %. Compared with 16
+  // bits.
   CHECK(of_dense == doctest::Approx((0.10096 * 8.25 + 0.01001 * 16.0) / 16.0).epsilon(0.001));
   CHECK(of_slamb == doctest::Approx(0.559).epsilon(0.002));
   CHECK(of_one_bit == doctest::Approx(0.2835).epsilon(0.002));
@@ -162,9 +163,9 @@ TEST_CASE("forecast: times add up, and dense LAMB is what is compared with") {
   CHECK(all[0].less_than_half == 1.0);
   CHECK(all[0].beats_half.beats == slamb::plan::break_even::never);
   CHECK(all[0].beats_single.beats == slamb::plan::break_even::always);
-  CHECK(all[1].beats_half.beats == slamb::plan::break_even::always);  // the same on the wire, fewer passes
+  CHECK(all[1].beats_half.beats == slamb::plan::break_even::always);  // the same bytes on the wire, and fewer passes
   CHECK(all[2].less_than_half == doctest::Approx(9.01).epsilon(0.001));
-  // Sent once around the ring; 48 bytes of memory a parameter at 1.5 TB/s.
+  // One transfer around the ring; 48 bytes of memory a parameter at 1.5 TB/s.
   const double sent = 2.0 * 63.0 / 64.0 * 2.0 * 336'232'258.0;
   CHECK(all[0].exchange_seconds == doctest::Approx(sent / 3.125e9 + 14 * 20e-6));
   CHECK(all[0].memory_seconds == doctest::Approx(48.0 * 336'232'258.0 / 1.5e12));

@@ -1,4 +1,4 @@
-// The example of a Communicator over sockets, here between threads: what it does, and how it fails.
+// The example of a Communicator over sockets, here between threads: its collectives, and its failures.
 #include "../../../examples/sockets/socket_communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -34,7 +34,8 @@ using namespace std::chrono_literals;
 using test_support::contains;
 using test_support::temporary_folder;
 
-/// [rank] what body(communicator) throws as communicator_error on each of `present` of `size` ranks; empty if it throws nothing.
+/// [rank] the message of the communicator_error that body(communicator) throws on each rank but `absent`; empty if it throws
+/// none.
 std::vector<std::string> run(int size, std::chrono::milliseconds timeout,
                              const std::function<void(socket_communicator&)>& body,
                              std::optional<int> absent = std::nullopt) {
@@ -95,7 +96,7 @@ TEST_CASE("socket_communicator: a rank that leaves or stalls ends all others, by
       has_given_up.set_value();
     } else {
       has_given_up.get_future().wait();
-      mine.broadcast(values, 1, {});  // may be done, since it needs nothing of rank 0
+      mine.broadcast(values, 1, {});  // may finish, because it needs nothing from rank 0
     }
     mine.broadcast(values, 0, {});
   });
@@ -111,7 +112,7 @@ TEST_CASE("socket_communicator: ranks that call different collectives are told w
     if (mine.rank() == 0) mine.all_gather(sent, bytes, {});
     if (mine.rank() == 1) mine.all_reduce_sum(floats, {});
   });
-  // The first to find it tells the other, which may have found it too.
+  // The first rank to find it tells the other, which may have found it too.
   for (const std::string& sentence : said) {
     CAPTURE(sentence);
     CHECK(contains(sentence, "has called "));
@@ -172,7 +173,7 @@ TEST_CASE("socket_communicator: one that was moved from says so") {
   socket_communicator after(std::move(before));
   std::array<float, 10> values{};
   CHECK_NOTHROW(after.all_reduce_sum(values, {}));
-  before.abort("nobody is told");  // NOLINT(bugprone-use-after-move): what this test is about
+  before.abort("nobody is told");  // NOLINT(bugprone-use-after-move): the test looks at the moved-from object
   CHECK_THROWS_WITH_AS(before.all_reduce_sum(values, {}), "socket_communicator: it was moved from",
                        slamb::communicator_error);
 }
@@ -220,12 +221,12 @@ bool connects(const owned_socket& from, const sockaddr_un& there) {
   return connect(from.number(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0;
 }
 
-/// What somebody else than a rank sends to rank 0, after who they say that they are.
+/// A stranger connects to rank 0, claims to be a rank, and sends bytes.
 void send_to_rank_0(const std::string& folder, int says_rank, const std::string& bytes,
                     const std::function<void()>& meanwhile) {
   const owned_socket stranger(socket(AF_UNIX, SOCK_STREAM, 0));
   while (!connects(stranger, address_of_rank_0(folder))) std::this_thread::sleep_for(1ms);
-  // At once, for a stranger may be let go as soon as they have said who they are.
+  // Sent in one call, because rank 0 may close the connection as soon as it has read the claimed rank.
   const std::string all = std::string(reinterpret_cast<const char*>(&says_rank), sizeof(says_rank)) + bytes;
   CHECK(send(stranger.number(), all.data(), all.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(all.size()));
   meanwhile();
@@ -239,7 +240,7 @@ TEST_CASE("socket_communicator: a rank that accepts nobody ends the others in ti
   const owned_socket listening(socket(AF_UNIX, SOCK_STREAM, 0));
   REQUIRE(bind(listening.number(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0);
   REQUIRE(listen(listening.number(), 0) == 0);
-  std::vector<owned_socket> others;  // as many as may wait to be accepted: the next must wait for its turn
+  std::vector<owned_socket> others;  // as many as may wait to be accepted: the next one must wait for its turn
   do others.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
   while (connects(others.back(), there));
   CHECK_THROWS_WITH_AS(socket_communicator(folder.path().string(), 1, 2, 300ms),
@@ -260,7 +261,7 @@ TEST_CASE("socket_communicator: strangers are let go, and what peers send is not
     }
   });
   for (const int rank : {0, 2, -1}) send_to_rank_0(folder.path().string(), rank, "nonsense", [] {});
-  // A header in which the call has no zero.
+  // A header whose call name has no terminating zero.
   send_to_rank_0(folder.path().string(), 1, std::string(48, 'x'), [&] { rank_0.join(); });
   CHECK(contains(
       said, "rank 0 of 2: rank 1 has called xxxxxxxxxxxxxxxx of 8680820740569200760 from root 2021161080, its call "));

@@ -1,4 +1,5 @@
-// The oracles of 1-bit Adam, 1-bit LAMB and 0/1 Adam against recorded runs, and the exchange they share by hand.
+// Tests of the oracles of 1-bit Adam, 1-bit LAMB and 0/1 Adam against recorded runs, and of their exchange against values worked
+// out by hand.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -101,14 +102,14 @@ TEST_CASE("one_bit_oracle: reaches the recorded parameters of 0/1 Adam") {
 
 TEST_CASE("one_bit_oracle: two ranks exchange three numbers, by hand") {
   two_phase_exchange exchange({{.size = 3}}, 2, {.code = oracle::signs_with(oracle::sign_scale::l1)});
-  // Scales 2 and 4; what is sent: (2, −2, 2) and (−4, −4, 4); mean (−1, −3, 3), of scale 7/3.
+  // Scales 2 and 4; sent: (2, −2, 2) and (−4, −4, 4); mean (−1, −3, 3), with scale 7/3.
   const vector first = exchange({{1.0, -2.0, 3.0}, {-6.0, -5.0, 1.0}}, none_left_out);
   CHECK(test_support::max_relative_error(first, vector{-7.0 / 3, -7.0 / 3, 7.0 / 3}) < 1e-15);
   CHECK(test_support::max_relative_error(exchange.worker_error(0), vector{-1.0, 0.0, 1.0}) < 1e-15);
   CHECK(test_support::max_relative_error(exchange.worker_error(1), vector{-2.0, -1.0, -3.0}) < 1e-15);
   CHECK(test_support::max_relative_error(exchange.server_error(), vector{4.0 / 3, -2.0 / 3, 2.0 / 3}) < 1e-15);
-  // x + e: (0, 0, 1) and (−2, 0, −2), of scales 1/3 and 4/3; 0 is sent as +. Mean (−1/2, 5/6, −1/2), and with the
-  // server's error (5/6, 1/6, 1/6), of scale 7/18.
+  // x + e: (0, 0, 1) and (−2, 0, −2), with scales 1/3 and 4/3; 0 is sent as +. Mean (−1/2, 5/6, −1/2); with the server error
+  // (5/6, 1/6, 1/6), with scale 7/18.
   const vector second = exchange({{1.0, 0.0, 0.0}, {0.0, 1.0, 1.0}}, none_left_out);
   CHECK(test_support::max_relative_error(second, vector{7.0 / 18, 7.0 / 18, 7.0 / 18}) < 1e-14);
 }
@@ -227,7 +228,7 @@ TEST_CASE("one_bit_oracle: close calls are seen, and settled") {
 
   test_support::settling settled(
       oracle::one_bit({{.size = 2}}, {0.1, 0.2}, 1, {.exchange = {.compress_single_rank = true}}));
-  std::vector<std::vector<float>> hopeless{{1.0F, 1e-9F}};  // sixty times 1.02 … 1.22 are not enough
+  std::vector<std::vector<float>> hopeless{{1.0F, 1e-9F}};  // sixty changes by a factor of 1.02 … 1.22 are not enough
   CHECK_THROWS_WITH(settled.step({0.1}, hopeless), "settling: signs stay near zero");
   std::vector<std::vector<float>> close{{1.0F, 0.69e-4F}};
   settled.step({0.1}, close);

@@ -1,4 +1,4 @@
-// The oracle against recorded runs, and the generators and measures that every other test leans on.
+// Tests of the oracle against recorded runs, and of the generators and measures that all other tests use.
 #include "support/oracle.hpp"
 
 #include <doctest/doctest.h>
@@ -221,7 +221,7 @@ TEST_CASE("generate: the same words give the same numbers, others give others") 
   CHECK(random_mask(1, 2, 200, 0.5) == random_mask(1, 2, 200, 0.5));
   CHECK(random_mask(1, 2, 200, 0.5) != random_mask(1, 3, 200, 0.5));
   CHECK(random_parameters(1, 50) != random_parameters(2, 50));
-  // Fixed by the standard's std::mt19937_64, so the same on every machine.
+  // The standard fixes std::mt19937_64, so this is the same on every machine.
   std::mt19937_64 words;
   words.discard(9999);
   CHECK(words() == 9981545732273789042U);

@@ -1,4 +1,4 @@
-// The reader of traces: what it reads, and how it names what it refuses.
+// Tests of the reader of traces: its results, and its error messages.
 #include "support/trace.hpp"
 
 #include <doctest/doctest.h>
@@ -31,7 +31,7 @@ const std::string slamb_text =
     "tensor 3 2\ntensor 5\n";
 constexpr std::size_t n = 11;
 
-/// What the reader says of the folder; empty if it reads it.
+/// The message of the reader's exception for a folder; empty if it reads the trace.
 std::string complaint(const std::filesystem::path& folder) {
   try {
     read_trace(folder);
@@ -41,7 +41,7 @@ std::string complaint(const std::filesystem::path& folder) {
   }
 }
 
-/// What the reader says of a good trace whose text is replaced by this one.
+/// The message for a good trace whose text is replaced by this one.
 std::string complaint_about(const std::string& text) {
   const temporary_folder folder;
   record_trace(folder.path(), slamb_text, 1);
@@ -122,7 +122,7 @@ TEST_CASE("trace: blank lines, comments, tabs, carriage returns and a missing la
   CHECK(complaint_about(slamb_text.substr(0, slamb_text.size() - 1)) == "");
   CHECK(complaint_about(replaced(slamb_text, "trust_max 1000.0", "trust_max inf")) == "");
   CHECK(complaint_about(slamb_text + "bias_correction 0\n") == "");
-  CHECK(complaint_about(slamb_text + "warmup_steps 3\n") == "");  // documented, and of no use to slamb
+  CHECK(complaint_about(slamb_text + "warmup_steps 3\n") == "");  // documented, but not used by slamb
 }
 
 TEST_CASE("trace: a malformed line is refused with the file and the line") {

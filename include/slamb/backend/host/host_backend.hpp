@@ -1,4 +1,4 @@
-// The host backend's settings: what a user names and a recipe makes its executor of.
+// The host backend: its settings, from which a recipe makes its executor.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 ///
 /// *Determinism*: the same bits from run to run, for every number of threads.
 struct host_backend {
-  unsigned threads = 0;                  ///< with the caller's own; 0: one for each core, 1: no other
-  std::size_t cache_bytes = 16U << 20U;  ///< tensors are walked in batches that fit, so that a second pass hits it
+  unsigned threads = 0;                  ///< with the calling thread; 0: one for each core; 1: the calling thread alone
+  std::size_t cache_bytes = 16U << 20U;  ///< size of a batch of tensors, so that a second pass finds it in the cache
   allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;

@@ -28,7 +28,7 @@ struct bernoulli_selection {
     return words_of(b, c.tensor).at(b) < threshold;
   }
 
-  /// Runs of elements that are sent (0) or not (1). The optimizer stores ages.
+  /// Visits runs of elements that are sent (0) or not (1). The optimizer stores ages.
   SLAMB_NO_EXEC_CHECK
   template <class Visit>
   SLAMB_HOST_DEVICE void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
@@ -43,7 +43,7 @@ struct bernoulli_selection {
     }
   }
 
-  /// Fills the host's buffers; with blocks of one element, from sixty-four draws at a time.
+  /// Fills the host's buffers from 64 draws at a time. For blocks of one element; returns false for others.
   bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts /*table*/, std::uint16_t* bits,
             float* /*none*/) const {
     if (block != 1) return false;

@@ -15,16 +15,16 @@ namespace slamb::detail {
 
 /// The block that a group sends.
 struct dealt_group {
-  std::uint8_t sent;   ///< the position in the group; its size: nothing
-  std::uint8_t which;  ///< of the multipliers
+  std::uint8_t sent;   ///< the position in the group; the group's size if it sends none
+  std::uint8_t which;  ///< number of the multiplier
 };
 
 /// The selection of round robin at one step.
 ///
-/// A tensor's blocks are taken in groups of C. In group g, block i belongs to slot a_g (i − b_g) mod C, with a_g prime
-/// to C, and b_g, drawn from the key. So every step sends one block of each whole group: where it lies in the payload,
-/// how large the payload is, and how old a block is all follow from (index, t). The last group, of r < C blocks, takes
-/// the r slots s with ⌊(s+1) r/C⌋ > ⌊s r/C⌋, which makes slot c of n blocks exactly ⌊(c+1) n/C⌋ − ⌊c n/C⌋ blocks large.
+/// A tensor's blocks are divided into groups of C. In group g, block i belongs to slot a_g (i − b_g) mod C. The key gives a_g,
+/// prime to C, and b_g. So every step sends one block of each whole group. Its place in the payload, the size of the payload and
+/// the age of a block follow from (index, t). The last group, of r < C blocks, takes the r slots s with
+/// ⌊(s+1) r/C⌋ > ⌊s r/C⌋, so that slot c of n blocks has exactly ⌊(c+1) n/C⌋ − ⌊c n/C⌋ blocks.
 struct round_robin_selection {
   static constexpr bool runs_on_device = true;
   static constexpr std::uint32_t multipliers = 8;
@@ -35,13 +35,13 @@ struct round_robin_selection {
   std::uint32_t slots;                    ///< C
   std::uint32_t slot;                     ///< t mod C
   std::uint32_t multiplier[multipliers];  ///< prime to C
-  std::uint32_t shift[multipliers];       ///< slot/multiplier mod C: what is sent lies this far from b_g
+  std::uint32_t shift[multipliers];       ///< slot/multiplier mod C: the distance of the sent block from b_g
 
   /// The assignment of one group's blocks to slots.
   struct deal {
     std::uint32_t size;      ///< blocks in the group
     std::uint32_t rotation;  ///< b_g
-    std::uint32_t which;     ///< of the multipliers
+    std::uint32_t which;     ///< number of a_g among the multipliers
   };
 
   SLAMB_HOST_DEVICE std::uint32_t size_of_group(std::uint64_t group, std::uint64_t blocks) const {
@@ -65,7 +65,7 @@ struct round_robin_selection {
 
   SLAMB_HOST_DEVICE std::uint32_t age_of(std::uint32_t its_slot) const {
     const std::uint32_t since = slot >= its_slot ? slot - its_slot : slot + slots - its_slot;
-    return since < step ? since : static_cast<std::uint32_t>(step);  // never sent yet: since the start
+    return since < step ? since : static_cast<std::uint32_t>(step);  // never sent: since the start
   }
 
   SLAMB_HOST_DEVICE std::uint64_t blocks_in(std::uint64_t elements) const { return (elements + block - 1) / block; }
@@ -90,14 +90,15 @@ struct round_robin_selection {
     return position < d.size ? position : position - d.size;
   }
 
-  /// Whether elements are dealt one by one, in groups that a device should look at in place of elements: an element at the
-  /// distance d = (sent − its position) mod C from what its whole group sends is multiplier·d mod C steps old.
+  /// True if blocks are single elements, in groups of a size for which a device should work by group instead of by element. In a
+  /// whole group, an element at the distance d = (sent position − its position) mod C is multiplier·d mod C steps old.
   static constexpr std::uint32_t least_group = 8, most_group = 32;
   SLAMB_HOST_DEVICE bool deals_small_groups() const {
     return block == 1 && slots >= least_group && slots <= most_group;
   }
 
-  /// @param first  of four groups of the tensor of c, a multiple of 4
+  /// Finds the sent positions of four groups of the tensor of c.
+  /// @param first  number of the first group, a multiple of 4
   SLAMB_HOST_DEVICE void deal_four(std::uint64_t first, coordinate c, dealt_group (&to)[4]) const {
     const random_words words = words_of(first, c.tensor);
     for (std::uint32_t j = 0; j < 4; ++j) {
@@ -149,8 +150,8 @@ struct round_robin_selection {
     }
   }
 
-  /// The same for the host, by copying: with blocks of one element and few slots, the ages of a group are a stretch of
-  /// one of eight cycles.
+  /// Fills the host's buffers by copying. With blocks of one element and few slots, the ages of a group are a part of one of
+  /// eight cycles. Returns false in other cases.
   bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts table, std::uint16_t* bits,
             float* discount) const {
     if (block != 1 || slots > discount_cycles::most) return false;
@@ -178,8 +179,8 @@ struct round_robin_selection {
   }
 
  private:
-  // β3^age at the positions of a group: one whose sent position is q has `slots` values from (slots − q) mod slots of the
-  // cycle of its multiplier.
+  // The cycle of β3^age of each multiplier. A group whose sent position is q has `slots` values of its multiplier's cycle, from
+  // (slots − q) mod slots on.
   struct discount_cycles {
     static constexpr std::uint32_t most = 32;  // slots
     static constexpr std::uint32_t wide = 16;  // floats that are copied at once
@@ -196,7 +197,7 @@ struct round_robin_selection {
         }
         for (std::uint32_t from = s.slots; from < 2 * s.slots + wide; from += s.slots) {
           for (std::uint32_t i = 0; i < s.slots; i += wide)
-            std::memmove(cycle + from + i, cycle + i, wide * sizeof(float));  // too much, which the next overwrites
+            std::memmove(cycle + from + i, cycle + i, wide * sizeof(float));  // the next copy overwrites the excess
         }
       }
     }
@@ -208,12 +209,11 @@ struct round_robin_selection {
     no_cycles(const round_robin_selection& /*s*/, capability::staleness_discounts /*table*/) {}
   };
 
-  // Those of four times as many groups as a call of philox is asked for at once, without a branch, so that compilers take
-  // several at a time.
+  // The deals of 64 groups, from 16 calls of philox in loops without a branch, which compilers vectorise.
   struct deals {
     static constexpr std::uint32_t counters = 16;
     std::uint32_t sent[4][counters];  // the position that is sent
-    std::uint32_t from[4][counters];  // where its cycle begins in discount_cycles
+    std::uint32_t from[4][counters];  // the beginning of its cycle in discount_cycles
 
     void draw(const round_robin_selection& s, std::uint64_t counter, std::uint32_t tensor) {
       for (std::uint32_t j = 0; j < counters; ++j) {
@@ -237,7 +237,7 @@ struct round_robin_selection {
                    capability::staleness_discounts table, std::uint16_t* bits, float* discount) const {
     constexpr std::uint32_t wide = discount_cycles::wide;
     const std::conditional_t<Discounted, discount_cycles, no_cycles> cycles(*this, table);
-    // The first groups copy too much, which the next ones overwrite, as long as it is within `count`.
+    // Groups up to `last_wide` copy too much, within `count`. The next groups overwrite the excess.
     const bool copies_wide = Discounted && slots <= wide && count >= wide;
     const std::uint64_t last_wide = copies_wide ? std::min(last, (c.index + count - wide) / slots + 1) : first;
     deals drawn;

@@ -42,7 +42,7 @@ class consistency_check {
   /// @param kind  names the optimizer and its policies
   consistency_check(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
 
-  /// @param remedy  the end of the error: what would be right
+  /// @param remedy  the end of the error: the remedy
   void add(std::string name, double value, const char* remedy = alike) {
     facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), fact::number, remedy});
   }
@@ -72,7 +72,7 @@ class consistency_check {
     std::uint64_t all = 0;
     for (const fact& f : facts_) all = (all ^ f.bits) * 0x9E3779B97F4A7C15U + (all >> 29U);
     const fact together{"what their facts hash to", all, fact::secret};
-    if (!agree(ranks, {&together, 1})) compare(ranks, facts_);  // says which one it is
+    if (!agree(ranks, {&together, 1})) compare(ranks, facts_);  // throws the error that names the difference
   }
 
  private:

@@ -25,6 +25,7 @@ SLAMB_HOST_DEVICE inline std::uint64_t bits_of(double x) noexcept {
 #endif
 }
 
+/// The hash to which words are added.
 inline constexpr std::uint64_t hash_of_nothing = 0x9E3779B97F4A7C15U;
 
 /// Adds a word to a hash. Different words give different hashes.

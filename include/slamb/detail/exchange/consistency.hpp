@@ -41,7 +41,7 @@ inline void require_equal_nodes(const summing_ranks& in_node, const summing_rank
   const auto nodes = static_cast<std::uint64_t>(inter_node.size);
   const auto node = static_cast<std::uint64_t>(inter_node.rank);
   const bool is_one = all_equal(nodes << 32U | node, in_node);
-  constexpr std::uint64_t is_none = 0;  // which no node has for its size
+  constexpr std::uint64_t is_none = 0;  // no node has this size
   const bool are_alike = all_equal(is_one ? static_cast<std::uint64_t>(in_node.size) : is_none, inter_node);
   if (is_one && are_alike) return;
   throw rank_mismatch_error(
@@ -224,7 +224,7 @@ class host_ranks {
 /// Tries the collectives and compares options. Sums come first, because options are compared by them; other collectives come
 /// last, once it is certain that all ranks call the same. With nodes, for all ranks of all nodes.
 ///
-/// @throws rank_mismatch_error, on every rank, if ranks say different things; communicator_error, on every rank, if a
+/// @throws rank_mismatch_error, on every rank, if ranks differ in options or tensors; communicator_error, on every rank, if a
 ///         collective gives other values than it should, or fails
 template <class Stream, class Executor>
 void require_consistent_ranks(const consistency_check& facts, any_communicator<Stream>& ranks, const Executor& executor,

@@ -64,7 +64,7 @@ class active_elements {
         exists_ ? context.memory.view(bits_).data() : nullptr, context.memory.view(counts_).data());
   }
 
-  /// For wire_view::active.
+  /// The mask, for wire_view::active.
   template <class Context>
   const std::uint16_t* bits(const Context& context) const noexcept {
     return exists_ ? context.memory.view(bits_).data() : nullptr;
@@ -103,8 +103,8 @@ double code_bytes(const Quantizer& quantizer) {
   return groups.of == scale_groups::blocks ? code + static_cast<double>(sizeof(float)) / groups.block : code;
 }
 
-/// Bytes of memory traffic an element of `quantized_exchange` around `Pass`, and of the pass itself. Scales that tiles share and the
-/// padding of messages are too few to count.
+/// Bytes of memory traffic an element of `quantized_exchange` around `Pass`, and of the pass itself. Scales that tiles share and
+/// the padding of messages are too few to count.
 ///
 /// @param ranks         N
 /// @param is_quantized  false: a single rank encodes nothing, and checks the signal before it runs the pass
@@ -187,7 +187,7 @@ class quantized_exchange {
   }
 
   /// Finds the active elements. To be called again when the variance has changed.
-  /// @param variance  [state elements] elements where it is 0 are inactive, if the quantizer is zero-aware
+  /// @param variance  [state elements] elements with variance 0 are inactive, if the quantizer is zero-aware
   void find_active(Context& context, const float* variance) {
     if (is_active(context)) active_.find(context, wire_at(context, {}), variance);
   }

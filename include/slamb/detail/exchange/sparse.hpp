@@ -27,7 +27,7 @@ namespace slamb::detail {
 
 /// The selection of a bitmap: bit i is for element i of the state arrays. The optimizer stores ages.
 struct bitmap_selection {
-  using age_type = std::uint16_t;  // nothing bounds how long an element may be left out
+  using age_type = std::uint16_t;  // an element may be left out for any number of steps
 
   const std::uint16_t* bits = nullptr;  ///< [state elements / 16]
 
@@ -71,7 +71,7 @@ struct selection_of<Sparsifier> {
 };
 
 /// Bytes of memory traffic an element, on the mean rank, of choosing by the values that `Pass` forms: the leader forms them and
-/// writes bits, which all ranks read. Other sparsifiers: none.
+/// writes bits, which all ranks read. 0 for other sparsifiers.
 template <class Pass, class Sparsifier>
 constexpr double choice_memory_bytes([[maybe_unused]] int ranks) noexcept {
   constexpr double bit = 1.0 / 8.0;
@@ -81,7 +81,8 @@ constexpr double choice_memory_bytes([[maybe_unused]] int ranks) noexcept {
     return 0.0;
 }
 
-/// The same of ages that the optimizer stores for a selection without them; an element that can be left out.
+/// Bytes of memory traffic of stored ages, an element of tensors from which the sparsifier selects. 0 if the selection computes
+/// ages.
 template <class Sparsifier>
 constexpr double age_memory_bytes() noexcept {
   using selection_type = typename selection_of<Sparsifier>::type;
@@ -171,7 +172,7 @@ class selector<Sparsifier, Context> {
 /// The most elements sent at any step, of dense tensors and of tensors from which the sparsifier selects.
 template <class Sparsifier>
 std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const segment> tensors) {
-  std::uint64_t payload = 1;  // of which some is always sent
+  std::uint64_t payload = 1;  // at least one element is always sent
   for (const segment& s : tensors) payload += s.dense ? s.size : largest_payload_of(sparsifier, s.size);
   return payload;
 }
@@ -218,7 +219,7 @@ class payload_exchange {
   void exchange(std::span<float> payload, float* /*lost*/, Context& context) const {
     exchange(payload, payload.size(), context);
   }
-  /// @param whole  floats of the complete payload, of which this is the first part; the rest has been exchanged before
+  /// @param whole  floats of the complete payload; `payload` is its first part, and the rest has been exchanged before
   void exchange(std::span<float> payload, std::uint64_t whole, Context& context) const {
     all_reduce_payload(payload, whole, context);
   }
@@ -226,7 +227,7 @@ class payload_exchange {
 
 namespace array {
 
-/// The compression error of a payload, where it is stored apart.
+/// The compression error of a payload, if it is stored apart.
 struct payload_loss : state_array {
   template <class T>
   struct field {
@@ -261,7 +262,7 @@ struct encoded_payload : pass_without_constants {
   }
 };
 
-/// Bytes of memory traffic an element of a payload that exchanging it by a chain takes; of other sparsifiers, none.
+/// Bytes of memory traffic an element of a payload, for its exchange by a chain; 0 for other sparsifiers.
 ///
 /// @tparam KeepsApart  the compression error is kept beside the payload
 template <bool KeepsApart, class Compressor>
@@ -286,7 +287,7 @@ class payload_exchange<Compressor, Context> {
 
   void plan(Context& context, std::uint64_t largest) {
     if (context.ranks.size() == 1) return;
-    lay_out(context, largest);  // no payload has more pieces, codes and tiles than the largest has at most
+    lay_out(context, largest);  // no payload has more pieces, codes and tiles than the largest may have
     const std::uint64_t tiles = largest / layout::tile_size + static_cast<std::uint64_t>(context.ranks.size()) + 1;
     payload_tiles_.reserve(tiles);
     counts_.reserve(tiles);
@@ -305,7 +306,7 @@ class payload_exchange<Compressor, Context> {
   void exchange(std::span<float> payload, std::uint64_t /*whole*/, Context& context) {
     exchange(payload, nullptr, context);
   }
-  /// @param lost  [payload] receives the compression error of this rank's payload; null: it is added to the mean
+  /// @param compression_error  [payload] receives the compression error of this rank's payload; null: it is added to the mean
   void exchange(std::span<float> payload, float* compression_error, Context& context) {
     if (context.ranks.size() == 1) {
       if (compression_error != nullptr)
@@ -362,7 +363,7 @@ class payload_exchange<Compressor, Context> {
   two_phase_exchange<quantizer_type, executor_type, no_storage, no_storage> codes_;
   std::vector<tile> payload_tiles_;
   std::vector<std::uint64_t> counts_;  // [tiles] elements
-  std::uint64_t uploaded_size_ = 0;    // of the payload that the tables are for
+  std::uint64_t uploaded_size_ = 0;    // size of the payload for which the tables are
   region<tile> tile_table_;
   region<std::uint64_t> count_table_;
   region<segment> segment_table_;

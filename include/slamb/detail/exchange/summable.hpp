@@ -14,7 +14,7 @@ namespace slamb::detail {
 
 /// The header of a payload: floats in front of it, so many that the payload stays aligned to 64 bytes.
 ///
-///     [0]        0; NaN: this rank has seen in this step what is not finite
+///     [0]        0; NaN: this rank has found a value that is not finite in this step
 ///     [1 … 8]    the fingerprint, a byte in each; NaN in [1]: ranks of this node have diverged
 ///     [9 … 15]   0
 ///
@@ -104,7 +104,7 @@ struct read_local_sum_header {
   const float* header;
   int ranks;  ///< of the node
   int node;
-  bool is_only_node;  ///< no other node must learn it
+  bool is_only_node;  ///< there is no other node to tell
 
   SLAMB_HOST_DEVICE void operator()() const {
     const sum_header_findings found(fingerprint_of(*record, true), header, ranks);

@@ -1,5 +1,5 @@
-// Tries each collective that the optimizer will call, once, on values that all ranks know, and shares the findings. A wrong
-// collective would otherwise ruin a training silently.
+// Tries each collective that the optimizer will call, once, on values that all ranks know, and shares the findings, because a
+// wrong collective could ruin a training silently.
 #pragma once
 
 #include <algorithm>
@@ -23,14 +23,14 @@
 
 namespace slamb::detail {
 
-/// A rank's finding about a collective, in numbers, which a sum over ranks carries to the others.
+/// A rank's finding about a collective, in numbers, so that a sum over ranks brings it to the others.
 struct collective_fault {
   enum collective_name { none, all_reduce_sum, all_reduce_in_node, all_gather, all_to_all, broadcast };
 
   int of = none;
   int rank = 0;       ///< the rank that found it
   int size = 1;       ///< ranks that made the call
-  int place = 0;      ///< the element of a sum; else the rank at whose place wrong bytes are
+  int place = 0;      ///< the wrong element of a sum; else the rank at whose place there are wrong bytes
   int from = nobody;  ///< the wrong bytes are chunk `chunk` of rank `from`
   int chunk = 0;
   int byte = 0;         ///< the first wrong byte
@@ -168,7 +168,7 @@ inline std::size_t first_other(std::span<const std::byte> chunk, collective_faul
   return i;
 }
 
-/// A fault unless `chunk`, at the place of rank `place`, has the bytes that this rank sends to `to`.
+/// Compares `chunk` with the bytes that rank `place` sends to `to`. Returns a fault if they differ.
 /// @param receivers  number of ranks to which a rank sends different bytes; 1 if it sends the same to all
 inline collective_fault fault_of_chunk(std::span<const std::byte> chunk, collective_fault::collective_name use,
                                        int place, int to, const trying_rank& me, int receivers) {

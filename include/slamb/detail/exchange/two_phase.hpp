@@ -196,8 +196,8 @@ class two_phase_exchange {
   template <class Pass, class Context, class View>
   void send(const Pass& pass, Context& context, const View& model, const wire_view& wire, const std::uint64_t* counts,
             double* statistic) const {
-    if (context.ranks.local_size() >
-        1)  // that of the mean was started before ranks of this node could know that they have diverged
+    // Starts the mean's message again: it was started before ranks of this node could know that they have diverged.
+    if (context.ranks.local_size() > 1)
       context.executor.invoke(start_messages{context.record(), wire.averaged, wire_.message_bytes(), 1});
     encode_signal(pass, context, model, wire, counts, statistic);
     context.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),

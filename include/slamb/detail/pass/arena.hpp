@@ -27,7 +27,7 @@ struct region {
   std::size_t count = 0;   ///< elements of T
 };
 
-/// Plan regions, then allocate once. Moves; the memory stays where it is.
+/// An optimizer's memory: regions are planned first, then allocated at once. An arena can be moved; its memory keeps its address.
 class arena {
  public:
   static constexpr std::size_t alignment = allocator::alignment;
@@ -50,8 +50,8 @@ class arena {
     return {plan_elements(purpose, count, sizeof(T)), static_cast<std::size_t>(count)};
   }
 
-  /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; out_of_memory if it has none; what else
-  ///         it throws.
+  /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; out_of_memory if it has no
+  ///         memory; its other exceptions.
   void allocate(allocator from) {
     if (!from.allocate || !from.deallocate)
       throw std::invalid_argument("slamb: an allocator needs both allocate and deallocate; one of them is empty");
@@ -80,7 +80,7 @@ class arena {
   }
 
  private:
-  // Returns where the region begins.
+  // Returns the offset of the region.
   std::size_t plan_elements(const char* purpose, std::uint64_t count, std::size_t element_bytes) {
     constexpr std::size_t most = std::numeric_limits<std::ptrdiff_t>::max();
     if (count > (most - bytes_ - alignment) / element_bytes)

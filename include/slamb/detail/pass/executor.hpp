@@ -1,4 +1,4 @@
-// What a backend must be able to do: run passes over tiles, exchange quantized tiles, reduce sums, and move memory, in order.
+// The concepts of a backend's executor: it runs passes, exchanges quantized tiles, adds sums and moves memory, in order.
 #pragma once
 
 #include <concepts>
@@ -17,7 +17,7 @@
 
 namespace slamb::detail {
 
-// The least that a pass, a selection, a compressor and a function can be, in the requirements below.
+// A minimal pass, selection, quantizer, sparsifier and function, for the requirements below.
 namespace archetype {
 
 struct pass : pass_without_constants {
@@ -50,16 +50,16 @@ struct finish_segment {
 
 }  // namespace archetype
 
-/// Work is done in the order in which it is asked for: at once (`is_synchronous`), or on a stream. Pointers and spans are in the
-/// backend's memory unless they say otherwise. `skip` of a view, if it is not 0, makes what is asked for do nothing.
+/// Does work in the order of its calls: at once (`is_synchronous`), or on a stream. Pointers and spans are in the backend's
+/// memory unless a function says otherwise. Passes do nothing if `skip` of their view points to a value other than 0.
 template <class E>
 concept executor = requires {
   { E::is_synchronous } -> converts_to<bool>;
-  typename E::ranks_type;        // any_communicator of its streams; by it an executor waits
-  typename E::no_error_storage;  // in the place of the type of error buffers, where there are none
+  typename E::ranks_type;        // any_communicator of its streams, by which it waits
+  typename E::no_error_storage;  // stands for the type of error buffers that are not kept
 };
 
-/// Runs passes; the members are those of the host's executor (backend/host/detail/executor.hpp), which documents them.
+/// Runs passes. The host's executor (backend/host/detail/executor.hpp) documents the members.
 template <class E>
 concept runs_passes = executor<E> &&
     requires(const E& e, const archetype::pass& pass, const model_view& view, const payload_view& payload,
@@ -74,7 +74,7 @@ concept runs_passes = executor<E> &&
   { e.scan_payload_offsets(view, selection, offsets, ranks) } -> std::same_as<std::uint64_t>;
 };
 
-/// Does the tiles' part of a quantized exchange.
+/// Encodes, averages and decodes the tiles of a quantized exchange.
 template <class E>
 concept exchanges_codes = executor<E> &&
     requires(const E& e, const archetype::pass& pass, const archetype::quantizer& quantizer, const model_view& view,
@@ -89,7 +89,7 @@ concept exchanges_codes = executor<E> &&
   e.template measure<float>(pass, quantizer, view, wire, tiles, sums);
 };
 
-/// Adds up what tiles have summed, invokes functions in the order of its work, and moves memory.
+/// Adds up the sums of tiles, invokes functions in the order of its work, and moves memory.
 template <class E>
 concept moves_memory = executor<E> &&
     requires(const E& e, const model_view& view, std::span<const std::size_t> first_tile, double* sums,

@@ -54,7 +54,7 @@ struct tile_range {
   std::size_t last = 0;
 };
 
-/// The table, built once.
+/// The tables of segments and tiles.
 class layout {
  public:
   static constexpr std::uint32_t tile_size = 8192;      ///< elements
@@ -82,7 +82,7 @@ class layout {
     make_tiles(std::span<const tile_cut>(dense));
   }
 
-  /// Makes the tiles again, of these parts, which cover all elements in order.
+  /// Makes the tiles again, from these parts of tensors, which cover all elements in order.
   template <class Cut>
   void make_tiles(std::span<const Cut> cuts) {
     tiles_.clear();
@@ -128,7 +128,7 @@ class layout {
     for (std::size_t i = 0; i < gradients.size(); ++i) require_gradient(i, gradients[i]);
   }
 
-  /// The number of each tensor's first tile, then that of all tiles.
+  /// The number of each tensor's first tile, then the number of all tiles.
   std::span<const std::size_t> first_tiles() const noexcept { return first_tile_; }
 
   /// The tiles of a tensor.
@@ -203,8 +203,8 @@ class layout {
       spans.push_back({gradient, gradient + bytes, i, false});
     }
     std::sort(spans.begin(), spans.end(), [](const interval& a, const interval& b) { return a.first < b.first; });
-    interval any{0, 0, 0, false};     // the one that reaches furthest so far
-    interval written{0, 0, 0, true};  // the same, of those that are written
+    interval any{0, 0, 0, false};     // the span that reaches furthest so far
+    interval written{0, 0, 0, true};  // likewise among written spans
     for (const interval& s : spans) {
       const interval& before = s.written ? any : written;
       if (s.first < before.last)

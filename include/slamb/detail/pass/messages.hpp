@@ -1,6 +1,6 @@
-// The other content of quantized messages: scales, the overflow flag, which is a NaN as the first scale, and the sender's
-// fingerprint at the end. Its functions are invoked by an executor, by one thread or by several, since there are as many messages
-// as ranks.
+// The content of quantized messages beside the codes: scales, the overflow flag, which is a NaN as the first scale, and the
+// sender's fingerprint at the end. An executor invokes these functions in one thread or in several, because there are as many
+// messages as ranks.
 #pragma once
 
 #include <cmath>
@@ -28,12 +28,12 @@ SLAMB_HOST_DEVICE float scale_of(double total, std::uint64_t count) {
   return static_cast<float>(total);
 }
 
-/// The needs of a quantizer's scales.
+/// Properties of a quantizer's scales.
 template <quantizer Quantizer>
 struct shared_scales {
-  /// Tiles share scales, which are computed after all tiles.
+  /// True if tiles share scales, which are computed after all tiles.
   static constexpr bool exist = Quantizer::scale != segment_scale::none && !requires(const Quantizer& q) { q.block; };
-  /// Codes depend on them, so that scales are computed before encoding.
+  /// True if codes depend on these scales, so that they are computed before encoding.
   static constexpr bool are_known_first = exist && !capability::encodes_without_scale<Quantizer>;
 };
 

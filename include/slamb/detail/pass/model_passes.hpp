@@ -48,7 +48,7 @@ struct sum_of_variance : pass_without_constants {
   }
 };
 
-/// 24 bits of a hash that is one to one in the word, but for the 8 bits that are cut off.
+/// 24 bits of a hash of a word. The hash is one to one; 8 of its bits are cut off.
 template <class Word>
 SLAMB_ELEMENT auto hashed_to_24_bits(Word h) {
   h = h + (h << 11);
@@ -91,12 +91,12 @@ struct fingerprint_of_values : hash_of_place {
   }
 };
 using fingerprint_of_parameters = fingerprint_of_values<array::parameter>;
-/// Of the anchor, which is equal on all ranks where parameters are not.
+/// The fingerprint of the anchor, which is equal on all ranks when parameters are not.
 using fingerprint_of_anchor = fingerprint_of_values<array::compared>;
-/// Of the received payload, over its first array. Places are within each tile's part of it.
+/// The fingerprint of the received payload, over its first array. Places are within each tile's part of it.
 using fingerprint_of_payload = fingerprint_of_values<array::momentum>;
 
-/// Of the places alone of elements that are not selected, the only ones that sparse passes sum.
+/// The fingerprint of a selection: a sum over the places of unselected elements, the only ones that sparse passes sum.
 struct fingerprint_of_unselected : hash_of_place {
   using reads = arrays<array::position>;
   using writes = arrays<>;

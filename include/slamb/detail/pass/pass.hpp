@@ -5,7 +5,7 @@
 //     using reads = arrays<…>; using writes = arrays<…>;
 //     static constexpr int sums;                      // double-precision sums a tensor
 //     static constexpr int maxima;                    // largest values a tensor; may be left out for none
-//     auto constants(std::uint32_t segment) const;    // what is constant within a tensor
+//     auto constants(std::uint32_t segment) const;    // the constants of a tensor
 //     template <class Element, class Sums>
 //     void operator()(Element& e, const auto& constants, Sums& results) const;
 //
@@ -302,7 +302,7 @@ SLAMB_HOST_DEVICE T* from_element(T* array, std::uint64_t first) {
   return array == nullptr ? nullptr : array + first;
 }
 
-/// The arrays of a pass within one tile, each from its first element; null where there is none.
+/// The arrays of a pass within one tile, each from its first element; null for an array without memory.
 template <class List>
 struct tile_pointers;
 template <class... Arrays>

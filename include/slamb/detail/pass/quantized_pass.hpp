@@ -2,12 +2,12 @@
 //
 // Like a pass (detail/pass/pass.hpp), with these in addition:
 //
-//     using signal_reads = arrays<…>;               // those the signal is formed from
+//     using signal_reads = arrays<…>;               // the arrays of which the signal is formed
 //     template <class Element, class Sums>
 //     Real signal(const Element& e, const auto& constants, Sums& results) const;  // results.check_finite(…)
 //
 // operator() finds the received mean of the ranks' signals in e.exchanged. The signal is formed twice: to be sent, and after
-// everything has arrived to find this rank's compression error. Nothing is written in between, so a step that fails or is skipped
+// the exchange to find this rank's compression error. Nothing is written in between, so a step that fails or is skipped
 // changes nothing.
 #pragma once
 
@@ -33,7 +33,7 @@ struct wire_tile {
 /// float][codes], padded as in `wire_layout`. Messages of all ranks follow one another.
 struct wire_view {
   const wire_tile* tiles = nullptr;       ///< [tiles]
-  std::byte* sent = nullptr;              ///< [ranks][message] what this rank sends of its signal
+  std::byte* sent = nullptr;              ///< [ranks][message] the codes of this rank's signal, by owner
   std::byte* received = nullptr;          ///< [ranks][message] the ranks' codes of this rank's chunk; then the result
   std::byte* averaged = nullptr;          ///< [message] the mean over this rank's chunk
   float* dense = nullptr;                 ///< dense signals, end to end
@@ -58,18 +58,18 @@ struct wire_view {
 
 /// The work of encoding a tile.
 enum class encoding {
-  measure,  ///< takes the statistic of the scale alone
-  encode,   ///< encodes with the scale that is there
-  both      ///< encodes and takes the statistic, or makes the scale of each block
+  measure,  ///< computes only the statistic of the scale
+  encode,   ///< encodes with a known scale
+  both      ///< encodes and computes the statistic, or the scale of each block
 };
 
 /// tensor_options::rows of one tensor, in the backend's memory.
 struct row_mask {
-  const std::uint8_t* rows = nullptr;  ///< [count]; those that are not 0 take part
-  std::uint64_t count = 0;             ///< 0: all take part
+  const std::uint8_t* rows = nullptr;  ///< [count] 0: the row is inactive
+  std::uint64_t count = 0;             ///< 0: all rows are active
 };
 
-/// A pass whose exchange is the identity: on one rank alone.
+/// A pass whose exchange is the identity, for a single rank.
 template <class Pass>
 struct pass_with_own_signal : Pass {
   using reads = union_of_t<typename Pass::reads, typename Pass::signal_reads>;

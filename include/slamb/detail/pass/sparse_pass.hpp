@@ -1,10 +1,10 @@
-// A pass over elements of which a part is selected, for any sparsifier.
+// A sparse pass: a pass over selected and unselected elements, for any sparsifier.
 //
 // Like a pass (detail/pass/pass.hpp), with these in addition:
 //
-//     using packs = arrays<…>;              // whose selected values go to the planes of the payload, in this order
+//     using packs = arrays<…>;              // arrays whose selected values go to the planes of the payload, in this order
 //     static constexpr bool receives;       // e.exchanged of selected elements is read from the first payload plane
-//     static constexpr bool receives_compression_error;  // may be left out; e.compression_error of them from the second, 0 without one
+//     static constexpr bool receives_compression_error;  // optional: e.compression_error is read from the second plane, or 0
 //     static constexpr bool needs_discount;
 //     template <class Element, class Lanes, class Sums>
 //     void operator()(Element& e, const Lanes& at, const auto& constants, Sums& results) const;
@@ -22,7 +22,7 @@
 
 namespace slamb::detail {
 
-/// The selection of sixteen elements or of one, beside their values.
+/// The selection of sixteen elements, or of one, for an element function.
 template <class Real, class Mask>
 struct selected_lanes {
   Mask selected;  ///< exchanged at this step
@@ -38,7 +38,7 @@ struct payload_view {
   std::uint64_t capacity = 0;                   ///< elements of the first plane; a device that packs it clears the rest
 };
 
-/// A selection that the device makes, which knows the number of the step.
+/// A selection that is made on the device, which knows the number of the step.
 template <class Selection>
 struct stored_selection {
   const Selection* at;  ///< in the backend's memory
@@ -46,7 +46,7 @@ struct stored_selection {
   SLAMB_HOST_DEVICE const Selection& resolve() const { return *at; }
 };
 
-/// Makes it; for an executor to invoke.
+/// Makes the selection of a `stored_selection`; for an executor to invoke.
 template <class Steps, class Selection>
 struct store_selection {
   Steps steps;                 ///< the sparsifier, or the constants of all its steps
@@ -56,7 +56,7 @@ struct store_selection {
   SLAMB_HOST_DEVICE void operator()() const { *to = steps.at(*taken + 1); }
 };
 
-/// The selection itself.
+/// The selection itself, from a selection or a `stored_selection`.
 template <class Selection>
 SLAMB_HOST_DEVICE const Selection& resolved(const Selection& given) {
   return given;

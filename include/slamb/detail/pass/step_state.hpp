@@ -1,6 +1,6 @@
 // The state of a step, kept in the backend's memory so that the host need not wait for it.
 //
-// On a device a step is enqueued completely before any of it runs. Only the device knows whether a gradient has overflowed, and
+// On a device a step is enqueued completely before any of it runs. Only the device knows if a gradient has overflowed, and
 // the number of the step when earlier steps were skipped. So passes read `skip` themselves, and values that depend on t are
 // computed by functions that the executor invokes in order with the passes.
 #pragma once
@@ -16,32 +16,32 @@ namespace slamb::detail {
 
 /// The run state of an optimizer, in the backend's memory.
 struct step_record {
-  std::uint64_t taken = 0;           ///< t: steps so far
-  std::uint64_t skipped = 0;         ///< steps skipped because a gradient of some rank was not finite
-  std::uint64_t local_skips = 0;     ///< local steps taken without this rank's gradient, which was not finite
-  double gradient_scale = 1.0;       ///< the gradient as it is read, times this, is g
-  double norm = -1.0;                ///< ‖g‖ of this step before clipping; negative: not computed
-  double last_norm = 0.0;            ///< ‖g‖ of the last step taken
-  std::uint32_t not_finite = 0;      ///< set by passes: this rank has found a value that is not finite in this step
-  std::uint32_t skip = 0;            ///< the step is skipped, for a value of any rank
-  std::uint32_t was_skipped = 0;     ///< the last step was skipped
-  std::uint32_t diverged = 0;        ///< ranks have diverged: all steps are skipped until they have been compared
+  std::uint64_t taken = 0;        ///< t: steps so far
+  std::uint64_t skipped = 0;      ///< steps skipped because a gradient of some rank was not finite
+  std::uint64_t local_skips = 0;  ///< local steps taken without this rank's gradient, which was not finite
+  double gradient_scale = 1.0;    ///< the gradient as it is read, times this, is g
+  double norm = -1.0;             ///< ‖g‖ of this step before clipping; negative: not computed
+  double last_norm = 0.0;         ///< ‖g‖ of the last step taken
+  std::uint32_t not_finite = 0;   ///< not 0: a pass of this rank has found a value that is not finite in this step
+  std::uint32_t skip = 0;         ///< not 0: the step is skipped
+  std::uint32_t was_skipped = 0;  ///< not 0: the last step was skipped
+  std::uint32_t diverged = 0;  ///< not 0: ranks have diverged, and all steps are skipped until they have been compared
   std::uint32_t saved_diverged = 0;  ///< a copy of `diverged`, made by `save_diverged`
   std::uint32_t node_diverged =
       0;                         ///< not 0: the ranks of this node have diverged; its number + 1, for the other nodes
   std::uint64_t lineage = 0;     ///< a hash of all steps so far: their learning rates and received values
   std::uint64_t history = 0;     ///< lineage with the learning rates of this step
   std::uint64_t parameters = 0;  ///< a hash of the parameters before step `parameters_before`
-  std::uint64_t parameters_before = 0;  ///< 0: of none
-  std::uint64_t of_node = 0;            ///< the same for a node whose parameters differ from other nodes'
-  std::uint64_t of_node_before = 0;
+  std::uint64_t parameters_before = 0;     ///< 0: there is no hash
+  std::uint64_t of_node = 0;               ///< the hash in a node whose parameters may differ from other nodes'
+  std::uint64_t of_node_before = 0;        ///< the step of that hash; 0: there is no hash
   std::uint64_t diverged_fingerprint = 0;  ///< the fingerprint of the step in which ranks diverged
   std::uint64_t received = 0;     ///< a hash of some values received in this step, which must be equal on all ranks
   std::uint64_t selection = 0;    ///< a hash of the selection of step `selected_in`
-  std::uint64_t selected_in = 0;  ///< 0: of none
+  std::uint64_t selected_in = 0;  ///< 0: there is no hash
   std::uint64_t payload = 0;      ///< a hash of the payload received in step `payload_of`
-  std::uint64_t payload_of = 0;   ///< 0: of none
-  std::uint32_t has_norm = 0;     ///< last_norm is valid
+  std::uint64_t payload_of = 0;   ///< 0: there is no hash
+  std::uint32_t has_norm = 0;     ///< not 0: last_norm is valid
 };
 
 // Functions that an executor invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
@@ -123,7 +123,7 @@ struct note_selection {
   const double* sum;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->diverged != 0) return;  // what it was when ranks diverged is still to be compared
+    if (record->diverged != 0) return;  // the selection of the step in which ranks diverged is still to be compared
     record->selection = bits_of(*sum);
     record->selected_in = record->taken + 1;
   }
@@ -131,7 +131,7 @@ struct note_selection {
 
 /// The fingerprint of this step: a hash of everything that must be equal on all ranks. A node whose ranks have diverged has
 /// another fingerprint than the other nodes.
-/// @param in_node  of everything that must be equal within a node
+/// @param in_node  true: also of values that must be equal only within a node
 SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record, bool in_node = false) {
   const bool has_parameters = record.parameters_before == record.taken + 1;
   std::uint64_t all = hash_with(record.history, has_parameters ? record.parameters : 0);
@@ -204,7 +204,7 @@ struct skip_if_not_finite {
 };
 
 /// The host's estimate of the number of steps taken, without waiting: between the steps known to have been taken and those
-/// enqueued, of which some may be skipped.
+/// enqueued, because enqueued steps may be skipped.
 class step_estimate {
  public:
   void set(std::uint64_t taken) noexcept { least_ = most_ = taken; }
@@ -229,7 +229,7 @@ class step_estimate {
   /// holds(t) of the next step. Calls `look` only if the answer depends on pending steps.
   template <class Predicate, class Look>
   bool holds_at_next(const Predicate& holds, const Look& look) {
-    constexpr std::uint64_t most_unknown = 4096;  // predicates are asked of each
+    constexpr std::uint64_t most_unknown = 4096;  // the predicate is called for each
     if (is_invalid_ || most_ - least_ >= most_unknown) set(look());
     const bool first = holds(least_ + 1);
     for (std::uint64_t t = least_ + 2; t <= most_ + 1; ++t)

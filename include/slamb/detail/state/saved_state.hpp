@@ -1,4 +1,4 @@
-// Everything that an optimizer keeps from step to step, as bytes: saved whole, checked whole, and only then restored.
+// Saves an optimizer's state as bytes, and restores it. A state is checked completely before anything is restored.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@ namespace slamb::detail {
 
 /// Saves a state, piece by piece.
 ///
-/// @param ranks        whose state this is, and by whom `executor` waits
-/// @param visit_parts  calls its argument for each part, always in the same order; bytes in the memory of `executor` or of
-///                     the host
-/// @throws what `to` throws, and `executor`
+/// @param ranks        the ranks that the state belongs to; `executor` waits by them
+/// @param visit_parts  calls its argument for each part, always in the same order. Bytes are in the backend's memory or in
+///                     host memory
+/// @throws the exceptions of `to` and of `executor`
 template <class Executor>
 void save_parts(const Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks,
                 const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
@@ -59,7 +59,7 @@ void save_parts(const Executor& executor, const state_kind& kind, const typename
   all.finish();
 }
 
-/// The bytes of a state.
+/// Saves a state to host memory.
 template <class Executor>
 std::vector<std::byte> save_parts(const Executor& executor, const state_kind& kind,
                                   const typename Executor::ranks_type& ranks,
@@ -69,8 +69,7 @@ std::vector<std::byte> save_parts(const Executor& executor, const state_kind& ki
   return all;
 }
 
-/// Sets a part of a state to 0. It may be of the host's memory, which on a device a copy reaches, and not what clears the
-/// device's.
+/// Sets a part of a state to 0 by copies. A part may be in host memory, which a device's `clear` does not reach.
 template <class Executor>
 void clear_by_copies(std::span<std::byte> part, const Executor& executor) {
   const std::vector<std::byte> zeros(std::min(part.size(), std::size_t{1} << 20U));
@@ -78,7 +77,7 @@ void clear_by_copies(std::span<std::byte> part, const Executor& executor) {
     executor.upload(std::span<const std::byte>(zeros).first(std::min(part.size(), zeros.size())), part);
 }
 
-/// A saved state that is checked, and restored once it is found to fit.
+/// Checks a saved state, and then restores it.
 class saved_state {
  public:
   using visit_function = std::function<void(const state_visitor&)>;
@@ -86,8 +85,8 @@ class saved_state {
   saved_state(const byte_source& from, const state_kind& kind, const restore_options& options)
       : from_(&from), kind_(kind), options_(options) {}
 
-  /// Reads all of it, and changes nothing.
-  /// @throws std::invalid_argument that says what does not fit; what the source throws
+  /// Reads and checks the complete state. Changes nothing.
+  /// @throws std::invalid_argument that names the mismatch; the exceptions of the source
   void require_fits(int rank, int world, const visit_function& visit_parts) {
     require_whole();
     if (header_.kind != kind_.hash())
@@ -106,8 +105,8 @@ class saved_state {
     if (at != end_of_parts()) reject("a state with more in it than this optimizer has");
   }
 
-  /// Reads all of it again and restores it.
-  /// @throws error if what is read is not what was checked, and what the source throws: a part has been restored then
+  /// Reads the state again and restores it.
+  /// @throws error if the bytes have changed since they were checked; the exceptions of the source. A part has been restored then
   template <class Executor>
   void restore(Executor& executor, const visit_function& visit_parts) const {
     state_reader all(*from_);
@@ -163,7 +162,7 @@ class saved_state {
       reject("a state whose bytes have changed since it was saved");
   }
 
-  // Where the next part begins.
+  // Checks one part, at byte `at`. Returns the place of the next part.
   std::uint64_t require_part(std::uint64_t at, std::string_view name, std::span<const std::byte> part, state_part whose,
                              const state_rule& rule) const {
     if (end_of_parts() - at < sizeof(part_header)) reject("a state without the " + std::string(name));
@@ -196,7 +195,7 @@ class saved_state {
                 : ""));
   }
 
-  // It was written wrongly, or not by an optimizer.
+  // Rejects bytes that break their rule: they were written wrongly, or not by an optimizer.
   void require_obeyed(const state_rule& rule, std::string_view name, std::span<const std::byte> saved) const {
     try {
       rule(saved);
@@ -215,12 +214,12 @@ class saved_state {
   std::uint64_t hash_ = 0;
 };
 
-/// Restores what `save_parts` has saved; nothing is changed unless all of it fits.
+/// Restores a state of `save_parts`. Changes nothing unless all of it fits.
 ///
-/// @param is_restoring  becomes true where the first byte may change, and false at the end
-/// @param go_on         go_on() makes of what has been restored what follows from it; it is a part of restoring
-/// @throws std::invalid_argument that says what does not fit; with `is_restoring` true, error if the source's bytes have changed
-///         since they were checked; what the source, `executor` and `go_on` throw
+/// @param is_restoring  becomes true before the first change, and false at the end
+/// @param go_on         go_on() computes values that follow from the restored state; called before `is_restoring` becomes false
+/// @throws std::invalid_argument that names the mismatch; error, with `is_restoring` true, if the source's bytes have changed
+///         since they were checked; the exceptions of the source, of `executor` and of `go_on`
 template <class Executor>
 void restore_parts(
     Executor& executor, const state_kind& kind, const typename Executor::ranks_type& ranks, const byte_source& from,
@@ -228,7 +227,7 @@ void restore_parts(
     const std::function<void()>& go_on = [] {}) {
   saved_state saved(from, kind, options);
   saved.require_fits(ranks.rank(), ranks.size(), visit_parts);
-  executor.wait(ranks);  // a copy from memory that is not pinned may wait for what is on the stream
+  executor.wait(ranks);  // a copy from memory that is not pinned may wait for the stream
   is_restoring = true;
   saved.restore(executor, visit_parts);
   go_on();

@@ -1,10 +1,10 @@
-// The bytes of a saved state: their destination, their source and their format. They come and go in pieces, so that no copy of
-// all of them is ever in memory unless the caller makes one.
+// The bytes of a saved state: their sink, their source and their format. They are passed in pieces, so that memory never holds a
+// copy of all of them unless the caller makes one.
 //
-//     text      512 bytes for people: whose state it is, of which step, how many bytes
-//     header    48 bytes: the same for the library
+//     text      512 bytes for people: optimizer, rank, step, number of bytes
+//     header    48 bytes: facts for the library
 //     parts     each a header of 16 bytes (a hash of its name; its bytes), its bytes, padding to a multiple of 8
-//     hash      8 bytes, of all before
+//     hash      8 bytes: a hash of all bytes before it
 #pragma once
 
 #include <algorithm>
@@ -30,21 +30,21 @@
 
 namespace slamb::detail {
 
-/// Bytes that are saved or restored at a time.
+/// Bytes of a piece: the most that are saved or restored at a time.
 inline constexpr std::size_t state_piece_bytes = std::size_t{4} << 20U;
 
-/// Bytes of text that a state begins with.
+/// Bytes of text at the beginning of a state.
 inline constexpr std::size_t state_text_bytes = 512;
 
-/// Whose state it is.
+/// The kind of a state: the types of the optimizer that saved it.
 struct state_kind {
-  std::string_view recipe;    ///< for messages too
-  std::string_view policies;  ///< a name of their types
+  std::string_view recipe;    ///< its name, also for messages
+  std::string_view policies;  ///< the name of their types
 
   std::uint64_t hash() const noexcept { return hash_of(recipe) ^ (hash_of(policies) << 1U); }
 };
 
-/// Whose states an optimizer saves and loads.
+/// The kind of the states that an optimizer saves and loads.
 template <class Optimizer>
 state_kind kind_of() noexcept {
   return {Optimizer::recipe_name, typeid(typename Optimizer::options_type).name()};
@@ -81,7 +81,7 @@ static_assert(state_text_bytes % 8 == 0 && sizeof(state_header) % 8 == 0 && stat
 
 constexpr std::uint64_t padded(std::uint64_t bytes) noexcept { return (bytes + 7) / 8 * 8; }
 
-/// The same with whole words.
+/// Adds bytes to a hash, in words of 8 bytes. An incomplete last word is left out.
 inline std::uint64_t hash_with_words(std::uint64_t hash, std::span<const std::byte> bytes) noexcept {
   for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
     std::uint64_t word = 0;
@@ -91,7 +91,7 @@ inline std::uint64_t hash_with_words(std::uint64_t hash, std::span<const std::by
   return hash;
 }
 
-/// The header in the first bytes of a state; of fewer bytes than it takes, one of no kind.
+/// The header in the first bytes of a state. With too few bytes, a header that is not of this format.
 inline state_header header_in(std::span<const std::byte> first) noexcept {
   state_header header{.magic = {}};
   if (first.size() >= state_text_bytes + sizeof(header))
@@ -99,7 +99,7 @@ inline state_header header_in(std::span<const std::byte> first) noexcept {
   return header;
 }
 
-/// The same of a source.
+/// The header in a source. With too few bytes, a header that is not of this format.
 inline state_header header_of(const byte_source& from) {
   state_header header{.magic = {}};
   if (from.bytes >= least_state_bytes) from.read(state_text_bytes, std::as_writable_bytes(std::span(&header, 1)));
@@ -110,7 +110,7 @@ inline bool has_no_parameters(const byte_source& from) {
   return header.is_of_this_format() && header.has_parameters == 0;
 }
 
-/// The name of a type for people: without the mangling of the compiler, if it can be undone, and without the namespace.
+/// A readable name of a type: demangled, if possible, and without the namespace.
 inline std::string readable_type(std::string_view name) {
   std::string text(name);
 #if defined(__GNUG__)
@@ -124,7 +124,7 @@ inline std::string readable_type(std::string_view name) {
   return text;
 }
 
-/// The text at the beginning of a state: lines, and blanks up to a last line break. Long names of policies are cut.
+/// The text at the beginning of a state: lines, then blanks, then a line break. Long names of policies are cut.
 inline std::string text_of_state(const state_kind& kind, const state_header& header, const state_summary& facts) {
   const auto line = [](const char* name, const std::string& value) { return std::string(name) + value + '\n'; };
   const auto number = [](std::uint64_t value) { return std::to_string(value); };
@@ -145,14 +145,15 @@ inline std::string text_of_state(const state_kind& kind, const state_header& hea
   return text + '\n';
 }
 
-/// Hands bytes to a sink in pieces, and their hash behind them.
+/// Passes bytes to a sink in pieces, and their hash at the end.
 class state_writer {
  public:
-  /// @param bytes  of the state; the last are the hash
+  /// @param bytes  size of the state, including the hash
   state_writer(const byte_sink& to, std::uint64_t bytes)
       : to_(&to), piece_(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, state_piece_bytes))) {}
 
-  /// @param copy  copy(from, to) for some bytes at a time
+  /// Adds bytes of any memory.
+  /// @param copy  copy(from, to) copies some of them to host memory
   template <class Copy>
   void add(std::span<const std::byte> from, const Copy& copy) {
     while (!from.empty()) {
@@ -163,14 +164,14 @@ class state_writer {
       if (filled_ == piece_.size()) flush();
     }
   }
-  /// Bytes of the host.
+  /// Adds bytes of host memory.
   void add(std::span<const std::byte> from) {
     add(from, [](std::span<const std::byte> some, std::span<std::byte> to) { std::ranges::copy(some, to.begin()); });
   }
 
   void finish() {
     hash_ = hash_with_words(hash_, std::span(piece_).first(filled_));
-    std::memcpy(piece_.data() + filled_, &hash_, state_hash_bytes);  // whole words so far, and room for one more
+    std::memcpy(piece_.data() + filled_, &hash_, state_hash_bytes);  // both sizes are whole words, so one more fits
     (*to_)(std::span(piece_).first(filled_ + state_hash_bytes));
   }
 
@@ -187,13 +188,13 @@ class state_writer {
   std::uint64_t hash_ = hash_of_nothing;
 };
 
-/// Reads a source from its beginning to its end, and hashes what it reads.
+/// Reads a source from its beginning to its end, and hashes the bytes.
 class state_reader {
  public:
   explicit state_reader(const byte_source& from)
       : from_(&from), piece_(static_cast<std::size_t>(std::min<std::uint64_t>(from.bytes, state_piece_bytes))) {}
 
-  /// use(some) for the next bytes, some at a time, whole words each but for the last.
+  /// Calls use(some) for the next `bytes` bytes, piece by piece. All pieces but the last are whole words.
   template <class Use>
   void next(std::uint64_t bytes, const Use& use) {
     for (std::uint64_t left = bytes; left > 0;) {
@@ -220,7 +221,7 @@ class state_reader {
   std::uint64_t hash_ = hash_of_nothing;
 };
 
-/// A value of a source.
+/// Reads a value from a source, from byte `first` on.
 template <class T>
 T read_from(const byte_source& from, std::uint64_t first) {
   T value;
@@ -228,7 +229,7 @@ T read_from(const byte_source& from, std::uint64_t first) {
   return value;
 }
 
-/// Appends to `all`, which grows once.
+/// A sink that appends to `all`, and allocates once.
 inline byte_sink appending_to(std::vector<std::byte>& all) {
   return [&all](std::span<const std::byte> piece) {
     if (all.empty()) all.reserve(static_cast<std::size_t>(header_in(piece).bytes));
@@ -236,14 +237,14 @@ inline byte_sink appending_to(std::vector<std::byte>& all) {
   };
 }
 
-/// Bytes in memory, which must stay there as long as they are read.
+/// A source of bytes in memory, which must stay valid while the source is used.
 inline byte_source source_in(std::span<const std::byte> saved) {
   return {saved.size(), [saved](std::uint64_t first, std::span<std::byte> to) {
             std::ranges::copy(saved.subspan(static_cast<std::size_t>(first), to.size()), to.begin());
           }};
 }
 
-/// Whether the bytes begin as a state of that kind does; `restore_parts` looks at all of them.
+/// True if the bytes have the header of a state of this kind. `restore_parts` checks all bytes.
 inline bool is_state_of(const state_kind& kind, std::span<const std::byte> saved) noexcept {
   const state_header header = header_in(saved);
   return header.is_of_this_format() && header.kind == kind.hash();

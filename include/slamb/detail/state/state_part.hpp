@@ -1,4 +1,4 @@
-// The parts of an optimizer's state: whose each of them is, and what no saved one can be.
+// The parts of an optimizer's state: how each is restored, and the rules for saved values.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 
 namespace slamb::detail {
 
-/// Whose a part of the state is.
+/// The kinds of parts, which are restored differently.
 enum class state_part {
-  common,          ///< means the same to every rank
-  errors,          ///< this rank's own errors: zero when they come from other ranks
-  fact,            ///< not restored: must be the same, or the rest does not fit
-  fact_of_errors,  ///< the same of the errors
-  parameters       ///< the user's own: saved and restored on request
+  common,          ///< valid on every rank: always restored
+  errors,          ///< this rank's own errors: set to 0 with restore_options::from_other_ranks
+  fact,            ///< not restored: must be equal, or the state does not fit
+  fact_of_errors,  ///< likewise for the errors: not compared with restore_options::from_other_ranks
+  parameters       ///< the user's parameters: saved and restored on request
 };
 
-/// What the saved bytes of a part must obey to be restored: throws std::invalid_argument that says the value and what would be
-/// right. The hash detects bytes that have changed; this detects values that were written wrongly.
+/// Checks the saved bytes of a part before they are restored. Throws std::invalid_argument that names the value and the valid
+/// values. The hash detects bytes that have changed; a rule detects values that were written wrongly.
 using state_rule = std::function<void(std::span<const std::byte> saved)>;
 
 template <class Visit>
@@ -34,8 +34,8 @@ concept visits_parts_with_rules =
     !visits_parts<Visit> &&
     std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part, const state_rule&>;
 
-/// What is called for each part of a state: its name, its bytes in the memory of the backend or of the host, whose it is, and its
-/// rule, if it has one.
+/// A function that is called for each part of a state, with its name, its bytes in the backend's memory or in host memory, its
+/// kind, and its rule if it has one.
 class state_visitor {
  public:
   /// @param visit  visit(name, bytes, whose)
@@ -77,7 +77,7 @@ auto bytes_of_all(Vector& values) noexcept {
     return std::as_writable_bytes(std::span(values));
 }
 
-/// The value that the bytes of a part are.
+/// The value in the bytes of a part.
 template <class T>
 T value_of(std::span<const std::byte> saved) {
   T value{};
@@ -85,12 +85,12 @@ T value_of(std::span<const std::byte> saved) {
   return value;
 }
 
-/// The rule for a count, as of steps.
+/// The rule for a count, such as a number of steps.
 inline void require_saved_count(std::span<const std::byte> saved) {
   require_count("the count", value_of<std::uint64_t>(saved));
 }
 
-/// Visits a count, as of steps.
+/// Visits a count, such as a number of steps.
 inline void visit_count(const state_visitor& part, std::string_view name, std::uint64_t& count, state_part whose) {
   part(name, bytes_of(count), whose, require_saved_count);
 }
@@ -103,7 +103,7 @@ inline void visit_flag(const state_visitor& part, std::string_view name, bool& f
   });
 }
 
-/// Visits what a schedule keeps. Its rule is the schedule's: `validate(state)`, if there is such a function.
+/// Visits the state of a schedule. Its rule is the schedule's `validate(state)`, if it has one.
 template <class Schedule, class State>
 void visit_schedule(const state_visitor& part, std::string_view name, const Schedule& schedule, State& state,
                     state_part whose) {

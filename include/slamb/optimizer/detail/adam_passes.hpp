@@ -246,7 +246,7 @@ struct apply_update : adam_update<TrustRatio> {
   }
 };
 
-/// m, v, p ← … in one pass, where the trust ratio needs no norms.
+/// m, v, p ← … in one pass, if the trust ratio needs no norms.
 template <class TrustRatio>
 struct update_and_apply : adam_update<TrustRatio> {
   using reads = typename update_and_sum<TrustRatio>::reads;

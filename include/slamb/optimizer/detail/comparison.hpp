@@ -28,7 +28,7 @@ namespace slamb::detail {
 /// have been replaced, ranks compare by one small collective, because they may be at different steps with different collectives.
 /// Later the fingerprints travel with the payloads.
 ///
-/// It counts ended steps, whether taken or skipped. All ranks end the same steps, so all compare in the same steps.
+/// It counts ended steps, taken or skipped. All ranks end the same steps, so all compare in the same steps.
 template <class Stream>
 class comparison {
  public:
@@ -65,8 +65,8 @@ class comparison {
     }
   }
 
-  /// Sets the anchor, which is equal on all ranks where parameters are not.
-  /// @param common  [state elements] in the backend's memory; null: there is no anchor
+  /// Sets the anchor, which is equal on all ranks when parameters are not.
+  /// @param anchor  [state elements] in the backend's memory; null: there is no anchor
   void set_anchor(float* anchor) noexcept { anchor_ = anchor; }
   /// Compares the anchor, if there is one, before a step with an exchange begins. Other steps send nothing.
   template <class Context>
@@ -82,7 +82,7 @@ class comparison {
   void compare_in_call(Context& context, comparing_call call, const AreEqual& are_equal) {
     if (!context.has_peers() || context.is_captured()) return;
     begins_with_equal_parameters_ = has_equal_parameters_ && knows_all_steps_;
-    require_alike(context, call, are_equal);  // also tells those who do not know it what a device has seen
+    require_alike(context, call, are_equal);  // also tells other ranks of a difference that a device has found
   }
 
   /// Compares the root of broadcast_parameters().
@@ -115,7 +115,7 @@ class comparison {
   template <class Context>
   void note_payload(Context& context, const payload_view& payload) const {
     if (!compares_exchange_) return;
-    context.executor.clear(std::as_writable_bytes(sums_of(context)));  // to which a pass over payloads adds
+    context.executor.clear(std::as_writable_bytes(sums_of(context)));  // a pass over payloads adds to them
     context.executor.run_packed(fingerprint_of_payload{}, context.view(), payload, context.all_tiles(), context.sums());
     context.executor.add_up(sums_of(context), context.sums());
     context.executor.invoke(::slamb::detail::note_payload{context.record(), context.sums()});
@@ -162,7 +162,7 @@ class comparison {
 
  private:
   struct nothing_late {};
-  // Waits for a backend that cannot read later.
+  // `late_read` of the stream, or nothing_late for a backend that cannot read later and has to wait.
   static auto late_read_of() {
     if constexpr (requires { sizeof(late_read<Stream, std::uint32_t>); })
       return std::type_identity<late_read<Stream, std::uint32_t>>();
@@ -178,7 +178,7 @@ class comparison {
     return begins_with_equal_parameters_ || are_equal();
   }
 
-  // For a backend that runs behind the host. Returns whether ranks differed when the device was last asked, some steps ago, so
+  // For a backend that runs behind the host. Returns true if ranks differed when the device was last asked, some steps ago, so
   // that the host need not wait. Asks before steps 4, 8, 16, 32, 64, 128, 192, ….
   template <class Context>
   bool has_been_seen(const Context& context) {
@@ -253,7 +253,7 @@ class comparison {
     return {context.sums(), context.tensors.tiles().size()};
   }
 
-  // Ranks differ: finds in what, and throws. They compare again before the next step.
+  // Ranks differ: finds the difference, and throws. They compare again before the next step.
   template <class Context, class AreEqual>
   [[noreturn]] void throw_difference(Context& context, comparing_call call, const AreEqual& are_equal) {
     const difference_of_ranks<Context> difference(context, call, must_be_equal(are_equal), anchor_);
@@ -267,20 +267,20 @@ class comparison {
   }
 
   std::uint64_t every_;
-  std::uint64_t next_;               // the step, counted as `ended_` is, from which on equal parameters are compared
-  std::uint64_t next_in_node_;       // the same of those that are equal in a node
-  std::uint64_t ended_ = 0;          // since it was first
-  std::uint64_t looked_before_ = 0;  // the step before which has_been_seen looked last
-  float* anchor_ = nullptr;          // what parameters have in common where they differ
+  std::uint64_t next_;               // the step, counted like `ended_`, from which on equal parameters are compared
+  std::uint64_t next_in_node_;       // likewise for parameters that are equal within a node
+  std::uint64_t ended_ = 0;          // steps since construction or `compare_next`
+  std::uint64_t looked_before_ = 0;  // the step before which has_been_seen last asked
+  float* anchor_ = nullptr;          // equal on all ranks when parameters are not; null: none
   bool is_first_ = true;
-  bool is_in_first_ = false;                   // also where it has failed and is taken again
-  bool compares_exchange_ = false;             // what is selected and received in the step that is taken
-  bool has_equal_parameters_ = false;          // since the last step
-  bool begins_with_equal_parameters_ = false;  // the step that is taken, by the same
+  bool is_in_first_ = false;                   // also if it has failed and is taken again
+  bool compares_exchange_ = false;             // the selection and the received payload of the current step
+  bool has_equal_parameters_ = false;          // all ranks have been given the same since the last step
+  bool begins_with_equal_parameters_ = false;  // the current step began with them
   bool knows_all_steps_ = true;
   bool is_asked_ = false;
   std::unique_ptr<late_type> late_;
-  region<float> header_;  // of a sum of nothing
+  region<float> header_;  // of a sum without a payload
 };
 
 }  // namespace slamb::detail

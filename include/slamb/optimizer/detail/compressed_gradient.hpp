@@ -61,7 +61,7 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
 
   static double scale(const Context& /*context*/) noexcept { return 1.0; }
   bool exchange(const gradient_bucket& bucket, Context& context) {
-    if (!bucket.is_last) return false;  // scales are of all gradients
+    if (!bucket.is_last) return false;  // scales depend on all gradients
     if (!codes_.is_active(context))
       return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
     const std::span<std::byte> messages = context.memory.view(messages_);
@@ -201,7 +201,7 @@ requires(!requires { requires Compressor::selects_all; } &&
 
   static double scale(const Context& /*context*/) noexcept { return 1.0; }
   bool exchange(const gradient_bucket& bucket, Context& context) {
-    if (!bucket.is_last) return false;  // the selection finds the places of all in the payload
+    if (!bucket.is_last) return false;  // the selection computes places for all tensors
     if (context.ranks.size() == 1)
       return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
     context.executor.invoke(selector_.finds(sparsifier_of(compressor_), context));
@@ -249,7 +249,7 @@ requires(!requires { requires Compressor::selects_all; } &&
   gradient_settings settings_;
   Compressor compressor_;
   selector<sparsifier_type, Context> selector_;
-  std::optional<typename selector<sparsifier_type, Context>::selected_type> selection_;  // of the step that is taken
+  std::optional<typename selector<sparsifier_type, Context>::selected_type> selection_;  // of the current step
   payload_exchange<Compressor, Context> payload_;
   std::uint64_t largest_ = 0;
   state_arrays<array::residual> residual_;

@@ -111,7 +111,7 @@ void take_adam_step(Context& context, const View& view, const adam_update<TrustR
   }
 }
 
-/// The batches of tensors for it.
+/// The batches of tensors for `take_adam_step`.
 template <trust_ratio TrustRatio, class Context>
 std::vector<tensor_batch> batches_for(const Context& context, std::size_t bytes) {
   return TrustRatio::sums_per_segment == 0 ? one_batch_of(context.tensors)

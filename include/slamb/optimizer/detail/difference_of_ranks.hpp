@@ -1,4 +1,4 @@
-// The error that names in what ranks differ, once their fingerprints have shown that they do.
+// The error that names the difference between ranks, after their fingerprints have shown that there is one.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ model_view unskipped_view(const Context& context) noexcept {
   return model;
 }
 
-/// The same with an array that is compared in place of the parameters.
+/// The model without its skip flag, with an array that is compared instead of the parameters.
 template <class Context>
 auto view_of_anchor(const Context& context, float* anchor) noexcept {
   return state_view<model_view, arrays<array::compared>>{unskipped_view(context), {{anchor}}};
@@ -39,7 +39,7 @@ template <class Context>
 class difference_of_ranks {
  public:
   /// @param has_equal_parameters  true if all ranks must have the same parameters
-  /// @param common                [state elements] the anchor; null: there is none
+  /// @param anchor                [state elements]; null: there is none
   difference_of_ranks(const Context& context, comparing_call call, bool has_equal_parameters, float* anchor)
       : context_(context),
         call_(call),
@@ -54,7 +54,7 @@ class difference_of_ranks {
   [[noreturn]] void find(const Ranks& ranks, bool compares_parameters) const {
     const summing_ranks all = ranks.all();
     require(all, &difference_of_ranks::describe_call);
-    if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // those of calls are gone
+    if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // others have no rates
     if (compares_parameters) {
       if (context_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);

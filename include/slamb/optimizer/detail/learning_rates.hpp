@@ -33,7 +33,7 @@ struct write_learning_rates {
       nullptr;  ///< [count] largest learning_rate_factor of the group's tensors; negative: the group has none
   std::size_t count = 0;
   std::uint64_t hash = 0;  ///< of all rates that come from the host
-  bool adds_hash = false;  ///< the other parts do not add it
+  bool adds_hash = false;  ///< true for the one part of the rates that adds `hash` to the history
   double value[most_values] = {};
 
   SLAMB_HOST_DEVICE static bool is_usable(double rate) { return rate >= 0.0 && rate <= 3.4028234663852886e38; }
@@ -102,7 +102,7 @@ class learning_rates {
 
   const double* stored(const arena& memory) const noexcept { return memory.view(stored_).data(); }
 
-  /// Whether a group has tensors.
+  /// True if the group has tensors.
   bool has_tensors(std::size_t group) const noexcept { return largest_factor_[group] >= 0.0; }
 
   /// [groups] the rates of the next step. Waits if they are in the backend's memory.

@@ -113,7 +113,7 @@ struct exchanged_momentum : adam_update<TrustRatio> {
   }
 };
 
-/// m ← received; p ← p − γ φ u, where the trust ratio needs no norms.
+/// m ← received; p ← p − γ φ u, if the trust ratio needs no norms.
 template <class TrustRatio>
 struct receive_and_apply : exchanged_momentum<TrustRatio> {
   using reads = arrays<array::variance, array::parameter>;

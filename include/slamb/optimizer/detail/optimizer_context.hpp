@@ -105,14 +105,14 @@ class optimizer_context {
     return memory.plan<std::byte>("exchange", std::max(whole, bytes));
   }
 
-  /// The same memory as gradients, with a `sum_header` in front.
+  /// The memory of such a buffer as floats of all gradients, with a `sum_header` in front.
   std::span<float> floats_of(region<std::byte> buffer) const noexcept {
     if (ranks.size() == 1) return {};
     return {reinterpret_cast<float*>(memory.view(buffer).data()) + sum_header::floats, tensors.elements()};
   }
 
-  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors comparisons with the other ranks, and
-  /// allocates all planned memory.
+  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, and allocates all
+  /// planned memory.
   void allocate(consistency_check facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
     if (sums_.count == 0) plan_sums(0);
@@ -227,8 +227,8 @@ class optimizer_context {
     count_.set(late.finish());
   }
 
-  /// @param needed_for  what a step that is captured into a graph, and taken again and again, cannot do
-  /// @throws std::logic_error if it is captured
+  /// @param needed_for  names what a captured step, which is replayed, cannot do, for the error
+  /// @throws std::logic_error if the step is captured into a graph
   void require_no_capture(const char* needed_for) const {
     if (is_captured())
       throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
@@ -289,7 +289,7 @@ class optimizer_context {
                     local.given(memory, memory.view(segments_)).subspan(tensor, 1));
     tensors.segments()[tensor].gradient = gradient;
   }
-  /// The same for all tensors, by one upload.
+  /// Points all tensors at other gradients, by one upload.
   void set_gradients(std::span<const float* const> gradients) {
     tensors.require_gradients(gradients);
     for (std::size_t i = 0; i < gradients.size(); ++i)

@@ -46,7 +46,7 @@ class optimizer_over : public optimizer {
   using communicator_type = Communicator;
   using backend_type = typename Recipe::backend_type;
 
-  static constexpr const char* recipe_name = Recipe::recipe_name;  ///< as saved states name it
+  static constexpr const char* recipe_name = Recipe::recipe_name;  ///< its name in saved states
 
   static_assert(
       std::is_object_v<Communicator> && !std::is_const_v<Communicator>,
@@ -56,15 +56,15 @@ class optimizer_over : public optimizer {
 
   /// @param parameters  the tensors, listed in the same order on all ranks. Their data and gradients must outlive the optimizer;
   ///                    the list and `tensor_options::rows` are copied
-  /// @throws std::invalid_argument naming what is wrong; rank_mismatch_error, on every rank, if ranks are given
+  /// @throws std::invalid_argument that names the wrong argument; rank_mismatch_error, on every rank, if ranks are given
   ///         different tensors or options; communicator_error, on every rank, if a collective gives other values than it
-  ///         should, or fails; out_of_memory, which says how many bytes were asked for, and for what
+  ///         should, or fails; out_of_memory, which names the bytes and their purposes
   explicit optimizer_over(std::span<const parameter> parameters, const options_type& options = {},
                           Communicator communicator = {}, backend_type backend = {})
       : optimizer(recipe_maker<Recipe>::make(parameters, options, typename Recipe::ranks_type(std::move(communicator)),
                                              std::move(backend))) {}
 
-  /// @throws std::invalid_argument naming what is out of range
+  /// @throws std::invalid_argument that names the value out of range
   static void validate(const options_type& options) { Recipe::validate(options); }
 
   const options_type& options() const { return typed("options()").options(); }

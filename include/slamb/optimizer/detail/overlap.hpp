@@ -23,7 +23,7 @@ struct gradient_bucket : tensor_batch {
 };
 
 /// Divides tensors into buckets, from the last tensor to the first, which is the order of a backward pass. All ranks exchange
-/// buckets in this order, whatever order their gradients become ready in. The bucket of the first tensors is exchanged last, when
+/// buckets in this order, even if gradients become ready in another. The bucket of the first tensors is exchanged last, when
 /// the step is finished.
 class gradient_buckets {
  public:
@@ -73,7 +73,7 @@ class gradient_buckets {
   std::size_t count() const noexcept { return buckets_.size(); }
 
  private:
-  std::vector<tensor_batch> buckets_;   // without that of the first tensors
+  std::vector<tensor_batch> buckets_;   // without the bucket of the first tensors
   std::vector<std::uint8_t> is_ready_;  // [tensors] 0 or 1
   std::size_t next_ = 0;
   std::size_t waits_for_ = 0;  // all tensors from this one on are ready
@@ -108,7 +108,7 @@ class overlapped_step {
       throw std::logic_error("slamb: " + std::string(call) +
                              " was called between begin_step() and finish_step(); finish the step first");
   }
-  /// @throws std::logic_error if there is none
+  /// @throws std::logic_error if there is no open step
   void require_open(const char* call) const {
     if (!is_open_)
       throw std::logic_error("slamb: " + std::string(call) + " was called without a step; call begin_step() first");
@@ -124,7 +124,7 @@ class overlapped_step {
   }
 
   /// Marks gradients as ready.
-  /// @throws std::invalid_argument for tensors that there are not, or that have been ready before; nothing has changed then
+  /// @throws std::invalid_argument for tensors that do not exist, or have been ready before; nothing has changed then
   void set_ready(std::size_t first, std::size_t count) { buckets_->set_ready(first, count); }
   void set_all_ready() { buckets_->set_all_ready(); }
   bool is_ready(std::size_t tensor) const { return is_open_ && buckets_->is_ready(tensor); }
@@ -164,7 +164,7 @@ class overlapped_step {
     try {
       join();
     } catch (...) {
-      is_open_ = false;  // whatever ends the step has been thrown already
+      is_open_ = false;  // the error that ended the step has been thrown already
     }
     is_open_ = false;
     sent_from_.reset();

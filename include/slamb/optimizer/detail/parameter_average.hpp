@@ -102,7 +102,7 @@ void allocate_on_all_ranks(Context& context, const allocator& from, const char* 
   }
   try {
     all.all_reduce_sum(fails);
-  } catch (const std::bad_alloc&) {  // not even for these few bytes
+  } catch (const std::bad_alloc&) {  // no memory even for these few bytes
     communicator.abort(std::string("there is no memory for ") + call);
     if (own == nullptr) throw;
   } catch (...) {

@@ -24,9 +24,9 @@ namespace slamb::detail {
 /// The base of recipes: a context, and the order of a step. A recipe defines:
 ///
 ///     begin()             begins a step with the learning rates that have been set
-///     exchange(bucket)    forms the signal of a bucket of tensors and exchanges it. The base calls it for one bucket after another as
-///                         gradients become ready, or once for all tensors. It may return false for a bucket that is not the last:
-///                         then the rest of the step is exchanged with the last bucket
+///     exchange(bucket)    forms the signal of a bucket of tensors and exchanges it. The base calls it for one bucket after
+///                         another as gradients become ready, or once for all tensors. It may return false for a bucket that is
+///                         not the last: then the rest of the step is exchanged with the last bucket
 ///     finish()            updates the model with the received values, unless the step is skipped, and ends the step
 ///
 /// A step is these three calls, in this order. A step in parts has more buckets.
@@ -63,7 +63,7 @@ class recipe_base : public recipe {
 
   void finish_step() final {
     context_.overlap.require_open("finish_step()");
-    context_.overlap.set_all_ready();  // ranks exchange the same buckets, whatever they have said before
+    context_.overlap.set_all_ready();  // ranks exchange the same buckets, in any order of their calls
     close_if_it_throws([this] {
       exchange_ready();
       exchange_rest_and_finish();
@@ -125,7 +125,7 @@ class recipe_base : public recipe {
     const state_summary facts{context_.steps(), context_.tensors.segments().size(), context_.tensors.elements()};
     save_parts(
         context_.executor, kind(), context_.ranks.wrapped(),
-        [this](const state_visitor& part) { const_cast<recipe_base*>(this)->visit_all(part); },  // which it only reads
+        [this](const state_visitor& part) { const_cast<recipe_base*>(this)->visit_all(part); },  // only reads
         to, options, facts);
   }
 
@@ -152,7 +152,7 @@ class recipe_base : public recipe {
   virtual void finish() = 0;
   /// True if parameters may differ between ranks now. Must be equal on all ranks.
   virtual bool parameters_differ() { return false; }
-  /// The negation, as a function that is called only where needed.
+  /// `!parameters_differ()`, as a function that is called only if it is needed.
   auto are_equal() {
     return [this] { return !parameters_differ(); };
   }
@@ -164,7 +164,7 @@ class recipe_base : public recipe {
   virtual state_kind kind() const noexcept = 0;
   /// Calls part(name, bytes, state_part) for each part of the lasting state, the context's first.
   virtual void visit_state(const state_visitor& part) = 0;
-  /// Called when the parameters have been replaced, by the same on all ranks.
+  /// Called when the parameters have been replaced by equal ones on all ranks.
   virtual void go_on_from_replaced() {}
   /// Called when a state has been restored.
   virtual void go_on_from_saved(const restore_options& options) = 0;
@@ -189,7 +189,7 @@ class recipe_base : public recipe {
 
   void exchange_rest_and_finish() {
     context_.local.reduce(context_);
-    context_.compared.require_not_diverged(context_, are_equal());  // in the only node that there is
+    context_.compared.require_not_diverged(context_, are_equal());  // known already if there is one node
     exchange(context_.overlap.rest(context_.tensors));
     finish();
     context_.compared.require_not_diverged(context_, are_equal());
@@ -250,7 +250,7 @@ class recipe_with_state : public recipe_base<Backend> {
     state_.plan(context_);
   }
 
-  /// @throws std::invalid_argument naming what is out of range
+  /// @throws std::invalid_argument that names the value out of range
   static void validate(const Options& o) { validate_settings(o); }
 
   const Options& options() const noexcept { return options_; }

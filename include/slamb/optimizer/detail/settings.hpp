@@ -23,7 +23,7 @@ struct no_gradient_norm {
   constexpr no_gradient_norm() = default;
   template <class Norm>
   requires std::is_arithmetic_v<Norm>
-  constexpr no_gradient_norm(Norm /*c*/) {  // NOLINT(google-explicit-constructor): stands where a number does
+  constexpr no_gradient_norm(Norm /*c*/) {  // NOLINT(google-explicit-constructor): takes the place of a number
     static_assert(!std::is_arithmetic_v<Norm>,
                   "slamb: max_gradient_norm is a setting of basic_lamb (lamb, adamw) alone: basic_slamb (slamb), "
                   "basic_one_bit (one_bit_adam, one_bit_lamb) and basic_zero_one_adam (zero_one_adam) do not clip "
@@ -44,7 +44,7 @@ void describe_policy(const Policy& policy, consistency_check& facts) {
 }
 
 /// Checks the members below that a recipe's options have.
-/// @throws std::invalid_argument naming what is out of range
+/// @throws std::invalid_argument that names the value out of range
 template <class Options>
 void validate_settings(const Options& o) {
   require_decay_rate("beta1", o.beta1);
@@ -89,7 +89,7 @@ inline void describe_tensors(const layout& tensors, consistency_check& facts) {
     facts.add_word("the group of " + tensor, s.group);
     facts.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
     facts.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
-    facts.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // in SLAMB it follows from what is above, too
+    facts.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // SLAMB derives it from the facts above
     facts.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
     facts.add_hash("the rows of " + tensor + " that take part",
                    hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));

@@ -17,7 +17,7 @@ class state_arrays {
  public:
   static constexpr std::array<const char*, sizeof...(Arrays)> names{Arrays::name...};
 
-  /// @param exist  false: they take no memory, and their pointers are null
+  /// @param exist  false: the arrays take no memory, and their pointers are null
   template <class Context>
   void plan([[maybe_unused]] Context& context, bool exist = true) {
     if (exist) regions_ = {context.memory.template plan<float>(Arrays::name, context.tensors.state_elements())...};

@@ -93,9 +93,9 @@ inline constexpr double trial_rate = 1e-4;
 
 namespace slamb::kit {
 
-/// How `choose` times an optimizer. This is for optimizers whose steps all cost the same; specialise it for others, with these
-/// members. `type` is the optimizer that is timed, with schedules that after two steps have reached the kinds of step that most of
-/// a training consists of.
+/// Tells `choose` how to time an optimizer. This is for optimizers whose steps all cost the same; specialise it for others, with
+/// these members. `type` is the optimizer that is timed. After two steps its schedules must have reached the kinds of step that
+/// make up most of a training.
 template <class Optimizer>
 struct trial_of {
   using type = Optimizer;
@@ -106,7 +106,7 @@ struct trial_of {
 
   /// The options of `type` for tensors of `part` of their size.
   static const options_type& options(const options_type& o, double /*part*/) { return o; }
-  /// How many steps of each kind are in a mean step of a training.
+  /// The number of steps of each kind in a mean step of a training.
   static std::array<double, kinds> weights(const options_type& /*o*/, std::uint64_t /*training_steps*/) {
     return {1.0};
   }

@@ -1,2 +1,2 @@
-// What the other headers here include, or seem to.
+// Included by the other headers here, or only seemingly included.
 #pragma once

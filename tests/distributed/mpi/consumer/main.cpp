@@ -1,4 +1,4 @@
-// A program of a user: processes minimise |p - rank|², each with a target of its own, and meet in the middle.
+// A user's program: processes minimise |p - rank|², each with its own target, and agree on the mean.
 #include <cmath>
 #include <cstdio>
 #include <exception>

@@ -1,5 +1,5 @@
-// cuda_mpi_communicator between processes, on a stand-in for the CUDA runtime: the suite of all Communicators by both
-// transports, the bits of mpi_communicator, streams, and what is refused.
+// cuda_mpi_communicator between processes, on a stand-in for the CUDA runtime: the suite of all Communicators with both
+// transports, equality with mpi_communicator bit for bit, streams, and invalid arguments.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -23,7 +23,7 @@ using slamb::cuda_mpi_communicator;
 using slamb::mpi_device_options;
 using mpi_transport = slamb::mpi_device_options::transport_type;
 
-// While one is there, MPI says whether it takes pointers to the device's memory, and can or cannot follow them.
+// While it lives, MPI reports that it can or cannot access device memory, and the stand-in's device memory agrees.
 struct mpi_that {
   explicit mpi_that(bool reaches_devices) {
     mpi_says = reaches_devices ? 1 : 0;
@@ -37,7 +37,7 @@ struct mpi_that {
   }
 };
 
-// All processes, with one communicator for all that is called.
+// All processes, with one communicator for all calls.
 struct device_world : mpi_tests::mpi_world {
   using communicator_type = mpi_tests::rank_on_device;
   cuda_mpi_communicator* communicator;
@@ -49,7 +49,7 @@ struct device_world : mpi_tests::mpi_world {
   }
 };
 
-// Checks float at all sizes, with a communicator of these options.
+// Runs the suite for float at all sizes, with a communicator of these options.
 void check_conforms(const mpi_device_options& options) {
   CAPTURE(options.staging_bytes);
   CAPTURE(options.messages.piece_bytes);
@@ -72,7 +72,7 @@ std::vector<float> values_of(int rank, std::size_t size) {
   return values;
 }
 
-// What mpi_communicator makes of them.
+// The sums by mpi_communicator.
 std::vector<float> host_sums(std::size_t size) {
   slamb::mpi_communicator host;
   std::vector<float> values = values_of(host.rank(), size);
@@ -116,7 +116,7 @@ TEST_CASE("cuda_mpi_communicator: sums have the bits of mpi_communicator, by bot
 }
 
 TEST_CASE("cuda_mpi_communicator: streams take turns without waiting for each other's copies") {
-  constexpr std::size_t size = 3000;  // a part and a bit
+  constexpr std::size_t size = 3000;  // one full part and a short one
   std::vector<float> expected = host_sums(size);
   CUstream_st first;
   CUstream_st second;
@@ -125,7 +125,7 @@ TEST_CASE("cuda_mpi_communicator: streams take turns without waiting for each ot
   const std::vector<float> own = values_of(communicator.rank(), size);
   device_buffer<float> sums(own, &first);
   device_buffer<float> copies(own, &second);
-  communicator.all_reduce_sum(sums.span(), &first);  // of which the copies back are not done
+  communicator.all_reduce_sum(sums.span(), &first);  // its copies back are still in the queue
   communicator.broadcast(copies.span(), last, &second);
   CHECK(copies.values(&second) == values_of(last, size));
   CHECK(sums.values(&first) == expected);
@@ -145,7 +145,8 @@ TEST_CASE("cuda_mpi_communicator: goes while copies back are under way, and what
   }
   CHECK(device_stand_in::pinned.empty());
   CHECK(buffer.values(&stream) == values_of(last, size));
-  CHECK(message_of([&] { first.broadcast(buffer.span(), 0, &stream); }) ==  // NOLINT: what is left of it is looked at
+  CHECK(message_of(
+            [&] { first.broadcast(buffer.span(), 0, &stream); }) ==  // NOLINT: the test looks at the moved-from object
         "slamb: a call of an mpi_communicator that was moved from");
 }
 
@@ -177,7 +178,7 @@ TEST_CASE("cuda_mpi_communicator: the transport is what MPI says, or what is ask
   CHECK(cuda_mpi_communicator().transport() == mpi_transport::direct);
   CHECK(cuda_mpi_communicator(MPI_COMM_WORLD, {.transport = mpi_transport::staged}).transport() ==
         mpi_transport::staged);
-  // One rank that cannot, and all stage.
+  // If one rank cannot access device memory, all ranks use the staged transport.
   mpi_says = cuda_mpi_communicator().rank() == 0 ? 0 : 1;
   CHECK(cuda_mpi_communicator().transport() == mpi_transport::staged);
 }
@@ -189,7 +190,7 @@ TEST_CASE("cuda_mpi_communicator: what is wrong is refused before any work, and 
           cuda_mpi_communicator(MPI_COMM_WORLD, {.messages = {.piece_bytes = 63}});
         }).find("mpi_options::piece_bytes = 63") != std::string::npos);
   CHECK_THROWS_AS(cuda_mpi_communicator::borrow(MPI_COMM_WORLD),
-                  std::invalid_argument);  // whose errors end the program
+                  std::invalid_argument);  // its errors end the program
 
   CUstream_st stream;
   cuda_mpi_communicator communicator;

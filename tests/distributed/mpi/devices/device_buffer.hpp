@@ -14,7 +14,7 @@
 
 namespace mpi_tests {
 
-/// With the values of a span of the host, and a margin on both sides that nothing may touch.
+/// A copy of a span of the host, with a margin on both sides that nothing may touch.
 template <class T>
 class device_buffer {
  public:
@@ -27,7 +27,7 @@ class device_buffer {
 
   std::span<T> span() const { return {reinterpret_cast<T*>(memory_.data()) + margin, all_.size() - 2 * margin}; }
 
-  /// What it holds once the stream is done. @throws std::runtime_error if a margin was touched
+  /// The values after the stream is done. @throws std::runtime_error if a margin was touched
   std::vector<T> values(cudaStream_t stream) {
     std::vector<T> now(all_.size());
     cudaMemcpyAsync(now.data(), memory_.data(), now.size() * sizeof(T), cudaMemcpyDefault, stream);
@@ -42,10 +42,10 @@ class device_buffer {
   static constexpr std::size_t margin = 3;
 
   device_stand_in::memory memory_;
-  std::vector<T> all_;  // as it was at first, from which it is filled when the stream comes to it
+  std::vector<T> all_;  // the initial values; the stream copies them to the device
 };
 
-/// A rank whose collectives on buffers of the host are made on copies in the memory of the device.
+/// A rank whose collectives on host buffers run on copies in device memory.
 class rank_on_device {
  public:
   explicit rank_on_device(slamb::cuda_mpi_communicator& own) : own_(&own) {}

@@ -1,5 +1,5 @@
-// slamb_mpi_device_failures CASE: something goes wrong with the last rank's device, and every rank must be told of it by an
-// exception, which it prints as "caught by rank R: …" before it leaves.
+// slamb_mpi_device_failures CASE: the last rank's device fails. Every rank must get an exception, which it prints as "caught by
+// rank R: …" before it leaves.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -25,7 +25,7 @@ void require(bool holds, const char* what) {
   if (!holds) std::printf("wrong value: %s\n", what);
 }
 
-// At the n-th call of this name from now on.
+// Calls `what` at the n-th call of this name from now on.
 void at_call(std::string_view name, int n, const std::function<cudaError_t()>& what) {
   device_stand_in::fault = [=, left = n](std::string_view call) mutable {
     return call == name && --left == 0 ? what() : cudaSuccess;
@@ -33,7 +33,7 @@ void at_call(std::string_view name, int n, const std::function<cudaError_t()>& w
 }
 cudaError_t illegal_address() { return cudaErrorIllegalAddress; }
 
-// What the first failure was is what each later call throws, and the pinned memory stays.
+// Checks that every later call throws the first failure again, and that the pinned memory stays.
 void require_final(cuda_mpi_communicator& communicator, std::span<float> values, CUstream_st& stream,
                    const std::string& reason) {
   device_stand_in::fault = nullptr;
@@ -57,19 +57,20 @@ void run(std::string_view kind, int rank, int ranks) {
                                                                    : "cudaStreamIsCapturing";
   if (kind == "no_pinned_memory" && is_last) at_call("cudaMallocHost", 1, illegal_address);
   const bool stuck = kind == "stuck_stream" && is_last;
-  // Where both call different things, the last waits for longer: so it is always its peer that gives up, and it that is told.
+  // Where both call different things, the last rank has the longer timeout. So its peer always gives up first, and the last rank
+  // learns of it.
   const bool lost = kind == "killed_in_copy" || (kind == "another_part" && !is_last);
   cuda_mpi_communicator communicator(
       MPI_COMM_WORLD,
       {.messages = {.timeout = stuck || lost ? 5s : 60s},
        .transport = kind == "other_transport" && is_last ? mpi_transport::staged : mpi_transport::automatic,
-       .staging_bytes = 4096});  // a payload goes by parts of 512 elements
+       .staging_bytes = 4096});  // a payload has parts of 512 elements
   CUstream_st stream;
   const std::vector<float> own(3000, 1.0F);
   device_buffer<float> buffer(own, &stream);
   const std::span<float> all = buffer.span();
   try {
-    communicator.all_reduce_sum(all, &stream);  // it works, before
+    communicator.all_reduce_sum(all, &stream);  // works before the failure
     require(buffer.values(&stream) == std::vector<float>(3000, static_cast<float>(ranks)), "a sum");
 
     if (is_last) {
@@ -79,7 +80,7 @@ void run(std::string_view kind, int rank, int ranks) {
       stream.is_stuck = stuck;
     }
     if (kind == "another_part") {
-      // The last rank's second part must not pass for the others' next call.
+      // The last rank's second part must not match the others' next call.
       communicator.all_reduce_sum(all.first(is_last ? 1024 : 512), &stream);
       communicator.all_reduce_sum(all.first(512), &stream);
     }
@@ -113,6 +114,6 @@ int main(int argc, char** argv) {
     std::printf("caught by rank %d: %s\n", rank, failure.what());
   }
   std::fflush(stdout);
-  std::this_thread::sleep_for(2s);  // peers are told by messages, which go on while this process is there
+  std::this_thread::sleep_for(2s);  // peers learn of it by messages, which need this process
   std::_Exit(0);
 }

@@ -1,4 +1,4 @@
-// late_read on a GPU's stream, on the stand-in for the CUDA runtime, which puts work off until it is waited for.
+// late_read on a GPU's stream, on the stand-in for the CUDA runtime, which delays work until the host waits for it.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -64,12 +64,12 @@ TEST_CASE("late_read: its memory is lent again, unless it is yet to be written, 
   for (std::size_t i = 0; i < many; ++i) {
     read_of_count late(&stream);
     late.start(&count);
-    late.stream()->is_stuck = true;  // as behind a collective whose peer has died
+    late.stream()->is_stuck = true;  // as after a collective whose peer died
   }
   CHECK(count == 0);
   CHECK(device_stand_in::pinned.size() >= pages + many / of_page - 1);
   CHECK(device_stand_in::last_error == cudaSuccess);
-  device_stand_in::enqueue(&stream, [&] { count = 2; });  // as memory that is freed in the stream's order
+  device_stand_in::enqueue(&stream, [&] { count = 2; });  // stands for memory that is freed in the stream's order
   cudaStreamSynchronize(&stream);
   CHECK(count == 2);
   std::size_t written = 0;

@@ -1,4 +1,5 @@
-// The part of MPI that mpi_communicator calls, for one rank without peers: messages are written down, and are done at once.
+// A stand-in for the part of MPI that mpi_communicator calls, for one rank without peers: it records messages, which complete at
+// once.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,7 @@ inline constexpr int MPI_THREAD_SINGLE = 0;
 inline constexpr int MPI_THREAD_FUNNELED = 1;
 inline constexpr int MPI_THREAD_SERIALIZED = 2;
 
-/// What the rank under test has done, and what it is told of threads.
+/// The recorded calls of the rank under test, and the thread support that MPI reports.
 struct stand_in {
   struct message {
     bool is_send;

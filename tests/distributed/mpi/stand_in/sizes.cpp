@@ -1,5 +1,5 @@
-// Where the messages of payloads of more than 2^31 bytes begin and end: every byte goes once, to whom it is for. The memory is
-// address space, of which the system gives what is touched.
+// Offsets of messages in payloads of more than 2^31 bytes: every byte is sent once, to the right rank. The memory is address
+// space, of which the system provides only the touched pages.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
@@ -20,7 +20,7 @@ using slamb::host_stream;
 
 constexpr int ranks = 64;
 constexpr int rank = 5;
-constexpr std::size_t size = (std::size_t{3} << 30) / sizeof(float) + 77 * ranks;  // elements: 3 GiB and a bit
+constexpr std::size_t size = (std::size_t{3} << 30) / sizeof(float) + 77 * ranks;  // elements: a little more than 3 GiB
 
 class address_space {
  public:
@@ -51,7 +51,7 @@ slamb::mpi_communicator make_communicator(std::size_t piece_bytes) {
 
 using interval = std::pair<std::size_t, std::size_t>;  // bytes [first, second) of a buffer
 
-// The messages of one direction with a peer that lie in a buffer, in the order in which they were made.
+// The messages of one direction with a peer that lie in a buffer, in the order of their calls.
 std::vector<interval> with_peer(std::span<const float> buffer, bool is_send, int peer) {
   const std::span<const std::byte> bytes = std::as_bytes(buffer);
   std::vector<interval> found;
@@ -64,10 +64,10 @@ std::vector<interval> with_peer(std::span<const float> buffer, bool is_send, int
   return found;
 }
 
-// Whether they are [first, last) without a gap or an overlap, each as long as a message may be.
+// True if the parts cover [first, last) without gap or overlap, and none is longer than a message may be.
 bool tile(std::vector<interval> parts, std::size_t first, std::size_t last) {
   std::ranges::sort(parts);
-  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());  // what goes to all of the peers
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());  // parts that go to all peers, once each
   for (const auto& [begin, end] : parts) {
     if (begin != first || end <= begin || end - begin > message_bytes) return false;
     first = end;
@@ -124,7 +124,7 @@ TEST_CASE("mpi_communicator: all_reduce_sum of more than 2^31 bytes") {
   const address_space values(size * sizeof(float));
   auto communicator = make_communicator(std::size_t{1} << 22);
   communicator.all_reduce_sum(values.floats(), host_stream{});
-  // What is sent are this rank's terms of the peers' chunks, and its own sums to all; what comes here are the others' sums.
+  // Sent: this rank's terms of the peers' chunks, and its own sums to all. Received: the others' sums.
   const std::vector<interval> sent = with_all(values.floats(), true);
   CHECK(tile(sent, 0, size * sizeof(float)));
   std::vector<interval> came = with_all(values.floats(), false);
@@ -134,8 +134,9 @@ TEST_CASE("mpi_communicator: all_reduce_sum of more than 2^31 bytes") {
     if (times == ranks - 1) came.push_back(part);  // this rank's own sums
   }
   CHECK(tile(came, 0, size * sizeof(float)));
-  CHECK_FALSE(tile(with_all(values.floats(), false), 0, size * sizeof(float)));  // its own do not come
-  // Terms arrive beside the payload, as many as are sent.
+  CHECK_FALSE(
+      tile(with_all(values.floats(), false), 0, size * sizeof(float)));  // this rank does not receive its own sums
+  // As many terms are received, outside the payload, as are sent.
   std::size_t terms = 0;
   for (const auto& m : stand_in::messages) terms += m.is_send ? 0 : m.bytes;
   for (const auto& [first, last] : with_all(values.floats(), false)) terms -= last - first;
@@ -157,7 +158,7 @@ TEST_CASE("mpi_communicator: broadcast of more than 2^31 bytes") {
 }
 
 TEST_CASE("mpi_communicator: messages are no longer than they may be, and what is over comes first") {
-  constexpr std::size_t whole = 959 * 64;  // the most of an odd number of lines in 60 KiB
+  constexpr std::size_t whole = 959 * 64;  // the largest odd number of lines in 60 KiB
   const address_space all(size * sizeof(float));
   for (const std::size_t elements : {16U, 8'192U, 16'384U, static_cast<unsigned>(whole / 4), 500'000U}) {
     CAPTURE(elements);
@@ -184,7 +185,7 @@ TEST_CASE("mpi_communicator: the root of a broadcast is at most two pieces ahead
   const std::span<float> sent = values.floats().first(10 * piece / sizeof(float));
   communicator.broadcast(sent, rank, host_stream{});
   for (int peer = 0; peer < ranks; ++peer) {
-    std::vector<std::size_t> waits;  // where what is waited for ends
+    std::vector<std::size_t> waits;  // ends of the messages that are waited for
     for (const auto& m : stand_in::messages)
       if (m.is_send && m.peer == peer && m.until_received)
         waits.push_back(static_cast<std::size_t>(m.buffer + m.bytes - std::as_bytes(sent).data()));

@@ -1,4 +1,4 @@
-// A program of a user: one rank alone adds a vector to nothing.
+// A user's program: a single rank sums a vector.
 #include <slamb/nccl.hpp>
 #include <span>
 

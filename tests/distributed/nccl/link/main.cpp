@@ -1,4 +1,4 @@
-// Every function of nccl_communicator, linked with NCCL and the CUDA runtime themselves. It is not run.
+// Calls every function of nccl_communicator, linked with NCCL and the CUDA runtime themselves. Never run.
 #include <cstddef>
 #include <span>
 #include <utility>

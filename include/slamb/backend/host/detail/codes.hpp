@@ -1,7 +1,7 @@
-// Codes of a few bits: sixteen words to and from their bytes on the wire.
+// Packs sixteen codes of a few bits into bytes on the wire, and unpacks them.
 //
-// Sixteen codes of `Bits` bits are 2·Bits bytes, code i at bits [i·Bits, (i+1)·Bits), least significant first: the same
-// on every processor.
+// Sixteen codes of `Bits` bits take 2·Bits bytes. Code i has bits [i·Bits, (i+1)·Bits), least significant first, on every
+// processor.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// Bits that a code may have.
+/// True for the widths of a code, in bits, that these functions support.
 template <int Bits>
 inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bits == 8 || Bits == 16 || Bits == 32;
 
@@ -53,7 +53,7 @@ SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
 
 SLAMB_ALWAYS_INLINE __m256i halves_of(const host::words& x) {
   const __m256i mixed = _mm256_packus_epi32(reinterpret_cast<__m256i>(x.part[0]), reinterpret_cast<__m256i>(x.part[1]));
-  return _mm256_permute4x64_epi64(mixed, 0xD8);  // 0, 2, 1, 3: the order of the lanes again
+  return _mm256_permute4x64_epi64(mixed, 0xD8);  // 0, 2, 1, 3: restores the order of the lanes
 }
 SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves_of(x));
@@ -83,7 +83,7 @@ SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
 
 #else
 
-// Of integers below 2^16; the processor packs signed ones only.
+// Takes integers below 2^16. Sign-extends them first, because SSE2 packs only signed integers.
 SLAMB_ALWAYS_INLINE __m128i halves_of(words low, words high) {
   const __m128i a = _mm_srai_epi32(_mm_slli_epi32(reinterpret_cast<__m128i>(low), 16), 16);
   const __m128i b = _mm_srai_epi32(_mm_slli_epi32(reinterpret_cast<__m128i>(high), 16), 16);
@@ -119,12 +119,12 @@ SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
 
 #endif
 
-// The eight lowest bytes as sixteen halves of four bits, a byte each.
+// Splits the eight lowest bytes into sixteen halves of four bits, one in each byte.
 SLAMB_ALWAYS_INLINE __m128i nibbles_of(__m128i bytes) {
   const __m128i low = _mm_set1_epi8(0x0F);
   return _mm_unpacklo_epi8(_mm_and_si128(bytes, low), _mm_and_si128(_mm_srli_epi16(bytes, 4), low));
 }
-// The eight lowest bytes, below 16, as sixteen halves of two bits, a byte each.
+// Splits the eight lowest bytes, each below 16, into sixteen halves of two bits, one in each byte.
 SLAMB_ALWAYS_INLINE __m128i pairs_of(__m128i nibbles) {
   const __m128i low = _mm_set1_epi8(0x03);
   return _mm_unpacklo_epi8(_mm_and_si128(nibbles, low), _mm_and_si128(_mm_srli_epi16(nibbles, 2), low));

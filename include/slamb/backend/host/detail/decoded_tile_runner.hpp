@@ -1,4 +1,5 @@
-// One tile of a pass once the exchange of its signal is done: codes → mean over ranks, this rank's error, and the pass.
+// Runs a pass over one tile after the exchange of its signal: decodes the mean over ranks, finds this rank's compression error
+// and applies the pass.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// What the exchange made of a tile, and what of this rank's signal was sent.
+/// A quantized tile after the exchange: the codes of the mean over ranks, and of this rank's own signal.
 template <class Quantizer>
 struct decoded_tile {
   const Quantizer& quantizer;
@@ -30,13 +31,13 @@ struct decoded_tile {
   SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const {
     return masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
   }
-  // What is left of the signal x.
+  // x minus its decoded codes; 0 for inactive elements.
   SLAMB_ALWAYS_INLINE floats compression_error(const floats& x, std::uint32_t i) const {
     return masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
   }
 };
 
-/// What an exchange made of a tile whose signals were exchanged whole.
+/// A dense tile after the exchange: the mean over ranks, from the sum of their signals.
 struct unmasked_tile {
   const float* sum;
   floats per_rank;
@@ -45,12 +46,12 @@ struct unmasked_tile {
   SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i, int count) const { return per_rank * floats::load(sum + i, count); }
 };
 
-/// What a signal is formed with again, which was checked when it was sent.
+/// Stands for the sums when a signal is formed again. The signal was checked when it was sent.
 struct already_checked {
   SLAMB_ALWAYS_INLINE static void check_finite(const floats& /*x*/) {}
 };
 
-/// Sixteen elements of a decoded tile, or fewer: Count… is nothing, or their number.
+/// Runs the pass over sixteen elements of a decoded tile, or over fewer: Count… is empty, or their number.
 template <class Storage, class Pass, class Constants, class Sums, class Quantizer, class... Count>
 SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& constants, const tile_arrays_of<Pass>& at,
                                        const error_array<Storage>& error, const decoded_tile<Quantizer>& decoded,
@@ -72,8 +73,8 @@ SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& consta
   at.store(typename Pass::writes(), e, i, count...);
 }
 
-/// Runs `pass` over a tile with the mean of the ranks' signals, and keeps this rank's error; what it sums becomes `results`
-/// [results_of<Pass>()].
+/// Runs `pass` over a tile with the mean of the ranks' signals, and stores this rank's error. Writes the sums and maxima of the
+/// pass to `results` [results_of<Pass>()].
 template <class Storage, class Pass, class Quantizer, class View>
 SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
                                 std::size_t tile_number, double* results) {
@@ -107,8 +108,8 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
   sums.write(results);
 }
 
-/// Lets `compressor` choose among the values that `pass` forms of a tile; a tensor that is always sent whole needs no
-/// choice. Returns whether all were finite.
+/// Lets `compressor` choose elements of a tile by the values that `pass` forms. A dense tensor needs no choice. Returns false,
+/// without a choice, if a value is not finite.
 template <class Pass, class Compressor, class View>
 bool choose_in_tile(const Pass& pass, const Compressor& compressor, const View& view, const tile& t,
                     std::uint16_t* bits) {
@@ -124,7 +125,8 @@ bool choose_in_tile(const Pass& pass, const Compressor& compressor, const View& 
   return true;
 }
 
-/// ‖x‖² and ‖x − x̂‖² of a tile of this rank's signal x, of which x̂ was sent: `squares` [2].
+/// Computes `squares` [2]: ‖x‖² and ‖x − x̂‖² of a tile, with this rank's signal x and the value x̂ of its codes. Both are 0 for
+/// a dense tile.
 template <class Storage, class Pass, class Quantizer, class View>
 SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
                                 std::size_t tile_number, double* squares) {

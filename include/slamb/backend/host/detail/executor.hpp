@@ -1,4 +1,4 @@
-// What runs passes on the host: over tiles, on threads.
+// The host executor: runs passes over tiles, on threads.
 #pragma once
 
 #include <algorithm>
@@ -20,17 +20,18 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// Runs passes. Everything is done when a call returns. Nothing is done where `model_view::skip` points to what is not 0.
+/// Runs passes. All work is done when a call returns. Passes do nothing if `model_view::skip` points to a value other than 0.
 ///
-/// What brings something out of the backend's memory takes the ranks whose collectives may have to be waited for before: here
-/// there are none, for collectives are done when they return.
+/// Functions that read the backend's memory take `ranks`, because other executors must first wait for collectives. This one
+/// ignores it: on the host, collectives are done when they return.
 class executor {
  public:
-  /// What a step has found out can be read at once.
+  /// The results of a step can be read without waiting.
   static constexpr bool is_synchronous = true;
   using ranks_type = any_communicator<>;
 
-  /// @param threads  with the caller's; @param elements  of the model: small ones are not worth a second thread
+  /// @param threads   including the calling thread
+  /// @param elements  elements of the model; a small model uses fewer threads
   executor(unsigned threads, std::uint64_t elements) {
     constexpr std::uint64_t worth_a_thread = 1U << 16U;
     const auto useful = static_cast<unsigned>(std::min<std::uint64_t>(threads, elements / worth_a_thread + 1));
@@ -45,7 +46,7 @@ class executor {
     (functions(), ...);
   }
 
-  /// Sets memory to zero bytes.
+  /// Sets all bytes to 0.
   void clear(std::span<std::byte> memory) const {
     static constexpr std::size_t piece = std::size_t{1} << 20U;
     pool_->for_each(0, (memory.size() + piece - 1) / piece, 1, [memory](std::size_t i) {
@@ -62,12 +63,12 @@ class executor {
   /// Waits until all work is done.
   static void wait(const ranks_type& /*ranks*/) noexcept {}
 
-  /// Copies out of the backend's memory.
+  /// Copies from the backend's memory to host memory.
   static void download(std::span<const std::byte> from, std::span<std::byte> to, const ranks_type& /*ranks*/) noexcept {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
-  /// One value of the backend's memory, for the few that decide what a step does.
+  /// Reads one value from the backend's memory.
   template <class T>
   static T read(const T* from, const ranks_type& /*ranks*/) noexcept {
     return *from;
@@ -80,10 +81,10 @@ class executor {
   /// The sum of `values`, in order.
   static double total(std::span<const double> values, const ranks_type& /*ranks*/) noexcept { return sum_of(values); }
 
-  /// The same, into the backend's memory; `to` may lie among the values.
+  /// Writes the sum of `values`, in order, to `to` in the backend's memory. `to` may be one of the values.
   static void add_up(std::span<const double> values, double* to) noexcept { *to = sum_of(values); }
 
-  /// Σ x², in order.
+  /// Σ x², in a fixed order.
   template <class Storage>
   static double sum_of_squares(std::span<const Storage> values, const ranks_type& /*ranks*/) {
     double_sum sum;
@@ -93,8 +94,8 @@ class executor {
     return sum.total();
   }
 
-  /// Runs a pass over a range of tiles; `sums` [tiles][results_of<Pass>()] receives what each tile sums.
-  /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
+  /// Runs a pass over a range of tiles; `sums` [tiles][results_of<Pass>()] receives the sums and maxima of each tile.
+  /// @param not_finite  becomes 1 if the pass finds a value that is not finite; may be null
   template <class Pass, class View>
   void run(const Pass& pass, const View& view, tile_range tiles, double* sums = nullptr,
            std::uint32_t* not_finite = nullptr) const {
@@ -103,7 +104,7 @@ class executor {
     });
   }
 
-  /// The same for a selected pass.
+  /// Runs a sparse pass (detail/pass/sparse_pass.hpp) over a range of tiles; `sums` is [tiles][Pass::sums].
   template <class Pass, class View, class Selection>
   void run(const Pass& pass, const View& view, const payload_view& payload, const Selection& selection,
            tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
@@ -113,7 +114,7 @@ class executor {
     });
   }
 
-  /// Runs a pass over the payload planes in place of the arrays; adds to `sums` [tiles][Pass::sums].
+  /// Runs a pass over the payload planes instead of the arrays, and adds to `sums` [tiles][Pass::sums].
   template <class Pass>
   void run_packed(const Pass& pass, const model_view& view, const payload_view& payload, tile_range tiles,
                   double* sums) const {
@@ -124,7 +125,7 @@ class executor {
   }
 
   /// Computes the offset of each tile's selected elements in the payload: `tile_offsets` [tiles + 1].
-  /// @return the payload's size
+  /// @return the elements of the payload
   template <class Selection>
   std::uint64_t scan_payload_offsets(const model_view& view, const Selection& selection,
                                      std::span<std::uint64_t> tile_offsets, const ranks_type& /*ranks*/) const {
@@ -137,8 +138,8 @@ class executor {
     return tile_offsets[tiles];
   }
 
-  /// Calls finish(segment, results) with the sums and largest values [Sums + Maxima] of tensors first … last − 1, the tiles
-  /// of each added in order. A function of the backend's memory: what it needs it has by value or by pointer.
+  /// Calls finish(segment, results) for tensors first … last − 1, with their sums and maxima [Sums + Maxima]. Tiles are added in
+  /// order. `finish` may run on a device, so it holds its data by value or as pointers to the backend's memory.
   template <int Sums, int Maxima = 0, class Finish>
   void finish_segments(const model_view& view, std::size_t first, std::size_t last, const double* of_tiles,
                        const Finish& finish) const {
@@ -146,7 +147,7 @@ class executor {
       visit_sums<Sums, Maxima>({view.first_tile, last + 1}, first, last, of_tiles, finish);
   }
 
-  /// The same for any function of the host, which waits for the results.
+  /// Calls visit(segment, results) in the same way, for any function, on the host. Waits for the results.
   /// @param first_tile  [tensors + 1] as model_view::first_tile, in host memory
   template <int Sums, int Maxima = 0, class Visit>
   void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
@@ -156,10 +157,10 @@ class executor {
 
   using no_error_storage = no_storage;
 
-  /// Sets the bits of the elements that take part in a compressed exchange: those of rows that are not 0, if there are
-  /// `rows` [tensors], and whose `variance` is not 0, if there is one. Tensors that are exchanged whole have no bits.
-  /// @param bits    [ranks][codes/16], zeroed; null: all elements take part
-  /// @param counts  [tiles] how many take part
+  /// Sets the bits of active elements. An element is inactive if its row is 0 in `rows` [tensors], or if its `variance` is 0.
+  /// `variance` may be null. Dense tensors have no bits.
+  /// @param bits    [ranks][codes/16], zeroed; null: all elements are active
+  /// @param counts  [tiles] receives the number of active elements
   void mark_active(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
                    const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
     all_of(view, tiles, nullptr, [&](std::size_t i) {
@@ -172,8 +173,8 @@ class executor {
     });
   }
 
-  /// Lets `compressor` choose by the values that `pass` forms: `bits` [state elements/16], zeroed.
-  /// @param not_finite  becomes 1 if a value was not finite; the choice means nothing then
+  /// Lets `compressor` choose elements by the values that `pass` forms, and sets their `bits` [state elements/16], zeroed before.
+  /// @param not_finite  becomes 1 if a value is not finite; the choice is then meaningless
   template <class Pass, class Compressor, class View>
   void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,
               std::uint32_t* not_finite = nullptr) const {
@@ -182,8 +183,8 @@ class executor {
            [&](std::size_t i) { return choose_in_tile(pass, compressor, its, its.tiles[i], bits); });
   }
 
-  /// Encodes this rank's signal; `statistic` [tiles] receives what the scales are made from.
-  /// @param not_finite  where there is one: becomes 1 if the pass checks something that is not finite
+  /// Encodes this rank's signal; `statistic` [tiles] receives the sum or maximum from which scales are computed.
+  /// @param not_finite  becomes 1 if the pass finds a value that is not finite; may be null
   template <encoding Work, class Storage, class Pass, class Quantizer, class View>
   void send(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
             double* statistic, std::uint32_t* not_finite = nullptr) const {
@@ -192,9 +193,11 @@ class executor {
            [&](std::size_t i) { return send_tile<Work, Storage>(pass, quantizer, its, wire, i, statistic + i); });
   }
 
-  /// Makes the scales that tiles share, of what they have summed.
-  /// @param statistic  [tiles]; @param counts  [tiles] elements that take part; @param skip  as model_view::skip
-  /// @param write_flags  is invoked afterwards
+  /// Computes the scales that tiles share, and writes them to the messages.
+  /// @param statistic    [tiles] of `send` or `average`
+  /// @param counts       [tiles] numbers of active elements
+  /// @param skip         as model_view::skip
+  /// @param write_flags  invoked at the end
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
                      std::byte* messages, const std::uint32_t* skip,
@@ -216,8 +219,8 @@ class executor {
     write_flags();
   }
 
-  /// Encodes the mean of what the ranks sent of this rank's chunk, which is the tiles `own`.
-  /// @param read_flags  is invoked first
+  /// Encodes the mean of the ranks' signals over this rank's chunk, which consists of the tiles `own`.
+  /// @param read_flags  invoked first
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                std::span<const std::size_t> own, double* statistic, const read_overflow_flags& read_flags = {}) const {
@@ -228,8 +231,7 @@ class executor {
     });
   }
 
-  /// Runs a pass with the mean of the ranks' signals, and keeps what this rank failed to send, and what the mean over its
-  /// chunk lost when it was encoded.
+  /// Runs a pass with the mean of the ranks' signals. Stores the worker error and the server error, if they are kept.
   template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
   void receive(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
                double* results) const {
@@ -243,7 +245,7 @@ class executor {
     });
   }
 
-  /// ‖x‖² and ‖x − x̂‖² of what this rank has sent: `squares` [tiles][2].
+  /// Computes `squares` [tiles][2]: ‖x‖² and ‖x − x̂‖² of this rank's signal x and the value x̂ of its codes.
   template <class Storage, class Pass, class Quantizer, class View>
   void measure(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
                double* squares) const {
@@ -292,7 +294,7 @@ class executor {
     return active;
   }
 
-  // Calls body(i), which returns whether all that it checked was finite, for all tiles.
+  // Calls body(i) for all tiles. It returns true if all checked values are finite.
   template <class Body>
   void all_of(const model_view& view, tile_range tiles, std::uint32_t* not_finite, const Body& body) const {
     run_tiles(
@@ -300,7 +302,7 @@ class executor {
         [](const void* context, std::size_t i) { return (*static_cast<const Body*>(context))(i); }, &body);
   }
 
-  // The same code for all bodies.
+  // Type-erased, so that all bodies share this code.
   void run_tiles(const model_view& view, tile_range tiles, std::uint32_t* not_finite,
                  bool (*body)(const void* context, std::size_t tile), const void* context) const {
     if (view.skip != nullptr && *view.skip != 0) return;

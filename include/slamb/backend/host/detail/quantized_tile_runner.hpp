@@ -1,4 +1,4 @@
-// One tile of one compressed exchange: signal → codes, codes of all ranks → codes of their mean, codes → mean and errors.
+// Encodes one tile in a quantized exchange: this rank's signal, then the mean over ranks. Also finds the server error.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// What a scale is made from, of some elements.
+/// The statistic from which a scale is computed: a sum of squares, a sum of magnitudes, or the largest magnitude.
 template <segment_scale Scale>
 struct scale_statistic {
   double_sum sum;
@@ -37,7 +37,8 @@ struct scale_statistic {
   }
 };
 
-/// Calls body(i) for each sixteen elements i … i + 15 among first … past − 1, and body(i, number) for the rest.
+/// Divides elements first … past − 1 into groups of sixteen. Calls body(i) for elements i … i + 15, and body(i, number) for the
+/// rest at the end.
 template <class Body>
 SLAMB_ALWAYS_INLINE void by_lanes(std::uint32_t first, std::uint32_t past, const Body& body) {
   std::uint32_t i = first;
@@ -45,17 +46,17 @@ SLAMB_ALWAYS_INLINE void by_lanes(std::uint32_t first, std::uint32_t past, const
   if (i < past) body(i, static_cast<int>(past - i));
 }
 
-/// Encodes `count` elements of `source`: source(i) gives elements i … i + 15, source(i, number) those that exist and 0, and
-/// both 0 for what takes no part. Returns the statistic, unless each block has its own scale.
+/// Encodes `count` elements of `source`. source(i) returns elements i … i + 15; source(i, number) returns `number` elements, then
+/// 0. Both return 0 for inactive elements. Returns the statistic; 0 if it is not computed.
 ///
-/// @param position  of the first element among the codes of all messages, by which random numbers are counted
+/// @param position  place of the first element among the codes of all messages: the counter of random draws
 template <encoding Work, class Quantizer, class Source>
 SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Source& source, std::uint32_t count,
                                            std::uint64_t random_stream, std::uint64_t position,
                                            const tile_codes<Quantizer, std::byte>& to) {
   constexpr bool blocks = tile_codes<Quantizer, std::byte>::has_blocks;
   constexpr bool encodes = Work != encoding::measure;
-  constexpr std::uint32_t piece = 1024;  // elements at a time, whole blocks
+  constexpr std::uint32_t piece = 1024;  // elements encoded at a time: complete blocks
   alignas(64) float uniform[piece];
   alignas(64) float value[piece];
   scale_statistic<Quantizer::scale> all;
@@ -95,7 +96,7 @@ SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Sou
   return all.total();
 }
 
-/// The elements of a tile as this rank sends them: signal and error.
+/// Forms the elements of a tile that this rank sends: signal plus worker error.
 template <class Pass, class Constants, class Storage>
 struct worker_source {
   const Pass& pass;
@@ -122,7 +123,7 @@ struct worker_source {
   }
 };
 
-/// The elements of a tile of this rank's chunk as their mean over what the ranks sent, and the error. Keeps the mean.
+/// Forms the mean over ranks of a tile of this rank's chunk, plus the server error, and stores it in `wire.mean`.
 template <class Quantizer, class Storage>
 struct server_source {
   const Quantizer& quantizer;
@@ -146,8 +147,8 @@ struct server_source {
   }
 };
 
-/// Encodes one tile of this rank's signal, or takes its statistic; of a tensor that is exchanged whole, copies it. Returns
-/// whether all that the pass checked was finite.
+/// Encodes one tile of this rank's signal, or computes its statistic. Copies a tile of a dense tensor. Returns true if all
+/// checked values are finite.
 template <encoding Work, class Storage, class Pass, class Quantizer, class View>
 SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
                              std::size_t tile_number, double* statistic) {
@@ -175,7 +176,7 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
   return checks.all_finite();
 }
 
-/// Encodes the mean of what the ranks sent of one tile of this rank's chunk, or takes its statistic.
+/// Encodes the mean over ranks of one tile of this rank's chunk, or computes its statistic.
 template <encoding Work, class Storage, class Quantizer>
 SLAMB_FLATTEN void average_tile(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                                 std::size_t tile_number, double* statistic) {
@@ -186,7 +187,7 @@ SLAMB_FLATTEN void average_tile(const Quantizer& quantizer, const model_view& vi
                                      w.owner * wire.codes + w.code, to);
 }
 
-/// The error of one tile of this rank's chunk: what its mean lost when it was encoded.
+/// Stores the server error of one tile of this rank's chunk: the compression error of its mean.
 template <class Storage, class Quantizer>
 SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                                      std::size_t tile_number) {

@@ -1,8 +1,8 @@
-// Sixteen floats that behave as one: explicit vectors on every compiler flag, and the same lanes on every processor.
+// Sixteen floats that behave as one: explicit SIMD with any compiler flags, and the same lanes on every processor.
 //
-// The number of lanes is fixed, whatever the width of the registers, so that sums are taken in the same order and give
-// the same bits with SSE2, AVX2 and AVX-512. The types live in a namespace named after the instruction set: translation
-// units compiled for different ones can be linked into one program.
+// The number of lanes is fixed, for registers of any width. So sums have the same order and the same bits with SSE2, AVX2 and
+// AVX-512. The namespace is named after the instruction set, so that translation units for different ones can be linked into one
+// program.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 #include "slamb/core/config.hpp"
 
-// The header of the widest set alone: all of them take a third of a second to compile.
+// A build without AVX includes a smaller header, because immintrin.h takes a third of a second to compile.
 #if defined(__AVX__)
 #include <immintrin.h>
 #elif defined(__SSE2__)
@@ -50,8 +50,8 @@ typedef float floats __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 typedef std::int32_t ints __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 typedef double doubles __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 
-// Register by register: compilers take a copy of all of them at once through the stack, in pieces of other sizes than the
-// registers', for which a processor has to wait.
+// Copies register by register. Compilers would take one copy of all registers through the stack, in pieces of other sizes than a
+// register, for which a processor has to wait.
 template <class Register, class T>
 SLAMB_ALWAYS_INLINE void load_parts(Register (&part)[parts], const T* from) {
   std::memcpy(&part[0], from, sizeof(Register));
@@ -71,7 +71,7 @@ SLAMB_ALWAYS_INLINE void store_parts(const Register (&part)[parts], T* to) {
   }
 }
 
-// The masked forms of AVX-512's intrinsics take no undefined operand, about which g++ 12 would warn in the user's
+// AVX-512 code uses masked intrinsics: the unmasked ones take an undefined operand, about which g++ 12 warns in the user's
 // program.
 SLAMB_ALWAYS_INLINE floats square_root(floats x) {
 #if defined(__AVX512F__)
@@ -129,7 +129,7 @@ struct floats {
   native::floats part[native::parts];
 
   floats() = default;
-  SLAMB_ALWAYS_INLINE floats(float value) {  // NOLINT(google-explicit-constructor): 2.0F * x is what formulas look like
+  SLAMB_ALWAYS_INLINE floats(float value) {  // NOLINT(google-explicit-constructor): formulas say 2.0F * x
     part[0] = value - native::floats{};      // keeps the sign of -0.0F, which a sum would not
     for (int i = 1; i < native::parts; ++i) part[i] = part[0];
   }
@@ -154,7 +154,7 @@ struct floats {
   }
 };
 
-// f of each register of the arguments, without a loop, so that every optimisation level keeps them in registers.
+// Applies f to each register of the arguments. It has no loop, so that every optimisation level keeps values in registers.
 template <class Result, class F, class... Arguments>
 SLAMB_ALWAYS_INLINE Result lanewise(F f, const Arguments&... a) {
   Result r;
@@ -179,7 +179,7 @@ struct minus {
     return a - b;
   }
 };
-// Rounded before it is used, so that the bits are the same whatever the compiler can fuse.
+// Rounds the product before it is used, so that the bits do not depend on a fused multiply-add.
 struct times {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
     native::floats product = a * b;
@@ -222,7 +222,7 @@ SLAMB_ALWAYS_INLINE lane_mask operator&(const lane_mask& a, const lane_mask& b) 
 }
 SLAMB_ALWAYS_INLINE lane_mask operator~(const lane_mask& a) { return lanewise<lane_mask>(inverse{}, a); }
 
-// Found by argument-dependent lookup from the element functions.
+// Element functions find these by argument-dependent lookup.
 SLAMB_ALWAYS_INLINE floats select(const lane_mask& mask, const floats& yes, const floats& no) {
   return lanewise<floats>(chosen{}, mask, yes, no);
 }
@@ -261,15 +261,16 @@ SLAMB_ALWAYS_INLINE lane_mask mask_of(std::uint32_t bits) {
   return mask;
 }
 
-/// The sum of squares in double precision, in eight lanes: lane i takes what lanes i and i + 8 of the floats add up to, so
-/// that each sixteen floats lengthen the chain of dependent additions by one. The lanes are added in a fixed order at the end.
+/// A sum of squares, or of values, in double precision and eight lanes. Lanes i and i + 8 of the floats are added first, and then
+/// to lane i, so that sixteen floats lengthen the chain of dependent additions by one. The lanes are added at the end, in a fixed
+/// order.
 struct double_sum {
   static constexpr int sums = 8;
   static constexpr int width = native::width / 2;  // doubles in a register
   native::doubles part[sums / width] = {};
 
   SLAMB_ALWAYS_INLINE void add_square(const floats& x) { add_terms<squared>(x); }
-  /// Adds the elements themselves, to the same lanes.
+  /// Adds the values themselves.
   SLAMB_ALWAYS_INLINE void add(const floats& x) { add_terms<itself>(x); }
 
   double total() const {
@@ -309,7 +310,7 @@ struct double_sum {
 
 inline constexpr std::uint32_t all_lanes = (1U << lanes) - 1U;
 
-/// The number of lanes in `bits`; in line even where the processor has no instruction for it.
+/// The number of bits set. Inlined even if the processor has no instruction for it.
 SLAMB_ALWAYS_INLINE std::uint32_t count_of(std::uint32_t bits) {
 #if defined(__POPCNT__)
   return static_cast<std::uint32_t>(std::popcount(bits));
@@ -322,7 +323,7 @@ SLAMB_ALWAYS_INLINE std::uint32_t count_of(std::uint32_t bits) {
 #endif
 }
 
-/// Writes the lanes of `x` whose bit is set to `to`, one after another; nothing beyond them is touched.
+/// Writes the lanes of `x` whose bit is set, one after another, to `to`. Writes nothing else.
 SLAMB_ALWAYS_INLINE void pack(std::uint32_t bits, const floats& x, float* to) {
   if (bits == all_lanes) {
     x.store(to);
@@ -339,7 +340,7 @@ SLAMB_ALWAYS_INLINE void pack(std::uint32_t bits, const floats& x, float* to) {
 #endif
 }
 
-/// Reads values one after another into the lanes whose bit is set, and 0 into the others.
+/// Reads consecutive values into the lanes whose bit is set. The other lanes become 0.
 SLAMB_ALWAYS_INLINE floats unpack(std::uint32_t bits, const float* from) {
   if (bits == all_lanes) return floats::load(from);
 #if defined(__AVX512F__)

@@ -1,4 +1,4 @@
-// Sixteen unsigned integers of 32 bits that behave as one: what goes with `floats` as std::uint32_t with float.
+// The integers that belong to `floats`: sixteen unsigned 32-bit integers that behave as one.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace native {
 
 typedef std::uint32_t words __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 
-// SSE2 shifts all lanes by one count only; elsewhere the compiler finds the instruction.
+// Shifts all lanes by one count. SSE2 needs the intrinsic; for other instruction sets the compiler finds the instruction.
 SLAMB_ALWAYS_INLINE words shifted_left(words x, int count) {
 #if defined(__SSE2__) && !defined(__AVX2__)
   return reinterpret_cast<words>(_mm_slli_epi32(reinterpret_cast<__m128i>(x), count));
@@ -65,7 +65,7 @@ struct words {
   native::words part[native::parts];
 
   words() = default;
-  SLAMB_ALWAYS_INLINE words(std::uint32_t value) {  // NOLINT(google-explicit-constructor): as floats has
+  SLAMB_ALWAYS_INLINE words(std::uint32_t value) {  // NOLINT(google-explicit-constructor): as for floats
     part[0] = native::words{} + value;
     for (int i = 1; i < native::parts; ++i) part[i] = part[0];
   }
@@ -124,7 +124,7 @@ SLAMB_ALWAYS_INLINE words operator-(const words& a, const words& b) { return lan
 SLAMB_ALWAYS_INLINE words operator&(const words& a, const words& b) { return lanewise<words>(both{}, a, b); }
 SLAMB_ALWAYS_INLINE words operator|(const words& a, const words& b) { return lanewise<words>(either{}, a, b); }
 SLAMB_ALWAYS_INLINE words operator^(const words& a, const words& b) { return lanewise<words>(differing{}, a, b); }
-/// By 0 … 31.
+/// Shifts by 0 … 31 bits.
 SLAMB_ALWAYS_INLINE words operator<<(const words& a, int count) { return lanewise<words>(left_by{count}, a); }
 SLAMB_ALWAYS_INLINE words operator>>(const words& a, int count) { return lanewise<words>(right_by{count}, a); }
 SLAMB_ALWAYS_INLINE lane_mask operator<(const words& a, const words& b) {
@@ -134,7 +134,7 @@ SLAMB_ALWAYS_INLINE lane_mask operator==(const words& a, const words& b) {
   return lanewise<lane_mask>(word_equal{}, a, b);
 }
 
-// Found by argument-dependent lookup from the element functions; core/real.hpp describes them.
+// Element functions find these by argument-dependent lookup; core/real.hpp describes them.
 SLAMB_ALWAYS_INLINE words select(const lane_mask& mask, const words& yes, const words& no) {
   return lanewise<words>(chosen_word{}, mask, yes, no);
 }

@@ -1,5 +1,5 @@
-// Arrays of floats or bfloat16s, read and written as `floats` by one name. Those of bfloat16 are templates, for nvcc does not
-// take functions of vectors and of devices in one, and sees into what is no template.
+// Reads and writes arrays of float or bfloat16 as `floats`, by the same function names. The functions for bfloat16 are templates,
+// because nvcc compiles every other function, and takes no vectors in functions that are for the device too.
 #pragma once
 
 #include <concepts>
@@ -14,7 +14,7 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// The sixteen numbers at `from`, of any alignment.
+/// Loads sixteen numbers from `from`, of any alignment.
 SLAMB_ALWAYS_INLINE floats load_floats(const float* from) { return floats::load(from); }
 template <std::same_as<bfloat16> T>
 SLAMB_ALWAYS_INLINE floats load_floats(const T* from) {
@@ -27,7 +27,7 @@ SLAMB_ALWAYS_INLINE floats load_floats(const T* from) {
 #endif
 }
 
-/// The first `count`, and 0 in the other lanes.
+/// Loads `count` numbers. The other lanes become 0.
 SLAMB_ALWAYS_INLINE floats load_floats(const float* from, int count) { return floats::load(from, count); }
 template <std::same_as<bfloat16> T>
 SLAMB_ALWAYS_INLINE floats load_floats(const T* from, int count) {
@@ -36,7 +36,7 @@ SLAMB_ALWAYS_INLINE floats load_floats(const T* from, int count) {
   return load_floats(all);
 }
 
-/// Writes sixteen numbers, each rounded to the nearest that the array can hold.
+/// Stores sixteen numbers, each rounded to the nearest number of the array's type.
 SLAMB_ALWAYS_INLINE void store_floats(const floats& x, float* to) { x.store(to); }
 template <std::same_as<bfloat16> T>
 SLAMB_ALWAYS_INLINE void store_floats(const floats& x, T* to) {
@@ -49,7 +49,7 @@ SLAMB_ALWAYS_INLINE void store_floats(const floats& x, T* to) {
 #endif
 }
 
-/// Writes the first `count`; nothing beyond them is touched.
+/// Stores the first `count` numbers and nothing else.
 SLAMB_ALWAYS_INLINE void store_floats(const floats& x, float* to, int count) { x.store(to, count); }
 template <std::same_as<bfloat16> T>
 SLAMB_ALWAYS_INLINE void store_floats(const floats& x, T* to, int count) {

@@ -1,4 +1,4 @@
-// The threads of the host backend: a pool that sleeps between passes and deals tiles in order.
+// The threads of the host backend: a pool that sleeps between passes and hands out tiles in order.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace slamb::detail::host {
 
-/// Runs loops on the calling thread and `threads − 1` others. One loop at a time. A body that throws
-/// ends the program, as a thread's would: `std::terminate`.
+/// Runs loops on the calling thread and `threads − 1` others, one loop at a time. A body that throws ends the program by
+/// `std::terminate`.
 class thread_pool {
  public:
   /// @throws std::system_error if a thread cannot be started.
@@ -38,7 +38,7 @@ class thread_pool {
   }
 
  private:
-  // A loop of any body: the same code for all.
+  // A loop with a type-erased body, so that all loops share this code.
   struct loop {
     std::size_t first, last, grain;
     void (*body)(const void* context, std::size_t i);
@@ -75,7 +75,7 @@ class thread_pool {
     wake_.notify_all();
   }
 
-  // The caller has nothing left to do: a short wait in place, then sleep.
+  // Waits for the other threads: spins for a short time, then sleeps.
   void finish() {
     if (spin([this] { return busy_.load(std::memory_order_acquire) == 0; })) return;
     std::unique_lock lock(mutex_);
@@ -101,7 +101,7 @@ class thread_pool {
     }
   }
 
-  // Passes follow each other within microseconds, and waking a sleeping thread takes longer than that.
+  // Waits without sleeping: passes follow each other within microseconds, and waking a sleeping thread takes longer.
   template <class Condition>
   static bool spin(const Condition& holds) {
     for (int i = 0; i < 2000; ++i) {
@@ -127,8 +127,8 @@ class thread_pool {
   std::condition_variable done_;
   std::atomic<std::size_t> next_{0};
   std::atomic<std::size_t> busy_{0};
-  std::atomic<std::uint64_t> loops_{0};  // begun
-  const loop* loop_ = nullptr;           // that runs
+  std::atomic<std::uint64_t> loops_{0};  // number of loops begun
+  const loop* loop_ = nullptr;           // the running loop
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -1,4 +1,4 @@
-// The offsets of a tile's codes, scales and errors in a compressed exchange, and the mask of its active elements.
+// The offsets of a tile's codes, scales and errors in a quantized exchange, and the mask of its active elements.
 #pragma once
 
 #include <bit>
@@ -17,10 +17,10 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// How an error is stored that is not kept.
+/// The storage type of an error that is not kept.
 struct no_storage {};
 
-/// An array of errors, as float or bfloat16, or none.
+/// An array of errors: float, bfloat16, or none.
 template <class Storage>
 struct error_array {
   static constexpr bool exists = true;
@@ -28,7 +28,7 @@ struct error_array {
 
   error_array(void* array, std::uint64_t offset) : first(static_cast<Storage*>(array) + offset) {}
 
-  // Count… is nothing, or the number of lanes in use.
+  // Count… is empty, or the number of lanes in use.
   template <class... Count>
   SLAMB_ALWAYS_INLINE floats load(std::size_t i, Count... count) const {
     return load_floats(first + i, count...);
@@ -37,7 +37,8 @@ struct error_array {
   SLAMB_ALWAYS_INLINE void store(const floats& x, std::size_t i, Count... count) const {
     store_floats(x, first + i, count...);
   }
-  // At least what x becomes when it is stored: rounded up, its square must be finite too, or it could never be sent.
+  // A bound of x after it is rounded for storage. The check for a finite square uses it, because an error that was rounded up to
+  // a value with an infinite square could never be sent.
   static SLAMB_ALWAYS_INLINE floats bound(const floats& x) {
     return std::is_same_v<Storage, float> ? x : x * floats(1.0F + 0x1p-7F);
   }
@@ -58,7 +59,7 @@ inline void store_scale(std::byte* message, std::uint64_t index, float scale) {
   std::memcpy(message + index * sizeof(float), &scale, sizeof(float));
 }
 
-/// The part of a message that has a tile's codes.
+/// The codes and scales of a tile in a message.
 template <class Quantizer, class Byte>
 struct tile_codes {
   static constexpr int bits = Quantizer::bits_per_element;
@@ -73,7 +74,7 @@ struct tile_codes {
   tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t)
       : message(of_owner), codes(of_owner + wire.scale_bytes + t.code * bits / 8), scale(t.scale) {}
 
-  // The scale of elements from i on, of one block.
+  // The scale of element i: its block's, or the shared one, or 1 if the quantizer has no scale.
   floats scale_at(const Quantizer& quantizer, std::size_t i) const {
     if constexpr (Quantizer::scale == segment_scale::none) return floats(1.0F);
     if constexpr (has_blocks) {
@@ -90,7 +91,7 @@ struct tile_codes {
   }
 };
 
-/// Which elements of a tile take part.
+/// The mask of a tile's active elements.
 struct tile_active {
   const std::uint16_t* bits = nullptr;  // null: all
 
@@ -101,7 +102,7 @@ struct tile_active {
     const std::uint32_t existing = count >= lanes ? all_lanes : (1U << count) - 1U;
     return bits == nullptr ? existing : existing & bits[i / lanes];
   }
-  // x, and 0 where a lane takes no part. Count… is nothing, or the number of lanes in use.
+  // x, with 0 in inactive lanes. Count… is empty, or the number of lanes in use.
   template <class... Count>
   SLAMB_ALWAYS_INLINE floats keep(const floats& x, std::uint32_t i, Count... count) const {
     if constexpr (sizeof...(count) == 0)
@@ -117,9 +118,9 @@ struct tile_active {
   }
 };
 
-/// Asks for what a loop over the array at `from` comes to soon. Processors read ahead by themselves, but stop where a page
-/// ends; several arrays make up for each other's stops, one alone needs this. What is asked for may lie beyond the array:
-/// nothing is read.
+/// Prefetches data that a loop over one array will soon read. Processors prefetch by themselves, but stop at the end of a page.
+/// Several arrays make up for each other's stops; one array alone needs this. The address may lie beyond the array, because a
+/// prefetch does not access it.
 template <class T>
 SLAMB_ALWAYS_INLINE void read_ahead(const T* from) {
   constexpr std::ptrdiff_t distance = 8192;  // bytes: two pages

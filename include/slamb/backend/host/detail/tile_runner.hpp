@@ -1,4 +1,4 @@
-// One tile of one pass, sixteen elements at a time; of a pass over selected elements, with its part of the payload.
+// Runs a pass over one tile, sixteen elements at a time. A sparse pass also works on the tile's part of the payload.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,12 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// The sums and largest values of one tile, and whether all values that were checked are usable.
+/// The sums and maxima of one tile, and the result of its checks.
 template <int Count, int Maxima = 0>
 struct tile_sums {
   double_sum sum[static_cast<std::size_t>(Count == 0 ? 1 : Count)];
   floats highest[static_cast<std::size_t>(Maxima == 0 ? 1 : Maxima)] = {};
-  lane_mask usable = all_of_lanes();  // where the square of every value so far was below the largest float
+  lane_mask usable = all_of_lanes();  // lanes in which all squares so far are below the largest float
 
   SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) { sum[index].add_square(x); }
   SLAMB_ALWAYS_INLINE void take_maximum(int index, const floats& x) { highest[index] = maximum(highest[index], x); }
@@ -49,7 +49,7 @@ struct tile_sums {
   }
 };
 
-/// The same, where some lanes do not count.
+/// Adds to the sums of a tile only the lanes in `counts`. Checks all lanes.
 template <int Count, int Maxima = 0>
 struct masked_tile_sums {
   tile_sums<Count, Maxima>& all;
@@ -64,18 +64,18 @@ struct masked_tile_sums {
   SLAMB_ALWAYS_INLINE void check_finite(const floats& x) { all.check_finite(x); }
 };
 
-/// The same, by pass.
+/// The sums of a pass.
 template <class Pass>
 using sums_of = tile_sums<Pass::sums, maxima_of<Pass>()>;
 template <class Pass>
 using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 
-/// How the arrays of one tile are read and written, sixteen elements at a time.
+/// Loads and stores the arrays of one tile, sixteen elements at a time.
 template <class List>
 struct tile_arrays : tile_pointers<List> {
   using tile_pointers<List>::tile_pointers;
 
-  // Where[…] is nothing, or the number of lanes in use.
+  // Where… is empty, or the number of lanes in use.
   template <class Element, class... Arrays, class... Where>
   SLAMB_ALWAYS_INLINE void load(arrays<Arrays...> /*some*/, [[maybe_unused]] Element& e, [[maybe_unused]] std::size_t i,
                                 [[maybe_unused]] Where... where) const {
@@ -103,11 +103,11 @@ struct tile_arrays : tile_pointers<List> {
   }
 };
 
-/// The same, of a pass.
+/// The arrays that a pass accesses.
 template <class Pass>
 using tile_arrays_of = tile_arrays<accessed_by<Pass>>;
 
-/// Runs `pass` over `count` elements of `at`, all of one tensor, taking sums in the order of the elements.
+/// Runs `pass` over `count` elements of `at`, all of one tensor, and adds its sums in the order of the elements.
 template <class Pass, class Constants, class Arrays>
 SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, const Arrays& at, std::size_t count,
                                 sums_of<Pass>& sums) {
@@ -127,7 +127,7 @@ SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, co
   }
 }
 
-/// Runs `pass` over a tile; what it sums becomes `sums` [results_of<Pass>()]. Returns whether all that it checked was finite.
+/// Runs `pass` over a tile and writes its results to `sums` [results_of<Pass>()]. Returns true if all checked values are finite.
 template <class Pass, class View>
 bool run_tile(const Pass& pass, const View& view, const tile& t, double* sums) {
   sums_of<Pass> tile_sum;
@@ -137,7 +137,7 @@ bool run_tile(const Pass& pass, const View& view, const tile& t, double* sums) {
   return tile_sum.all_finite();
 }
 
-/// Which elements of a piece of a tile are selected, and the discount of each. Lives in the first-level cache.
+/// The selected elements of a piece of a tile, and the discount of each element. Fits in the first-level cache.
 struct chunk_selection {
   static constexpr std::uint32_t size = 2048;  ///< elements
 
@@ -165,7 +165,7 @@ struct chunk_selection {
   }
 };
 
-/// Calls visit(begin, length, age) for all of [c.index, c.index + count), by the fastest way the selection offers.
+/// Calls visit(begin, length, age) for runs that cover [c.index, c.index + count), in the fastest way that the selection offers.
 template <class Selection, class Visit>
 void for_each_run(const Selection& selection, coordinate c, std::uint64_t count, Visit&& visit) {
   if constexpr (capability::has_runs<Selection>) {
@@ -181,8 +181,8 @@ void for_each_run(const Selection& selection, coordinate c, std::uint64_t count,
   }
 }
 
-/// Sets the bits of selected elements and, if `Discounted` and the selection has ages, the staleness discounts of all. All bits
-/// must be 0 before.
+/// Sets the bits of selected elements. Sets the staleness discounts of all elements too, if `Discounted` and the selection has
+/// ages. All bits must be 0 before.
 template <bool Discounted, class Selection>
 void fill_selected(const Selection& selection, coordinate c, std::uint32_t count, capability::staleness_discounts table,
                    chunk_selection& chunk) {
@@ -199,7 +199,7 @@ void fill_selected(const Selection& selection, coordinate c, std::uint32_t count
   });
 }
 
-/// How many elements of the tile are selected.
+/// The number of selected elements in the tile.
 template <class Selection>
 std::uint64_t count_selected(const Selection& selection, const segment& s, const tile& t) {
   if (s.dense) return t.count;
@@ -222,8 +222,8 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
   }
 }
 
-/// Fills `chunk` for `count` elements from `c`. If the selection has no ages they are stored in `age` [count], and incremented by
-/// each call with `Discounted`.
+/// Fills `chunk` for `count` elements from `c` on. If the selection has no ages, they are stored in `age` [count], and each call
+/// with `Discounted` updates them.
 template <bool Discounted, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
                 const payload_view& payload, stored_age_t<Selection>* age, chunk_selection& chunk) {
@@ -244,7 +244,7 @@ void fill_chunk(const Selection& selection, const segment& s, coordinate c, std:
   }
 }
 
-/// Runs `pass` over what a tile has in the payload planes; adds its sums to `sums` [Pass::sums].
+/// Runs `pass` over a tile's elements in the payload planes, and adds its sums to `sums` [Pass::sums].
 template <class Pass>
 void run_packed_tile(const Pass& pass, const model_view& view, const payload_view& payload, std::size_t tile_number,
                      double* sums) {
@@ -257,17 +257,18 @@ void run_packed_tile(const Pass& pass, const model_view& view, const payload_vie
   for (int i = 0; i < Pass::sums; ++i) sums[i] += tile_sum.sum[i].total();
 }
 
-/// One tile of a selected pass under way.
+/// The state of a sparse pass over one tile.
 template <class Pass, class Constants>
 struct selected_lane_runner {
   const Pass& pass;
   Constants constants;
   tile_arrays_of<Pass> at;
   payload_view payload;
-  std::uint64_t cursor;  // in the payload
+  std::uint64_t cursor;  // the next element of the payload
   tile_sums<Pass::sums>& sums;
 
-  // Sixteen elements from i, or fewer: Count… is nothing, or their number. `counted` has the bits of those that exist.
+  // Runs the pass over sixteen elements from i on, or fewer: Count… is empty, or their number. `active` has the bits of elements
+  // that exist.
   template <class... Count>
   SLAMB_ALWAYS_INLINE void run(std::size_t i, std::uint32_t bits, std::uint32_t active, const float* discount,
                                Count... count) {
@@ -294,7 +295,7 @@ struct selected_lane_runner {
   }
 };
 
-/// Runs `pass` over a tile; its sums become `sums` [Pass::sums]. Returns whether all that it checked was finite.
+/// Runs a sparse pass over a tile and writes its sums to `sums` [Pass::sums]. Returns true if all checked values are finite.
 template <class Pass, class View, class Selection>
 SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const View& view, const payload_view& payload,
                                      const Selection& selection, std::size_t tile_number, double* sums) {

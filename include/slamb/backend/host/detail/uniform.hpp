@@ -1,4 +1,4 @@
-// Uniform numbers for stochastic rounding, many at a time.
+// Uniform random numbers for stochastic rounding, many at a time.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 
 typedef std::uint64_t quads __attribute__((vector_size(SLAMB_SIMD_BYTES)));
 
-// The products of the lower halves of 64 bits; of other forms compilers make products of 64 bits by 64.
+// The 64-bit products of the lower 32 bits of each lane. Uses intrinsics, because compilers turn other code into products of 64
+// by 64 bits.
 SLAMB_ALWAYS_INLINE quads products(quads a, quads b) {
 #if defined(__AVX512F__)
   return reinterpret_cast<quads>(
@@ -30,7 +31,7 @@ SLAMB_ALWAYS_INLINE quads products(quads a, quads b) {
 #endif
 }
 
-// The upper and the lower halves of the products of 32 bits by 32.
+// The upper and the lower 32 bits of products of 32-bit integers.
 struct upper_product {
   SLAMB_ALWAYS_INLINE native::words operator()(native::words x, native::words y) const {
     const quads even = products(reinterpret_cast<quads>(x), reinterpret_cast<quads>(y)),
@@ -61,7 +62,7 @@ SLAMB_ALWAYS_INLINE void store_by_counter(const std::uint32_t (&word)[4][lanes],
   }
 }
 
-/// `philox` of sixteen counters, from (counter, stream) on, to `to` [256]: least significant bytes first.
+/// Writes `philox` of sixteen counters, from (counter, stream) on, to `to` [256], least significant bytes first.
 SLAMB_ALWAYS_INLINE void random_bytes(std::uint64_t seed, std::uint64_t stream, std::uint64_t counter, std::byte* to) {
   static constexpr std::uint32_t place[lanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const words multiplier0(0xD2511F53U), multiplier1(0xCD9E8D57U), low(static_cast<std::uint32_t>(counter));
@@ -103,13 +104,13 @@ inline void random_bytes(std::uint64_t seed, std::uint64_t stream, std::uint64_t
 
 #endif
 
-/// Uniform numbers in (0, 1) for elements first … first + count − 1 of a stream: (r + ½)/2^16, r of sixteen bits.
+/// Writes uniform numbers in (0, 1) for elements first … first + count − 1 of a stream: (r + ½)/2^16, with an r of sixteen bits.
 ///
-/// Element i has bits 16 (i mod 8) … of the four words of Philox with key `seed` and counter (i/8, `stream`).
+/// r of element i begins at bit 16 (i mod 8) of the four words of Philox with key `seed` and counter (i/8, `stream`).
 ///
 /// @param first  a multiple of 8
 /// @param to     [count]
-/// *Determinism*: a function of (seed, stream, element): the same on every backend and in however many calls.
+/// *Determinism*: a function of (seed, stream, element): the same on every backend, for any division into calls.
 inline void fill_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, std::uint32_t count,
                          float* to) {
   constexpr std::uint32_t chunk = lanes * 8;

@@ -1,5 +1,5 @@
-// The part of the CUDA runtime that cuda_mpi_communicator and late_read call, for one device. The host and MPI cannot touch its memory, and
-// what is enqueued on a stream is done when somebody waits for it, and not before.
+// A stand-in for the part of the CUDA runtime that cuda_mpi_communicator and late_read call, with one device. The host and MPI
+// cannot access its memory. Work on a stream is done only when the host waits for it.
 #pragma once
 
 #include <sys/mman.h>
@@ -29,8 +29,8 @@ inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 
 struct CUstream_st {
-  std::deque<std::function<void()>> work;  // that is not done
-  std::uint64_t done = 0;                  // pieces of work
+  std::deque<std::function<void()>> work;  // unfinished work
+  std::uint64_t done = 0;                  // number of finished pieces of work
   bool is_captured = false;
   bool is_stuck = false;
 
@@ -47,7 +47,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;
-  std::uint64_t number = 0;  // pieces of the stream's work until it was marked
+  std::uint64_t number = 0;  // pieces of the stream's work when the event was recorded
 
   bool is_done() const { return stream == nullptr || stream->done >= number; }
 };
@@ -55,11 +55,11 @@ using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 
 struct device_stand_in {
-  static inline bool is_lazy = true;   ///< whether work is put off
-  static inline bool is_open = false;  ///< whether the host and MPI reach the device's memory
-  static inline std::function<cudaError_t(std::string_view)> fault;  ///< what a call of this name reports
+  static inline bool is_lazy = true;   ///< true: work is delayed
+  static inline bool is_open = false;  ///< true: the host and MPI can access device memory
+  static inline std::function<cudaError_t(std::string_view)> fault;  ///< the error that a call of this name returns
   static inline cudaError_t last_error = cudaSuccess;
-  static inline std::map<void*, std::size_t> pinned;  ///< allocations that have not been freed, and their bytes
+  static inline std::map<void*, std::size_t> pinned;  ///< pinned allocations that are not freed, and their bytes
   static inline std::vector<std::unique_ptr<CUstream_st>> destroyed;
 
   static cudaError_t report(std::string_view call, cudaError_t error = cudaSuccess) {
@@ -68,7 +68,7 @@ struct device_stand_in {
     return error;
   }
 
-  /// Memory of the device, whole pages.
+  /// Device memory, in whole pages.
   class memory {
    public:
     explicit memory(std::size_t bytes) : bytes_((bytes + 4095) / 4096 * 4096 + 4096) {
@@ -128,7 +128,7 @@ inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   return cudaSuccess;
 }
 inline cudaError_t cudaFreeHost(void* memory) {
-  std::memset(memory, 0xDD, device_stand_in::pinned.at(memory));  // whoever reads it yet is to notice
+  std::memset(memory, 0xDD, device_stand_in::pinned.at(memory));  // overwritten, so that a later read shows
   device_stand_in::pinned.erase(memory);
   std::free(memory);
   return cudaSuccess;
@@ -163,7 +163,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = new CUstream_st, device_stand_in::report("cudaStreamCreateWithFlags");
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  device_stand_in::destroyed.emplace_back(stream);  // what has been enqueued is done all the same
+  device_stand_in::destroyed.emplace_back(stream);  // enqueued work is still done
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// The lowest layer includes a high one: layers.py must say so.
+// The lowest layer includes a higher one: layers.py must report it.
 #pragma once
 
 #include "slamb/optimizer/optimizer.hpp"
