@@ -72,7 +72,8 @@ struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quanti
 
 template <class Storage, class ServerStorage, class Pass, class Quantizer>
 struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizer>> {
-  static constexpr bool keeps = detail::error_bytes<Storage> > 0.0;  // recomputes the compression error from the sent codes
+  static constexpr bool keeps =
+      detail::error_bytes<Storage> > 0.0;  // recomputes the compression error from the sent codes
   using reads =
       slamb::detail::union_of_t<typename Pass::reads, slamb::detail::arrays_if<keeps, typename Pass::signal_reads>>;
   static constexpr kernel_bytes value{

@@ -49,8 +49,8 @@ class output_file {
     // A symbolic link stays a link: the file it points to is replaced.
     target_ = std::filesystem::weakly_canonical(std::filesystem::absolute(target), error);
     if (error) fail(error.message());
-    while (
-        std::filesystem::is_symlink(std::filesystem::symlink_status(target_, error))) {  // to a file that does not exist
+    while (std::filesystem::is_symlink(
+        std::filesystem::symlink_status(target_, error))) {  // to a file that does not exist
       target_ = target_.parent_path() / std::filesystem::read_symlink(target_);
       target_ = std::filesystem::weakly_canonical(target_, error);
       if (error) fail(error.message());

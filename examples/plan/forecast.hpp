@@ -19,9 +19,9 @@ struct forecast {
   double exchange_seconds = 0.0;
   double memory_seconds = 0.0;
   double step_seconds = 0.0;
-  double efficiency = 0.0;        ///< compute/(compute + rest): the speed of N ranks in parts of N times one rank's speed
-  double less_than_half = 0.0;    ///< how many times less than dense LAMB in fp16 it sends; infinite if it sends nothing
-  double less_than_single = 0.0;  ///< how many times less than dense LAMB in fp32
+  double efficiency = 0.0;      ///< compute/(compute + rest): the speed of N ranks in parts of N times one rank's speed
+  double less_than_half = 0.0;  ///< how many times less than dense LAMB in fp16 it sends; infinite if it sends nothing
+  double less_than_single = 0.0;         ///< how many times less than dense LAMB in fp32
   slamb::plan::break_even beats_half;    ///< dense LAMB in fp16
   slamb::plan::break_even beats_single;  ///< dense LAMB in fp32
 };

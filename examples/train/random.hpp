@@ -27,7 +27,8 @@ inline std::mt19937_64 engine_for(std::uint64_t seed, std::uint64_t purpose) {
 /// Uniform in 0 … bound − 1, for bound >= 1.
 inline std::uint64_t uniform_below(std::mt19937_64& engine, std::uint64_t bound) {
   constexpr std::uint64_t largest = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t accepted = largest - largest % bound;  // a multiple of `bound`, so that all values are equally likely
+  const std::uint64_t accepted =
+      largest - largest % bound;  // a multiple of `bound`, so that all values are equally likely
   std::uint64_t value = engine();
   while (value >= accepted) value = engine();
   return value % bound;

@@ -274,8 +274,7 @@ namespace {
 /// Reports a rank and a size other than its own.
 class lying_communicator {
  public:
-  lying_communicator(thread_communicator base, int rank, int size)
-      : base_(std::move(base)), rank_(rank), size_(size) {}
+  lying_communicator(thread_communicator base, int rank, int size) : base_(std::move(base)), rank_(rank), size_(size) {}
 
   int rank() const { return rank_; }
   int size() const { return size_; }

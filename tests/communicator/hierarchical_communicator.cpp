@@ -82,10 +82,13 @@ concept can_wait = requires(C& c) {
 TEST_CASE("hierarchical_communicator: has what its parts have") {
   static_assert(slamb::capability::has_all_reduce_in_node<hierarchy> && can_abort<hierarchy> && can_check<hierarchy> &&
                 can_wait<hierarchy>);
-  static_assert(slamb::capability::has_all_reduce_sum<hierarchy, float> && !slamb::capability::has_all_reduce_sum<hierarchy, double>);
-  static_assert(!slamb::capability::has_all_gather<hierarchy, float> && !slamb::capability::has_all_to_all<hierarchy, float>);
+  static_assert(slamb::capability::has_all_reduce_sum<hierarchy, float> &&
+                !slamb::capability::has_all_reduce_sum<hierarchy, double>);
+  static_assert(!slamb::capability::has_all_gather<hierarchy, float> &&
+                !slamb::capability::has_all_to_all<hierarchy, float>);
   static_assert(slamb::capability::has_broadcast<bare, float> && !slamb::capability::has_all_reduce_sum<bare, float>);
-  static_assert(!slamb::capability::has_all_reduce_in_node<bare> && !can_abort<bare> && !can_check<bare> && !can_wait<bare>);
+  static_assert(!slamb::capability::has_all_reduce_in_node<bare> && !can_abort<bare> && !can_check<bare> &&
+                !can_wait<bare>);
   static_assert(can_abort<slamb::hierarchical_communicator<slamb::self_communicator, writing_part>>);
   static_assert(can_wait<slamb::hierarchical_communicator<writing_part, slamb::self_communicator>>);
   const made leader(0);

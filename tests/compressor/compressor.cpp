@@ -116,7 +116,8 @@ fault fill_fault(const Selection& s, const place& where, std::uint64_t step, con
       if (h.selected[at] != 0) slamb::set_bit(expected_bits.data(), i);
       expected[i] = table[std::min<std::size_t>(h.age[at], table.size() - 1)];
     }
-    const slamb::capability::staleness_discounts discounts_by_age{table.data(), static_cast<std::uint32_t>(table.size())};
+    const slamb::capability::staleness_discounts discounts_by_age{table.data(),
+                                                                  static_cast<std::uint32_t>(table.size())};
     std::vector<std::uint16_t> bits(expected_bits.size(), 0), bits_alone = bits;
     std::vector<float> discount(expected.size(), untouched);
     const bool filled = s.fill(where.at(first), count, discounts_by_age, bits.data(), discount.data());

@@ -121,7 +121,8 @@ void on_ranks(int world, const std::function<void(rank_scene, replica&)>& body) 
 }
 
 /// The choice of all ranks for these durations, one script for each rank.
-slamb::statistics::choice_type chosen_by(const std::vector<script>& scripts, const sparse_type::options_type& options = sparse_options) {
+slamb::statistics::choice_type chosen_by(const std::vector<script>& scripts,
+                                         const sparse_type::options_type& options = sparse_options) {
   std::vector<slamb::statistics::choice_type> made(scripts.size());
   on_ranks(static_cast<int>(scripts.size()), [&](rank_scene scene, replica&) {
     scripted_clock clock = scripts[scene.rank].clock();
@@ -163,7 +164,8 @@ replica some_replica() { return {tensors(), test_support::random_parameters(3, t
 }  // namespace
 
 TEST_CASE("choose: keeps the compressed optimizer where it is faster by more than the margin") {
-  const slamb::statistics::choice_type faster = chosen_by({{{1.0, 1.0}, {0.5, 0.5}, 2.0}, {{1.0, 1.0}, {0.5, 0.5}, 2.0}});
+  const slamb::statistics::choice_type faster =
+      chosen_by({{{1.0, 1.0}, {0.5, 0.5}, 2.0}, {{1.0, 1.0}, {0.5, 0.5}, 2.0}});
   CHECK(faster.is_compressed);
   CHECK(faster.dense_seconds == doctest::Approx(1.0));
   CHECK(faster.compressed_seconds == doctest::Approx(0.5 + 2.0 / 10));  // H = 10

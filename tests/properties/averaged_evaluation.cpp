@@ -239,8 +239,9 @@ TEST_CASE("averaged evaluation: an averaging that fails leaves each rank's own p
       CAPTURE(failing);
       slamb::thread_group group(3);
       if (failing > 0)
-        group.inject(
-            {.rank = 1, .round = before_steps + before + failing - 1, .kind = slamb::thread_group::fault::kind_type::throws});
+        group.inject({.rank = 1,
+                      .round = before_steps + before + failing - 1,
+                      .kind = slamb::thread_group::fault::kind_type::throws});
       slamb::run_ranks(group, [&](thread_communicator communicator) {
         rank_of_run r(e, m.make, std::move(communicator));
         for (std::size_t t = 0; t < 9; ++t) r.step(e, t);

@@ -133,9 +133,9 @@ struct exchange_record {
   std::vector<std::byte> state;     // all bytes of the errors
   wire_log wire;
   slamb::traffic_counts traffic;
-  std::uint64_t declared_bytes = 0;                // of each phase
+  std::uint64_t declared_bytes = 0;                           // of each phase
   std::vector<slamb::statistics::compression_type> measured;  // [groups]
-  std::vector<double> worker_norm;                 // [groups]
+  std::vector<double> worker_norm;                            // [groups]
 };
 
 using exchange_history = std::vector<std::vector<exchange_record>>;  // [exchange][rank]
@@ -225,8 +225,7 @@ class exchanging_rank {
                   slamb::thread_communicator communicator)
       : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
         base_(mine_.parameters(), 0.0, 0,
-                 slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup),
-                 {}),
+              slamb::any_communicator<>(wire_tapping_communicator(std::move(communicator), log_)), backend(setup), {}),
         exchange_(std::move(exchange)) {
     plan_guard();
     exchange_->plan(base_);
@@ -287,9 +286,8 @@ class exchanging_rank {
 
   bool is_intact() {
     const auto is_marked = [](std::byte b) { return b == mark; };
-    return mine_.intact() && buffer_->intact() && arena_->intact() && std::ranges::all_of(guards_, [&](auto g) {
-             return std::ranges::all_of(base_.memory.view(g), is_marked);
-           });
+    return mine_.intact() && buffer_->intact() && arena_->intact() &&
+           std::ranges::all_of(guards_, [&](auto g) { return std::ranges::all_of(base_.memory.view(g), is_marked); });
   }
 
  private:

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "slamb/core/real.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/real.hpp"
 
 namespace test_support {
 

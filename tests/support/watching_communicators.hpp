@@ -32,8 +32,7 @@ struct exchange_log {
 template <class Base>
 class recording_communicator {
  public:
-  recording_communicator(Base base, std::shared_ptr<exchange_log> log)
-      : base_(std::move(base)), log_(std::move(log)) {}
+  recording_communicator(Base base, std::shared_ptr<exchange_log> log) : base_(std::move(base)), log_(std::move(log)) {}
 
   int rank() const { return base_.rank(); }
   int size() const { return base_.size(); }

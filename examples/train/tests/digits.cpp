@@ -50,7 +50,8 @@ train::digits numbered(std::size_t rows) {
 }  // namespace
 
 TEST_CASE("read_digits: scales pixels to 0...1 and keeps labels") {
-  std::istringstream file(row("16", "9") + "\r\n" + row("4", "0"));  // both kinds of line ends; none after the last line
+  std::istringstream file(row("16", "9") + "\r\n" +
+                          row("4", "0"));  // both kinds of line ends; none after the last line
   const train::digits all = train::read_digits(file, "some.csv");
   REQUIRE(all.rows() == 2);
   CHECK(all.labels == std::vector<int>{9, 0});

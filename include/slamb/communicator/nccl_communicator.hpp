@@ -148,7 +148,8 @@ class nccl_communicator {
     const bool ended = handle_.wait_until([&] {
       state = cudaStreamQuery(stream);
       if (state == cudaSuccess) return true;
-      static_cast<void>(cudaGetLastError());  // CUDA also keeps "not ready" as the last error, which a later check would find
+      static_cast<void>(
+          cudaGetLastError());  // CUDA also keeps "not ready" as the last error, which a later check would find
       if (state != cudaErrorNotReady) return true;
       check();
       return false;

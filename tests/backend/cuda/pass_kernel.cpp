@@ -38,6 +38,17 @@ namespace array = slamb::detail::array;
 namespace stream = test_support::stream;
 using slamb::detail::arrays;
 
+/// p ← p + m, but only p is in the list of arrays to read.
+struct forgets_a_read : slamb::detail::pass_without_constants {
+  using reads = arrays<array::parameter>;
+  using writes = arrays<array::parameter, array::momentum>;
+  static constexpr int sums = 0;
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.parameter = e.parameter + e.momentum;
+  }
+};
+
 /// Tails of every length up to two vectors, alone and after a whole tile; and an empty tensor.
 model_spec every_tail(unsigned alignment) {
   model_spec spec{.alignment = alignment};
@@ -253,6 +264,15 @@ TEST_CASE("cuda pass_kernel: a range of tiles, with an exchange buffer that begi
     CAPTURE(first);
     expect_as_host({.sizes = {1200, 33, 4000}, .cut = 700, .exchanged_tile = first}, make_everything);
   }
+}
+
+TEST_CASE("cuda pass_kernel: an array that a pass reads without listing it is NaN in the emulator") {
+  guarded_model m({.sizes = {5, 20}, .filled = stream::parameter | stream::momentum});
+  const pass_kernel<forgets_a_read> kernel{{}, m.view(), m.tiles(), nullptr, nullptr};
+  emulator(2).launch(kernel, kernel.work());
+  for (std::size_t tensor = 0; tensor < 2; ++tensor)
+    for (std::size_t i = 0; i < (tensor == 0 ? 5U : 20U); ++i)
+      CHECK(std::isnan(m.view().segments[tensor].parameter[i]));
 }
 
 TEST_CASE("cuda pass_kernel: no tensors, and ten thousand of one element") {

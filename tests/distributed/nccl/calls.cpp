@@ -170,9 +170,9 @@ TEST_CASE("nccl_communicator: each element type has its own in NCCL") {
   static_assert(nccl_type<std::byte>::value == ncclUint8 && !nccl_type<std::byte>::is_summable);
   static_assert(nccl_type<__half>::value == ncclFloat16 && nccl_type<__nv_bfloat16>::value == ncclBfloat16);
   static_assert(nccl_type<slamb::bfloat16>::value == ncclBfloat16);
+  using slamb::nccl_communicator;
   using slamb::capability::has_all_reduce_sum;
   using slamb::capability::has_broadcast;
-  using slamb::nccl_communicator;
   static_assert(!has_all_reduce_sum<nccl_communicator, std::byte, cudaStream_t>);
   static_assert(!has_all_reduce_sum<nccl_communicator, std::int16_t, cudaStream_t>);
   static_assert(!has_broadcast<nccl_communicator, std::int16_t, cudaStream_t>);

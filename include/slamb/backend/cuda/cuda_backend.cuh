@@ -10,9 +10,9 @@
 #include "slamb/backend/cuda/detail/executor.hpp"
 #include "slamb/backend/cuda/detail/launcher.cuh"
 #include "slamb/core/concepts.hpp"
-#include "slamb/detail/pass/executor.hpp"
 #include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/executor.hpp"
 
 namespace slamb {
 

@@ -140,7 +140,8 @@ class rank_findings {
       for (std::size_t i = 2; i < width && row[i] >= 1.0F && row[i] <= 255.0F; ++i)
         text += static_cast<char>(static_cast<unsigned char>(row[i]));
       const bool is_whole = row[0] == static_cast<float>(text.size()) && row[1] == static_cast<float>(sum_of(text));
-      all += is_whole ? text : "\n  " + me_.text(one) + ": has found mistakes, but cannot report them because sums are wrong";
+      all += is_whole ? text
+                      : "\n  " + me_.text(one) + ": has found mistakes, but cannot report them because sums are wrong";
     }
     return all;
   }

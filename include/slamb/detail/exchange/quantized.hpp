@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -136,8 +137,14 @@ double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quan
 /// one rank the exchange is the identity.
 ///
 /// *Wire*: 2 `wire_layout::all_message_bytes()`, and dense tensors as floats.
-template <quantizer Quantizer, error_feedback ErrorFeedback, class Context>
+template <class Quantizer, class ErrorFeedback, class Context>
 class quantized_exchange {
+  static_assert(quantizer<Quantizer>,
+                "slamb: the first template argument of quantized_exchange must be a quantizer, as sign and int8 are");
+  static_assert(
+      error_feedback<ErrorFeedback>,
+      "slamb: the second template argument of quantized_exchange must be an ErrorFeedback, as two_sided<> and "
+      "no_error_feedback are");
   static_assert(
       !ErrorFeedback::keeps_unsent,
       "slamb: a quantizer sends every element, and what that loses is kept nowhere by an ErrorFeedback that says "
@@ -179,7 +186,11 @@ class quantized_exchange {
 
   /// Fills the tables, once memory is allocated.
   /// @param variance  as for find_active
+  /// @throws std::invalid_argument if the quantizer is zero-aware and there is no variance
   void start(Context& context, const float* variance = nullptr) {
+    if (is_zero_aware() && variance == nullptr)
+      throw std::invalid_argument(
+          "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
     if (!is_active(context)) return;
     codes_.tables().upload(context);
     active_.upload(context);

@@ -293,8 +293,21 @@ struct view_with<arrays<Arrays...>> : model_view, Arrays::template field<float*>
     ((value_of<Arrays, float*>(*this) = value_of<Arrays, float*>(view)), ...);
   }
 };
+
+/// P, if it has the members of a pass.
 template <class P>
-using view_of = view_with<typename state_of<accessed_by<P>>::type>;
+struct checked_pass {
+  static_assert(std::is_trivially_copyable_v<P>,
+                "slamb: a pass must be trivially copyable, so that a device can have it");
+  static_assert(
+      requires(const P& pass) { pass.constants(std::uint32_t{}); },
+      "slamb: a pass must have constants(std::uint32_t tensor) const, marked SLAMB_HOST_DEVICE, which returns the "
+      "values "
+      "that are equal within a tensor; derive it from kit::pass_without_constants if there are none");
+  using type = P;
+};
+template <class P>
+using view_of = view_with<typename state_of<accessed_by<typename checked_pass<P>::type>>::type>;
 
 /// `array` from element `first` on, if there is one.
 template <class T>

@@ -47,8 +47,8 @@ void describe_policy(const Policy& policy, consistency_check& facts) {
 /// @throws std::invalid_argument that names the value out of range
 template <class Options>
 void validate_settings(const Options& o) {
-  require_decay_rate("beta1", o.beta1);
-  require_decay_rate("beta2", o.beta2);
+  if constexpr (requires { o.beta1; }) require_decay_rate("beta1", o.beta1);
+  if constexpr (requires { o.beta2; }) require_decay_rate("beta2", o.beta2);
   if constexpr (requires { o.epsilon; }) require_positive("epsilon", o.epsilon);
   require_non_negative("weight_decay", o.weight_decay);
   require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
@@ -65,8 +65,8 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
   name += ' ';
   name += typeid(Options).name();
   consistency_check all(name, tensors);
-  all.add("beta1", o.beta1);
-  all.add("beta2", o.beta2);
+  if constexpr (requires { o.beta1; }) all.add("beta1", o.beta1);
+  if constexpr (requires { o.beta2; }) all.add("beta2", o.beta2);
   if constexpr (requires { o.epsilon; }) all.add("epsilon", o.epsilon);
   all.add("bias_correction", corrects_bias(o) ? 1.0 : 0.0);
   all.add_word("bucket_bytes", o.bucket_bytes);

@@ -121,6 +121,7 @@ struct receive_kernel {
       sums_of<Pass> own;
       for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
         element_of<Pass, scalar> e[Width];
+        hide(e);
         at.load(reads(), e, i);
         if constexpr (forms_signal)
           find_compression_error(e, i, constants, error, decoded);

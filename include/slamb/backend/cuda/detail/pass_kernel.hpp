@@ -22,6 +22,7 @@ SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constan
                                 std::uint32_t count, sums_of<Pass>& sums) {
   for_each_group<Threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
     element_of<Pass, scalar> e[Width];
+    hide(e);
     at.load(typename Pass::reads(), e, i);
     for (unsigned j = 0; j < Width; ++j) pass(e[j], constants, sums);
     at.store(typename Pass::writes(), e, i);

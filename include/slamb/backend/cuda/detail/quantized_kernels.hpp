@@ -29,6 +29,7 @@ struct worker_source {
   template <unsigned Width, class Checks>
   SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& checks) const {
     element_of<Pass, scalar> e[Width];
+    hide(e);
     at.load(typename Pass::signal_reads(), e, i);
     for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
     error.add_to(x, i);

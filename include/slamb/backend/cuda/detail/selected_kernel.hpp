@@ -134,6 +134,7 @@ struct selected_kernel {
                          const coordinate& c, const Constants& constants, std::uint32_t first, std::uint32_t i,
                          width<Width> /*here*/, sums_of<Pass>& own) const {
     element_of<Pass, scalar> e[Width];
+    hide(e);
     bool selected[Width];
     float discounts[Width];
     t.at.load(typename Pass::reads(), e, first + i);

@@ -64,6 +64,15 @@ SLAMB_ELEMENT void store_together(const T (&from)[Width], T* to) {
   }
 }
 
+/// In the emulator, makes all values of some elements NaN, so that a pass that reads an array which it does not list in `reads`
+/// cannot get a plausible value. On a device, does nothing.
+template <class Element, unsigned Width>
+SLAMB_ELEMENT void hide([[maybe_unused]] Element (&e)[Width]) {
+#if !defined(__CUDA_ARCH__)
+  std::memset(static_cast<void*>(e), 0xFF, sizeof(e));
+#endif
+}
+
 /// True if the numbers of `array` can be read and written `Width` at a time. True for null.
 template <unsigned Width, class T>
 SLAMB_HOST_DEVICE bool is_aligned_for(const T* array) {
