@@ -103,7 +103,7 @@ void train_two_ranks() {
 int main() try {
   if (!examples::has_gpus(1)) return examples::skipped;
   const std::vector<float> launched = train(true);
-  if (launched != train(false)) throw std::runtime_error("launches have ended with other bits than steps");
+  if (launched != train(false)) throw std::runtime_error("launches of the graph gave other parameters than steps");
   examples::print("lamb, a captured step", {.loss_left = examples::loss_left(launched, 1)});
   train_two_ranks();
   return 0;

@@ -67,7 +67,7 @@ int main(int count, char** arguments) try {
     const std::string_view option = arguments[i];
     if (option == "--help") return std::puts(usage) < 0 ? 1 : 0;
     if (option != "--ranks") {
-      std::fprintf(stderr, "example_nccl: '%s' is no option\n%s\n", arguments[i], usage);
+      std::fprintf(stderr, "example_nccl: '%s' is not an option\n%s\n", arguments[i], usage);
       return 2;
     }
     const char* const value = ++i < count ? arguments[i] : "";

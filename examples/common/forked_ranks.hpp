@@ -26,7 +26,8 @@ namespace programs {
 /// Carries one value from rank 0 to each other rank. Must be made before the ranks are forked.
 template <class T>
 class mailbox {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= PIPE_BUF, "a value that one write moves whole");
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= PIPE_BUF,
+                "a value must be trivially copyable and fit one write to a pipe");
 
  public:
   /// @throws std::runtime_error if the pipes cannot be made

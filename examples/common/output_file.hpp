@@ -90,7 +90,7 @@ class output_file {
       fill(stream);
       errno = 0;
       stream.close();
-      if (!stream) fail(errno != 0 ? std::strerror(errno) : "not all of it was taken");
+      if (!stream) fail(errno != 0 ? std::strerror(errno) : "only a part was written");
     });
   }
 

@@ -27,7 +27,7 @@ int exit_status(const std::string& program, const Body& body, const std::string&
   return body();
 } catch (const usage_error& error) {
   if (says_usage)
-    std::cerr << program << ": " << error.what() << '\n' << program << " --help says the options" << std::endl;
+    std::cerr << program << ": " << error.what() << '\n' << program << " --help lists the options" << std::endl;
   return 2;
 } catch (const std::exception& error) {
   std::cerr << program << ": " << at << error.what() << std::endl;

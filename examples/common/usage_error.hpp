@@ -35,7 +35,7 @@ std::vector<std::string_view> names_of(const Named& all) {
 inline void refuse_repetition(const std::string& option, const std::vector<std::string>& names,
                               const std::string& reason = "") {
   for (const std::string& name : names)
-    if (std::ranges::count(names, name) > 1) throw usage_error(option + ": '" + name + "' is there twice" + reason);
+    if (std::ranges::count(names, name) > 1) throw usage_error(option + ": '" + name + "' is listed twice" + reason);
 }
 
 }  // namespace programs

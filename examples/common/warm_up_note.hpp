@@ -19,7 +19,7 @@ inline std::string warm_up_note(const std::vector<std::string>& optimizers, std:
   for (const std::string& name : optimizers)
     if (name.starts_with("one_bit_")) names += (names.empty() ? "" : ", ") + name;
   if (names.empty()) return "";
-  return names + ": nothing will be compressed, for the warm-up of " + std::to_string(warm_up) + " steps (" +
+  return names + ": nothing will be compressed, because the warm-up of " + std::to_string(warm_up) + " steps (" +
          std::string(option) + ") is not shorter than the training of " + std::to_string(steps) +
          " (--steps); choose a shorter warm-up or a longer training";
 }

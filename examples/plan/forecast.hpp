@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <slamb/slamb.hpp>
+#include <slamb/plan/network.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

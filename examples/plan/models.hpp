@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <slamb/slamb.hpp>
+#include <slamb/plan/traffic.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>

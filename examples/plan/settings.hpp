@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <slamb/slamb.hpp>
+#include <slamb/plan/network.hpp>
 #include <string>
 #include <vector>
 

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <istream>
 #include <set>
-#include <slamb/slamb.hpp>
+#include <slamb/plan/traffic.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -53,7 +53,7 @@ inline std::vector<slamb::plan::tensor_shape> read_shapes(std::istream& in, cons
     std::istringstream words(line.substr(0, line.find('#')));
     std::string name, word;
     if (!(words >> name)) continue;
-    if (!names.insert(name).second) throw shape_error(place + "'" + name + "' is there twice");
+    if (!names.insert(name).second) throw shape_error(place + "'" + name + "' is listed twice");
     slamb::plan::tensor_shape shape{1, 0, true};
     for (; words >> word; ++shape.dimensions) {
       const std::uint64_t dimension = detail::dimension_of(word, place);

@@ -59,7 +59,7 @@ class socket_communicator {
       : rank_(rank), peers_(static_cast<std::size_t>(std::max(size, 1))) {
     failure_.reserve(longest_reason);
     set_timeout(timeout);
-    require(rank >= 0 && rank < size, "a rank is one of 0 … size - 1");
+    require(rank >= 0 && rank < size, "the rank must be in [0, size - 1]");
     connect_to_all(folder);
   }
 
@@ -68,7 +68,7 @@ class socket_communicator {
 
   /// Sets the timeout of waits for silent peers; > 0 and at most 20 days, because `poll` counts milliseconds in an int.
   void set_timeout(std::chrono::milliseconds timeout) {
-    require(timeout.count() > 0, "the timeout is positive");
+    require(timeout.count() > 0, "the timeout must be positive");
     timeout_ = std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(20 * 24));
   }
 
@@ -99,7 +99,7 @@ class socket_communicator {
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream /*stream*/) {
     or_abort([&] {
-      require(all.size() == mine.size() * peers_.size(), "all_gather: `all` has room for every rank's `mine`");
+      require(all.size() == mine.size() * peers_.size(), "all_gather: `all` must have room for every rank's `mine`");
       begin("all_gather", mine.size());
       for (std::size_t r = 0; r < peers_.size(); ++r) plan(r, mine, all.subspan(r * mine.size(), mine.size()));
       transfer();
@@ -111,7 +111,7 @@ class socket_communicator {
     or_abort([&] {
       const std::size_t chunk = send.size() / peers_.size();
       require(send.size() == chunk * peers_.size() && receive.size() == send.size(),
-              "all_to_all: `send` and `receive` have a chunk for every rank");
+              "all_to_all: `send` and `receive` must have a chunk for every rank");
       begin("all_to_all", chunk);
       for (std::size_t r = 0; r < peers_.size(); ++r)
         plan(r, send.subspan(r * chunk, chunk), receive.subspan(r * chunk, chunk));
@@ -123,7 +123,7 @@ class socket_communicator {
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream /*stream*/) {
     or_abort([&] {
       const std::span<std::byte> nothing;
-      require(root >= 0 && root < size(), "broadcast: `root` is a rank");
+      require(root >= 0 && root < size(), "broadcast: `root` must be a rank");
       begin("broadcast", values.size(), root);
       for (std::size_t r = 0; r < peers_.size(); ++r)
         plan(r, rank_ == root ? values : nothing, static_cast<int>(r) == root ? values : nothing);
@@ -180,7 +180,7 @@ class socket_communicator {
       return all + ", its call " + std::to_string(number);
     }
   };
-  static_assert(sizeof(header) == 48, "no byte of it is left as it was");
+  static_assert(sizeof(header) == 48, "the header must have no padding bytes");
 
   /// Another rank, and the messages in flight between it and this rank.
   struct peer {
@@ -201,7 +201,7 @@ class socket_communicator {
   /// Calls `call`. On an exception aborts the communicator, so that peers do not wait for this rank.
   template <class Call>
   void or_abort(const Call& call) {
-    if (peers_.empty()) throw slamb::communicator_error("socket_communicator: it was moved from");
+    if (peers_.empty()) throw slamb::communicator_error("socket_communicator: it was called after it was moved from");
     try {
       call();
     } catch (const slamb::communicator_error&) {
@@ -430,7 +430,7 @@ class socket_communicator {
     there.sun_family = AF_UNIX;
     const std::string path = folder + "/rank" + std::to_string(r);
     if (path.size() >= sizeof(there.sun_path))
-      throw std::invalid_argument("socket_communicator: too long a path: " + path);
+      throw std::invalid_argument("socket_communicator: the path is too long: " + path);
     std::ranges::copy(path, there.sun_path);
     return there;
   }

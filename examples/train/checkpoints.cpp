@@ -146,7 +146,7 @@ void write_progress(std::ostream& out, std::uint64_t step, std::uint64_t before,
 // The step of the previous checkpoint.
 std::uint64_t read_steps(progress_reader& from, const std::filesystem::path& file, std::uint64_t step) {
   from.expect("step");
-  if (from.number() != step) refuse_file(file, "it is of another step");
+  if (from.number() != step) refuse_file(file, "it belongs to another step");
   from.expect("before");
   return from.number();
 }
@@ -172,7 +172,7 @@ void read_progress(const std::filesystem::path& file, std::uint64_t step, outcom
     point.sent_bytes = from.number();
     point.rounds = from.number();
     point.phase = static_cast<std::size_t>(from.number());
-    if (point.phase >= result.statistics.phases.size()) refuse_file(file, "a step is of a phase that is not there");
+    if (point.phase >= result.statistics.phases.size()) refuse_file(file, "a step has a phase that does not exist");
     result.curve.push_back(point);
   }
   from.expect("end");
@@ -215,7 +215,7 @@ void prepare_checkpoints(const settings& chosen, const split_digits& data) {
   }
   if (!before) {
     throw usage_error("--resume: " + chosen.checkpoint +
-                      " has no checkpoints; without --resume a run begins that leaves them there");
+                      " has no checkpoints; leave out --resume to begin a run that writes them there");
   }
   for (const auto& [option, value] : now) {
     std::string then, here = option;
@@ -271,13 +271,13 @@ void rank_checkpoints::require_none_lost(const std::vector<std::uint64_t>& newes
       "--resume: " + folder_.string() + " has no checkpoint of rank " + std::to_string(without);
   for (std::size_t rank = 0; rank < before.size(); ++rank) {
     if (before[rank] == 0) continue;
-    throw std::runtime_error(has_none + ", but of rank " + std::to_string(rank) + " one of step " +
+    throw std::runtime_error(has_none + ", but rank " + std::to_string(rank) + " has one of step " +
                              std::to_string(newest[rank]) + ", which is not its first: files of rank " +
-                             std::to_string(without) + " have been lost; bring them back, or delete " +
-                             folder_.string() + ", and this training begins anew");
+                             std::to_string(without) + " have been lost; restore them, or delete " + folder_.string() +
+                             " to begin this training anew");
   }
   if (say)
-    say(has_none + ", and of others no more than their first, as where a run is stopped while they write it: this " +
+    say(has_none + ", and other ranks have at most their first, as when a run is stopped while ranks write it: this " +
         "training begins anew");
 }
 

@@ -109,7 +109,7 @@ void check_together(const settings& chosen) {
   refuse_repetition("--compressor", chosen.compressors);
   if (chosen.warmup_steps() >= chosen.steps) {
     throw usage_error("--warmup: " + std::to_string(chosen.warmup_steps()) + " is not in [0, " +
-                      std::to_string(chosen.steps - 1) + "]: fewer than --steps");
+                      std::to_string(chosen.steps - 1) + "]: it must be less than --steps");
   }
   if (chosen.batch < static_cast<std::uint64_t>(chosen.ranks)) {
     throw usage_error("--batch: " + std::to_string(chosen.batch) + " is not >= --ranks, which is " +
@@ -140,7 +140,7 @@ std::optional<settings> parse_command_line(int argc, const char* const* argv, co
   if (!line.read(argc, argv)) return std::nullopt;
   if (processes > 0 && chosen.ranks != processes) {
     throw usage_error("--ranks: " + std::to_string(chosen.ranks) + ", but " + std::to_string(processes) +
-                      " processes were started, each of which is a rank");
+                      " processes were started, and each is a rank");
   }
   check_together(chosen);
   return chosen;
@@ -151,7 +151,7 @@ void check_against_data(const settings& chosen, const split_digits& data) {
   const std::string has = " (" + chosen.data + " has " + std::to_string(rows + data.test.rows()) + " rows, " +
                           std::to_string(rows) + " of them for training)";
   if (rows < static_cast<std::size_t>(chosen.ranks)) {
-    throw data_error(chosen.data + ": expected a training row for each rank, of which there are " +
+    throw data_error(chosen.data + ": expected a training row for each of the ranks, --ranks = " +
                      std::to_string(chosen.ranks) + has);
   }
   if (chosen.batch > rows) {

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
-#include <slamb/slamb.hpp>
+#include <slamb/core/parameter.hpp>
 #include <span>
 #include <vector>
 

@@ -59,10 +59,10 @@ optimizer_entry entry_of(const table_row& recipe, const combination& with) {
 
 [[noreturn]] void refuse(const table_row& row, const std::string& compressor) {
   if (!is_recipe(row)) {
-    throw usage_error("--compressor: " + std::string(row.name) + " has its own, " + std::string(row.compressor) +
-                      "; name --optimizer " + std::string(row.recipe) + " for another");
+    throw usage_error("--compressor: " + std::string(row.name) + " always uses " + std::string(row.compressor) +
+                      "; use --optimizer " + std::string(row.recipe) + " for another");
   }
-  throw usage_error("--compressor: '" + compressor + "' does not go with " + std::string(row.name) +
+  throw usage_error("--compressor: '" + compressor + "' cannot be used with " + std::string(row.name) +
                     ", which takes one of " + programs::joined(compressors_of(row)));
 }
 
@@ -106,9 +106,8 @@ std::vector<optimizer_entry> choose_optimizers(const settings& chosen) {
       throw usage_error("--optimizer: '" + name + "' is not one of " + programs::joined(optimizer_names()));
     if (row->name == "auto" && !chosen.checkpoint.empty())
       throw usage_error(
-          "--checkpoint: auto chooses by the time that steps take, and may choose otherwise when it goes on; name lamb "
-          "or "
-          "slamb");
+          "--checkpoint: auto chooses by measured time, and may choose another optimizer when the run is resumed; name "
+          "lamb or slamb");
     add_entries(*row, chosen, true, entries);
   }
   return entries;

@@ -31,7 +31,7 @@ inline void require_gnuplot() {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(program, ignored) && access(program.c_str(), X_OK) == 0) return;
   }
-  throw std::runtime_error("--plot needs gnuplot, and there is none on the PATH (Debian, Ubuntu: gnuplot-nox)");
+  throw std::runtime_error("--plot needs gnuplot, but it is not on the PATH (Debian, Ubuntu: gnuplot-nox)");
 }
 
 namespace detail {

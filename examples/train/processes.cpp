@@ -57,8 +57,8 @@ std::vector<outcome> run_processes(int ranks, const rank_body& body) {
 std::unique_ptr<programs::processes> find_processes(int& /*argc*/, char**& /*argv*/) {
   if (!are_started()) return nullptr;
   throw std::runtime_error(
-      "it was started as one of several processes, but built without MPI, so that each of them would do the work of "
-      "all: configure with -DSLAMB_MPI=ON, or start it alone");
+      "it was started as one of several processes, but it was built without MPI, so each process would do all the "
+      "work; configure with -DSLAMB_MPI=ON, or start one process");
 }
 
 std::vector<outcome> run_processes(int /*ranks*/, const rank_body& /*body*/) {

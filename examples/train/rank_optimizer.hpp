@@ -4,7 +4,9 @@
 
 #include <functional>
 #include <memory>
-#include <slamb/slamb.hpp>
+#include <slamb/communicator/any_communicator.hpp>
+#include <slamb/core/parameter.hpp>
+#include <slamb/core/statistics.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <slamb/slamb.hpp>
+#include <slamb/schedule/learning_rate.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <slamb/slamb.hpp>
+#include <slamb/threads.hpp>
 #include <span>
 #include <stdexcept>
 #include <utility>

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <slamb/slamb.hpp>
+#include <slamb/core/statistics.hpp>
 #include <string>
 #include <vector>
 

@@ -54,7 +54,7 @@ TEST_CASE("slamb_plan: plans BERT-Large with all optimizers on 64 ranks by defau
   CHECK(parse({"--steps", "1"}).warmup() == 1);
 }
 
-TEST_CASE("slamb_plan: sets what it is told") {
+TEST_CASE("slamb_plan: sets every option from the command line") {
   const plan::settings chosen = parse({"--shapes",
                                        "s.txt",
                                        "--optimizer",
@@ -113,12 +113,12 @@ TEST_CASE("slamb_plan: sets what it is told") {
   CHECK(chosen.json == "j");
 }
 
-TEST_CASE("slamb_plan: names option, value and range of what is wrong") {
+TEST_CASE("slamb_plan: an error names the option, the value and the range") {
   check_refused({}, "nothing was thrown");
   check_refused({"--model", "bert"}, "--model: 'bert' is not one of resnet-110, swin-b, bert-large");
   check_refused({"--model", "swin-b", "--shapes", "s.txt"}, "excludes");
   check_refused({"--optimizer", "sgd"}, "--optimizer: 'sgd' is not one of lamb, slamb, one_bit_lamb");
-  check_refused({"--optimizer", "lamb,slamb,lamb"}, "--optimizer: 'lamb' is there twice");
+  check_refused({"--optimizer", "lamb,slamb,lamb"}, "--optimizer: 'lamb' is listed twice");
   check_refused({"--steps", "0"}, "--steps: '0' is not an integer in [1, 1000000]");
   check_refused({"--ranks", "0"}, "--ranks: '0' is not an integer in [1, 1000000]");
   check_refused({"--value-bytes", "3"}, "--value-bytes: '3' is not one of 2, 4");
@@ -151,7 +151,7 @@ TEST_CASE("slamb_plan: the table has a line for each optimizer, and JSON the sam
   CHECK(read["plans"][1]["faster_than_fp32"]["beats"] == "never");
 }
 
-TEST_CASE("slamb_plan: one rank sends nothing, and nothing is said of how much less that is") {
+TEST_CASE("slamb_plan: a single rank sends nothing, and no ratio is printed") {
   const plan::settings chosen = parse({"--steps", "10", "--ranks", "1", "--optimizer", "lamb,slamb"});
   const std::vector<slamb::plan::tensor_shape> tensors{{1000}};
   const std::vector<plan::forecast> forecasts = plan::forecast_all(tensors, chosen);

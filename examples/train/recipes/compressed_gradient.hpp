@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <slamb/slamb.hpp>
+#include <slamb/compressed_lamb.hpp>
 #include <type_traits>
 
 #include "compressors.hpp"

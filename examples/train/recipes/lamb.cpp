@@ -1,5 +1,5 @@
 // LAMB with every compressor.
-#include <slamb/slamb.hpp>
+#include <slamb/compressed_lamb.hpp>
 
 #include "compressed_gradient.hpp"
 

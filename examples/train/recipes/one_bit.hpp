@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <slamb/slamb.hpp>
+#include <slamb/one_bit.hpp>
 
 #include "compressors.hpp"
 #include "recipe.hpp"

@@ -1,5 +1,5 @@
 // 1-bit Adam with every quantizer.
-#include <slamb/slamb.hpp>
+#include <slamb/one_bit.hpp>
 
 #include "one_bit.hpp"
 

@@ -5,8 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <slamb/backend/host/host_backend.hpp>
 #include <slamb/checkpoint.hpp>
-#include <slamb/slamb.hpp>
+#include <slamb/optimizer/optimizer.hpp>
 #include <span>
 #include <string>
 #include <string_view>

@@ -1,7 +1,7 @@
 // 0/1 Adam with every quantizer.
 #include <array>
 #include <cstdint>
-#include <slamb/slamb.hpp>
+#include <slamb/one_bit.hpp>
 
 #include "compressors.hpp"
 #include "recipe.hpp"

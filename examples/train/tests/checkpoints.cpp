@@ -119,7 +119,7 @@ struct slamb_training {
 
 }  // namespace
 
-TEST_CASE("slamb_train: a run that was stopped goes on, and its report is that of one that was not") {
+TEST_CASE("slamb_train: a stopped run resumes, with the report of an uninterrupted run") {
   for (const train::optimizer_entry& entry : train::choose_optimizers({})) {
     CAPTURE(entry.name);
     const temporary_folder root;
@@ -139,7 +139,7 @@ TEST_CASE("slamb_train: a run that was stopped goes on, and its report is that o
   }
 }
 
-TEST_CASE("slamb_train: checkpoints change nothing of a run that is not stopped") {
+TEST_CASE("slamb_train: checkpoints do not change an uninterrupted run") {
   const temporary_folder root;
   const train::settings chosen = short_run(root.path());
   const train::optimizer_entry entry = find_entry("slamb");
@@ -147,7 +147,7 @@ TEST_CASE("slamb_train: checkpoints change nothing of a run that is not stopped"
         report_of(chosen, entry, run(chosen, entry, {})));
 }
 
-TEST_CASE("slamb_train: goes on from the last step of which all ranks have files") {
+TEST_CASE("slamb_train: resumes from the last step that all ranks have files of") {
   slamb_training of;
   of.run_until(13);
   const fs::path seventh = of.root.path() / "seventh";
@@ -165,15 +165,16 @@ TEST_CASE("slamb_train: goes on from the last step of which all ranks have files
   CHECK(of.said.empty());
 }
 
-TEST_CASE("slamb_train: a run that was stopped while its ranks wrote their first checkpoint begins anew, and says so") {
+TEST_CASE("slamb_train: a run that was stopped while it wrote the first checkpoint starts over, with a message") {
   slamb_training of;
   of.run_until(13);
   CHECK(names_in(of.folder) == files_of_step(7));
   fs::remove(of.folder / "rank1-step7.slamb");
   CHECK(of.go_on() == of.expected);
-  CHECK(of.said == std::vector<std::string>{"--resume: " + of.folder.string() +
-                                            " has no checkpoint of rank 1, and of others no more than their first, as "
-                                            "where a run is stopped while they write it: this training begins anew"});
+  CHECK(of.said ==
+        std::vector<std::string>{"--resume: " + of.folder.string() +
+                                 " has no checkpoint of rank 1, and other ranks have at most their first, as when a "
+                                 "run is stopped while ranks write it: this training begins anew"});
   CHECK(names_in(of.folder) == files_of_step(40));
   fs::remove_all(of.folder);
   CHECK(of.go_on() == of.expected);  // the training had not begun
@@ -181,7 +182,7 @@ TEST_CASE("slamb_train: a run that was stopped while its ranks wrote their first
   CHECK(of.said.size() == 1);
 }
 
-TEST_CASE("slamb_train: a rank whose files have been lost is named with the folder, and nothing else is lost") {
+TEST_CASE("slamb_train: an error names the rank and folder of lost files, and nothing else is deleted") {
   slamb_training of;
   of.run_until(17);
   const fs::path backup = of.root.path() / "backup";
@@ -194,16 +195,16 @@ TEST_CASE("slamb_train: a rank whose files have been lost is named with the fold
     const std::vector<std::string> left = names_in(of.folder);
     const std::string its_number = rank.substr(4), other = its_number == "0" ? "1" : "0";
     CHECK(said_by<std::runtime_error>([&of] { of.go_on(); }) ==
-          "--resume: " + folder + " has no checkpoint of rank " + its_number + ", but of rank " + other +
-              " one of step 14, which is not its first: files of rank " + its_number +
-              " have been lost; bring them back, or delete " + folder + ", and this training begins anew");
+          "--resume: " + folder + " has no checkpoint of rank " + its_number + ", but rank " + other +
+              " has one of step 14, which is not its first: files of rank " + its_number +
+              " have been lost; restore them, or delete " + folder + " to begin this training anew");
     CHECK(names_in(of.folder) == left);
     fs::copy(backup, of.folder, fs::copy_options::skip_existing | fs::copy_options::recursive);
   }
   CHECK(of.go_on() == of.expected);
 }
 
-TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
+TEST_CASE("slamb_train: a damaged checkpoint is rejected by name") {
   const temporary_folder root;
   const fs::path folder = root.path() / "run";
   const train::optimizer_entry entry = find_entry("lamb");
@@ -221,7 +222,7 @@ TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
     if (!said().starts_with("--resume: " + progress.string() + " cannot be read: ")) FAIL_CHECK("size " << size);
   }
   std::ofstream(progress) << "step 39\n" << text.substr(text.find('\n') + 1);
-  CHECK(said() == "--resume: " + progress.string() + " cannot be read: it is of another step");
+  CHECK(said() == "--resume: " + progress.string() + " cannot be read: it belongs to another step");
   std::ofstream(progress) << text;
   CHECK(said() == "nothing was thrown");
 
@@ -235,7 +236,7 @@ TEST_CASE("slamb_train: a checkpoint that is damaged is refused by its name") {
                       ", which holds a state whose bytes have changed since it was saved");
 }
 
-TEST_CASE("slamb_train: a folder of checkpoints is that of one run, whose settings must be the same") {
+TEST_CASE("slamb_train: a folder of checkpoints belongs to one run, and another run's options are rejected") {
   const temporary_folder root;
   const fs::path folder = root.path() / "new" / "one";
   train::settings chosen = short_run(folder);
@@ -243,8 +244,8 @@ TEST_CASE("slamb_train: a folder of checkpoints is that of one run, whose settin
     return said_by<train::usage_error>([&] { train::prepare_checkpoints(chosen, data()); });
   };
   chosen.resume = true;
-  CHECK(said() ==
-        "--resume: " + folder.string() + " has no checkpoints; without --resume a run begins that leaves them there");
+  CHECK(said() == "--resume: " + folder.string() +
+                      " has no checkpoints; leave out --resume to begin a run that writes them there");
   chosen.resume = false;
   CHECK(said() == "nothing was thrown");
   CHECK(said() == "--checkpoint: " + folder.string() +
@@ -283,13 +284,12 @@ TEST_CASE("slamb_train: a folder of checkpoints is that of one run, whose settin
         }).starts_with("--checkpoint: " + chosen.checkpoint + " cannot be made: "));
 }
 
-TEST_CASE("slamb_train: auto keeps no checkpoints, for it may choose otherwise when it goes on") {
+TEST_CASE("slamb_train: auto rejects checkpoints, because it may choose another optimizer when it resumes") {
   train::settings chosen;
   chosen.optimizers = {"auto"};
   CHECK(said_by<train::usage_error>([&] { train::choose_optimizers(chosen); }) == "nothing was thrown");
   chosen.checkpoint = "d";
-  CHECK(
-      said_by<train::usage_error>([&] { train::choose_optimizers(chosen); }) ==
-      "--checkpoint: auto chooses by the time that steps take, and may choose otherwise when it goes on; name lamb or "
-      "slamb");
+  CHECK(said_by<train::usage_error>([&] { train::choose_optimizers(chosen); }) ==
+        "--checkpoint: auto chooses by measured time, and may choose another optimizer when the run is resumed; name "
+        "lamb or slamb");
 }

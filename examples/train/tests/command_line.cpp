@@ -50,7 +50,7 @@ TEST_CASE("command line: has 4 ranks, at least 5 seeds and parts of the steps by
   CHECK_FALSE(chosen.learning_rate.has_value());
 }
 
-TEST_CASE("command line: sets what it is told") {
+TEST_CASE("command line: sets every option") {
   CHECK(parse({"--optimizer", "gamma,alpha"}).optimizers == std::vector<std::string>{"gamma", "alpha"});
   CHECK(parse({"--optimizer", "gamma", "--optimizer", "beta"}).optimizers == std::vector<std::string>{"gamma", "beta"});
   CHECK(parse({"--compressor", "rice,none"}).compressors == std::vector<std::string>{"rice", "none"});
@@ -100,7 +100,7 @@ TEST_CASE("command line: sets the schedules of the 1-bit optimizers") {
   CHECK(chosen.local_step_clipper == 4);
 }
 
-TEST_CASE("command line: names option, value and range of what is wrong") {
+TEST_CASE("command line: an error names the option, the value and the range") {
   check_refused({}, "nothing was thrown");
   check_refused({"--ranks", "0"}, "--ranks: '0' is not an integer in [1, 64]");
   check_refused({"--ranks", "-1"}, "--ranks: '-1' is not an integer in [1, 64]");
@@ -133,9 +133,9 @@ TEST_CASE("command line: names option, value and range of what is wrong") {
   check_refused({"more"}, "more");
 }
 
-TEST_CASE("command line: refuses what does not go together") {
-  check_refused({"--optimizer", "alpha,beta,alpha"}, "--optimizer: 'alpha' is there twice");
-  check_refused({"--compressor", "rice,rice"}, "--compressor: 'rice' is there twice");
+TEST_CASE("command line: options that exclude each other are rejected") {
+  check_refused({"--optimizer", "alpha,beta,alpha"}, "--optimizer: 'alpha' is listed twice");
+  check_refused({"--compressor", "rice,rice"}, "--compressor: 'rice' is listed twice");
   check_refused({"--steps", "10", "--warmup", "10"}, "--warmup: 10 is not in [0, 9]");
   check_refused({"--ranks", "8", "--batch", "7"}, "--batch: 7 is not >= --ranks, which is 8");
   check_refused({"--ranks", "1", "--plot", "p.svg"}, "--plot: a single rank sends nothing");
@@ -145,7 +145,7 @@ TEST_CASE("command line: refuses what does not go together") {
   check_refused({"--steps", "10", "--warmup", "9"}, "nothing was thrown");
 }
 
-TEST_CASE("command line: refuses a batch or ranks that the data has too few rows for") {
+TEST_CASE("command line: a batch or number of ranks that is too large for the data is rejected") {
   train::split_digits data;
   const std::vector<float> image(train::pixels_per_image);
   for (int i = 0; i < 6; ++i) data.training.append(image, i);

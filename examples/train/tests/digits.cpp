@@ -60,7 +60,7 @@ TEST_CASE("read_digits: scales pixels to 0...1 and keeps labels") {
   CHECK(all.image(1).size() == 64);
 }
 
-TEST_CASE("read_digits: names file, line and what was expected") {
+TEST_CASE("read_digits: an error names the file, the line and the expected content") {
   const std::string good = row("0", "1") + "\n";
   CHECK(complaint(good) == "nothing was thrown");
   check_has(complaint(""), "some.csv:1: expected 65 comma-separated integers, found an empty file");
@@ -82,7 +82,7 @@ TEST_CASE("read_digits: names file, line and what was expected") {
   check_has(complaint(row(std::string(100, 'x'), "1")), "'xxxxxxxxxxxxxxxxxxxxxxxx...'");
 }
 
-TEST_CASE("read_digits: refuses a folder and a file that is not there") {
+TEST_CASE("read_digits: a folder and a missing file are rejected") {
   const auto complaint_about = [](const std::filesystem::path& path) -> std::string {
     try {
       train::read_digits(path);
@@ -108,7 +108,7 @@ TEST_CASE("digits.csv: is the data set its README describes") {
   CHECK(parts.test.rows() == 360);
 }
 
-TEST_CASE("split: takes each row once, a fifth of them for testing, in an order that is not the file's") {
+TEST_CASE("split: takes each row once, a fifth of them for testing, in shuffled order") {
   const train::split_digits parts = train::split(numbered(101));
   CHECK(parts.training.rows() == 80);
   CHECK(parts.test.rows() == 21);
@@ -122,7 +122,7 @@ TEST_CASE("split: takes each row once, a fifth of them for testing, in an order 
   CHECK(train::split(numbered(101)).test.labels == parts.test.labels);
 }
 
-TEST_CASE("first_of_rank: deals everything, evenly to one") {
+TEST_CASE("first_of_rank: gives out all rows, and shares differ by at most one") {
   for (const std::size_t count : {0U, 1U, 6U, 7U, 8U, 1437U}) {
     for (const std::size_t ranks : {1U, 2U, 3U, 7U, 8U}) {
       CHECK(train::first_of_rank(count, 0, ranks) == 0);
@@ -137,7 +137,7 @@ TEST_CASE("first_of_rank: deals everything, evenly to one") {
   }
 }
 
-TEST_CASE("batch_sampler: takes each row of its shard once before any comes again, in a new order") {
+TEST_CASE("batch_sampler: takes each row of its shard once per epoch, each time in a new order") {
   train::batch_sampler sampler(10, 30, train::engine_for(1, 1));
   std::vector<std::vector<std::size_t>> rounds(2);
   for (auto& round : rounds) {

@@ -80,7 +80,7 @@ std::vector<std::string> events_of(const Body& body) {
 
 }  // namespace
 
-TEST_CASE("slamb_train: a rank's progress is on the disk before its state is written, and its folder before that") {
+TEST_CASE("slamb_train: a rank's progress is on the disk before its state is written, and the folder before the progress") {
   const test_support::temporary_folder root;
   const fs::path parent = root.path() / "run", folder = parent / "slamb-seed1";
   small_optimizer optimizer;
@@ -105,7 +105,7 @@ TEST_CASE("save_checkpoint: bytes are on the disk before they get their name, an
                                  "flush " + root.path().filename().string()});
 }
 
-TEST_CASE("slamb_train: what a run was started with is on the disk before the run begins") {
+TEST_CASE("slamb_train: the options of a run are on the disk before the run begins") {
   const test_support::temporary_folder root;
   train::settings chosen;
   chosen.checkpoint = (root.path() / "run").string();

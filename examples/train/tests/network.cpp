@@ -25,7 +25,7 @@ network::matrix some_images() {
 
 }  // namespace
 
-TEST_CASE("network: gradients are those of the loss, by central differences") {
+TEST_CASE("network: gradients match central differences of the loss") {
   network model(widths, train::engine_for(5, 0));
   const network::matrix images = some_images();
   const auto parameters = model.parameters();
@@ -48,7 +48,7 @@ TEST_CASE("network: gradients are those of the loss, by central differences") {
   CHECK(not_zero > model.size() / 2);
 }
 
-TEST_CASE("network: the divisor scales loss and gradients, so that shares of a batch add up") {
+TEST_CASE("network: the divisor scales loss and gradients, so shares of a batch add up") {
   network model(widths, train::engine_for(5, 0));
   const network::matrix images = some_images();
   const auto weights = model.parameters().front();
@@ -66,7 +66,7 @@ TEST_CASE("network: the divisor scales loss and gradients, so that shares of a b
   CHECK(parts_gradient == doctest::Approx(gradient));
 }
 
-TEST_CASE("network: loss and accuracy are those worked out by hand, however large the logits") {
+TEST_CASE("network: loss and accuracy match values computed by hand, also for large logits") {
   network model(std::array<std::size_t, 2>{1, 2}, train::engine_for(1, 0));
   const auto parameters = model.parameters();
   parameters[0].data[0] = 1.0;  // logits x, −x
@@ -96,7 +96,7 @@ TEST_CASE("network: shows weights as matrices and biases as vectors") {
   CHECK(total == model.size());
 }
 
-TEST_CASE("network: starts the same from the same seed alone") {
+TEST_CASE("network: equal seeds give equal initial weights, other seeds others") {
   network one(widths, train::engine_for(5, 0));
   network same(widths, train::engine_for(5, 0));
   network other(widths, train::engine_for(6, 0));

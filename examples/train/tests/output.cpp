@@ -28,13 +28,13 @@ std::string complaint(const fs::path& target) {
 
 }  // namespace
 
-TEST_CASE("output_file: leaves nothing behind before it is written") {
+TEST_CASE("output_file: creates no file before it is written") {
   const temporary_folder folder;
   const programs::output_file file("--json", folder.path() / "a.json");
   CHECK(names_in(folder.path()).empty());
 }
 
-TEST_CASE("output_file: is there at once and whole") {
+TEST_CASE("output_file: appears complete, in one step") {
   const temporary_folder folder;
   const fs::path target = folder.path() / "a.json";
   std::ofstream(target) << "old";
@@ -48,7 +48,7 @@ TEST_CASE("output_file: is there at once and whole") {
   CHECK(names_in(folder.path()).size() == 1);
 }
 
-TEST_CASE("output_file: a failure leaves the old file and no other") {
+TEST_CASE("output_file: a failure keeps the old file and leaves no other") {
   const temporary_folder folder;
   const fs::path target = folder.path() / "a.json";
   std::ofstream(target) << "old";
@@ -63,7 +63,7 @@ TEST_CASE("output_file: a failure leaves the old file and no other") {
   CHECK(names_in(folder.path()).size() == 1);
 }
 
-TEST_CASE("output_file: follows a link to the file it names") {
+TEST_CASE("output_file: follows a link to its target") {
   const temporary_folder folder;
   std::ofstream(folder.path() / "real") << "old";
   fs::create_symlink("real", folder.path() / "link");
@@ -82,7 +82,7 @@ TEST_CASE("output_file: follows a link to the file it names") {
   CHECK(complaint(folder.path() / "circle").find("cannot be written") != std::string::npos);
 }
 
-TEST_CASE("output_file: names option, file and reason where it cannot be written") {
+TEST_CASE("output_file: an error names the option, the file and the reason") {
   const temporary_folder folder;
   CHECK(complaint(folder.path() / "a") == "nothing was thrown");
   CHECK(complaint(folder.path()) == "--json: " + folder.path().string() + " cannot be written: is a directory");

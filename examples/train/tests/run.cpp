@@ -102,7 +102,7 @@ TEST_CASE("slamb_train: the same settings give the same bits") {
   }
 }
 
-TEST_CASE("slamb_train: LAMB sends what the others are measured by, and they send less") {
+TEST_CASE("slamb_train: all other optimizers send less than LAMB, the baseline") {
   train::settings chosen = short_run(4);
   chosen.steps = 2 * chosen.local_steps;
   const double whole = train::bytes_of_lamb(chosen.steps, 4);
@@ -118,7 +118,7 @@ TEST_CASE("slamb_train: LAMB sends what the others are measured by, and they sen
   CHECK(part("zero_one_adam") < 0.25);
 }
 
-TEST_CASE("slamb_train: steps belong to the phase in which they were taken") {
+TEST_CASE("slamb_train: each step is counted in its phase") {
   train::settings chosen = short_run(2);
   chosen.steps = 20;
   chosen.one_bit_warmup = 8;
@@ -131,8 +131,7 @@ TEST_CASE("slamb_train: steps belong to the phase in which they were taken") {
   CHECK(result.curve[19].rounds == 8 + 2 * 12);
 }
 
-TEST_CASE(
-    "slamb_train: a threshold ends the warm-up when the variance is that stable, not before the learning rate's") {
+TEST_CASE("slamb_train: a threshold ends the warm-up when the variance is stable, not before the learning rate's warm-up ends") {
   train::settings chosen = short_run(2);
   chosen.one_bit_warmup = 100;
   chosen.one_bit_threshold = 0.01;  // any variance is stable enough at the first comparison
@@ -158,7 +157,7 @@ TEST_CASE("slamb_train: 0/1 Adam takes its schedules from the settings") {
   CHECK(result.curve[39].rounds < 11 + 2 * 4 + 4);  // the interval doubles at each step
 }
 
-TEST_CASE("slamb_train: compares all optimizers, or those that are named, with their own compressors") {
+TEST_CASE("slamb_train: compares all or only the named optimizers, with their own compressors") {
   std::vector<std::string> names;
   for (const train::optimizer_entry& entry : entries_of({})) names.push_back(entry.name);
   CHECK(names == std::vector<std::string>{"lamb", "adamw", "slamb", "slamb+int8", "one_bit_adam", "one_bit_lamb",
@@ -171,7 +170,7 @@ TEST_CASE("slamb_train: compares all optimizers, or those that are named, with t
   CHECK(named[1].name == "lamb");
 }
 
-TEST_CASE("slamb_train: a compressor goes with all that take it, under names of their own") {
+TEST_CASE("slamb_train: a compressor is combined with every optimizer that takes it, under its own name") {
   const auto names = [](const std::vector<std::string>& optimizers, const std::vector<std::string>& compressors) {
     std::string all;
     for (const train::optimizer_entry& entry : entries_of(optimizers, compressors)) all += entry.name + " ";
@@ -185,7 +184,7 @@ TEST_CASE("slamb_train: a compressor goes with all that take it, under names of 
   CHECK(entries_of({"slamb"}, {"top_k"}).front().learning_rate == find_entry("slamb").learning_rate);
 }
 
-TEST_CASE("slamb_train: a combination that there is not is refused with those that there are") {
+TEST_CASE("slamb_train: an impossible combination is rejected, with a list of the possible ones") {
   const auto complaint = [](const std::string& optimizer, const std::string& compressor) {
     try {
       entries_of({optimizer}, {compressor});
@@ -194,22 +193,21 @@ TEST_CASE("slamb_train: a combination that there is not is refused with those th
     }
     return std::string("nothing was thrown");
   };
-  CHECK(
-      complaint("slamb", "sign") ==
-      "--compressor: 'sign' does not go with slamb, which takes one of random_k, top_k, random_k+int8, random_k+int4, "
-      "random_k+sign");
+  CHECK(complaint("slamb", "sign") ==
+        "--compressor: 'sign' cannot be used with slamb, which takes one of random_k, top_k, random_k+int8, "
+        "random_k+int4, random_k+sign");
   CHECK(complaint("zero_one_adam", "none") ==
-        "--compressor: 'none' does not go with zero_one_adam, which takes one of sign, sign-per-tensor, int8, int4, "
+        "--compressor: 'none' cannot be used with zero_one_adam, which takes one of sign, sign-per-tensor, int8, int4, "
         "natural, bf16, fp16");
   CHECK(complaint("slamb+int8", "random_k") ==
-        "--compressor: slamb+int8 has its own, random_k+int8; name --optimizer slamb for another");
+        "--compressor: slamb+int8 always uses random_k+int8; use --optimizer slamb for another");
   CHECK(complaint("slamb", "top_k") == "nothing was thrown");
   CHECK(complaint("auto", "top_k") == "nothing was thrown");
   CHECK(complaint("auto", "int8").find("does not go with auto, which takes one of random_k, top_k") !=
         std::string::npos);
 }
 
-TEST_CASE("slamb_train: auto is lamb or slamb to the last bit, and says which") {
+TEST_CASE("slamb_train: auto has the bits of lamb or slamb, and reports which") {
   train::settings chosen = short_run(2);
   chosen.steps = 20;
   const train::optimizer_entry entry = entries_of({"auto"}).front();
@@ -238,7 +236,7 @@ TEST_CASE("slamb_train: auto is lamb or slamb to the last bit, and says which") 
   CHECK(alone.statistics.phase == "dense");
 }
 
-TEST_CASE("slamb_train: says which optimizer diverged, and of the others nothing") {
+TEST_CASE("slamb_train: names the optimizer whose loss diverged, and no other") {
   train::settings chosen = short_run(4);
   chosen.steps = 20;
   const auto entries = entries_of({"lamb", "adamw"});
@@ -257,7 +255,7 @@ TEST_CASE("slamb_train: says which optimizer diverged, and of the others nothing
   CHECK(table().find("lamb diverged") == std::string::npos);
 }
 
-TEST_CASE("slamb_train: reports mean and deviation, JSON that reads back, and a row of CSV a step") {
+TEST_CASE("slamb_train: reports mean and deviation, JSON that can be read back, and a row of CSV per step") {
   train::settings chosen = short_run(2);
   const auto entries = entries_of({"lamb"});
   std::vector<train::outcome> outcomes(2);
