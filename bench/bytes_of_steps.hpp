@@ -46,7 +46,7 @@ template <class Optimizer>
 double bytes_of_steps(const Optimizer& optimizer, const slamb::statistics& before, const slamb::statistics& after,
                       std::span<const slamb::parameter> tensors, std::size_t ranks) {
   require_taken(after);
-  if (after.phase != before.phase) throw std::runtime_error("the steps are of more than one phase");
+  if (after.phase != before.phase) throw std::runtime_error("the steps belong to more than one phase");
   const auto steps = static_cast<double>(after.step - before.step);
   const slamb::traffic_counts sent = after.traffic - before.traffic;
   steps_taken taken{.last = after.step, .phase = after.phase, .ranks = static_cast<int>(ranks)};

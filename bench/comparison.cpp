@@ -29,7 +29,8 @@ result time_of_parameters(benchmark::State& state, workbench& at, unsigned threa
   });
   // 24 random bits have a mean square of 2^48/3.
   const double expected = std::ldexp(1.0, 48) / 3.0 * static_cast<double>(tensors.elements());
-  if (!(std::abs(all / expected - 1.0) < 0.01)) throw std::runtime_error("the fingerprint is not that of random bits");
+  if (!(std::abs(all / expected - 1.0) < 0.01))
+    throw std::runtime_error("the fingerprint differs too much from a fingerprint of random bits");
   return r;
 }
 

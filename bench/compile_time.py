@@ -157,7 +157,7 @@ def parse_command_line():
         parser.error(f"--compiler: '{arguments.compiler}' is not found")
     arguments.programs = [p for p in PROGRAMS if not arguments.only or arguments.only in p.name]
     if not arguments.programs:
-        parser.error(f"--only: '{arguments.only}' is in no name of {', '.join(p.name for p in PROGRAMS)}")
+        parser.error(f"--only: '{arguments.only}' matches none of {', '.join(p.name for p in PROGRAMS)}")
     return arguments
 
 
@@ -184,7 +184,7 @@ def main():
     for line in left_out:
         print(f"left out: {line}")
     if len(left_out) == len(arguments.programs):
-        raise Failure("no row is left")
+        raise Failure("no program could be measured")
 
 
 if __name__ == "__main__":

@@ -86,13 +86,14 @@ class coding {
       signal += x * x;
       lost += difference * difference;
     }
-    if (!(std::sqrt(lost / signal) < 0.6)) throw std::runtime_error("what was decoded is not what was encoded");
+    if (!(std::sqrt(lost / signal) < 0.6))
+      throw std::runtime_error("the decoded values differ too much from the encoded values");
   }
 
  private:
   using no_storage = executor_type::no_error_storage;
   static_assert(!slamb::detail::shared_scales<Quantizer>::are_known_first,
-                "these benchmarks encode in one pass, before the scale of a tensor is known");
+                "these benchmarks encode in one pass, so the quantizer must not need the scale of a tensor first");
 
   static std::vector<slamb::detail::wire_tensor> wire_tensors(const slamb::detail::layout& tensors) {
     std::vector<slamb::detail::wire_tensor> all;
@@ -163,7 +164,7 @@ result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k
   std::uint64_t chosen = 0, wanted = 0;
   for (const std::uint16_t group : bits) chosen += static_cast<std::uint64_t>(std::popcount(group));
   for (const slamb::detail::tile& tile : tensors.tiles()) wanted += compressor.chosen_of(tile.count);
-  if (chosen != wanted) throw std::runtime_error("not as many elements were chosen as were to be");
+  if (chosen != wanted) throw std::runtime_error("the number of chosen elements is wrong");
   return r;
 }
 

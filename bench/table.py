@@ -33,7 +33,7 @@ def read(path):
     except (AttributeError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: not a result of Google Benchmark with 'context' and 'benchmarks'") from error
     if not runs:
-        raise BadInput(f"{path}: no runs; leave --benchmark_report_aggregates_only and its like away")
+        raise BadInput(f"{path}: no runs; leave out --benchmark_report_aggregates_only and similar options")
     for run in runs:
         check(path, run)
     return context, runs
@@ -42,7 +42,7 @@ def read(path):
 def check(path, run):
     name = run.get("run_name", "a run without a name")
     if run.get("error_occurred"):
-        raise BadInput(f"{path}: {name} failed: {run.get('error_message', 'for no reason given')}")
+        raise BadInput(f"{path}: {name} failed: {run.get('error_message', 'no reason was given')}")
     missing = [key for key in (*COUNTERS, "run_name", "real_time", "time_unit", "iterations") if key not in run]
     if missing:
         raise BadInput(f"{path}: {name} has no {', '.join(missing)}")

@@ -109,7 +109,7 @@ byte_source unreliable(bytes& saved, std::uint64_t spoiled, const std::function<
 
 }  // namespace
 
-TEST_CASE("checkpoint: a state in pieces has the bytes of save_state(), whatever the recipe") {
+TEST_CASE("checkpoint: a state in pieces has the bytes of save_state(), for every recipe") {
   for (const test_support::recipe& m : test_support::every_recipe()) {
     CAPTURE(m.name);
     lonely_rank run({{5}, {9000}, {0}}, m.make);
@@ -126,7 +126,7 @@ TEST_CASE("checkpoint: a state in pieces has the bytes of save_state(), whatever
   }
 }
 
-TEST_CASE("checkpoint: pieces are of 4 MiB but for the last, and no more is read at a time") {
+TEST_CASE("checkpoint: pieces are 4 MiB except the last, and no read is larger") {
   lonely_rank run = large_rank(2);
   collected state;
   run.optimizer().save_state(state.sink());
@@ -147,7 +147,7 @@ TEST_CASE("checkpoint: pieces are of 4 MiB but for the last, and no more is read
   CHECK(largest == state_piece_bytes);
 }
 
-TEST_CASE("checkpoint: a sink that throws ends the saving, and the run goes on as without it") {
+TEST_CASE("checkpoint: a sink that throws ends the saving, and training continues unchanged") {
   lonely_rank run = large_rank(2), undisturbed = large_rank(2);
   for (const std::size_t pieces : {0U, 1U}) {
     CAPTURE(pieces);
@@ -163,7 +163,7 @@ TEST_CASE("checkpoint: a sink that throws ends the saving, and the run goes on a
   CHECK(run.now() == undisturbed.now());
 }
 
-TEST_CASE("checkpoint: a state with parameters has all that it has without, and they are restored or left alone") {
+TEST_CASE("checkpoint: a state with parameters contains the state without them, and they are restored or ignored") {
   const model tensors{{5}, {0}, {9000}};
   lonely_rank run(tensors, maker_of<lamb>({}));
   for (std::uint64_t t = 0; t < 3; ++t) run.step(t);
@@ -191,7 +191,7 @@ TEST_CASE("checkpoint: a state with parameters has all that it has without, and 
   }
 }
 
-TEST_CASE("checkpoint: begins with text that says whose state it is") {
+TEST_CASE("checkpoint: begins with text that names the optimizer and the rank") {
   const model tensors{{5}, {33}};
   lonely_rank run(tensors, maker_of<lamb>({}));
   for (std::uint64_t t = 0; t < 3; ++t) run.step(t);
@@ -222,7 +222,7 @@ TEST_CASE("checkpoint: begins with text that says whose state it is") {
   CHECK(cut.back() == '\n');
 }
 
-TEST_CASE("checkpoint: a source that changes, or fails, when it is read again leaves an optimizer that takes no step") {
+TEST_CASE("checkpoint: after a source changes or fails in the second reading, the optimizer takes no step") {
   const model tensors{{5}, {9000}};
   lonely_rank run(tensors, maker_of<lamb>({}));
   for (std::uint64_t t = 0; t < 5; ++t) run.step(t);
@@ -248,10 +248,9 @@ TEST_CASE("checkpoint: a source that changes, or fails, when it is read again le
                {"broadcast_parameters()", [&] { other.optimizer().broadcast_parameters(); }},
                {"with_averaged_parameters()", [&] { other.optimizer().with_averaged_parameters([] {}); }},
                {"save_state()", [&] { static_cast<void>(other.optimizer().save_state()); }}})
-        CHECK(said_by<std::logic_error>(call) ==
-              "slamb: " + name +
-                  " was called after a load_state() that failed halfway, so that a part of the state is of "
-                  "another step; load a state first");
+        CHECK(said_by<std::logic_error>(call) == "slamb: " + name +
+                                                     " was called after a load_state() that failed halfway, so a part "
+                                                     "of the state belongs to another step; load a state first");
       CHECK(other.load(std::span(whole).first(whole.size() - 8)) != "");  // another failed load does not help
       CHECK(other.load(whole).empty());
       CHECK(other.now().state == whole);
@@ -260,7 +259,7 @@ TEST_CASE("checkpoint: a source that changes, or fails, when it is read again le
   }
 }
 
-TEST_CASE("checkpoint: a source that fails when it is first read has changed nothing") {
+TEST_CASE("checkpoint: a source that fails in the first reading changes nothing") {
   lonely_rank run({{5}, {9000}}, maker_of<lamb>({}));
   run.step(0);
   const bytes state = run.now().state;
@@ -273,7 +272,7 @@ TEST_CASE("checkpoint: a source that fails when it is first read has changed not
   CHECK_NOTHROW(other.step(0));
 }
 
-TEST_CASE("checkpoint: every recipe goes on from a file bit for bit, parameters and all") {
+TEST_CASE("checkpoint: every recipe resumes from a file with the same bits, including parameters") {
   const model tensors{{17}, {9000}, {0}, {300}};
   const test_support::experiment e = test_support::make_experiment(tensors, 77, 3, 12);
   for (const test_support::recipe& m : test_support::every_recipe()) {
@@ -311,7 +310,7 @@ TEST_CASE("checkpoint: every recipe goes on from a file bit for bit, parameters 
   }
 }
 
-TEST_CASE("checkpoint: a file has the bytes of save_state with these options, and replaces another") {
+TEST_CASE("checkpoint: a file has the bytes of save_state with the same options, and replaces an older file") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   lonely_rank run({{5}, {33}}, maker_of<lamb>({}));
@@ -337,7 +336,7 @@ TEST_CASE("checkpoint: a file has the bytes of save_state with these options, an
   CHECK(other.now() == run.now());
 }
 
-TEST_CASE("checkpoint: a file that cannot be written is named with the reason, and the old one stays") {
+TEST_CASE("checkpoint: an error names the file that cannot be written and the reason, and the old file stays") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   lonely_rank run({{5}, {33}}, maker_of<lamb>({}));
@@ -368,7 +367,7 @@ TEST_CASE("checkpoint: a file that cannot be written is named with the reason, a
   CHECK(read_file(path) != old);
 }
 
-TEST_CASE("checkpoint: a link is followed to the file that it names, whether that is there or not") {
+TEST_CASE("checkpoint: a link is followed to its target, existing or not") {
   const temporary_folder folder;
   const auto path = [&folder](const char* name) { return (folder.path() / name).string(); };
   lonely_rank run({{5}, {33}}, maker_of<lamb>({})), other({{5}, {33}}, maker_of<lamb>({}));
@@ -401,7 +400,7 @@ TEST_CASE("checkpoint: a link is followed to the file that it names, whether tha
   CHECK(std::filesystem::is_symlink(path("astray")));
 }
 
-TEST_CASE("checkpoint: a file that is replaced hands on who may read it, from the first byte on") {
+TEST_CASE("checkpoint: a new file has the permissions of the file that it replaces, from the first byte on") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   const auto modes = [&folder] {
@@ -431,7 +430,7 @@ TEST_CASE("checkpoint: a file that is replaced hands on who may read it, from th
   ::umask(mask);
 }
 
-TEST_CASE("checkpoint: threads that save to one path at once leave a whole file of one of them") {
+TEST_CASE("checkpoint: threads that save to one path at once leave one complete file") {
   struct numbered {
     std::byte number;
     void save_state(const byte_sink& to, const slamb::save_options& /*options*/) const {
@@ -461,7 +460,7 @@ TEST_CASE("checkpoint: threads that save to one path at once leave a whole file 
   CHECK(names_in(folder.path()) == std::vector<std::string>{"one.slamb"});
 }
 
-TEST_CASE("checkpoint: what a process of the same number has left beside the file is not touched") {
+TEST_CASE("checkpoint: files left by another process with the same number are not touched") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   const auto left = [&](int i) { return path + ".partial-" + std::to_string(::getpid()) + "-" + std::to_string(i); };
@@ -476,7 +475,7 @@ TEST_CASE("checkpoint: what a process of the same number has left beside the fil
 }
 
 // A limit on the size of the process's files stands in for a full disk, and its signal for a process that is killed.
-TEST_CASE("checkpoint: a disk that is full and a process that is killed while it writes leave the old file whole") {
+TEST_CASE("checkpoint: a full disk or a process that is killed while it writes leaves the old file unchanged") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   const model tensors{{5}, {9000}};
@@ -517,7 +516,7 @@ TEST_CASE("checkpoint: a disk that is full and a process that is killed while it
   CHECK(names_in(folder.path()) == std::vector<std::string>{"one.slamb"});
 }
 
-TEST_CASE("checkpoint: an optimizer that fails while it is saved leaves the old file") {
+TEST_CASE("checkpoint: if saving the optimizer fails, the old file stays") {
   struct failing {
     void save_state(const byte_sink& to, const slamb::save_options& /*options*/) const {
       to(bytes(1000));
@@ -532,7 +531,7 @@ TEST_CASE("checkpoint: an optimizer that fails while it is saved leaves the old 
   CHECK(names_in(folder.path()) == std::vector<std::string>{"one.slamb"});
 }
 
-TEST_CASE("checkpoint: a file that does not fit is refused by its name, and nothing has changed") {
+TEST_CASE("checkpoint: a file of another optimizer is rejected by name, and nothing changes") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   const model tensors{{5}, {33}};
@@ -561,7 +560,7 @@ TEST_CASE("checkpoint: a file that does not fit is refused by its name, and noth
   write_file(path, whole);
   lonely_rank adam(tensors, maker_of<zero_one>({}));
   CHECK(said(adam.optimizer()) ==
-        given + "the state of another optimizer; it must be one of basic_zero_one_adam with the same policies");
+        given + "the state of another optimizer; it must be a state of basic_zero_one_adam with the same policies");
   save_checkpoint(run.optimizer(), path, {.with_parameters = false});
   CHECK(said(other.optimizer()) ==
         given + "a state without the parameters; restore them yourself, and pass restore_options{.parameters = false}");
@@ -571,7 +570,7 @@ TEST_CASE("checkpoint: a file that does not fit is refused by its name, and noth
   CHECK(other.now().values == before.values);
 }
 
-TEST_CASE("checkpoint: a file that cannot be read is named with the reason") {
+TEST_CASE("checkpoint: an error names the file that cannot be read and the reason") {
   const temporary_folder folder;
   lonely_rank run({{5}, {33}}, maker_of<lamb>({}));
   const auto said = [&run](const std::string& path) {
@@ -582,7 +581,7 @@ TEST_CASE("checkpoint: a file that cannot be read is named with the reason") {
   CHECK(said(of_folder) == "slamb: load_checkpoint() cannot read " + of_folder + ": it is not a regular file");
 }
 
-TEST_CASE("checkpoint: of another rank it is refused, and taken without errors where that is asked for") {
+TEST_CASE("checkpoint: a file of another rank is rejected, or loaded without errors if requested") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "rank1").string();
   const model tensors{{300}};
@@ -601,14 +600,14 @@ TEST_CASE("checkpoint: of another rank it is refused, and taken without errors w
   lonely_rank alone(tensors, maker_of<sparse>({.local_steps = 0}));
   CHECK(said_by<std::invalid_argument>([&] { load_checkpoint(alone.optimizer(), path); }) ==
         "slamb: load_checkpoint() was given " + path +
-            ", which holds the state of rank 1 of 2, but this is rank 0 of 1; with restore_options{.from_other_ranks = "
-            "true} it is taken without its errors");
+            ", which holds the state of rank 1 of 2, but this is rank 0 of 1; to load it without its compression "
+            "errors, pass restore_options{.from_other_ranks = true}");
   load_checkpoint(alone.optimizer(), path, {.from_other_ranks = true});
   CHECK(alone.now().values == saved);
   CHECK(alone.optimizer().statistics().step == 1);
 }
 
-TEST_CASE("checkpoint: a file that is replaced while it is read is read to its end") {
+TEST_CASE("checkpoint: a file that is replaced during reading is read to its end") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   const model tensors{{5}, {9000}};
@@ -634,7 +633,7 @@ TEST_CASE("checkpoint: a file that is replaced while it is read is read to its e
   CHECK(other.now() == run.now());
 }
 
-TEST_CASE("checkpoint: is refused in an open step") {
+TEST_CASE("checkpoint: is rejected in an open step") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   lonely_rank run({{5}, {33}}, maker_of<lamb>({}));
@@ -649,7 +648,7 @@ TEST_CASE("checkpoint: is refused in an open step") {
   CHECK(read_file(path) == before);
 }
 
-TEST_CASE("checkpoint: a chosen optimizer has one, and says which of two its file is of") {
+TEST_CASE("checkpoint: a chosen optimizer can be saved, and the file names which of the two it is") {
   const temporary_folder folder;
   const std::string path = (folder.path() / "one.slamb").string();
   using chosen = slamb::chosen_optimizer<lamb, sparse>;

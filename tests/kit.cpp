@@ -270,7 +270,7 @@ TEST_CASE("kit: an optimizer over dense gradients computes its equations, at onc
   }
 }
 
-TEST_CASE("kit: an optimizer with error feedback stays near its equations, and has the same bits on both backends") {
+TEST_CASE("kit: an optimizer with error feedback stays near its equations, with the same bits on both backends") {
   const auto reached = trained<quantized_of, slamb::host_backend>(3, 20, false);
   CHECK(distance_to_oracle(reached, 3, 20, 0.9) < 0.003);  // about a code and the errors of a step
   CHECK(distance_to_oracle(reached, 3, 20, 0.5) > 0.01);
@@ -300,7 +300,7 @@ TEST_CASE("kit: the errors of an exchange are saved with the state, and reported
   });
 }
 
-TEST_CASE("kit: options of one's own are checked, and a zero-aware quantizer needs a variance") {
+TEST_CASE("kit: user-defined options are validated, and a zero-aware quantizer needs a variance") {
   const auto refusal = [](const auto& make) {
     try {
       make();

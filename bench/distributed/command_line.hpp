@@ -20,7 +20,7 @@ inline void add_options(programs::command_line& line, settings& into, std::span<
   line.add("--parameters", into.parameters, "Elements of the model, in tensors shaped as BERT's", "N")
       ->check(integer_in(1000, 2'000'000'000));
   line.add_names("--optimizer", into.optimizers,
-                 "Which of " + joined(optimizers) + "; repeat it or join by commas. LAMB is measured in any case")
+                 "Optimizers from " + joined(optimizers) + "; repeat it or join by commas. LAMB is always measured")
       ->capture_default_str()
       ->check(one_of(optimizers));
   line.add("--steps", into.steps, "Steps to time of each optimizer, rounded up to whole periods", "N")
@@ -37,7 +37,7 @@ inline void add_options(programs::command_line& line, settings& into, std::span<
       ->check(integer_in(1, most_steps));
   line.add("--local-interval", into.local_interval, "0/1 Adam: steps from one exchange to the next, its period", "N")
       ->check(integer_in(1, 1000));
-  line.add("--message-bytes", into.message_bytes, "Of a message between ranks, at most", "N")
+  line.add("--message-bytes", into.message_bytes, "Largest size of a message between ranks", "N")
       ->check(integer_in(64, std::uint64_t{1} << 30));
   line.add_flag(
       "--in-parts", into.in_parts,
@@ -66,7 +66,7 @@ inline std::optional<settings> parse_command_line(int argc, const char* const* a
                               "is a rank, and compares them with dense LAMB's and with what the planner predicts.");
   detail::add_options(line, chosen, optimizers);
   if (!line.read(argc, argv)) return std::nullopt;
-  programs::refuse_repetition("--optimizer", chosen.optimizers, ", and each is measured once");
+  programs::refuse_repetition("--optimizer", chosen.optimizers, ", but each optimizer is measured once");
   return chosen;
 }
 

@@ -105,8 +105,8 @@ void take_step(const scene& at, Optimizer& optimizer) {
 
 inline void require_phase(const std::string& name, const slamb::statistics& now, const std::string& phase) {
   if (now.phase != phase)
-    throw std::runtime_error(name + ": step " + std::to_string(now.step) + " was of the phase '" + now.phase +
-                             "', but '" + phase + "' is to be measured");
+    throw std::runtime_error(name + ": step " + std::to_string(now.step) + " was in the phase '" + now.phase +
+                             "', but '" + phase + "' must be measured");
 }
 
 /// A barrier that leaves the processors to ranks that still work: MPI's own barrier polls without a pause.

@@ -45,9 +45,9 @@ def check(path, settings, measurements):
     """That all there is to be is there."""
     for name in (*SETTINGS, "link_bits_per_second"):
         if name not in settings:
-            raise BadInput(f"{path}: no '{name}' in its settings; of another version of slamb_bench_mpi")
+            raise BadInput(f"{path}: no '{name}' in its settings; another version of slamb_bench_mpi wrote it")
     if settings["link_bits_per_second"] is not None and not is_number(settings["link_bits_per_second"]):
-        raise BadInput(f"{path}: link_bits_per_second is no number")
+        raise BadInput(f"{path}: link_bits_per_second is not a number")
     for one in measurements:
         predicted = ("predicted_step_seconds",) if "predicted_step_seconds" in one else ()
         for name in (*NUMBERS, *predicted):
@@ -126,7 +126,7 @@ def plot(results, file):
     limited = [(settings["link_bits_per_second"] / 1e6, measured) for settings, measured in results
                if settings["link_bits_per_second"] is not None]
     if not limited:
-        raise BadInput("--plot: no result is of a limited link")
+        raise BadInput("--plot: no result has a limited link")
     blocks, curves = [], []
     optimizers = dict.fromkeys(name for _, measured in limited for name in measured if name != "lamb")
     for color, optimizer in enumerate(optimizers, start=1):
@@ -153,7 +153,7 @@ def plot(results, file):
     try:
         subprocess.run(["gnuplot"], input=script, text=True, check=True, capture_output=True)
     except FileNotFoundError as error:
-        raise BadInput("--plot: gnuplot is not there: apt install gnuplot-nox") from error
+        raise BadInput("--plot: gnuplot was not found: apt install gnuplot-nox") from error
     except subprocess.CalledProcessError as error:
         raise BadInput(f"--plot: gnuplot: {error.stderr.strip()}") from error
 

@@ -48,7 +48,7 @@ while (($# > 0)); do
       sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) refuse "'$1' is no option; expected --rates, --ranks, --delay, --congestion, --out, --program, or -- and options of the program" ;;
+    *) refuse "'$1' is not an option; expected --rates, --ranks, --delay, --congestion, --out, --program, or -- and options of the program" ;;
   esac
 done
 
@@ -57,7 +57,7 @@ bits_of() {
   local number
   [[ "$1" == unlimited ]] && echo 0 && return
   [[ "$1" =~ ^([1-9][0-9]{0,8})(bit|kbit|mbit|gbit)$ ]] ||
-    refuse "--rates: '$1' is not a whole number with bit, kbit, mbit or gbit after it, nor unlimited"
+    refuse "--rates: '$1' is neither unlimited nor a whole number with bit, kbit, mbit or gbit after it"
   number="${BASH_REMATCH[1]}"
   case "${BASH_REMATCH[2]}" in
     bit) echo "$number" ;;
@@ -67,7 +67,7 @@ bits_of() {
   esac
 }
 read -ra rate_list <<<"$rates"
-((${#rate_list[@]} > 0)) || refuse "--rates: there is none; expected for example \"100mbit 1gbit unlimited\""
+((${#rate_list[@]} > 0)) || refuse "--rates: the list is empty; expected for example \"100mbit 1gbit unlimited\""
 bits_list=()
 for rate in "${rate_list[@]}"; do
   bits="$(bits_of "$rate")" # on its own: a refusal ends the script
@@ -84,22 +84,22 @@ if [[ -z "$congestion" ]]; then
   [[ " ${known[*]} " == *" cubic "* ]] || congestion="$(cat /proc/sys/net/ipv4/tcp_congestion_control)"
 fi
 [[ "$congestion" =~ ^[a-z0-9_-]+$ && " ${known[*]} " == *" $congestion "* ]] ||
-  refuse "--congestion: the kernel has no '$congestion', but: ${known[*]}"
+  refuse "--congestion: the kernel has no '$congestion'; it has: ${known[*]}"
 
 ((EUID == 0)) || refuse "network namespaces and tc need root: sudo bash bench/network/run.sh"
 for tool in ip tc mpirun unshare awk; do
   command -v "$tool" >/dev/null ||
-    refuse "'$tool' is not there; on Debian or Ubuntu: apt install iproute2 openmpi-bin util-linux mawk"
+    refuse "'$tool' was not found; on Debian or Ubuntu: apt install iproute2 openmpi-bin util-linux mawk"
 done
-mpirun --version 2>/dev/null | grep -q 'Open MPI' || refuse "mpirun is not Open MPI's, whose launcher this script takes part in"
+mpirun --version 2>/dev/null | grep -q 'Open MPI' || refuse "mpirun is not Open MPI's, but this script needs its launcher"
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 program="${program:-$root/build/release/bin/slamb_bench_mpi}"
 [[ -f "$program" && -x "$program" ]] ||
-  refuse "$program is not there, or is no program: cmake --preset release && ninja -C build/release slamb_bench_mpi"
+  refuse "$program does not exist, or is not executable; build it: cmake --preset release && ninja -C build/release slamb_bench_mpi"
 program="$(realpath "$program")"
 if [[ -n "$out" ]]; then
-  { mkdir -p "$out" 2>/dev/null && [[ -w "$out" ]]; } || refuse "--out: $out is no folder that can be written"
+  { mkdir -p "$out" 2>/dev/null && [[ -w "$out" ]]; } || refuse "--out: $out is not a writable folder"
   out="$(realpath "$out")"
 fi
 
@@ -150,20 +150,20 @@ folder="$(mktemp -d)"
 
 make_namespace() {
   local said
-  [[ ! -e "/run/netns/$1" ]] || refuse "the namespace $1 is there already, of a run that was killed: ip netns delete $1"
+  [[ ! -e "/run/netns/$1" ]] || refuse "the namespace $1 exists already, from a run that was killed; delete it: ip netns delete $1"
   made+=("$1") # first, so that no signal comes between
-  said="$(ip netns add "$1" 2>&1)" || refuse "may not make a network namespace, as a container without CAP_SYS_ADMIN: $said"
+  said="$(ip netns add "$1" 2>&1)" || refuse "may not make a network namespace, for example in a container without CAP_SYS_ADMIN: $said"
   ip -n "$1" link set dev lo up
 }
 
 net="$prefix-net"
 make_namespace "$net"
-ip -n "$net" link add br0 type bridge || refuse "the kernel makes no bridge: modprobe bridge"
+ip -n "$net" link add br0 type bridge || refuse "the kernel makes no bridge; try: modprobe bridge"
 ip -n "$net" address add 10.0.0.254/24 dev br0
 ip -n "$net" link set dev br0 up
 for ((i = 0; i < ranks; ++i)); do
   make_namespace "$prefix-$i"
-  ip -n "$net" link add "port$i" type veth peer name eth0 netns "$prefix-$i" || refuse "the kernel makes no veth pair: modprobe veth"
+  ip -n "$net" link add "port$i" type veth peer name eth0 netns "$prefix-$i" || refuse "the kernel makes no veth pair; try: modprobe veth"
   ip -n "$net" link set dev "port$i" master br0 up
   ip -n "$prefix-$i" address add "10.0.0.$((i + 1))/24" dev eth0
   ip -n "$prefix-$i" link set dev eth0 up

@@ -19,14 +19,14 @@ void add_training_options(command_line& line, settings& into, std::span<const st
   const auto number = [&line](const std::string& name, auto& value, const std::string& text) {
     return line.add(name, value, text, "N");
   };
-  CLI::Option* const model = line.add("--model", into.model, "Whose tensors: " + joined(model_names()), "NAME");
+  CLI::Option* const model = line.add("--model", into.model, "The model: " + joined(model_names()), "NAME");
   model->check(one_of(model_names()));
   line.add_option("--shapes", into.shapes, "Tensors of your own: lines of name D0 D1 ...; # begins a comment")
       ->type_name("FILE")
       ->excludes(model)
       ->check(file_name());
   line.add_names("--optimizer", into.optimizers,
-                 "Which of " + joined(optimizers) + "; repeat it or join by commas [all]")
+                 "Optimizers from " + joined(optimizers) + "; repeat it or join by commas [all]")
       ->check(one_of(optimizers));
   number("--steps", into.steps, "Steps of the training")->check(integer_in(1, most_steps));
   number("--ranks", into.ranks, "Ranks")->check(integer_in(1, 1'000'000));

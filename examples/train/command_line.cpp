@@ -14,14 +14,13 @@ using namespace programs;
 constexpr std::uint64_t most_steps = 1'000'000;
 
 void add_optimizer_options(command_line& line, settings& into, const known_names& known) {
-  line.add_names(
-          "--optimizer", into.optimizers,
-          "Which of " + joined(known.optimizers) +
-              "; repeat it or join by commas. auto is lamb, or slamb where steps at the start are faster with it "
-              "[all but auto]")
+  line.add_names("--optimizer", into.optimizers,
+                 "Optimizers from " + joined(known.optimizers) +
+                     "; repeat it or join by commas. auto is lamb, or slamb if its first steps are faster "
+                     "[all but auto]")
       ->check(one_of(known.optimizers));
   line.add_names("--compressor", into.compressors,
-                 "What they send of gradient or momentum, one of " + joined(known.compressors) +
+                 "Compressor of the gradient or momentum, one of " + joined(known.compressors) +
                      "; repeat it or join by commas [each optimizer's own]")
       ->check(one_of(known.compressors));
 }
@@ -47,7 +46,7 @@ void add_training_options(command_line& line, settings& into) {
       ->check(number_in("[0, 1000000]", 0.0, 1e6));
   constexpr auto largest_seed = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   number("--seed", into.seed, "The first seed")->check(integer_in(0, largest_seed));
-  number("--seeds", into.seeds, "How many seeds, counted from the first")->check(integer_in(1, 1000));
+  number("--seeds", into.seeds, "Number of seeds, counted from the first")->check(integer_in(1, 1000));
   line.add_flag("--held-out", into.held_out,
                 "Test on a fifth of the training set that is held out, to choose settings: the test set has no part");
 }

@@ -54,7 +54,7 @@ std::vector<std::byte> bytes_of_rank(int rank, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("any_communicator: its collectives are those of what it holds") {
+TEST_CASE("any_communicator: forwards collectives to the wrapped communicator") {
   slamb::run_ranks(world, [](thread_communicator held) {
     const int rank = held.rank();
     any_communicator<> ranks(std::move(held));
@@ -80,7 +80,7 @@ TEST_CASE("any_communicator: its collectives are those of what it holds") {
   });
 }
 
-TEST_CASE("any_communicator: hands out what it holds, by its type alone") {
+TEST_CASE("any_communicator: get() returns the wrapped communicator, only by its own type") {
   any_communicator<> ranks(summing_communicator{});
   CHECK_NOTHROW(ranks.get<summing_communicator>());
   CHECK(&ranks.get<any_communicator<>>() == &ranks);
@@ -90,7 +90,7 @@ TEST_CASE("any_communicator: hands out what it holds, by its type alone") {
   CHECK(&moved.get<summing_communicator>() == before);
 }
 
-TEST_CASE("any_communicator: nodes, waits and failures are those of what it holds, or it is a node of one rank") {
+TEST_CASE("any_communicator: forwards nodes, waits and failures, or acts as a node of one rank") {
   std::vector<std::string> notes;
   any_communicator<> ranks{noting_communicator(notes)};
   CHECK(ranks.joins_nodes());
@@ -112,7 +112,7 @@ TEST_CASE("any_communicator: nodes, waits and failures are those of what it hold
   CHECK_NOTHROW(plain.abort("no reason"));
 }
 
-TEST_CASE("any_communicator: a collective that is missing is named, by an optimizer before anything is done") {
+TEST_CASE("any_communicator: an optimizer names a missing collective before it does anything") {
   any_communicator<> ranks(summing_communicator{});
   CHECK(ranks.has(collective::all_reduce));
   for (const collective kind : {collective::all_gather, collective::all_to_all, collective::broadcast})
@@ -137,8 +137,7 @@ TEST_CASE("any_communicator: a collective that is missing is named, by an optimi
                        doctest::Contains("needs a Communicator with broadcast of bytes"), std::invalid_argument);
 }
 
-TEST_CASE(
-    "any_communicator: what wraps one says of it which collectives there are, and forwards what is no collective") {
+TEST_CASE("any_communicator: wrappers report its collectives, and forward wait, check and abort") {
   const auto summing = [] { return any_communicator<>(summing_communicator{}); };
   using counted = slamb::counting_communicator<any_communicator<>>;
   using nodes = slamb::hierarchical_communicator<slamb::self_communicator, any_communicator<>>;
@@ -162,19 +161,19 @@ TEST_CASE(
   CHECK(notes == std::vector<std::string>{"wait", "check", "abort: no reason"});
 }
 
-TEST_CASE("any_communicator: one that was moved from says so, to an optimizer too") {
+TEST_CASE("any_communicator: names the mistake when it is used after a move, also by an optimizer") {
   any_communicator<> first(summing_communicator{});
   const any_communicator<> second(std::move(first));
   CHECK(second.size() == 1);
   CHECK(second.get<summing_communicator>().size() == 1);
-  CHECK_THROWS_WITH_AS(first.size(), doctest::Contains("any_communicator was used that was moved from"),
+  CHECK_THROWS_WITH_AS(first.size(), doctest::Contains("any_communicator was used after it was moved from"),
                        std::logic_error);
   std::vector<float> p(100, 1.0F), g(100, 0.5F);
   const std::vector<slamb::parameter> tensors{{.data = p.data(), .gradient = g.data(), .size = p.size()}};
   CHECK_THROWS_AS(slamb::lamb<any_communicator<>>(tensors, {}, std::move(first)), std::logic_error);
 }
 
-TEST_CASE("any_communicator: a training over it has the bits of one over what it holds") {
+TEST_CASE("any_communicator: training has the bits of training over the wrapped communicator") {
   const test_support::experiment e = test_support::make_experiment({{300}, {9100}, {17, 1}}, 91, world, 6);
   const auto train = [&e]<class Communicator>(std::in_place_type_t<Communicator>) {
     test_support::trajectory reached = test_support::place_of(e);

@@ -23,7 +23,7 @@
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
-#include "support/odd_communicators.hpp"
+#include "support/archetype_communicators.hpp"
 #include "support/thread_nodes.hpp"
 #include "support/wrong_communicators.hpp"
 
@@ -83,7 +83,7 @@ class narrow_communicator {
 
 }  // namespace
 
-TEST_CASE("check_communicator: communicators that do what they should pass, with all that they have") {
+TEST_CASE("check_communicator: correct communicators pass, with all optional functions") {
   slamb::self_communicator alone;
   CHECK(complaint_of(alone) == "");
   for (const int size : {1, 2, 3, 5}) {
@@ -112,7 +112,7 @@ TEST_CASE("check_communicator: communicators that do what they should pass, with
   });
 }
 
-TEST_CASE("check_communicator: ranks that are nodes pass, and a wrong part of them does not") {
+TEST_CASE("check_communicator: ranks that are nodes pass, but not with a wrong part") {
   test_support::thread_nodes({2, 2}).run([](test_support::nodes_of_threads communicator, std::size_t /*rank*/) {
     CHECK(complaint_of(communicator) == "");
   });
@@ -138,7 +138,7 @@ TEST_CASE("check_communicator: ranks that are nodes pass, and a wrong part of th
         std::string::npos);
 }
 
-TEST_CASE("check_communicator: each mistake is found, on every rank and by name") {
+TEST_CASE("check_communicator: finds and names each mistake, on every rank") {
   struct expected {
     mistake what;
     std::string says;
@@ -151,12 +151,12 @@ TEST_CASE("check_communicator: each mistake is found, on every rank and by name"
       {mistake::sum_lacks_last_if_odd, "all_reduce_sum of 15 floats: element 14 is ", false},
       {mistake::sum_lacks_last_if_many, "all_reduce_sum of 1000 floats: element 999 is ", false},
       {mistake::sum_turns_nan_to_zero,
-       "rank 2 of 3: all_reduce_sum of 1 float: element 0 is 0, but rank 0's value is NaN, and so must be the sum"},
+       "rank 2 of 3: all_reduce_sum of 1 float: element 0 is 0, but rank 0's value is NaN, so the sum must be NaN"},
       {mistake::sum_turns_infinity_to_largest,
-       "rank 1 of 3: all_reduce_sum of 1 float: element 0 is 3e+38, but rank 0's value is infinite, so that the sum "
-       "must be infinite or NaN"},
+       "rank 1 of 3: all_reduce_sum of 1 float: element 0 is 3e+38, but rank 0's value is infinite, so the sum must be "
+       "infinite or NaN"},
       {mistake::sum_has_bits_of_its_own,
-       "rank 2 of 3: all_reduce_sum of 1 float: the sums have other bits than those of rank 0"},
+       "rank 2 of 3: all_reduce_sum of 1 float: the sums have other bits than on rank 0"},
       {mistake::sum_writes_past_end,
        "rank 0 of 3: all_reduce_sum of 1000 floats: it has written behind the last element of `values`"},
       {mistake::sum_is_stale, "all_reduce_sum of 100 floats: element 0 is "},
@@ -188,14 +188,14 @@ TEST_CASE("check_communicator: each mistake is found, on every rank and by name"
     const std::vector<std::string> said = complaints(one.what, 3);
     for (const std::string& sentence : said) {
       CAPTURE(sentence);
-      CHECK(sentence.find("slamb: check_communicator has found mistakes of this Communicator:\n  rank ") == 0);
+      CHECK(sentence.find("slamb: check_communicator has found mistakes in this Communicator:\n  rank ") == 0);
       CHECK(sentence.find(one.says) != std::string::npos);
     }
     if (one.says_all_the_same) CHECK((said[0] == said[1] && said[1] == said[2]));
   }
 }
 
-TEST_CASE("check_communicator: a mistake of one rank is told to the others, with all that it has found") {
+TEST_CASE("check_communicator: a mistake of one rank is reported on all ranks, with every mistake that it found") {
   const std::vector<std::string> own = complaints(3, [](thread_communicator base) {
     const mistake what = base.rank() == 1 ? mistake::gather_reversed : mistake::none;
     return wrong_communicator(std::move(base), what);
@@ -207,12 +207,12 @@ TEST_CASE("check_communicator: a mistake of one rank is told to the others, with
   CHECK(own[0].find("rank 0 of 3") == std::string::npos);
 }
 
-TEST_CASE("check_communicator: what wrong sums keep a rank from telling is said to be so") {
+TEST_CASE("check_communicator: a rank reports when wrong sums prevent it from naming its mistakes") {
   for (const std::string& sentence : complaints(mistake::sum_is_mean, 2))
     CHECK(sentence.find(": has found mistakes, but cannot report them because sums are wrong") != std::string::npos);
 }
 
-TEST_CASE("check_communicator: sizes up to the largest are tried") {
+TEST_CASE("check_communicator: tests sizes up to the largest") {
   const communicator_check without_many{.large = 5};
   // Sums of 1000 and 1001 elements are tried with any options.
   CHECK(complaints(mistake::sum_lacks_last_if_many, 2, without_many)[0].find("1000 floats") != std::string::npos);
@@ -223,7 +223,7 @@ TEST_CASE("check_communicator: sizes up to the largest are tried") {
   });
 }
 
-TEST_CASE("check_communicator: a wire format of fewer bits passes if it is said to be one, and only then") {
+TEST_CASE("check_communicator: a wire format of fewer bits passes only if it is declared") {
   const auto narrow = [](thread_communicator base) { return narrow_communicator(std::move(base)); };
   CHECK(complaints(2, narrow)[0].find(", but the ranks' values add up to ") != std::string::npos);
   CHECK(complaints(2, narrow, {.large = 3001, .wire_error = 1e-4}) == std::vector<std::string>(2));
@@ -240,7 +240,7 @@ struct misplaced {
   void all_reduce_sum(std::span<float> /*values*/, slamb::host_stream /*stream*/) {}
 };
 
-struct refusing {
+struct throwing_sum {
   static int rank() { return 0; }
   static int size() { return 1; }
   void all_reduce_sum(std::span<float> values, slamb::host_stream /*stream*/) {
@@ -260,11 +260,11 @@ struct noted {
 
 }  // namespace
 
-TEST_CASE("check_communicator: no rank of its size, and a collective that throws, end the check with a sentence") {
+TEST_CASE("check_communicator: a rank out of range, or a collective that throws, ends the check with one message") {
   misplaced wrong;
   CHECK(complaint_of(wrong) ==
         "slamb: check_communicator: the Communicator says it is rank 2 of 2; ranks must be 0 … size − 1");
-  refusing throwing;
+  throwing_sum throwing;
   CHECK(complaint_of(throwing) ==
         "slamb: check_communicator: rank 0 of 1: all_reduce_sum of 64 floats threw: out of luck");
 }
@@ -300,35 +300,35 @@ std::vector<std::string> said_of_rank_1(int size, int its_rank, int its_size) {
 
 }  // namespace
 
-TEST_CASE("check_communicator: ranks that disagree on how many they are, or who, are all told") {
+TEST_CASE("check_communicator: disagreement on the world size or the ranks is reported on all ranks") {
   const auto differs = [](int rank, int size) {
     const std::string number = std::to_string(size);
     return "slamb: check_communicator: rank " + std::to_string(rank) + " of " + number + ": size() is " + number +
-           " here and another on another rank; it must be the number of ranks, the same on all of them";
+           " here, but another rank has another value; it must be the number of ranks on all ranks";
   };
   for (const int other : {2, 4, 300})
     CHECK(said_of_rank_1(3, 1, other) == std::vector{differs(0, 3), differs(1, other), differs(2, 3)});
 
   const auto twice = [](int rank) {
     return "slamb: check_communicator: rank " + std::to_string(rank) +
-           " of 3: 2 ranks say that they are rank 2 of 3, and none that it is rank 1 of 3; "
-           "rank() must be another on every rank";
+           " of 3: 2 ranks report that they are rank 2 of 3, and no rank reports that it is rank 1 of 3; rank() must "
+           "be different on every rank";
   };
   CHECK(said_of_rank_1(3, 2, 3) == std::vector{twice(0), twice(2), twice(2)});
 }
 
-TEST_CASE("check_communicator: a rank that there cannot be tells the others by abort, if there is one") {
+TEST_CASE("check_communicator: a rank out of range aborts the others, if there is an abort") {
   const std::string wrong =
       "slamb: check_communicator: the Communicator says it is rank 7 of 2; ranks must be 0 … size − 1";
   const std::vector<std::string> said = said_of_rank_1(2, 7, 2);
   CHECK(said[1] == wrong);
   CHECK(said[0] ==
-        "slamb: check_communicator: rank 0 of 2: all_reduce_sum of size() and of what the check was given threw: "
-        "slamb: the thread_group failed: rank 1 was aborted: " +
+        "slamb: check_communicator: rank 0 of 2: all_reduce_sum of size() and of the communicator_check threw: slamb: "
+        "the thread_group failed because rank 1 was aborted: " +
             wrong);
 }
 
-TEST_CASE("check_communicator: ranks that are given different checks are all told") {
+TEST_CASE("check_communicator: different options on different ranks are reported on all ranks") {
   const auto said_with = [](const communicator_check& of_rank_1) {
     std::vector<std::string> said(2);
     slamb::run_ranks(2, [&](thread_communicator communicator) {
@@ -344,7 +344,7 @@ TEST_CASE("check_communicator: ranks that are given different checks are all tol
   const auto expected = [](const std::string& name, const std::string& at_0, const std::string& at_1) {
     const auto sentence = [&name](int rank, const std::string& value) {
       return "slamb: check_communicator: rank " + std::to_string(rank) + " of 2: communicator_check::" + name + " is " +
-             value + " here and another on another rank; all ranks must be given the same communicator_check";
+             value + " here, but another rank has another value; all ranks must be given the same communicator_check";
     };
     return std::vector{sentence(0, at_0), sentence(1, at_1)};
   };
@@ -355,7 +355,7 @@ TEST_CASE("check_communicator: ranks that are given different checks are all tol
   CHECK(said_with({.large = 3001, .from_second_thread = false}) == expected("from_second_thread", "true", "false"));
 }
 
-TEST_CASE("check_communicator: sizes of which no memory could hold the bytes are refused, with the largest") {
+TEST_CASE("check_communicator: sizes beyond any memory are rejected, and the message has the largest size") {
   // (2^63 − 1)/4 floats without the margins of 6; a third of them.
   const auto refused = [](std::size_t large, std::size_t most) {
     return "slamb: communicator_check::large = " + std::to_string(large) + ", but it must be in [0, " +
@@ -397,7 +397,7 @@ class partly_exact_communicator {
 
 }  // namespace
 
-TEST_CASE("check_communicator: sums of a byte of every rank must be exact, whatever the wire error") {
+TEST_CASE("check_communicator: sums of a byte of every rank must be exact, for any wire error") {
   const auto partly = [](thread_communicator base) { return partly_exact_communicator(std::move(base)); };
   for (const int size : {2, 3, 5})
     for (const std::string& said : complaints(size, partly, {.large = 3001, .wire_error = 0.01})) {
@@ -407,7 +407,7 @@ TEST_CASE("check_communicator: sums of a byte of every rank must be exact, whate
     }
 }
 
-TEST_CASE("check_communicator: calls come from a second thread too, if that is asked for") {
+TEST_CASE("check_communicator: also calls from a second thread, if requested") {
   noted both;
   check_communicator(both, small);
   CHECK(both.callers->size() == 2);

@@ -16,8 +16,8 @@
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
+#include "support/archetype_communicators.hpp"
 #include "support/communicator_suite.hpp"
-#include "support/odd_communicators.hpp"
 #include "support/thread_nodes.hpp"
 
 namespace communicator_communicator_tests {
@@ -104,7 +104,7 @@ TEST_CASE("thread_communicator: conforms for large payloads") {
   }
 }
 
-TEST_CASE("counting_communicator: conforms as its base does") {
+TEST_CASE("counting_communicator: conforms over each base") {
   for (const int ranks : ranks_of_threads) check_all_types(counting_world{}, ranks);
   check_size<float>(counting_world{}, 2, large);
 }
@@ -116,7 +116,7 @@ TEST_CASE("hierarchical_communicator: conforms, with nodes as ranks") {
   check_size<float>(world_of_nodes{2}, 2, large);
 }
 
-TEST_CASE("hierarchical_communicator: counted as its nodes are") {
+TEST_CASE("hierarchical_communicator: a counting_communicator does not count sums within a node") {
   using counted = slamb::counting_communicator<test_support::nodes_of_threads>;
   static_assert(slamb::capability::has_all_reduce_in_node<counted>);
   static_assert(!slamb::capability::has_all_reduce_in_node<slamb::counting_communicator<slamb::thread_communicator>>);
@@ -131,14 +131,14 @@ TEST_CASE("hierarchical_communicator: counted as its nodes are") {
   });
 }
 
-TEST_CASE("postal_communicator: conforms in what it offers") {
+TEST_CASE("postal_communicator: conforms with the collectives that it has") {
   static_assert(!slamb::capability::has_all_reduce_sum<test_support::postal_communicator, double>);
   static_assert(!slamb::capability::has_all_gather<test_support::postal_communicator, float>);
   for (const int ranks : ranks_of_threads) check_small_sizes<float>(postal_world{}, ranks);
   check_size<float>(postal_world{}, 3, large);
 }
 
-TEST_CASE("communicator suite: its checks see a value that all ranks got wrong") {
+TEST_CASE("communicator suite: its checks find a value that is wrong on all ranks") {
   const faulty_world world{{.rank = 1, .round = 0, .kind = slamb::thread_group::fault::kind_type::corrupts}};
   for (const std::size_t n : {1U, 1000U}) {
     const auto sums = all_reduce<float>(world, 3, n);
@@ -151,7 +151,7 @@ TEST_CASE("communicator suite: its checks see a value that all ranks got wrong")
   }
 }
 
-TEST_CASE("communicator suite: its checks see ranks that disagree") {
+TEST_CASE("communicator suite: its checks find ranks that disagree") {
   const faulty_world world{{.rank = 2, .round = 0, .kind = slamb::thread_group::fault::kind_type::corrupts_result}};
   for (const std::size_t n : {1U, 1000U}) {
     CHECK(disagreement(all_reduce<float>(world, 4, n)) == "rank 2, element 0: other bits than rank 0");
@@ -162,7 +162,7 @@ TEST_CASE("communicator suite: its checks see ranks that disagree") {
   }
 }
 
-TEST_CASE("communicator suite: its checks see writes outside a buffer") {
+TEST_CASE("communicator suite: its checks find writes outside a buffer") {
   outcome<float> result(2, buffer<float>(5));
   CHECK(overrun(result) == "");
   float* const past = result[1].span().data() + 5;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "slamb/communicator/run_ranks.hpp"
-#include "support/odd_communicators.hpp"
+#include "support/archetype_communicators.hpp"
 
 namespace communicator_counting_communicator_tests {
 namespace {
@@ -86,7 +86,7 @@ TEST_CASE("counting_communicator: counts rounds, elements, payload and bytes sen
   }
 }
 
-TEST_CASE("counting_communicator: one rank alone sends nothing, but its payloads are counted") {
+TEST_CASE("counting_communicator: a single rank sends nothing, but its payloads are counted") {
   counting<slamb::self_communicator> communicator;
   std::vector<float> values(12);
   communicator.all_reduce_sum(std::span<float>(values), host_stream{});
@@ -111,7 +111,7 @@ TEST_CASE("counting_communicator: reset sets all counts to zero") {
   }
 }
 
-TEST_CASE("counting_communicator: counts move with it") {
+TEST_CASE("counting_communicator: a move keeps the counts") {
   counting<slamb::self_communicator> communicator;
   call_each_once(communicator);
   const auto before = communicator.counts().total();
@@ -119,7 +119,7 @@ TEST_CASE("counting_communicator: counts move with it") {
   CHECK(moved.counts().total() == before);
 }
 
-TEST_CASE("counting_communicator: passes the base's own stream on, and wrapped() is the base") {
+TEST_CASE("counting_communicator: passes on the base's own stream, and wrapped() is the base") {
   counting<one_way_communicator> communicator;
   const std::vector<double> send{1.0, 2.0};
   std::vector<double> receive(2);
@@ -131,7 +131,7 @@ TEST_CASE("counting_communicator: passes the base's own stream on, and wrapped()
   CHECK(communicator.counts()[collective::all_to_all] == traffic{1, 2, 16, 0});
 }
 
-TEST_CASE("counting_communicator: what throws is not counted") {
+TEST_CASE("counting_communicator: a collective that throws is not counted") {
   slamb::thread_group group(2);
   group.inject({.rank = 1, .round = 2, .kind = slamb::thread_group::fault::kind_type::throws});
   std::vector<traffic_counts> counts(2);
@@ -155,7 +155,7 @@ TEST_CASE("counting_communicator: what throws is not counted") {
   }
 }
 
-TEST_CASE("counting_communicator: works over a move-only communicator with odd facts") {
+TEST_CASE("counting_communicator: works over a move-only communicator with facts of unusual types") {
   std::vector<traffic> totals(3);
   test_support::run_postal_ranks(3, [&](postal_communicator base) {
     counting<postal_communicator> communicator(std::move(base));

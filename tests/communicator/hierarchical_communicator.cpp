@@ -79,7 +79,7 @@ concept can_wait = requires(C& c) {
 
 }  // namespace
 
-TEST_CASE("hierarchical_communicator: has what its parts have") {
+TEST_CASE("hierarchical_communicator: has the collectives of its parts") {
   static_assert(slamb::capability::has_all_reduce_in_node<hierarchy> && can_abort<hierarchy> && can_check<hierarchy> &&
                 can_wait<hierarchy>);
   static_assert(slamb::capability::has_all_reduce_sum<hierarchy, float> &&
@@ -98,7 +98,7 @@ TEST_CASE("hierarchical_communicator: has what its parts have") {
   CHECK(leader.all.local_size() == 2);
 }
 
-TEST_CASE("hierarchical_communicator: the leader exchanges, and the node hears of it") {
+TEST_CASE("hierarchical_communicator: the leader exchanges, and then broadcasts to the node") {
   made leader(0);
   leader.all.all_reduce_in_node(all_values, host_stream{});
   leader.all.all_reduce_sum(all_values, host_stream{});
@@ -114,7 +114,7 @@ TEST_CASE("hierarchical_communicator: the leader exchanges, and the node hears o
   CHECK(*other.calls == list{"local sum", "local broadcast0", "local wait"});
 }
 
-TEST_CASE("hierarchical_communicator: both parts are told of what one throws, and it is thrown on") {
+TEST_CASE("hierarchical_communicator: an exception of one part aborts both, and is rethrown") {
   made inter_node(0, "", "sum");
   CHECK_THROWS_WITH_AS(inter_node.all.all_reduce_sum(all_values, host_stream{}), "lost", std::runtime_error);
   CHECK(*inter_node.calls ==

@@ -59,7 +59,7 @@ std::vector<std::string> thrown_by_ranks(
   return thrown;
 }
 
-constexpr std::size_t nobody = 4;
+constexpr std::size_t no_rank = 4;
 
 /// The exceptions of ranks that were constructed with different beta1.
 std::vector<std::string> disagreements(const std::vector<int>& sizes, const std::vector<double>& beta1) {
@@ -114,7 +114,7 @@ TEST_CASE("hierarchical_communicator: kernels of the CUDA backend reduce within 
                                  train_in_nodes<optimizer_type>(means_of_nodes(e, 2), 2, {}, backend)));
 }
 
-TEST_CASE("hierarchical_communicator: memory and traffic are those of nodes, and one gradient more") {
+TEST_CASE("hierarchical_communicator: memory and traffic are those of nodes, plus one gradient") {
   const experiment e = make_experiment({{1000}, {24}}, 24, 4, 3);
   const auto report = [&e](auto optimizer) {
     for (std::size_t t = 0; t < e.steps(); ++t) optimizer.step(e.rates[t]);
@@ -150,7 +150,7 @@ TEST_CASE("hierarchical_communicator: memory and traffic are those of nodes, and
   }
 }
 
-TEST_CASE("hierarchical_communicator: set_gradient and set_gradients change what goes into the mean of the node") {
+TEST_CASE("hierarchical_communicator: set_gradient and set_gradients change the gradients in the node's mean") {
   const experiment e = make_experiment({{40}, {30}}, 25, 4, 3);
   trajectory reached = place_of(e);
   thread_nodes({2, 2}).run([&](nodes_of_threads communicator, std::size_t rank) {
@@ -173,7 +173,7 @@ TEST_CASE("hierarchical_communicator: set_gradient and set_gradients change what
   CHECK(ranks_have_bits_of_nodes(reached, train<flat>(expected, {})));
 }
 
-TEST_CASE("hierarchical_communicator: a step in parts averages the gradients that are there when it is finished") {
+TEST_CASE("hierarchical_communicator: a step in parts averages the gradients that are present when it is finished") {
   const experiment e = make_experiment({{40}, {30}, {20}}, 27, 4, 3);
   trajectory reached = place_of(e);
   thread_nodes({2, 2}).run([&](nodes_of_threads communicator, std::size_t rank) {
@@ -190,7 +190,7 @@ TEST_CASE("hierarchical_communicator: a step in parts averages the gradients tha
   CHECK(ranks_have_bits_of_nodes(reached, train<flat>(means_of_nodes(e, 2), {})));
 }
 
-TEST_CASE("hierarchical_communicator: a rate that one rank of a node cannot use is refused by all") {
+TEST_CASE("hierarchical_communicator: an invalid rate on one rank of a node is rejected by all") {
   const experiment e = make_experiment({{40}}, 26, 4, 1);
   std::vector<std::vector<float>> reached(4);
   std::array<std::uint64_t, 4> skipped{};
@@ -207,7 +207,7 @@ TEST_CASE("hierarchical_communicator: a rate that one rank of a node cannot use 
   for (const auto& parameters : reached) CHECK(same_bits(std::span(parameters), std::span(e.start)));
 }
 
-TEST_CASE("hierarchical_communicator: settings that differ within a node or between nodes are refused by all ranks") {
+TEST_CASE("hierarchical_communicator: options that differ within a node or between nodes are rejected by all ranks") {
   CHECK(all_contain(disagreements({2, 2}, {0.9, 0.9, 0.9, 0.8}), "beta1: 0.9 on rank 0, 0.8 on rank 3"));
   CHECK(all_contain(disagreements({2, 2}, {0.9, 0.8, 0.9, 0.9}), "beta1: 0.9 on rank 0, 0.8 on rank 1"));
   CHECK(all_contain(disagreements({2, 2}, {0.9, 0.9, 0.8, 0.8}), "beta1: 0.9 on rank 0, 0.8 on rank 2"));
@@ -215,7 +215,7 @@ TEST_CASE("hierarchical_communicator: settings that differ within a node or betw
   CHECK(disagreements({2, 2}, {0.9, 0.9, 0.9, 0.9}) == std::vector<std::string>(4));
 }
 
-TEST_CASE("hierarchical_communicator: nodes of different sizes are refused by all ranks") {
+TEST_CASE("hierarchical_communicator: nodes of different sizes are rejected by all ranks") {
   for (const std::vector<int>& sizes : {std::vector{2, 3}, {1, 2}, {4, 3, 2}, {1, 17}}) {
     std::size_t ranks = 0;
     for (const int size : sizes) ranks += static_cast<std::size_t>(size);
@@ -226,7 +226,7 @@ TEST_CASE("hierarchical_communicator: nodes of different sizes are refused by al
   }
 }
 
-TEST_CASE("hierarchical_communicator: ranks of a node that name it differently are refused by all ranks") {
+TEST_CASE("hierarchical_communicator: different node numbers within a node are rejected by all ranks") {
   slamb::thread_group first(2);
   slamb::thread_group second(2);
   slamb::thread_group leaders(2);
@@ -248,7 +248,7 @@ TEST_CASE("hierarchical_communicator: ranks of a node that name it differently a
 }
 
 TEST_CASE("hierarchical_communicator: when a rank leaves, leader or not, all others throw") {
-  CHECK(thrown_by_ranks(nobody) == std::vector<std::string>(4));
+  CHECK(thrown_by_ranks(no_rank) == std::vector<std::string>(4));
   for (std::size_t leaves = 0; leaves < 4; ++leaves) {
     std::vector<std::string> thrown = thrown_by_ranks(leaves);
     CHECK(thrown[leaves].empty());
@@ -262,24 +262,25 @@ TEST_CASE("hierarchical_communicator: when an exchange between nodes fails, all 
     return [kind](thread_nodes& nodes) { nodes.between(0).inject({.rank = 1, .round = 7, .kind = kind}); };
   };
   const std::vector<std::string> thrown =
-      thrown_by_ranks(nobody, leader(slamb::thread_group::fault::kind_type::throws));
+      thrown_by_ranks(no_rank, leader(slamb::thread_group::fault::kind_type::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in all_reduce_sum"));
   for (const std::size_t rank : {1U, 3U})
     CHECK(thrown[rank].find("rank 0 was aborted: between nodes: ") != std::string::npos);
-  CHECK(all_contain(
-      thrown_by_ranks(nobody, leader(slamb::thread_group::fault::kind_type::stalls), {.timeout = 60s}, {.timeout = 3s}),
-      "after 3000 ms rank 1 had not arrived"));
+  CHECK(all_contain(thrown_by_ranks(no_rank, leader(slamb::thread_group::fault::kind_type::stalls), {.timeout = 60s},
+                                    {.timeout = 3s}),
+                    "after 3000 ms rank 1 had not arrived"));
 }
 
 TEST_CASE("hierarchical_communicator: when a sum within a node fails, all ranks of all nodes throw") {
   const auto other = [](slamb::thread_group::fault::kind_type kind) {
     return [kind](thread_nodes& nodes) { nodes.node(1).inject({.rank = 1, .round = 15, .kind = kind}); };
   };
-  const std::vector<std::string> thrown = thrown_by_ranks(nobody, other(slamb::thread_group::fault::kind_type::throws));
+  const std::vector<std::string> thrown =
+      thrown_by_ranks(no_rank, other(slamb::thread_group::fault::kind_type::throws));
   CHECK(all_contain(thrown, "rank 1 threw, by an injected fault, in "));
   for (const std::size_t rank : {0U, 1U}) CHECK(thrown[rank].find("aborted: in node 1: ") != std::string::npos);
   // Ranks of the other node wait for their leader equally long, so either may give up first.
-  CHECK(all_contain(thrown_by_ranks(nobody, other(slamb::thread_group::fault::kind_type::stalls), {.timeout = 3s}),
+  CHECK(all_contain(thrown_by_ranks(no_rank, other(slamb::thread_group::fault::kind_type::stalls), {.timeout = 3s}),
                     "after 3000 ms rank "));
 }
 

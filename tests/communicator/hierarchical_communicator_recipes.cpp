@@ -48,26 +48,26 @@ void check_bits(const typename Flat::options_type& options, bool skipped) {
 
 }  // namespace
 
-TEST_CASE("hierarchical_communicator: LAMB has the bits of ranks that are given the nodes' means") {
+TEST_CASE("hierarchical_communicator: LAMB has the bits of ranks with the nodes' mean gradients") {
   check_bits<slamb::lamb<nodes_of_threads>, slamb::lamb<threads>>({.max_gradient_norm = 1.0}, true);
 }
 
-TEST_CASE("hierarchical_communicator: SLAMB has the bits of ranks that are given the nodes' means") {
+TEST_CASE("hierarchical_communicator: SLAMB has the bits of ranks with the nodes' mean gradients") {
   check_bits<slamb::slamb<nodes_of_threads>, slamb::slamb<threads>>({.local_steps = 4, .dense_below = 100}, true);
 }
 
-TEST_CASE("hierarchical_communicator: 1-bit LAMB has the bits of ranks that are given the nodes' means") {
+TEST_CASE("hierarchical_communicator: 1-bit LAMB has the bits of ranks with the nodes' mean gradients") {
   check_bits<slamb::one_bit_lamb<nodes_of_threads>, slamb::one_bit_lamb<threads>>({.warm_up = {6}}, true);
 }
 
 TEST_CASE(
-    "hierarchical_communicator: 0/1 Adam has the bits of ranks that are given the nodes' means, in local steps too") {
+    "hierarchical_communicator: 0/1 Adam has the bits of ranks with the nodes' mean gradients, also in local steps") {
   check_bits<slamb::zero_one_adam<nodes_of_threads>, slamb::zero_one_adam<threads>>(
       {.variance_schedule = {.freeze_step = 6, .update_scaler = 2}, .local_schedule = {.scaler = 2, .clipper = 4}},
       false);
 }
 
-TEST_CASE("hierarchical_communicator: a state saved by one rank of a node goes on at another") {
+TEST_CASE("hierarchical_communicator: a state saved by one rank of a node resumes on another") {
   using optimizer_type = slamb::one_bit_lamb<nodes_of_threads>;
   const experiment e = make_experiment(random_model(12, 2), 12, 4, 8);
   const optimizer_type::options_type options{.warm_up = {3}};

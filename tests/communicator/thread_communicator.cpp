@@ -98,7 +98,7 @@ struct counted_down_at_the_end {
   ~counted_down_at_the_end() { latch.count_down(); }
 };
 
-const std::string failed = "communicator_error: slamb: the thread_group failed: ";
+const std::string failed = "communicator_error: slamb: the thread_group failed because ";
 
 /// Numbers whose sum depends on the order of additions.
 template <class T>
@@ -139,7 +139,7 @@ void check_rank_order(int ranks, std::size_t n) {
 
 }  // namespace
 
-TEST_CASE("thread_communicator: sums are made in rank order whatever the chunks") {
+TEST_CASE("thread_communicator: sums are made in rank order for all chunk sizes") {
   for (const int ranks : {1, 2, 3, 4, 7, 8}) {
     for (const std::size_t n : {0U, 1U, 2U, 15U, 17U, 1000U, 4096U, 4097U, 100'003U}) {
       check_rank_order<float>(ranks, n);
@@ -148,7 +148,7 @@ TEST_CASE("thread_communicator: sums are made in rank order whatever the chunks"
   }
 }
 
-TEST_CASE("thread_communicator: the sum of crafted values is that of the one right order") {
+TEST_CASE("thread_communicator: the sum of crafted values shows the order of summation") {
   // In double precision ((1e16 + 1) − 1e16) + 1 = 1, because 1e16 + 1 = 1e16; other orders give 0 or 2.
   const std::vector<double> terms{1e16, 1.0, -1e16, 1.0};
   std::vector<double> sums(4);
@@ -172,7 +172,7 @@ TEST_CASE("thread_communicator: sums of floats are made in double precision") {
   CHECK(sums == std::vector<float>(4, 2.0F));
 }
 
-TEST_CASE("thread_communicator: integers wrap around and non-finite values spread") {
+TEST_CASE("thread_communicator: integers wrap around, and values that are not finite propagate") {
   std::vector<std::int32_t> integers(3);
   std::vector<std::int16_t> shorts(3);
   std::vector<float> floats(3);
@@ -203,7 +203,7 @@ TEST_CASE("thread_communicator: gathers in place") {
   for (const auto& all : gathered) CHECK(all == std::vector<int>{0, 1, 10, 11, 20, 21});
 }
 
-TEST_CASE("thread_communicator: moves elements that are no numbers") {
+TEST_CASE("thread_communicator: moves elements that are not numbers") {
   struct pair {
     float value;
     std::int64_t index;
@@ -259,7 +259,7 @@ TEST_CASE("thread_communicator: many rounds of all kinds") {
 // ------------------------------------------------------------------------------------- ranks that call different
 // things
 
-TEST_CASE("thread_communicator: different collectives are an error on every rank that names them by rank") {
+TEST_CASE("thread_communicator: different collectives are an error on every rank, which names the ranks") {
   thread_group group(3);
   const report result = run_and_catch(group, [](thread_communicator& communicator) {
     communicator.rank() == 2 ? gather(communicator, 7) : sum(communicator, 100);
@@ -288,7 +288,7 @@ TEST_CASE("thread_communicator: different counts, element types and roots are er
                               "rank 1 called broadcast of 3 float32 from root 1"));
 }
 
-TEST_CASE("thread_communicator: wrong sizes are that rank's invalid_argument and its peers fail at once") {
+TEST_CASE("thread_communicator: a wrong size throws invalid_argument on that rank, and its peers fail at once") {
   thread_group group(3);
   const report result = run_and_catch(group, [](thread_communicator& communicator) {
     const std::vector<float> mine(4);
@@ -302,7 +302,7 @@ TEST_CASE("thread_communicator: wrong sizes are that rank's invalid_argument and
   CHECK(result.elapsed < at_once);
 }
 
-TEST_CASE("thread_communicator: all_to_all refuses sizes that are unequal or no multiple of the ranks") {
+TEST_CASE("thread_communicator: all_to_all rejects sizes that are unequal or not a multiple of the ranks") {
   for (const auto& [sent, received] : {std::pair{5U, 5U}, std::pair{4U, 6U}}) {
     thread_group group(2);
     const report result = run_and_catch(group, [sent = sent, received = received](thread_communicator& communicator) {
@@ -317,7 +317,7 @@ TEST_CASE("thread_communicator: all_to_all refuses sizes that are unequal or no 
   }
 }
 
-TEST_CASE("thread_communicator: a root that is no rank is refused") {
+TEST_CASE("thread_communicator: a root that is not a rank is rejected") {
   for (const int root : {-1, 2}) {
     thread_group group(2);
     const report result = run_and_catch(group, [root](thread_communicator& c) { broadcast_from(c, root); });
@@ -329,7 +329,7 @@ TEST_CASE("thread_communicator: a root that is no rank is refused") {
 // -------------------------------------------------------------------------------------- ranks that do not come, or
 // leave
 
-TEST_CASE("thread_communicator: a rank that comes too late is named on every rank") {
+TEST_CASE("thread_communicator: every rank names a rank that is late") {
   thread_group group(3, {.timeout = brief});
   std::latch started(3);
   std::latch gave_up(2);
@@ -349,12 +349,12 @@ TEST_CASE("thread_communicator: a rank that comes too late is named on every ran
   CHECK(result.elapsed < at_once);
 }
 
-TEST_CASE("thread_communicator: a rank that was never asked for times out") {
+TEST_CASE("thread_communicator: a rank whose handle was never taken times out") {
   thread_group group(2, {.timeout = 200ms});
   thread_communicator alone = group.communicator(0);
   CHECK_THROWS_WITH_AS(sum(alone),
-                       "slamb: the thread_group failed: after 200 ms rank 1 had not arrived in the collective of the "
-                       "others: rank 0 called all_reduce_sum of 1 float32",
+                       "slamb: the thread_group failed because after 200 ms rank 1 had not arrived in the collective "
+                       "of the others: rank 0 called all_reduce_sum of 1 float32",
                        communicator_error);
 }
 
@@ -433,7 +433,7 @@ TEST_CASE("thread_communicator: abort at any moment ends on all ranks at the sam
   }
 }
 
-TEST_CASE("thread_communicator: abort by a rank tells those that wait, and its own later calls") {
+TEST_CASE("thread_communicator: an abort fails the waiting ranks and the rank's own later calls") {
   thread_group group(3);
   const report result = run_and_catch(group, [&](thread_communicator& communicator) {
     if (communicator.rank() == 1) {
@@ -454,15 +454,15 @@ TEST_CASE("thread_communicator: a failed group stays failed with the first reaso
   thread_group group(2);
   group.abort("first");
   group.abort("second");
-  CHECK_THROWS_WITH_AS(group.communicator(0), "slamb: the thread_group failed: it was aborted: first",
+  CHECK_THROWS_WITH_AS(group.communicator(0), "slamb: the thread_group failed because it was aborted: first",
                        communicator_error);
 
   thread_group other(2, {.timeout = 200ms});
   thread_communicator communicator = other.communicator(0);
   for (int call = 0; call < 3; ++call) {
     CHECK_THROWS_WITH_AS(call == 1 ? gather(communicator, 3) : sum(communicator),
-                         "slamb: the thread_group failed: after 200 ms rank 1 had not arrived in the collective of the "
-                         "others: rank 0 called all_reduce_sum of 1 float32",
+                         "slamb: the thread_group failed because after 200 ms rank 1 had not arrived in the collective "
+                         "of the others: rank 0 called all_reduce_sum of 1 float32",
                          communicator_error);
   }
 }
@@ -484,7 +484,7 @@ TEST_CASE("fault_kind: throws fails every rank at once in the planned round") {
   CHECK(result.elapsed < at_once);
 }
 
-TEST_CASE("fault_kind: stalls makes every rank time out, the stalled one too") {
+TEST_CASE("fault_kind: stalls makes every rank time out, also the stalled one") {
   thread_group group(3, {.timeout = brief});
   group.inject({.rank = 0, .round = 1, .kind = fault_kind::stalls});
   std::latch started(3);
@@ -500,7 +500,7 @@ TEST_CASE("fault_kind: stalls makes every rank time out, the stalled one too") {
   CHECK(result.elapsed < at_once);
 }
 
-TEST_CASE("fault_kind: a stalled rank that nobody waits for ends as well") {
+TEST_CASE("fault_kind: a stalled rank ends even if no rank waits for it") {
   thread_group group(1, {.timeout = 50ms});
   group.inject({.rank = 0, .round = 0, .kind = fault_kind::stalls});
   const report result = run_and_catch(group, [](thread_communicator& communicator) { sum(communicator); });
@@ -527,7 +527,7 @@ TEST_CASE("fault_kind: corrupts makes the sum a NaN on every rank and corrupts_r
   }
 }
 
-TEST_CASE("fault_kind: corrupts leaves the buffer that is sent from untouched if it is not written to") {
+TEST_CASE("fault_kind: corrupts does not change a separate send buffer") {
   thread_group group(2);
   group.inject({.rank = 0, .round = 0, .kind = fault_kind::corrupts});
   std::vector<std::uint8_t> seen(2);
@@ -560,7 +560,7 @@ TEST_CASE("fault_kind: nothing is corrupted in an empty payload, nor in a broadc
   CHECK(received == std::vector<float>{4.0F, 4.0F});
 }
 
-TEST_CASE("fault_kind: a rank that is not in the group is refused") {
+TEST_CASE("fault_kind: a rank outside the group is rejected") {
   thread_group group(2);
   CHECK_THROWS_WITH_AS(group.inject({.rank = 2}), "slamb: fault::rank = 2, but it must be in [0, 2)",
                        std::invalid_argument);
@@ -568,7 +568,7 @@ TEST_CASE("fault_kind: a rank that is not in the group is refused") {
 
 // ------------------------------------------------------------------------------------------------------------ handles
 
-TEST_CASE("thread_group: sizes and timeouts out of range are refused") {
+TEST_CASE("thread_group: sizes and timeouts out of range are rejected") {
   CHECK_THROWS_WITH_AS(thread_group(0), "slamb: thread_group size = 0, but it must be in [1, 64]",
                        std::invalid_argument);
   CHECK_THROWS_AS(thread_group(65), std::invalid_argument);
@@ -577,14 +577,14 @@ TEST_CASE("thread_group: sizes and timeouts out of range are refused") {
   CHECK_NOTHROW(thread_group(2, {.timeout = std::chrono::milliseconds::max()}));
 }
 
-TEST_CASE("thread_group: gives each rank's handle once at a time") {
+TEST_CASE("thread_group: each rank has at most one handle at a time") {
   thread_group group(2);
   CHECK_THROWS_WITH_AS(group.communicator(2), "slamb: rank = 2, but it must be in [0, 2)", std::invalid_argument);
   CHECK_THROWS_AS(group.communicator(-1), std::invalid_argument);
   std::optional<thread_communicator> first = group.communicator(1);
   CHECK(first->rank() == 1);
   CHECK(first->size() == 2);
-  CHECK_THROWS_WITH_AS(group.communicator(1), "slamb: rank 1 of the thread_group has a communicator",
+  CHECK_THROWS_WITH_AS(group.communicator(1), "slamb: rank 1 of the thread_group already has a communicator",
                        std::invalid_argument);
   first.reset();
   CHECK_NOTHROW(group.communicator(1));
@@ -604,7 +604,7 @@ TEST_CASE("thread_group: may be destroyed before its communicators") {
   CHECK_NOTHROW(sum(communicator));
 }
 
-TEST_CASE("thread_communicator: a handle that was moved from has not left and refuses to work") {
+TEST_CASE("thread_communicator: a handle that was moved from does not leave the group, and rejects calls") {
   thread_group group(1);
   thread_communicator first = group.communicator(0);
   {
@@ -626,14 +626,14 @@ TEST_CASE("thread_communicator: a handle that is assigned to leaves its old rank
   CHECK_NOTHROW(sum(communicator));
   thread_communicator peer = left.communicator(1);
   CHECK_THROWS_WITH_AS(sum(peer),
-                       "slamb: the thread_group failed: rank 0 left before the collective of the others: rank 1 called "
-                       "all_reduce_sum of 1 float32",
+                       "slamb: the thread_group failed because rank 0 left before the collective of the others: rank 1 "
+                       "called all_reduce_sum of 1 float32",
                        communicator_error);
 }
 
 // ---------------------------------------------------------------------------------------------------------- run_ranks
 
-TEST_CASE("run_ranks: rethrows the root cause and not what it did to the peers") {
+TEST_CASE("run_ranks: rethrows the root cause, not the peers' errors") {
   for (int trial = 0; trial < 20; ++trial) {
     const auto run = [&] {
       slamb::run_ranks(4, [&](thread_communicator communicator) {
@@ -654,7 +654,7 @@ TEST_CASE("run_ranks: a wrong argument of one rank is the root cause") {
   CHECK_THROWS_WITH_AS(run(), "slamb: broadcast: root = 3, but it must be in [0, 3)", std::invalid_argument);
 }
 
-TEST_CASE("run_ranks: of exceptions without collectives the first in time is rethrown") {
+TEST_CASE("run_ranks: without collectives, rethrows the first exception in time") {
   const auto run = [] {
     std::latch caught(1);
     slamb::run_ranks(3, [&caught](thread_communicator communicator) {
@@ -671,15 +671,15 @@ TEST_CASE("run_ranks: of exceptions without collectives the first in time is ret
   CHECK_THROWS_WITH_AS(run(), "rank 1", std::runtime_error);
 }
 
-TEST_CASE("run_ranks: a rank that returns early is the peers' communicator_error") {
+TEST_CASE("run_ranks: a rank that returns early is a communicator_error of its peers") {
   const auto run = [] {
     slamb::run_ranks(2, [](thread_communicator communicator) {
       if (communicator.rank() == 1) sum(communicator);
     });
   };
   CHECK_THROWS_WITH_AS(run(),
-                       "slamb: the thread_group failed: rank 0 left before the collective of the others: rank 1 called "
-                       "all_reduce_sum of 1 float32",
+                       "slamb: the thread_group failed because rank 0 left before the collective of the others: rank 1 "
+                       "called all_reduce_sum of 1 float32",
                        communicator_error);
 }
 

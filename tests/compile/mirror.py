@@ -24,7 +24,6 @@ OF_OTHER_PROGRAMS = {"replay", "support"}  # as folders with a CMakeLists.txt
 ELSEWHERE = {
     "communicator/nccl_options.hpp": ("distributed/nccl/handles.cpp", "nccl_options", "it needs the stand-in for NCCL"),
     "communicator/thread_options.hpp": ("communicator/thread_communicator.cpp", "timeouts out of range", "thread_group takes them"),
-    "kit.hpp": ("compile/archetype_backend.cpp", "slamb/kit.hpp", "an optimizer that is built of it is an example"),
     "optimizer/device_learning_rates.hpp": ("properties/graphs.cpp", "device_learning_rates", "graphs read them"),
     "backend/cuda/cuda_backend.cuh": ("device/other_recipes.cu", "cuda_backend", "it needs a GPU"),
     "backend/cuda/emulated_backend.hpp": ("properties/emulated_replay.cpp", "emulated", "whole optimizers run on it"),

@@ -17,8 +17,8 @@
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/slamb.hpp"
+#include "support/archetype_policies.hpp"
 #include "support/generate.hpp"
-#include "support/odd_policies.hpp"
 #include "support/quadratic.hpp"
 #include "support/selection_history.hpp"
 
@@ -277,7 +277,7 @@ std::vector<int> faults_not_found(std::integer_sequence<int, Fault...>) {
 
 }  // namespace
 
-TEST_CASE("compressor suite: finds every fault that is planted, and none where there is none") {
+TEST_CASE("compressor suite: finds every planted fault, and reports no other") {
   check(wrong<0>{});
   CHECK(faults_not_found(std::make_integer_sequence<int, 11>{}) == std::vector<int>{});
   CHECK(compressor_fault(fickle{}, {16}, 1));
@@ -290,7 +290,7 @@ TEST_CASE("no_compressor: conforms, and selects everything") {
   CHECK(mask_of(slamb::no_compressor{}, 3, {0, 20, 0}) == std::vector<char>(20, 1));
 }
 
-TEST_CASE("explicit_mask: conforms, and selects what it is told") {
+TEST_CASE("explicit_mask: conforms, and selects by its mask") {
   check(slamb::explicit_mask{});
   slamb::explicit_mask compressor;
   const std::vector<std::uint8_t> mask{1, 0, 255, 0, 2, 0};
@@ -299,7 +299,7 @@ TEST_CASE("explicit_mask: conforms, and selects what it is told") {
   CHECK(mask_of(compressor, 1, {1, 4, 2}) == std::vector<char>{1, 0, 1, 0});
 }
 
-TEST_CASE("explicit_mask: says what is wrong with the mask") {
+TEST_CASE("explicit_mask: names the mistake in a mask") {
   slamb::explicit_mask compressor;
   CHECK_THROWS_AS(compressor.require_ready(2), std::invalid_argument);
   const std::vector<std::uint8_t> mask{1, 0, 1};
@@ -325,9 +325,9 @@ TEST_CASE("random_k: bernoulli conforms") {
       check(random_k<sampling::bernoulli>{.k = k, .block = block, .seed = 9});
 }
 
-// --------------------------------------------------------------------------------------------------- odd policies
+// --------------------------------------------------------------------------------------------------- archetypes
 
-TEST_CASE("odd compressors: conform") {
+TEST_CASE("archetype compressors: conform") {
   check(test_support::every_nth{.n = 3});
   check(test_support::every_nth{.n = 1000});
   check(test_support::marching_quarters{});
@@ -388,7 +388,7 @@ void check_training(const Compressor& compressor, int steps = 45) {
 
 }  // namespace
 
-TEST_CASE("compressor: SLAMB with any of them is what the plain loop with its selection is") {
+TEST_CASE("compressor: SLAMB with any of them equals a plain loop with its selection") {
   check_training(of_slots<sampling::round_robin>(10));
   check_training(of_slots<sampling::round_robin>(5, 16));
   check_training(random_k<sampling::bernoulli>{.k = 0.2, .seed = 3});
@@ -408,12 +408,12 @@ TEST_CASE("compressor: the comparison of trainings finds another selection, and 
   CHECK(training_error(of_slots<sampling::round_robin>(10), 2, 45, of_slots<sampling::round_robin>(10, 1, 2)) > 1e-3);
 }
 
-TEST_CASE("compressor: ages that the optimizer keeps saturate at 255 and not before") {
+TEST_CASE("compressor: ages that the optimizer keeps saturate at 255") {
   const test_support::now_and_then rarely{{}, 280};
   CHECK(training_error(rarely, 2, 300, rarely, 0.998, 0.0005) < 1e-4);
 }
 
-TEST_CASE("compressor: a payload larger than promised is refused before anything is sent or changed") {
+TEST_CASE("compressor: a payload larger than declared is rejected before anything is sent or changed") {
   const quadratic problem({{101, 2}}, 1);
   std::vector<float> p = problem.start();
   const std::vector<float> before = p;
@@ -429,7 +429,7 @@ TEST_CASE("compressor: a payload larger than promised is refused before anything
   CHECK(optimizer.statistics().traffic.total().rounds == 0);
 }
 
-TEST_CASE("compressor: basic_lamb takes any that selects all") {
+TEST_CASE("compressor: basic_lamb takes any compressor that selects all") {
   const quadratic problem(test_support::odd_tensors(), 3);
   using slamb::thread_communicator;
   const auto with = [&](auto compressor) {
@@ -442,7 +442,7 @@ TEST_CASE("compressor: basic_lamb takes any that selects all") {
   CHECK(with(test_support::plain_copy{}) == with(slamb::no_compressor{}));
 }
 
-TEST_CASE("compressor: settings are checked, and compared among ranks") {
+TEST_CASE("compressor: settings are validated, and compared among ranks") {
   const quadratic problem({{20, 2}}, 2);
   using optimizer = slamb::slamb<slamb::thread_communicator, test_support::every_nth>;
   const auto with = [&](auto n_of_rank) {
@@ -457,7 +457,7 @@ TEST_CASE("compressor: settings are checked, and compared among ranks") {
   CHECK_NOTHROW(with([](int) -> std::uint64_t { return 2; }));
 }
 
-TEST_CASE("compressor: a step that is skipped leaves kept ages as they were") {
+TEST_CASE("compressor: a skipped step does not change kept ages") {
   const quadratic problem({{100, 2}}, 2);
   const auto train = [&](bool with_bad_step) {
     std::vector<std::vector<float>> result(2);

@@ -423,7 +423,7 @@ std::string finding() {
 
 }  // namespace
 
-TEST_CASE("quantizer suite: finds every fault that is planted, by the check it is for") {
+TEST_CASE("quantizer suite: finds every planted fault, by the check for it") {
   CHECK(finding<0>() == "nothing");
   CHECK(finding<1>() == "the code has too many bits");
   CHECK(finding<2>() == "another code when asked again");
@@ -465,7 +465,7 @@ TEST_CASE("floating: bf16 and fp16 conform") {
   check(slamb::fp16{});
 }
 
-// --------------------------------------------------------------------------------------------------- odd policies
+// --------------------------------------------------------------------------------------------------- archetypes
 
 namespace {
 
@@ -520,7 +520,7 @@ interval expected(const ternary&, float x, float scale) {
 
 }  // namespace
 
-TEST_CASE("odd quantizers: conform") {
+TEST_CASE("archetype quantizers: conform") {
   check(whole_floats{});
   check(ternary{});
 }

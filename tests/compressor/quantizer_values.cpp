@@ -80,7 +80,7 @@ std::size_t wrongly_rounded(const Q& q, const test_support::number_format& forma
 
 }  // namespace
 
-TEST_CASE("sign: 1 for both zeros, and the scale with its sign") {
+TEST_CASE("sign: encodes both zeros as 1, and decodes to the scale with the sign") {
   const slamb::sign q;
   CHECK(code_of(q, 0.0F, 1.0F, 0.5F) == 1);
   CHECK(code_of(q, -0.0F, 1.0F, 0.5F) == 1);
@@ -94,7 +94,7 @@ TEST_CASE("sign: 1 for both zeros, and the scale with its sign") {
   CHECK(told_apart_by(q, q) == "no fact");
 }
 
-TEST_CASE("integer: zero and the largest of a block are exact by every draw") {
+TEST_CASE("integer: zero and the largest of a block are exact for every draw") {
   for (const float scale : {1.0F, 0.1F, 3.3e-20F, 7e30F, largest, smallest}) {
     CAPTURE(scale);
     CHECK(always(slamb::int8{}, scale, scale, scale));
@@ -107,7 +107,7 @@ TEST_CASE("integer: zero and the largest of a block are exact by every draw") {
   CHECK_FALSE(always(slamb::int8{}, 0.5F, 1.0F, 0.5F));
 }
 
-TEST_CASE("integer: a scale that is too small saturates, and one of 0 makes zeros of zeros") {
+TEST_CASE("integer: a scale that is too small saturates, and a scale of 0 decodes to zeros") {
   const slamb::int8 q;
   CHECK(always(q, 5.0F, 1.0F, 1.0F));
   CHECK(always(q, -largest, smallest, -smallest));
@@ -116,7 +116,7 @@ TEST_CASE("integer: a scale that is too small saturates, and one of 0 makes zero
   CHECK(code_of(q, std::numeric_limits<float>::quiet_NaN(), 1.0F, 0.5F) <= 254);
 }
 
-TEST_CASE("integer: says what is wrong with a block, and what ranks must agree on") {
+TEST_CASE("integer: names the mistake in a block, and the settings that ranks must agree on") {
   for (const std::uint32_t size : {0U, 1U, 8U, 24U, 100U, 2048U})
     CHECK(refusal(slamb::int8{.block = size}).find("integer's block = " + std::to_string(size)) != std::string::npos);
   for (const std::uint32_t size : {16U, 32U, 64U, 128U, 256U, 512U, 1024U})
@@ -125,7 +125,7 @@ TEST_CASE("integer: says what is wrong with a block, and what ranks must agree o
   CHECK(told_apart_by(slamb::int8{}, slamb::int8{.seed = std::uint64_t{1} << 63U}) == "integer's seed");
 }
 
-TEST_CASE("natural: zero and the powers of two are exact by every draw") {
+TEST_CASE("natural: zero and the powers of two are exact for every draw") {
   const slamb::natural q{.seed = 4};
   CHECK(always(q, 0.0F, 1.0F, 0.0F));
   for (int exponent = slamb::natural::least_exponent; exponent <= slamb::natural::largest_exponent; exponent += 7) {
@@ -138,7 +138,7 @@ TEST_CASE("natural: zero and the powers of two are exact by every draw") {
   CHECK(told_apart_by(q, slamb::natural{.seed = 5}) == "natural's seed");
 }
 
-TEST_CASE("natural: saturates above 2^30, and draws between 0 and 2^-96 below that") {
+TEST_CASE("natural: saturates above 2^30, and rounds at random between 0 and 2^-96 below that") {
   const slamb::natural q;
   CHECK(always(q, 0x1.8p30F, 1.0F, 0x1p30F));
   CHECK(always(q, -largest, 1.0F, -0x1p30F));

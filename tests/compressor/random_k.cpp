@@ -89,7 +89,7 @@ TEST_CASE("random_k: the check of round robin finds a wrong number of slots, a w
   CHECK(rounds_fault(of_slots<sampling::bernoulli>(10), 105, 10, 1, 1));
 }
 
-TEST_CASE("random_k: the statistics tell even from uneven") {
+TEST_CASE("random_k: the statistics distinguish even from uneven") {
   CHECK(evenly_spread({101, 95, 108, 92, 104, 97, 88, 115}));
   CHECK_FALSE(evenly_spread({101, 95, 208, 92, 104, 97, 88, 115}));
   CHECK_FALSE(evenly_spread(std::vector<int>(1000, 50)));  // too even for chance
@@ -144,7 +144,7 @@ TEST_CASE("random_k: round robin is exact for 1000 and for 65535 slots") {
       }
 }
 
-TEST_CASE("random_k: round robin's payload is constant to one block a tensor") {
+TEST_CASE("random_k: round robin's payload varies by at most one block per tensor") {
   for (const std::uint64_t block : {1U, 5U, 16U}) {
     const auto compressor = of_slots<sampling::round_robin>(10, block);
     std::uint64_t least = std::numeric_limits<std::uint64_t>::max(), most = 0;
@@ -158,7 +158,7 @@ TEST_CASE("random_k: round robin's payload is constant to one block a tensor") {
   }
 }
 
-TEST_CASE("random_k: ages and selections of steps beyond 2^32 are what they were") {
+TEST_CASE("random_k: ages and selections of steps beyond 2^32 are unchanged") {
   constexpr std::uint64_t far = (std::uint64_t{1} << 33U) * 10;
   const auto compressor = of_slots<sampling::round_robin>(10);
   const place where{0, 300, 0};
@@ -169,7 +169,7 @@ TEST_CASE("random_k: ages and selections of steps beyond 2^32 are what they were
   }
 }
 
-TEST_CASE("random_k: seeds and tensors have masks of their own, without what they share by chance alone") {
+TEST_CASE("random_k: masks of different seeds and tensors are independent") {
   constexpr std::uint64_t n = 40000;
   const auto different = [](const auto& make) {
     std::vector<std::vector<char>> masks;
@@ -184,9 +184,7 @@ TEST_CASE("random_k: seeds and tensors have masks of their own, without what the
   different([](std::uint64_t seed) { return of_slots<sampling::bernoulli>(10, 1, seed); });
 }
 
-TEST_CASE(
-    "random_k: round robin's positions are spread evenly, and those of neighbouring groups know nothing of each "
-    "other") {
+TEST_CASE("random_k: round robin's positions are spread evenly, and independent in neighbouring groups") {
   for (const std::uint32_t slots : {2U, 7U, 10U, 16U}) {
     constexpr std::uint64_t groups = 30000;
     const std::uint64_t n = groups * slots;
@@ -209,7 +207,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("random_k: bernoulli sends the part k, at each step anew, in each block anew") {
+TEST_CASE("random_k: bernoulli sends the part k, with a new choice in each step and block") {
   constexpr std::uint64_t blocks = 50000;
   for (const std::uint64_t block : {1U, 4U})
     for (const double k : {0.01, 0.1, 0.5}) {
@@ -233,7 +231,7 @@ TEST_CASE("random_k: bernoulli sends the part k, at each step anew, in each bloc
     }
 }
 
-TEST_CASE("random_k: refuses settings out of range, naming them") {
+TEST_CASE("random_k: settings out of range are rejected by name") {
   using robin = random_k<sampling::round_robin>;
   using coin = random_k<sampling::bernoulli>;
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();

@@ -103,7 +103,7 @@ std::size_t count_of(const std::vector<std::uint16_t>& bits) {
 
 }  // namespace
 
-TEST_CASE("top_k: chooses the front of a sort, for every kind of values, size and k") {
+TEST_CASE("top_k: chooses the first elements of a sort, for every kind of values, size and k") {
   std::uint64_t seed = 0;
   for (const std::string_view kind : kinds)
     for (const std::size_t count : {1U, 2U, 15U, 16U, 17U, 31U, 33U, 257U, 1000U, 8191U, 8192U})
@@ -120,14 +120,14 @@ TEST_CASE("top_k: chooses the front of a sort, for every kind of values, size an
       }
 }
 
-TEST_CASE("top_k: the comparison with a sort finds one element more, and the last of equals") {
+TEST_CASE("top_k: the comparison with a sort finds an extra element, and the last of equal ones") {
   const std::vector<float> values = values_of("few levels", 1000, 1);
   CHECK(chosen({.k = 0.1}, values) == front_of_sort(values, 100));
   CHECK(chosen({.k = 0.1}, values) != front_of_sort(values, 101));
   CHECK(chosen({.k = 0.1}, values) != front_of_sort(values, 100, true));
 }
 
-TEST_CASE("top_k: the same values give the same bits, and nothing is written of no values") {
+TEST_CASE("top_k: the same values give the same bits, and an empty tile writes nothing") {
   const std::vector<float> values = values_of("bell", 8192, 5);
   CHECK(chosen({.k = 0.02}, values) == chosen({.k = 0.02}, values));
   CHECK(chosen({.k = 0.02}, {}).empty());
@@ -158,7 +158,7 @@ TEST_CASE("top_k: the part k of a tile, rounded up, and at least one") {
     CHECK(top_k{.k = percent / 100.0}.chosen_of(100) == percent);
 }
 
-TEST_CASE("top_k: what is sent of a tensor is the sum over its tiles") {
+TEST_CASE("top_k: the payload of a tensor is the sum over its tiles") {
   static_assert(top_k::tile_size == slamb::detail::layout::tile_size);
   for (const double k : {0.01, 0.3, 1.0})
     for (const std::uint64_t size : {0U, 1U, 100U, 8191U, 8192U, 8193U, 30000U, 16384U}) {
@@ -170,7 +170,7 @@ TEST_CASE("top_k: what is sent of a tensor is the sum over its tiles") {
     }
 }
 
-TEST_CASE("top_k: facts, refusals and description") {
+TEST_CASE("top_k: facts, rejected settings and description") {
   static_assert(slamb::compressor<top_k> && slamb::data_dependent_sparsifier<top_k> && !slamb::sparsifier<top_k>);
   static_assert(!slamb::quantizer<top_k> && !slamb::capability::chained<top_k>);
   static_assert(slamb::detail::payload_is_constant<top_k>);

@@ -61,7 +61,7 @@ TEST_CASE("bfloat16: rounds to nearest, ties to even, and never beyond the large
   CHECK(to_float(to_bfloat16(1.0F + 0x3p-8F)) == 1.0F + 0x1p-6F);
 }
 
-TEST_CASE("bfloat16: the comparison finds a format with a bit less, other subnormals, or another largest") {
+TEST_CASE("bfloat16: the comparison finds a format with one bit less, other subnormals, or another largest value") {
   using test_support::bfloat16_format;
   using test_support::nearest;
   auto other = bfloat16_format;
@@ -76,7 +76,7 @@ TEST_CASE("bfloat16: the comparison finds a format with a bit less, other subnor
   CHECK(differences([&](double x) { return nearest(bfloat16_format, std::abs(x)); }) > 0);
 }
 
-TEST_CASE("bfloat16: every one of them is a float, and comes back") {
+TEST_CASE("bfloat16: every value survives the conversion to float and back") {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
     const float x = to_float(bfloat16{static_cast<std::uint16_t>(bits)});
     REQUIRE(bits_of(x) == bits << 16U);
@@ -84,7 +84,7 @@ TEST_CASE("bfloat16: every one of them is a float, and comes back") {
   }
 }
 
-TEST_CASE("bfloat16: infinities and NaN stay what they are") {
+TEST_CASE("bfloat16: keeps infinities and NaN") {
   const float infinite = std::numeric_limits<float>::infinity();
   CHECK(to_float(to_bfloat16(infinite)) == infinite);
   CHECK(to_float(to_bfloat16(-infinite)) == -infinite);
@@ -92,7 +92,7 @@ TEST_CASE("bfloat16: infinities and NaN stay what they are") {
     CHECK(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(bits)))));
 }
 
-TEST_CASE("bfloat16: arrays are stored as single numbers are, at any address, and nothing beyond them") {
+TEST_CASE("bfloat16: arrays are stored like single numbers, at any address, and nothing is written past them") {
   std::vector<float> inputs = finite_floats();
   inputs[5] = std::numeric_limits<float>::infinity();
   inputs[6] = -std::numeric_limits<float>::infinity();
@@ -123,7 +123,7 @@ TEST_CASE("bfloat16: arrays are stored as single numbers are, at any address, an
   }
 }
 
-TEST_CASE("storage: arrays of floats by the same names, bit for bit") {
+TEST_CASE("storage: arrays of floats have the same functions, bit for bit") {
   const std::vector<float> inputs = finite_floats();
   std::array<float, lanes> whole{}, part{};
   slamb::detail::host::store_floats(slamb::detail::host::load_floats(inputs.data()), whole.data());

@@ -58,11 +58,11 @@ int distance(const random_words& a, const random_words& b) {
 
 }  // namespace
 
-TEST_CASE("philox: the published vectors") {
+TEST_CASE("philox: gives the published vectors") {
   for (const known_answer& a : known_answers) CHECK(agrees(words_of(a), a.words));
 }
 
-TEST_CASE("philox: the check of the vectors tells other words, and the order of key and counter, apart") {
+TEST_CASE("philox: the check of the vectors finds other words, and a swap of key and counter") {
   const known_answer& pi = known_answers[2];
   CHECK_FALSE(agrees(words_of(known_answers[0]), known_answers[1].words));
   CHECK_FALSE(agrees(

@@ -94,7 +94,7 @@ TEST_CASE("traffic: adds up") {
   CHECK(counts[collective::all_reduce] == slamb::traffic{});
 }
 
-TEST_CASE("statistics: the traffic of SLAMB follows the formulas over a run") {
+TEST_CASE("statistics: the traffic of SLAMB follows the formulas") {
   const experiment e = make_experiment({{20'000}, {9000, 1}}, 80, 4, 10);
   slamb::run_ranks(4, [&](thread_communicator communicator) {
     replica mine(e.tensors, e.start);
@@ -111,7 +111,7 @@ TEST_CASE("statistics: the traffic of SLAMB follows the formulas over a run") {
   });
 }
 
-TEST_CASE("statistics: what ranks compare is counted apart from what steps send") {
+TEST_CASE("statistics: the traffic of comparisons is counted apart from that of steps") {
   const experiment e = make_experiment({{2000}, {33, 1}}, 86, 4, 3);
   slamb::run_ranks(4, [&](thread_communicator communicator) {
     replica mine(e.tensors, e.start);
@@ -127,7 +127,7 @@ TEST_CASE("statistics: what ranks compare is counted apart from what steps send"
   });
 }
 
-TEST_CASE("statistics: norms are those of the oracle's state") {
+TEST_CASE("statistics: norms equal those of the oracle's state") {
   const experiment e = make_experiment(test_support::random_model(81, 8), 81, 2, 5);
   oracle::adam_family dense(test_support::oracle_tensors(e.tensors, 0.01), test_support::widened(e.start),
                             test_support::oracle_settings(slamb::lamb<>::options_type{}));
@@ -171,7 +171,7 @@ TEST_CASE("statistics: norms are those of the oracle's state") {
   });
 }
 
-TEST_CASE("statistics: asking for norms changes nothing") {
+TEST_CASE("statistics: computing norms changes nothing") {
   const experiment e = make_experiment(test_support::random_model(82, 5), 82, 1, 4);
   const auto expected = test_support::train<slamb::slamb<thread_communicator>>(e, {});
   replica mine(e.tensors, e.start);
@@ -193,7 +193,7 @@ TEST_CASE("statistics: names the phase") {
   CHECK(slamb::slamb<>(mine.parameters()).statistics().phase == "sparse");
 }
 
-TEST_CASE("memory: the report adds up, and is what was allocated") {
+TEST_CASE("memory: the report adds up, and equals the allocated memory") {
   const experiment e = make_experiment({{70'001}, {8200}, {33, 1}, {0}}, 83, 2, 1);
   const std::size_t n = e.start.size();
   slamb::run_ranks(2, [&](thread_communicator communicator) {
@@ -226,7 +226,7 @@ TEST_CASE("memory: the report adds up, and is what was allocated") {
   });
 }
 
-TEST_CASE("memory: 8 bytes of state a parameter, and what the exchange needs") {
+TEST_CASE("memory: 8 bytes of state per parameter, and the buffers of the exchange") {
   const model tensors{{200'000}, {100'000}};
   const std::vector<float> start(300'000);
   const auto of = [&](auto make) {
@@ -264,7 +264,7 @@ TEST_CASE("memory: 8 bytes of state a parameter, and what the exchange needs") {
   CHECK(bytes_for(with_ages, "age") == 300'000);
 }
 
-TEST_CASE("memory: one rank of LAMB holds no exchange buffer") {
+TEST_CASE("memory: LAMB on a single rank has no exchange buffer") {
   const model tensors{{100'000}};
   const std::vector<float> start(100'000);
   replica mine(tensors, start);

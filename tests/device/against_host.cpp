@@ -45,7 +45,7 @@ TEST_CASE("device and host: tensors of several tiles") {
   }
 }
 
-TEST_CASE("device and host: more tiles than the GPU has blocks at once") {
+TEST_CASE("device and host: more tiles than blocks on the GPU") {
   for (const recipe& of : recipes) {
     const std::string_view name(of.name);
     if (name != "lamb" && name != "slamb" && name != "one_bit_lamb")
@@ -56,7 +56,7 @@ TEST_CASE("device and host: more tiles than the GPU has blocks at once") {
   }
 }
 
-TEST_CASE("device and host: rows that have no gradient") {
+TEST_CASE("device and host: rows without a gradient") {
   for (const recipe& of : recipes) {
     CAPTURE(of.name);
     const plan given{
@@ -85,7 +85,7 @@ TEST_CASE("device: the same bits from run to run") {
   }
 }
 
-TEST_CASE("device and host: state that one has saved the other loads") {
+TEST_CASE("device and host: each loads the other's saved state") {
   for (const recipe& of : recipes)
     for (const side first : {side::host, side::device}) {
       CAPTURE(of.name);
@@ -106,7 +106,7 @@ TEST_CASE("device and host: state that one has saved the other loads") {
     }
 }
 
-TEST_CASE("device and host: the state of other ranks goes on alike on both") {
+TEST_CASE("device and host: a state of other ranks resumes alike on both") {
   for (const recipe& of : recipes) {
     CAPTURE(of.name);
     plan given{.shapes = test_support::random_shapes(6, 30), .ranks = 2, .steps = 4};

@@ -58,7 +58,7 @@ constexpr std::size_t sizes[] = {0, 1, 1000, 1025, 100003};
 
 }  // namespace
 
-TEST_CASE("device ranks: sums are those of the host, bit by bit, a hundred times over") {
+TEST_CASE("device ranks: sums have the host's bits, a hundred times over") {
   for (const int size : {1, 2, 5})
     for (const std::size_t n : sizes) {
       CAPTURE(size);
@@ -91,7 +91,7 @@ TEST_CASE("device ranks: sums of integers wrap around") {
     CHECK(std::bit_cast<std::int32_t>(values[0]) == std::numeric_limits<std::int32_t>::min());
 }
 
-TEST_CASE("device ranks: all_gather, all_to_all and broadcast bring what they should") {
+TEST_CASE("device ranks: all_gather, all_to_all and broadcast give the right values") {
   for (const int size : {1, 2, 5})
     for (const std::size_t n : sizes) {
       CAPTURE(size);
@@ -136,7 +136,7 @@ TEST_CASE("device ranks: all_gather, all_to_all and broadcast bring what they sh
     }
 }
 
-TEST_CASE("device ranks: a rank that is late is waited for by streams, not by threads' luck") {
+TEST_CASE("device ranks: streams wait for a late rank, independent of thread timing") {
   // Rank 0's values are overwritten repeatedly, in the order of its stream, before and after each sum.
   constexpr std::size_t n = 1 << 20;
   const auto all = on_all(2, n, [](ranks& r, std::span<float> values, std::span<float>, cudaStream_t on) {
@@ -155,7 +155,7 @@ TEST_CASE("device ranks: a rank that is late is waited for by streams, not by th
   CHECK(wrong == 0);
 }
 
-TEST_CASE("device ranks: ranks that disagree all throw, and stay failed") {
+TEST_CASE("device ranks: if ranks disagree, all throw, and stay failed") {
   int threw = 0;
   std::mutex mutex;
   slamb::run_ranks(3, [&](slamb::thread_communicator host) {

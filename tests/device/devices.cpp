@@ -51,14 +51,14 @@ outcome train(const recipe& of, int elsewhere) {
 
 }  // namespace
 
-TEST_CASE("device: calls leave the current device as it was") {
+TEST_CASE("device: calls do not change the current device") {
   for (const recipe& of : recipes) {
     CAPTURE(of.name);
     CHECK(train(of, 0).steps == 7);
   }
 }
 
-TEST_CASE("device: steps are the same where another device is current" * doctest::skip(has_one_device())) {
+TEST_CASE("device: steps are the same while another device is current" * doctest::skip(has_one_device())) {
   for (const recipe& of : recipes) {
     CAPTURE(of.name);
     const outcome here = train(of, 0), there = train(of, 1);
@@ -68,7 +68,7 @@ TEST_CASE("device: steps are the same where another device is current" * doctest
 }
 
 #if CUDART_VERSION >= 12080
-TEST_CASE("device: a stream of another device is refused" * doctest::skip(has_one_device())) {
+TEST_CASE("device: a stream of another device is rejected" * doctest::skip(has_one_device())) {
   slamb::thread_group alone(1);
   const device_tests::stream on;
   slamb::detail::check_cuda(cudaSetDevice(1), "cudaSetDevice");

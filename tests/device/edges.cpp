@@ -69,7 +69,7 @@ TEST_CASE("device: tensors at addresses that are multiples of four bytes and of 
     }
 }
 
-TEST_CASE("device: no tensors, and none but empty ones") {
+TEST_CASE("device: no tensors, and only empty ones") {
   for (const recipe& of : recipes)
     for (const std::size_t tensors : {0, 3}) {
       CAPTURE(of.name);
@@ -87,7 +87,7 @@ TEST_CASE("device: ten thousand tensors of one element") {
   }
 }
 
-TEST_CASE("device: a NaN at one rank is skipped at all") {
+TEST_CASE("device: a NaN on one rank skips the step on all") {
   for (const recipe& of : recipes)
     for (const std::size_t step : {0, 2, 5}) {
       CAPTURE(of.name);
@@ -101,7 +101,7 @@ TEST_CASE("device: a NaN at one rank is skipped at all") {
     }
 }
 
-TEST_CASE("device: memory that held NaNs serves as well, and nothing is written beside it") {
+TEST_CASE("device: memory that held NaNs gives the same result, and nothing is written outside it") {
   for (const recipe& of : recipes) {
     CAPTURE(of.name);
     fenced_memory memory;
@@ -114,7 +114,7 @@ TEST_CASE("device: memory that held NaNs serves as well, and nothing is written 
   }
 }
 
-TEST_CASE("device: two optimizers on two streams do not see each other") {
+TEST_CASE("device: two optimizers on two streams do not affect each other") {
   for (const recipe& of : recipes) {
     CAPTURE(of.name);
     const plan one{.shapes = test_support::random_shapes(7, 40), .steps = 7};

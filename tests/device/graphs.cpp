@@ -93,7 +93,7 @@ TEST_CASE("device: 1000 launches of a captured step are 1000 steps") {
   }
 }
 
-TEST_CASE("device: a step that cannot be captured says so") {
+TEST_CASE("device: a step that cannot be captured throws, with the reason") {
   for (const recipe& of : recipes) {
     if (of.can_be_captured && !std::string_view(of.name).starts_with("slamb")) continue;
     CAPTURE(of.name);

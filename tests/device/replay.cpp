@@ -35,7 +35,7 @@ TEST_CASE("device replay: reaches the recorded parameters") {
   }
 }
 
-TEST_CASE("device replay: no recorded trace is left out") {
+TEST_CASE("device replay: replays every recorded trace") {
   std::set<std::string> named;
   for (const recorded& one : all_recorded) named.insert(one.folder);
   std::set<std::string> found;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "slamb/slamb.hpp"
+#include "support/archetype_policies.hpp"
 #include "support/generate.hpp"
-#include "support/odd_policies.hpp"
 #include "support/quadratic.hpp"
 
 namespace error_feedback_error_feedback_tests {
@@ -110,12 +110,12 @@ double lost_momentum(int ranks, bool loses) {
 
 }  // namespace
 
-TEST_CASE("local_momentum: the mean of the ranks' momenta is the momentum of the mean gradient, whatever is sent") {
+TEST_CASE("local_momentum: the mean of the ranks' momenta is the momentum of the mean gradient, for every selection") {
   CHECK(lost_momentum(3, false) < 1e-12);
   CHECK(lost_momentum(3, true) > 0.1);  // the measure finds a loss
 }
 
-TEST_CASE("error_feedback: one of the user's own in the place of local_momentum gives the same bits") {
+TEST_CASE("error_feedback: a user-defined copy of local_momentum gives the same bits") {
   for (const int ranks : {1, 2, 3}) {
     const auto own = train_slamb(ranks, [](int) { return keeps_with_settings{}; });
     const auto shipped = train_slamb(ranks, [](int) { return slamb::local_momentum{}; });
@@ -125,18 +125,18 @@ TEST_CASE("error_feedback: one of the user's own in the place of local_momentum 
   }
 }
 
-TEST_CASE("error_feedback: LAMB, which loses nothing, takes any") {
+TEST_CASE("error_feedback: LAMB without compression takes any error feedback") {
   const auto own = train_lamb(2, [](int) { return keeps_with_settings{}; });
   CHECK(own == train_lamb(2, [](int) { return slamb::no_error_feedback{}; }));
   CHECK(own == train_lamb(2, [](int) { return slamb::local_momentum{}; }));
 }
 
-TEST_CASE("error_feedback: a policy's own check is asked") {
+TEST_CASE("error_feedback: a policy's own validation is called") {
   CHECK_THROWS_AS(train_slamb(2, [](int) { return keeps_with_settings{.strength = 0.5}; }), std::invalid_argument);
   CHECK_THROWS_AS(train_lamb(2, [](int) { return keeps_with_settings{.strength = 0.5}; }), std::invalid_argument);
 }
 
-TEST_CASE("error_feedback: settings that differ among ranks are found by their names") {
+TEST_CASE("error_feedback: settings that differ among ranks are found by name") {
   CHECK_NOTHROW(train_slamb(2, [](int) { return keeps_and_describes{.setting = 3}; }));
   CHECK_THROWS_AS(train_slamb(2, [](int rank) { return keeps_and_describes{.setting = rank}; }),
                   slamb::rank_mismatch_error);

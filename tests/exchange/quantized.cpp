@@ -21,8 +21,8 @@
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/residual.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
+#include "support/archetype_quantizers.hpp"
 #include "support/exchange_properties.hpp"
-#include "support/odd_quantizers.hpp"
 
 namespace exchange_quantized_tests {
 namespace {
@@ -118,10 +118,10 @@ SLAMB_MEANING(slamb::int4, code_models::integer<4>)
 SLAMB_MEANING(slamb::natural, code_models::natural)
 SLAMB_MEANING(slamb::bf16, code_models::bf16)
 SLAMB_MEANING(slamb::fp16, code_models::fp16)
-SLAMB_MEANING(odd_ternary, code_models::odd_ternary)
-SLAMB_MEANING(odd_levels, code_models::odd_levels)
-SLAMB_MEANING(odd_blocks, code_models::odd_blocks)
-SLAMB_MEANING(odd_floats, code_models::odd_floats)
+SLAMB_MEANING(archetype_ternary, code_models::archetype_ternary)
+SLAMB_MEANING(archetype_levels, code_models::archetype_levels)
+SLAMB_MEANING(archetype_blocks, code_models::archetype_blocks)
+SLAMB_MEANING(archetype_floats, code_models::archetype_floats)
 #undef SLAMB_MEANING
 
 /// Each quantizer with some of the feedbacks, and each feedback with all kinds of quantizers.
@@ -135,10 +135,10 @@ const std::vector<combination>& combinations() {
     append<slamb::natural, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
     append<slamb::bf16, no_error_feedback, residual<>, two_sided<>>(made);
     append<slamb::fp16, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<odd_ternary, no_error_feedback, residual<>, two_sided<bfloat16>>(made);
-    append<odd_levels, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<odd_blocks, no_error_feedback, residual<>, two_sided<>>(made);
-    append<odd_floats, no_error_feedback, two_sided<>>(made);
+    append<archetype_ternary, no_error_feedback, residual<>, two_sided<bfloat16>>(made);
+    append<archetype_levels, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<archetype_blocks, no_error_feedback, residual<>, two_sided<>>(made);
+    append<archetype_floats, no_error_feedback, two_sided<>>(made);
     return made;
   }();
   return all;
@@ -452,7 +452,7 @@ TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ran
   check_random_combinations(3);
 }
 
-TEST_CASE("quantized_exchange: each property finds what is against it") {
+TEST_CASE("quantized_exchange: each property finds its violation") {
   const small_setup made(3);
   const observation o = observed<sign, two_sided<>>(made.exchanged);
   const auto every_property = [](const observation& changed) {
@@ -524,7 +524,7 @@ TEST_CASE("quantized_exchange: each property finds what is against it") {
   CHECK(difference_of(o.history, other) != "");
 }
 
-TEST_CASE("quantized_exchange: the equations of one quantizer are not those of another") {
+TEST_CASE("quantized_exchange: the equations of one quantizer fail for another") {
   const small_setup made(3);
   const auto fault_as = [&](auto change) {
     observation o = observed<sign, two_sided<>>(made.exchanged);
@@ -548,7 +548,7 @@ TEST_CASE("quantized_exchange: the equations of one quantizer are not those of a
   CHECK(fault_of_traffic({of_many_tensors, fused, by_tensor.history}) != "");
 }
 
-TEST_CASE("quantized_exchange: scales count elements that take part, and no padding") {
+TEST_CASE("quantized_exchange: scales count active elements, and no padding") {
   // 3 elements of size 2 and 13 of padding; in another tensor 16 elements of size 5, half of which take no part.
   const std::vector<std::uint8_t> rows{0, 1};
   exchange_setup setup{.tensors = {{3}, {16}}, .world = 2};
@@ -576,7 +576,7 @@ TEST_CASE("quantized_exchange: errors stay bounded over many exchanges") {
                     0.65));  // at most an eighth of z²: 1/(√8 − 1)
   CHECK_FALSE(norms_below(errors_of_many_exchanges(make_exchange<loud_sign, two_sided<>>), 1000.0));
   CHECK_FALSE(
-      norms_below(errors_of_many_exchanges(make_exchange<odd_floats, two_sided<>>), 1000.0));  // it has no errors
+      norms_below(errors_of_many_exchanges(make_exchange<archetype_floats, two_sided<>>), 1000.0));  // it has no errors
 
   // Elements: the compression error is at most the part u of the largest value, so E ≤ u (X + E); for the mean u (X + E) + ….
   const auto elements_below = [](const error_sizes& s, double u) {
@@ -591,7 +591,7 @@ TEST_CASE("quantized_exchange: errors stay bounded over many exchanges") {
   CHECK_FALSE(elements_below(errors_of_many_exchanges(make_exchange<slamb::int4, two_sided<>>), 1.0 / 127.0));
 }
 
-TEST_CASE("quantized_exchange: a number that is not finite stops all ranks and leaves all errors, wherever it is") {
+TEST_CASE("quantized_exchange: a value that is not finite stops all ranks and keeps all errors, at any position") {
   for (const int world : {1, 3})
     for (int rank = 0; rank < world; ++rank)
       for (const float bad : not_finite)
@@ -611,7 +611,7 @@ TEST_CASE("quantized_exchange: a number that is not finite stops all ranks and l
         }
 }
 
-TEST_CASE("quantized_exchange: once its errors are cleared, an exchange is like the first") {
+TEST_CASE("quantized_exchange: after its errors are cleared, an exchange equals the first") {
   const small_setup made(3, 2);
   std::array<std::vector<float>, 4> results;  // two each, before and after
   slamb::run_ranks(3, [&](slamb::thread_communicator communicator) {
@@ -628,7 +628,7 @@ TEST_CASE("quantized_exchange: once its errors are cleared, an exchange is like 
   CHECK_FALSE(same_bits(results[1], observed<sign, no_error_feedback>(made.exchanged).history[1][0].result));
 }
 
-TEST_CASE("quantized_exchange: elements that no longer take part leave no error behind") {
+TEST_CASE("quantized_exchange: elements that are no longer active have no error") {
   small_setup made(2, 4);
   const std::size_t n = total_size(made.exchanged.tensors);
   std::array<std::vector<float>, 2> variances{std::vector<float>(n, 1.0F), std::vector<float>(n, 1.0F)};
@@ -673,7 +673,7 @@ TEST_CASE("quantized_exchange: as many collectives for 398 tensors as for one") 
     }
 }
 
-TEST_CASE("quantized_exchange: the rig sees a byte that is written where it should not be") {
+TEST_CASE("quantized_exchange: the rig finds a byte that is written outside") {
   slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
     small_setup made(1);
     exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));

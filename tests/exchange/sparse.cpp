@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "slamb/slamb.hpp"
+#include "support/archetype_quantizers.hpp"
 #include "support/cluster.hpp"
-#include "support/odd_quantizers.hpp"
 
 namespace exchange_sparse_tests {
 namespace {
@@ -180,8 +180,8 @@ template <template <class> class Exchange, class Sparsifier>
 double difference_of_lossless_chain(const Sparsifier& s) {
   experiment e = test_support::make_experiment({{9001}, {300}, {33, 1}}, 72, 2, 6);
   const auto sparse = test_support::train<Exchange<Sparsifier>>(e, {.compressor = s});
-  const auto chained =
-      test_support::train<Exchange<chain<Sparsifier, test_support::odd_floats>>>(e, {.compressor = {.sparsifier = s}});
+  const auto chained = test_support::train<Exchange<chain<Sparsifier, test_support::archetype_floats>>>(
+      e, {.compressor = {.sparsifier = s}});
   double worst = 0.0;
   for (std::size_t t = 0; t < e.steps(); ++t)
     for (std::size_t rank = 0; rank < 2; ++rank)
@@ -195,7 +195,7 @@ using random_chain = chain<slamb::random_k<>, Quantizer>;
 
 }  // namespace
 
-TEST_CASE("sparsified gradients: the mean of what is selected, and the rest is kept") {
+TEST_CASE("sparsified gradients: the selected elements are averaged, and the rest is kept") {
   for (const int world : {2, 3}) {
     CAPTURE(world);
     const slamb::random_k<> fifth{.k = 0.2, .block = 5};
@@ -213,7 +213,7 @@ TEST_CASE("sparsified gradients: the largest of each rank in turn, by gradient a
   }
 }
 
-TEST_CASE("sparsified gradients: what a chain's codes lose is kept as well") {
+TEST_CASE("sparsified gradients: the compression error of a chain's codes is kept too") {
   const random_chain<grid> random{.sparsifier = {.k = 0.2}};
   const chain<top_k, grid> largest{.sparsifier = {.k = 0.2}};
   CHECK(error_of_gradients(random, random, 2) <= tolerance);
@@ -225,22 +225,23 @@ TEST_CASE("sparsified gradients: the comparison can fail") {
   CHECK(error_of_gradients(top_k{.k = 0.2}, top_k{.k = 0.201}, 2) > 1e-2);
 }
 
-TEST_CASE("sparsified momenta: exchanges leave the mean over ranks where it was, whatever codes lose") {
+TEST_CASE("sparsified momenta: exchanges keep the mean over ranks, with the loss of any codes") {
   CHECK(drift_of_momenta(slamb::random_k<>{.k = 0.2}) <= tolerance);
   CHECK(drift_of_momenta(top_k{.k = 0.2}) <= tolerance);
   CHECK(drift_of_momenta(random_chain<grid>{.sparsifier = {.k = 0.2}}) <= tolerance);
   CHECK(drift_of_momenta(chain<top_k, grid>{.sparsifier = {.k = 0.2}}) <= tolerance);
-  CHECK(drift_of_momenta(random_chain<test_support::odd_ternary>{.sparsifier = {.k = 0.2}}) > 1e-2);  // mean's code
+  CHECK(drift_of_momenta(random_chain<test_support::archetype_ternary>{.sparsifier = {.k = 0.2}}) >
+        1e-2);  // mean's code
 }
 
-TEST_CASE("chain: with a quantizer that loses nothing it is its sparsifier") {
+TEST_CASE("chain: with a lossless quantizer it equals its sparsifier") {
   CHECK(difference_of_lossless_chain<gradient_exchange>(slamb::random_k<>{.k = 0.2}) <= 1e-6);
   CHECK(difference_of_lossless_chain<gradient_exchange>(top_k{.k = 0.2}) <= 1e-6);
   CHECK(difference_of_lossless_chain<momentum_exchange>(slamb::random_k<>{.k = 0.2}) <= 1e-6);
   CHECK(difference_of_lossless_chain<momentum_exchange>(top_k{.k = 0.2}) <= 1e-6);
 }
 
-TEST_CASE("chain: a quantizer with a scale by tensor, or one that leaves elements out, is refused") {
+TEST_CASE("chain: a quantizer with one scale per tensor, or one that is zero-aware, is rejected") {
   std::vector<float> p(100), g(100);
   const std::vector<slamb::parameter> tensors{{.data = p.data(), .gradient = g.data(), .size = p.size()}};
   using optimizer = slamb::slamb<slamb::self_communicator, random_chain<slamb::sign>>;

@@ -74,8 +74,7 @@ float tried_sum(int size) {
 
 }  // namespace
 
-TEST_CASE(
-    "tried_collectives: a Communicator that does what it should is taken by every optimizer, and nothing is counted") {
+TEST_CASE("tried_collectives: every optimizer accepts a correct Communicator, and nothing is counted") {
   for (const int size : {1, 2, 3, 5}) {
     CAPTURE(size);
     const auto nothing = std::vector<std::string>(static_cast<std::size_t>(size));
@@ -90,7 +89,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("tried_collectives: each is called once, with two sums to tell of faults and two to compare settings") {
+TEST_CASE("tried_collectives: each is called once, with two sums that report faults and two that compare settings") {
   CHECK(test_support::rounds_at_construction<lamb>() == 4);
   CHECK(test_support::rounds_at_construction<one_bit>() == 4 + 3);
   CHECK(test_support::rounds_at_construction<choosing_lamb>() == 4 + 2);
@@ -119,8 +118,8 @@ TEST_CASE("tried_collectives: sums that lack ranks, elements or NaN are found on
         on_all(3, wrong_sum(text(without_last), 0, 3, text(tried_sum(3)))));
 
   const std::string nan =
-      " of 2, where one rank's value is NaN; the sum must then be NaN on all ranks: by that they tell each other to "
-      "skip a step that has overflowed";
+      " of 2, where one rank's value is NaN; the sum must then be NaN on all ranks, because a NaN makes all ranks skip "
+      "a step that has overflowed";
   CHECK(refusals<lamb>(mistake::sum_turns_nan_to_zero, 2) ==
         std::vector{"slamb: the Communicator's all_reduce_sum returned 0 as element 5 on rank 0" + nan,
                     "slamb: the Communicator's all_reduce_sum returned 0 as element 5 on rank 1" + nan});
@@ -153,8 +152,7 @@ TEST_CASE("tried_collectives: sums of fewer bits than settings and fingerprints 
     }
 }
 
-TEST_CASE(
-    "tried_collectives: integers that are tried add up exactly in any order, and need the bits that are relied on") {
+TEST_CASE("tried_collectives: the test integers add up exactly in any order, and use all bits that comparisons need") {
   for (const int size : {2, 3, 64, 300, 1000}) {
     CAPTURE(size);
     const std::size_t elements = slamb::detail::tried_elements(size);
@@ -191,7 +189,7 @@ TEST_CASE("tried_collectives: an all_gather that is out of order or lacks ranks 
                    rule));
   CHECK(refusals<one_bit>(mistake::gather_keeps_its_own_alone, 2) ==
         on_all(2,
-               "slamb: the Communicator's all_gather returned rank 1's `mine` with byte 0 not as it was sent, on "
+               "slamb: the Communicator's all_gather returned rank 1's `mine` with a wrong byte 0 on "
                "rank 0 of 2" +
                    rule));
   CHECK(refusals<lamb>(mistake::gather_reversed, 4) == std::vector<std::string>(4));  // this recipe does not call it
@@ -213,13 +211,13 @@ TEST_CASE("tried_collectives: an all_to_all that is transposed or swaps ranks is
 }
 
 TEST_CASE("tried_collectives: a broadcast that ignores its root, or does not reach all, is found on all ranks") {
-  const std::string rule = "; every rank's `values` must become those of `root`";
+  const std::string rule = "; every rank's `values` must become the `values` of `root`";
   CHECK(refusals<choosing_lamb>(mistake::broadcast_from_rank_0, 3) ==
         on_all(3, "slamb: the Communicator's broadcast from root 2 left rank 0's `values` on rank 0 of 3" + rule));
   CHECK(refusals<one_bit>(mistake::broadcast_from_rank_0, 3) == std::vector<std::string>(3));
 }
 
-TEST_CASE("tried_collectives: what one rank has found is told to those whose own results are right") {
+TEST_CASE("tried_collectives: a fault on one rank is reported on ranks whose own results are right") {
   // It loses the last byte only in odd sizes, which messages of codes never have.
   CHECK(refusals<one_bit>(mistake::gather_lacks_last_byte_if_odd, 3) == std::vector<std::string>(3));
 
@@ -240,7 +238,7 @@ TEST_CASE("tried_collectives: what one rank has found is told to those whose own
                        "`mine` on rank 1 of 3; `all` must be every rank's `mine`, in rank order"));
 }
 
-TEST_CASE("tried_collectives: ranks of which one cannot be told, for its sums are wrong, are not left waiting") {
+TEST_CASE("tried_collectives: a rank whose sums are wrong leaves no other rank waiting") {
   // Rank 1 finds its sums wrong and leaves; rank 0 would wait for messages that never come.
   std::vector<std::string> said(2);
   const auto begin = std::chrono::steady_clock::now();
@@ -259,7 +257,7 @@ TEST_CASE("tried_collectives: ranks of which one cannot be told, for its sums ar
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(25));  // below the timeout of 30 s
 }
 
-TEST_CASE("tried_collectives: a verdict that wrong sums have changed is a fault of the sums") {
+TEST_CASE("tried_collectives: a report that wrong sums have altered counts as a fault of the sums") {
   using slamb::detail::collective_fault;
   const collective_fault fault{
       .of = collective_fault::all_to_all, .rank = 3, .size = 4, .place = 2, .from = 1, .chunk = 1};
@@ -275,7 +273,7 @@ TEST_CASE("tried_collectives: a verdict that wrong sums have changed is a fault 
   CHECK(said(collective_fault::of_numbers(numbers, 3, 4)) == unclear);
 }
 
-TEST_CASE("tried_collectives: on a device they go through the backend's memory") {
+TEST_CASE("tried_collectives: on a device they use the backend's memory") {
   using backend = slamb::emulated_backend;
   using device_one_bit = slamb::one_bit_adam<ranks, slamb::sign, backend>;
   CHECK(refusals<device_one_bit>(mistake::none, 2, backend{}) == std::vector<std::string>(2));
@@ -315,7 +313,7 @@ std::vector<std::string> refusals_of_nodes(mistake in_node, mistake between) {
 
 }  // namespace
 
-TEST_CASE("tried_collectives: ranks that are nodes try both of their parts") {
+TEST_CASE("tried_collectives: ranks that are nodes test both of their parts") {
   using nodes_lamb = slamb::lamb<wrong_nodes>;
   using nodes_one_bit = slamb::one_bit_adam<wrong_nodes>;
   CHECK(refusals_of_nodes<nodes_lamb>(mistake::none, mistake::none) == std::vector<std::string>(4));
@@ -332,7 +330,8 @@ TEST_CASE("tried_collectives: ranks that are nodes try both of their parts") {
                "rank 0 of 2; `all` must be every rank's `mine`, in rank order"));
   // Sums that are means do not count ranks, so nodes cannot be compared.
   for (const std::string& said : refusals_of_nodes<nodes_lamb>(mistake::sum_is_mean, mistake::none))
-    CHECK(said.find("and sums within a node and between nodes must be sums over ranks") != std::string::npos);
+    CHECK(said.find("and check that collectives within a node and between nodes sum over all their ranks") !=
+          std::string::npos);
 }
 
 }  // namespace exchange_tried_collectives_tests

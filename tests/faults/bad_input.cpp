@@ -235,7 +235,7 @@ struct spoiled_communicator {
 
 // ------------------------------------------------------------------------------------------------------------ settings
 
-TEST_CASE("bad input: settings of LAMB and AdamW out of range are refused, each by name, value and range") {
+TEST_CASE("bad input: settings of LAMB and AdamW out of range are rejected, each by name, value and range") {
   using options = slamb::lamb<>::options_type;
   check_refused<slamb::lamb<>>(wrong_adam_settings<options>());
   check_refused<slamb::lamb<>>(wrong_clamps<options>("layerwise_trust_ratio"));
@@ -247,7 +247,7 @@ TEST_CASE("bad input: settings of LAMB and AdamW out of range are refused, each 
   });
 }
 
-TEST_CASE("bad input: settings of SLAMB out of range are refused, each by name, value and range") {
+TEST_CASE("bad input: settings of SLAMB out of range are rejected, each by name, value and range") {
   using options = slamb::slamb<>::options_type;
   using bernoulli = slamb::slamb<slamb::self_communicator, slamb::random_k<slamb::sampling::bernoulli>>;
   check_refused<slamb::slamb<>>(wrong_adam_settings<options>());
@@ -266,7 +266,7 @@ TEST_CASE("bad input: settings of SLAMB out of range are refused, each by name, 
   check_wrong_compressor<bernoulli>("in [2^-32, 1]");
 }
 
-TEST_CASE("bad input: settings at the ends of their ranges are taken") {
+TEST_CASE("bad input: settings at the ends of their ranges are accepted") {
   const std::vector<float> start = small_start();
   replica mine(small_model(), start);
   CHECK(
@@ -279,7 +279,7 @@ TEST_CASE("bad input: settings at the ends of their ranges are taken") {
   CHECK(refusal_of([&] { slamb::slamb<>(mine.parameters(), {.compressor = {.k = 1.0 / 65535.0}}); }).empty());
 }
 
-TEST_CASE("bad input: settings that a float cannot hold are refused") {
+TEST_CASE("bad input: settings that a float cannot hold are rejected") {
   using options = slamb::slamb<>::options_type;
   const std::vector<float> start = small_start();
   const auto refused = [&start](const options& o) {
@@ -294,7 +294,7 @@ TEST_CASE("bad input: settings that a float cannot hold are refused") {
   CHECK(test_support::same_bits(mine.values(), start));
 }
 
-TEST_CASE("bad input: a number of threads out of range is refused") {
+TEST_CASE("bad input: a number of threads out of range is rejected") {
   const std::vector<float> start = small_start();
   replica mine(small_model(), start);
   CHECK(refusal_of([&] { slamb::lamb<>(mine.parameters(), {}, {}, {.threads = 4097}); }) ==
@@ -303,7 +303,7 @@ TEST_CASE("bad input: a number of threads out of range is refused") {
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-TEST_CASE("bad input: tensors with null pointers, or options out of range, are refused by number") {
+TEST_CASE("bad input: tensors with null pointers, or options out of range, are rejected by number") {
   std::vector<float> data(10);
   const std::vector<float> gradient(10);
   const auto refusal = [&](const slamb::parameter& wrong) {
@@ -329,7 +329,7 @@ TEST_CASE("bad input: tensors with null pointers, or options out of range, are r
   CHECK(refusal({nullptr, nullptr, 0}) == "");
 }
 
-TEST_CASE("bad input: sizes that overflow are refused before anything is touched") {
+TEST_CASE("bad input: sizes that overflow are rejected before anything is touched") {
   float data = 1.0F;
   const float gradient = 0.0F;
   constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
@@ -348,7 +348,7 @@ TEST_CASE("bad input: sizes that overflow are refused before anything is touched
   CHECK(data == 1.0F);
 }
 
-TEST_CASE("bad input: a span that reaches past the end of memory is refused") {
+TEST_CASE("bad input: a span that reaches past the end of memory is rejected") {
   float data = 1.0F;
   const float gradient = 0.0F;
   auto* const near_the_end = reinterpret_cast<float*>(std::numeric_limits<std::uintptr_t>::max() - 63);
@@ -358,7 +358,7 @@ TEST_CASE("bad input: a span that reaches past the end of memory is refused") {
         "invalid_argument: slamb: tensor 0 has a gradient that reaches past the end of memory");
 }
 
-TEST_CASE("bad input: parameters that share memory with anything are refused by number") {
+TEST_CASE("bad input: parameters that share memory with anything are rejected by number") {
   std::vector<float> data(100);
   std::vector<float> more(100);
   const auto refusal = [](const std::vector<slamb::parameter>& all) { return refusal_of_parameters(all); };
@@ -386,7 +386,7 @@ TEST_CASE("bad input: parameters that share memory with anything are refused by 
 
 // --------------------------------------------------------------------------------------------------------------- steps
 
-TEST_CASE("bad input: wrong learning rates are refused and nothing has changed") {
+TEST_CASE("bad input: wrong learning rates are rejected, and nothing changes") {
   const std::vector<float> start = small_start();
   model tensors = small_model();
   tensors[1].options.group = 2;
@@ -416,7 +416,7 @@ TEST_CASE("bad input: wrong learning rates are refused and nothing has changed")
   check(slamb);
 }
 
-TEST_CASE("bad input: wrong gradients are refused by set_gradient") {
+TEST_CASE("bad input: wrong gradients are rejected by set_gradient") {
   const std::vector<float> start = small_start();
   replica mine(small_model(), start);
   slamb::lamb<> run(mine.parameters());
@@ -428,7 +428,7 @@ TEST_CASE("bad input: wrong gradients are refused by set_gradient") {
                  "invalid_argument: slamb: the gradient of tensor 1 overlaps the data of tensor 0"));
 }
 
-TEST_CASE("bad input: wrong gradients are refused by set_gradients, which changes nothing then") {
+TEST_CASE("bad input: wrong gradients are rejected by set_gradients, which then changes nothing") {
   const std::vector<float> start = small_start(), others(start.size(), -0.5F);
   replica mine(small_model(), start), untouched(small_model(), start);
   mine.set_gradient(start), untouched.set_gradient(start);
@@ -455,7 +455,7 @@ TEST_CASE("bad input: wrong gradients are refused by set_gradients, which change
   CHECK_FALSE(test_support::same_bits(mine.values(), untouched.values()));
 }
 
-TEST_CASE("bad input: masks that are missing or of another size are refused, and the right one is taken") {
+TEST_CASE("bad input: a missing mask or one of another size is rejected, and the right one is accepted") {
   const std::vector<float> start = small_start();
   replica mine(small_model(), start);
   mine.set_gradient(start);
@@ -477,7 +477,7 @@ TEST_CASE("bad input: masks that are missing or of another size are refused, and
   CHECK(run.statistics().step == 1);
 }
 
-TEST_CASE("bad input: masks that select different numbers on different ranks end in an exception on all") {
+TEST_CASE("bad input: masks that select different numbers on different ranks throw on all") {
   const std::vector<float> start = small_start();
   std::atomic<bool> unchanged{true};
   const auto refusals = refusals_of_ranks(3, [&](int rank, thread_communicator communicator) {
@@ -496,7 +496,7 @@ TEST_CASE("bad input: masks that select different numbers on different ranks end
   CHECK(unchanged);
 }
 
-TEST_CASE("bad input: a compressor that selects more than it said is refused before anything is sent") {
+TEST_CASE("bad input: a compressor that selects more than declared is rejected before anything is sent") {
   const model tensors{{50}};
   const std::vector<float> start = test_support::random_parameters(2, 50);
   replica mine(tensors, start);
@@ -510,7 +510,7 @@ TEST_CASE("bad input: a compressor that selects more than it said is refused bef
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-TEST_CASE("bad input: an allocator that fails, or gives what cannot be used, leaves nothing behind") {
+TEST_CASE("bad input: an allocator that fails, or returns unusable memory, leaks nothing") {
   const std::vector<float> start = small_start();
   int allocated = 0;
   int freed = 0;
@@ -544,7 +544,7 @@ TEST_CASE("bad input: an allocator that fails, or gives what cannot be used, lea
   CHECK(allocated == 2);
 }
 
-TEST_CASE("bad input: memory that is not zero when it comes is no different") {
+TEST_CASE("bad input: memory that is not zero at first makes no difference") {
   const test_support::experiment e = test_support::make_experiment({{300}, {9000}}, 3, 1, 3);
   const auto expected = test_support::train<slamb::slamb<thread_communicator>>(e, {});
   slamb::host_backend dirty = test_support::one_thread();
@@ -559,7 +559,7 @@ TEST_CASE("bad input: memory that is not zero when it comes is no different") {
 
 // --------------------------------------------------------------------------------------------------------------- ranks
 
-TEST_CASE("bad input: a communicator that is no rank of its size is refused") {
+TEST_CASE("bad input: a communicator with a rank out of range is rejected") {
   const std::vector<float> start = small_start();
   const auto refusal = [&start](int rank, int size) {
     replica mine(small_model(), start);
@@ -571,7 +571,7 @@ TEST_CASE("bad input: a communicator that is no rank of its size is refused") {
   CHECK(refusal(0, 0) == says + "0 of 0; ranks must be 0 … size − 1");
 }
 
-TEST_CASE("bad input: a communicator whose sums are no sums is refused") {
+TEST_CASE("bad input: a communicator with wrong sums is rejected") {
   const std::vector<float> start = small_start();
   for (const auto& [sum, text] : std::vector<std::pair<float, std::string>>{
            {std::numeric_limits<float>::quiet_NaN(), "nan"}, {-1.0F, "-1"}, {65536.0F, "65536"}}) {
@@ -586,7 +586,7 @@ TEST_CASE("bad input: a communicator whose sums are no sums is refused") {
   }
 }
 
-TEST_CASE("bad input: ranks with different tensors refuse on all ranks, naming what differs") {
+TEST_CASE("bad input: different tensors are rejected on all ranks, and the message names the difference") {
   using lamb = slamb::lamb<thread_communicator>;
   using sparse = slamb::slamb<thread_communicator>;
   const auto check = [](const std::string& expected, auto change) {
@@ -607,7 +607,7 @@ TEST_CASE("bad input: ranks with different tensors refuse on all ranks, naming w
                            [](model& l, auto&) { l[2].options.compress = false; });
 }
 
-TEST_CASE("bad input: ranks with different rows refuse on all ranks, naming the tensor") {
+TEST_CASE("bad input: different rows are rejected on all ranks, and the message names the tensor") {
   using lamb = slamb::lamb<thread_communicator>;
   using sparse = slamb::slamb<thread_communicator>;
   static constexpr std::array<std::uint8_t, 4> rows = {1, 0, 1, 1};
@@ -624,12 +624,11 @@ TEST_CASE("bad input: ranks with different rows refuse on all ranks, naming the 
   });
   for (const std::string& refusal : refusals)
     CHECK(refusal ==
-          "disagreement: slamb: ranks differ in the rows of tensor 2 that take part (rank 0 and rank 1); all ranks "
-          "must be "
-          "constructed alike");
+          "disagreement: slamb: ranks differ in the rows of tensor 2 that take part (rank 0 and rank 1); construct the "
+          "optimizer with the same arguments on all ranks");
 }
 
-TEST_CASE("bad input: ranks with different settings refuse on all ranks, naming what differs") {
+TEST_CASE("bad input: different settings are rejected on all ranks, and the message names the difference") {
   using lamb = slamb::lamb<thread_communicator>;
   using sparse = slamb::slamb<thread_communicator>;
   check_disagreement<lamb>("beta1: 0.9 on rank 0, 0.8 on rank ", [](model&, auto& o) { o.beta1 = 0.8; });
@@ -660,7 +659,7 @@ TEST_CASE("bad input: ranks with different settings refuse on all ranks, naming 
                              [](model&, auto& o) { o.trust_ratio.lower = 0.1; });
 }
 
-TEST_CASE("bad input: ranks with different optimizers or policies refuse on all ranks") {
+TEST_CASE("bad input: different optimizers or policies are rejected on all ranks") {
   const std::vector<float> start = small_start();
   const auto check = [&start](const optimizer_maker& first, const optimizer_maker& second) {
     const auto refusals = refusals_of_ranks(2, [&](int rank, thread_communicator communicator) {
@@ -670,8 +669,8 @@ TEST_CASE("bad input: ranks with different optimizers or policies refuse on all 
     });
     for (const std::string& refusal : refusals)
       CHECK(refusal ==
-            "disagreement: slamb: ranks differ in the optimizer or its policies (rank 0 and rank 1); all ranks must be "
-            "constructed alike");
+            "disagreement: slamb: ranks differ in the optimizer or its policies (rank 0 and rank 1); construct the "
+            "optimizer with the same arguments on all ranks");
   };
   using lamb = slamb::lamb<thread_communicator>;
   using adamw = slamb::adamw<thread_communicator>;
@@ -686,7 +685,7 @@ TEST_CASE("bad input: ranks with different optimizers or policies refuse on all 
   check(maker_of<sparse>({}), maker_of<blend>({}));
 }
 
-TEST_CASE("bad input: a rank that refuses its own arguments, or has no memory, ends its peers at once") {
+TEST_CASE("bad input: a rank with wrong arguments or without memory ends its peers at once") {
   const std::vector<float> start = small_start();
   const auto wrong_setting = refusals_of_ranks(3, [&](int rank, thread_communicator communicator) {
     replica mine(small_model(), start);
@@ -694,8 +693,8 @@ TEST_CASE("bad input: a rank that refuses its own arguments, or has no memory, e
                                      test_support::one_thread());
   });
   CHECK(wrong_setting[1] == "invalid_argument: slamb: beta1 = 2, but it must be in [0, 1)");
-  CHECK(contains(wrong_setting[0], "communicator: slamb: the thread_group failed: rank 1 left"));
-  CHECK(contains(wrong_setting[2], "communicator: slamb: the thread_group failed: rank 1 left"));
+  CHECK(contains(wrong_setting[0], "communicator: slamb: the thread_group failed because rank 1 left"));
+  CHECK(contains(wrong_setting[2], "communicator: slamb: the thread_group failed because rank 1 left"));
 
   const auto no_memory = refusals_of_ranks(2, [&](int rank, thread_communicator communicator) {
     replica mine(small_model(), start);
@@ -705,7 +704,7 @@ TEST_CASE("bad input: a rank that refuses its own arguments, or has no memory, e
     run.step(0.1);
   });
   CHECK(no_memory[1] == "bad_alloc");
-  CHECK(contains(no_memory[0], "communicator: slamb: the thread_group failed: rank 1 left"));
+  CHECK(contains(no_memory[0], "communicator: slamb: the thread_group failed because rank 1 left"));
 }
 
 }  // namespace faults_bad_input_tests

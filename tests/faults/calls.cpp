@@ -167,8 +167,9 @@ std::string from_another_thread(const std::string& call, const std::string& runn
 }
 std::string from_within(const std::string& call, const std::string& running) {
   return "slamb: " + call + " was called within " + running +
-         " of the same optimizer, by a function that it calls, as those of its Communicator; call it when " + running +
-         " has returned";
+         " of the same optimizer, by a function that it calls, such as a collective of its Communicator; call it "
+         "when " +
+         running + " has returned";
 }
 
 /// Two optimizers of the same kind. During a collective of one, all calls are made again and must throw. Both must end with the
@@ -235,7 +236,7 @@ void check_interrupted(const typename Optimizer::options_type& options) {
 
 }  // namespace
 
-TEST_CASE("calls: the list of this test has every call that an optimizer has, and each reaches the recipe once") {
+TEST_CASE("calls: the list of this test has every call of an optimizer, and each reaches the recipe once") {
   noting_recipe::noted all{};
   noting_optimizer run(all);
   for (const named_call& call : every_call()) {
@@ -250,13 +251,12 @@ TEST_CASE("calls: the list of this test has every call that an optimizer has, an
     if (all[i] == 0) FAIL_CHECK("every_call() lacks call " << i << " of noting_recipe");
 }
 
-TEST_CASE(
-    "calls: all that are made while a step runs are refused, and the step and those after it have the same bits") {
+TEST_CASE("calls: all calls during a step are rejected, and this and later steps have the same bits") {
   check_interrupted<lamb>({.max_gradient_norm = 1.0});
   check_interrupted<sparse>({.local_steps = 2});
 }
 
-TEST_CASE("calls: all that are made while parameters are averaged are refused") {
+TEST_CASE("calls: all calls while parameters are averaged are rejected") {
   interrupted<sparse> both({.local_steps = 0});
   both.run.step(0.1);
   both.undisturbed.step(0.1);
@@ -265,7 +265,7 @@ TEST_CASE("calls: all that are made while parameters are averaged are refused") 
   both.check(average, false);
 }
 
-TEST_CASE("calls: a call that a Communicator makes and does not catch fails the step, and the next step is taken") {
+TEST_CASE("calls: a call that a Communicator makes and does not catch fails the step, and the next step runs") {
   interrupted<lamb> both({});
   both.in_collective = [&both] { static_cast<void>(both.run.statistics()); };
   CHECK_THROWS_WITH_AS(both.run.step(0.1), from_within("statistics()", "step()").c_str(), std::logic_error);
@@ -275,7 +275,7 @@ TEST_CASE("calls: a call that a Communicator makes and does not catch fails the 
   both.check_equal();
 }
 
-TEST_CASE("calls: one that throws has ended, in whatever thread the next is made") {
+TEST_CASE("calls: after one that throws, the next call may be made from any thread") {
   replica mine(tensors, start());
   slamb::lamb<> run(mine.parameters());
   for (int t = 1; t <= 3; ++t) {
@@ -286,7 +286,7 @@ TEST_CASE("calls: one that throws has ended, in whatever thread the next is made
   }
 }
 
-TEST_CASE("calls: what is measured is a call too") {
+TEST_CASE("calls: measure_next_step counts as a call") {
   replica mine(tensors, start());
   slamb::basic_lamb<slamb::int8, slamb::residual<>, slamb::layerwise_trust_ratio, slamb::self_communicator,
                     slamb::host_backend>
@@ -310,7 +310,7 @@ TEST_CASE("calls: what is measured is a call too") {
   check(zero_one, [&] { zero_one.measure_next_step(); });
 }
 
-TEST_CASE("calls: of many threads at once each is made or refused, and the steps that were taken are counted") {
+TEST_CASE("calls: each concurrent call runs or is rejected, and the steps that ran are counted") {
   replica mine(tensors, start());
   std::function<void()> in_collective;
   lamb run(mine.parameters(), {}, {imagined_peers(2, imagined_peers::habit::send_the_same), in_collective},

@@ -122,7 +122,9 @@ ranks_said said_after(const experiment& e, const test_support::optimizer_maker& 
 
 }  // namespace
 
-TEST_CASE("diverged ranks: states of different steps are refused at the first step, and the right ones then go on") {
+TEST_CASE(
+    "diverged ranks: states of different steps are rejected at the first step, and training resumes from the right "
+    "ones") {
   const experiment e = small_experiment(1);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -144,13 +146,12 @@ TEST_CASE("diverged ranks: states of different steps are refused at the first st
       return said;
     });
     CAPTURE(all);
-    CHECK(all.all_equal("slamb: ranks differ in the number of the step that they take: 10 on rank 0, 9 on rank 2; " +
-                        of_one_run));
+    CHECK(all.all_equal("slamb: ranks differ in the number of their step: 10 on rank 0, 9 on rank 2; " + of_one_run));
     CHECK(then == std::vector<std::string>(world));
   }
 }
 
-TEST_CASE("diverged ranks: a state that only one rank has loaded is refused") {
+TEST_CASE("diverged ranks: a state that only one rank has loaded is rejected") {
   const experiment e = small_experiment(2);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -160,12 +161,11 @@ TEST_CASE("diverged ranks: a state that only one rank has loaded is refused") {
       return said_by_step(run, mine, e.rates[0]);
     });
     CAPTURE(all);
-    CHECK(all.all_equal("slamb: ranks differ in the number of the step that they take: 1 on rank 0, 7 on rank 1; " +
-                        of_one_run));
+    CHECK(all.all_equal("slamb: ranks differ in the number of their step: 1 on rank 0, 7 on rank 1; " + of_one_run));
   }
 }
 
-TEST_CASE("diverged ranks: states of the same step of two runs are refused") {
+TEST_CASE("diverged ranks: states of the same step of two runs are rejected") {
   const experiment e = small_experiment(3), other = small_experiment(4);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -178,16 +178,14 @@ TEST_CASE("diverged ranks: states of the same step of two runs are refused") {
       return said_by_step(run, mine, e.rates[9]);
     });
     CAPTURE(all);
-    CHECK(all.all_equal(
-        "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); "
-        "load states that were saved after the same step of the same run; if none was loaded, a collective "
-        "of the Communicator has left other bits on one rank than on another"));
+    CHECK(
+        all.all_equal("slamb: ranks differ in the history of their earlier steps (rank 0 and rank 1); load states that "
+                      "were saved after the same step of the same run; if no state was loaded, a collective of the "
+                      "Communicator has returned other bits on one rank than on another"));
   }
 }
 
-TEST_CASE(
-    "diverged ranks: other learning rates are refused in the very step, or before what local steps have moved is "
-    "sent") {
+TEST_CASE("diverged ranks: other learning rates are rejected in the same step, or before a local update is sent") {
   const experiment e = small_experiment(5);
   for (const test_support::recipe& r : every_recipe())
     for (const std::size_t t : {std::size_t{0}, std::size_t{3}, std::size_t{7}, std::size_t{11}}) {
@@ -204,16 +202,15 @@ TEST_CASE(
       });
       CAPTURE(all);
       CHECK(all.all_equal(
-          is_local
-              ? "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); "
-                "load states that were saved after the same step of the same run; if none was loaded, a collective "
-                "of the Communicator has left other bits on one rank than on another"
-              : "slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 1; step() must "
-                "be given the same learning rates on all ranks"));
+          is_local ? "slamb: ranks differ in the history of their earlier steps (rank 0 and rank 1); load states that "
+                     "were saved after the same step of the same run; if no state was loaded, a collective of the "
+                     "Communicator has returned other bits on one rank than on another"
+                   : "slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 1; step() must "
+                     "be given the same learning rates on all ranks"));
     }
 }
 
-TEST_CASE("diverged ranks: other parameters are refused at the first step, until they are broadcast") {
+TEST_CASE("diverged ranks: other parameters are rejected at the first step, until they are broadcast") {
   experiment e = small_experiment(6);
   std::vector<float> others = e.start;
   others[17 + 4321] = std::nextafter(others[17 + 4321], 10.0F);  // of tensor 1
@@ -237,7 +234,7 @@ TEST_CASE("diverged ranks: other parameters are refused at the first step, until
     CAPTURE(all);
     CHECK(
         all.all_equal("slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 2); start all ranks with the "
-                      "same: broadcast_parameters() gives them those of one"));
+                      "same parameters, for example by broadcast_parameters()"));
     CHECK(then == std::vector<std::string>(world));
     experiment from_others = e;
     from_others.start = others;
@@ -272,11 +269,11 @@ std::vector<std::size_t> told_at(const typename Optimizer::options_type& options
 
 }  // namespace
 
-TEST_CASE("diverged ranks: parameters that have been altered on one rank are found by the next comparison") {
+TEST_CASE("diverged ranks: the next comparison finds parameters that were altered on one rank") {
   using communicator = slamb::thread_communicator;
   const std::string of_tensor_0 =
-      "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same: "
-      "broadcast_parameters() gives them those of one";
+      "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same "
+      "parameters, for example by broadcast_parameters()";
   const auto all_at = [](std::size_t t) { return std::vector<std::size_t>(world, t); };
   CHECK(told_at<slamb::lamb<communicator>>({.compare_every = 3}, 4, of_tensor_0) == all_at(6));
   CHECK(told_at<slamb::adamw<communicator>>({.compare_every = 7}, 4, of_tensor_0) == all_at(7));
@@ -293,10 +290,10 @@ TEST_CASE("diverged ranks: parameters that have been altered on one rank are fou
   CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 0}, 5, "") == all_at(0));
 }
 
-TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after all ranks were given the same") {
+TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after an averaging") {
   const std::string of_tensor_0 =
-      "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same: "
-      "broadcast_parameters() gives them those of one";
+      "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same "
+      "parameters, for example by broadcast_parameters()";
   const experiment e = small_experiment(17);
   const auto altered_after = [&](auto make_equal, bool is_altered) {
     return said_after(
@@ -327,7 +324,7 @@ TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after all
   }
 }
 
-TEST_CASE("diverged ranks: a state of SLAMB with another interval between averagings is no difference") {
+TEST_CASE("diverged ranks: another averaging interval in a state of SLAMB is not a difference") {
   const experiment e = small_experiment(18);
   using optimizer = slamb::slamb<slamb::thread_communicator>;
   std::vector<std::vector<std::byte>> states(world);
@@ -374,17 +371,16 @@ std::vector<std::size_t> mask_told_at(const typename Optimizer::options_type& op
         return std::string();
       });
   CAPTURE(all);
-  CHECK(all.all_equal(step[0] == 0
-                          ? ""
-                          : "slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); "
-                            "explicit_mask must be given the same mask on all ranks, and what a sparsifier "
-                            "selects must not depend on the rank"));
+  CHECK(all.all_equal(
+      step[0] == 0 ? ""
+                   : "slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); set the "
+                     "same mask for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank"));
   return step;
 }
 
 }  // namespace
 
-TEST_CASE("diverged ranks: masks that differ are found in the first step, and by the next comparison") {
+TEST_CASE("diverged ranks: different masks are found in the first step, and by the next comparison") {
   using communicator = slamb::thread_communicator;
   using optimizer = slamb::slamb<communicator, slamb::explicit_mask>;
   const auto all_at = [](std::size_t t) { return std::vector<std::size_t>(world, t); };
@@ -394,7 +390,9 @@ TEST_CASE("diverged ranks: masks that differ are found in the first step, and by
   CHECK(mask_told_at<optimizer>({.dense_below = 9001}, 0) == all_at(0));  // the tensor is dense
 }
 
-TEST_CASE("diverged ranks: without comparisons of parameters ranks may start from different ones, and nothing else") {
+TEST_CASE(
+    "diverged ranks: without comparisons ranks may start from different parameters, but from nothing else that "
+    "differs") {
   using communicator = slamb::thread_communicator;
   const experiment e = small_experiment(8);
   const auto make = test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0});
@@ -455,16 +453,16 @@ ranks_said said_of_altered(std::size_t place) {
 
 }  // namespace
 
-TEST_CASE("diverged ranks: a sum that one rank has received otherwise is found in the step after it") {
+TEST_CASE("diverged ranks: a sum that differs on one rank is found in the next step") {
   const ranks_said all = said_of_altered(slamb::detail::sum_header::floats);  // the first float of the payload
   CAPTURE(all);
-  CHECK(all.all_equal(
-      "step 4: slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank "
-      "1); load states that were saved after the same step of the same run; if none was loaded, a "
-      "collective of the Communicator has left other bits on one rank than on another"));
+  CHECK(
+      all.all_equal("step 4: slamb: ranks differ in the history of their earlier steps (rank 0 and rank 1); load "
+                    "states that were saved after the same step of the same run; if no state was loaded, a collective "
+                    "of the Communicator has returned other bits on one rank than on another"));
 }
 
-TEST_CASE("diverged ranks: parameters are broadcast as a sum where the Communicator has no broadcast") {
+TEST_CASE("diverged ranks: parameters are broadcast as a sum if the Communicator has no broadcast") {
   const experiment e = small_experiment(10);
   std::vector<std::vector<float>> reached(world);
   std::vector<float> others = e.start;
@@ -483,7 +481,7 @@ TEST_CASE("diverged ranks: parameters are broadcast as a sum where the Communica
   for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(others)));
 }
 
-TEST_CASE("diverged ranks: parameters of a rank that there is not cannot be broadcast") {
+TEST_CASE("diverged ranks: a broadcast of parameters from a rank out of range is rejected") {
   std::vector<float> values(4, 1.0F);
   const std::vector<slamb::parameter> parameters{{values.data(), values.data(), 0}};
   for (const int root : {-1, 1, 1000}) {
@@ -495,7 +493,7 @@ TEST_CASE("diverged ranks: parameters of a rank that there is not cannot be broa
   }
 }
 
-TEST_CASE("diverged ranks: parameters that are broadcast between local steps are the point that all go on from") {
+TEST_CASE("diverged ranks: parameters that are broadcast between local steps are the new anchor") {
   using optimizer = slamb::zero_one_adam<slamb::thread_communicator>;
   const optimizer::options_type options{.variance_schedule = {.freeze_step = 3, .update_scaler = 2},
                                         .local_schedule = {.scaler = 2, .clipper = 8}};
@@ -541,7 +539,7 @@ ranks_said said_in_nodes(std::vector<int> sizes, const typename Optimizer::optio
 
 }  // namespace
 
-TEST_CASE("diverged ranks: ranks of one node are found too, and all ranks of all nodes are told") {
+TEST_CASE("diverged ranks: diverged ranks of one node are found, and all ranks of all nodes throw") {
   const std::string of_rates =
       "slamb: ranks differ in the learning rate of group 0: 0.01 on rank 0, 0.02 on rank 3; step() must be given the "
       "same "
@@ -564,7 +562,7 @@ TEST_CASE("diverged ranks: ranks of one node are found too, and all ranks of all
         "step 5: " + of_rates);
 }
 
-TEST_CASE("diverged ranks: ranks that part in the same way in all nodes are found") {
+TEST_CASE("diverged ranks: ranks that diverge alike in all nodes are found") {
   using optimizer = slamb::one_bit_lamb<nodes_of_threads>;
   for (const std::size_t when : {std::size_t{0}, std::size_t{1}, std::size_t{5}}) {
     CAPTURE(when);
@@ -640,11 +638,12 @@ ranks_said said_of_altered(const typename Optimizer::options_type& options,
   return all;
 }
 
-const std::string of_collectives = "a collective of the Communicator has left other bits on one rank than on another";
+const std::string of_collectives =
+    "a collective of the Communicator has returned other bits on one rank than on another";
 
 }  // namespace
 
-TEST_CASE("diverged ranks: what local steps go on from is compared in their exchanges") {
+TEST_CASE("diverged ranks: anchors are compared in the exchanges of local steps") {
   using optimizer = slamb::zero_one_adam<altered_communicator>;
   const auto alter = [](std::span<std::byte> all) { all[all.size() / 2] ^= std::byte{1}; };
   const auto in_step_11 = [](std::size_t t) { return t == 11; };
@@ -670,7 +669,7 @@ TEST_CASE("diverged ranks: what local steps go on from is compared in their exch
       of_collectives));
 }
 
-TEST_CASE("diverged ranks: what SLAMB has received, and what its averagings have left, is compared in the next step") {
+TEST_CASE("diverged ranks: SLAMB's received values and averaged parameters are compared in the next step") {
   using optimizer = slamb::slamb<altered_communicator>;
   const auto zeros = [](std::span<std::byte> values) {
     std::ranges::fill(values.subspan((slamb::detail::sum_header::floats + 1) * sizeof(float), 100), std::byte{0});
@@ -678,8 +677,8 @@ TEST_CASE("diverged ranks: what SLAMB has received, and what its averagings have
   const ranks_said in_sums = said_of_altered<optimizer>({.local_steps = 0, .compare_every = 5},
                                                         [](std::size_t t) { return t > 1; }, zeros, {});
   CAPTURE(in_sums);
-  CHECK(in_sums.all_equal("step 6: slamb: ranks differ in what they have received in step 5 (rank 0 and rank 1); " +
-                          of_collectives));
+  CHECK(in_sums.all_equal(
+      "step 6: slamb: ranks differ in the values that they received in step 5 (rank 0 and rank 1); " + of_collectives));
   const auto in_averaging = [sums = 0](std::span<std::byte> values) mutable {
     if (++sums == 2) values[values.size() / 2 + 2] ^= std::byte{1};  // after the sum of the step
   };
@@ -688,10 +687,10 @@ TEST_CASE("diverged ranks: what SLAMB has received, and what its averagings have
   CAPTURE(averaged);
   CHECK(
       averaged.all_equal("step 12: slamb: ranks differ in the parameters of tensor 1 (rank 0 and rank 1); start all "
-                         "ranks with the same: broadcast_parameters() gives them those of one"));
+                         "ranks with the same parameters, for example by broadcast_parameters()"));
 }
 
-TEST_CASE("diverged ranks: a first step that one rank has refused is compared as it is when it is taken") {
+TEST_CASE("diverged ranks: a first step that one rank rejected is compared when it is taken") {
   const experiment e = small_experiment(27);
   const auto make = test_support::maker_of<slamb::slamb<slamb::thread_communicator, slamb::explicit_mask>>(
       {.local_steps = 3, .dense_below = 100});
@@ -732,7 +731,7 @@ class failing_communicator {
 
 }  // namespace
 
-TEST_CASE("diverged ranks: SLAMB's ranks go on from an averaging that has failed with parameters of their own") {
+TEST_CASE("diverged ranks: after a failed averaging, SLAMB's ranks continue with their own parameters") {
   const experiment e = small_experiment(28, 14);
   std::vector<std::vector<float>> after_failure(world), reached(world);
   ranks_said all(world);
@@ -757,7 +756,7 @@ TEST_CASE("diverged ranks: SLAMB's ranks go on from an averaging that has failed
   CHECK(same_bits(std::span(reached[0]), std::span(reached[1])));
 }
 
-TEST_CASE("diverged ranks: states of two runs are told apart where their first tensor never has a gradient") {
+TEST_CASE("diverged ranks: states of two runs differ even if their first tensor never has a gradient") {
   const auto run_of = [](std::uint64_t seed) {
     experiment e = small_experiment(seed);
     for (auto& of_ranks : e.gradients)
@@ -777,14 +776,14 @@ TEST_CASE("diverged ranks: states of two runs are told apart where their first t
       return said_by_step(run, mine, e.rates[9]);
     });
     CAPTURE(all);
-    CHECK(all.all_equal(
-        "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); load states "
-        "that were saved after the same step of the same run; if none was loaded, a collective of the Communicator has "
-        "left other bits on one rank than on another"));
+    CHECK(
+        all.all_equal("slamb: ranks differ in the history of their earlier steps (rank 0 and rank 1); load states that "
+                      "were saved after the same step of the same run; if no state was loaded, a collective of the "
+                      "Communicator has returned other bits on one rank than on another"));
   }
 }
 
-TEST_CASE("diverged ranks: calls between steps compare the steps so far, and which call it is") {
+TEST_CASE("diverged ranks: calls between steps compare the steps so far, and the call itself") {
   using communicator = slamb::thread_communicator;
   using zero_one = slamb::zero_one_adam<communicator>;
   const experiment e = small_experiment(25, 30);
@@ -802,17 +801,16 @@ TEST_CASE("diverged ranks: calls between steps compare the steps so far, and whi
     return in_one_call(run, mine, [&] { run.synchronize_parameters(); });
   });
   CAPTURE(steps);
-  CHECK(steps.all_equal("slamb: ranks differ in the number of the step that they take: 23 on rank 0, 24 on rank 1; " +
-                        of_one_run));
+  CHECK(steps.all_equal("slamb: ranks differ in the number of their step: 23 on rank 0, 24 on rank 1; " + of_one_run));
   const ranks_said rates = said_after(e, local_steps, 20, [&](made_optimizer& run, replica& mine, std::size_t rank) {
     for (const double rate : {rank == 1 ? 0.02 : 0.01, 0.01}) run.step(rate);
     return in_one_call(run, mine, [&] { run.with_averaged_parameters([] {}); });
   });
   CAPTURE(rates);
-  CHECK(rates.all_equal(
-      "slamb: ranks differ in what they have done and received in the steps before (rank 0 and rank 1); load states "
-      "that were saved after the same step of the same run; if none was loaded, a collective of the Communicator has "
-      "left other bits on one rank than on another"));
+  CHECK(
+      rates.all_equal("slamb: ranks differ in the history of their earlier steps (rank 0 and rank 1); load states that "
+                      "were saved after the same step of the same run; if no state was loaded, a collective of the "
+                      "Communicator has returned other bits on one rank than on another"));
   const ranks_said calls = said_after(e, test_support::maker_of<slamb::slamb<communicator>>({}), 5,
                                       [&](made_optimizer& run, replica& mine, std::size_t rank) {
                                         return in_one_call(run, mine, [&] {
@@ -843,7 +841,7 @@ TEST_CASE("diverged ranks: calls between steps compare the steps so far, and whi
   CAPTURE(now);
   CHECK(
       now.all_equal("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
-                    "same: broadcast_parameters() gives them those of one"));
+                    "same parameters, for example by broadcast_parameters()"));
   const ranks_said roots =
       said_after(e, test_support::maker_of<slamb::lamb<communicator>>({}), 5,
                  [&](made_optimizer& run, replica& mine, std::size_t rank) {
@@ -851,8 +849,8 @@ TEST_CASE("diverged ranks: calls between steps compare the steps so far, and whi
                  });
   CAPTURE(roots);
   CHECK(
-      roots.all_equal("slamb: ranks differ in the rank whose parameters broadcast_parameters() gives to all: 0 on rank "
-                      "0, 1 on rank 2; all ranks must name the same"));
+      roots.all_equal("slamb: ranks differ in the rank that they pass to broadcast_parameters(): 0 on rank 0, 1 on "
+                      "rank 2; all ranks must pass the same rank"));
 }
 
 namespace {
@@ -881,11 +879,11 @@ ranks_said said_of_altered_in_nodes(const typename Optimizer::options_type& opti
 
 }  // namespace
 
-TEST_CASE("diverged ranks: ranks of one node are compared where nodes have parameters of their own") {
+TEST_CASE("diverged ranks: ranks of one node are compared if nodes have parameters of their own") {
   const auto of_rank = [](const char* step, const char* rank) {
     return std::string("step ") + step + ": slamb: ranks of a node differ in the parameters of tensor 1: rank " + rank +
-           " has others than the first rank of its node; ranks of a node must load the same state, and start with the "
-           "same parameters";
+           " has other parameters than the first rank of its node; ranks of a node must load the same state, and start "
+           "with the same parameters";
   };
   using sparse = slamb::slamb<nodes_of_threads>;
   const ranks_said of_1 = said_of_altered_in_nodes<sparse>({.compare_every = 7}, 1);
@@ -902,7 +900,7 @@ TEST_CASE("diverged ranks: ranks of one node are compared where nodes have param
   CHECK(never.all_equal(""));
 }
 
-TEST_CASE("diverged ranks: a state that one rank could not load is missed at the next step") {
+TEST_CASE("diverged ranks: a state that one rank could not load is found at the next step") {
   const experiment e = small_experiment(16);
   for (const test_support::recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -915,12 +913,11 @@ TEST_CASE("diverged ranks: a state that one rank could not load is missed at the
       return said_by_step(run, mine, e.rates[9]);
     });
     CAPTURE(all);
-    CHECK(all.all_equal("slamb: ranks differ in the number of the step that they take: 10 on rank 0, 4 on rank 1; " +
-                        of_one_run));
+    CHECK(all.all_equal("slamb: ranks differ in the number of their step: 10 on rank 0, 4 on rank 1; " + of_one_run));
   }
 }
 
-TEST_CASE("diverged ranks: a device that runs behind refuses all steps until the host says why") {
+TEST_CASE("diverged ranks: a deferred device skips all steps until the host throws") {
   using optimizer = slamb::lamb<slamb::thread_communicator, slamb::emulated_backend>;
   const experiment e = small_experiment(13);
   std::vector<std::string> wrong(world);
@@ -987,7 +984,7 @@ ranks_said said_on_device(const typename Optimizer::options_type& options, std::
 
 }  // namespace
 
-TEST_CASE("diverged ranks: a device finds what differs in sums, in codes and in masks") {
+TEST_CASE("diverged ranks: a device finds differences in sums, in codes and in masks") {
   using communicator = slamb::thread_communicator;
   using backend = slamb::emulated_backend;
   const std::string of_rates =
@@ -1002,8 +999,8 @@ TEST_CASE("diverged ranks: a device finds what differs in sums, in codes and in 
   const ranks_said in_masks = said_on_device<masked>({.dense_below = 10, .compare_every = 3}, 2, true);
   const ranks_said in_first_masks = said_on_device<masked>({.dense_below = 10}, 0, true);
   const std::string of_masks =
-      "step 8: slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); explicit_mask must "
-      "be given the same mask on all ranks, and what a sparsifier selects must not depend on the rank";
+      "step 8: slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); set the same mask "
+      "for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank";
   CAPTURE(warming_up);
   CHECK(warming_up.all_equal(of_rates));
   CAPTURE(compressed);
@@ -1016,8 +1013,7 @@ TEST_CASE("diverged ranks: a device finds what differs in sums, in codes and in 
   CHECK(in_first_masks.all_equal(of_masks));
 }
 
-TEST_CASE(
-    "diverged ranks: where a step overflows on one rank and another is given another rate, all skip it, and go on") {
+TEST_CASE("diverged ranks: if a step overflows on one rank and another has another rate, all skip it, and continue") {
   using communicator = slamb::thread_communicator;
   const experiment e = small_experiment(21);
   const auto check = [&]<class Optimizer>(std::type_identity<Optimizer>,
@@ -1052,7 +1048,7 @@ TEST_CASE(
   check(std::type_identity<slamb::one_bit_lamb<communicator, slamb::sign, backend>>{}, {.warm_up = {2}});
 }
 
-TEST_CASE("diverged ranks: a call between steps does not look at the rates of a step, which may be gone") {
+TEST_CASE("diverged ranks: a call between steps does not read the rates of a step, which may be gone") {
   const experiment e = small_experiment(29);
   std::vector<std::vector<double>> rates(world, std::vector<double>{0.01});
   const ranks_said all = said_after(e, test_support::maker_of<slamb::lamb<slamb::thread_communicator>>({}), 3,
@@ -1067,7 +1063,7 @@ TEST_CASE("diverged ranks: a call between steps does not look at the rates of a 
   CAPTURE(all);
   CHECK(
       all.all_equal("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
-                    "same: broadcast_parameters() gives them those of one"));
+                    "same parameters, for example by broadcast_parameters()"));
 }
 
 namespace {
@@ -1106,7 +1102,7 @@ double fingerprint_by_library(std::span<float> values) {
 
 }  // namespace
 
-TEST_CASE("fingerprint_of_parameters: is its definition, for all sizes and bits") {
+TEST_CASE("fingerprint_of_parameters: follows its definition, for all sizes and bits") {
   for (const std::size_t size : {1U, 15U, 16U, 17U, 8192U, 8209U, 20000U}) {
     std::vector<float> values = test_support::random_parameters(14, size);
     values[size / 2] = std::numeric_limits<float>::quiet_NaN();
@@ -1116,7 +1112,7 @@ TEST_CASE("fingerprint_of_parameters: is its definition, for all sizes and bits"
   }
 }
 
-TEST_CASE("fingerprint_of_parameters: every bit of every element matters, and so does its place") {
+TEST_CASE("fingerprint_of_parameters: depends on every bit of every element, and on its place") {
   std::vector<float> values = test_support::random_parameters(15, 48);
   const double before = fingerprint_by_library(values);
   for (float& value : values)

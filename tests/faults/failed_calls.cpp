@@ -79,7 +79,7 @@ class once_failing_communicator {
 
 }  // namespace
 
-TEST_CASE("failed calls: a broadcast of parameters that fails on one rank throws there, and is made again on all") {
+TEST_CASE("failed calls: a broadcast of parameters that fails on one rank throws there, and is repeated on all") {
   const experiment e = small_experiment();
   experiment from_others = e;
   for (float& x : from_others.start) x += 1.0F;
@@ -111,15 +111,14 @@ TEST_CASE("failed calls: a broadcast of parameters that fails on one rank throws
   });
   CHECK(said == std::vector<std::string>(world));
   CHECK(first == std::vector<std::string>{"", "a checksum is wrong", ""});
-  CHECK(then == std::vector<std::string>(
-                    world,
-                    "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
-                    "same: broadcast_parameters() gives them those of one"));
+  CHECK(then == std::vector<std::string>(world,
+                                         "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start "
+                                         "all ranks with the same parameters, for example by broadcast_parameters()"));
   const auto expected = test_support::train(from_others, test_support::maker_of<slamb::lamb<thread_communicator>>({}));
   for (std::size_t rank = 0; rank < world; ++rank) CHECK(same_bits(reached[rank], expected.back()[rank]));
 }
 
-TEST_CASE("failed calls: a broadcast of parameters in a group that fails throws on all ranks, and stays failed") {
+TEST_CASE("failed calls: a broadcast of parameters in a failed group throws on all ranks, and again") {
   const experiment e = small_experiment();
   using optimizer = slamb::lamb<thread_communicator>;
   std::atomic<int> failed{0};
@@ -140,15 +139,15 @@ TEST_CASE("failed calls: a broadcast of parameters in a group that fails throws 
   });
   CHECK(failed == 2 * world);
   for (const std::string& sentence : said)
-    CHECK(sentence == "slamb: the thread_group failed: rank 1 was aborted: no more");
+    CHECK(sentence == "slamb: the thread_group failed because rank 1 was aborted: no more");
 }
 
 namespace {
 
 /// Rank 1 calls its second step with a wrong rate, and then `go_on`; the others take all steps.
 template <class GoOn>
-std::vector<std::string> said_of_refused_step(const experiment& e, std::vector<std::vector<float>>& reached,
-                                              const GoOn& go_on) {
+std::vector<std::string> said_of_rejected_step(const experiment& e, std::vector<std::vector<float>>& reached,
+                                               const GoOn& go_on) {
   return said_by_ranks([&](thread_communicator communicator, std::size_t rank) {
     replica mine(e.tensors, e.start);
     slamb::lamb<thread_communicator> run(mine.parameters(), {}, std::move(communicator), one_thread());
@@ -167,26 +166,27 @@ std::vector<std::string> said_of_refused_step(const experiment& e, std::vector<s
 
 }  // namespace
 
-TEST_CASE("failed calls: a step that one rank refuses keeps the others waiting until it steps, leaves or aborts") {
+TEST_CASE("failed calls: a step that one rank rejects keeps the others waiting until it steps, leaves or aborts") {
   const experiment e = small_experiment();
   const auto expected = test_support::train(e, test_support::maker_of<slamb::lamb<thread_communicator>>({}));
   std::vector<std::vector<float>> reached(world);
   using optimizer = slamb::lamb<thread_communicator>;
 
-  CHECK(said_of_refused_step(e, reached, [](optimizer& /*run*/) { return true; }) == std::vector<std::string>(world));
+  CHECK(said_of_rejected_step(e, reached, [](optimizer& /*run*/) { return true; }) == std::vector<std::string>(world));
   for (std::size_t rank = 0; rank < world; ++rank) CHECK(same_bits(reached[rank], expected.back()[rank]));
 
-  const auto left = said_of_refused_step(e, reached, [](optimizer& /*run*/) { return false; });
+  const auto left = said_of_rejected_step(e, reached, [](optimizer& /*run*/) { return false; });
   CHECK(left[1].empty());
   for (const std::size_t rank : {0U, 2U})
-    CHECK(left[rank].find("slamb: the thread_group failed: rank 1 left before the collective of the others") == 0);
+    CHECK(left[rank].find("slamb: the thread_group failed because rank 1 left before the collective of the others") ==
+          0);
 
-  const auto aborted = said_of_refused_step(e, reached, [](optimizer& run) {
+  const auto aborted = said_of_rejected_step(e, reached, [](optimizer& run) {
     run.communicator().abort("its learning rate is wrong");
     return false;
   });
   for (const std::size_t rank : {0U, 2U})
-    CHECK(aborted[rank] == "slamb: the thread_group failed: rank 1 was aborted: its learning rate is wrong");
+    CHECK(aborted[rank] == "slamb: the thread_group failed because rank 1 was aborted: its learning rate is wrong");
 }
 
 }  // namespace faults_failed_calls_tests

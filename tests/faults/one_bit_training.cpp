@@ -58,7 +58,7 @@ TEST_CASE("overflow: a step with a gradient that is not finite is skipped by all
   check_overflows<lamb>({.warm_up = {2}, .compressor = {.scales = scale_sharing::per_tensor}});
 }
 
-TEST_CASE("overflow: with one rank that compresses alone it is skipped as well") {
+TEST_CASE("overflow: the step is skipped by a single rank with compress_single_rank") {
   const experiment e = make_experiment(test_support::fault_model(), 140, 1, 4);
   for (const std::size_t when : {std::size_t{0}, std::size_t{2}}) {
     test_support::check_skipped<adam>(e, {.compress_single_rank = true, .warm_up = {1}}, not_a_number, 5000, when);
@@ -66,7 +66,7 @@ TEST_CASE("overflow: with one rank that compresses alone it is skipped as well")
   }
 }
 
-TEST_CASE("overflow: in a tensor that is not compressed it is skipped as well") {
+TEST_CASE("overflow: the step is skipped if the tensor is dense") {
   for (const int world : {1, 2, 3}) {
     const experiment e = make_experiment(partly_compressed(), 141, world, 4);
     for (const float value : {not_a_number, -infinity, 1e30F}) {
@@ -79,7 +79,7 @@ TEST_CASE("overflow: in a tensor that is not compressed it is skipped as well") 
   }
 }
 
-TEST_CASE("overflow: it is skipped by all ranks of 0/1 Adam where there is an exchange") {
+TEST_CASE("overflow: the step is skipped by all ranks of 0/1 Adam if there is an exchange") {
   // A refresh, one bit, a refresh, one bit.
   check_overflows<zero_one>({.variance_schedule = {.freeze_step = 100, .update_scaler = 1}});
   // The second phase begins at step 2.
@@ -88,7 +88,7 @@ TEST_CASE("overflow: it is skipped by all ranks of 0/1 Adam where there is an ex
       {.variance_schedule = {.freeze_step = 0}, .compressor = {.scales = scale_sharing::per_tensor}});
 }
 
-TEST_CASE("overflow: in a local step of 0/1 Adam it is left out by its rank alone") {
+TEST_CASE("overflow: in a local step of 0/1 Adam only that rank drops its gradient") {
   // Exchanges at steps 2, 3, 5, 7 and 9.
   const zero_one::options_type options{.variance_schedule = {.freeze_step = 0},
                                        .local_schedule = {.scaler = 1, .clipper = 2}};
@@ -133,7 +133,7 @@ TEST_CASE("failure: a communicator that throws in either phase of an exchange ch
   check_failure_at_each_round<zero_one>({.variance_schedule = {.freeze_step = 0}}, 5);
 }
 
-TEST_CASE("failure: after a step that failed on all ranks, 1-bit training goes on as if it had not, errors as well") {
+TEST_CASE("failure: after a step that failed on all ranks, 1-bit training continues unchanged, with its errors") {
   const auto check = [](const model& tensors, const test_support::optimizer_maker& make) {
     const experiment e = make_experiment(tensors, 143, 2, 7);
     const trajectory expected = test_support::train(e, make);

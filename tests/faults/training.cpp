@@ -61,7 +61,7 @@ TEST_CASE("overflow: a step with a gradient that is not finite is skipped by all
   check_overflows<adamw>({});
 }
 
-TEST_CASE("overflow: a step with a gradient that is not finite is skipped by all ranks of SLAMB, ages as well") {
+TEST_CASE("overflow: a step with a gradient that is not finite is skipped by all ranks of SLAMB, with its ages") {
   check_overflows<sparse<slamb::random_k<>>>({.local_steps = 2, .dense_below = 20});
   check_overflows<sparse<slamb::random_k<>>>({.dense_below = 20, .compressor = {.block = 16}});
   check_overflows<sparse<bernoulli>>({.local_steps = 2, .dense_below = 20});
@@ -69,13 +69,13 @@ TEST_CASE("overflow: a step with a gradient that is not finite is skipped by all
   check_overflows<blend>({.local_steps = 2, .dense_below = 20});
 }
 
-TEST_CASE("overflow: it is told to the other ranks when nothing at all is selected") {
+TEST_CASE("overflow: the flag reaches the other ranks even if nothing is selected") {
   experiment e = make_experiment({{9000}, {300}}, 120, 2, 4);
   for (auto& mask : e.masks) mask.assign(mask.size(), 0);
   check_skipped<sparse<slamb::explicit_mask>>(e, {.dense_below = 0}, std::numeric_limits<float>::quiet_NaN(), 4000, 2);
 }
 
-TEST_CASE("overflow: the largest gradients whose squares are finite are no overflow") {
+TEST_CASE("overflow: gradients whose squares are just finite are no overflow") {
   experiment e = make_experiment({{300}}, 121, 2, 2);
   for (auto& ranks : e.gradients)
     for (auto& gradient : ranks) gradient[7] = 1e19F;
@@ -92,7 +92,7 @@ TEST_CASE("overflow: the largest gradients whose squares are finite are no overf
   });
 }
 
-TEST_CASE("overflow: LAMB that is told not to look takes the step") {
+TEST_CASE("overflow: LAMB without the check takes the step") {
   for (const int world : {1, 2}) {
     experiment e = make_experiment({{300}, {40}}, 122, world, 2);
     e.gradients[1].back()[50] = std::numeric_limits<float>::infinity();
@@ -117,7 +117,7 @@ TEST_CASE("failure: a communicator that throws in any round fails the step on al
   check_failure_at_each_round<sparse<bernoulli>>({.local_steps = 1});
 }
 
-TEST_CASE("failure: after a step that failed on all ranks, training goes on as if it had not") {
+TEST_CASE("failure: after a step that failed on all ranks, training continues unchanged") {
   const experiment e = make_experiment(fault_model(), 123, 2, 5);
   const auto check = [&e](const test_support::optimizer_maker& make) {
     const trajectory expected = test_support::train(e, make);
@@ -141,7 +141,7 @@ TEST_CASE("failure: after a step that failed on all ranks, training goes on as i
   check(maker_of<slamb::slamb<ranks, slamb::explicit_mask>>({.local_steps = 2, .dense_below = 0}));
 }
 
-TEST_CASE("failure: a fresh group goes on from the parameters that a failed one has left") {
+TEST_CASE("failure: a new group continues from the parameters of a failed one") {
   const experiment e = make_experiment(fault_model(), 124, 3, 3);
   thread_group broken(3);
   broken.inject({.rank = 1, .round = rounds_before_first_step<adamw>() + 1, .kind = fault_kind::throws});
@@ -208,7 +208,7 @@ TEST_CASE("failure: a rank that throws between steps, or stops coming, ends the 
   }
 }
 
-TEST_CASE("failure: a sum that comes back spoiled is skipped by all ranks") {
+TEST_CASE("failure: a step whose sum comes back as NaN is skipped by all ranks") {
   const experiment e = make_experiment(fault_model(), 127, 2, 3);
   thread_group group(2);
   group.inject({.rank = 1, .round = rounds_before_first_step<lamb>() + 1, .kind = fault_kind::corrupts});

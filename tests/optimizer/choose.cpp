@@ -152,8 +152,8 @@ std::string complaint_of(F&& f) {
 }
 
 /// A single rank.
-chosen_type choose_alone(replica& mine, const choose_options& how, const dense_type::options_type& dense = {},
-                         const sparse_type::options_type& sparse = sparse_options) {
+chosen_type choose_on_single_rank(replica& mine, const choose_options& how, const dense_type::options_type& dense = {},
+                                  const sparse_type::options_type& sparse = sparse_options) {
   return slamb::choose<dense_type, sparse_type>(mine.parameters(), dense, sparse,
                                                 {slamb::thread_group(1).communicator(0), std::make_shared<double>(0.0)},
                                                 how, test_support::one_thread());
@@ -163,7 +163,7 @@ replica some_replica() { return {tensors(), test_support::random_parameters(3, t
 
 }  // namespace
 
-TEST_CASE("choose: keeps the compressed optimizer where it is faster by more than the margin") {
+TEST_CASE("choose: keeps the compressed optimizer if it is faster by more than the margin") {
   const slamb::statistics::choice_type faster =
       chosen_by({{{1.0, 1.0}, {0.5, 0.5}, 2.0}, {{1.0, 1.0}, {0.5, 0.5}, 2.0}});
   CHECK(faster.is_compressed);
@@ -182,14 +182,14 @@ TEST_CASE("choose: keeps the compressed optimizer where it is faster by more tha
   CHECK_FALSE(with(1.0, 0.5, 5.0));  // 0.5 + 5/10
 }
 
-TEST_CASE("choose: an average of parameters that the caller asks for himself is not counted") {
+TEST_CASE("choose: an averaging that the caller requests is not counted") {
   const script s{{1.0}, {0.5}, 100.0};
   sparse_type::options_type options = sparse_options;
   options.local_steps = 0;
   CHECK(chosen_by({s, s}, options).is_compressed);
 }
 
-TEST_CASE("choose: one slow step changes nothing, and times that vary as much as they differ keep the dense one") {
+TEST_CASE("choose: one slow step changes nothing, and noisy times keep the dense optimizer") {
   const script outlier{{1.0, 1.0, 1.0, 9.0}, {0.8, 20.0, 0.8, 0.8}, 0.0};
   const slamb::statistics::choice_type made = chosen_by({outlier, outlier});
   CHECK(made.is_compressed);
@@ -199,7 +199,7 @@ TEST_CASE("choose: one slow step changes nothing, and times that vary as much as
   CHECK_FALSE(chosen_by({varying, varying}).is_compressed);
 }
 
-TEST_CASE("choose: ranks with different clocks decide alike, by the mean over ranks") {
+TEST_CASE("choose: ranks with different times decide alike, by the mean over ranks") {
   const script fast{{1.0}, {0.2}, 0.0};
   const script slow{{1.0}, {3.0}, 0.0};
   const slamb::statistics::choice_type apart = chosen_by({fast, slow});
@@ -208,9 +208,9 @@ TEST_CASE("choose: ranks with different clocks decide alike, by the mean over ra
   CHECK(chosen_by({fast, {{1.0}, {1.2}, 0.0}, fast}).is_compressed);  // 1.6/3
 }
 
-TEST_CASE("choose: a rank alone keeps the dense one without a trial") {
+TEST_CASE("choose: a single rank keeps the dense optimizer without a trial") {
   replica mine = some_replica();
-  const slamb::statistics::choice_type made = choose_alone(mine, {}).statistics().chosen;
+  const slamb::statistics::choice_type made = choose_on_single_rank(mine, {}).statistics().chosen;
   CHECK_FALSE(made.is_compressed);
   CHECK(made.trial_steps == 0);
   CHECK(made.dense_seconds == 0.0);
@@ -241,7 +241,7 @@ void check_bytes(const typename Compressed::options_type& options, const choose_
   });
 }
 
-TEST_CASE("choose: the trial of SLAMB sends what a mean step of its training sends, whole or scaled down") {
+TEST_CASE("choose: the trial of SLAMB sends the bytes of an average step of training, in full size or scaled down") {
   const auto mean = [](const auto& plan) { return static_cast<double>(plan.total(10).total().sent_bytes) / 10.0; };
   check_bytes<sparse_type>(sparse_options, {}, mean);
   sparse_type::options_type options = sparse_options;
@@ -249,7 +249,7 @@ TEST_CASE("choose: the trial of SLAMB sends what a mean step of its training sen
   check_bytes<sparse_type>(options, {.most_elements = 8000}, mean);
 }
 
-TEST_CASE("choose: the 1-bit optimizers are tried in their compressed phase, whatever their warm-up") {
+TEST_CASE("choose: the 1-bit optimizers are tried in their compressed phase, for any warm-up") {
   using one_bit = slamb::one_bit_adam<metered_communicator>;
   const one_bit::options_type options{.warm_up = {.steps = 500}};
   check_bytes<one_bit>(options, {.steps = 1},
@@ -265,7 +265,7 @@ TEST_CASE("choose: 0/1 Adam is tried in its local steps, with exchanges as often
   });
 }
 
-TEST_CASE("choose: the optimizer that is kept trains to the bits of that optimizer by itself, from zero") {
+TEST_CASE("choose: the kept optimizer trains with the bits of that optimizer without a trial") {
   constexpr int steps = 12;
   for (const bool compressed : {false, true}) {
     CAPTURE(compressed);
@@ -349,7 +349,7 @@ TEST_CASE("choose: all memory of the trial comes from the backend's allocator, a
   });
 }
 
-TEST_CASE("choose: works on a backend that runs behind, by memory of that backend") {
+TEST_CASE("choose: works on a deferred backend, with that backend's memory") {
   using adamw = slamb::adamw<metered_communicator, slamb::emulated_backend>;
   using lamb = slamb::lamb<metered_communicator, slamb::emulated_backend>;
   on_ranks(2, [](rank_scene scene, replica& mine) {
@@ -364,10 +364,10 @@ TEST_CASE("choose: works on a backend that runs behind, by memory of that backen
   });
 }
 
-TEST_CASE("choose: settings that are wrong are named before any work") {
+TEST_CASE("choose: wrong settings are named before any work") {
   replica mine = some_replica();
   const auto complaint = [&](const choose_options& how, const sparse_type::options_type& sparse = sparse_options) {
-    return complaint_of([&] { choose_alone(mine, how, {}, sparse); });
+    return complaint_of([&] { choose_on_single_rank(mine, how, {}, sparse); });
   };
   CHECK(complaint({}) == "nothing was thrown");
   CHECK(complaint({.margin = 1.0}) == "slamb: choose_options's margin = 1, but it must be in [0, 1)");
@@ -380,11 +380,11 @@ TEST_CASE("choose: settings that are wrong are named before any work") {
   CHECK(complaint({}, {.local_steps = -1}).find("local_steps = -1") !=
         std::string::npos);  // although the dense one is kept
   const std::vector<std::byte> nonsense(100);
-  CHECK(complaint({.saved = nonsense}).find("of neither optimizer; it must be one of basic_lamb or basic_slamb") !=
+  CHECK(complaint({.saved = nonsense}).find("of neither optimizer; it must be a state of basic_lamb or basic_slamb") !=
         std::string::npos);
 }
 
-TEST_CASE("choose: ranks that are told different things find out before the trial") {
+TEST_CASE("choose: different arguments on different ranks are found before the trial") {
   CHECK(complaint_of([] {
           on_ranks(2, [](rank_scene scene, replica&) {
             slamb::choose<dense_type, sparse_type>(
@@ -394,20 +394,20 @@ TEST_CASE("choose: ranks that are told different things find out before the tria
         }).find("ranks differ in the optimizer that is kept") != std::string::npos);
 }
 
-TEST_CASE("choose: goes on from a saved state with the optimizer that it is of") {
+TEST_CASE("choose: resumes from a saved state with the optimizer of that state") {
   replica mine = some_replica();
   for (const keep_rule rule : {keep_rule::dense, keep_rule::compressed}) {
-    chosen_type first = choose_alone(mine, {.keep = rule});
+    chosen_type first = choose_on_single_rank(mine, {.keep = rule});
     CHECK(first.is_compressed() == (rule == keep_rule::compressed));
     first.step(0.01);
     const std::vector<std::byte> saved = first.save_state();
-    chosen_type next = choose_alone(mine, {.saved = saved});
+    chosen_type next = choose_on_single_rank(mine, {.saved = saved});
     CHECK(next.is_compressed() == first.is_compressed());
     CHECK(next.statistics().step == 1);
     CHECK(next.save_state() == saved);
 
     const keep_rule other = rule == keep_rule::dense ? keep_rule::compressed : keep_rule::dense;
-    chosen_type wrong = choose_alone(mine, {.keep = other});
+    chosen_type wrong = choose_on_single_rank(mine, {.keep = other});
     const std::string said = complaint_of([&] { wrong.load_state(saved); });
     CHECK(said.find(other == keep_rule::dense
                         ? "of the compressed optimizer, basic_slamb, but the dense one was chosen"
@@ -418,7 +418,7 @@ TEST_CASE("choose: goes on from a saved state with the optimizer that it is of")
   }
 }
 
-TEST_CASE("choose: a communicator that fails in the trial ends all ranks alike, and leaves parameters as they were") {
+TEST_CASE("choose: a communicator that fails in the trial fails on all ranks alike, and parameters do not change") {
   // The ranks try the communicator and compare settings and tensors in 4 rounds, at the start and for each optimizer; then come
   // the steps, and 3 sums of times.
   for (const std::uint64_t round : {0U, 2U, 7U, 9U, 11U, 15U, 18U, 20U, 21U}) {

@@ -108,7 +108,7 @@ TEST_CASE("lamb: follows the oracle over a tensor of many tiles") {
   CHECK(error_of_dense<lamb>(e, {.max_gradient_norm = 100.0}) <= tolerance);
 }
 
-TEST_CASE("lamb: follows the oracle where a norm is zero") {
+TEST_CASE("lamb: follows the oracle if a norm is zero") {
   model tensors{{16}, {17}, {300}, {300}};
   tensors[3].options.weight_decay = 0.0;
   experiment e = make_experiment(tensors, 6, 2, 3);
@@ -136,7 +136,7 @@ TEST_CASE("lamb: follows the oracle over gradients of very different size") {
   }
 }
 
-TEST_CASE("lamb: with no tensors, or empty ones alone, a step is a step") {
+TEST_CASE("lamb: a step counts with no tensors, or only empty ones") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       replica mine(tensors, {});
@@ -164,7 +164,7 @@ TEST_CASE("lamb: the defaults are the documented ones") {
   CHECK(slamb::adamw<>::options_type{}.epsilon == 1e-8);
 }
 
-TEST_CASE("lamb: a rank alone needs no communicator and no backend to be named") {
+TEST_CASE("lamb: a single rank needs no named communicator or backend") {
   const experiment e = make_experiment(test_support::random_model(9, 5), 9, 1, 3);
   const auto expected = test_support::train<lamb>(e, {.weight_decay = 0.2});
   replica mine(e.tensors, e.start);
@@ -177,7 +177,7 @@ TEST_CASE("lamb: a rank alone needs no communicator and no backend to be named")
   CHECK(mine.intact());
 }
 
-TEST_CASE("lamb: one rate for all groups is that rate for each") {
+TEST_CASE("lamb: one rate for all groups equals that rate for each") {
   experiment e = make_experiment(test_support::random_model(10, 5), 10, 2, 3);
   experiment each = e;
   test_support::use_one_rate(e, 0.02);
@@ -185,7 +185,7 @@ TEST_CASE("lamb: one rate for all groups is that rate for each") {
   CHECK(test_support::same_bits(test_support::train<lamb>(e, {}), test_support::train<lamb>(each, {})));
 }
 
-TEST_CASE("lamb: synchronize_parameters has nothing to do") {
+TEST_CASE("lamb: synchronize_parameters does nothing") {
   const experiment e = make_experiment({{100}}, 11, 1, 1);
   replica mine(e.tensors, e.start);
   slamb::lamb<> optimizer(mine.parameters());
@@ -214,7 +214,7 @@ TEST_CASE("set_gradient and set_gradients: the next step reads the new gradients
   }
 }
 
-TEST_CASE("replica: a spoiled guard or gradient is seen") {
+TEST_CASE("replica: finds an overwritten guard or gradient") {
   const model tensors{{3}, {4, 1}};
   const std::vector<float> start(7, 1.0F);
   for (std::size_t i = 0; i < replica(tensors, start).raw_data().size(); ++i) {

@@ -68,7 +68,7 @@ void check_norms(int world, const typename Optimizer::options_type& options,
 
 }  // namespace
 
-TEST_CASE("gradient_norm: is that of the mean over ranks before it was clipped, and of the last step that was taken") {
+TEST_CASE("gradient_norm: is the norm of the unclipped mean over ranks, of the last step that was taken") {
   for (const int world : {1, 2, 3}) {
     check_norms<slamb::lamb<thread_communicator>>(world, {.max_gradient_norm = 0.01}, test_support::one_thread());
     check_norms<slamb::adamw<thread_communicator>>(world, {.max_gradient_norm = 1e6}, test_support::one_thread());
@@ -85,7 +85,7 @@ TEST_CASE("gradient_norm: the comparison with doubles can fail") {
   CHECK_FALSE(is_near(norm, norm_of_mean(e.gradients[1])));
 }
 
-TEST_CASE("gradient_norm: is not there where gradients are not clipped") {
+TEST_CASE("gradient_norm: is absent if gradients are not clipped") {
   const experiment e = some_steps(1);
   replica mine(tensors, e.start);
   mine.set_gradient(e.gradients[0][0]);
@@ -101,7 +101,7 @@ TEST_CASE("gradient_norm: is not there where gradients are not clipped") {
   check(slamb::zero_one_adam<>(mine.parameters()));
 }
 
-TEST_CASE("gradient_norm: is that of the quantized mean where a quantizer makes it") {
+TEST_CASE("gradient_norm: is the norm of the quantized mean if there is a quantizer") {
   using compressed = slamb::basic_lamb<slamb::int8, slamb::residual<>, slamb::layerwise_trust_ratio,
                                        slamb::self_communicator, slamb::host_backend>;
   const experiment e = some_steps(1);
@@ -116,7 +116,7 @@ TEST_CASE("gradient_norm: is that of the quantized mean where a quantizer makes 
   CHECK_FALSE(is_near(got, norm));
 }
 
-TEST_CASE("gradient_norm: is forgotten where a state is loaded, and kept where a step fails") {
+TEST_CASE("gradient_norm: is cleared when a state is loaded, and kept when a step fails") {
   const experiment e = some_steps(1);
   replica mine(tensors, e.start);
   mine.set_gradient(e.gradients[0][0]);

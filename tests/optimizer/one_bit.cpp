@@ -150,11 +150,11 @@ TEST_CASE("one_bit_lamb: follows the oracle for tensors of all sizes, every numb
   for (const int world : {2, 5}) check_edges<l1_lamb>(world);
 }
 
-TEST_CASE("one_bit_adam: follows the oracle for all switches, with groups, and tensors exchanged whole") {
+TEST_CASE("one_bit_adam: follows the oracle for all switches, with groups and dense tensors") {
   check_variants<adam>();
 }
 
-TEST_CASE("one_bit_lamb: follows the oracle for all switches, with groups, and tensors exchanged whole") {
+TEST_CASE("one_bit_lamb: follows the oracle for all switches, with groups and dense tensors") {
   check_variants<lamb>();
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("one_bit: follows the oracle with the errors of one side, or none") {
   check(slamb::no_error_feedback{});
 }
 
-TEST_CASE("one_bit: follows the oracle where no tensor is compressed, and where one is") {
+TEST_CASE("one_bit: follows the oracle with no compressed tensor, and with one") {
   for (const int compressed : {0, 1}) {
     model tensors{{300}, {129}, {0}, {1}};
     for (auto& l : tensors) l.options.compress = false;
@@ -189,7 +189,7 @@ TEST_CASE("one_bit: follows the oracle where no tensor is compressed, and where 
   }
 }
 
-TEST_CASE("one_bit: an automatic warm-up ends where it says, and the oracle goes on from there") {
+TEST_CASE("one_bit: an automatic warm-up ends at the reported step, and the oracle continues from there") {
   using automatic = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio,
                                          thread_communicator, slamb::host_backend, slamb::automatic_warm_up>;
   const automatic::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.5, .interval = 16}};
@@ -249,7 +249,7 @@ TEST_CASE("one_bit_lamb: within its warm-up it is LAMB with its clamp, without b
       test_support::train<dense>(e, {.epsilon = 1e-8, .bias_correction = false, .trust_ratio = {0.01, 10.0}})));
 }
 
-TEST_CASE("one_bit: two ranks that are equal are one that compresses alone, bit for bit") {
+TEST_CASE("one_bit: two equal ranks have the bits of a single rank with compress_single_rank") {
   // All elements are in the chunk of rank 0: ⌈121/256⌉·128 elements.
   const experiment one = test_support::make_experiment({{100}, {20}, {1}}, 42, 1, 8);
   experiment two = one;
@@ -272,7 +272,7 @@ TEST_CASE("one_bit: two ranks that are equal are one that compresses alone, bit 
   check(static_cast<lamb*>(nullptr));
 }
 
-TEST_CASE("one_bit: on one rank, 1-bit LAMB's factor is that of the true variance") {
+TEST_CASE("one_bit: on a single rank, 1-bit LAMB's factor uses the true variance") {
   // λ = 0 and a free factor: p moves by γ c̄ max_j(D/D_f) m/D.
   experiment e = make_structured_experiment({{100}}, 43, 1, 12);
   const lamb::options_type options{.beta2 = 0.9,
@@ -311,7 +311,7 @@ TEST_CASE("one_bit: on one rank, 1-bit LAMB's factor is that of the true varianc
   }
 }
 
-TEST_CASE("one_bit: with no tensors, or empty ones alone, a step is a step") {
+TEST_CASE("one_bit: a step counts with no tensors, or only empty ones") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](thread_communicator communicator) {
       replica mine(tensors, {});
@@ -344,7 +344,7 @@ TEST_CASE("one_bit: the defaults are the papers'") {
 
 // --------------------------------------------------------------------------------------------------------------- guards
 
-TEST_CASE("one_bit_lamb: a tensor that is all zero at the switch stays finite and follows the oracle") {
+TEST_CASE("one_bit_lamb: a tensor of zeros at the end of the warm-up stays finite and follows the oracle") {
   experiment e = make_structured_experiment({{300}, {40}, {17}, {20}}, 38, 3, 7);
   e.tensors[1].options.weight_decay = 0.0;
   std::fill_n(e.start.begin() + 300, 40 + 17, 0.0F);
@@ -375,7 +375,7 @@ TEST_CASE("one_bit_lamb: a ratio that is clamped to 1 is not averaged") {
   CHECK(run.usual_ratios()[1] < 0.3);  // the average of fewer than four ratios near 1
 }
 
-TEST_CASE("one_bit: elements that are left out are not moved, whatever is sent for the others") {
+TEST_CASE("one_bit: inactive elements do not move, for any received mean") {
   // Rows 1, 4 and 5 of 6 never have a gradient.
   constexpr std::array<std::uint8_t, 6> rows{1, 0, 1, 1, 0, 0};
   model tensors{{6 * 50}, {200}};

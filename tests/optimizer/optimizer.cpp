@@ -70,7 +70,7 @@ void check_any(const typename Recipe::options_type& options = {}) {
 
 }  // namespace
 
-TEST_CASE("optimizer: every recipe moves into one, and has the same bits") {
+TEST_CASE("optimizer: holds every recipe by move, with the same bits") {
   check_any<slamb::adamw<>>();
   check_any<slamb::lamb<>>();
   check_any<slamb::slamb<>>();
@@ -79,31 +79,31 @@ TEST_CASE("optimizer: every recipe moves into one, and has the same bits") {
   check_any<slamb::zero_one_adam<>>();
 }
 
-TEST_CASE("optimizer: one that was moved from says which call it cannot do, and can be assigned to") {
+TEST_CASE("optimizer: one that was moved from names the rejected call, and can be assigned to") {
   replica mine(tensors, start());
   slamb::lamb<> first(mine.parameters());
   slamb::lamb<> second(std::move(first));
-  const auto refuses = [](const std::string& call, auto&& f) {
+  const auto rejects = [](const std::string& call, auto&& f) {
     CHECK_THROWS_WITH_AS(f(), doctest::Contains((call + " was called on an optimizer that was moved from").c_str()),
                          std::logic_error);
   };
   const double rates[] = {0.1};
-  refuses("step()", [&] { first.step(0.1); });
-  refuses("step()", [&] { first.step(std::span<const double>(rates)); });
-  refuses("step()", [&] { first.step(slamb::device_learning_rates{rates}); });
-  refuses("begin_step()", [&] { first.begin_step(0.1); });
-  refuses("begin_step()", [&] { first.begin_step(slamb::device_learning_rates{rates}); });
-  refuses("gradient_ready()", [&] { first.gradient_ready(0, 1); });
-  refuses("finish_step()", [&] { first.finish_step(); });
-  refuses("synchronize_parameters()", [&] { first.synchronize_parameters(); });
-  refuses("statistics()", [&] { first.statistics(); });
-  refuses("memory()", [&] { first.memory(); });
-  refuses("save_state()", [&] { first.save_state(); });
-  refuses("load_state()", [&] { first.load_state({}); });
-  refuses("set_gradient()", [&] { first.set_gradient(0, nullptr); });
-  refuses("set_gradients()", [&] { first.set_gradients({}); });
-  refuses("options()", [&] { first.options(); });
-  refuses("communicator()", [&] { first.communicator(); });
+  rejects("step()", [&] { first.step(0.1); });
+  rejects("step()", [&] { first.step(std::span<const double>(rates)); });
+  rejects("step()", [&] { first.step(slamb::device_learning_rates{rates}); });
+  rejects("begin_step()", [&] { first.begin_step(0.1); });
+  rejects("begin_step()", [&] { first.begin_step(slamb::device_learning_rates{rates}); });
+  rejects("gradient_ready()", [&] { first.gradient_ready(0, 1); });
+  rejects("finish_step()", [&] { first.finish_step(); });
+  rejects("synchronize_parameters()", [&] { first.synchronize_parameters(); });
+  rejects("statistics()", [&] { first.statistics(); });
+  rejects("memory()", [&] { first.memory(); });
+  rejects("save_state()", [&] { first.save_state(); });
+  rejects("load_state()", [&] { first.load_state({}); });
+  rejects("set_gradient()", [&] { first.set_gradient(0, nullptr); });
+  rejects("set_gradients()", [&] { first.set_gradients({}); });
+  rejects("options()", [&] { first.options(); });
+  rejects("communicator()", [&] { first.communicator(); });
 
   CHECK_NOTHROW(second.step(0.1));
   first = std::move(second);
@@ -111,7 +111,7 @@ TEST_CASE("optimizer: one that was moved from says which call it cannot do, and 
   CHECK(first.statistics().step == 2);
 }
 
-TEST_CASE("optimizer: what only some recipes can do says that it was moved from, too") {
+TEST_CASE("optimizer: calls of only some recipes also name a move") {
   replica mine(tensors, start());
   const auto check = [](auto& run, const std::string& call, const auto& make) {
     const auto held = std::move(run);
@@ -135,7 +135,7 @@ TEST_CASE("optimizer: what only some recipes can do says that it was moved from,
   check(static_cast<optimizer&>(whole), "slamb: step()", [&] { whole.step(0.1); });
 }
 
-TEST_CASE("optimizer: moved to itself, as an optimizer or as what it is, it is what it was") {
+TEST_CASE("optimizer: a move to itself, by either type, changes nothing") {
   replica mine(tensors, start());
   slamb::slamb<> run(mine.parameters());
   run.step(0.1);
@@ -153,7 +153,7 @@ TEST_CASE("optimizer: moved to itself, as an optimizer or as what it is, it is w
   CHECK_THROWS_AS(any.step(0.1), std::logic_error);
 }
 
-TEST_CASE("optimizer: two that are swapped go on in each other's place") {
+TEST_CASE("optimizer: two that are swapped continue in each other's place") {
   replica mine(tensors, start()), others(tensors, start());
   slamb::lamb<> first(mine.parameters(), {.beta1 = 0.8}), second(others.parameters(), {.beta1 = 0.7});
   first.step(0.1);
@@ -171,7 +171,7 @@ TEST_CASE("optimizer: two that are swapped go on in each other's place") {
   CHECK(test_support::same_bits(others.values(), train_typed_once({.beta1 = 0.7})));
 }
 
-TEST_CASE("optimizer: one that was chosen and moved from says so") {
+TEST_CASE("optimizer: a chosen one that was moved from names the mistake") {
   using chosen = slamb::chosen_optimizer<slamb::adamw<>, slamb::slamb<>>;
   replica mine(tensors, start());
   chosen run = slamb::choose<slamb::adamw<>, slamb::slamb<>>(mine.parameters(), {}, {}, {});
@@ -182,7 +182,7 @@ TEST_CASE("optimizer: one that was chosen and moved from says so") {
   CHECK_NOTHROW(other.step(0.1));
 }
 
-TEST_CASE("optimizer: 0/1 Adam refuses rates in memory where its type does not tell") {
+TEST_CASE("optimizer: 0/1 Adam rejects learning rates in device memory at run time, through the common type") {
   replica mine(tensors, start());
   optimizer any = slamb::zero_one_adam<>(mine.parameters());
   const double rates[] = {0.1};
@@ -195,7 +195,7 @@ TEST_CASE("optimizer: 0/1 Adam refuses rates in memory where its type does not t
   CHECK_NOTHROW(any.step(0.1));
 }
 
-TEST_CASE("optimizer: a typed one to which another type was assigned says so, and steps") {
+TEST_CASE("optimizer: a typed one to which another type was assigned names the mistake, and can still step") {
   replica mine(tensors, start());
   slamb::one_bit_adam<> typed(mine.parameters());
   optimizer& any = typed;
@@ -208,7 +208,7 @@ TEST_CASE("optimizer: a typed one to which another type was assigned says so, an
   CHECK(any.statistics().step == 1);
 }
 
-TEST_CASE("optimizer: is destroyed as what it is") {
+TEST_CASE("optimizer: is destroyed as its own type") {
   struct counting : slamb::lamb<> {
     int& destroyed;
     counting(std::span<const slamb::parameter> parameters, int& count) : slamb::lamb<>(parameters), destroyed(count) {}

@@ -150,7 +150,7 @@ TEST_CASE("slamb: follows the oracle over a tensor of many tiles") {
   CHECK(error_of_slamb<optimizer<bernoulli>>(e, {.compressor = {.block = 16}}) <= tolerance);
 }
 
-TEST_CASE("slamb: follows the oracle where a norm is zero") {
+TEST_CASE("slamb: follows the oracle if a norm is zero") {
   model tensors{{40}, {40}, {300}, {300}};
   tensors[3].options.weight_decay = 0.0;
   experiment e = make_experiment(tensors, 53, 2, 4);
@@ -164,7 +164,7 @@ TEST_CASE("slamb: follows the oracle where a norm is zero") {
   CHECK(error_of_slamb<optimizer<explicit_mask, rescaling::blend>>(e, {.dense_below = 0}) <= tolerance);
 }
 
-TEST_CASE("slamb: follows the oracle where nothing or everything is selected") {
+TEST_CASE("slamb: follows the oracle if nothing or everything is selected") {
   experiment e = make_experiment(test_support::random_model(54, 4), 54, 3, 5);
   std::fill(e.masks[1].begin(), e.masks[1].end(), std::uint8_t{0});
   std::fill(e.masks[2].begin(), e.masks[2].end(), std::uint8_t{0});
@@ -175,7 +175,7 @@ TEST_CASE("slamb: follows the oracle where nothing or everything is selected") {
   }
 }
 
-TEST_CASE("slamb: with no tensors, or empty ones alone, a step is a step") {
+TEST_CASE("slamb: a step counts with no tensors, or only empty ones") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       replica mine(tensors, {});

@@ -97,7 +97,7 @@ TEST_CASE("zero_one_adam: follows the oracle for tensors of all sizes, every num
   for (const int world : {2, 5}) check_edges<l1_optimizer>(world);
 }
 
-TEST_CASE("zero_one_adam: follows the oracle for all switches, with groups, and tensors exchanged whole") {
+TEST_CASE("zero_one_adam: follows the oracle for all switches, with groups and dense tensors") {
   for (const int world : {1, 3, 4}) {
     const auto seed = static_cast<std::uint64_t>(70 + world);
     model tensors = test_support::mixed_model(seed);
@@ -189,7 +189,7 @@ TEST_CASE("zero_one_adam: 0/1 Adam that refreshes at every step and never freeze
   }
 }
 
-TEST_CASE("zero_one_adam: one rank goes its way, whatever the schedule of exchanges") {
+TEST_CASE("zero_one_adam: a single rank does not depend on the schedule of exchanges") {
   const experiment e = test_support::make_experiment(test_support::mixed_model(79), 79, 1, 30);
   const auto train_with = [&e](slamb::doubling_local_interval local) {
     return test_support::train<optimizer>(e, {.variance_schedule = short_variance, .local_schedule = local});
@@ -199,7 +199,7 @@ TEST_CASE("zero_one_adam: one rank goes its way, whatever the schedule of exchan
   CHECK(test_support::same_bits(train_with({.scaler = 5, .clipper = 3}), expected));
 }
 
-TEST_CASE("zero_one_adam: an interval at the learning rate 0 keeps the momentum, and everything finite") {
+TEST_CASE("zero_one_adam: an interval with the learning rate 0 keeps the momentum, and everything finite") {
   experiment e = make_structured_experiment({{300}, {40}}, 90, 3, 18);
   e.tensors[1].options.group = 1;
   for (std::size_t t = 0; t < e.steps(); ++t) {
@@ -221,7 +221,7 @@ TEST_CASE("zero_one_adam: an interval at the learning rate 0 keeps the momentum,
   CHECK(test_support::same_bits(test_support::train<optimizer>(e, options).back()[2], e.start));
 }
 
-TEST_CASE("zero_one_adam: elements that are left out are not moved, whatever is sent for the others") {
+TEST_CASE("zero_one_adam: inactive elements do not move, for any received mean") {
   // Rows 1, 4 and 5 of 6 never have a gradient.
   constexpr std::array<std::uint8_t, 6> rows{1, 0, 1, 1, 0, 0};
   model tensors{{6 * 50}, {200}};
@@ -249,7 +249,7 @@ TEST_CASE("zero_one_adam: elements that are left out are not moved, whatever is 
   }
 }
 
-TEST_CASE("zero_one_adam: zero-aware sees an element as soon as a refresh does") {
+TEST_CASE("zero_one_adam: a zero-aware quantizer includes an element from its first refresh on") {
   // The second half has its first gradient at step 2, in one bit, and is refreshed at step 3.
   experiment e = make_structured_experiment({{100}}, 82, 2, 14);
   for (auto& of_rank : e.gradients[0]) std::fill_n(of_rank.begin() + 50, 50, 0.0F);
@@ -294,7 +294,7 @@ TEST_CASE("zero_one_adam: rows without a gradient do not move in 10,000 steps, a
   });
 }
 
-TEST_CASE("zero_one_adam: synchronize_parameters makes parameters equal, and changes nothing of the training") {
+TEST_CASE("zero_one_adam: synchronize_parameters makes parameters equal, and does not change the training") {
   const experiment e = test_support::make_experiment({{9000}, {100}, {33, 1}}, 84, 3, 16);
   const options_type options{.variance_schedule = short_variance, .local_schedule = short_local};
   const trajectory expected = test_support::train<optimizer>(e, options);
@@ -326,7 +326,7 @@ TEST_CASE("zero_one_adam: synchronize_parameters makes parameters equal, and cha
   }
 }
 
-TEST_CASE("zero_one_adam: two ranks that are equal are one that compresses alone, bit for bit") {
+TEST_CASE("zero_one_adam: two equal ranks have the bits of a single rank with compress_single_rank") {
   // All elements are in the chunk of rank 0: ⌈121/256⌉·128 elements.
   const experiment one = test_support::make_experiment({{100}, {20}, {1}}, 85, 1, 16);
   for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
@@ -344,7 +344,7 @@ TEST_CASE("zero_one_adam: two ranks that are equal are one that compresses alone
   }
 }
 
-TEST_CASE("zero_one_adam: with no tensors, or empty ones alone, a step is a step") {
+TEST_CASE("zero_one_adam: a step counts with no tensors, or only empty ones") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](thread_communicator communicator) {
       replica mine(tensors, {});

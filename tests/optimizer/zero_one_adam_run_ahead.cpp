@@ -93,14 +93,14 @@ using hook = std::function<void(rank_at_work& r, std::size_t t)>;
 struct plan {
   int world = 1;
   bool compress_single_rank = false;
-  std::size_t refused = 0;
+  std::size_t skipped = 0;
   hook after{};  ///< called after every step, skipped ones included
 
   bool has_exchange() const { return world > 1 || compress_single_rank; }
   bool is_certain(std::size_t t) const { return has_exchange() && !exchanges(t); }
   /// The rank with a value that is not finite, in a step that cannot be skipped.
   std::optional<std::size_t> left_out(std::size_t t) const {
-    if (refused == 0 || !is_certain(t)) return {};
+    if (skipped == 0 || !is_certain(t)) return {};
     return t % static_cast<std::size_t>(world);
   }
 };
@@ -120,7 +120,7 @@ void train_rank(plan how, const experiment& e, const options_type& options, slam
     if (how.after) how.after(r, t);
   };
   for (std::size_t t = 0; t < e.steps(); ++t) {
-    for (std::size_t number = 0; number < how.refused && !how.is_certain(t); ++number) {
+    for (std::size_t number = 0; number < how.skipped && !how.is_certain(t); ++number) {
       r.step_with_overflow(t, (t + number) % static_cast<std::size_t>(how.world));
       behind(t);
     }
@@ -169,13 +169,13 @@ constexpr ranks_of_run all_ranks[] = {{1, false}, {1, true}, {3, false}};
 /// Runs on one rank, on a single rank that encodes, and on several ranks; with none, one and two skipped steps before each.
 void check_all(std::uint64_t seed, const hook& after) {
   for (const ranks_of_run& ranks : all_ranks)
-    for (const std::size_t refused : {0U, 1U, 2U}) {
+    for (const std::size_t skipped : {0U, 1U, 2U}) {
       CAPTURE(ranks.world);
       CAPTURE(ranks.compress_single_rank);
-      CAPTURE(refused);
+      CAPTURE(skipped);
       CHECK(error_of({.world = ranks.world,
                       .compress_single_rank = ranks.compress_single_rank,
-                      .refused = refused,
+                      .skipped = skipped,
                       .after = after},
                      seed) <= tolerance);
     }
@@ -193,14 +193,14 @@ void check_statistics(rank_at_work& r, std::uint64_t taken) {
 
 }  // namespace
 
-TEST_CASE("run ahead: 0/1 Adam follows the oracle, and the host waits for nothing behind the step before") {
+TEST_CASE("run ahead: 0/1 Adam follows the oracle, and the host waits for no work after the previous step") {
   check_all(301, {});
 }
 
-TEST_CASE("run ahead: a step that no rank can refuse is not waited for, and others in part, by the communicator") {
+TEST_CASE("run ahead: the host waits only for a step that may be skipped, and only for its part of the queue") {
   for (const ranks_of_run& ranks : all_ranks)
-    for (const std::size_t refused : {0U, 1U}) {
-      const plan kinds{.world = ranks.world, .compress_single_rank = ranks.compress_single_rank, .refused = refused};
+    for (const std::size_t skipped : {0U, 1U}) {
+      const plan kinds{.world = ranks.world, .compress_single_rank = ranks.compress_single_rank, .skipped = skipped};
       plan how = kinds;
       // By then the step itself has begun, and it waited for the step before if that one might be skipped.
       how.after = [kinds, seen = std::size_t{0}, before_is_open = false](rank_at_work& r, std::size_t t) mutable {
@@ -221,14 +221,14 @@ TEST_CASE("run ahead: a step that no rank can refuse is not waited for, and othe
     }
 }
 
-TEST_CASE("run ahead: statistics behind a step say whether it was taken") {
+TEST_CASE("run ahead: statistics after a step report if it was taken") {
   check_all(303, [](rank_at_work& r, std::size_t) {
     check_statistics(r, r.taken);
     if (r.taken >= first_local) CHECK(r.run.statistics().phases.at(1).first_step == first_local + 1);
   });
 }
 
-TEST_CASE("run ahead: parameters that are made equal behind a step change nothing of the training") {
+TEST_CASE("run ahead: synchronizing parameters after a step does not change the training") {
   // Not before a step that this rank may leave out, because such a step leaves the parameters unchanged.
   check_all(304, [](rank_at_work& r, std::size_t t) {
     if (!exchanges(t) && !exchanges(t + 1)) return;
@@ -241,14 +241,14 @@ TEST_CASE("run ahead: parameters that are made equal behind a step change nothin
   });
 }
 
-TEST_CASE("run ahead: an optimizer that has moved finds what was open when it moved") {
+TEST_CASE("run ahead: a moved optimizer completes the step that was open") {
   check_all(305, [](rank_at_work& r, std::size_t) {
     optimizer elsewhere(std::move(r.run));
     r.run = std::move(elsewhere);
   });
 }
 
-TEST_CASE("run ahead: a state that is saved behind a step goes on") {
+TEST_CASE("run ahead: training resumes from a state that is saved after a step") {
   check_all(306, [](rank_at_work& r, std::size_t) {
     const std::vector<std::byte> state = r.run.save_state();
     r.run.load_state(state);
@@ -258,15 +258,15 @@ TEST_CASE("run ahead: a state that is saved behind a step goes on") {
   });
 }
 
-TEST_CASE("run ahead: a state that is loaded takes the place of a step that was open") {
+TEST_CASE("run ahead: loading a state replaces an open step") {
   // Before each step another step is taken, or skipped, whose effect is undone.
-  for (const bool refused : {false, true}) {
-    CAPTURE(refused);
-    check_all(307, [refused](rank_at_work& r, std::size_t t) {
+  for (const bool skipped : {false, true}) {
+    CAPTURE(skipped);
+    check_all(307, [skipped](rank_at_work& r, std::size_t t) {
       const std::vector<std::byte> state = r.run.save_state();
       const std::vector<float> values = r.mine.values();
       forget_waits(r);
-      if (refused) {
+      if (skipped) {
         r.step_with_overflow(t, 0);
       } else {
         r.enqueue_gradient(r.e.gradients[(t + 1) % steps][r.rank]);
@@ -281,9 +281,9 @@ TEST_CASE("run ahead: a state that is loaded takes the place of a step that was 
   }
 }
 
-TEST_CASE("run ahead: parameters that are changed behind the last step of the first phase are not the common point") {
+TEST_CASE("run ahead: parameters that are changed after the last step of the first phase do not become the anchor") {
   // The anchor is the result of this step, although only the next step learns that the phase has ended.
-  plan how{.world = 3, .refused = 1};
+  plan how{.world = 3, .skipped = 1};
   how.after = [](rank_at_work& r, std::size_t t) {
     if (t + 1 != first_local || r.taken != first_local) return;
     r.queue.add([&r] { r.mine.set_values(std::vector<float>(r.e.start.size(), 7.0F)); });
@@ -291,7 +291,7 @@ TEST_CASE("run ahead: parameters that are changed behind the last step of the fi
   CHECK(error_of(how, 308) <= tolerance);
 }
 
-TEST_CASE("run ahead: peers that are gone while a step is open end all that looks at it") {
+TEST_CASE("run ahead: if peers are gone while a step is open, every call that needs it throws") {
   slamb::run_ranks(2, [](slamb::thread_communicator ranks) {
     const auto rank = static_cast<std::size_t>(ranks.rank());
     const experiment e = make(2, 309);
@@ -319,7 +319,7 @@ TEST_CASE("run ahead: peers that are gone while a step is open end all that look
   });
 }
 
-TEST_CASE("run ahead: a step whose outcome the device could not be asked for is found by waiting for it") {
+TEST_CASE("run ahead: if the outcome of a step cannot be read, the host waits for it") {
   const experiment e = make(1, 310);
   trajectory reached[2];
   std::vector<std::byte> states[2];
@@ -331,9 +331,9 @@ TEST_CASE("run ahead: a step whose outcome the device could not be asked for is 
       optimizer run(mine.parameters(), options_for(true), deferred_communicator(std::move(own)), {.queue = &queue});
       for (std::size_t t = 0; t < steps; ++t) {
         CAPTURE(t);
-        for (const bool is_refused : {true, false}) {
+        for (const bool is_skipped : {true, false}) {
           std::vector<float> gradient = e.gradients[t][0];
-          if (is_refused) gradient[17] = std::nanf("");
+          if (is_skipped) gradient[17] = std::nanf("");
           mine.set_gradient(gradient);
           try {
             queue.reads_fail = fails;

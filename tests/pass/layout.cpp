@@ -74,7 +74,7 @@ TEST_CASE("layout: tiles cover every element of every tensor once, in order") {
   }
 }
 
-TEST_CASE("layout: state arrays hold every tensor, apart and aligned") {
+TEST_CASE("layout: state arrays hold every tensor, separate and aligned") {
   const laid_out made(model_of(test_support::random_shapes(30, 40)));
   std::uint64_t first = 0;
   std::uint64_t state = 0;
@@ -115,7 +115,7 @@ TEST_CASE("layout: segments carry the tensors' pointers and options") {
   CHECK(laid_out(model{{1}}).table.groups() == 1);
 }
 
-TEST_CASE("layout: gradients may share memory, and neighbours may touch") {
+TEST_CASE("layout: gradients may share memory, and tensors may be adjacent") {
   std::vector<float> data(40);
   const std::vector<float> gradient(30);
   const std::vector<slamb::parameter> parameters{{data.data() + 10, gradient.data(), 10},

@@ -149,7 +149,7 @@ TEST_CASE("wire_layout: every element has its place, by a count of all elements"
   CHECK(seen_several_pieces);
 }
 
-TEST_CASE("wire_layout: the comparison finds a layout that is not the declared one") {
+TEST_CASE("wire_layout: the comparison finds a layout other than the declared one") {
   const wire_case c{{{300}, {129, false}, {1000}, {17}}, 3, {scale_groups::blocks, 64}, 4};
   const auto fault_with = [&](auto change) {
     wire_case other = c;
@@ -200,7 +200,7 @@ TEST_CASE("wire_layout: the numbers of an example") {
   CHECK(by_tensor.message_bytes() == 384);  // 16 + 256 are used
 }
 
-TEST_CASE("wire_layout: nothing to send is a message of one scale") {
+TEST_CASE("wire_layout: a message of no elements has one scale") {
   for (const auto& tensors :
        {std::vector<wire_tensor>{}, std::vector<wire_tensor>{{0}, {0, false}}, std::vector<wire_tensor>{{12, false}}}) {
     const wire_layout wire(tensors, 4, {scale_groups::per_tensor, 0}, 1);
@@ -211,7 +211,7 @@ TEST_CASE("wire_layout: nothing to send is a message of one scale") {
   }
 }
 
-TEST_CASE("wire_layout: a layout anew is as one that is new") {
+TEST_CASE("wire_layout: a layout that is set again equals a new one") {
   wire_layout wire;
   for (std::uint64_t seed = 500; seed < 600; ++seed) {
     const wire_case c = random_case(seed);

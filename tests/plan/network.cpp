@@ -65,7 +65,7 @@ TEST_CASE("network: a ring among nodes, and an all_to_all whose messages share t
   CHECK(seconds(collective::all_to_all, bytes, 16, alone) == doctest::Approx(15e-5 + 15e6 / 1e9));
 }
 
-TEST_CASE("network: on one node the link does not matter, and one rank takes no time") {
+TEST_CASE("network: on one node the link does not matter, and a single rank takes no time") {
   network slow = four_a_node;
   slow.bandwidth = 1.0;
   CHECK(seconds(collective::all_reduce, 4'000'000, 4, slow) == doctest::Approx(6e-5 + 6e6 / 1e11));
@@ -81,7 +81,7 @@ TEST_CASE("network: a ring is no faster than the inside of a node") {
   CHECK(seconds(collective::all_to_all, 16'000'000, 16, fast) == doctest::Approx(3e-5 + 3e6 / 1e11));
 }
 
-TEST_CASE("network: refuses what cannot be") {
+TEST_CASE("network: impossible values are rejected") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   CHECK_NOTHROW(network{}.validate());
   CHECK_THROWS_AS((network{.latency = -1.0}.validate()), std::invalid_argument);
@@ -92,7 +92,7 @@ TEST_CASE("network: refuses what cannot be") {
   CHECK_THROWS_AS((network{.node_bandwidth = infinity}.validate()), std::invalid_argument);
 }
 
-TEST_CASE("break_even: solved by hand") {
+TEST_CASE("break_even: equals a solution by hand") {
   // 1 s slower without the exchange, 9 GB less on the wire: faster below 9 GB/s.
   const training_cost sparse{3.0,
                              network_load::of(one(collective::all_gather, 16'000'000'000 / 15, 16), four_a_node, 16)};
@@ -110,7 +110,7 @@ TEST_CASE("break_even: solved by hand") {
   CHECK(slamb::plan::find_break_even(dense, cheap, four_a_node).beats == break_even::never);
 }
 
-TEST_CASE("break_even: right at every bandwidth, for any two plans") {
+TEST_CASE("break_even: is right at every bandwidth, for any two plans") {
   random_source source(402);
   int seen[4] = {};
   for (int i = 0; i < 400; ++i) {

@@ -128,12 +128,12 @@ using lamb_with =
 
 }  // namespace
 
-TEST_CASE("plan: LAMB and AdamW as they send") {
+TEST_CASE("plan: LAMB and AdamW send the planned bytes") {
   check_plans<slamb::lamb<thread_communicator>>(3, {});
   check_plans<slamb::adamw<thread_communicator>>(3, {});
 }
 
-TEST_CASE("plan: SLAMB as it sends, with round robin of any part and block") {
+TEST_CASE("plan: SLAMB sends the planned bytes, with round robin of any part and block") {
   using optimizer = slamb_with<slamb::random_k<>>;
   check_plans<optimizer>(12, {.local_steps = 5});
   check_plans<optimizer>(5, {.local_steps = 0});
@@ -142,7 +142,7 @@ TEST_CASE("plan: SLAMB as it sends, with round robin of any part and block") {
   check_plans<optimizer>(3, {.local_steps = 100, .dense_below = 0, .compressor = {.k = 1.0}});
 }
 
-TEST_CASE("plan: SLAMB with a payload that varies, or that only looking at each element counts") {
+TEST_CASE("plan: SLAMB sends the planned bytes if the payload varies, or if each element must be counted") {
   check_plans<slamb_with<slamb::random_k<slamb::sampling::bernoulli>>>(5, {.local_steps = 2, .dense_below = 20});
   check_plans<slamb_with<every_third>>(5, {.local_steps = 2, .dense_below = 20});
   check_plans<slamb_with<slamb::no_compressor>>(3, {.local_steps = 2});
@@ -153,7 +153,7 @@ TEST_CASE("plan: SLAMB without norms averages through a smaller buffer") {
   check_plan<optimizer>({{50'000}, {30'000}}, 3, 4, {.local_steps = 2});
 }
 
-TEST_CASE("plan: the pieces of the parameters' averaging are counted") {
+TEST_CASE("plan: the pieces of an averaging of parameters are counted") {
   const model tensors{{100'003}, {90'001}, {17}};
   const auto shapes = shapes_of(tensors);
   slamb::slamb<>::options_type options{.local_steps = 10, .compressor = {.k = 0.02}};
@@ -163,20 +163,20 @@ TEST_CASE("plan: the pieces of the parameters' averaging are counted") {
   check_plan<slamb_with<slamb::random_k<>>>(tensors, 2, 12, options);
 }
 
-TEST_CASE("plan: 1-bit Adam and 1-bit LAMB as they send, in the warm-up and after it") {
+TEST_CASE("plan: 1-bit Adam and 1-bit LAMB send the planned bytes, in the warm-up and after it") {
   check_plans<one_bit_adam_with<slamb::sign>>(6, {.warm_up = {3}});
   check_plans<one_bit_adam_with<slamb::sign>>(6, {.warm_up = {1}, .compressor = {slamb::scale_sharing::per_tensor}});
   check_plans<slamb::one_bit_lamb<thread_communicator>>(6, {.warm_up = {2}});
 }
 
-TEST_CASE("plan: 1-bit Adam with other quantizers as it sends") {
+TEST_CASE("plan: 1-bit Adam with other quantizers sends the planned bytes") {
   check_quantizer(slamb::int8{});
   check_quantizer(slamb::int4{.block = 16});
   check_quantizer(slamb::natural{});
   check_quantizer(slamb::fp16{});
 }
 
-TEST_CASE("plan: SLAMB in codes as it sends") {
+TEST_CASE("plan: SLAMB with codes sends the planned bytes") {
   using chained = slamb::chain<slamb::random_k<>, slamb::int8>;
   check_plans<slamb_with<chained>>(12, {.local_steps = 5});
   check_plans<slamb_with<chained>>(
@@ -186,12 +186,12 @@ TEST_CASE("plan: SLAMB in codes as it sends") {
       4, {.local_steps = 2, .dense_below = 20});
 }
 
-TEST_CASE("plan: SLAMB with a leader's choice as it sends") {
+TEST_CASE("plan: SLAMB with a data-dependent sparsifier sends the planned bytes") {
   check_plans<slamb_with<slamb::top_k>>(6, {.local_steps = 3, .dense_below = 20, .compressor = {.k = 0.1}});
   check_plans<slamb_with<slamb::chain<slamb::top_k, slamb::int4>>>(4, {.local_steps = 3, .dense_below = 20});
 }
 
-TEST_CASE("plan: LAMB with a compressed gradient as it sends") {
+TEST_CASE("plan: LAMB with a compressed gradient sends the planned bytes") {
   check_plans<lamb_with<slamb::sign, slamb::two_sided<>>>(3, {});
   check_plans<lamb_with<slamb::int8, slamb::residual<>>>(3, {.compressor = {.block = 64}});
   check_plans<lamb_with<slamb::bf16, slamb::two_sided<>>>(2, {});
@@ -200,7 +200,7 @@ TEST_CASE("plan: LAMB with a compressed gradient as it sends") {
   check_plans<lamb_with<slamb::chain<slamb::random_k<>, slamb::int8>, slamb::residual<>>>(4, {});
 }
 
-TEST_CASE("plan: one rank that compresses alone calls the collectives, and sends nothing") {
+TEST_CASE("plan: a single rank with compress_single_rank calls the collectives, and sends nothing") {
   for (const model& tensors : odd_models()) {
     check_plan<one_bit_adam_with<slamb::sign>>(tensors, 1, 4, {.compress_single_rank = true, .warm_up = {2}});
     check_plan<lamb_with<slamb::sign, slamb::two_sided<>>>(tensors, 1, 2, {.compress_single_rank = true});
@@ -209,7 +209,7 @@ TEST_CASE("plan: one rank that compresses alone calls the collectives, and sends
   }
 }
 
-TEST_CASE("plan: 0/1 Adam as it sends, through both phases and their intervals") {
+TEST_CASE("plan: 0/1 Adam sends the planned bytes, through both phases and their intervals") {
   check_plans<slamb::zero_one_adam<thread_communicator>>(24,
                                                          {.variance_schedule = {.freeze_step = 9, .update_scaler = 2},
                                                           .local_schedule = {.scaler = 4, .clipper = 4},
@@ -218,7 +218,7 @@ TEST_CASE("plan: 0/1 Adam as it sends, through both phases and their intervals")
       7, {.variance_schedule = {.freeze_step = 0}, .local_schedule = {.scaler = 1, .clipper = 3}});
 }
 
-TEST_CASE("plan: a helper that compares must see a byte of difference") {
+TEST_CASE("plan: the comparison finds a difference of one byte") {
   slamb::traffic_counts a, b;
   a.record(slamb::collective::all_reduce, 10, 4, 3);
   b.record(slamb::collective::all_reduce, 10, 4, 3);
@@ -227,7 +227,7 @@ TEST_CASE("plan: a helper that compares must see a byte of difference") {
   CHECK_FALSE(a == b);
 }
 
-TEST_CASE("plan: bytes of a value multiply what is summed, and nothing else") {
+TEST_CASE("plan: bytes per value multiply only the sums") {
   const std::vector<slamb::plan::tensor_shape> shapes{{1000}, {24}};
   const auto sent = [&](const auto& options, std::uint64_t value_bytes, std::uint64_t t) {
     return slamb::plan::plan_traffic(shapes, options, {4, value_bytes}).step(t);
@@ -241,7 +241,7 @@ TEST_CASE("plan: bytes of a value multiply what is summed, and nothing else") {
   CHECK(sent(one_bit, 2, 2) == sent(one_bit, 4, 2));
 }
 
-TEST_CASE("plan: refuses worlds and settings that cannot be") {
+TEST_CASE("plan: impossible world sizes and settings are rejected") {
   const std::vector<slamb::plan::tensor_shape> shapes{{1000}};
   const slamb::lamb<>::options_type dense;
   CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, dense, {0, 4}), std::invalid_argument);

@@ -136,7 +136,7 @@ TEST_CASE("averaged evaluation: a training with evaluations ends with the bits o
   }
 }
 
-TEST_CASE("averaged evaluation: sees the mean over ranks, the same bits on all") {
+TEST_CASE("averaged evaluation: runs on the mean over ranks, with the same bits on all") {
   for (const int world : {2, 3}) {
     const experiment e = experiment_of(world);
     for (const named_maker& m : makers()) {
@@ -168,7 +168,7 @@ TEST_CASE("averaged evaluation: sees the mean over ranks, the same bits on all")
   }
 }
 
-TEST_CASE("averaged evaluation: a function that throws leaves the rank's own parameters, and others go on") {
+TEST_CASE("averaged evaluation: after a function that throws, the rank has its own parameters, and others continue") {
   const experiment e = experiment_of(3);
   for (const named_maker& m : makers()) {
     CAPTURE(m.name);
@@ -185,7 +185,7 @@ TEST_CASE("averaged evaluation: a function that throws leaves the rank's own par
   }
 }
 
-TEST_CASE("averaged evaluation: restores parameters to the bit, whatever they are") {
+TEST_CASE("averaged evaluation: restores the bits of parameters, for all values") {
   const experiment e = experiment_of(2);
   slamb::run_ranks(2, [&](thread_communicator communicator) {
     rank_of_run r(e, maker_of<sparse>({.local_steps = 0}), std::move(communicator));
@@ -213,7 +213,7 @@ TEST_CASE("averaged evaluation: restores parameters to the bit, whatever they ar
   });
 }
 
-TEST_CASE("averaged evaluation: after synchronize_parameters() the mean stays, as it would have without it") {
+TEST_CASE("averaged evaluation: after synchronize_parameters() the mean stays, as without the evaluation") {
   const experiment e = experiment_of(2);
   for (const named_maker& m : makers()) {
     CAPTURE(m.name);
@@ -227,7 +227,7 @@ TEST_CASE("averaged evaluation: after synchronize_parameters() the mean stays, a
   }
 }
 
-TEST_CASE("averaged evaluation: an averaging that fails leaves each rank's own parameters") {
+TEST_CASE("averaged evaluation: after a failed averaging each rank has its own parameters") {
   const experiment e = experiment_of(3);
   for (const named_maker& m : makers()) {
     if (!m.differs) continue;
@@ -263,8 +263,7 @@ TEST_CASE("averaged evaluation: an averaging that fails leaves each rank's own p
   }
 }
 
-TEST_CASE(
-    "averaged evaluation: memory that one rank does not have is told to all, and the training goes on as without") {
+TEST_CASE("averaged evaluation: missing memory on one rank is reported on all, and training continues unchanged") {
   const experiment e = experiment_of(3);
   for (const named_maker& m : makers()) {
     for (const std::string name : {"with_averaged_parameters()", "broadcast_parameters()"}) {
@@ -287,10 +286,10 @@ TEST_CASE(
           });
           is_empty = false;
           if (r.rank == t % 3)
-            CHECK(said.find(" bytes were asked for and could not be had: ") != std::string::npos);
+            CHECK(said.find(" bytes could not be allocated: ") != std::string::npos);
           else
             CHECK(said == "slamb: " + name + " did not begin: rank " + std::to_string(t % 3) +
-                              " could not allocate the memory that it takes; nothing has changed on any rank");
+                              " could not allocate memory for it; nothing has changed on any rank");
           CHECK(r.now() == before);
         }
         CHECK_FALSE(is_called);
@@ -301,7 +300,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("averaged evaluation: of ranks in nodes all are told which one does not have the memory for a broadcast") {
+TEST_CASE("averaged evaluation: in nodes, all ranks name the one without memory for a broadcast") {
   std::vector<std::string> said(4);
   test_support::thread_nodes({2, 2}).run([&said](test_support::nodes_of_threads communicator, std::size_t rank) {
     replica mine({{300}}, std::vector<float>(300, static_cast<float>(rank)));
@@ -319,14 +318,13 @@ TEST_CASE("averaged evaluation: of ranks in nodes all are told which one does no
     CHECK(run.statistics().step == 1);
   });
   for (std::size_t rank = 0; rank < 3; ++rank)
-    CHECK(
-        said[rank] ==
-        "slamb: broadcast_parameters() did not begin: rank 3 could not allocate the memory that it takes; nothing has "
-        "changed on any rank");
-  CHECK(said[3] == "slamb: 1280 bytes were asked for and could not be had: parameters 1200, padding 80");
+    CHECK(said[rank] ==
+          "slamb: broadcast_parameters() did not begin: rank 3 could not allocate memory for it; nothing has changed "
+          "on any rank");
+  CHECK(said[3] == "slamb: 1280 bytes could not be allocated: parameters 1200, padding 80");
 }
 
-TEST_CASE("averaged evaluation: the function may not step, save or load, and the optimizer goes on") {
+TEST_CASE("averaged evaluation: step, save and load are rejected in the function, and training continues") {
   const experiment e = experiment_of(2);
   for (const named_maker& m : makers()) {
     CAPTURE(m.name);
@@ -343,15 +341,14 @@ TEST_CASE("averaged evaluation: the function may not step, save or load, and the
           CHECK(said_by<std::logic_error>(call) ==
                 "slamb: " + name +
                     " was called within with_averaged_parameters() of the same optimizer, by a function that it calls, "
-                    "as "
-                    "those of its Communicator; call it when with_averaged_parameters() has returned");
+                    "such as a collective of its Communicator; call it when with_averaged_parameters() has returned");
       });
     });
     CHECK(reached == train_with(e, m.make, nothing_between));
   }
 }
 
-TEST_CASE("averaged evaluation: is refused in an open step, and by an optimizer that was moved from") {
+TEST_CASE("averaged evaluation: is rejected in an open step, and by an optimizer that was moved from") {
   const experiment e = experiment_of(2);
   for (const named_maker& m : makers()) {
     CAPTURE(m.name);
@@ -374,7 +371,8 @@ TEST_CASE("averaged evaluation: is refused in an open step, and by an optimizer 
 }
 
 TEST_CASE(
-    "averaged evaluation: takes 4 bytes a parameter for its time, where parameters may differ, and traffic counts") {
+    "averaged evaluation: takes 4 bytes per parameter while it runs, if parameters may differ, and its traffic "
+    "counts") {
   const experiment e = experiment_of(2);
   const std::uint64_t elements = e.start.size();
   for (const named_maker& m : makers()) {

@@ -126,14 +126,14 @@ void check_threads(const typename Optimizer::options_type& options) {
 
 }  // namespace
 
-TEST_CASE("calling threads: whole steps call from their caller's, steps in parts also from one of the optimizer's") {
+TEST_CASE("calling threads: step() calls collectives on its caller's thread, steps in parts also on the optimizer's") {
   check_threads<slamb::lamb<logging>>({.bucket_bytes = 1000});
   check_threads<slamb::adamw<logging>>({.bucket_bytes = 1000});
   check_threads<slamb::slamb<logging>>({.local_steps = 2, .bucket_bytes = 1000});
   check_threads<slamb::one_bit_adam<logging>>({.bucket_bytes = 1000, .warm_up = {100}});
 }
 
-TEST_CASE("calling threads: exchanges of codes call from the caller's alone, in parts as well") {
+TEST_CASE("calling threads: exchanges of codes call only on the caller's thread, also in parts") {
   run_logged<slamb::one_bit_adam<logging>>(
       {.bucket_bytes = 1000, .warm_up = {1}}, [](slamb::one_bit_adam<logging>& run, call_log& log) {
         run.step(0.01);
@@ -143,7 +143,7 @@ TEST_CASE("calling threads: exchanges of codes call from the caller's alone, in 
       });
 }
 
-TEST_CASE("calling threads: an optimizer that others than its maker step calls from theirs") {
+TEST_CASE("calling threads: an optimizer that another thread steps calls on that thread") {
   run_logged<slamb::lamb<logging>>({.bucket_bytes = 1000}, [](slamb::lamb<logging>& run, call_log& log) {
     std::thread::id other;
     std::thread recipe_base([&] {
@@ -155,7 +155,7 @@ TEST_CASE("calling threads: an optimizer that others than its maker step calls f
   });
 }
 
-TEST_CASE("calling threads: calls that overlap would be found") {
+TEST_CASE("calling threads: the test finds calls that overlap") {
   const auto log = std::make_shared<call_log>();
   log->under_way = 1;  // as while another thread is in a collective
   logging_communicator<slamb::self_communicator> one({}, log);

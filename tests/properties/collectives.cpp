@@ -220,7 +220,7 @@ std::vector<std::size_t> allocations_of_steps(const optimizer_maker& make) {
 
 }  // namespace
 
-TEST_CASE("collectives: a step calls as many with 398 tensors as with 7") {
+TEST_CASE("collectives: a step makes as many calls with 398 tensors as with 7") {
   const experiment few = equal_parts(7), many = equal_parts(398);
   for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -238,7 +238,7 @@ TEST_CASE("collectives: a step calls as many with 398 tensors as with 7") {
   }
 }
 
-TEST_CASE("collectives: tensors that are exchanged whole cost one more, however many they are") {
+TEST_CASE("collectives: dense tensors cost one more call, for any number of them") {
   const experiment few = equal_parts(7, 2), many = equal_parts(398, 2);
   for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -263,8 +263,7 @@ TEST_CASE("collectives: the comparison can fail") {
   CHECK(steps_above(rounds, test_support::always(0), true) == steps_of_recipes - 1);
 }
 
-TEST_CASE(
-    "collectives: messages begin at multiples of 128 bytes and are of such sizes, and what is summed begins there") {
+TEST_CASE("collectives: messages begin at multiples of 128 bytes and have such sizes, and sums begin there") {
   const experiment e = test_support::make_experiment({{7001}, {3, 1}, {1000}, {129, 1}}, 45, world, 3);
   const auto check = [](const handed& seen, std::size_t messages, std::size_t sums) {
     CHECK(seen.messages == messages);
@@ -280,7 +279,7 @@ TEST_CASE(
   check(handed_by<slamb::lamb<measuring_communicator>>(e, {}), 0, 3);
 }
 
-TEST_CASE("collectives: padding of a message is zeros, whatever its memory was before") {
+TEST_CASE("collectives: the padding of a message is zeros, for any previous memory") {
   // Chunks of 256 elements: each message has 32 bytes of signs, from byte 16 on.
   const experiment e = test_support::make_experiment({{700}}, 46, 3, 1);
   const std::vector<std::byte> message = handed_by<measured_lamb<slamb::sign>>(e, {}).message;
@@ -292,7 +291,7 @@ TEST_CASE("collectives: padding of a message is zeros, whatever its memory was b
   CHECK(std::none_of(message.begin() + 48, message.end(), is_set));
 }
 
-TEST_CASE("statistics: phases have names and beginnings, and their traffic adds up to the total after every step") {
+TEST_CASE("statistics: phases have names and first steps, and their traffic adds up to the total after every step") {
   const experiment e = equal_parts(7);
   for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
@@ -315,7 +314,7 @@ TEST_CASE("statistics: phases have names and beginnings, and their traffic adds 
   }
 }
 
-TEST_CASE("step: allocates nothing in any phase, nor where one ends") {
+TEST_CASE("step: allocates nothing in any phase, nor when one ends") {
   for (const recipe& r : every_recipe()) {
     CAPTURE(r.name);
     std::vector<std::size_t> found = allocations_of_steps(r.make);
@@ -338,7 +337,7 @@ TEST_CASE("step: the count of allocations in a step can fail") {
   CHECK(std::count(found.begin(), found.end(), std::size_t{0}) == 0);
 }
 
-TEST_CASE("determinism: every recipe has the same bits for one thread and for two, through all of its phases") {
+TEST_CASE("determinism: every recipe has the same bits with one thread and with two, through all of its phases") {
   const experiment e =
       test_support::make_experiment({{70'001}, {9000}, {17, 1}, {0}, {8193, 3}}, 44, 2, steps_of_recipes);
   for (const recipe& r : every_recipe()) {

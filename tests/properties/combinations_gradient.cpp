@@ -57,9 +57,9 @@ TEST_CASE("combinations: LAMB and AdamW reach the minimum with every quantizer")
   test_support::for_both_scales("sign, l1", test_support::l1_sign{}, [](const std::string& name, const auto& l1) {
     reaches(name, left_of_lamb<two_sided<>>(l1));
   });
-  test_support::for_both_scales("a user's", test_support::odd_ternary{}, [](const std::string& name, const auto& odd) {
-    reaches(name, left_of_adamw<two_sided<>>(odd));
-  });
+  test_support::for_both_scales(
+      "a user's", test_support::archetype_ternary{},
+      [](const std::string& name, const auto& archetype) { reaches(name, left_of_adamw<two_sided<>>(archetype)); });
 }
 
 TEST_CASE("combinations: LAMB and AdamW reach the minimum with every sparsifier") {
@@ -75,18 +75,18 @@ TEST_CASE("combinations: LAMB and AdamW reach the minimum with chains") {
   both_reach_the_minimum<residual<>>("random_k, int4", chain<random_k<>, slamb::int4>{.sparsifier = {.k = 0.25}});
   reaches("random_k, natural", left_of_lamb<residual<>>(chain<random_k<>, slamb::natural>{.sparsifier = {.k = 0.25}}));
   reaches("top_k, int8", left_of_adamw<residual<>>(chain<slamb::top_k, slamb::int8>{.sparsifier = {.k = 0.25}}));
-  reaches("a user's, a user's",
-          left_of_lamb<residual<>>(chain<test_support::every_nth, test_support::odd_levels>{.sparsifier = {.n = 4}}));
+  reaches(
+      "a user's, a user's",
+      left_of_lamb<residual<>>(chain<test_support::every_nth, test_support::archetype_levels>{.sparsifier = {.n = 4}}));
 }
 
-TEST_CASE(
-    "combinations: LAMB and AdamW reach the minimum with a quantizer that is right on average, whatever is kept") {
+TEST_CASE("combinations: LAMB and AdamW reach the minimum with an unbiased quantizer, for any error feedback") {
   reaches("int8, residual", left_of_lamb<residual<>>(slamb::int8{}));
   reaches("int8, no errors", left_of_adamw<slamb::no_error_feedback>(slamb::int8{}));
   reaches("sign, errors as bfloat16", left_of_lamb<two_sided<slamb::bfloat16>>(slamb::sign{}));
 }
 
-TEST_CASE("combinations: LAMB and AdamW miss the minimum with signs whose errors are forgotten") {
+TEST_CASE("combinations: LAMB and AdamW miss the minimum with signs without error feedback") {
   CHECK(left_of_lamb<slamb::no_error_feedback>(slamb::sign{}) > missed);
   CHECK(left_of_adamw<slamb::no_error_feedback>(slamb::sign{}) > missed);
 }

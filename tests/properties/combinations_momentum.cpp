@@ -42,7 +42,7 @@ TEST_CASE("combinations: SLAMB reaches the minimum with chains") {
   reaches_the_minimum("random_k, natural", chain<random, slamb::natural>{.sparsifier = {.k = 0.25}});
   reaches_the_minimum("top_k, int8", chain<slamb::top_k, slamb::int8>{.sparsifier = {.k = 0.25}});
   reaches_the_minimum("a user's, a user's",
-                      chain<test_support::every_nth, test_support::odd_levels>{.sparsifier = {.n = 4}});
+                      chain<test_support::every_nth, test_support::archetype_levels>{.sparsifier = {.n = 4}});
 }
 
 TEST_CASE("combinations: SLAMB misses the minimum if nothing is ever sent") {

@@ -46,25 +46,26 @@ TEST_CASE("combinations: 1-bit Adam, 1-bit LAMB and 0/1 Adam reach the minimum w
     CAPTURE(name);
     CHECK(left_of_zero_one<two_sided<>>(l1) < reached);
   });
-  test_support::for_both_scales("a user's", test_support::odd_ternary{}, [](const std::string& name, const auto& odd) {
-    CAPTURE(name);
-    CHECK(left_of_one_bit<two_sided<>, slamb::frozen_trust_ratio>(odd) < reached);
-  });
+  test_support::for_both_scales("a user's", test_support::archetype_ternary{},
+                                [](const std::string& name, const auto& archetype) {
+                                  CAPTURE(name);
+                                  CHECK(left_of_one_bit<two_sided<>, slamb::frozen_trust_ratio>(archetype) < reached);
+                                });
 }
 
-TEST_CASE("combinations: 1-bit Adam, 1-bit LAMB and 0/1 Adam miss the minimum with signs whose errors are forgotten") {
+TEST_CASE("combinations: 1-bit Adam, 1-bit LAMB and 0/1 Adam miss the minimum with signs without error feedback") {
   CHECK(left_of_one_bit<slamb::no_error_feedback, slamb::unit_trust_ratio>(slamb::sign{}) > missed);
   CHECK(left_of_one_bit<slamb::no_error_feedback, slamb::frozen_trust_ratio>(slamb::sign{}) > missed);
   CHECK(left_of_zero_one<slamb::no_error_feedback>(slamb::sign{}) > missed);
 }
 
-TEST_CASE("combinations: a user's block that tiles cannot be cut into is refused") {
+TEST_CASE("combinations: a user-defined block size that does not divide tiles is rejected") {
   std::vector<float> p(9000, 1.0F), g(9000, 0.5F);
   const std::vector<slamb::parameter> tensors{{.data = p.data(), .gradient = g.data(), .size = p.size()}};
   const auto made_with = [&](std::uint32_t block) {
-    test_support::odd_blocks blocks;
+    test_support::archetype_blocks blocks;
     blocks.block = block;
-    slamb::one_bit_adam<slamb::self_communicator, test_support::odd_blocks>(tensors, {.compressor = blocks});
+    slamb::one_bit_adam<slamb::self_communicator, test_support::archetype_blocks>(tensors, {.compressor = blocks});
   };
   for (const std::uint32_t block : {16U, 32U, 1024U}) CHECK_NOTHROW(made_with(block));
   for (const std::uint32_t block : {0U, 1U, 8U, 24U, 48U, 2048U})

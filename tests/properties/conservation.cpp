@@ -209,7 +209,7 @@ void check_both_errors(const Q& quantizer) {
 
 // Each quantizer with one feedback, and each feedback with one quantizer. exchange/quantized.cpp checks more combinations,
 // without an optimizer.
-TEST_CASE("conservation: signs lose nothing but what is in the errors") {
+TEST_CASE("conservation: the loss of signs is in the errors") {
   for (const slamb::scale_sharing scales : {slamb::scale_sharing::fused, slamb::scale_sharing::per_tensor}) {
     check_both_errors(slamb::sign{.scales = scales});
     check_conservation<slamb::residual<>>(slamb::sign{.scales = scales}, 3);
@@ -218,13 +218,13 @@ TEST_CASE("conservation: signs lose nothing but what is in the errors") {
   }
 }
 
-TEST_CASE("conservation: integers lose nothing but what is in the errors") {
+TEST_CASE("conservation: the loss of integers is in the errors") {
   check_both_errors(slamb::int8{});
   check_conservation<slamb::residual<>>(slamb::int4{}, 3);
   check_conservation<slamb::residual<>>(slamb::int4{.block = 16}, 3);
 }
 
-TEST_CASE("conservation: floats of fewer bits lose nothing but what is in the errors") {
+TEST_CASE("conservation: the loss of floats of fewer bits is in the errors") {
   check_both_errors(slamb::natural{});
   check_conservation<slamb::no_error_feedback>(slamb::bf16{}, 3);
   check_both_errors(slamb::fp16{});

@@ -132,7 +132,7 @@ const auto whole_step = [](auto& optimizer, replica& /*memory*/, std::size_t t) 
 
 }  // namespace
 
-TEST_CASE("custom_optimizer: steps are those of an oracle, for odd and even numbers of ranks") {
+TEST_CASE("custom_optimizer: follows an oracle, for odd and even numbers of ranks") {
   const lion_options o{.beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1};
   for (const int world : {1, 2, 3, 4}) {
     const auto reached = trained<on_host>(world, o, whole_step);
@@ -145,7 +145,7 @@ TEST_CASE("custom_optimizer: steps are those of an oracle, for odd and even numb
   }
 }
 
-TEST_CASE("custom_optimizer: the CUDA backend, a step in parts and a state restored in the middle have the same bits") {
+TEST_CASE("custom_optimizer: the CUDA backend, steps in parts and a restored state give the same bits") {
   const lion_options o{.weight_decay = 0.05};
   const auto reached = trained<on_host>(3, o, whole_step);
   CHECK(trained<on_emulator>(3, o, whole_step) == reached);
@@ -198,7 +198,7 @@ TEST_CASE("custom_optimizer: a gradient that is not finite on one rank skips the
   }
 }
 
-TEST_CASE("custom_optimizer: its plan is what it sends") {
+TEST_CASE("custom_optimizer: sends the planned bytes") {
   std::vector<slamb::plan::tensor_shape> shapes;
   for (const std::size_t size : sizes) shapes.push_back({.size = size});
   for (const int world : {1, 2, 3, 4}) {
@@ -241,7 +241,7 @@ TEST_CASE("custom_optimizer: choose takes it") {
   });
 }
 
-TEST_CASE("custom_optimizer: options out of range, and options that differ between ranks, are refused") {
+TEST_CASE("custom_optimizer: options out of range, and options that differ between ranks, are rejected") {
   replica memory;
   const auto refusal = [&](const lion_options& o) {
     try {

@@ -41,7 +41,7 @@ void check_threads(const experiment& e, const typename Optimizer::options_type& 
 
 }  // namespace
 
-TEST_CASE("determinism: LAMB and AdamW have the same bits for every number of threads and size of cache") {
+TEST_CASE("determinism: LAMB and AdamW have the same bits for every number of threads and cache size") {
   const experiment e = large_experiment(2);
   check_threads<slamb::lamb<thread_communicator>>(e, {.max_gradient_norm = 1.0});
   check_threads<slamb::adamw<thread_communicator>>(e, {});
@@ -58,7 +58,7 @@ TEST_CASE("determinism: SLAMB has the same bits for every number of threads, com
   check_threads<slamb::slamb<thread_communicator, slamb::explicit_mask>>(e, {});
 }
 
-TEST_CASE("determinism: where tensors lie in memory does not matter") {
+TEST_CASE("determinism: the addresses of tensors do not matter") {
   const experiment e = test_support::make_experiment(test_support::random_model(91, 8), 91, 1, 3);
   const trajectory expected = train<slamb::slamb<thread_communicator>>(e, {});
   std::vector<float> data = e.start;
@@ -77,13 +77,13 @@ TEST_CASE("determinism: where tensors lie in memory does not matter") {
   }
 }
 
-TEST_CASE("determinism: another seed is another run") {
+TEST_CASE("determinism: another seed gives other bits") {
   const experiment e = test_support::make_experiment({{20'000}}, 92, 2, 3);
   using sparse = slamb::slamb<thread_communicator>;
   CHECK_FALSE(same_bits(train<sparse>(e, {.compressor = {.seed = 1}}), train<sparse>(e, {.compressor = {.seed = 2}})));
 }
 
-TEST_CASE("determinism: an optimizer that is moved goes on") {
+TEST_CASE("determinism: a moved optimizer continues") {
   const experiment e = test_support::make_experiment(test_support::random_model(93, 5), 93, 1, 4);
   const trajectory expected = train<slamb::slamb<thread_communicator>>(e, {});
   test_support::replica mine(e.tensors, e.start);

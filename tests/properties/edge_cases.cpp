@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "slamb/slamb.hpp"
+#include "support/archetype_policies.hpp"
 #include "support/faulty_training.hpp"
-#include "support/odd_policies.hpp"
 
 namespace properties_edge_cases_tests {
 namespace {
@@ -75,8 +75,7 @@ void scale_gradients(experiment& e, std::size_t from, std::size_t to, std::size_
 
 }  // namespace
 
-TEST_CASE(
-    "edge cases: 1-bit LAMB goes on where the momentum of a tensor has all but vanished in the warm-up, and returns") {
+TEST_CASE("edge cases: 1-bit LAMB continues if the momentum of a tensor almost vanishes in the warm-up, and returns") {
   // After a thousand steps without a gradient the momentum is four times the smallest float, and no longer changes.
   experiment e = make_experiment({{60}, {40}}, 170, 2, 1060);
   test_support::use_one_rate(e, 1e-3);
@@ -92,7 +91,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("edge cases: 1-bit LAMB goes on from gradients so small that their squares are 0") {
+TEST_CASE("edge cases: 1-bit LAMB continues after gradients whose squares are 0") {
   experiment e = make_experiment({{300}, {200}}, 171, 2, 8);
   scale_gradients(e, 0, 5, 300, 500, 1e-40F);
   const auto [reached, said] = train_and_ask<one_bit_lamb>(e, {.epsilon = 1e-3, .warm_up = {4}});
@@ -100,7 +99,7 @@ TEST_CASE("edge cases: 1-bit LAMB goes on from gradients so small that their squ
   CHECK(all_finite(reached));
 }
 
-TEST_CASE("edge cases: 0/1 Adam keeps its momentum finite at learning rates whose inverse is no float") {
+TEST_CASE("edge cases: 0/1 Adam keeps its momentum finite at learning rates whose inverse overflows") {
   for (const double factor : {1e-38, 1e-37, 1e-30, 0.0}) {
     CAPTURE(factor);
     model tensors{{300}, {300}};
@@ -114,7 +113,7 @@ TEST_CASE("edge cases: 0/1 Adam keeps its momentum finite at learning rates whos
   }
 }
 
-TEST_CASE("edge cases: an error that is rounded up when it is stored can still be sent") {
+TEST_CASE("edge cases: an error that is rounded up in storage can still be sent") {
   // The square of the largest signals is finite. Rounded to 8 bits they are 2^64, whose square is not.
   experiment e = make_experiment({{400'000}}, 173, 2, 6);
   for (const float spike : {1.8445e19F, 1.84e19F, 1.8e19F, -1.8446e19F}) {
@@ -128,7 +127,7 @@ TEST_CASE("edge cases: an error that is rounded up when it is stored can still b
   }
 }
 
-TEST_CASE("edge cases: gradients of every magnitude leave everything finite") {
+TEST_CASE("edge cases: everything stays finite with gradients of every magnitude") {
   for (const float magnitude : {1e-45F, 1e-38F, 1e-30F, 1e-19F, 1e10F, 1e15F, 1e18F}) {
     CAPTURE(magnitude);
     experiment e = make_experiment({{300}, {17}, {33, 1}}, 174, 3, 8);
@@ -141,7 +140,7 @@ TEST_CASE("edge cases: gradients of every magnitude leave everything finite") {
   }
 }
 
-TEST_CASE("edge cases: 64 ranks share one element, and those without a part of it have the same") {
+TEST_CASE("edge cases: 64 ranks exchange one element, and ranks with an empty chunk have the same bits") {
   const experiment e = make_experiment({{1}}, 175, 64, 5);
   const auto check = [&e]<class Optimizer>(std::type_identity<Optimizer> /*type*/,
                                            const typename Optimizer::options_type& options) {
@@ -158,7 +157,7 @@ TEST_CASE("edge cases: 64 ranks share one element, and those without a part of i
   check(std::type_identity<bytewise>{}, {.local_steps = 1, .dense_below = 0});
 }
 
-TEST_CASE("edge cases: a payload of nothing, encoded, is as no payload") {
+TEST_CASE("edge cases: an empty encoded payload equals no payload") {
   // Selects every 2^32nd element, of 9000.
   const experiment e = make_experiment({{9000}, {300}}, 176, 3, 6);
   const auto nothing =
@@ -171,7 +170,7 @@ TEST_CASE("edge cases: a payload of nothing, encoded, is as no payload") {
   CHECK(encoded.second.step == 6);
 }
 
-TEST_CASE("edge cases: an encoded payload of several tiles, most of it tensors that are exchanged whole") {
+TEST_CASE("edge cases: an encoded payload of several tiles, most of it from dense tensors") {
   const experiment e = make_experiment({{20'000, 1}, {9000}, {8193, 1}}, 177, 2, 4);
   const auto [reached, said] = train_and_ask<bytewise>(e, {.local_steps = 4, .dense_below = 0});
   CHECK(test_support::ranks_agree(reached, 0));
@@ -180,8 +179,8 @@ TEST_CASE("edge cases: an encoded payload of several tiles, most of it tensors t
 }
 
 TEST_CASE(
-    "edge cases: a data_dependent_sparsifier whose leader, or another rank, has a gradient that is not finite skips on "
-    "all ranks") {
+    "edge cases: with a data-dependent sparsifier, a gradient that is not finite on the leader or another rank skips "
+    "the step on all ranks") {
   const experiment e = make_experiment({{9000}, {300}, {17, 1}}, 178, 2, 4);
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e30F})
     for (const std::size_t when : {std::size_t{0}, std::size_t{1}, std::size_t{3}})  // the leaders are ranks 0, 1 and 1
@@ -193,7 +192,7 @@ TEST_CASE(
       }
 }
 
-TEST_CASE("edge cases: a mask that is told at each step can be encoded as well") {
+TEST_CASE("edge cases: a chain with an explicit mask, set at each step, stays finite") {
   experiment e = make_experiment({{9000}, {300}}, 179, 2, 3);
   std::atomic<int> wrong{0};
   slamb::run_ranks(2, [&](thread_communicator communicator) {
@@ -212,7 +211,7 @@ TEST_CASE("edge cases: a mask that is told at each step can be encoded as well")
   CHECK(wrong == 0);
 }
 
-TEST_CASE("edge cases: optimizers that encode go on when they are moved, and read gradients where they are told") {
+TEST_CASE("edge cases: optimizers with codes continue after a move, and read gradients at new addresses") {
   const experiment e = make_experiment({{9000}, {300}, {0}, {33, 1}}, 180, 2, 8);
   const auto check = [&e]<class Optimizer>(std::type_identity<Optimizer> /*type*/,
                                            const typename Optimizer::options_type& options) {
@@ -246,7 +245,7 @@ TEST_CASE("edge cases: optimizers that encode go on when they are moved, and rea
   check(std::type_identity<largest>{}, {.dense_below = 100});
 }
 
-TEST_CASE("edge cases: wrong learning rates are refused in every phase, and nothing has changed") {
+TEST_CASE("edge cases: wrong learning rates are rejected in every phase, and nothing changes") {
   const experiment e = make_experiment({{9000}, {300}}, 181, 1, 10);
   const auto check = [&e]<class Optimizer>(std::type_identity<Optimizer> /*type*/,
                                            const typename Optimizer::options_type& options) {
@@ -273,7 +272,7 @@ TEST_CASE("edge cases: wrong learning rates are refused in every phase, and noth
   check(std::type_identity<bytewise>{}, {});
 }
 
-TEST_CASE("edge cases: an allocator that fails on one rank ends its peers at once, and gives nothing back twice") {
+TEST_CASE("edge cases: an allocator that fails on one rank ends its peers at once, and nothing is freed twice") {
   const experiment e = make_experiment({{300}}, 182, 2, 1);
   std::atomic<int> allocated{0}, freed{0}, failed{0};
   slamb::allocator failing{.allocate = [](std::size_t) -> void* { throw std::bad_alloc(); },

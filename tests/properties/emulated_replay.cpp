@@ -37,7 +37,7 @@ double error_of_recorded_one_bit(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("emulated replay: reach the recorded parameters") {
+TEST_CASE("emulated replay: reaches the recorded parameters") {
   for (const std::string name : {"adamw", "lamb", "slamb-product", "slamb-blend", "one-bit-adam-fused",
                                  "one-bit-adam-per-tensor", "one-bit-lamb", "zero-one-adam"}) {
     CAPTURE(name);

@@ -54,7 +54,7 @@ TEST_CASE("fading gradients: parameters stay finite") {
 
 TEST_CASE("fading gradients: the check can fail") { CHECK_FALSE(all_finite({1.0F, std::nanf("")})); }
 
-TEST_CASE("adamw: a constant gradient makes steps of the learning rate, also when β2 is close to 1") {
+TEST_CASE("adamw: a constant gradient gives steps of the size of the learning rate, also with β2 close to 1") {
   // An error in β of half a unit in the last place of 1 shows only after hundreds of thousands of steps.
   float weight = 0.0F;
   const float gradient = 1.0F;

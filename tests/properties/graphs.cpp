@@ -178,21 +178,21 @@ bool says(const std::string& message, const std::string& part) { return message.
 
 }  // namespace
 
-TEST_CASE("graphs: 1000 replays are 1000 steps of AdamW and LAMB") {
+TEST_CASE("graphs: 1000 replays equal 1000 steps of AdamW and LAMB") {
   compare_replays<adamw>({}, 1, 1000);
   compare_replays<lamb>({.max_gradient_norm = 2.0}, 1, 1000);
 }
 
-TEST_CASE("graphs: 1000 replays are 1000 steps of SLAMB") {
+TEST_CASE("graphs: 1000 replays equal 1000 steps of SLAMB") {
   compare_replays<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20, .compressor = {.k = 0.2}}, 1, 1000);
 }
 
-TEST_CASE("graphs: 1000 replays are 1000 steps of the 1-bit optimizers, once they compress") {
+TEST_CASE("graphs: 1000 replays equal 1000 steps of the 1-bit optimizers, after the warm-up") {
   compare_replays<one_bit_adam>({.warm_up = {.steps = 5}}, 6, 1000);
   compare_replays<one_bit_lamb>({.warm_up = {.steps = 5}}, 5, 1000);
 }
 
-TEST_CASE("graphs: replays are steps on one rank too") {
+TEST_CASE("graphs: replays equal steps on a single rank too") {
   compare_replays<lamb>({}, 1, 100, 1);
   compare_replays<sparse<slamb::random_k<>>>({.local_steps = 0, .dense_below = 20}, 1, 100, 1);
   for (const bool alone : {false, true}) {
@@ -201,7 +201,7 @@ TEST_CASE("graphs: replays are steps on one rank too") {
   }
 }
 
-TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
+TEST_CASE("graphs: SLAMB's parameters are averaged by a separate graph") {
   std::vector<std::vector<float>> parameters[2][2];
   for (const bool captures : {false, true})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
@@ -227,7 +227,7 @@ TEST_CASE("graphs: SLAMB's parameters are averaged by a graph of its own") {
   CHECK(parameters[1][0] == parameters[1][1]);
 }
 
-TEST_CASE("graphs: an evaluation on averaged parameters is refused in a capture, and beside it changes no bits") {
+TEST_CASE("graphs: an evaluation on averaged parameters is rejected during capture, and otherwise changes no bits") {
   std::vector<std::vector<float>> parameters[2][2];
   for (const bool evaluates : {false, true})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
@@ -291,7 +291,7 @@ std::vector<std::string> said_after_replays(const recorded_maker& make, std::uin
 
 }  // namespace
 
-TEST_CASE("graphs: replays in which ranks differ move nothing, and say so when they are asked") {
+TEST_CASE("graphs: replays in which ranks differ change nothing, and the next query throws") {
   const std::string message =
       "slamb: ranks differ in the learning rates or the parameters of step 7, which has not been taken (rank 0 and "
       "rank 1); step() must be given the same learning rates on all ranks";
@@ -301,19 +301,19 @@ TEST_CASE("graphs: replays in which ranks differ move nothing, and say so when t
   CHECK(said_after_replays(maker_of<sparse<slamb::random_k<>>>({.local_steps = 0}), 2) == expected);
 }
 
-TEST_CASE("graphs: what cannot be captured says why, and the optimizer goes on") {
+TEST_CASE("graphs: calls that cannot be captured throw with the reason, and the optimizer continues") {
   const std::string averages = refusal_of_capture<sparse<slamb::random_k<>>>({.local_steps = 4}, 2);
   CHECK(says(averages, "cannot be captured into a graph"));
   CHECK(says(averages, "local_steps = 0"));
   CHECK(says(averages, "synchronize_parameters()"));
   CHECK(says(refusal_of_capture<one_bit_lamb>({.warm_up = {.steps = 5}}, 2), "warm-up"));
   CHECK(says(refusal_of_capture<zero_one_adam>({}, 2), "schedules"));
-  CHECK(says(refusal_of_capture<sparse<slamb::top_k>>({.local_steps = 0}, 2), "choose in turn"));
+  CHECK(says(refusal_of_capture<sparse<slamb::top_k>>({.local_steps = 0}, 2), "the rank that chooses"));
   CHECK(says(refusal_of_capture<sparse<slamb::random_k<slamb::sampling::bernoulli>>>({.local_steps = 0}, 2),
-             "waits for what is on the device"));
+             "waits for the device's work"));
 }
 
-TEST_CASE("graphs: what waits for the device does not do so while a step is captured") {
+TEST_CASE("graphs: calls that would wait for the device throw during capture") {
   slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
     model_on_graph model(maker_of<lamb>({}), std::move(communicator));
     model.prepare(1);
@@ -354,7 +354,7 @@ TEST_CASE("graphs: what waits for the device does not do so while a step is capt
   });
 }
 
-TEST_CASE("devices: a step that waits does so by the communicator, which knows of ranks that do not come") {
+TEST_CASE("devices: a step waits through the communicator, which detects missing ranks") {
   slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
     model_on_graph model(maker_of<sparse<slamb::random_k<>>>({.local_steps = 3}), std::move(communicator));
     model.graph().waits = 0;  // without the waits of the construction
@@ -379,7 +379,7 @@ TEST_CASE("devices: a step that waits does so by the communicator, which knows o
   });
 }
 
-TEST_CASE("devices: whatever is brought to the host waits by the communicator for collectives before it") {
+TEST_CASE("devices: every read on the host first waits through the communicator for collectives") {
   for (const recorded_maker& make : {
            maker_of<lamb>({}),
            maker_of<sparse<slamb::random_k<>>>({.local_steps = 3, .dense_below = 20}),
@@ -414,7 +414,7 @@ TEST_CASE("devices: whatever is brought to the host waits by the communicator fo
     });
 }
 
-TEST_CASE("devices: whoever asks an optimizer whose peers are gone is told so, and not left to wait") {
+TEST_CASE("devices: a query of an optimizer whose peers are gone throws instead of waiting") {
   slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
     model_on_graph model(maker_of<one_bit_adam>({.warm_up = {.steps = 1}}), std::move(communicator));
     for (std::uint64_t t = 1; t <= 2; ++t) model.prepare(t), model.step();
@@ -434,7 +434,7 @@ TEST_CASE("devices: whoever asks an optimizer whose peers are gone is told so, a
   });
 }
 
-TEST_CASE("learning rates in memory: a rate that is no rate is a step that is skipped on all ranks") {
+TEST_CASE("learning rates in memory: an invalid rate skips the step on all ranks") {
   for (const double wrong : {-0.1, 1e39, std::numeric_limits<double>::infinity(), std::nan("")})
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
       const bool is_first = communicator.rank() == 0;
@@ -445,15 +445,14 @@ TEST_CASE("learning rates in memory: a rate that is no rate is a step that is sk
       model.optimizer().step(slamb::device_learning_rates{rates});
       CHECK(model.optimizer().statistics().skipped_steps == 1);
       CHECK(model.data() == before);
-      CHECK_THROWS_WITH_AS(
-          model.optimizer().step(slamb::device_learning_rates{}),
-          "slamb: step() was given device_learning_rates a null pointer, but it must point to a rate for "
-          "each group",
-          std::invalid_argument);
+      CHECK_THROWS_WITH_AS(model.optimizer().step(slamb::device_learning_rates{}),
+                           "slamb: step() was given device_learning_rates with a null pointer, but it must point to a "
+                           "rate for each group",
+                           std::invalid_argument);
     });
 }
 
-TEST_CASE("learning rates in memory: the factors of tensors count, and groups without tensors do not") {
+TEST_CASE("learning rates in memory: the factors of tensors apply, and groups without tensors are ignored") {
   std::vector<float> data(2, 1.0F), gradient(2, 0.5F);
   const std::vector<slamb::parameter> parameters = {
       {.data = &data[0], .gradient = &gradient[0], .size = 1, .options = {.learning_rate_factor = 10.0}},
@@ -472,7 +471,7 @@ TEST_CASE("learning rates in memory: the factors of tensors count, and groups wi
   CHECK(unchecked.statistics().step == 1);
 }
 
-TEST_CASE("learning rates: more groups than travel at once, and more than travel at all") {
+TEST_CASE("learning rates: more groups than are sent at once, and more than can be sent") {
   for (const std::size_t groups : {37U, 64U, 65U, 300U}) {
     std::vector<float> data(groups, 1.0F), gradient(groups, 0.5F), expected;
     std::vector<slamb::parameter> parameters;

@@ -209,7 +209,7 @@ constexpr std::uint64_t any_age = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-TEST_CASE("identities: the mean of the ranks' momenta is the dense moving average, whatever was exchanged") {
+TEST_CASE("identities: the mean of the ranks' momenta is the dense moving average, for every selection") {
   for (const int world : {2, 3, 4}) {
     const experiment e = make_experiment(mixed_model(), static_cast<std::uint64_t>(60 + world), world, 6);
     std::vector<double> dense(e.start.size(), 0.0);
@@ -246,7 +246,7 @@ TEST_CASE("identities: the mean of the ranks' momenta is the dense moving averag
   }
 }
 
-TEST_CASE("identities: SLAMB alone, with everything sent, is LAMB with its clamp, bit for bit") {
+TEST_CASE("identities: SLAMB on a single rank, with everything sent, is LAMB with its clamp, bit for bit") {
   model tensors = test_support::random_model(61, 8);
   experiment e = make_experiment(tensors, 61, 1, 6);
   // Ratios beyond both ends of the clamp, which does not apply to one-dimensional tensors.
@@ -274,7 +274,7 @@ TEST_CASE("identities: SLAMB alone, with everything sent, is LAMB with its clamp
   }
 }
 
-TEST_CASE("identities: equal ranks with equal gradients, and everything sent, are one rank") {
+TEST_CASE("identities: equal ranks with equal gradients, and everything sent, equal a single rank") {
   const experiment one = make_experiment(test_support::random_model(62, 6), 62, 1, 5);
   const auto check = [&one]<rescaling Form>() {
     using full = optimizer<random_k<>, Form>;
@@ -299,7 +299,7 @@ TEST_CASE("identities: equal ranks with equal gradients, and everything sent, ar
   check.template operator()<rescaling::blend>();
 }
 
-TEST_CASE("identities: equal ranks of LAMB and AdamW are one rank") {
+TEST_CASE("identities: equal ranks of LAMB and AdamW equal a single rank") {
   const experiment one = make_experiment(test_support::random_model(63, 6), 63, 1, 5);
   const trajectory expected = train<lamb>(one, {});
   for (const int world : {2, 4, 8}) {
@@ -362,7 +362,7 @@ TEST_CASE("identities: every step sends exactly the elements of its mask, and th
   });
 }
 
-TEST_CASE("identities: the payload is the mask for every compressor and block size") {
+TEST_CASE("identities: the payload equals the mask for every compressor and block size") {
   const experiment e = make_experiment(test_support::random_model(66, 6), 66, 2, 5);
   const auto check = [&e](const auto& compressor) {
     using compressor_type = std::remove_cvref_t<decltype(compressor)>;
@@ -407,7 +407,7 @@ TEST_CASE("identities: AdamW and LAMB send every element at every step, in one r
   });
 }
 
-TEST_CASE("identities: the shares that the paper's models exchange") {
+TEST_CASE("identities: the paper's models exchange the published shares") {
   CHECK(rounded_to_percent(share_of_dense{360'258, 336'232'258, 100}.counted(), 100) == 11.10);  // BERT-Large
   CHECK(rounded_to_percent(share_of_dense{236'704, 87'768'224, 100}.counted(), 100) == 11.24);   // Swin-B
   CHECK(rounded_to_percent(share_of_dense{96'730, 1'727'962, 50}.counted(), 10) == 17.0);        // ResNet-110
@@ -441,7 +441,7 @@ TEST_CASE("identities: ages are exact for a slow decay over hundreds of steps") 
   CHECK(check_ages(random_k<sampling::bernoulli>{.k = 0.002}, 1003, 600, 255, keep) > 300);
 }
 
-TEST_CASE("identities: ages of an explicit mask go beyond a byte") {
+TEST_CASE("identities: ages of an explicit mask exceed a byte") {
   constexpr std::size_t n = 50;
   std::vector<std::uint8_t> mask(n);
   const auto set = [&mask](explicit_mask& compressor, std::uint64_t step) {
@@ -452,7 +452,7 @@ TEST_CASE("identities: ages of an explicit mask go beyond a byte") {
   CHECK(check_ages(explicit_mask{}, n, 420, any_age, set) == 420);
 }
 
-TEST_CASE("identities: a slow decay follows the oracle over 300 steps, and always fresh does not") {
+TEST_CASE("identities: a slow decay follows the oracle over 300 steps, and β3 = 1 does not") {
   using probe = optimizer<random_k<>>;
   experiment e = make_experiment({{600}, {40, 1}}, 68, 2, 300);
   test_support::use_one_rate(e, 0.02);

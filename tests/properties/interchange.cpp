@@ -92,7 +92,7 @@ using zero_one_adam = slamb::zero_one_adam<slamb::self_communicator, slamb::sign
 
 }  // namespace
 
-TEST_CASE("interchange: state that one backend has saved the other loads") {
+TEST_CASE("interchange: each backend loads the other's saved state") {
   check_both_ways<lamb>(lamb<slamb::host_backend>::options_type{});
   check_both_ways<sparse>(sparse<slamb::host_backend>::options_type{.local_steps = 3, .dense_below = 100});
   check_both_ways<one_bit_lamb>(one_bit_lamb<slamb::host_backend>::options_type{

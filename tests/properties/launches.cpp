@@ -198,7 +198,7 @@ TEST_CASE("launches: 0/1 Adam") {
   check_step("zero_one_adam, exchange", true, true);
 }
 
-TEST_CASE("launches: set_gradients is one upload, however many tensors there are, and none that is captured") {
+TEST_CASE("launches: set_gradients is one upload, for any number of tensors, and none during capture") {
   std::vector<float> parameters(90, 0.5F);
   const std::vector<float> gradients(90, 0.25F);
   std::vector<slamb::parameter> tensors;

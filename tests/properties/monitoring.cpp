@@ -220,7 +220,7 @@ using lamb = slamb::basic_lamb<Compressor, ErrorFeedback, slamb::layerwise_trust
 
 }  // namespace
 
-TEST_CASE("monitoring: LAMB's gradients lose what the equations say, in each group") {
+TEST_CASE("monitoring: the compression error of LAMB's gradients follows the equations, in each group") {
   const experiment e = three_groups(1, 6);
   const auto as_it_is = [](std::vector<double> g) { return g; };
   const auto ignored = [](const std::vector<double>&) {};
@@ -234,7 +234,8 @@ TEST_CASE("monitoring: LAMB's gradients lose what the equations say, in each gro
 }
 
 TEST_CASE(
-    "monitoring: 1-bit Adam's momentum loses what the equations say, in each group, from its first compressed step") {
+    "monitoring: the compression error of 1-bit Adam's momentum follows the equations, in each group, from its first "
+    "compressed step") {
   const experiment e = three_groups(1, 8);
   for (const scale_sharing scales : {scale_sharing::fused, scale_sharing::per_tensor}) {
     CAPTURE(static_cast<int>(scales));
@@ -249,7 +250,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("monitoring: what is lost is what is kept, for every optimizer that encodes, on two ranks and on three") {
+TEST_CASE(
+    "monitoring: the measured compression error equals the kept error, for every optimizer with codes, on two ranks "
+    "and on three") {
   using one_bit_lamb = slamb::one_bit_lamb<thread_communicator>;
   using bytes = slamb::one_bit_adam<thread_communicator, slamb::int8>;
   using zero_one = slamb::zero_one_adam<thread_communicator>;
@@ -261,7 +264,7 @@ TEST_CASE("monitoring: what is lost is what is kept, for every optimizer that en
   }
 }
 
-TEST_CASE("monitoring: what a sparsifier leaves out is what is kept, in each group") {
+TEST_CASE("monitoring: the part that a sparsifier leaves out equals the kept error, in each group") {
   const experiment e = three_groups(2, 5);
   using optimizer = lamb<slamb::random_k<>, slamb::residual<>, thread_communicator>;
   const optimizer::options_type options{.compressor = {.k = 0.3}};
@@ -291,7 +294,7 @@ TEST_CASE("monitoring: what a sparsifier leaves out is what is kept, in each gro
   });
 }
 
-TEST_CASE("monitoring: where nothing is lost, nothing is said") {
+TEST_CASE("monitoring: reports nothing without compression") {
   const experiment e = three_groups(1, 1);
   replica mine(e.tensors, e.start);
   const auto says_nothing = [&](auto run) {
@@ -305,7 +308,7 @@ TEST_CASE("monitoring: where nothing is lost, nothing is said") {
   CHECK_FALSE(says_nothing(slamb::one_bit_lamb<>(mine.parameters(), {.compress_single_rank = true})));
 }
 
-TEST_CASE("monitoring: a measurement is a pass of its own, taken only when asked, and changes nothing") {
+TEST_CASE("monitoring: a measurement is a separate pass, only on request, and changes nothing") {
   using slamb::two_sided;
   using one_bit = slamb::one_bit_lamb<self_communicator, slamb::sign, counted_backend>;
   using zero_one = slamb::zero_one_adam<self_communicator, slamb::sign, counted_backend>;

@@ -79,7 +79,7 @@ TEST_CASE("replay: the library reaches the recorded parameters") {
   }
 }
 
-TEST_CASE("replay: AdamW and LAMB of any world reach the oracle's parameters") {
+TEST_CASE("replay: AdamW and LAMB reach the oracle's parameters, for every world size") {
   for (const int world : {1, 2, 3, 7}) {
     CAPTURE(world);
     CHECK(error_of_recorded(text_of("adamw", world, "bias_correction 1\n")) <= 1e-5);
@@ -89,7 +89,7 @@ TEST_CASE("replay: AdamW and LAMB of any world reach the oracle's parameters") {
   }
 }
 
-TEST_CASE("replay: SLAMB of any world reaches the oracle's parameters") {
+TEST_CASE("replay: SLAMB reaches the oracle's parameters, for every world size") {
   for (const int world : {1, 2, 3, 8}) {
     for (const std::string form : {"product", "blend"}) {
       CAPTURE(world);
@@ -104,7 +104,7 @@ TEST_CASE("replay: SLAMB of any world reaches the oracle's parameters") {
   }
 }
 
-TEST_CASE("replay: 1-bit Adam, 1-bit LAMB and 0/1 Adam of any world reach the oracle's parameters") {
+TEST_CASE("replay: 1-bit Adam, 1-bit LAMB and 0/1 Adam reach the oracle's parameters, for every world size") {
   const std::string ratio =
       "trust_min 0.02\ntrust_max 3\ntrust_beta 0.8\nfactor_max 2\nfactor_min 0.7\nfactor_threshold 0.2\n";
   const std::string intervals =
@@ -122,7 +122,7 @@ TEST_CASE("replay: 1-bit Adam, 1-bit LAMB and 0/1 Adam of any world reach the or
   }
 }
 
-TEST_CASE("replay: scalars and tensors of 0 elements, also where there is nothing else") {
+TEST_CASE("replay: scalars and tensors of 0 elements, also without other tensors") {
   for (const std::string tensors : {"tensor\ntensor 7 0\n", "tensor 0\n"}) {
     for (const int world : {1, 3}) {
       CAPTURE(tensors);
@@ -140,7 +140,7 @@ TEST_CASE("replay: scalars and tensors of 0 elements, also where there is nothin
   }
 }
 
-TEST_CASE("replay: a setting that differs from the recorded one shows") {
+TEST_CASE("replay: finds a setting that differs from the recorded one") {
   trace given = recorded("slamb-product");
   given.settings.numbers["beta3"] = 0.95;
   CHECK(replay(given) > 1e-4);
@@ -167,13 +167,13 @@ TEST_CASE("replay: a setting that differs from the recorded one shows") {
   }
 }
 
-TEST_CASE("replay: an algorithm without an optimizer is refused by name") {
+TEST_CASE("replay: an algorithm without an optimizer is rejected by name") {
   trace given = recorded("lamb");
   given.settings.algorithm = "lion";
   CHECK_THROWS_WITH(replay(given), "this version has no optimizer for the algorithm lion");
 }
 
-TEST_CASE("replay: one wrong parameter at the last step and rank shows") {
+TEST_CASE("replay: finds one wrong parameter at the last step and rank") {
   trace given = recorded("adamw");
   given.expected.back() += 1.0F;
   CHECK(replay(given) > 1e-4);
@@ -188,7 +188,7 @@ TEST_CASE("replay: NaN never passes") {
   CHECK_THROWS(replay(given));  // the library skips the step, which a trace cannot express
 }
 
-TEST_CASE("replay: prints a line for each trace and counts") {
+TEST_CASE("replay: prints a line for each trace, and counts") {
   const outcome good = replayed({path_of("adamw"), path_of("lamb") + "/"}, 1e-4);
   CHECK(good.code == 0);
   CHECK(good.err == "");
@@ -211,7 +211,7 @@ TEST_CASE("replay: prints a line for each trace and counts") {
   CHECK(replayed({off.string()}, 1e-2).code == 0);
 }
 
-TEST_CASE("replay: what cannot be replayed fails, and the others still run") {
+TEST_CASE("replay: a trace that cannot be replayed fails, and the others still run") {
   const temporary_folder folder;
   for (const std::string name : {"refused", "wrong"}) std::filesystem::create_directory(folder.path() / name);
   record_trace(folder.path() / "refused", text_of("lamb", 1, "bias_correction 1\n"), 1);
@@ -232,7 +232,7 @@ TEST_CASE("replay: what cannot be replayed fails, and the others still run") {
   CHECK(contains(mixed.out, "\n1 passed, 4 failed\n"));
 }
 
-TEST_CASE("replay: a setting out of the optimizer's range fails with the optimizer's sentence") {
+TEST_CASE("replay: a setting out of the optimizer's range fails with the optimizer's message") {
   trace given = recorded("lamb");
   given.settings.numbers["beta1"] = 1.5;
   CHECK_THROWS_WITH(replay(given), doctest::Contains("beta1 = 1.5"));

@@ -110,7 +110,7 @@ void check_same(typename Optimizer::options_type options, std::uint64_t more) {
 
 }  // namespace
 
-TEST_CASE("steps in parts: whole gradients, bit for bit the steps of LAMB, AdamW and warm-ups") {
+TEST_CASE("steps in parts: dense gradients have the bits of the steps of LAMB, AdamW and warm-ups") {
   // {64, 0}, {9100}, {33, 17, 0, 9000}, and the bucket of the first tensors
   constexpr std::uint64_t buckets = 2;
   check_same<lamb>({}, 7 * buckets);
@@ -120,12 +120,12 @@ TEST_CASE("steps in parts: whole gradients, bit for bit the steps of LAMB, AdamW
   check_same<slamb::zero_one_adam<thread_communicator>>({}, 7 * buckets);
 }
 
-TEST_CASE("steps in parts: SLAMB's selected momentum, bit for bit") {
+TEST_CASE("steps in parts: SLAMB's selected momentum has the same bits") {
   check_same<sparse<slamb::random_k<>>>({.local_steps = 2, .dense_below = 20}, 7 * 2);
   check_same<sparse<slamb::random_k<slamb::sampling::bernoulli>>>({.dense_below = 0, .compressor = {.k = 0.3}}, 7 * 2);
 }
 
-TEST_CASE("steps in parts: what needs all gradients first is exchanged at the end") {
+TEST_CASE("steps in parts: exchanges that need all gradients run at the end") {
   check_same<sparse<slamb::chain<slamb::random_k<>, slamb::int8>>>({}, 0);
   check_same<sparse<slamb::top_k>>({.dense_below = 20}, 0);
   check_same<slamb::basic_lamb<slamb::int8, slamb::residual<>, slamb::layerwise_trust_ratio, thread_communicator,
@@ -188,7 +188,7 @@ struct small_model {
 
 }  // namespace
 
-TEST_CASE("steps in parts: what is ready is exchanged while the other gradients are not there yet") {
+TEST_CASE("steps in parts: ready gradients are exchanged before the others are computed") {
   using watched = slamb::lamb<telling_communicator>;
   const auto sums = std::make_shared<sums_so_far>();
   small_model model;
@@ -210,7 +210,7 @@ TEST_CASE("steps in parts: what is ready is exchanged while the other gradients 
   CHECK(model.last == whole.last);
 }
 
-TEST_CASE("steps in parts: a sum that fails leaves all state as it was, and the step can be taken again") {
+TEST_CASE("steps in parts: a failed sum does not change the state, and the step can be repeated") {
   using flaky = test_support::flaky_communicator<thread_communicator>;
   const experiment e = test_support::make_experiment(tensors, 33, 2, 1);
   const slamb::lamb<flaky>::options_type options{.bucket_bytes = small_bucket};
@@ -246,7 +246,7 @@ TEST_CASE("steps in parts: a sum that fails leaves all state as it was, and the 
   }
 }
 
-TEST_CASE("steps in parts: wrong calls say what is wrong, and change nothing") {
+TEST_CASE("steps in parts: an error names the wrong call, which changes nothing") {
   small_model model;
   std::fill(model.first_gradient.begin(), model.first_gradient.end(), 0.25F);
   slamb::lamb<> run(model.parameters());
@@ -322,7 +322,7 @@ class slow_communicator {
 
 }  // namespace
 
-TEST_CASE("steps in parts: an optimizer that goes or moves with a step open waits for what it has begun") {
+TEST_CASE("steps in parts: destroying or moving an optimizer in an open step waits for its collectives") {
   using slow = slamb::lamb<slow_communicator>;
   const auto sums = std::make_shared<slow_sums>();
   small_model model;

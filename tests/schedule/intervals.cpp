@@ -108,7 +108,7 @@ TEST_CASE("intervals: 118,000 steps have the rounds of the published schedule") 
   CHECK(rounds_of(exponential_variance_interval{}, doubling_local_interval{.scaler = 32768}, 118000).one_bit != 70467);
 }
 
-TEST_CASE("exponential_variance_interval: doubles after every so many refreshes") {
+TEST_CASE("exponential_variance_interval: doubles after the given number of refreshes") {
   CHECK(refreshes(exponential_variance_interval{.update_scaler = 2}, 50) ==
         steps_taken{2, 3, 4, 6, 8, 12, 16, 24, 32, 48});
   CHECK(refreshes(exponential_variance_interval{.update_scaler = 1}, 100) == steps_taken{2, 4, 8, 16, 32, 64});
@@ -117,12 +117,12 @@ TEST_CASE("exponential_variance_interval: doubles after every so many refreshes"
   CHECK(refreshes(exponential_variance_interval{.update_scaler = most}, 5) == steps_taken{2, 3, 4, 5});
 }
 
-TEST_CASE("exponential_variance_interval: refreshes at the first step, whatever its settings") {
+TEST_CASE("exponential_variance_interval: refreshes at the first step, with all settings") {
   for (const std::uint64_t scaler : {std::uint64_t{1}, std::uint64_t{16}, most})
     CHECK(exponential_variance_interval{.freeze_step = 0, .update_scaler = scaler}.refreshes({}, 2));
 }
 
-TEST_CASE("exponential_variance_interval: ends with the first step beyond") {
+TEST_CASE("exponential_variance_interval: ends with the first step past the limit") {
   const exponential_variance_interval schedule{.freeze_step = 5};
   CHECK_FALSE(schedule.ends_after(5));
   CHECK(schedule.ends_after(6));
@@ -130,7 +130,7 @@ TEST_CASE("exponential_variance_interval: ends with the first step beyond") {
   CHECK_FALSE(exponential_variance_interval{.freeze_step = most}.ends_after(most));
 }
 
-TEST_CASE("doubling_local_interval: doubles after every so many steps, up to the largest") {
+TEST_CASE("doubling_local_interval: doubles after the given number of steps, up to the largest") {
   const doubling_local_interval schedule{.scaler = 3, .clipper = 4};
   CHECK(exchanges(schedule, 6, 25) == steps_taken{6, 7, 8, 10, 12, 16, 20, 24});
   CHECK(exchanges(doubling_local_interval{.scaler = 2, .clipper = 1}, 7, 12) == steps_taken{7, 8, 9, 10, 11, 12});
@@ -138,12 +138,12 @@ TEST_CASE("doubling_local_interval: doubles after every so many steps, up to the
   CHECK(exchanges(doubling_local_interval{}, 7, 12) == steps_taken{7, 8, 9, 10, 11, 12});
 }
 
-TEST_CASE("doubling_local_interval: falls to a largest that was lowered while training was away") {
+TEST_CASE("doubling_local_interval: falls to a lower limit after a restart") {
   CHECK(exchanges(doubling_local_interval{.scaler = 2, .clipper = 4}, 31, 50, {.interval = 16, .steps = 0}) ==
         steps_taken{32, 36, 40, 44, 48});
 }
 
-TEST_CASE("doubling_local_interval: without a largest it never becomes 0") {
+TEST_CASE("doubling_local_interval: without a limit it never becomes 0") {
   const doubling_local_interval schedule{.scaler = 1, .clipper = most};
   doubling_local_interval::state_type state;
   std::uint64_t before = state.interval;
@@ -155,7 +155,7 @@ TEST_CASE("doubling_local_interval: without a largest it never becomes 0") {
   CHECK(state.interval == most);
 }
 
-TEST_CASE("intervals: go on from a state that was saved") {
+TEST_CASE("intervals: resume from a saved state") {
   const exponential_variance_interval variance{.update_scaler = 3};
   exponential_variance_interval::state_type state;
   steps_taken found;
@@ -169,7 +169,7 @@ TEST_CASE("intervals: go on from a state that was saved") {
   CHECK(found == refreshes(variance, 300));
 }
 
-TEST_CASE("every: step 1 and every so many after it") {
+TEST_CASE("every: step 1, and then at the given interval") {
   for (std::uint64_t t = 1; t < 20; ++t) {
     CHECK(every{}(t));
     CHECK(every{.steps = 3}(t) == (t == 1 || t == 4 || t == 7 || t == 10 || t == 13 || t == 16 || t == 19));
@@ -179,7 +179,7 @@ TEST_CASE("every: step 1 and every so many after it") {
   CHECK_THROWS_AS(every{}(0), std::invalid_argument);
 }
 
-TEST_CASE("intervals: name what is out of range") {
+TEST_CASE("intervals: name a setting out of range") {
   CHECK(refusal(exponential_variance_interval{.update_scaler = 0}) ==
         "slamb: exponential_variance_interval's update_scaler = 0, but it must be >= 1");
   CHECK(refusal(doubling_local_interval{.scaler = 0}) ==

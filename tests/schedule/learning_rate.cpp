@@ -85,7 +85,7 @@ TEST_CASE("step_decay: multiplies after every so many steps") {
   CHECK(slamb::learning_rate::step_decay{.initial = 8.0, .factor = 0.0, .every = 3}(4) == 0.0);
 }
 
-TEST_CASE("linear_warmup: climbs to the first value of what follows") {
+TEST_CASE("linear_warmup: rises to the first value of the next schedule") {
   constexpr slamb::learning_rate::linear_warmup schedule{3, slamb::learning_rate::constant{0.8}};
   static_assert(schedule(4) == 0.8);
   CHECK(schedule(1) == Approx(0.2));
@@ -94,7 +94,7 @@ TEST_CASE("linear_warmup: climbs to the first value of what follows") {
   CHECK(schedule(5) == 0.8);
 }
 
-TEST_CASE("linear_warmup: counts the steps of what follows from its own end") {
+TEST_CASE("linear_warmup: the next schedule counts steps from the end of the warm-up") {
   const slamb::learning_rate::linear_warmup schedule{
       1, slamb::learning_rate::polynomial_decay{.peak = 1.0, .end = 0.0, .steps = 4}};
   CHECK(schedule(1) == Approx(0.5));
@@ -107,7 +107,7 @@ TEST_CASE("linear_warmup: counts the steps of what follows from its own end") {
   CHECK(none(2) == Approx(0.75));
 }
 
-TEST_CASE("linear_warmup: wraps any callable, another warm-up included") {
+TEST_CASE("linear_warmup: wraps any callable, also another warm-up") {
   const slamb::learning_rate::linear_warmup inner{1, [](std::uint64_t step) { return static_cast<double>(step); }};
   CHECK(inner(1) == Approx(0.5));
   CHECK(inner(4) == 3.0);

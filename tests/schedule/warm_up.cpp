@@ -80,7 +80,7 @@ static_assert(!slamb::warm_up_schedule<without_state>);
 
 }  // namespace
 
-TEST_CASE("fixed_warm_up: ends after its steps, and asks for no norm") {
+TEST_CASE("fixed_warm_up: ends after its steps, and needs no norm") {
   for (const std::uint64_t steps : {1U, 2U, 7U, 1000U}) {
     const fixed_warm_up schedule{.steps = steps};
     CHECK(end_of(schedule, std::vector<double>(2000, 1.0), 0.999) == steps);
@@ -90,7 +90,7 @@ TEST_CASE("fixed_warm_up: ends after its steps, and asks for no norm") {
   }
 }
 
-TEST_CASE("automatic_warm_up: takes a norm every sixteenth of the interval, rounded up") {
+TEST_CASE("automatic_warm_up: takes a norm at every sixteenth of the interval, rounded up") {
   const auto spacing = [](std::uint64_t interval, double beta2) {
     return automatic_warm_up{.interval = interval}.spacing(beta2);
   };
@@ -115,7 +115,7 @@ TEST_CASE("automatic_warm_up: ends at the first comparison if gradients are stea
   CHECK(end_of(automatic_warm_up{.threshold = 1.0}, norms(steady, 0.0, 50), 0.0) == 17);  // equality is enough
 }
 
-TEST_CASE("automatic_warm_up: ends where the whole history says") {
+TEST_CASE("automatic_warm_up: ends at the step computed from the full history") {
   int compared = 0;
   for (const double beta2 : {0.9, 0.99, 0.999})
     for (const double decay : {20.0, 300.0, 2000.0})
@@ -134,7 +134,7 @@ TEST_CASE("automatic_warm_up: ends where the whole history says") {
   CHECK(end_of(automatic_warm_up{.threshold = 0.96}, v, 0.999) != end_by_hand(0.96, 0, 64, v, 0.999));
 }
 
-TEST_CASE("automatic_warm_up: the growth of v from 0 is not taken for stability") {
+TEST_CASE("automatic_warm_up: the growth of v from 0 does not count as stable") {
   // A gradient that halves every 250 steps. Without bias correction v grows between the first two norms nevertheless.
   const double beta2 = 0.999;
   const std::vector<double> v =
@@ -150,7 +150,7 @@ TEST_CASE("automatic_warm_up: the growth of v from 0 is not taken for stability"
   }
 }
 
-TEST_CASE("automatic_warm_up: is longer than the least and no longer than the most") {
+TEST_CASE("automatic_warm_up: stays between its shortest and longest length") {
   const std::vector<double> stable = norms(steady, 0.99, 3000);  // comparable from step 119 on, every 7 steps
   CHECK(end_of(automatic_warm_up{.least_steps = 118}, stable, 0.99) == 119);
   CHECK(end_of(automatic_warm_up{.least_steps = 119}, stable, 0.99) == 126);
@@ -165,7 +165,7 @@ TEST_CASE("automatic_warm_up: is longer than the least and no longer than the mo
   CHECK(automatic_warm_up{.most_steps = 100}.ends_after(state, 300, 0.0, 0.9));  // lowered between saving and loading
 }
 
-TEST_CASE("automatic_warm_up: a norm of 0, or none at all, is not stable") {
+TEST_CASE("automatic_warm_up: a norm of 0, or a missing norm, is not stable") {
   CHECK(end_of(automatic_warm_up{}, std::vector<double>(5000, 0.0), 0.999) == never);
   CHECK(end_of(automatic_warm_up{}, std::vector<double>(5000, infinity), 0.999) == never);
   CHECK(end_of(automatic_warm_up{}, std::vector<double>(5000, not_a_number), 0.999) == never);
@@ -174,7 +174,7 @@ TEST_CASE("automatic_warm_up: a norm of 0, or none at all, is not stable") {
   CHECK(end_of(automatic_warm_up{}, late, 0.99) == 105 + 16 * 7);  // 105: the first multiple of 7 with a norm
 }
 
-TEST_CASE("automatic_warm_up: says the ratio that was compared") {
+TEST_CASE("automatic_warm_up: reports the compared ratio") {
   const double beta2 = 0.99;
   const std::vector<double> v = norms(falling(300.0), beta2, 1000);
   const automatic_warm_up schedule{.threshold = 1.0};
@@ -188,7 +188,7 @@ TEST_CASE("automatic_warm_up: says the ratio that was compared") {
   }
 }
 
-TEST_CASE("automatic_warm_up: goes on from a state that was saved") {
+TEST_CASE("automatic_warm_up: resumes from a saved state") {
   const std::vector<double> v = norms(falling(300.0), 0.999, 12000);
   const automatic_warm_up schedule;
   const std::uint64_t expected = end_of(schedule, v, 0.999);
@@ -204,7 +204,7 @@ TEST_CASE("automatic_warm_up: goes on from a state that was saved") {
   CHECK(schedule.ends_after(state, expected, v[expected], 0.999));
 }
 
-TEST_CASE("automatic_warm_up: starts its comparison again if the interval was changed") {
+TEST_CASE("automatic_warm_up: restarts its comparison if the interval was changed") {
   const std::vector<double> v = norms(steady, 0.999, 5000);
   automatic_warm_up::state_type state;
   for (std::uint64_t t = 1; t <= 1000; ++t) CHECK_FALSE(automatic_warm_up{}.ends_after(state, t, v[t], 0.999));
@@ -213,7 +213,7 @@ TEST_CASE("automatic_warm_up: starts its comparison again if the interval was ch
   CHECK(t == 1010 + 160);
 }
 
-TEST_CASE("warm_up: name what is out of range") {
+TEST_CASE("warm_up: name a setting out of range") {
   CHECK(refusal(fixed_warm_up{.steps = 0}) == "slamb: fixed_warm_up's steps = 0, but it must be >= 1");
   CHECK(refusal(fixed_warm_up{.steps = 1}) == "nothing was thrown");
   for (const double threshold : {0.0, -1.0, 1.01, not_a_number})

@@ -154,11 +154,11 @@ void check_accidents(const optimizer_maker& make) {
     bytes longer = state;
     for (int i = 0; i < 24; ++i) {
       longer.push_back(std::byte{0});
-      CHECK(contains(other.refusal(longer, options), "bytes of a state of "));
+      CHECK(contains(other.refusal(longer, options), "bytes of a state that has "));
     }
   }
-  CHECK(contains(other.refusal({}), "0 bytes, which are no saved state"));
-  CHECK(contains(other.refusal(bytes(500)), "500 bytes, which are no saved state"));
+  CHECK(contains(other.refusal({}), "0 bytes, which are too few for a saved state"));
+  CHECK(contains(other.refusal(bytes(500)), "500 bytes, which are too few for a saved state"));
   CHECK(contains(other.refusal(bytes(1000)), "not a state saved by this version"));
   CHECK(other.refusal(state).empty());
   CHECK(other.now().state == state);
@@ -178,7 +178,7 @@ void check_forgeries(const optimizer_maker& make) {
   const bytes whole = trained(tensors, make).now().state, state = unsealed(whole);
   lonely_rank other(tensors, make);
   other.step(3);
-  const auto is_refused = [&](const bytes& forged) {
+  const auto is_rejected = [&](const bytes& forged) {
     return !other.refusal(resealed(forged)).empty() && !other.refusal(resealed(forged), {true}).empty();
   };
   REQUIRE(resealed(state) == whole);
@@ -193,26 +193,26 @@ void check_forgeries(const optimizer_maker& make) {
                                       most - part - sizeof(part_header) + 1, left + 1, left + 8, size + 8, size + 16}) {
       bytes forged = state;
       write_word(forged, part + 8, wrong);
-      CHECK(is_refused(forged));
+      CHECK(is_rejected(forged));
     }
     for (std::uint64_t end = part + sizeof(part_header) + size; end % 8 != 0; ++end)  // in its padding
-      CHECK(is_refused(bytes(state.begin(), state.begin() + static_cast<std::ptrdiff_t>(end))));
+      CHECK(is_rejected(bytes(state.begin(), state.begin() + static_cast<std::ptrdiff_t>(end))));
     bytes renamed = state;
     write_word(renamed, part, word_of(state, part) + 1);
-    CHECK(is_refused(renamed));
-    CHECK(is_refused(bytes(state.begin(), state.begin() + static_cast<std::ptrdiff_t>(part))));
-    CHECK(is_refused(bytes(state.begin(), state.begin() + static_cast<std::ptrdiff_t>(part + 8))));
+    CHECK(is_rejected(renamed));
+    CHECK(is_rejected(bytes(state.begin(), state.begin() + static_cast<std::ptrdiff_t>(part))));
+    CHECK(is_rejected(bytes(state.begin(), state.begin() + static_cast<std::ptrdiff_t>(part + 8))));
     bytes without = state;
     without.erase(without.begin() + static_cast<std::ptrdiff_t>(part),
                   without.begin() + static_cast<std::ptrdiff_t>(part + 16 + slamb::detail::padded(size)));
-    CHECK(is_refused(without));
+    CHECK(is_rejected(without));
   }
   // The padding of the last part, partly or completely removed.
   for (std::size_t less = 1; less < 16; ++less)
-    CHECK(is_refused(bytes(state.begin(), state.end() - static_cast<std::ptrdiff_t>(less))));
+    CHECK(is_rejected(bytes(state.begin(), state.end() - static_cast<std::ptrdiff_t>(less))));
   bytes more = state;
   more.insert(more.end(), state.begin() + static_cast<std::ptrdiff_t>(parts.back()), state.end());
-  CHECK(is_refused(more));
+  CHECK(is_rejected(more));
   CHECK(other.refusal(whole).empty());
 }
 
@@ -311,7 +311,7 @@ descent descend(const test_support::quadratic& problem, const optimizer_maker& m
 
 }  // namespace
 
-TEST_CASE("saved_state: training goes on from it bit for bit, whenever it was saved") {
+TEST_CASE("saved_state: training resumes from it bit for bit, at any step") {
   const experiment e = odd_experiment(3, 9);
   test_support::check_resumes(e, maker_of<lamb>({.max_gradient_norm = 1.0}));
   test_support::check_resumes(e, maker_of<sparse>({.local_steps = 3, .dense_below = 100}));
@@ -323,7 +323,7 @@ TEST_CASE("saved_state: training goes on from it bit for bit, whenever it was sa
       e, maker_of<one_bit_lamb>({.warm_up = {2}, .compressor = {scale_sharing::per_tensor, true}}));
 }
 
-TEST_CASE("saved_state: the same with every policy that keeps something") {
+TEST_CASE("saved_state: training resumes bit for bit with every policy that has state") {
   const experiment e = odd_experiment(3, 9);
   test_support::check_resumes(e, maker_of<thrifty_adamw>({.compressor = {.scales = scale_sharing::per_tensor}}));
   test_support::check_resumes(e, maker_of<sparse_adamw>({}));
@@ -332,7 +332,7 @@ TEST_CASE("saved_state: the same with every policy that keeps something") {
   test_support::check_resumes(e, maker_of<bytewise>({.dense_below = 100}));
 }
 
-TEST_CASE("saved_state: a warm-up that ends by itself goes on, and ends after the same step") {
+TEST_CASE("saved_state: an automatic warm-up resumes, and ends after the same step") {
   const experiment e = odd_experiment(2, 30);
   // A sample in every step: the first comparison is in step 17.
   const self_timed_lamb::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.8}};
@@ -352,7 +352,7 @@ TEST_CASE("saved_state: a warm-up that ends by itself goes on, and ends after th
   CHECK(rest.at.back()[0].values == rest.at.back()[1].values);
 }
 
-TEST_CASE("saved_state: 0/1 Adam goes on from it in either phase, between two exchanges and right after one") {
+TEST_CASE("saved_state: 0/1 Adam resumes from it in either phase, between two exchanges and right after one") {
   const experiment e = odd_experiment(3, 16);
   const course whole = train_saving(e, maker_of<zero_one>(short_phases));
   for (const std::size_t exchange : {5U, 6U, 7U, 11U, 15U}) {
@@ -367,7 +367,7 @@ TEST_CASE("saved_state: 0/1 Adam goes on from it in either phase, between two ex
   test_support::check_resumes(odd_experiment(2, 9), maker_of<zero_one>(zero_aware));
 }
 
-TEST_CASE("saved_state: one rank alone goes on, whether it compresses or not") {
+TEST_CASE("saved_state: a single rank resumes, with and without compress_single_rank") {
   const experiment e = odd_experiment(1, 8);
   for (const auto& named : lonely_makers()) {
     const auto& name = named.first;
@@ -395,7 +395,7 @@ TEST_CASE("saved_state: the same state has the same bytes, and saving changes no
   }
 }
 
-TEST_CASE("saved_state: statistics go on from it, and count the traffic of this run") {
+TEST_CASE("saved_state: statistics resume from it, and count the traffic of this run") {
   const experiment e = odd_experiment(2, 16);
   const auto check = [&e](const optimizer_maker& make, std::size_t when) {
     CAPTURE(when);
@@ -435,7 +435,7 @@ TEST_CASE("saved_state: statistics go on from it, and count the traffic of this 
   }
 }
 
-TEST_CASE("saved_state: steps that were skipped, and what one rank has left out, are counted on") {
+TEST_CASE("saved_state: the counts of skipped steps and of local skips resume") {
   const model tensors{{40}};
   for (const auto& named : lonely_makers()) {
     const auto& name = named.first;
@@ -454,7 +454,7 @@ TEST_CASE("saved_state: steps that were skipped, and what one rank has left out,
   }
 }
 
-TEST_CASE("saved_state: with a shorter warm-up compression begins at once, and what it needs is made then") {
+TEST_CASE("saved_state: with a shorter warm-up compression begins at once, and its state is made then") {
   const experiment e = odd_experiment(3, 9);
   const auto check = [&e]<class Optimizer>(std::type_identity<Optimizer> /*type*/, std::uint64_t shorter) {
     CAPTURE(shorter);
@@ -474,7 +474,7 @@ TEST_CASE("saved_state: with a shorter warm-up compression begins at once, and w
   }
 }
 
-TEST_CASE("saved_state: with a warm-up that is not over it goes on, and ends when it is now to end") {
+TEST_CASE("saved_state: with an unfinished warm-up training resumes, and the warm-up ends at its new end") {
   const experiment e = odd_experiment(2, 9);
   const course longer = train_saving(e, maker_of<one_bit_lamb>({.warm_up = {6}}));
   const optimizer_maker five = maker_of<one_bit_lamb>({.warm_up = {5}});
@@ -482,7 +482,7 @@ TEST_CASE("saved_state: with a warm-up that is not over it goes on, and ends whe
   CHECK(test_support::goes_on_as(train_saving(e, five), rest, 4));
 }
 
-TEST_CASE("saved_state: a warm-up that has ended does not begin again") {
+TEST_CASE("saved_state: a warm-up that has ended does not restart") {
   const experiment e = odd_experiment(2, 9);
   const auto check = [&e]<class Optimizer>(std::type_identity<Optimizer> /*type*/) {
     const course whole = train_saving(e, maker_of<Optimizer>({.warm_up = {3}}));
@@ -513,7 +513,7 @@ TEST_CASE("saved_state: 0/1 Adam with an earlier end of its first phase ends it 
   CHECK(rest.said[1][0].phase == "local steps");
 }
 
-TEST_CASE("saved_state: of another rank, or of another number of ranks, is refused unless it is asked for") {
+TEST_CASE("saved_state: a state of another rank or world size is rejected unless requested") {
   const experiment three = odd_experiment(3, 9), two = odd_experiment(2, 9);
   const std::vector<std::pair<std::string, optimizer_maker>> makers = {
       {"lamb", maker_of<lamb>({})},
@@ -541,8 +541,10 @@ TEST_CASE("saved_state: of another rank, or of another number of ranks, is refus
           refusal = error.what();
         }
         const std::string mine_is = "rank " + std::to_string(rank) + " of ";
-        CHECK(contains(refusal, "the state of " + mine_is + "3, but this is " + mine_is + "2; with restore_options{"));
-        CHECK(contains(refusal, "{.from_other_ranks = true} it is taken without its errors"));
+        CHECK(contains(refusal, "the state of " + mine_is + "3, but this is " + mine_is +
+                                    "2; to load it without its compression errors, pass "));
+        CHECK(contains(refusal,
+                       "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}"));
         CHECK(checkpoint{run.save_state(), mine.values()} == before);
         run.load_state(whole.at[when][static_cast<std::size_t>(rank)].state, {.from_other_ranks = true});
         const slamb::statistics said = run.statistics(true);
@@ -560,7 +562,7 @@ TEST_CASE("saved_state: of another rank, or of another number of ranks, is refus
   }
 }
 
-TEST_CASE("saved_state: other numbers of ranks go on sensibly from the state of three") {
+TEST_CASE("saved_state: other world sizes resume from the state of three ranks") {
   const test_support::tensor_shapes shapes{{300}, {17, 1}, {0}, {1000, 3}};
   const test_support::quadratic before(shapes, 3);
   struct recipe {
@@ -600,7 +602,7 @@ TEST_CASE("saved_state: other numbers of ranks go on sensibly from the state of 
   }
 }
 
-TEST_CASE("saved_state: a rank that is given its own state among others begins without errors, as they do") {
+TEST_CASE("saved_state: a rank with its own state among ranks with others begins without errors, as they do") {
   const experiment e = odd_experiment(2, 16);
   const course whole = train_saving(e, maker_of<zero_one>(short_phases));
   for (const std::size_t when : {9U, 11U, 13U}) {  // exchanges follow at 11 and 15
@@ -620,26 +622,26 @@ TEST_CASE("saved_state: a rank that is given its own state among others begins w
 }
 
 // A case for each optimizer, because these are the longest here: together they take minutes under AddressSanitizer.
-TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: LAMB") {
+TEST_CASE("saved_state: corrupted bytes are rejected, and nothing changes: LAMB") {
   check_accidents(lonely_maker_of<lamb>());
 }
-TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: SLAMB") {
+TEST_CASE("saved_state: corrupted bytes are rejected, and nothing changes: SLAMB") {
   check_accidents(lonely_maker_of<sparse>());
 }
-TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: AdamW of signs") {
+TEST_CASE("saved_state: corrupted bytes are rejected, and nothing changes: AdamW with signs") {
   check_accidents(lonely_maker_of<signed_adamw>());
 }
-TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: 1-bit Adam") {
+TEST_CASE("saved_state: corrupted bytes are rejected, and nothing changes: 1-bit Adam") {
   check_accidents(lonely_maker_of<one_bit_adam>());
 }
-TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: 1-bit LAMB") {
+TEST_CASE("saved_state: corrupted bytes are rejected, and nothing changes: 1-bit LAMB") {
   check_accidents(lonely_maker_of<one_bit_lamb>());
 }
-TEST_CASE("saved_state: bytes that have changed by accident are refused, and nothing has changed: 0/1 Adam") {
+TEST_CASE("saved_state: corrupted bytes are rejected, and nothing changes: 0/1 Adam") {
   check_accidents(lonely_maker_of<zero_one>());
 }
 
-TEST_CASE("saved_state: parts of wrong sizes and names are refused even if the hash fits") {
+TEST_CASE("saved_state: parts of wrong sizes and names are rejected even if the hash matches") {
   for (const auto& named : lonely_makers()) {
     const auto& name = named.first;
     const auto& make = named.second;
@@ -648,7 +650,7 @@ TEST_CASE("saved_state: parts of wrong sizes and names are refused even if the h
   }
 }
 
-TEST_CASE("saved_state: counts that no training reaches are refused even if the hash fits") {
+TEST_CASE("saved_state: counts that no training reaches are rejected even if the hash matches") {
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max(), first = (std::uint64_t{1} << 53U) + 1;
   for (const auto& named : lonely_makers()) {
     CAPTURE(named.first);
@@ -661,7 +663,7 @@ TEST_CASE("saved_state: counts that no training reaches are refused even if the 
   }
 }
 
-TEST_CASE("saved_state: schedules and flags as no training leaves them are refused even if the hash fits") {
+TEST_CASE("saved_state: impossible schedules and flags are rejected even if the hash matches") {
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   const std::string too_many = " = 18446744073709551615, but it must be at most 9007199254740992";
   const auto flag = [](const std::string& part, std::uint64_t byte) {
@@ -686,7 +688,7 @@ TEST_CASE("saved_state: schedules and flags as no training leaves them are refus
                       {"warm-up", 17 * 8, most, 8, "automatic_warm_up's taken" + too_many}});
 }
 
-TEST_CASE("saved_state: errors that are not restored need not be right") {
+TEST_CASE("saved_state: errors that are not restored are not validated") {
   const model tensors{{5}, {33}};
   const optimizer_maker make = lonely_maker_of<zero_one>();
   bytes state = unsealed(trained(tensors, make).now().state);
@@ -697,7 +699,7 @@ TEST_CASE("saved_state: errors that are not restored need not be right") {
   CHECK_NOTHROW(other.step(7));
 }
 
-TEST_CASE("saved_state: an optimizer in which what follows from a state could not be made takes no step") {
+TEST_CASE("saved_state: after a load that fails halfway, the optimizer takes no step") {
   using optimizer = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, thread_communicator,
                                          slamb::host_backend, lost_warm_up>;
   const model tensors{{5}, {33}};
@@ -709,7 +711,7 @@ TEST_CASE("saved_state: an optimizer in which what follows from a state could no
   CHECK(said_by<std::runtime_error>([&] { other.optimizer().load_state(state); }) == "it is lost");
   is_lost = false;
   const std::string halfway =
-      " was called after a load_state() that failed halfway, so that a part of the state is of another step; load a "
+      " was called after a load_state() that failed halfway, so a part of the state belongs to another step; load a "
       "state first";
   CHECK(said_by<std::logic_error>([&] { other.step(2); }) == "slamb: step()" + halfway);
   CHECK(said_by<std::logic_error>([&] { other.optimizer().synchronize_parameters(); }) ==
@@ -719,7 +721,9 @@ TEST_CASE("saved_state: an optimizer in which what follows from a state could no
   CHECK(other.optimizer().statistics().step == 3);
 }
 
-TEST_CASE("saved_state: of another recipe or with other policies is refused, with the name of what would do") {
+TEST_CASE(
+    "saved_state: a state of another recipe or with other policies is rejected, and the message names the right "
+    "optimizer") {
   const model tensors{{5}, {33}};
   const auto makers = lonely_makers();
   for (std::size_t i = 0; i < makers.size(); ++i) {
@@ -731,12 +735,12 @@ TEST_CASE("saved_state: of another recipe or with other policies is refused, wit
       lonely_rank other(tensors, makers[j].second);
       for (const bool from_other_ranks : {false, true})
         CHECK(contains(other.refusal(state, {from_other_ranks}),
-                       "the state of another optimizer; it must be one of " + makers[j].first));
+                       "the state of another optimizer; it must be a state of " + makers[j].first));
     }
   }
 }
 
-TEST_CASE("saved_state: of other tensors is refused, even if they take as much memory") {
+TEST_CASE("saved_state: a state of other tensors is rejected, even if they take as much memory") {
   const model tensors{{17}, {33}, {0}};
   const std::vector<model> others = {{{33}, {17}, {0}},
                                      {{18}, {33}, {0}},
@@ -754,12 +758,13 @@ TEST_CASE("saved_state: of other tensors is refused, even if they take as much m
     for (const model& other : others) {
       lonely_rank run(other, make);
       for (const bool from_other_ranks : {false, true})
-        CHECK(contains(run.refusal(state, {from_other_ranks}), "other sizes of tensors; they must be those of"));
+        CHECK(contains(run.refusal(state, {from_other_ranks}),
+                       "other sizes of tensors; load it into an optimizer with the same tensors and policies"));
     }
   }
 }
 
-TEST_CASE("saved_state: errors of chunks that lie elsewhere are refused, and left out if that is asked for") {
+TEST_CASE("saved_state: errors of other chunks are rejected, and dropped if requested") {
   // The same number of codes, but of other elements.
   const experiment e = test_support::make_experiment({{512}, {512}}, 160, 2, 3);
   const course fused = train_saving(e, maker_of<signed_adamw>({}));
@@ -776,8 +781,9 @@ TEST_CASE("saved_state: errors of chunks that lie elsewhere are refused, and lef
     } catch (const std::invalid_argument& error) {
       refusal = error.what();
     }
-    CHECK(contains(refusal, "a state of other chunks of messages"));
-    CHECK(contains(refusal, "with restore_options{.from_other_ranks = true} it is taken without its errors"));
+    CHECK(contains(refusal, "a state with other chunks of messages"));
+    CHECK(contains(refusal,
+                   "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}"));
     CHECK(run.statistics(false).step == 0);
     run.load_state(state, {.from_other_ranks = true});
     CHECK(run.statistics(true).step == 3);
@@ -787,7 +793,7 @@ TEST_CASE("saved_state: errors of chunks that lie elsewhere are refused, and lef
   });
 }
 
-TEST_CASE("saved_state: errors of other ranks are cleared by copies, which reach the host's memory too") {
+TEST_CASE("saved_state: errors of other ranks are cleared by copies, also in the host's memory") {
   struct one_rank {
     int number;
     int rank() const { return number; }

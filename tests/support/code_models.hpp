@@ -97,13 +97,13 @@ inline constexpr code_model fp16{16, [](std::uint32_t code, double /*scale*/) { 
                                    return number_range{nearest(binary16_format, x), nearest(binary16_format, x)};
                                  }};
 
-inline constexpr code_model odd_ternary{
+inline constexpr code_model archetype_ternary{
     2, [](std::uint32_t code, double scale) { return code == 0   ? 0.0
                                                      : code == 1 ? -1.25 * scale
                                                                  : 1.25 * scale; },
     [](double x, double scale) { return two_levels(x, 0.75 * scale, 0.0, 1.25 * scale); }};
 
-inline constexpr code_model odd_levels{
+inline constexpr code_model archetype_levels{
     4, [](std::uint32_t code, double scale) { return (static_cast<double>(code) - 7.0) / 8.0 * scale; },
     [](double x, double scale) {
       if (scale == 0.0) return number_range{};
@@ -112,14 +112,14 @@ inline constexpr code_model odd_levels{
                           (std::ceil(level + 16.0 * margin) - 7.0) / 8.0 * scale};
     }};
 
-inline constexpr code_model odd_blocks{
+inline constexpr code_model archetype_blocks{
     2,
     [](std::uint32_t code, double scale) {
       return ((code & 2U) != 0 ? 1.5 : 0.5) * ((code & 1U) != 0 ? -scale : scale);
     },
     [](double x, double scale) { return two_levels(x, scale, 0.5 * scale, 1.5 * scale); }};
 
-inline constexpr code_model odd_floats{
+inline constexpr code_model archetype_floats{
     32, [](std::uint32_t code, double /*scale*/) { return static_cast<double>(std::bit_cast<float>(code)); },
     [](double x, double /*scale*/) {
       return number_range{x, x};

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "slamb/slamb.hpp"
+#include "support/archetype_policies.hpp"
+#include "support/archetype_quantizers.hpp"
 #include "support/generate.hpp"
 #include "support/made_optimizer.hpp"
-#include "support/odd_policies.hpp"
-#include "support/odd_quantizers.hpp"
 
 namespace test_support {
 

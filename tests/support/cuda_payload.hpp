@@ -14,9 +14,9 @@
 #include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
+#include "support/archetype_policies.hpp"
 #include "support/cuda_model.hpp"
 #include "support/generate.hpp"
-#include "support/odd_policies.hpp"
 
 namespace test_support {
 

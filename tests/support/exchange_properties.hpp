@@ -252,10 +252,10 @@ inline std::string fault_of_writes(const observation& o) {
       const auto is_unwritten = [](float x) { return x == unwritten; };
       if (now.done && std::ranges::any_of(now.result, is_unwritten)) return fault_at("a result is missing", t, 0);
       if (now.done) continue;
-      if (!std::ranges::all_of(now.result, is_unwritten)) return fault_at("a result of a step that was refused", t, 0);
+      if (!std::ranges::all_of(now.result, is_unwritten)) return fault_at("a result of a skipped step", t, 0);
       const bool has_errors = std::ranges::any_of(now.state, [](std::byte b) { return b != std::byte{0}; });
       if (t == 0 ? has_errors : now.state != o.history[t - 1][rank].state)
-        return fault_at("errors of a step that was refused", t, 0);
+        return fault_at("errors of a skipped step", t, 0);
     }
   return {};
 }

@@ -233,7 +233,7 @@ struct recorder {
 
 }  // namespace
 
-TEST_CASE("frozen_trust_ratio: a warm-up and what follows are their equations") {
+TEST_CASE("frozen_trust_ratio: follows its equations in the warm-up and after it") {
   CHECK(differences({}, {}) == 0);
   CHECK(differences({.lower = 0.1, .upper = 0.3}, {.lower = 0.1, .upper = 0.3}) == 0);
   CHECK(differences({.average = 0.5}, {.beta = 0.5}) == 0);
@@ -254,7 +254,7 @@ TEST_CASE("frozen_trust_ratio: the comparison with the equations finds any other
   CHECK(differences({}, {.mixes_weight_decay = false}) > 0);
 }
 
-TEST_CASE("frozen_trust_ratio: the ratio of a warm-up is clamped, and 1 where a norm is 0 or nothing is adapted") {
+TEST_CASE("frozen_trust_ratio: the ratio of a warm-up is clamped, and 1 if a norm is 0 or the tensor is not adapted") {
   const frozen_trust_ratio policy{.lower = 0.1, .upper = 0.3};
   CHECK(warm_up_ratio(policy, 1.0, 5.0) == 0.2F);
   CHECK(warm_up_ratio(policy, 1.0, 50.0) == 0.1F);
@@ -266,7 +266,7 @@ TEST_CASE("frozen_trust_ratio: the ratio of a warm-up is clamped, and 1 where a 
   CHECK(warm_up_ratio({.upper = infinite}, 1e30, 1e-30) <= std::numeric_limits<float>::max());
 }
 
-TEST_CASE("frozen_trust_ratio: averages ratios of norms and nothing else") {
+TEST_CASE("frozen_trust_ratio: averages only ratios of norms") {
   const auto mean_after = [](const frozen_trust_ratio& policy, double p, double u, bool adapt) {
     const std::array<double, 2> sums{p * p, u * u};
     return static_cast<double>(policy.averaged({0.5F, 1.0F}, policy.factors(sums.data(), {.adapt = adapt})).mean_ratio);
@@ -282,7 +282,7 @@ TEST_CASE("frozen_trust_ratio: averages ratios of norms and nothing else") {
   CHECK(frozen_trust_ratio{}.averaged(untouched, {2.0F}).factor == 1.7F);
 }
 
-TEST_CASE("frozen_trust_ratio: the factor moves by a tenth a step, from 1, within its range") {
+TEST_CASE("frozen_trust_ratio: the factor moves by a tenth per step, from 1, within its range") {
   const frozen_trust_ratio policy;
   state rising{2.0F, 1.0F}, falling{2.0F, 1.0F};
   double most = 1.0, least = 1.0;
@@ -298,7 +298,7 @@ TEST_CASE("frozen_trust_ratio: the factor moves by a tenth a step, from 1, withi
   for (const double ratio : {0.1, 3.0, 100.0}) CHECK(rate({.factor_change = 0.0}, fixed, 1.0, 1.0, ratio) == 2.0F);
 }
 
-TEST_CASE("frozen_trust_ratio: weight decay draws the factor to 1, in proportion to its part of the update") {
+TEST_CASE("frozen_trust_ratio: weight decay pulls the factor to 1, in proportion to its part of the update") {
   const frozen_trust_ratio policy{.factor_change = 9.0};
   const auto factor = [&](double w, double u, double most, const tensor_properties& facts) {
     state of_tensor{1.0F, 1.0F};
@@ -315,7 +315,7 @@ TEST_CASE("frozen_trust_ratio: weight decay draws the factor to 1, in proportion
   CHECK(factor(infinite, infinite, 3.0, decays) == 3.0);
 }
 
-TEST_CASE("frozen_trust_ratio: what is not adapted has rate 1, and what was never measured stays where it is") {
+TEST_CASE("frozen_trust_ratio: a tensor that is not adapted has rate 1, and one without a measured ratio has rate 0") {
   const frozen_trust_ratio policy;
   state of_tensor{7.0F, 1.3F};
   CHECK(rate(policy, of_tensor, 1.0, 2.0, 3.0, {.adapt = false}) == 1.0F);
@@ -346,7 +346,8 @@ TEST_CASE("frozen_trust_ratio: products fused with sums change no bits") {
   CHECK(different == 0);
 }
 
-TEST_CASE("frozen_trust_ratio: takes p and u in the warm-up, w, u and D/D_f after it, of floats and of vectors alike") {
+TEST_CASE(
+    "frozen_trust_ratio: reads p and u in the warm-up, w, u and D/D_f after it, from floats and from vectors alike") {
   const frozen_trust_ratio policy;
   recorder<float> single;
   policy.accumulate(update_terms<float>{1.0F, 2.0F, 3.0F}, true, single);
@@ -389,7 +390,7 @@ TEST_CASE("frozen_trust_ratio: takes p and u in the warm-up, w, u and D/D_f afte
   CHECK(test_support::same_bits(scale, quarters));
 }
 
-TEST_CASE("frozen_trust_ratio: names what is out of range") {
+TEST_CASE("frozen_trust_ratio: names a setting out of range") {
   static_assert(frozen_trust_ratio::is_frozen);
   static_assert(frozen_trust_ratio::frozen_sums == 2 && frozen_trust_ratio::frozen_maxima == 1);
   using policy = frozen_trust_ratio;

@@ -19,8 +19,8 @@
 
 #include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/slamb.hpp"
+#include "support/archetype_policies.hpp"
 #include "support/generate.hpp"
-#include "support/odd_policies.hpp"
 #include "support/quadratic.hpp"
 
 namespace trust_ratio_trust_ratio_tests {
@@ -248,7 +248,7 @@ float layerwise(const slamb::layerwise_trust_ratio& policy, double p, double u, 
 
 }  // namespace
 
-TEST_CASE("trust_ratio suite: finds a policy that treats vectors otherwise than floats") {
+TEST_CASE("trust_ratio suite: finds a policy that treats vectors and floats differently") {
   CHECK_FALSE(lanes_fault<strict>(two_faced<0>{}));
   CHECK(lanes_fault<strict>(two_faced<1>{}));
   CHECK(lanes_fault<strict>(two_faced<2>{}));
@@ -269,13 +269,13 @@ TEST_CASE("trust_ratio: a float and a lane of a vector give the same bits") {
   check_lanes(test_support::as_fresh_as_it_is{});
 }
 
-TEST_CASE("unit_trust_ratio: 1, whatever the tensor and the freshness") {
+TEST_CASE("unit_trust_ratio: is 1 for every tensor and staleness discount") {
   const slamb::unit_trust_ratio policy;
   for (const float discount : {0.0F, 0.5F, 1.0F}) CHECK(policy.scale(policy.factors(nullptr, {}), discount) == 1.0F);
 }
 
 TEST_CASE(
-    "layerwise_trust_ratio: the ratio of the norms, clamped, and 1 where either is 0 or the tensor is not adapted") {
+    "layerwise_trust_ratio: is the clamped ratio of the norms, and 1 if either is 0 or the tensor is not adapted") {
   using policy = slamb::layerwise_trust_ratio;
   for (const double p : {0.0, 1e-20, 0.3, 5.0, 1e20})
     for (const double u : {0.0, 1e-20, 0.3, 5.0, 1e20})
@@ -297,13 +297,14 @@ TEST_CASE("layerwise_trust_ratio: sums are the squares of p and of u") {
   CHECK(sums.added == std::vector<std::pair<int, float>>{{0, 1.0F}, {1, 3.0F}});
 }
 
-TEST_CASE("rescaled_trust_ratio: the product form is its equation, for zero norms, every clamp and kind of tensor") {
+TEST_CASE(
+    "rescaled_trust_ratio: the product form follows its equation, for zero norms, every clamp and kind of tensor") {
   CHECK(differences(rescaled_trust_ratio<rescaling::product>{}, product_by_hand) == 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::product>{.lower = 0.5, .upper = 2.0}, product_by_hand) == 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::product>{.lower = 0.0, .upper = infinite}, product_by_hand) == 0);
 }
 
-TEST_CASE("rescaled_trust_ratio: the blend is its equation, with 1 or 0 where a norm is 0") {
+TEST_CASE("rescaled_trust_ratio: the blend follows its equation, with 1 or 0 if a norm is 0") {
   CHECK(differences(rescaled_trust_ratio<rescaling::blend>{}, blend_by_hand) == 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::blend>{.lower = 0.5, .upper = 2.0}, blend_by_hand) == 0);
   // "or 0": a part that was not sent and has no norm does not move; a part that was sent moves at the learning rate.
@@ -313,7 +314,7 @@ TEST_CASE("rescaled_trust_ratio: the blend is its equation, with 1 or 0 where a 
   CHECK(policy.scale(policy.factors(nothing.data(), {.world = 4}), 1.0F) == 1.0F);
 }
 
-TEST_CASE("rescaled_trust_ratio: the comparison by hand finds the other form, and other clamps") {
+TEST_CASE("rescaled_trust_ratio: the comparison finds the other form, and other clamps") {
   CHECK(differences(rescaled_trust_ratio<rescaling::product>{}, blend_by_hand) > 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::blend>{}, product_by_hand) > 0);
   CHECK(differences(rescaled_trust_ratio<rescaling::product>{},
@@ -338,7 +339,7 @@ TEST_CASE("rescaled_trust_ratio: sums are of p and u in the product form, of p a
   CHECK_FALSE(slamb::capability::has_uncorrected_epsilon<rescaled_trust_ratio<rescaling::product>>);
 }
 
-TEST_CASE("trust_ratio: clamps out of range are refused") {
+TEST_CASE("trust_ratio: clamps out of range are rejected") {
   const auto refuses = [](const auto& policy) { CHECK_THROWS_AS(policy.validate(), std::invalid_argument); };
   for (const double lower : {-1.0, infinite, no_number}) {
     refuses(slamb::layerwise_trust_ratio{.lower = lower});
@@ -459,7 +460,7 @@ void check_lamb(const TrustRatio& policy, scales_of_tensor scales) {
 
 }  // namespace
 
-TEST_CASE("trust_ratio: SLAMB with any of them is what the plain loop over whole tensors is") {
+TEST_CASE("trust_ratio: SLAMB with any of them equals a plain loop over whole tensors") {
   check_slamb(slamb::unit_trust_ratio{}, ones);
   check_slamb(slamb::layerwise_trust_ratio{}, of_layer);
   check_slamb(rescaled_trust_ratio<rescaling::product>{}, product);
@@ -469,7 +470,7 @@ TEST_CASE("trust_ratio: SLAMB with any of them is what the plain loop over whole
   check_slamb(test_support::as_fresh_as_it_is{}, fresh);
 }
 
-TEST_CASE("trust_ratio: LAMB with any that takes norms is what the plain loop over whole tensors is") {
+TEST_CASE("trust_ratio: LAMB with any that takes norms equals a plain loop over whole tensors") {
   check_lamb(slamb::unit_trust_ratio{}, ones);
   check_lamb(slamb::layerwise_trust_ratio{}, of_layer);
   check_lamb(rescaled_trust_ratio<rescaling::product>{}, product);
@@ -478,17 +479,17 @@ TEST_CASE("trust_ratio: LAMB with any that takes norms is what the plain loop ov
   check_lamb(test_support::six_norms{}, of_six_norms);
 }
 
-TEST_CASE("trust_ratio: LAMB asks one that takes no norms for its factors all the same") {
+TEST_CASE("trust_ratio: LAMB uses the factors of one that takes no norms") {
   check_lamb(test_support::as_fresh_as_it_is{}, fresh);
 }
 
-TEST_CASE("trust_ratio: the comparison of trainings finds another one") {
+TEST_CASE("trust_ratio: the comparison of trainings finds another policy") {
   CHECK(slamb_error(rescaled_trust_ratio<rescaling::product>{}, blend, 2) > 1e-3);
   CHECK(slamb_error(test_support::damped_update{}, ones, 2) > 1e-3);
   CHECK(lamb_error(test_support::six_norms{}, damped, 2) > 1e-3);
 }
 
-TEST_CASE("trust_ratio: a policy's own check is asked") {
+TEST_CASE("trust_ratio: a policy's own validation is called") {
   const quadratic problem({{20, 2}}, 1);
   using optimizer = slamb::slamb<slamb::thread_communicator, slamb::random_k<>, test_support::damped_update>;
   CHECK_THROWS_AS(test_support::train_ranks(problem, 1, rate,

@@ -80,7 +80,8 @@ std::vector<std::string> events_of(const Body& body) {
 
 }  // namespace
 
-TEST_CASE("slamb_train: a rank's progress is on the disk before its state is written, and the folder before the progress") {
+TEST_CASE(
+    "slamb_train: a rank's progress is on the disk before its state is written, and the folder before the progress") {
   const test_support::temporary_folder root;
   const fs::path parent = root.path() / "run", folder = parent / "slamb-seed1";
   small_optimizer optimizer;

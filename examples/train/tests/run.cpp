@@ -131,7 +131,9 @@ TEST_CASE("slamb_train: each step is counted in its phase") {
   CHECK(result.curve[19].rounds == 8 + 2 * 12);
 }
 
-TEST_CASE("slamb_train: a threshold ends the warm-up when the variance is stable, not before the learning rate's warm-up ends") {
+TEST_CASE(
+    "slamb_train: a threshold ends the warm-up when the variance is stable, not before the learning rate's warm-up "
+    "ends") {
   train::settings chosen = short_run(2);
   chosen.one_bit_warmup = 100;
   chosen.one_bit_threshold = 0.01;  // any variance is stable enough at the first comparison
@@ -203,7 +205,7 @@ TEST_CASE("slamb_train: an impossible combination is rejected, with a list of th
         "--compressor: slamb+int8 always uses random_k+int8; use --optimizer slamb for another");
   CHECK(complaint("slamb", "top_k") == "nothing was thrown");
   CHECK(complaint("auto", "top_k") == "nothing was thrown");
-  CHECK(complaint("auto", "int8").find("does not go with auto, which takes one of random_k, top_k") !=
+  CHECK(complaint("auto", "int8").find("cannot be used with auto, which takes one of random_k, top_k") !=
         std::string::npos);
 }
 

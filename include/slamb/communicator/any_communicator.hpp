@@ -53,7 +53,7 @@ class collectives_of final : public collectives<Stream> {
   static_assert(
       !requires(const C& c) { c.local_size(); } || capability::has_all_reduce_in_node<C, Stream>,
       "slamb: a Communicator with local_size() must have local_rank() too, and all_reduce_in_node(std::span<float>, "
-      "stream) for the Backend's stream: its nodes' ranks would differ else");
+      "stream) for the Backend's stream; otherwise the ranks of a node would diverge");
 
   explicit collectives_of(C held) : held_(std::move(held)) {}
   ~collectives_of() noexcept override = default;
@@ -218,7 +218,7 @@ class any_communicator {
   detail::collectives<Stream>& held() const {
     if (held_ == nullptr)
       throw std::logic_error(
-          "slamb: an any_communicator was used that was moved from; each optimizer needs a Communicator of its own");
+          "slamb: an any_communicator was used after it was moved from; each optimizer needs its own Communicator");
     return *held_;
   }
 

@@ -108,10 +108,10 @@ class communicator_checker {
     const auto number = [](auto x) { return static_cast<std::uint64_t>(x); };
     counted_numbers all({number(me_.size), number(me_.local_size), number(how_.large), number(how_.from_second_thread),
                          std::bit_cast<std::uint64_t>(how_.wire_error)});
-    collectives_.sum_over_all(all.table(), "of size() and of what the check was given");
+    collectives_.sum_over_all(all.table(), "of size() and of the communicator_check");
     const auto differs = [this](const char* what, const std::string& here, const char* right) {
       return "slamb: check_communicator: " + me_.text() + ": " + what + " is " + here +
-             " here and another on another rank; " + right;
+             " here, but another rank has another value; " + right;
     };
     const char* const alike = "all ranks must be given the same communicator_check";
     const auto reject = [&](const char* what, const std::string& here) {
@@ -120,7 +120,7 @@ class communicator_checker {
     switch (all.first_other()) {
       case 0:
         throw communicator_error(
-            differs("size()", std::to_string(me_.size), "it must be the number of ranks, the same on all of them"));
+            differs("size()", std::to_string(me_.size), "it must be the number of ranks on all ranks"));
       case 1:
         throw communicator_error(
             differs("local_size()", std::to_string(me_.local_size), "all nodes must have equal numbers of ranks"));
@@ -143,8 +143,8 @@ class communicator_checker {
     if (twice == counted.end() || none == counted.end()) return;
     const auto name = [&](const auto& place) { return me_.text(static_cast<std::size_t>(place - counted.begin())); };
     throw communicator_error("slamb: check_communicator: " + me_.text() + ": " + float_to_text(*twice) +
-                             " ranks say that they are " + name(twice) + ", and none that it is " + name(none) +
-                             "; rank() must be another on every rank");
+                             " ranks report that they are " + name(twice) + ", and no rank reports that it is " +
+                             name(none) + "; rank() must be different on every rank");
   }
 
   /// The elements of all ranks, and their margins, must have a size in bytes that std::ptrdiff_t can hold.
@@ -231,9 +231,9 @@ class communicator_checker {
 
   void tell_and_throw() {
     const std::string found = collectives_.findings().text_of_all(
-        [this](std::vector<float>& table) { collectives_.sum_over_all(table, "of what ranks have found"); });
+        [this](std::vector<float>& table) { collectives_.sum_over_all(table, "of the findings of all ranks"); });
     if (!found.empty())
-      throw communicator_error("slamb: check_communicator has found mistakes of this Communicator:" + found);
+      throw communicator_error("slamb: check_communicator has found mistakes in this Communicator:" + found);
   }
 
   communicator_check how_;

@@ -148,7 +148,7 @@ class hierarchical_communicator {
       abort_parts(place() + failure.what());
       throw;
     } catch (...) {
-      abort_parts(place() + "an exception that is not a std::exception");
+      abort_parts(place() + "an exception of unknown type");
       throw;
     }
   }

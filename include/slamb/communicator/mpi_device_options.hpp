@@ -46,7 +46,7 @@ inline mpi_device_options validated(const mpi_device_options& o) {
   if (o.transport == mpi_device_options::transport_type::direct && !mpi_takes_cuda_pointers().value_or(true)) {
     throw std::invalid_argument(
         "slamb: mpi_device_options::transport = direct, but this MPI says that it does not take pointers to device "
-        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or transport = staged");
+        "memory (MPIX_Query_cuda_support); use an MPI that is built for CUDA, or set transport = staged");
   }
   return o;
 }

@@ -38,7 +38,9 @@ class mpi_environment {
     if (code != MPI_SUCCESS) throw mpi_error(code, "MPI_Init_thread", "mpi_environment");
     if (provided < MPI_THREAD_FUNNELED) {
       MPI_Finalize();
-      throw communicator_error("slamb: mpi_environment: this MPI allows no threads beside the one that calls it");
+      throw communicator_error(
+          "slamb: mpi_environment: this MPI provides only MPI_THREAD_SINGLE, but slamb needs at least "
+          "MPI_THREAD_FUNNELED");
     }
   }
   mpi_environment(const mpi_environment&) = delete;

@@ -82,10 +82,10 @@ inline void require_split(const std::string& fault) {
 inline std::string unequal_nodes_fault(std::span<const int> sizes) {
   for (std::size_t rank = 0; rank < sizes.size(); ++rank)
     if (sizes[rank] != sizes[0])
-      return "the node of rank 0 has " + std::to_string(sizes[0]) + " ranks, that of rank " + std::to_string(rank) +
-             " has " + std::to_string(sizes[rank]) +
-             "; all nodes must have equally many: start as many on each, or set ranks_per_node to a number that "
-             "divides that of each";
+      return "the node of rank 0 has " + std::to_string(sizes[0]) + " ranks, and the node of rank " +
+             std::to_string(rank) + " has " + std::to_string(sizes[rank]) +
+             "; all nodes must have the same number of ranks: start the same number on each, or set ranks_per_node to "
+             "a number that divides the ranks of every node";
   return {};
 }
 
@@ -99,7 +99,7 @@ inline std::string ranks_per_node_fault(std::span<const int> asked) {
   const int ranks = static_cast<int>(asked.size());
   if (asked[0] == 0 || (asked[0] > 0 && ranks % asked[0] == 0)) return {};
   return "ranks_per_node = " + std::to_string(asked[0]) + ", but it must divide the number of ranks, " +
-         std::to_string(ranks) + ", or be 0: a node is the ranks that share memory";
+         std::to_string(ranks) + ", or be 0, which makes a node of the ranks that share memory";
 }
 
 }  // namespace detail

@@ -46,9 +46,9 @@ inline void require_mpi() {
   static_cast<void>(MPI_Initialized(&initialized));
   static_cast<void>(MPI_Finalized(&finalized));
   if (initialized == 0 || finalized != 0) {
-    throw std::logic_error(std::string("slamb: mpi_communicator: MPI ") +
-                           (finalized != 0 ? "has ended" : "has not been started") +
-                           "; make it between MPI_Init_thread and MPI_Finalize, or within an mpi_environment");
+    throw std::logic_error(
+        std::string("slamb: mpi_communicator: MPI ") + (finalized != 0 ? "has ended" : "has not been started") +
+        "; construct it between MPI_Init_thread and MPI_Finalize, or while an mpi_environment exists");
   }
 }
 
@@ -80,8 +80,8 @@ inline void require_errors_returned(MPI_Comm comm) {
   if (handler != MPI_ERRHANDLER_NULL) static_cast<void>(MPI_Errhandler_free(&handler));
   if (is_fatal) {
     throw std::invalid_argument(
-        "slamb: mpi_communicator::borrow: errors of the communicator end the program (MPI_ERRORS_ARE_FATAL), "
-        "but they must return: MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN)");
+        "slamb: mpi_communicator::borrow: errors of the communicator end the program (MPI_ERRORS_ARE_FATAL), but they "
+        "must be returned: call MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN)");
   }
 }
 

@@ -93,13 +93,13 @@ inline constexpr bool has_nccl_sum<T> = nccl_type<T>::is_summable;
 template <class T>
 concept nccl_movable = require_that(
     has_nccl_type<T>,
-    "NCCL has no element type for these elements: specialise slamb::nccl_type for them, or send their std::byte");
+    "NCCL has no element type for these elements: specialise slamb::nccl_type for them, or send them as std::byte");
 
 /// An element type that nccl_communicator can sum.
 template <class T>
 concept nccl_summable = nccl_movable<T> && require_that(
     has_nccl_sum<T>,
-    "elements without arithmetic, such as std::byte, have no sum: say what they are, for example std::uint8_t");
+    "elements without arithmetic, such as std::byte, cannot be summed: use a number type, for example std::uint8_t");
 
 }  // namespace detail
 }  // namespace slamb

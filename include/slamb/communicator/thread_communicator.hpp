@@ -137,7 +137,7 @@ class thread_communicator {
   /// One collective: injected faults, `meet`, the work of this rank (which neither blocks nor throws), `part`.
   template <class T, class Work>
   void run(detail::collective_call call, std::span<const T> in, std::span<T> out, Work work) {
-    if (!rendezvous_) throw communicator_error("slamb: a collective of a thread_communicator that was moved from");
+    if (!rendezvous_) throw communicator_error("slamb: a thread_communicator was called after it was moved from");
     call.family = detail::element_family<T>();
     call.element_size = sizeof(T);
     detail::rendezvous_post post{call, in.data(), out.data()};

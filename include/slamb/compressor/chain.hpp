@@ -31,8 +31,8 @@ struct chain {
     if constexpr (requires { quantizer.scales; })
       if (quantizer.scales != scale_sharing::fused)
         throw std::invalid_argument(
-            "slamb: chain's quantizer has scales = per_tensor, but what a sparsifier selects is one signal; "
-            "it must be fused");
+            "slamb: chain's quantizer has scales = per_tensor, but it must be fused, because the selected elements of "
+            "all tensors form one signal");
     if constexpr (requires { quantizer.zero_aware; })
       if (quantizer.zero_aware)
         throw std::invalid_argument(

@@ -59,7 +59,7 @@ struct integer {
   template <class Real>
   SLAMB_ELEMENT Real decode(const word_of<Real>& code, const Real& s) const {
     constexpr float step = 1.0F / float(levels);
-    static_assert(step * float(levels) == 1.0F, "slamb: the largest of a block is not its own code");
+    static_assert(step * float(levels) == 1.0F, "slamb: the largest value of a block must decode to itself");
     return (to_real(code) - Real(float(levels))) * Real(step) * s;
   }
 };

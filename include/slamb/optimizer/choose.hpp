@@ -149,11 +149,11 @@ choose_options::keep_rule rule_of(const choose_options& how) {
   const bool is_dense = is_state_of(kind_of<Dense>(), how.saved);
   if (is_dense && is_state_of(kind_of<Compressed>(), how.saved))
     throw std::invalid_argument(
-        "slamb: choose cannot tell which of two optimizers of the same recipe and policies a saved state is of; say so "
-        "by choose_options's keep, and load it afterwards");
+        "slamb: choose cannot find the optimizer of the saved state, because both have the same recipe and policies; "
+        "set choose_options's keep, and load the state afterwards");
   if (is_dense) return choose_options::keep_rule::dense;
   if (is_state_of(kind_of<Compressed>(), how.saved)) return choose_options::keep_rule::compressed;
-  throw std::invalid_argument("slamb: choose was given a saved state that is of neither optimizer; it must be one of " +
+  throw std::invalid_argument("slamb: choose was given a saved state of neither optimizer; it must be a state of " +
                               std::string(Dense::recipe_name) + " or " + Compressed::recipe_name +
                               " with the same policies");
 }
@@ -162,7 +162,7 @@ template <class Dense, class Compressed>
 consistency_check facts_of_choice(const choose_options& how, choose_options::keep_rule rule, std::size_t tensors,
                                   std::uint64_t elements) {
   consistency_check all(std::string("choose ") + typeid(Dense).name() + " " + typeid(Compressed).name(), tensors);
-  all.add_word("the optimizer that is kept (choose_options's keep, or that of its saved state)",
+  all.add_word("the optimizer that is kept (choose_options's keep, or the optimizer of its saved state)",
                static_cast<std::uint64_t>(rule));
   all.add("choose_options's margin", how.margin);
   all.add_word("choose_options's steps", how.steps);

@@ -60,12 +60,11 @@ class one_bit_recipe final
                                  array::momentum, array::variance>;
   using base::context_, base::options_, base::state_;
 
-  static_assert(
-      quantizer<Compressor>,
-      "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, as sign and int8 "
-      "are. Sparsifiers and chains go with basic_slamb and basic_lamb");
+  static_assert(quantizer<Compressor>,
+                "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, such as "
+                "sign or int8. Use sparsifiers and chains with basic_slamb or basic_lamb");
   static_assert(!capability::frozen_ratio<TrustRatio> || TrustRatio::sums_per_segment > 0,
-                "slamb: a frozen ratio is made of sums");
+                "slamb: a frozen trust ratio needs sums_per_segment > 0, because it is computed from sums");
 
  public:
   using typename base::options_type;
@@ -126,9 +125,9 @@ class one_bit_recipe final
 
   // A step: docs/algorithms/one_bit_adam.md (a), one_bit_lamb.md (l).
   void begin() override {
-    may_end_ =
-        !is_compressed_ && context_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
-                                                       "its warm-up may end; capture steps of the compressed phase");
+    may_end_ = !is_compressed_ &&
+               context_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
+                                           "the warm-up may end in this step; capture steps of the compressed phase");
     if (is_compressed_)
       context_.template begin_step<TrustRatio>(options_, 1.0,
                                                exchange_.starts(context_, context_.memory.view(buffer_)));
@@ -299,9 +298,9 @@ class basic_one_bit
                                     Communicator> {
   static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
   static_assert(warm_up_schedule<WarmUp>,
-                "slamb: the WarmUp of basic_one_bit must be one, as fixed_warm_up and automatic_warm_up are. It is the "
-                "last template argument of basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, "
-                "WarmUp>");
+                "slamb: the WarmUp of basic_one_bit must be a warm-up schedule, such as fixed_warm_up or "
+                "automatic_warm_up. It is the last template argument of basic_one_bit<Compressor, ErrorFeedback, "
+                "TrustRatio, Communicator, Backend, WarmUp>");
 
  public:
   using basic_one_bit::optimizer_over::optimizer_over;

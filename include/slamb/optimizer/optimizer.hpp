@@ -41,10 +41,10 @@ class running_call {
   [[noreturn]] void reject(const char* call, const std::string& other) const {
     const std::string its = "slamb: " + std::string(call) + " was called ";
     if (thread_.load(std::memory_order_relaxed) == std::this_thread::get_id())
-      throw std::logic_error(
-          its + "within " + other +
-          " of the same optimizer, by a function that it calls, as those of its Communicator; call it when " + other +
-          " has returned");
+      throw std::logic_error(its + "within " + other +
+                             " of the same optimizer, by a function that it calls, such as a collective of its "
+                             "Communicator; call it when " +
+                             other + " has returned");
     throw std::logic_error(its + "while " + other +
                            " of the same optimizer was running in another thread; "
                            "an optimizer takes one call at a time: wait until " +

@@ -69,16 +69,18 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
           requires(const sparsifier_type& c) {
             requires std::is_trivially_copyable_v<decltype(c.at(std::uint64_t{1}))>;
           },
-      "slamb: the selection that a sparsifier's at(step) returns must be trivially copyable, so that it can travel "
+      "slamb: the selection that a sparsifier's at(step) returns must be trivially copyable, so that it can be copied "
       "to a device");
-  static_assert(sparsifier<sparsifier_type> || data_dependent_sparsifier<sparsifier_type>,
-                "slamb: basic_slamb exchanges a part of the momentum; it needs a Compressor that is a sparsifier, "
-                "selection at(step) with selects(coordinate), or chooses by value, or a chain of one and a quantizer");
+  static_assert(
+      sparsifier<sparsifier_type> || data_dependent_sparsifier<sparsifier_type>,
+      "slamb: basic_slamb exchanges a part of the momentum; its Compressor must be a sparsifier (at(step) returns a "
+      "selection with selects(coordinate)), a data-dependent sparsifier, or a chain of one of these and a quantizer");
   static_assert(ErrorFeedback::keeps_unsent,
-                "slamb: basic_slamb keeps what is not sent in the local momentum; its ErrorFeedback must say "
-                "keeps_unsent, as local_momentum does");
-  static_assert(!ErrorFeedback::worker_state && !ErrorFeedback::server_state,
-                "slamb: basic_slamb has no error buffers; its ErrorFeedback must ask for none, as local_momentum does");
+                "slamb: basic_slamb keeps unsent elements in the local momentum; its ErrorFeedback must have "
+                "keeps_unsent = true, as local_momentum has");
+  static_assert(
+      !ErrorFeedback::worker_state && !ErrorFeedback::server_state,
+      "slamb: basic_slamb has no error buffers; its ErrorFeedback must have none either, such as local_momentum");
 
  public:
   using typename base::options_type;
@@ -222,10 +224,9 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
 
   bool averages_now() {
     return options_.local_steps > 0 &&
-           context_.holds_at_this_step(
-               interval(),
-               "it averages the parameters at steps of its own choice; set local_steps = 0, and call "
-               "synchronize_parameters() yourself");
+           context_.holds_at_this_step(interval(),
+                                       "only some steps average the parameters; set local_steps = 0, and call "
+                                       "synchronize_parameters() yourself");
   }
 
   adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }

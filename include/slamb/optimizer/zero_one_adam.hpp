@@ -63,8 +63,8 @@ class zero_one_adam_recipe final
   using base::context_, base::options_, base::state_;
 
   static_assert(quantizer<Compressor>,
-                "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, as "
-                "sign and int8 are. Sparsifiers and chains go with basic_slamb and basic_lamb");
+                "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, such "
+                "as sign or int8. Use sparsifiers and chains with basic_slamb or basic_lamb");
 
  public:
   using typename base::options_type;
@@ -127,12 +127,13 @@ class zero_one_adam_recipe final
   using passes = zero_one_passes;
   using factors_type = factors_of<unit_trust_ratio>;
   using executor_type = typename Backend::executor_type;
-  static constexpr const char* needs_its_number = "its schedules follow its number";
+  static constexpr const char* needs_its_number =
+      "the schedules of 0/1 Adam follow the step number, which a capture does not know";
 
   [[noreturn]] static void reject_rates(const char* call) {
     throw std::logic_error(std::string("slamb: ") + call +
-                           " of basic_zero_one_adam was given device_learning_rates, but its "
-                           "schedules need the rates on the host; give it a rate, or a rate for each group");
+                           " of basic_zero_one_adam was given device_learning_rates, but its schedules need the rates "
+                           "on the host; pass a rate, or a rate for each group");
   }
 
   consistency_check consistency() const {
@@ -381,10 +382,9 @@ class basic_zero_one_adam
   static_assert(detail::arguments_fit<Compressor, ErrorFeedback, unit_trust_ratio, Communicator, Backend>::value);
   static_assert(
       variance_schedule<VarianceSchedule> && local_schedule<LocalSchedule>,
-      "slamb: the VarianceSchedule and the LocalSchedule of basic_zero_one_adam must be such, as "
-      "exponential_variance_interval and doubling_local_interval are. They are the last template arguments of "
-      "basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, "
-      "LocalSchedule>");
+      "slamb: the VarianceSchedule and the LocalSchedule of basic_zero_one_adam must be schedules, such as "
+      "exponential_variance_interval and doubling_local_interval. They are the last template arguments of "
+      "basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>");
 
  public:
   using basic_zero_one_adam::optimizer_over::optimizer_over;

@@ -15,8 +15,8 @@ template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
 class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>> {
   static_assert(
       requires(const WarmUp& w) { w.steps; },
-      "slamb: a plan of basic_one_bit needs a warm-up of so many `steps`; where an automatic one ends depends on the "
-      "gradients: plan with the fixed_warm_up that you expect");
+      "slamb: a plan of basic_one_bit needs a warm-up with a member `steps`, because the end of an automatic warm-up "
+      "depends on the gradients; plan with the fixed_warm_up that you expect");
 
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;

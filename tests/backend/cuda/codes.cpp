@@ -59,7 +59,7 @@ void compare_codes(random_source& random) {
 
 }  // namespace
 
-TEST_CASE("cuda codes: the bytes of each width are the host's") {
+TEST_CASE("cuda codes: every width gives the host's bytes") {
   random_source random(3);
   for (int round = 0; round < 50; ++round) {
     compare_codes<1>(random);
@@ -71,7 +71,7 @@ TEST_CASE("cuda codes: the bytes of each width are the host's") {
   }
 }
 
-TEST_CASE("cuda codes: draws are the host's, also where the counter's lower half overflows") {
+TEST_CASE("cuda codes: random draws are the host's, also when the lower half of the counter overflows") {
   for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{8192}, (std::uint64_t{1} << 35U) - 64}) {
     float expected[256];
     slamb::detail::host::fill_uniform(0x123456789ABCU, ~std::uint64_t{5}, first, 256, expected);
@@ -89,14 +89,14 @@ namespace {
 using model = quantized_rank<slamb::sign, no_storage, no_storage>;
 
 /// Chooses every second element; or the first ones, if the first value is positive. No shipped sparsifier does this.
-struct odd_data_dependent_sparsifier {
+struct archetype_data_dependent_sparsifier {
   SLAMB_HOST_DEVICE std::uint32_t chosen_of(std::uint32_t count) const { return (count + 1) / 2; }
   SLAMB_HOST_DEVICE void choose(const float* values, std::uint32_t count, std::uint16_t* bits) const {
     for (std::uint32_t j = 0; j < chosen_of(count); ++j)
       slamb::set_bit(bits, count > 0 && values[0] > 0.0F ? j : 2 * j);
   }
 };
-static_assert(slamb::data_dependent_sparsifier<odd_data_dependent_sparsifier>);
+static_assert(slamb::data_dependent_sparsifier<archetype_data_dependent_sparsifier>);
 
 /// Chooses every second element; on a device all threads of a block do, and, if `Wrong`, they choose the others.
 template <bool Wrong>
@@ -163,7 +163,7 @@ quantized_setup some_tensors() {
 
 }  // namespace
 
-TEST_CASE("cuda choose_kernel: the largest of each tile, the first of equal ones") {
+TEST_CASE("cuda choose_kernel: chooses the largest elements of each tile, the first of equal ones") {
   quantized_setup setup = some_tensors();
   for (const double k : {1e-9, 0.01, 0.07, 0.5, 0.999, 1.0})
     for (setup.shift = 0; setup.shift < 2; ++setup.shift) {
@@ -186,11 +186,11 @@ TEST_CASE("cuda choose_kernel: the largest of each tile, the first of equal ones
     }
 }
 
-TEST_CASE("cuda choose_kernel: any grid, none and very many tensors, and compressors of a stranger") {
+TEST_CASE("cuda choose_kernel: any grid, no tensors, very many tensors, and a user-defined compressor") {
   for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
     for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved}) {
       compare_choice(some_tensors(), slamb::top_k{0.1}, unchanged, true, emulator(blocks, order));
-      compare_choice(some_tensors(), odd_data_dependent_sparsifier{}, unchanged, true, emulator(blocks, order));
+      compare_choice(some_tensors(), archetype_data_dependent_sparsifier{}, unchanged, true, emulator(blocks, order));
       compare_choice(some_tensors(), evens_in_block<false>{}, unchanged, true, emulator(blocks, order));
     }
   CHECK(difference_of_choice(some_tensors(), evens_in_block<true>{}, unchanged, true) != "");
@@ -199,7 +199,7 @@ TEST_CASE("cuda choose_kernel: any grid, none and very many tensors, and compres
                  true);
 }
 
-TEST_CASE("cuda choose_kernel: a tile that is not finite gets none, a refused step no choice at all") {
+TEST_CASE("cuda choose_kernel: a tile that is not finite gets no selection, and a skipped step chooses nothing") {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::size_t place : {0U, 8191U, 8192U, 8200U, 16399U})
     for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 2e19F})
@@ -217,7 +217,7 @@ TEST_CASE("cuda choose_kernel: a tile that is not finite gets none, a refused st
   CHECK(m.memory.bytes() == before);
 }
 
-TEST_CASE("cuda active_kernel: without rows and with every variance all elements take part") {
+TEST_CASE("cuda active_kernel: without rows and for every variance, all elements are active") {
   model m({.tensors = {{100}, {17}, {5, false}}, .ranks = 2}, {});
   std::vector<std::uint64_t> counts(m.tiles() + 1, 99);
   const slamb::detail::cuda::mark_active_kernel kernel{
@@ -231,7 +231,8 @@ TEST_CASE("cuda active_kernel: without rows and with every variance all elements
 }
 
 TEST_CASE(
-    "messages: a rank that has seen what is not finite marks its messages, and a mark of any rank refuses the step") {
+    "messages: a rank with a value that is not finite sets the overflow flag, and the flag of any rank skips the "
+    "step") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
     constexpr std::uint64_t message = 12;  // bytes
     std::vector<float> messages(count * 3, 5.0F);
@@ -242,7 +243,7 @@ TEST_CASE(
       const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
       on.launch(kernel, kernel.work());
     };
-    const auto refuses = [&] {
+    const auto skips = [&] {
       record.skip = 0;
       invoke(slamb::detail::read_overflow_flags{&record, bytes, message, count});
       return record.skip != 0;
@@ -250,29 +251,28 @@ TEST_CASE(
     const std::vector<float> before = messages;
     invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
     REQUIRE(messages == before);
-    CHECK_FALSE(refuses());
+    CHECK_FALSE(skips());
     invoke(slamb::detail::start_messages{nullptr, bytes, message, count});
     for (std::uint64_t i = 0; i < count * 3; ++i) REQUIRE(messages[i] == (i % 3 == 0 ? 0.0F : 5.0F));
     messages[1] = messages[count * 3 - 1] = std::numeric_limits<float>::quiet_NaN();
-    CHECK_FALSE(refuses());
+    CHECK_FALSE(skips());
     for (std::uint64_t place = 0; place < count; ++place)
       for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                               -std::numeric_limits<float>::infinity()}) {
         const float good = std::exchange(messages[3 * place], bad);
-        CHECK(refuses());
+        CHECK(skips());
         messages[3 * place] = good;
       }
     messages[0] = std::numeric_limits<float>::max();
-    CHECK_FALSE(refuses());
+    CHECK_FALSE(skips());
     record.not_finite = 1;
     invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
     for (std::uint64_t i = 0; i < count; ++i) CHECK(std::isnan(messages[3 * i]));
-    CHECK(refuses());
+    CHECK(skips());
   }
 }
 
-TEST_CASE(
-    "messages: a message ends with the fingerprint of its rank, and another than one's own refuses the step for good") {
+TEST_CASE("messages: a message ends with the rank's fingerprint, and a fingerprint that differs stops training") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
     constexpr std::uint64_t words = 16, message = 8 * words;  // bytes
     std::vector<std::uint64_t> messages(count * words, 5U);

@@ -145,7 +145,7 @@ everything make_everything(const guarded_model& /*model*/) { return {}; }
 
 }  // namespace
 
-TEST_CASE("cuda tile_access: the threads of a block cover every element once, four at a time but for the last") {
+TEST_CASE("cuda tile_access: the threads of a block cover every element once, four at a time except at the end") {
   constexpr unsigned threads = 32;
   for (std::uint32_t count = 0; count <= 300; ++count) {
     std::vector<int> seen(count + 4, 0);
@@ -163,7 +163,7 @@ TEST_CASE("cuda tile_access: the threads of a block cover every element once, fo
   }
 }
 
-TEST_CASE("cuda tile_access: any one array may lie elsewhere than at a multiple of sixteen bytes") {
+TEST_CASE("cuda tile_access: any single array may be misaligned to sixteen bytes") {
   constexpr std::size_t number = 9, length = 16, first = 4;
   for (std::size_t moved = 0; moved < number; ++moved) {
     for (std::size_t offset = 0; offset < 8; ++offset) {
@@ -206,7 +206,7 @@ TEST_CASE("cuda tile_access: any one array may lie elsewhere than at a multiple 
   }
 }
 
-TEST_CASE("cuda pass_kernel: every array is read and written as on the host, at every alignment and cut") {
+TEST_CASE("cuda pass_kernel: every array is read and written as on the host, at every alignment and length") {
   expect_as_host_everywhere(make_everything);
   for (const std::uint64_t cut : {1U, 3U, 4U, 64U, 100U}) {
     CAPTURE(cut);
@@ -222,7 +222,7 @@ TEST_CASE("cuda pass_kernel: tails of every length, at every alignment") {
   }
 }
 
-TEST_CASE("cuda pass_kernel: those of AdamW and LAMB are the host's") {
+TEST_CASE("cuda pass_kernel: the passes of AdamW and LAMB have the host's bits") {
   for (unsigned alignment = 0; alignment <= 4; alignment += 2) {
     const model_spec spec = small_spec(alignment);
     expect_update_as_host<slamb::detail::update_and_sum>(spec, slamb::layerwise_trust_ratio{});
@@ -235,7 +235,7 @@ TEST_CASE("cuda pass_kernel: those of AdamW and LAMB are the host's") {
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::sum_gradient{}; });
 }
 
-TEST_CASE("cuda pass_kernel: those of averaging, monitoring, 1-bit LAMB and 0/1 Adam are the host's") {
+TEST_CASE("cuda pass_kernel: the passes of averaging, monitoring, 1-bit LAMB and 0/1 Adam have the host's bits") {
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::gather_parameters{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::scatter_parameters{{}, 0.3F}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::sum_of_variance{}; });
@@ -266,7 +266,7 @@ TEST_CASE("cuda pass_kernel: a range of tiles, with an exchange buffer that begi
   }
 }
 
-TEST_CASE("cuda pass_kernel: an array that a pass reads without listing it is NaN in the emulator") {
+TEST_CASE("cuda pass_kernel: in the emulator, an array that a pass does not list reads as NaN") {
   guarded_model m({.sizes = {5, 20}, .filled = stream::parameter | stream::momentum});
   const pass_kernel<forgets_a_read> kernel{{}, m.view(), m.tiles(), nullptr, nullptr};
   emulator(2).launch(kernel, kernel.work());
@@ -286,7 +286,7 @@ TEST_CASE("cuda pass_kernel: no tensors, and ten thousand of one element") {
   CHECK(nothing == guarded_model({.sizes = {0, 0}}));
 }
 
-TEST_CASE("cuda pass_kernel: a value that is not finite is found wherever it lies, and only then") {
+TEST_CASE("cuda pass_kernel: finds a value that is not finite at any position, and reports no other") {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const unsigned alignment : {0U, 1U}) {
@@ -328,7 +328,7 @@ TEST_CASE("cuda pass_kernel: a value that is not finite is found wherever it lie
   }
 }
 
-TEST_CASE("cuda pass_kernel: a step that is refused leaves everything as it is") {
+TEST_CASE("cuda pass_kernel: a skipped step changes nothing") {
   const model_spec spec = small_spec();
   for (const std::uint32_t skip : {0U, 1U, 5U}) {
     for_every_launch([&](const emulator& launcher) {
@@ -469,7 +469,7 @@ TEST_CASE("cuda segment_kernels: totals and calls") {
   }
 }
 
-TEST_CASE("cuda segment_kernels: threads share the functions that can be shared, in order with the others") {
+TEST_CASE("cuda segment_kernels: threads run independent functions in parallel, in order with the others") {
   for_every_launch([&](const emulator& launcher) {
     std::vector<int> calls_of_thread(32), numbers(70), seen;
     const note_calls note{&calls_of_thread, &seen};

@@ -4,11 +4,11 @@
 #include <cstdint>
 
 #include "slamb/compressor/sign.hpp"
+#include "support/archetype_quantizers.hpp"
 #include "support/cuda_quantized.hpp"
 #include "support/cuda_quantized_compare.hpp"
 #include "support/cuda_quantized_passes.hpp"
 #include "support/cuda_quantized_sides.hpp"
-#include "support/odd_quantizers.hpp"
 
 namespace backend_cuda_quantized_kernels_tests {
 namespace {
@@ -17,8 +17,8 @@ using namespace test_support;
 using slamb::bfloat16;
 using slamb::detail::cuda::no_storage;
 
-odd_blocks zero_aware_blocks(std::uint32_t block) {
-  odd_blocks made;
+archetype_blocks zero_aware_blocks(std::uint32_t block) {
+  archetype_blocks made;
   made.block = block;
   made.zero_aware = true;
   return made;
@@ -37,12 +37,12 @@ TEST_CASE("cuda quantized_kernels: signs with a mean magnitude") {
   compare_all<quantized<l1, exchange_updates, bfloat16>>({.scales = slamb::scale_sharing::per_tensor});
 }
 
-TEST_CASE("cuda quantized_kernels: quantizers of a stranger") {
-  compare_all<quantized<odd_ternary, refresh, bfloat16>>({});
-  compare_all<quantized<odd_ternary, refresh, bfloat16>>(per_tensor<odd_ternary>());
-  compare_all<quantized<odd_levels, sum_the_mean, no_storage, float>>({});
-  compare_all<quantized<odd_levels, sum_the_mean, no_storage, float>>(per_tensor<odd_levels>());
-  compare_all<quantized<odd_blocks, sum_the_mean, float>>(zero_aware_blocks(32));
+TEST_CASE("cuda quantized_kernels: user-defined quantizers") {
+  compare_all<quantized<archetype_ternary, refresh, bfloat16>>({});
+  compare_all<quantized<archetype_ternary, refresh, bfloat16>>(per_tensor<archetype_ternary>());
+  compare_all<quantized<archetype_levels, sum_the_mean, no_storage, float>>({});
+  compare_all<quantized<archetype_levels, sum_the_mean, no_storage, float>>(per_tensor<archetype_levels>());
+  compare_all<quantized<archetype_blocks, sum_the_mean, float>>(zero_aware_blocks(32));
 }
 
 }  // namespace backend_cuda_quantized_kernels_tests

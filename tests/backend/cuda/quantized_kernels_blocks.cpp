@@ -4,11 +4,11 @@
 #include "slamb/compressor/floating.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
+#include "support/archetype_quantizers.hpp"
 #include "support/cuda_quantized.hpp"
 #include "support/cuda_quantized_compare.hpp"
 #include "support/cuda_quantized_passes.hpp"
 #include "support/cuda_quantized_sides.hpp"
-#include "support/odd_quantizers.hpp"
 
 namespace backend_cuda_quantized_kernels_blocks_tests {
 namespace {
@@ -31,7 +31,7 @@ TEST_CASE("cuda quantized_kernels: numbers without a scale") {
   compare_all<quantized<slamb::natural, sum_the_mean, float>>({.seed = 15});
   compare_all<quantized<slamb::bf16, exchange_updates, float>>({});
   compare_all<quantized<slamb::fp16, use_the_loss, no_storage>>({});
-  compare_all<quantized<odd_floats, sum_the_mean, float>>({});
+  compare_all<quantized<archetype_floats, sum_the_mean, float>>({});
 }
 
 }  // namespace backend_cuda_quantized_kernels_blocks_tests

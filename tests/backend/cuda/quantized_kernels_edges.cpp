@@ -14,11 +14,11 @@
 #include "slamb/compressor/sign.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/step_state.hpp"
+#include "support/archetype_quantizers.hpp"
 #include "support/cuda_quantized.hpp"
 #include "support/cuda_quantized_compare.hpp"
 #include "support/cuda_quantized_passes.hpp"
 #include "support/cuda_quantized_sides.hpp"
-#include "support/odd_quantizers.hpp"
 
 namespace backend_cuda_quantized_kernels_edges_tests {
 namespace {
@@ -29,8 +29,8 @@ using slamb::detail::cuda::emulator;
 using slamb::detail::cuda::no_storage;
 using slamb::detail::cuda::thread_order;
 
-odd_blocks zero_aware_blocks() {
-  odd_blocks made;
+archetype_blocks zero_aware_blocks() {
+  archetype_blocks made;
   made.block = 128;
   made.zero_aware = true;
   return made;
@@ -38,7 +38,7 @@ odd_blocks zero_aware_blocks() {
 
 using signs = quantized<slamb::sign, refresh, float>;
 using integers = quantized<slamb::int8, sum_the_mean, no_storage>;
-using ternaries = quantized<odd_ternary, sum_the_mean, bfloat16>;
+using ternaries = quantized<archetype_ternary, sum_the_mean, bfloat16>;
 
 }  // namespace
 
@@ -92,18 +92,18 @@ void compare_grids(const quantized_setup& setup, const typename Case::quantizer&
 
 }  // namespace
 
-TEST_CASE("cuda quantized_kernels: the same bits by any grid and order of threads") {
+TEST_CASE("cuda quantized_kernels: any grid and order of threads gives the same bits") {
   const quantized_setup setup{.tensors = tensors_of_all_lengths(), .ranks = 2, .rank = 1, .mixed = true};
   const quantized_setup masked{.tensors = tensors_with_rows(), .ranks = 2, .rank = 0, .zero_aware = true};
   for (const quantized_setup& one : {setup, masked}) {
     compare_grids<signs>(one, {.zero_aware = true});
     compare_grids<integers>(one, {.block = 64});
-    compare_grids<quantized<odd_blocks, sum_the_mean, float>>(one, zero_aware_blocks());
-    compare_grids<ternaries>(one, per_tensor<odd_ternary>());
+    compare_grids<quantized<archetype_blocks, sum_the_mean, float>>(one, zero_aware_blocks());
+    compare_grids<ternaries>(one, per_tensor<archetype_ternary>());
   }
 }
 
-TEST_CASE("cuda quantized_kernels: a step that is refused leaves all as it is") {
+TEST_CASE("cuda quantized_kernels: a skipped step changes nothing") {
   const quantized_setup setup{.tensors = tensors_with_rows(), .ranks = 2, .zero_aware = true};
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer) {
     typename Case::rank r(setup, quantizer);
@@ -149,7 +149,7 @@ TEST_CASE("cuda quantized_kernels: a step that is refused leaves all as it is") 
   check(integers{}, {.block = 32});
 }
 
-TEST_CASE("cuda quantized_kernels: what is not finite is found wherever it is, and only then") {
+TEST_CASE("cuda quantized_kernels: finds a value that is not finite at any position, and reports no other") {
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer, float value, bool is_usable) {
     for (const unsigned shift : {0U, 1U})
       for (const bool compressed : {true, false})
@@ -177,7 +177,7 @@ TEST_CASE("cuda quantized_kernels: what is not finite is found wherever it is, a
   check(halves{}, {}, 1.8e19F, true);
 }
 
-TEST_CASE("cuda quantized_kernels: an error that bfloat16 would round to what can never be sent is refused") {
+TEST_CASE("cuda quantized_kernels: an error that would overflow in bfloat16 skips the step") {
   const auto usable = [](auto side, auto& r) {
     r.gradient(0)[9] = 1.84e19F;
     return send_all<quantized<slamb::sign, sum_the_mean, bfloat16>>(
@@ -275,7 +275,7 @@ void check_marks(int rank, const typename Case::quantizer& quantizer) {
 }  // namespace
 
 TEST_CASE(
-    "cuda quantized_kernels: a mark in the message of any of a hundred ranks stops the average, and refuses the step "
+    "cuda quantized_kernels: an overflow flag from any of a hundred ranks stops the averaging, and skips the step "
     "later") {
   check_marks<signs>(1, {});
   check_marks<integers>(0, {.block = 32});

@@ -215,7 +215,7 @@ void expect_all_as_host(unsigned alignment, std::uint64_t t) {
 
 }  // namespace
 
-TEST_CASE("cuda selected_kernel: payload, ages, model and sums are the host's, with every selection") {
+TEST_CASE("cuda selected_kernel: payload, ages, model and sums have the host's bits, with every selection") {
   std::uint64_t t = 1;
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
     CAPTURE(alignment);
@@ -236,7 +236,7 @@ TEST_CASE("cuda selected_kernel: tails of every length, and ten thousand tensors
   }
 }
 
-TEST_CASE("cuda placement_kernels: counts and places are the host's") {
+TEST_CASE("cuda placement_kernels: counts and places equal the host's") {
   for (const std::uint64_t t : {1U, 2U, 3U, 300U}) {
     for (const std::uint64_t cut : {0U, 37U}) {
       guarded_model m({.sizes = {1, 300, 0, 77, 9000, 40, 20000}, .filled = 0, .cut = cut, .dense = {3}});
@@ -254,7 +254,7 @@ TEST_CASE("cuda placement_kernels: counts and places are the host's") {
   }
 }
 
-TEST_CASE("cuda placement_kernels: any number of tiles, more elements than 2^32, and the room for them") {
+TEST_CASE("cuda placement_kernels: any number of tiles, more than 2^32 elements, and their memory") {
   test_support::random_source source(2);
   for (const std::size_t tiles : {0U, 1U, 2U, 4095U, 4096U, 4097U, 50000U}) {
     CAPTURE(tiles);
@@ -314,7 +314,7 @@ TEST_CASE("cuda packed_kernel: the sums of the payload are added as on the host"
   }
 }
 
-TEST_CASE("cuda selected_kernel: a value that is not finite is found, whether it is selected or not") {
+TEST_CASE("cuda selected_kernel: finds a value that is not finite, selected or not") {
   const model_spec spec{.sizes = {3, 4096 + 21, 50}, .filled = stream::gradient | stream::momentum, .dense = {2}};
   guarded_model m(spec);
   using pass_type = slamb::detail::form_payload<slamb::unit_trust_ratio>;
@@ -343,7 +343,7 @@ TEST_CASE("cuda selected_kernel: a value that is not finite is found, whether it
   CHECK(finds(0) == 0);
 }
 
-TEST_CASE("cuda selected_kernel: a step that is refused leaves everything as it is") {
+TEST_CASE("cuda selected_kernel: a skipped step changes nothing") {
   const model_spec spec = spec_of(0);
   const auto selection = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.5}.at(2);
   for (const std::uint32_t skip : {0U, 1U})
@@ -390,7 +390,7 @@ TEST_CASE("cuda selected_kernel: a step that is refused leaves everything as it 
     });
 }
 
-TEST_CASE("cuda selected_kernel: what packs a payload clears what it leaves of its room") {
+TEST_CASE("cuda selected_kernel: packing a payload clears the rest of its buffer") {
   for_every_launch([](const emulator& launcher) {
     using pass = slamb::detail::form_payload<rescaled>;
     model_spec spec = spec_of(0);
@@ -481,7 +481,7 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
   expect(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.1}.at(3));
 }
 
-TEST_CASE("cuda selected_elements: groups say what round robin says of each element") {
+TEST_CASE("cuda selected_elements: groups agree with round robin on every element") {
   constexpr unsigned threads = 256;
   constexpr std::uint32_t size = 16 * threads;
   const std::vector<float> discount = slamb::detail::discounts_by_age(0.93);

@@ -98,7 +98,7 @@ void check_widths(std::integer_sequence<int, Bits...>) {
 
 }  // namespace
 
-TEST_CASE("codes: the comparison finds a code out of place and a byte too many") {
+TEST_CASE("codes: the comparison finds a misplaced code and an extra byte") {
   code_array codes{}, exchanged{};
   codes[3] = 1;
   exchanged[4] = 1;
@@ -111,7 +111,7 @@ TEST_CASE("codes: the comparison finds a code out of place and a byte too many")
 }
 
 TEST_CASE(
-    "codes: of every width, codes one after another, least significant bit first, at any address, nothing else "
+    "codes: codes of every width are packed from the least significant bit, at any address, and no other byte is "
     "touched") {
   check_widths(std::integer_sequence<int, 1, 2, 4, 8, 16, 32>{});
 }

@@ -108,7 +108,7 @@ float rounded_product(float a, float b) {
 
 }  // namespace
 
-TEST_CASE("simd: the comparison of lanes finds what differs") {
+TEST_CASE("simd: the comparison of lanes finds differences") {
   const auto add = [](const floats& a, const floats& b) { return a + b; };
   CHECK(differences(
             add, [](float a, float b) { return a - b; }, same) > 0);
@@ -121,7 +121,7 @@ TEST_CASE("simd: the comparison of lanes finds what differs") {
   CHECK_FALSE(identical(not_a_number, -not_a_number));
 }
 
-TEST_CASE("simd: arithmetic is that of each lane, with NaN, infinity, signed zeros and denormals") {
+TEST_CASE("simd: arithmetic equals scalar arithmetic in each lane, with NaN, infinity, signed zeros and denormals") {
   CHECK(differences([](const floats& a, const floats& b) { return a + b; }, [](float a, float b) { return a + b; },
                     same) == 0);
   CHECK(differences([](const floats& a, const floats& b) { return a - b; }, [](float a, float b) { return a - b; },
@@ -133,7 +133,7 @@ TEST_CASE("simd: arithmetic is that of each lane, with NaN, infinity, signed zer
                     [](float a, float) { return std::sqrt(a); }, same) == 0);
 }
 
-TEST_CASE("simd: a product is rounded before it is added, whatever the processor can fuse") {
+TEST_CASE("simd: a product is rounded before the addition, also on processors with fused multiply-add") {
   CHECK(differences([](const floats& a, const floats& b) { return a * b + a; },
                     [](float a, float b) { return rounded_product(a, b) + a; }, same) == 0);
   CHECK(differences([](const floats& a, const floats& b) { return a - b * b; },
@@ -142,7 +142,7 @@ TEST_CASE("simd: a product is rounded before it is added, whatever the processor
                     [](float a, float b) { return rounded_product(a, b) + rounded_product(b, b); }, same) == 0);
 }
 
-TEST_CASE("rounded_product: is rounded before it is added, in scalar code too") {
+TEST_CASE("rounded_product: is rounded before the addition, in scalar code too") {
   // (1 + e)² = 1 + 2e + e². The term e² is lost if the product is rounded, and kept if it is fused with the sum.
   volatile float small = 1.0F + 0x1p-12F;
   volatile double tiny = 1.0 + 0x1p-27;
@@ -154,7 +154,7 @@ TEST_CASE("rounded_product: is rounded before it is added, in scalar code too") 
   CHECK(std::fma(b, b, -(1.0 + 0x1p-26)) == 0x1p-54);
 }
 
-TEST_CASE("simd: minimum and maximum are those of real.hpp bit for bit, also where one of them is NaN") {
+TEST_CASE("simd: minimum and maximum have the bits of real.hpp, also with NaN") {
   using slamb::maximum;
   using slamb::minimum;
   CHECK(differences([](const floats& a, const floats& b) { return minimum(a, b); },
@@ -170,7 +170,7 @@ TEST_CASE("simd: less, its inverse and select, bit for bit") {
                     [](float a, float b) { return !(a < b) ? a : b; }, identical) == 0);
 }
 
-TEST_CASE("simd: one value in every lane, the sign of zero included") {
+TEST_CASE("simd: a broadcast fills every lane, and keeps the sign of zero") {
   for (const float x : corners) {
     const lane_array all = lanes_of(floats(x));
     CAPTURE(x);
@@ -178,7 +178,7 @@ TEST_CASE("simd: one value in every lane, the sign of zero included") {
   }
 }
 
-TEST_CASE("simd: the mask of any sixteen bits selects the lanes of those bits") {
+TEST_CASE("simd: a mask of sixteen bits selects the lanes of its set bits") {
   lane_array yes, no;
   for (std::size_t i = 0; i < lanes; ++i) {
     yes[i] = static_cast<float>(i + 1);
@@ -194,7 +194,7 @@ TEST_CASE("simd: the mask of any sixteen bits selects the lanes of those bits") 
   CHECK(wrong == 0);
 }
 
-TEST_CASE("simd: whole loads and stores, at any alignment") {
+TEST_CASE("simd: full loads and stores, at any alignment") {
   std::array<float, 3 * lanes> from, to;
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
   for (std::size_t shift = 0; shift <= lanes; ++shift) {
@@ -205,7 +205,7 @@ TEST_CASE("simd: whole loads and stores, at any alignment") {
   }
 }
 
-TEST_CASE("simd: partial loads read nothing behind, and leave zeros in the other lanes") {
+TEST_CASE("simd: partial loads read nothing past the end, and leave zeros in the other lanes") {
   for (int count = 0; count <= static_cast<int>(lanes); ++count) {
     const auto size = static_cast<std::size_t>(count);
     const auto exact = std::make_unique<float[]>(size);  // the address sanitizer finds a read past the end
@@ -215,7 +215,7 @@ TEST_CASE("simd: partial loads read nothing behind, and leave zeros in the other
   }
 }
 
-TEST_CASE("simd: partial stores write nothing outside") {
+TEST_CASE("simd: partial stores write nothing past the end") {
   lane_array values;
   for (std::size_t i = 0; i < lanes; ++i) values[i] = static_cast<float>(i + 1);
   for (int count = 0; count <= static_cast<int>(lanes); ++count) {
@@ -229,7 +229,7 @@ TEST_CASE("simd: partial stores write nothing outside") {
   }
 }
 
-TEST_CASE("simd: sums of squares are taken in eight lanes in double precision, and added as a tree") {
+TEST_CASE("simd: sums of squares use eight lanes in double precision, added as a tree") {
   test_support::random_source source(3);
   double_sum sum;
   std::array<double, 8> lane{};

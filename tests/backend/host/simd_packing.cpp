@@ -54,7 +54,7 @@ std::array<float, 2 * lanes> packed(std::uint32_t bits, const lane_array& x) {
 
 }  // namespace
 
-TEST_CASE("packing: the comparison finds a lane that is out of place") {
+TEST_CASE("packing: the comparison finds a misplaced lane") {
   lane_array other = distinct();
   std::swap(other[0], other[1]);
   CHECK(packed(0xFFFFU, other) != packed_by_hand(0xFFFFU, distinct()));
@@ -68,7 +68,7 @@ TEST_CASE("packing: count_of is the number of lanes, for every mask") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("packing: pack keeps the order of the lanes and touches nothing behind them, for every mask") {
+TEST_CASE("packing: pack keeps the order of the lanes and writes nothing past them, for every mask") {
   const lane_array x = distinct();
   std::size_t wrong = 0;
   for (std::uint32_t bits = 0; bits < 65536; ++bits) wrong += packed(bits, x) == packed_by_hand(bits, x) ? 0 : 1;
@@ -87,7 +87,7 @@ TEST_CASE("packing: unpack undoes pack, with zeros in the other lanes, for every
   CHECK(wrong == 0);
 }
 
-TEST_CASE("packing: payloads that end where memory ends are neither read nor written behind") {
+TEST_CASE("packing: a payload at the end of memory is neither read nor written past its end") {
   const lane_array x = distinct();
   for (std::uint32_t bits = 0; bits < 65536; bits += 37) {
     const auto exact = std::make_unique<float[]>(count_of(bits));  // the address sanitizer finds a write past the end

@@ -111,7 +111,7 @@ std::vector<std::uint32_t> words_below(std::uint64_t bound) {
 
 }  // namespace
 
-TEST_CASE("simd_words: the comparison of lanes finds what differs") {
+TEST_CASE("simd_words: the comparison of lanes finds differences") {
   CHECK(differences([](const words& a, const words& b) { return a + b; },
                     [](std::uint32_t a, std::uint32_t b) { return a - b; }) > 0);
   CHECK(differences([](const words& a, const words& b) { return a | b; },
@@ -140,7 +140,7 @@ TEST_CASE("simd_words: a broadcast, a load and a store keep every bit") {
   for (std::size_t i = 0; i < lanes; ++i) CHECK(memory[i + 1] == distinct[i]);
 }
 
-TEST_CASE("simd_words: arithmetic and logic are those of unsigned integers") {
+TEST_CASE("simd_words: arithmetic and logic equal those of unsigned integers") {
   CHECK(differences([](const auto& a, const auto& b) { return a + b; }) == 0);
   CHECK(differences([](const auto& a, const auto& b) { return a - b; }) == 0);
   CHECK(differences([](const auto& a, const auto& b) { return a & b; }) == 0);
@@ -158,7 +158,7 @@ TEST_CASE("simd_words: shifts by every count") {
   CHECK(differences([](const auto& a, const auto&) { return a >> 31; }) == 0);
 }
 
-TEST_CASE("simd_words: comparisons are of unsigned integers") {
+TEST_CASE("simd_words: comparisons treat words as unsigned integers") {
   using slamb::select;
   CHECK(differences([](const auto& a, const auto& b) { return select(a < b, a, b); }) == 0);
   CHECK(differences([](const auto& a, const auto& b) { return select(a == b, b + b, a); }) == 0);
@@ -168,7 +168,7 @@ TEST_CASE("simd_words: comparisons are of unsigned integers") {
                     }) > 0);
 }
 
-TEST_CASE("simd_words: select takes each lane from where its bit says") {
+TEST_CASE("simd_words: select takes each lane by its bit of the mask") {
   const auto [yes, no] = operands().back();
   for (std::uint32_t bits = 0; bits < 0x10000U; bits += 251) {
     const word_array got = lanes_of(select(mask_of(bits), words::load(yes.data()), words::load(no.data())));
@@ -187,7 +187,7 @@ TEST_CASE("simd_words: the bits of a float and back, also those of NaN") {
   CHECK(as_real(0x7F7FFFFFU) == std::numeric_limits<float>::max());
 }
 
-TEST_CASE("simd_words: integers become the nearest floats") {
+TEST_CASE("simd_words: integers are converted to the nearest floats") {
   using slamb::to_real;
   CHECK(differences_of_reals(words_below(std::uint64_t{1} << 31U), [](const auto& a) { return to_real(a); }) == 0);
   CHECK(to_real(std::uint32_t{0}) == 0.0F);
@@ -195,7 +195,7 @@ TEST_CASE("simd_words: integers become the nearest floats") {
   CHECK(to_real(16777219U) == 16777220.0F);
 }
 
-TEST_CASE("simd_words: floats lose their fraction") {
+TEST_CASE("simd_words: floats are truncated to integers") {
   using slamb::to_word;
   test_support::random_source source(3);
   std::vector<float> inputs{0.0F, -0.0F, 0.5F, 0.99999994F, 1.0F, 1.5F, 8388607.5F, 16777216.0F, 2147483520.0F, 1e-45F};

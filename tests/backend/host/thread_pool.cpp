@@ -40,7 +40,7 @@ struct lossy_pool {
 
 }  // namespace
 
-TEST_CASE("thread_pool: the count of calls finds an index that is left out") {
+TEST_CASE("thread_pool: the count of calls finds a missing index") {
   lossy_pool pool;
   CHECK(calls(pool, 0, 10, 1, 10) != expected_calls(0, 10, 10));
 }
@@ -55,7 +55,7 @@ TEST_CASE("thread_pool: every index once, for any range, grain and number of thr
   }
 }
 
-TEST_CASE("thread_pool: thousands of loops in a row, each of which sees what the one before it wrote") {
+TEST_CASE("thread_pool: thousands of loops in a row, each of which sees the writes of the previous one") {
   for (const unsigned threads : {1U, 2U, 3U, 8U}) {
     thread_pool pool(threads);
     std::vector<std::size_t> value(64, 0);
@@ -70,7 +70,7 @@ TEST_CASE("thread_pool: thousands of loops in a row, each of which sees what the
   }
 }
 
-TEST_CASE("thread_pool: the neighbours of one grain run on one thread, in order") {
+TEST_CASE("thread_pool: the indices of one grain run on one thread, in order") {
   thread_pool pool(4);
   constexpr std::size_t size = 400;
   constexpr std::size_t grain = 5;
@@ -83,7 +83,7 @@ TEST_CASE("thread_pool: the neighbours of one grain run on one thread, in order"
   CHECK(ordered);
 }
 
-TEST_CASE("thread_pool: no more threads than it was given, the caller among them") {
+TEST_CASE("thread_pool: uses no more threads than requested, including the caller") {
   thread_pool pool(3);
   std::vector<std::thread::id> who(10000);
   pool.for_each(0, who.size(), 1, [&](std::size_t i) { who[i] = std::this_thread::get_id(); });
@@ -102,7 +102,7 @@ TEST_CASE("thread_pool: loops that need no second thread leave the pool usable")
   }
 }
 
-TEST_CASE("thread_pool: pools come and go, used or not, also on several threads at a time") {
+TEST_CASE("thread_pool: pools are created and destroyed, used or not, also on several threads at a time") {
   std::atomic<int> wrong{0};
   {
     std::vector<std::jthread> callers;

@@ -39,7 +39,7 @@ std::vector<float> filled(std::uint64_t seed, std::uint64_t stream, std::uint64_
 
 }  // namespace
 
-TEST_CASE("uniform: another seed, stream or element has other numbers") {
+TEST_CASE("uniform: other seeds, streams and elements have other numbers") {
   const std::vector<float> numbers = filled(1, 2, 8, 200);
   CHECK(numbers != by_hand(3, 2, 8, 200));
   CHECK(numbers != by_hand(1, 3, 8, 200));
@@ -48,14 +48,14 @@ TEST_CASE("uniform: another seed, stream or element has other numbers") {
   CHECK(numbers != by_hand(1, std::uint64_t{1} << 32U | 2U, 8, 200));
 }
 
-TEST_CASE("uniform: the numbers of every element, whatever the count, and nothing beyond") {
+TEST_CASE("uniform: the numbers of an element do not depend on the count, and nothing is written past the end") {
   for (std::uint32_t count = 0; count < 300; ++count) {
     CAPTURE(count);
     CHECK(filled(5, 6, 8 * count, count) == by_hand(5, 6, 8 * count, count));
   }
 }
 
-TEST_CASE("uniform: seeds, streams and elements of 64 bits, and where the lower half runs over") {
+TEST_CASE("uniform: seeds, streams and elements of 64 bits, also when the lower half overflows") {
   const std::uint64_t large = 0xFEDCBA9876543210U;
   CHECK(filled(large, 1, 0, 130) == by_hand(large, 1, 0, 130));
   CHECK(filled(1, large, 0, 130) == by_hand(1, large, 0, 130));

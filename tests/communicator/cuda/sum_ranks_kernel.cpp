@@ -59,13 +59,13 @@ TEST_CASE("sum_ranks_kernel: floats are summed in double precision, in rank orde
       }
 }
 
-TEST_CASE("sum_ranks_kernel: what nearly cancels is not lost") {
+TEST_CASE("sum_ranks_kernel: values that nearly cancel keep their precision") {
   std::vector<std::vector<float>> of_rank{{1e8F}, {1.0F}, {-1e8F}};
   all_reduce(of_rank, emulator());
   for (const auto& values : of_rank) CHECK(values[0] == 1.0F);
 }
 
-TEST_CASE("sum_ranks_kernel: integers wrap around, and doubles are summed as they are") {
+TEST_CASE("sum_ranks_kernel: integers wrap around, and doubles are summed in double precision") {
   std::vector<std::vector<std::int32_t>> integers{{std::numeric_limits<std::int32_t>::max(), 5}, {1, -7}};
   all_reduce(integers, emulator());
   CHECK(integers[0] == std::vector{std::numeric_limits<std::int32_t>::min(), -2});
@@ -78,7 +78,7 @@ TEST_CASE("sum_ranks_kernel: integers wrap around, and doubles are summed as the
   CHECK(doubles[2][0] == 0.1 + 0.2 + 0.3);
 }
 
-TEST_CASE("sum_ranks_kernel: shares of ranks are disjoint and are all there is") {
+TEST_CASE("sum_ranks_kernel: the shares of ranks are disjoint and complete") {
   for (const std::size_t n : {0U, 1U, 1023U, 1024U, 1025U, 100000U})
     for (const int ranks : {1, 2, 5, 64}) {
       std::size_t next = 0;

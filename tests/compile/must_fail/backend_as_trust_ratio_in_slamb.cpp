@@ -1,4 +1,4 @@
-// expect: slamb: the TrustRatio of an optimizer must be one
+// expect: slamb: the TrustRatio of an optimizer must be a trust ratio
 // first of 45 lines
 #include "slamb/slamb.hpp"
 

@@ -1,4 +1,4 @@
-// expect: slamb: the Backend of an optimizer must be a backend, as host_backend and cuda_backend are.*basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>
+// expect: slamb: the Backend of an optimizer must be a backend, such as host_backend or cuda_backend.*basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>
 // first of 40 lines
 #include "slamb/slamb.hpp"
 

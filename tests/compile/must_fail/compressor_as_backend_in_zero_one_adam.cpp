@@ -1,4 +1,4 @@
-// expect: slamb: the Backend of an optimizer must be a backend, as host_backend and cuda_backend are
+// expect: slamb: the Backend of an optimizer must be a backend, such as host_backend or cuda_backend
 // first of 40 lines
 #include "slamb/slamb.hpp"
 

@@ -1,4 +1,4 @@
-// expect: slamb: the ErrorFeedback of an optimizer must be one
+// expect: slamb: the ErrorFeedback of an optimizer must be an error feedback
 // first of 45 lines
 #include "slamb/slamb.hpp"
 

@@ -1,4 +1,4 @@
-// expect: choose cannot try a compressor that the caller tells its selection at every step
+// expect: choose cannot try a compressor whose selection the caller sets before each step
 #include "slamb/slamb.hpp"
 
 using masked = slamb::slamb<slamb::self_communicator, slamb::explicit_mask>;

@@ -1,4 +1,4 @@
-// expect: slamb: max_gradient_norm is a setting of basic_lamb .lamb, adamw. alone
+// expect: slamb: max_gradient_norm is a setting of basic_lamb .lamb, adamw. only
 // first of 20 lines
 #include "slamb/slamb.hpp"
 

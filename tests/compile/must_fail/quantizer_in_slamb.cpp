@@ -1,4 +1,4 @@
-// expect: needs a Compressor that is a sparsifier
+// expect: its Compressor must be a sparsifier
 #include "slamb/slamb.hpp"
 
 // Has the facts of a compressor, but is no sparsifier.

@@ -1,4 +1,4 @@
-// expect: slamb: the Compressor of an optimizer must be one
+// expect: slamb: the Compressor of an optimizer must be a compressor
 // first of 45 lines
 #include "slamb/slamb.hpp"
 

@@ -1,4 +1,4 @@
-// expect: slamb: the WarmUp of basic_one_bit must be one, as fixed_warm_up
+// expect: slamb: the WarmUp of basic_one_bit must be a warm-up schedule, such as fixed_warm_up
 // first of 45 lines
 #include "slamb/slamb.hpp"
 

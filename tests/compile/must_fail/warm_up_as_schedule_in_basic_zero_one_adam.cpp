@@ -1,4 +1,4 @@
-// expect: slamb: the VarianceSchedule and the LocalSchedule of basic_zero_one_adam must be such
+// expect: slamb: the VarianceSchedule and the LocalSchedule of basic_zero_one_adam must be schedules
 // first of 45 lines
 #include "slamb/slamb.hpp"
 

@@ -82,7 +82,7 @@ TEST_CASE("device processes: all collectives have the bits of mpi_communicator")
   }
 }
 
-TEST_CASE("device processes: a captured stream is refused, and the communicator goes on") {
+TEST_CASE("device processes: a captured stream is rejected, and the communicator remains usable") {
   const stream on;
   slamb::cuda_mpi_communicator communicator;
   floats values = uploaded(std::vector<float>(100, 1.0F));

@@ -1,4 +1,4 @@
-// expect: optimizers on the host backend are compiled in a .cpp
+// expect: compile optimizers on the host backend in a .cpp
 #include "slamb/slamb.hpp"
 
 slamb::lamb<> optimizer({});

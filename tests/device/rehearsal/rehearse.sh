@@ -490,7 +490,7 @@ control() {
   must_not all_gone
   kill -s KILL $!
 
-  context="control: the report is written after a row alone"
+  context="control: the report is written only after a row"
   reset
   sabotage '/^begin() {/,/^}/{/write_report/d}'
   run_until_killed KILL "tests: replay"
@@ -512,7 +512,7 @@ control() {
   run
   must_not rows_but passed bench
 
-  context="control: nobody counts the cases"
+  context="control: the cases are not counted"
   reset
   sabotage 's/ran == 0 ||/ran < 0 \&\&/'
   STAGES_THAT_ARE_EMPTY="|tests: edges|"

@@ -39,7 +39,7 @@ bool adds_up(mpi_communicator& communicator) {
 
 }  // namespace
 
-TEST_CASE("mpi_communicator: options out of range are refused by name, on every rank") {
+TEST_CASE("mpi_communicator: options out of range are rejected by name, on every rank") {
   using std::chrono::microseconds;
   using std::chrono::milliseconds;
   const auto made_with = [](slamb::mpi_options o) { return [o] { mpi_communicator(MPI_COMM_WORLD, o); }; };
@@ -54,14 +54,14 @@ TEST_CASE("mpi_communicator: options out of range are refused by name, on every 
   CHECK_THROWS_AS(made_with({.piece_bytes = 63})(), std::invalid_argument);
 }
 
-TEST_CASE("mpi_communicator: communicators that do not fit are refused") {
+TEST_CASE("mpi_communicator: unsuitable MPI communicators are rejected") {
   CHECK(message_of([] { mpi_communicator{MPI_COMM_NULL}; }) ==
         "slamb: mpi_communicator: the communicator is MPI_COMM_NULL");
   CHECK_THROWS_AS(mpi_communicator::borrow(MPI_COMM_NULL), std::invalid_argument);
   CHECK(message_of([] { mpi_communicator::borrow(MPI_COMM_WORLD); }).find("MPI_ERRORS_RETURN") != std::string::npos);
 }
 
-TEST_CASE("mpi_communicator: wrong arguments are refused before any message, and leave it as it was") {
+TEST_CASE("mpi_communicator: wrong arguments are rejected before any message, and it remains usable") {
   mpi_communicator communicator;
   const auto ranks = static_cast<std::size_t>(communicator.size());
   std::vector<float> some(7);
@@ -76,7 +76,7 @@ TEST_CASE("mpi_communicator: wrong arguments are refused before any message, and
   CHECK(adds_up(communicator));
 }
 
-TEST_CASE("mpi_communicator: its own copy and a borrowed communicator do not meet each other's messages") {
+TEST_CASE("mpi_communicator: an owned copy and a borrowed communicator do not receive each other's messages") {
   MPI_Comm theirs = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &theirs);
   MPI_Comm_set_errhandler(theirs, MPI_ERRORS_RETURN);
@@ -94,19 +94,19 @@ TEST_CASE("mpi_communicator: its own copy and a borrowed communicator do not mee
   MPI_Comm_free(&theirs);
 }
 
-TEST_CASE("mpi_communicator: can be moved, and says so when the source is used") {
+TEST_CASE("mpi_communicator: can be moved, and names the mistake when the source is used") {
   mpi_communicator first;
   mpi_communicator second = std::move(first);
   CHECK(adds_up(second));
   CHECK(first.native_handle() == MPI_COMM_NULL);  // NOLINT: the test looks at the moved-from object
   float x = 1.0F;
   CHECK(message_of([&] { first.all_reduce_sum(std::span<float>(&x, 1), host_stream{}); }) ==
-        "slamb: a call of an mpi_communicator that was moved from");
+        "slamb: an mpi_communicator was called after it was moved from");
   first = std::move(second);
   CHECK(adds_up(first));
 }
 
-TEST_CASE("mpi_communicator: elements of odd sizes are moved whole") {
+TEST_CASE("mpi_communicator: moves elements of odd sizes completely") {
   using odd = std::array<std::uint8_t, 5>;
   mpi_communicator communicator(MPI_COMM_WORLD, {.piece_bytes = 64});
   const int last = communicator.size() - 1;
@@ -115,7 +115,7 @@ TEST_CASE("mpi_communicator: elements of odd sizes are moved whole") {
   CHECK(values == std::vector<odd>(77, odd{static_cast<std::uint8_t>(last), 1, 2, 3, 4}));
 }
 
-TEST_CASE("mpi_communicator: all_gather of what lies in its place already") {
+TEST_CASE("mpi_communicator: all_gather in place") {
   mpi_communicator communicator;
   const auto ranks = static_cast<std::size_t>(communicator.size());
   const auto rank = static_cast<std::size_t>(communicator.rank());
@@ -150,7 +150,7 @@ TEST_CASE("mpi_communicator: passes check_communicator") {
   CHECK_NOTHROW(slamb::check_communicator(in_pieces, {.large = 2001}));
 }
 
-TEST_CASE("mpi_communicator: check finds nothing wrong with one that works") {
+TEST_CASE("mpi_communicator: check passes on a working communicator") {
   mpi_communicator communicator;
   CHECK_NOTHROW(communicator.check());
   CHECK(adds_up(communicator));

@@ -63,7 +63,7 @@ void check_same_bits(const experiment& e, const typename Optimizer<>::options_ty
 
 }  // namespace
 
-TEST_CASE("split_by_node: ranks of one machine are one node, and ranks_per_node makes others of consecutive ranks") {
+TEST_CASE("split_by_node: ranks of one machine are one node, or ranks_per_node consecutive ranks") {
   const int rank = slamb::mpi_communicator().rank();
   const slamb::mpi_hierarchy by_memory = split_by_node();
   CHECK(by_memory.size() == 1);
@@ -84,7 +84,7 @@ TEST_CASE("split_by_node: ranks of one machine are one node, and ranks_per_node 
   }
 }
 
-TEST_CASE("join_nodes: nodes have one number for all their ranks, whatever the order of these") {
+TEST_CASE("join_nodes: all ranks of a node have one number, in any order of the ranks") {
   if (world() != 4) return;
   const int rank = slamb::mpi_communicator().rank();
   const bool is_first = rank == 0 || rank == 3;  // so that ranks of the second node come before those of the first
@@ -95,25 +95,25 @@ TEST_CASE("join_nodes: nodes have one number for all their ranks, whatever the o
   CHECK(all.inter_node().size() == 2);
 }
 
-TEST_CASE("join_nodes: nodes of different sizes are refused on every rank") {
+TEST_CASE("join_nodes: nodes of different sizes are rejected on every rank") {
   if (world() < 3) return;
   const int rank = slamb::mpi_communicator().rank();
   const part_of_world node(rank == 0 ? 0 : 1);
   CHECK(refusal_of([&] { slamb::join_nodes(MPI_COMM_WORLD, node.get()); }) ==
-        "slamb: mpi_hierarchy: the node of rank 0 has 1 ranks, that of rank 1 has " + std::to_string(world() - 1) +
-            "; all nodes must have equally many: start as many on each, or set ranks_per_node to a number that divides "
-            "that "
-            "of each");
+        "slamb: mpi_hierarchy: the node of rank 0 has 1 ranks, and the node of rank 1 has " +
+            std::to_string(world() - 1) +
+            "; all nodes must have the same number of ranks: start the same number on each, or set ranks_per_node to a "
+            "number that divides the ranks of every node");
   CHECK(refusal_of([] { slamb::join_nodes(MPI_COMM_WORLD, MPI_COMM_NULL); }).find("is MPI_COMM_NULL") !=
         std::string::npos);
 }
 
-TEST_CASE("split_by_node: what does not divide, differs or is out of range is refused on every rank") {
+TEST_CASE("split_by_node: ranks_per_node that does not divide, differs or is out of range is rejected on every rank") {
   const std::string ranks = std::to_string(world());
   const std::string more = std::to_string(world() + 1);
-  CHECK(refusal_of_split({.ranks_per_node = world() + 1}) == "slamb: mpi_hierarchy: ranks_per_node = " + more +
-                                                                 ", but it must divide the number of ranks, " + ranks +
-                                                                 ", or be 0: a node is the ranks that share memory");
+  CHECK(refusal_of_split({.ranks_per_node = world() + 1}) ==
+        "slamb: mpi_hierarchy: ranks_per_node = " + more + ", but it must divide the number of ranks, " + ranks +
+            ", or be 0, which makes a node of the ranks that share memory");
   CHECK(refusal_of_split({.ranks_per_node = -1}).find("ranks_per_node = -1, but it must") != std::string::npos);
   CHECK(refusal_of_split({.inter_node = {.piece_bytes = 63}}).find("mpi_options::piece_bytes = 63") !=
         std::string::npos);
@@ -127,7 +127,7 @@ TEST_CASE("split_by_node: what does not divide, differs or is out of range is re
         "slamb: mpi_hierarchy: ranks_per_node is 0 on rank 0, 1 on rank 1; it must be the same on all ranks");
 }
 
-TEST_CASE("split_by_node: optimizers have the bits that they have in nodes of threads") {
+TEST_CASE("split_by_node: optimizers have the bits of nodes of threads") {
   if (world() % 2 != 0) return;
   const experiment e = make_experiment(random_model(31, 2), 31, world(), 8);
   check_same_bits<slamb::lamb>(e, {});

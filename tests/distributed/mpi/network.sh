@@ -27,7 +27,7 @@ trap 'rm -f "$said"; [[ -z "$run" ]] || kill -TERM "$run" 2>/dev/null || true' E
 status=0
 bash "$script" "${options[@]}" --parameters 100000 --steps 1 --optimizer one_bit_adam >"$said" 2>&1 || status=$?
 cat "$said"
-if ((status == 2)) && grep -Eq "need root|may not make|is not there|the kernel makes no|is not Open MPI" "$said"; then exit 77; fi
+if ((status == 2)) && grep -Eq "need root|may not make|was not found|does not exist|the kernel makes no|is not Open MPI" "$said"; then exit 77; fi
 ((status == 0)) || fail "ended with status $status, expected 0"
 grep -Eq "^one_bit_adam +[0-9,]+ +2\.00 " "$said" || fail "no line of one_bit_adam"
 grep -q "^the busiest second of a link" "$said" || fail "no word on the links"

@@ -89,7 +89,7 @@ constexpr auto defaults = [](auto& /*options*/) {};
 
 }  // namespace
 
-TEST_CASE("mpi_communicator: traces by processes") {
+TEST_CASE("mpi_communicator: processes replay the traces") {
   for (const std::string& name : names) {
     CAPTURE(name);
     const test_support::trace given = test_support::read_trace(std::string(SLAMB_TEST_DATA "/") + name);
@@ -98,7 +98,7 @@ TEST_CASE("mpi_communicator: traces by processes") {
   }
 }
 
-TEST_CASE("mpi_communicator: every recipe has the bits that it has by threads") {
+TEST_CASE("mpi_communicator: every recipe has the bits of threads") {
   using processes = slamb::mpi_communicator;
   using threads = slamb::thread_communicator;
   check_same_bits<slamb::adamw<processes>, slamb::adamw<threads>>(defaults);

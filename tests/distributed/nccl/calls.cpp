@@ -20,7 +20,7 @@ using nccl_tests::text_of;
 using nccl_tests::thrown_by;
 
 /// A single rank.
-struct rank_alone {
+struct single_rank {
   nccl_stand_in::library library;
   slamb::nccl_communicator communicator{slamb::nccl_communicator::unique_id(), 0, 1, patient()};
   cudaStream_t stream = library.make_stream();
@@ -48,8 +48,8 @@ struct slamb::nccl_type<nccl_calls_tests::user_half> : slamb::nccl_element<ncclF
 
 namespace nccl_calls_tests {
 
-TEST_CASE("nccl_communicator: one call a collective, with its arguments") {
-  rank_alone alone;
+TEST_CASE("nccl_communicator: one call per collective, with its arguments") {
+  single_rank alone;
   std::vector<double> values(7), all(7);
   alone.communicator.all_reduce_sum(std::span(values), alone.stream);
   alone.communicator.broadcast(std::span(values), 0, alone.stream);
@@ -73,8 +73,8 @@ TEST_CASE("nccl_communicator: one call a collective, with its arguments") {
   CHECK(alone.calls("ncclBroadcast")[0].peer == 0);
 }
 
-TEST_CASE("nccl_communicator: looks for errors before each call that enqueues") {
-  rank_alone alone;
+TEST_CASE("nccl_communicator: checks for errors before each call that enqueues") {
+  single_rank alone;
   std::vector<float> values(3), other(3);
   const std::size_t before = alone.library.calls(0).size();
   alone.communicator.all_reduce_sum(std::span(values), alone.stream);
@@ -181,7 +181,7 @@ TEST_CASE("nccl_communicator: each element type has its own in NCCL") {
   static_assert(has_broadcast<nccl_communicator, user_half, cudaStream_t>);
   static_assert(!has_all_reduce_sum<nccl_communicator, user_half, cudaStream_t>);
 
-  rank_alone alone;
+  single_rank alone;
   const auto type_of = [&]<class T>(T value) {
     alone.communicator.broadcast(std::span(&value, 1), 0, alone.stream);
     return alone.calls("ncclBroadcast").back().type;
@@ -204,7 +204,7 @@ TEST_CASE("nccl_communicator: each element type has its own in NCCL") {
 }
 
 TEST_CASE("nccl_communicator: empty spans make no call") {
-  rank_alone alone;
+  single_rank alone;
   const std::size_t before = alone.library.calls(0).size();
   alone.communicator.all_reduce_sum(std::span<float>{}, alone.stream);
   alone.communicator.broadcast(std::span<float>{}, 0, alone.stream);
@@ -213,7 +213,7 @@ TEST_CASE("nccl_communicator: empty spans make no call") {
   CHECK(alone.library.calls(0).size() == before);
 }
 
-TEST_CASE("nccl_communicator: wrong arguments are named before any call, and harm nothing") {
+TEST_CASE("nccl_communicator: wrong arguments are named before any call, and it remains usable") {
   nccl_stand_in::library library;
   const ncclUniqueId id = slamb::nccl_communicator::unique_id();
   const auto thrown = run_ranks(library, 2, [&](int rank) {
@@ -269,7 +269,7 @@ TEST_CASE("nccl_communicator: wrong ranks and options are named before any call"
   CHECK(library.calls(0).empty());
 }
 
-TEST_CASE("nccl_communicator: the longest timeout there is does not overflow") {
+TEST_CASE("nccl_communicator: the longest timeout does not overflow") {
   nccl_stand_in::library library;
   const auto id = slamb::nccl_communicator::unique_id();
   library.stay_in_progress(0, 5);

@@ -166,7 +166,7 @@ TEST_CASE("nccl_communicator: conforms for all element types and worlds of 1 to 
   for (int ranks = 1; ranks <= 8; ++ranks) check_world(ranks, 0);
 }
 
-TEST_CASE("nccl_communicator: conforms where calls go on in the background") {
+TEST_CASE("nccl_communicator: conforms with calls that continue in the background") {
   for (const int ranks : {2, 3, 5}) check_world(ranks, 3);
 }
 
@@ -186,7 +186,7 @@ TEST_CASE("nccl_communicator: integers wrap around") {
   check_clean(library);
 }
 
-TEST_CASE("nccl_communicator suite: the stand-in does nothing before all ranks have come") {
+TEST_CASE("nccl_communicator suite: the stand-in waits for all ranks") {
   nccl_stand_in::library library;
   const ncclUniqueId id = slamb::nccl_communicator::unique_id();
   std::vector<float> values(2, 1.0F);
@@ -208,7 +208,7 @@ TEST_CASE("nccl_communicator suite: the stand-in does nothing before all ranks h
   CHECK(values == std::vector<float>{2.0F, 2.0F});
 }
 
-TEST_CASE("nccl_communicator suite: the stand-in sees ranks that call different collectives") {
+TEST_CASE("nccl_communicator suite: the stand-in finds ranks that call different collectives") {
   nccl_stand_in::library library;
   const ncclUniqueId id = slamb::nccl_communicator::unique_id();
   const auto thrown = run_ranks(library, 2, [&](int rank) {

@@ -43,7 +43,7 @@ struct two_devices {
 
 }  // namespace
 
-TEST_CASE("devices: every call has the device of the construction, and leaves the caller's as it was") {
+TEST_CASE("devices: every call uses the device of the construction, and restores the caller's") {
   two_devices on;
   std::optional<lamb> its(on.make(on.nccl.make_stream()));
   std::optional<lamb> other(on.make(on.nccl.make_stream()));
@@ -78,7 +78,7 @@ TEST_CASE("devices: every call has the device of the construction, and leaves th
   for (std::size_t i = asked_before; i < asked.size(); ++i) CHECK(asked[i].device == 0);
 }
 
-TEST_CASE("devices: a call that throws leaves the caller's device as it was") {
+TEST_CASE("devices: a call that throws restores the caller's device") {
   two_devices on;
   lamb its = on.make(on.nccl.make_stream());
   current_device = 1;
@@ -91,14 +91,14 @@ TEST_CASE("devices: a call that throws leaves the caller's device as it was") {
 }
 
 #if CUDART_VERSION >= 12080
-TEST_CASE("devices: a stream of another device than the current one is refused at construction") {
+TEST_CASE("devices: a stream of a device that is not current is rejected at construction") {
   two_devices on;
   const cudaStream_t stream = on.nccl.make_stream();
   current_device = 1;
   const auto refusal = thrown_by([&] { on.make(stream); });
   CHECK(text_of(refusal) ==
-        "slamb: the stream is of device 0, but device 1 is current; call cudaSetDevice(0) first, or give a stream of "
-        "device 1");
+        "slamb: the stream belongs to device 0, but device 1 is current; call cudaSetDevice(0) first, or pass a stream "
+        "of device 1");
   CHECK_THROWS_AS(std::rethrow_exception(refusal), std::invalid_argument);
   CHECK(on.log.calls == 0);
   CHECK(slamb::detail::cuda::device_of(nullptr) == 1);

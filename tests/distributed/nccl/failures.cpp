@@ -85,7 +85,7 @@ TEST_CASE("nccl_communicator: an error keeps its code, its call and the text of 
   }
 }
 
-TEST_CASE("nccl_communicator: an error is one of the library") {
+TEST_CASE("nccl_communicator: an error derives from the library's") {
   static_assert(std::is_base_of_v<slamb::communicator_error, slamb::nccl_error>);
   static_assert(std::is_base_of_v<slamb::error, slamb::cuda_error>);
   static_assert(std::is_nothrow_copy_constructible_v<slamb::nccl_error>);
@@ -136,7 +136,7 @@ TEST_CASE("nccl_communicator: if a group does not start, none is ended") {
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: the text of the last error is asked for before the abort") {
+TEST_CASE("nccl_communicator: reads the text of the last error before the abort") {
   library nccl;
   nccl_communicator communicator(nccl_communicator::unique_id(), 0, 1, patient());
   nccl.fail(0, "ncclAllReduce", 1, ncclSystemError);
@@ -187,7 +187,7 @@ TEST_CASE("nccl_communicator: a call that stays in progress times out and aborts
   }
 }
 
-TEST_CASE("nccl_communicator: a timeout counts time where polls are not limited") {
+TEST_CASE("nccl_communicator: a timeout counts time, not polls") {
   library nccl;
   nccl_communicator communicator(nccl_communicator::unique_id(), 0, 1, {.timeout = std::chrono::milliseconds(1)});
   const cudaStream_t stream = nccl.make_stream();
@@ -196,7 +196,7 @@ TEST_CASE("nccl_communicator: a timeout counts time where polls are not limited"
   CHECK(std::string(error.what()) == "slamb: cudaStreamQuery of rank 0 of 1 was not done within 1 ms");
 }
 
-TEST_CASE("nccl_communicator: a peer that does not come ends the construction") {
+TEST_CASE("nccl_communicator: a missing peer ends the construction") {
   library nccl;
   nccl.enter(-1);
   const ncclUniqueId id = nccl_communicator::unique_id();
@@ -212,7 +212,7 @@ TEST_CASE("nccl_communicator: a peer that does not come ends the construction") 
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: construction reports what NCCL does") {
+TEST_CASE("nccl_communicator: construction reports NCCL's errors") {
   library nccl;
   nccl.fail(0, "ncclGetUniqueId", 1, ncclSystemError);
   nccl.fail(0, "ncclCommInitRankConfig", 1, ncclInvalidUsage);
@@ -226,7 +226,7 @@ TEST_CASE("nccl_communicator: construction reports what NCCL does") {
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: a peer that does not come to a collective ends the wait of the others") {
+TEST_CASE("nccl_communicator: a peer that is missing in a collective ends the wait of the others") {
   constexpr int ranks = 4;
   library nccl;
   nccl.let_ranks_meet();
@@ -253,7 +253,7 @@ TEST_CASE("nccl_communicator: a peer that does not come to a collective ends the
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: an asynchronous error is found by whatever is called next") {
+TEST_CASE("nccl_communicator: the next call finds an asynchronous error") {
   for (const std::string next : {"check", "wait", "all_reduce_sum", "broadcast", "all_gather", "all_to_all"}) {
     CAPTURE(next);
     library nccl;
@@ -301,7 +301,7 @@ TEST_CASE("nccl_communicator: an asynchronous error of one rank ends all") {
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: an error that comes while a stream is waited for ends the wait") {
+TEST_CASE("nccl_communicator: an error during a wait for a stream ends the wait") {
   library nccl;
   nccl_communicator communicator(nccl_communicator::unique_id(), 0, 1, patient());
   const cudaStream_t stream = nccl.make_stream();
@@ -315,7 +315,7 @@ TEST_CASE("nccl_communicator: an error that comes while a stream is waited for e
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: an error while a call goes on in the background is that of the call") {
+TEST_CASE("nccl_communicator: an error while a call continues in the background is attributed to the call") {
   library nccl;
   nccl_communicator communicator(nccl_communicator::unique_id(), 0, 1, patient());
   nccl.stay_in_progress(0, for_ever);
@@ -349,7 +349,7 @@ TEST_CASE("nccl_communicator: an error of the stream is one of CUDA, and aborts"
   check_clean(nccl);
 }
 
-TEST_CASE("cuda_error: check_cuda throws what is no success, and clears it") {
+TEST_CASE("cuda_error: check_cuda throws on any status but success, and clears it") {
   library nccl;
   slamb::detail::check_cuda(cudaSuccess, "cudaMemcpyAsync");
   CHECK(nccl.count(0, "cudaGetLastError") == 0);
@@ -360,7 +360,7 @@ TEST_CASE("cuda_error: check_cuda throws what is no success, and clears it") {
   CHECK(nccl.count(0, "cudaGetLastError") == 1);
 }
 
-TEST_CASE("nccl_communicator: abort is done once, and is what is thrown afterwards") {
+TEST_CASE("nccl_communicator: aborts once, and later calls throw this abort") {
   library nccl;
   nccl_communicator communicator(nccl_communicator::unique_id(), 0, 1, patient());
   const cudaStream_t stream = nccl.make_stream();

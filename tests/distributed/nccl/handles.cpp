@@ -41,7 +41,7 @@ std::vector<ncclComm_t> make_native(int ranks, int blocking) {
 
 nccl_communicator make_own() { return {nccl_communicator::unique_id(), 0, 1, patient()}; }
 
-constexpr const char* moved_from = "slamb: a call of an nccl_communicator that was moved from";
+constexpr const char* moved_from = "slamb: an nccl_communicator was called after it was moved from";
 
 }  // namespace
 
@@ -51,7 +51,7 @@ static_assert(!std::is_copy_constructible_v<nccl_communicator> && !std::is_copy_
 static_assert(!nccl_communicator::is_local);
 static_assert(slamb::communicator<nccl_communicator>);
 
-TEST_CASE("nccl_communicator: its own is made not to block, and is finalized before it is destroyed") {
+TEST_CASE("nccl_communicator: an owned one is non-blocking, and is finalized before it is destroyed") {
   library nccl;
   {
     const nccl_communicator communicator = make_own();
@@ -61,7 +61,7 @@ TEST_CASE("nccl_communicator: its own is made not to block, and is finalized bef
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: a destructor waits for what is in flight") {
+TEST_CASE("nccl_communicator: a destructor waits for collectives in flight") {
   library nccl;
   nccl.let_ranks_meet();
   const ncclUniqueId id = nccl_communicator::unique_id();
@@ -79,7 +79,7 @@ TEST_CASE("nccl_communicator: a destructor waits for what is in flight") {
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: a destructor aborts what does not end") {
+TEST_CASE("nccl_communicator: a destructor aborts collectives that do not end") {
   library nccl;
   nccl.let_ranks_meet();
   const ncclUniqueId id = nccl_communicator::unique_id();
@@ -95,7 +95,7 @@ TEST_CASE("nccl_communicator: a destructor aborts what does not end") {
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: a destructor aborts where NCCL cannot finalize, and throws nothing") {
+TEST_CASE("nccl_communicator: a destructor aborts if NCCL cannot finalize, and throws nothing") {
   library nccl;
   {
     const nccl_communicator communicator = make_own();
@@ -144,7 +144,7 @@ TEST_CASE("nccl_communicator: an abort that never returns hangs neither a call t
   }
 }
 
-TEST_CASE("nccl_communicator: after a failure a destructor has nothing left to do") {
+TEST_CASE("nccl_communicator: after a failure a destructor calls nothing") {
   library nccl;
   {
     nccl_communicator communicator = make_own();
@@ -155,7 +155,7 @@ TEST_CASE("nccl_communicator: after a failure a destructor has nothing left to d
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: a handle that was moved from says so, and its communicator is released once") {
+TEST_CASE("nccl_communicator: a handle that was moved from names the mistake, and the communicator is released once") {
   library nccl;
   std::vector<float> values(3);
   const cudaStream_t stream = nccl.make_stream();
@@ -181,7 +181,7 @@ TEST_CASE("nccl_communicator: a handle that was moved from says so, and its comm
   check_clean(nccl);
 }
 
-TEST_CASE("nccl_communicator: an assignment releases what was held before") {
+TEST_CASE("nccl_communicator: an assignment releases the previous communicator") {
   library nccl;
   nccl_communicator first = make_own();
   nccl_communicator second = make_own();
@@ -210,7 +210,7 @@ TEST_CASE("nccl_communicator: a failure moves with the handle") {
   check_clean(nccl, 1);
 }
 
-TEST_CASE("nccl_communicator: a borrowed one is asked for rank and size, and is not destroyed") {
+TEST_CASE("nccl_communicator: rank and size are read from a borrowed one, which is not destroyed") {
   for (const int blocking : {0, 1}) {
     CAPTURE(blocking);
     library nccl;
@@ -234,7 +234,7 @@ TEST_CASE("nccl_communicator: a borrowed one is asked for rank and size, and is 
   }
 }
 
-TEST_CASE("nccl_communicator: a borrowed one is waited for until it is ready") {
+TEST_CASE("nccl_communicator: waits until a borrowed one is ready") {
   library nccl;
   nccl.stay_in_progress(0, 7);
   const ncclComm_t native = make_native(1, 0)[0];
@@ -248,7 +248,7 @@ TEST_CASE("nccl_communicator: a borrowed one is waited for until it is ready") {
   check_clean(nccl, 2);
 }
 
-TEST_CASE("nccl_communicator: what the owner has left in progress is waited for") {
+TEST_CASE("nccl_communicator: waits for calls that the owner has left in progress") {
   library nccl;
   const ncclComm_t native = make_native(1, 0)[0];
   nccl_communicator communicator = nccl_communicator::borrow(native, patient());
@@ -261,7 +261,7 @@ TEST_CASE("nccl_communicator: what the owner has left in progress is waited for"
   check_clean(nccl, 1);
 }
 
-TEST_CASE("nccl_communicator: questions that fail are errors of theirs") {
+TEST_CASE("nccl_communicator: an error of a query names the query") {
   for (const std::string function : {"ncclCommUserRank", "ncclCommCount"}) {
     library nccl;
     const ncclComm_t native = make_native(1, 1)[0];
@@ -273,7 +273,7 @@ TEST_CASE("nccl_communicator: questions that fail are errors of theirs") {
   }
 }
 
-TEST_CASE("nccl_communicator: a failure aborts a borrowed one only if the options say so") {
+TEST_CASE("nccl_communicator: a failure aborts a borrowed one only with that option") {
   for (const bool abort_borrowed : {false, true}) {
     CAPTURE(abort_borrowed);
     library nccl;
@@ -300,7 +300,7 @@ TEST_CASE("nccl_communicator: a failure aborts a borrowed one only if the option
   }
 }
 
-TEST_CASE("nccl_communicator: abort of a borrowed one ends the handle, and the communicator if options say so") {
+TEST_CASE("nccl_communicator: abort of a borrowed one ends the handle, and with that option the communicator") {
   for (const bool abort_borrowed : {false, true}) {
     library nccl;
     const ncclComm_t native = make_native(1, 1)[0];

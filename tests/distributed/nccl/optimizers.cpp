@@ -80,7 +80,7 @@ void check_ends_without_peer(const Ask& ask) {
 
 }  // namespace
 
-TEST_CASE("optimizers over NCCL: a peer that does not come ends the construction") {
+TEST_CASE("optimizers over NCCL: a missing peer ends the construction") {
   library nccl;
   nccl.let_ranks_meet();
   nccl.enter(-1);
@@ -96,7 +96,7 @@ TEST_CASE("optimizers over NCCL: a peer that does not come ends the construction
   nccl_tests::check_clean(nccl);
 }
 
-TEST_CASE("optimizers over NCCL: a peer that has died ends the questions that wait for it, and all later ones") {
+TEST_CASE("optimizers over NCCL: a dead peer ends the calls that wait for it, and all later ones") {
   check_ends_without_peer<lamb>([](lamb& its) {
     its.step(1e-3);
     its.statistics();
@@ -112,8 +112,7 @@ TEST_CASE("optimizers over NCCL: a peer that has died ends the questions that wa
   });
 }
 
-TEST_CASE(
-    "optimizers over NCCL: a peer that has died ends a step that waits for its number or the size of its payload") {
+TEST_CASE("optimizers over NCCL: a dead peer ends a step that waits for its number or the size of its payload") {
   const auto takes_two_steps = [](auto& its) {
     its.step(1e-3);
     its.step(1e-3);
@@ -122,7 +121,7 @@ TEST_CASE(
   check_ends_without_peer<sparse<slamb::random_k<slamb::sampling::bernoulli>>>(takes_two_steps);
 }
 
-TEST_CASE("optimizers over NCCL: a peer that has died ends a step that is measured") {
+TEST_CASE("optimizers over NCCL: a dead peer ends a measured step") {
   check_ends_without_peer<in_bits>([](in_bits& its) {
     its.measure_next_step();
     its.step(1e-3);

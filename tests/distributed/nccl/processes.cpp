@@ -25,13 +25,13 @@ TEST_CASE("processes: rank 0's value reaches all ranks") {
         0);
 }
 
-TEST_CASE("processes: each rank is a process of its own") {
+TEST_CASE("processes: each rank is a separate process") {
   int runs = 0;
   CHECK(programs::run_forked(ranks, [&](int rank) { return ++runs == 1 && rank < ranks ? 0 : 1; }) == 0);
   CHECK(runs == 0);
 }
 
-TEST_CASE("processes: the status of a rank is that of all, and its peers are ended") {
+TEST_CASE("processes: the status of a failed rank is that of all, and its peers are ended") {
   for (int failing = 0; failing < ranks; ++failing) {
     CAPTURE(failing);
     const int status = programs::run_forked(ranks, [failing](int rank) {
@@ -49,7 +49,7 @@ TEST_CASE("processes: a rank that fails after others have ended is a failure") {
         }) == 5);
 }
 
-TEST_CASE("processes: what a rank throws ends all with the status 1") {
+TEST_CASE("processes: an exception of a rank ends all with the status 1") {
   CHECK(programs::run_forked(ranks, [](int rank) -> int {
           if (rank == 2) throw std::runtime_error("as it was asked to");
           wait_for_ever();
@@ -63,7 +63,7 @@ TEST_CASE("processes: a rank that is killed ends all with the status 1") {
         }) == 1);
 }
 
-TEST_CASE("processes: nobody waits for a value that rank 0 does not send") {
+TEST_CASE("processes: no rank waits for a value that rank 0 does not send") {
   const programs::mailbox<int> value(ranks);
   const auto fails = [&](int rank) { return value.share(rank, []() -> int { throw std::runtime_error("no value"); }); };
   CHECK(programs::run_forked(ranks, fails) == 1);

@@ -62,7 +62,7 @@ void check_unreadable(const std::string& text, const std::string& message) {
 
 }  // namespace
 
-TEST_CASE("models: have the tensors of the architectures") {
+TEST_CASE("models: have the tensors of their architectures") {
   struct expectation {
     const char* name;
     std::size_t tensors;
@@ -108,7 +108,7 @@ TEST_CASE("plan: 0/1 Adam sends 25.9 times less than fp16 over 118,000 steps, in
   CHECK(dense_volume(tensors, 118'000) / volume(tensors, options, 118'000) == doctest::Approx(25.9).epsilon(0.001));
 }
 
-TEST_CASE("plan: SLAMB in fp16 sends 0.507 of what 1-bit LAMB does") {
+TEST_CASE("plan: SLAMB in fp16 sends 0.507 times the bytes of 1-bit LAMB") {
   const shapes tensors = plan::tensors_of_model("bert-large");
   const double one_bit = volume(tensors, bert_one_bit, bert_steps);
   CHECK(volume(tensors, slamb::slamb<>::options_type{}, bert_steps) / one_bit == doctest::Approx(0.507).epsilon(0.001));
@@ -137,7 +137,7 @@ TEST_CASE(
   CHECK(of_zero_one == doctest::Approx(1.607).epsilon(0.002));
 }
 
-TEST_CASE("plan: totals over a million steps are there at once, and are the sum of the steps") {
+TEST_CASE("plan: totals over a million steps take no time, and equal the sum of the steps") {
   const shapes tensors = plan::tensors_of_model("bert-large");
   const slamb::slamb<>::options_type options{.local_steps = 7, .compressor = {.k = 0.03}};
   const auto plan = slamb::plan::plan_traffic(tensors, options, {ranks, 4});
@@ -148,7 +148,7 @@ TEST_CASE("plan: totals over a million steps are there at once, and are the sum 
   CHECK(plan.total(0) == slamb::traffic_counts{});
 }
 
-TEST_CASE("forecast: times add up, and dense LAMB is what is compared with") {
+TEST_CASE("forecast: times add up, and dense LAMB is the baseline") {
   plan::settings chosen;
   chosen.value_bytes = 2;
   chosen.optimizers = {"lamb", "adamw", "slamb", "one_bit_lamb"};
@@ -199,7 +199,7 @@ TEST_CASE("shape_file: a line is a name and its dimensions") {
   CHECK(tensors[2].dimensions == 4);
 }
 
-TEST_CASE("shape_file: what is wrong is said with file and line") {
+TEST_CASE("shape_file: an error names the file and the line") {
   check_unreadable("a 1\nb 2\n", "nothing was thrown");
   check_unreadable("a 1\nb\n", "shapes.txt:2: 'b' has no dimensions");
   check_unreadable("a 3 x\n", "shapes.txt:1: 'x' is not a dimension");
@@ -207,7 +207,7 @@ TEST_CASE("shape_file: what is wrong is said with file and line") {
   check_unreadable("a -3\n", "shapes.txt:1: '-3' is not a dimension");
   check_unreadable("a 3.5\n", "shapes.txt:1: '3.5' is not a dimension");
   check_unreadable("a 18446744073709551616\n", "shapes.txt:1: '18446744073709551616' is not a dimension");
-  check_unreadable("a 1\n\na 2\n", "shapes.txt:3: 'a' is there twice");
+  check_unreadable("a 1\n\na 2\n", "shapes.txt:3: 'a' is listed twice");
   check_unreadable("a 2000000 2000000\n", "shapes.txt:1: 'a' has more than 2^40 elements");
   check_unreadable("a 1000000 1000000\nb 1000000 1000000\n", "shapes.txt:2: the tensors have more than 2^40 elements");
   check_unreadable("# nothing\n", "shapes.txt: expected at least one line");

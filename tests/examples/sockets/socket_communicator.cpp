@@ -68,7 +68,7 @@ TEST_CASE("socket_communicator: passes check_communicator") {
   }
 }
 
-TEST_CASE("socket_communicator: a rank that never comes ends all others, by name") {
+TEST_CASE("socket_communicator: a missing rank ends all others, which name it") {
   const auto said = run(
       3, 300ms, [](socket_communicator& /*mine*/) {}, 2);
   for (const std::size_t rank : {0U, 1U}) {
@@ -78,7 +78,7 @@ TEST_CASE("socket_communicator: a rank that never comes ends all others, by name
   }
 }
 
-TEST_CASE("socket_communicator: a rank that leaves or stalls ends all others, by name") {
+TEST_CASE("socket_communicator: a rank that leaves or stalls ends all others, which name it") {
   const auto leaving = run(3, 60s, [](socket_communicator& mine) {
     if (mine.rank() == 1) return;
     std::array<float, 10> values{};
@@ -104,7 +104,7 @@ TEST_CASE("socket_communicator: a rank that leaves or stalls ends all others, by
   CHECK(contains(stalling[1], "rank 0 has "));
 }
 
-TEST_CASE("socket_communicator: ranks that call different collectives are told which") {
+TEST_CASE("socket_communicator: different collectives are named on all ranks") {
   const auto said = run(2, 60s, [](socket_communicator& mine) {
     std::array<std::byte, 20> bytes{};
     std::array<float, 5> floats{};
@@ -121,7 +121,7 @@ TEST_CASE("socket_communicator: ranks that call different collectives are told w
   }
 }
 
-TEST_CASE("socket_communicator: what a rank cannot go on for is told to the others, and stays") {
+TEST_CASE("socket_communicator: a fatal error of a rank is sent to the others, and stays") {
   const auto said = run(3, 60s, [](socket_communicator& mine) {
     std::array<float, 10> values{};
     mine.all_reduce_sum(values, {});
@@ -139,7 +139,7 @@ TEST_CASE("socket_communicator: what a rank cannot go on for is told to the othe
   CHECK(said == std::vector<std::string>(3));
 }
 
-TEST_CASE("socket_communicator: ranks that name different roots are told which") {
+TEST_CASE("socket_communicator: different roots are named on all ranks") {
   const auto said = run(2, 60s, [](socket_communicator& mine) {
     std::array<std::byte, 10> bytes{};
     mine.broadcast(bytes, mine.rank(), {});
@@ -151,34 +151,35 @@ TEST_CASE("socket_communicator: ranks that name different roots are told which")
   }
 }
 
-TEST_CASE("socket_communicator: a rank whose arguments are wrong does not leave the others waiting") {
+TEST_CASE("socket_communicator: wrong arguments on one rank do not leave the others waiting") {
   const auto said = run(2, 60s, [](socket_communicator& mine) {
     std::array<std::byte, 10> bytes{};
     if (mine.rank() == 1) return mine.broadcast(bytes, 0, {});
     CHECK_THROWS_WITH_AS(mine.broadcast(bytes, 2, {}),
-                         "socket_communicator: wrong arguments; broadcast: `root` is a rank", std::invalid_argument);
+                         "socket_communicator: wrong arguments; broadcast: `root` must be a rank",
+                         std::invalid_argument);
     mine.broadcast(bytes, 0, {});
   });
-  CHECK(contains(said[0], "broadcast: `root` is a rank"));
+  CHECK(contains(said[0], "broadcast: `root` must be a rank"));
   CHECK(contains(said[1], "rank 0 has failed: "));
-  CHECK(contains(said[1], "broadcast: `root` is a rank"));
+  CHECK(contains(said[1], "broadcast: `root` must be a rank"));
   const temporary_folder folder;
   CHECK_THROWS_WITH_AS(socket_communicator(folder.path().string(), 0, 1, 0ms),
-                       "socket_communicator: wrong arguments; the timeout is positive", std::invalid_argument);
+                       "socket_communicator: wrong arguments; the timeout must be positive", std::invalid_argument);
 }
 
-TEST_CASE("socket_communicator: one that was moved from says so") {
+TEST_CASE("socket_communicator: names the mistake when it is used after a move") {
   const temporary_folder folder;
   socket_communicator before(folder.path().string(), 0, 1, 60s);
   socket_communicator after(std::move(before));
   std::array<float, 10> values{};
   CHECK_NOTHROW(after.all_reduce_sum(values, {}));
   before.abort("nobody is told");  // NOLINT(bugprone-use-after-move): the test looks at the moved-from object
-  CHECK_THROWS_WITH_AS(before.all_reduce_sum(values, {}), "socket_communicator: it was moved from",
+  CHECK_THROWS_WITH_AS(before.all_reduce_sum(values, {}), "socket_communicator: it was called after it was moved from",
                        slamb::communicator_error);
 }
 
-TEST_CASE("socket_communicator: what is told is bounded, and takes no memory") {
+TEST_CASE("socket_communicator: an error message has a limited size, and allocates nothing") {
   const std::string reason(5000, 'r');
   std::promise<void> is_idle, has_aborted;
   const auto said = run(2, 60s, [&](socket_communicator& mine) {
@@ -200,7 +201,7 @@ TEST_CASE("socket_communicator: what is told is bounded, and takes no memory") {
   CHECK(said[0].size() <= 1000);
 }
 
-TEST_CASE("socket_communicator: the reason of the system is told, at once") {
+TEST_CASE("socket_communicator: reports the reason of the system, at once") {
   const temporary_folder folder;
   const std::string none = folder.path().string() + "/none";
   CHECK_THROWS_WITH_AS(
@@ -221,20 +222,20 @@ bool connects(const owned_socket& from, const sockaddr_un& there) {
   return connect(from.number(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) == 0;
 }
 
-/// A stranger connects to rank 0, claims to be a rank, and sends bytes.
+/// A foreign process connects to rank 0, claims to be a rank, and sends bytes.
 void send_to_rank_0(const std::string& folder, int says_rank, const std::string& bytes,
                     const std::function<void()>& meanwhile) {
-  const owned_socket stranger(socket(AF_UNIX, SOCK_STREAM, 0));
-  while (!connects(stranger, address_of_rank_0(folder))) std::this_thread::sleep_for(1ms);
+  const owned_socket foreign(socket(AF_UNIX, SOCK_STREAM, 0));
+  while (!connects(foreign, address_of_rank_0(folder))) std::this_thread::sleep_for(1ms);
   // Sent in one call, because rank 0 may close the connection as soon as it has read the claimed rank.
   const std::string all = std::string(reinterpret_cast<const char*>(&says_rank), sizeof(says_rank)) + bytes;
-  CHECK(send(stranger.number(), all.data(), all.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(all.size()));
+  CHECK(send(foreign.number(), all.data(), all.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(all.size()));
   meanwhile();
 }
 
 }  // namespace
 
-TEST_CASE("socket_communicator: a rank that accepts nobody ends the others in time") {
+TEST_CASE("socket_communicator: a rank that accepts no connection ends the others in time") {
   const temporary_folder folder;
   const sockaddr_un there = address_of_rank_0(folder.path().string());
   const owned_socket listening(socket(AF_UNIX, SOCK_STREAM, 0));
@@ -248,7 +249,7 @@ TEST_CASE("socket_communicator: a rank that accepts nobody ends the others in ti
                        slamb::communicator_error);
 }
 
-TEST_CASE("socket_communicator: strangers are let go, and what peers send is not trusted") {
+TEST_CASE("socket_communicator: foreign connections are closed, and the data of peers is validated") {
   const temporary_folder folder;
   std::string said;
   std::jthread rank_0([&] {

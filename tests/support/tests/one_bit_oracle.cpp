@@ -121,7 +121,7 @@ TEST_CASE("one_bit_oracle: the l2 scale is the root of the mean square, and -0 h
   CHECK(oracle::scale_of({}, oracle::sign_scale::l2) == 0.0);
 }
 
-TEST_CASE("one_bit_oracle: what an exchange loses is in the errors, element by element") {
+TEST_CASE("one_bit_oracle: the loss of an exchange is in the errors, element by element") {
   const std::vector<oracle::tensor> tensors{{.size = 5}, {.size = 0}, {.size = 400}, {.size = 77, .compress = false}};
   for (const sharing scales : {sharing::fused, sharing::per_tensor, sharing::blocks}) {
     for (const int world : {1, 2, 3, 5}) {
@@ -160,7 +160,7 @@ TEST_CASE("one_bit_oracle: what an exchange loses is in the errors, element by e
   }
 }
 
-TEST_CASE("one_bit_oracle: chunks and scales are where they should be") {
+TEST_CASE("one_bit_oracle: chunks and scales are at the right places") {
   std::vector<std::vector<std::size_t>> sent(2), received(2);
   const auto groups_of = [&](exchange_settings how, const std::vector<oracle::tensor>& tensors) {
     sent.assign(2, {});
@@ -189,7 +189,7 @@ TEST_CASE("one_bit_oracle: chunks and scales are where they should be") {
   CHECK(received[1] == sizes{44});
 }
 
-TEST_CASE("one_bit_oracle: one rank exchanges nothing, unless it is asked to") {
+TEST_CASE("one_bit_oracle: a single rank exchanges nothing, except with compress_single_rank") {
   const auto x = random_signals(2, 1, 300);
   two_phase_exchange identity({{.size = 300}}, 1, {});
   CHECK(identity(x, none_left_out) == x[0]);
@@ -198,7 +198,8 @@ TEST_CASE("one_bit_oracle: one rank exchanges nothing, unless it is asked to") {
   CHECK(quantized(x, none_left_out) != x[0]);
 }
 
-TEST_CASE("one_bit_oracle: 1-bit LAMB of one rank has the gradient and the true variance, and 1-bit Adam is Adam") {
+TEST_CASE(
+    "one_bit_oracle: 1-bit LAMB on a single rank has the gradient and the true variance, and 1-bit Adam is Adam") {
   const std::size_t n = 40;
   const auto start = test_support::widened(test_support::random_parameters(1, n));
   const std::vector<oracle::tensor> tensors{{.size = 25}, {.size = 15}};
@@ -221,7 +222,7 @@ TEST_CASE("one_bit_oracle: 1-bit LAMB of one rank has the gradient and the true 
   CHECK(test_support::max_relative_error(zero_one.parameters(0), dense.parameters()) < 1e-14);
 }
 
-TEST_CASE("one_bit_oracle: close calls are seen, and settled") {
+TEST_CASE("one_bit_oracle: near ties are found, and resolved") {
   two_phase_exchange exchange({{.size = 4}}, 1, {.compress_single_rank = true});
   exchange({{1.0, -1e-6, 0.0, 1.0}}, none_left_out);
   CHECK(exchange.close_calls() == std::vector<std::size_t>{1});

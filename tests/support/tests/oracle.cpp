@@ -148,7 +148,7 @@ TEST_CASE("oracle: one step of each switch, by hand") {
   CHECK(run.parameters()[0] != doctest::Approx(expected + 1e-3).epsilon(1e-12));
 }
 
-TEST_CASE("oracle: a coordinate that was never exchanged has the age of the run") {
+TEST_CASE("oracle: an element that was never exchanged has the age of the run") {
   oracle::slamb run({{.size = 2}}, {1.0, 1.0}, 2, {.dense_below = 0});
   const std::vector<oracle::vector> gradients{{1.0, 1.0}, {2.0, 2.0}};
   run.step(0.1, gradients, {0, 1});
@@ -159,7 +159,7 @@ TEST_CASE("oracle: a coordinate that was never exchanged has the age of the run"
   CHECK(run.ages() == std::vector<std::uint64_t>{0, 2});
 }
 
-TEST_CASE("oracle: tensors that are always dense are exchanged whatever the mask") {
+TEST_CASE("oracle: dense tensors are exchanged with every mask") {
   oracle::tensor small{.size = 3};
   oracle::slamb_settings how{.dense_below = 3};
   bool dense = true;
@@ -173,7 +173,7 @@ TEST_CASE("oracle: tensors that are always dense are exchanged whatever the mask
   CHECK(run.exchanged() == std::vector<std::uint8_t>(3, dense ? 1 : 0));
 }
 
-TEST_CASE("oracle: SLAMB of one rank that sends everything is LAMB with the clamp") {
+TEST_CASE("oracle: SLAMB on a single rank that sends everything is LAMB with the clamp") {
   const std::size_t n = 40;
   const auto start = test_support::widened(test_support::random_parameters(1, n));
   oracle::slamb sparse({{.size = 25}, {.size = 15}}, start, 1, {.dense_below = 0});
@@ -186,7 +186,7 @@ TEST_CASE("oracle: SLAMB of one rank that sends everything is LAMB with the clam
   CHECK(test_support::max_relative_error(sparse.parameters(0), dense.parameters()) < 1e-14);
 }
 
-TEST_CASE("oracle: the mean momentum over ranks is the dense one, whatever the mask") {
+TEST_CASE("oracle: the mean momentum over ranks is the dense one, for every mask") {
   const std::size_t n = 30;
   const auto start = test_support::widened(test_support::random_parameters(1, n));
   oracle::slamb sparse({{.size = n}}, start, 3, {.dense_below = 0});
@@ -206,12 +206,12 @@ TEST_CASE("oracle: the mean momentum over ranks is the dense one, whatever the m
   CHECK(sparse.parameters(0) == sparse.parameters(1));
 }
 
-TEST_CASE("oracle: parameters that do not fill the tensors are refused") {
+TEST_CASE("oracle: parameters that do not fill the tensors are rejected") {
   CHECK_THROWS_AS(oracle::adam_family({{.size = 2}}, {1.0}, {}), std::invalid_argument);
   CHECK_THROWS_AS(oracle::slamb({{.size = 2}}, {1.0}, 1, {}), std::invalid_argument);
 }
 
-TEST_CASE("generate: the same words give the same numbers, others give others") {
+TEST_CASE("generate: equal seeds give equal numbers, others give others") {
   using namespace test_support;
   CHECK(random_gradient(1, 2, 3, 50) == random_gradient(1, 2, 3, 50));
   CHECK(random_gradient(1, 2, 3, 50) != random_gradient(1, 2, 4, 50));
@@ -227,7 +227,7 @@ TEST_CASE("generate: the same words give the same numbers, others give others") 
   CHECK(words() == 9981545732273789042U);
 }
 
-TEST_CASE("generate: values have the spread they claim") {
+TEST_CASE("generate: values have the declared spread") {
   using namespace test_support;
   const auto values = random_gradient(7, 1, 0, 20000, 2.0);
   double sum = 0.0;
@@ -245,7 +245,7 @@ TEST_CASE("generate: values have the spread they claim") {
   CHECK(std::ranges::count(random_mask(7, 1, 500, 1.0), 1) == 500);
 }
 
-TEST_CASE("generate: shapes reach the edges") {
+TEST_CASE("generate: shapes include the edge cases") {
   using namespace test_support;
   std::set<std::size_t> sizes;
   for (const auto& shape : random_shapes(1, 300)) {
@@ -257,7 +257,7 @@ TEST_CASE("generate: shapes reach the edges") {
   CHECK(total_size(edge_shapes()) == 0 + 1 + 2 + 7 + 15 + 16 + 17 + 63 + 257 + 9000 + 33);
 }
 
-TEST_CASE("generate: ulp_distance counts floats, and NaN is far from everything") {
+TEST_CASE("generate: ulp_distance counts floats, and NaN is at the largest distance") {
   using test_support::ulp_distance;
   const float next = std::nextafter(1.0F, 2.0F);
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -276,7 +276,7 @@ TEST_CASE("generate: ulp_distance counts floats, and NaN is far from everything"
   CHECK_THROWS(test_support::max_ulp_distance(a, std::vector<float>{1.0F}));
 }
 
-TEST_CASE("generate: same_bits tells apart what == does not") {
+TEST_CASE("generate: same_bits finds differences that == does not") {
   using test_support::same_bits;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(same_bits(std::vector<float>{1.0F, nan}, std::vector<float>{1.0F, nan}));
@@ -285,7 +285,7 @@ TEST_CASE("generate: same_bits tells apart what == does not") {
   CHECK_FALSE(same_bits(std::vector<float>{1.0F}, std::vector<float>{std::nextafter(1.0F, 2.0F)}));
 }
 
-TEST_CASE("generate: max_relative_error sees one wrong element, and NaN wherever it is") {
+TEST_CASE("generate: max_relative_error finds one wrong element, and NaN at any position") {
   using test_support::max_relative_error;
   using floats = std::vector<float>;
   using doubles = std::vector<double>;

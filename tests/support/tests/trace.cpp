@@ -125,7 +125,7 @@ TEST_CASE("trace: blank lines, comments, tabs, carriage returns and a missing la
   CHECK(complaint_about(slamb_text + "warmup_steps 3\n") == "");  // documented, but not used by slamb
 }
 
-TEST_CASE("trace: a malformed line is refused with the file and the line") {
+TEST_CASE("trace: a malformed line is rejected with the file and the line") {
   struct wrong {
     std::string from, to, part;
   };
@@ -181,7 +181,7 @@ TEST_CASE("trace: a malformed line is refused with the file and the line") {
   }
 }
 
-TEST_CASE("trace: a missing line is refused by its key") {
+TEST_CASE("trace: a missing line is rejected by its key") {
   for (const std::string key : {"algorithm", "world", "steps", "lr", "beta1", "beta2", "eps", "weight_decay",
                                 "rescaling", "beta3", "local_steps", "dense_below", "trust_min", "trust_max"}) {
     std::string text = "\n" + slamb_text;  // every key after a newline: `steps` is not `local_steps`
@@ -198,7 +198,7 @@ TEST_CASE("trace: a missing line is refused by its key") {
   CHECK(contains(complaint_about(replaced(slamb_text, "slamb", "zero_one_adam")), "`scales`"));
 }
 
-TEST_CASE("trace: settings that ask for more than there can be are refused") {
+TEST_CASE("trace: settings beyond the limits are rejected") {
   CHECK(contains(complaint_about(replaced(slamb_text, "tensor 5", "tensor 4611686018427387904")),
                  "params0.f32: [n] = [4611686018427387910] elements of 4 bytes are more than can be counted"));
   const std::string many = replaced(slamb_text, "world 2", "world 64");
@@ -206,7 +206,7 @@ TEST_CASE("trace: settings that ask for more than there can be are refused") {
                  "grads.f32: [steps][world][n] = [9007199254740992][64][11] elements of 4 bytes"));
 }
 
-TEST_CASE("trace: a file that is missing or of another size is refused by name") {
+TEST_CASE("trace: a missing file or one of another size is rejected by name") {
   const temporary_folder folder;
   record_trace(folder.path(), slamb_text, 1);
   for (const std::string name : {"params0.f32", "grads.f32", "params.f32", "masks.u8"}) {
@@ -233,7 +233,7 @@ TEST_CASE("trace: a file that is missing or of another size is refused by name")
   CHECK(contains(complaint(folder.path() / "masks.u8"), "trace.txt: cannot be read"));
 }
 
-TEST_CASE("trace: numbers that are not finite and bytes that are not 0 or 1 are refused by their place") {
+TEST_CASE("trace: numbers that are not finite and bytes that are not 0 or 1 are rejected by place") {
   const temporary_folder folder;
   record_trace(folder.path(), slamb_text, 1);
   for (const std::string name : {"params0.f32", "grads.f32", "params.f32"}) {
@@ -259,7 +259,7 @@ TEST_CASE("trace: numbers that are not finite and bytes that are not 0 or 1 are 
   CHECK(contains(complaint(folder.path()), "masks.u8: byte 20 is 255"));
 }
 
-TEST_CASE("trace: masks are SLAMB's alone") {
+TEST_CASE("trace: only SLAMB has masks") {
   const temporary_folder folder;
   const std::string text = replaced(slamb_text, "algorithm slamb", "algorithm lamb\nbias_correction 1");
   record_trace(folder.path(), text, 1);

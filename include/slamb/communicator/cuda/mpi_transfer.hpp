@@ -49,10 +49,9 @@ class cuda_mpi_transfer {
     bool is_captured = false;
     guarded([&] { is_captured = cuda::is_capturing(stream); });
     if (is_captured) {
-      throw std::logic_error(
-          std::string("slamb: cuda_mpi_communicator: ") + what +
-          " cannot be captured into a graph, for messages of MPI leave from the host: call it outside "
-          "of the capture, or take an nccl_communicator");
+      throw std::logic_error(std::string("slamb: cuda_mpi_communicator: ") + what +
+                             " cannot be captured into a graph, because the host sends the messages of MPI; call it "
+                             "outside the capture, or use an nccl_communicator");
     }
   }
 
@@ -155,7 +154,8 @@ class cuda_mpi_transfer {
                                                                                  : nullptr;
       if (differs != nullptr) {
         handle().fail_with(communicator_error(std::string("slamb: mpi_device_options::") + differs + " of rank " +
-                                              std::to_string(i) + " is not that of rank 0, but it must be the same"));
+                                              std::to_string(i) +
+                                              " differs from rank 0's, but it must be the same on all ranks"));
       }
       has_direct = has_direct && all[i].has_direct != 0;
     }
@@ -167,7 +167,7 @@ class cuda_mpi_transfer {
     if (handle().wait_until([&] { return staging_.is_ready(slot); })) return;
     handle().fail_with(communicator_error("slamb: " + handle().here() + ": after " +
                                           std::to_string(handle().options().timeout.count()) +
-                                          " ms what is on the stream was not done"));
+                                          " ms, the stream's work was not done"));
   }
 
   mpi_communicator host_;

@@ -208,9 +208,10 @@ class cuda_thread_communicator {
     int can = 0;
     detail::check_cuda(cudaDeviceCanAccessPeer(&can, device_, peer), "cudaDeviceCanAccessPeer");
     if (can == 0)
-      throw communicator_error("slamb: a cuda_thread_communicator needs GPUs that reach each other's memory, and GPU " +
-                               std::to_string(device_) + " does not reach that of GPU " + std::to_string(peer) +
-                               ": use the nccl_communicator");
+      throw communicator_error(
+          "slamb: a cuda_thread_communicator needs GPUs that can access each other's memory, but GPU " +
+          std::to_string(device_) + " cannot access the memory of GPU " + std::to_string(peer) +
+          "; use an nccl_communicator");
     const cudaError_t enabled = cudaDeviceEnablePeerAccess(peer, 0);
     if (enabled == cudaErrorPeerAccessAlreadyEnabled)
       static_cast<void>(cudaGetLastError());

@@ -122,9 +122,9 @@ std::string wrong_sum(T found, sum_content content, std::uint64_t call, int rank
     for (int rank = 0; rank < ranks; ++rank) {
       const T x = checked_term<T>(content, call, rank, ranks, i);
       if (std::isnan(x) && !std::isnan(found))
-        return "but rank " + std::to_string(rank) + "'s value is NaN, and so must be the sum";
+        return "but rank " + std::to_string(rank) + "'s value is NaN, so the sum must be NaN";
       if (std::isinf(x) && std::isfinite(found))
-        return "but rank " + std::to_string(rank) + "'s value is infinite, so that the sum must be infinite or NaN";
+        return "but rank " + std::to_string(rank) + "'s value is infinite, so the sum must be infinite or NaN";
       sum += static_cast<long double>(x);
       magnitude += std::fabs(static_cast<long double>(x));
     }

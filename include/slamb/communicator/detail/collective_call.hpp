@@ -48,7 +48,7 @@ constexpr const char* rule_of(collective kind) noexcept {
   constexpr std::array rules{"every rank's `values` must become their sum over ranks",
                              "`all` must be every rank's `mine`, in rank order",
                              "chunk j of `receive` must be this rank's chunk of rank j's `send`",
-                             "every rank's `values` must become those of `root`"};
+                             "every rank's `values` must become the `values` of `root`"};
   return rules[static_cast<std::size_t>(kind)];
 }
 

@@ -55,7 +55,7 @@ class mpi_handle {
     if (std::uncaught_exceptions() > exceptions_) {
       failed_handles() = true;
       try {
-        tell_peers("it was left by an exception");
+        tell_peers("an exception destroyed its communicator");
       } catch (const std::exception&) {  // no memory for the reason: peers detect it by their timeouts
         return;
       }
@@ -76,16 +76,17 @@ class mpi_handle {
 
   void throw_if_unusable() const {
     if (failure_) std::rethrow_exception(failure_);
-    if (comm_ == MPI_COMM_NULL) throw communicator_error("slamb: a call of an mpi_communicator that was moved from");
+    if (comm_ == MPI_COMM_NULL)
+      throw communicator_error("slamb: an mpi_communicator was called after it was moved from");
   }
 
   /// Begins a collective: errors name `call` from now on, and the number of calls increases by one.
   void begin(const collective_call& call) {
     throw_if_unusable();
     if (!is_callable_here())
-      throw std::logic_error("slamb: " + here() +
-                             " was called from another thread than the one that has started MPI, " +
-                             "for which alone it was started; ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+      throw std::logic_error(
+          "slamb: " + here() + " was called from a thread that did not start MPI, " +
+          "but MPI was started for calls from one thread only; pass MPI_THREAD_SERIALIZED to MPI_Init_thread");
     if (!has_parts_) {
       call_ = call;
       is_in_call_ = true;
@@ -198,7 +199,7 @@ class mpi_handle {
     if (!ended) {
       static_cast<void>(made.release());  // MPI may still write to it
       failed_handles() = true;
-      throw communicator_error("slamb: " + here() + ": not all ranks came to make it within " +
+      throw communicator_error("slamb: " + here() + ": not all ranks constructed it within " +
                                std::to_string(options_.timeout.count()) + " ms");
     }
     comm_ = *made;

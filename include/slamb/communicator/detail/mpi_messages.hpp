@@ -182,7 +182,7 @@ class mpi_messages {
 
   [[noreturn]] void fail_for_size(const message& of, const std::string& received) {
     handle_.fail_with(communicator_error("slamb: " + handle_.here() + ": rank " + std::to_string(of.peer) + " sent " +
-                                         received + " bytes where " + std::to_string(of.bytes) +
+                                         received + " bytes, but " + std::to_string(of.bytes) +
                                          " were expected: it called this collective with another size, or has another "
                                          "mpi_options::piece_bytes or message_bytes"));
   }
@@ -207,11 +207,11 @@ class mpi_messages {
     for (int peer = 0; peer < size(); ++peer) {
       if (!has_under_way(all, peer)) continue;
       missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(peer);
-      if (has_sent_something_else(peer)) missing += " (which has called something else)";
+      if (has_sent_something_else(peer)) missing += " (which has called another collective)";
     }
     handle_.fail_with(communicator_error("slamb: " + handle_.here() + ": after " +
                                          std::to_string(handle_.options().timeout.count()) +
-                                         " ms messages had not come or gone: " + missing));
+                                         " ms, messages with these ranks were not complete: " + missing));
   }
 
   static bool has_under_way(messages& all, int peer) {

@@ -105,7 +105,7 @@ class nccl_handle {
 
   void throw_if_unusable() const {
     if (failure_) std::rethrow_exception(failure_);
-    if (comm_ == nullptr) throw communicator_error("slamb: a call of an nccl_communicator that was moved from");
+    if (comm_ == nullptr) throw communicator_error("slamb: an nccl_communicator was called after it was moved from");
   }
 
   /// NCCL's status of earlier calls; ncclInProgress while one is running.

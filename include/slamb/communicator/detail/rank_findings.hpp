@@ -112,8 +112,7 @@ class rank_findings {
     for (std::size_t i = 0; i < width; ++i)
       for (std::size_t other = 1; other < me_.everyone(); ++other)
         if (table[other * width + i] != table[i])
-          return "\n  " + me_.text(other) + ": " + sums_[i / 2].label +
-                 ": the sums have other bits than those of rank 0";
+          return "\n  " + me_.text(other) + ": " + sums_[i / 2].label + ": the sums have other bits than on rank 0";
     return {};
   }
 

@@ -52,12 +52,12 @@ struct suitable_communicator {
 
   static_assert(!lacks_broadcast_in_node<Communicator, float, Stream>,
                 "slamb: hierarchical_communicator<Intra, Inter> needs an Intra with broadcast(std::span<float>, root, "
-                "stream) for the Backend's stream: it gives the node's ranks the sums of their leader");
+                "stream) for the Backend's stream, because the leader broadcasts sums to the ranks of its node");
   static_assert(
       !(sends_codes<Compressor> || sends_choices<Compressor>) ||
           !lacks_broadcast_in_node<Communicator, std::byte, Stream>,
       "slamb: hierarchical_communicator<Intra, Inter> needs an Intra with broadcast(std::span<std::byte>, root, "
-      "stream) for the Backend's stream: it gives the node's ranks the codes and choices of their leader");
+      "stream) for the Backend's stream, because the leader broadcasts codes and choices to the ranks of its node");
   static_assert(capability::has_all_reduce_sum<Communicator, float, Stream>,
                 "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for the Backend's stream");
   static_assert(!quantizer<Compressor> || capability::has_all_to_all<Communicator, std::byte, Stream>,
@@ -72,11 +72,11 @@ struct suitable_communicator {
                 "std::span<const std::byte> and std::span<std::byte> for the Backend's stream");
   static_assert(!sends_choices<Compressor> || capability::has_broadcast<Communicator, std::byte, Stream>,
                 "slamb: a compressor that chooses by value needs a Communicator with broadcast(std::span<std::byte>, "
-                "root, stream) for the Backend's stream: the leader tells the others what it has chosen");
+                "root, stream) for the Backend's stream, because the leader broadcasts its choice");
   static_assert(
       !requires(const Communicator& c) { c.local_size(); } || capability::has_all_reduce_in_node<Communicator, Stream>,
       "slamb: a Communicator with local_size() must have local_rank() too, and all_reduce_in_node(std::span<float>, "
-      "stream) for the Backend's stream: its nodes' ranks would differ else");
+      "stream) for the Backend's stream; otherwise the ranks of a node would diverge");
 };
 
 /// Checks at construction that an any_communicator has the collectives that `Compressor` needs, because its type does not show

@@ -66,7 +66,8 @@ class thread_rendezvous {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
     if ((joined_ & bit(rank)) != 0) {
-      throw std::invalid_argument("slamb: rank " + std::to_string(rank) + " of the thread_group has a communicator");
+      throw std::invalid_argument("slamb: rank " + std::to_string(rank) +
+                                  " of the thread_group already has a communicator");
     }
     joined_ |= bit(rank);
     left_ &= ~bit(rank);
@@ -198,7 +199,7 @@ class thread_rendezvous {
 
   void fail_locked(const std::string& reason, std::uint64_t culprits) {
     if (failed_) return;
-    reason_ = "slamb: the thread_group failed: " + reason;
+    reason_ = "slamb: the thread_group failed because " + reason;
     culprits_ = culprits;
     failed_ = true;
     changed_.notify_all();

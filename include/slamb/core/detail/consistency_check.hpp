@@ -37,7 +37,7 @@ inline void synchronize_before_throwing(const summing_ranks& ranks) noexcept {
 /// A list of named values that must be equal on all ranks.
 class consistency_check {
  public:
-  static constexpr const char* alike = "all ranks must be constructed alike";
+  static constexpr const char* alike = "construct the optimizer with the same arguments on all ranks";
 
   /// @param kind  names the optimizer and its policies
   consistency_check(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
@@ -71,7 +71,7 @@ class consistency_check {
     compare(ranks, head);
     std::uint64_t all = 0;
     for (const fact& f : facts_) all = (all ^ f.bits) * 0x9E3779B97F4A7C15U + (all >> 29U);
-    const fact together{"what their facts hash to", all, fact::secret};
+    const fact together{"the hash of all facts", all, fact::secret};
     if (!agree(ranks, {&together, 1})) compare(ranks, facts_);  // throws the error that names the difference
   }
 

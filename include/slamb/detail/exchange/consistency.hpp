@@ -49,8 +49,8 @@ inline void require_equal_nodes(const summing_ranks& in_node, const summing_rank
       "and all ranks of a node must report the same node id; rank " +
       std::to_string(in_node.rank) + " of " + std::to_string(in_node.size) + " reports node " + std::to_string(node) +
       " of " + std::to_string(nodes) +
-      ". Each rank must be joined with the ranks of its number in the other nodes, "
-      "and sums within a node and between nodes must be sums over ranks");
+      ". Connect each rank with the ranks that have the same number in the other nodes, and check that collectives "
+      "within a node and between nodes sum over all their ranks");
 }
 
 /// Requires that each rank has the same parameters as the first rank of its node. Nodes may differ.
@@ -80,11 +80,10 @@ inline void require_equal_in_nodes(std::span<const std::uint64_t> of_tensor, con
     const auto found = static_cast<std::uint64_t>(of_ranks[2 * rank] + 65536.0F * of_ranks[2 * rank + 1]);
     if (found == 0) continue;
     synchronize_before_throwing(all);
-    throw rank_mismatch_error(
-        "slamb: ranks of a node differ in the parameters of tensor " + std::to_string(found - 1) + ": rank " +
-        std::to_string(rank) +
-        " has others than the first rank of its node; ranks of a node must load the same state, and "
-        "start with the same parameters");
+    throw rank_mismatch_error("slamb: ranks of a node differ in the parameters of tensor " + std::to_string(found - 1) +
+                              ": rank " + std::to_string(rank) +
+                              " has other parameters than the first rank of its node; ranks of a node must load the "
+                              "same state, and start with the same parameters");
   }
 }
 

@@ -140,15 +140,13 @@ double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quan
 template <class Quantizer, class ErrorFeedback, class Context>
 class quantized_exchange {
   static_assert(quantizer<Quantizer>,
-                "slamb: the first template argument of quantized_exchange must be a quantizer, as sign and int8 are");
-  static_assert(
-      error_feedback<ErrorFeedback>,
-      "slamb: the second template argument of quantized_exchange must be an ErrorFeedback, as two_sided<> and "
-      "no_error_feedback are");
-  static_assert(
-      !ErrorFeedback::keeps_unsent,
-      "slamb: a quantizer sends every element, and what that loses is kept nowhere by an ErrorFeedback that says "
-      "keeps_unsent; take two_sided, residual or no_error_feedback");
+                "slamb: the first template argument of quantized_exchange must be a quantizer, such as sign or int8");
+  static_assert(error_feedback<ErrorFeedback>,
+                "slamb: the second template argument of quantized_exchange must be an ErrorFeedback, such as "
+                "two_sided<> or no_error_feedback");
+  static_assert(!ErrorFeedback::keeps_unsent,
+                "slamb: a quantizer sends every element, so an ErrorFeedback with keeps_unsent = true would lose the "
+                "compression error; use two_sided, residual or no_error_feedback");
 
   using storage = typename error_storage<ErrorFeedback>::type;
   using no_storage = typename Context::executor_type::no_error_storage;

@@ -125,7 +125,8 @@ class selector {
     if constexpr (is_stored)
       return {context.memory.view(stored_).data()};
     else
-      return sparsifier.at(context.this_step("its compressor selects by its number on the host"));
+      return sparsifier.at(
+          context.this_step("the compressor's selection follows the step number, which a capture does not know"));
   }
 
  private:
@@ -153,8 +154,9 @@ class selector<Sparsifier, Context> {
   template <class Pass, class View>
   selection_type select(const Sparsifier& sparsifier, Context& context, const View& view, const Pass& pass) const {
     const std::span<std::uint16_t> bits = context.memory.view(bits_);
-    const int leader = static_cast<int>((context.this_step("ranks choose in turn by its number") - 1) %
-                                        static_cast<std::uint64_t>(context.ranks.size()));
+    const int leader = static_cast<int>(
+        (context.this_step("the rank that chooses follows from the step number, which a capture does not know") - 1) %
+        static_cast<std::uint64_t>(context.ranks.size()));
     if (context.ranks.rank() == leader) {
       context.executor.clear(std::as_writable_bytes(bits));
       // Nothing is chosen in tiles with values that are not finite. The payload's overflow flag will skip the step.

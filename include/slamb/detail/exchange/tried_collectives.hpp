@@ -220,7 +220,7 @@ inline std::string to_text(const collective_fault& fault) {
   const auto rank = [](int number, const char* has) { return "rank " + std::to_string(number) + "'s " + has; };
   const std::string on = " on rank " + std::to_string(fault.rank) + " of " + std::to_string(fault.size);
   const std::string start = "slamb: the Communicator's ";
-  const std::string other_byte = " with byte " + std::to_string(fault.byte) + " not as it was sent,";
+  const std::string other_byte = " with a wrong byte " + std::to_string(fault.byte);
   const bool is_known = fault.from != collective_fault::nobody;
   switch (fault.of) {
     case collective_fault::all_gather:
@@ -253,8 +253,8 @@ inline std::string to_text(const collective_fault& fault) {
       start + name + " returned " + found + " as element " + std::to_string(fault.place) + where;
   if (is_nan(fault.wanted))
     return returned +
-           ", where one rank's value is NaN; the sum must then be NaN on all ranks: "
-           "by that they tell each other to skip a step that has overflowed";
+           ", where one rank's value is NaN; the sum must then be NaN on all ranks, because a NaN makes all ranks skip "
+           "a step that has overflowed";
   const bool is_mean = fault.found * static_cast<float>(fault.size) == fault.wanted;
   const bool is_near = std::fabs(fault.found - fault.wanted) < fault.wanted / 64.0F;
   return returned + ", where the ranks' values add up to " + float_to_text(fault.wanted) +

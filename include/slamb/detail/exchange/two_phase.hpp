@@ -133,7 +133,7 @@ class two_phase_exchange {
           requires(const Quantizer& q) {
             { q.seed } -> converts_to<std::uint64_t>;
           },
-      "slamb: a quantizer that says is_stochastic must have a member seed, from which its draws are made");
+      "slamb: a quantizer with is_stochastic = true must have a member seed for its random numbers");
 
  public:
   /// @throws std::invalid_argument if the quantizer's block is out of range

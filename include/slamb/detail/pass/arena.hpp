@@ -85,8 +85,9 @@ class arena {
     constexpr std::size_t most = std::numeric_limits<std::ptrdiff_t>::max();
     if (count > (most - bytes_ - alignment) / element_bytes)
       throw out_of_memory("slamb: " + std::to_string(count) + " elements of " + std::to_string(element_bytes) +
-                          " bytes were asked for as " + purpose + ": more than an address space holds beside what " +
-                          "was asked for before: " + text_of_uses());
+                          " bytes were requested as " + purpose +
+                          ", but they do not fit the address space together with " +
+                          "earlier requests: " + text_of_uses());
     const std::size_t first = bytes_, bytes = static_cast<std::size_t>(count) * element_bytes;
     bytes_ += (bytes + alignment - 1) / alignment * alignment;
     for (memory_report::use& use : uses_) {
@@ -100,8 +101,7 @@ class arena {
 
   void* memory_of_allocator() const {
     const auto too_large = [this] {
-      return out_of_memory("slamb: " + std::to_string(bytes_) +
-                           " bytes were asked for and could not be had: " + text_of_uses());
+      return out_of_memory("slamb: " + std::to_string(bytes_) + " bytes could not be allocated: " + text_of_uses());
     };
     void* memory = nullptr;
     try {

@@ -289,7 +289,7 @@ struct view_with<arrays<Arrays...>> : model_view, Arrays::template field<float*>
   template <class View>
   view_with(const View& view) : model_view(view) {  // NOLINT(google-explicit-constructor): a part of it
     static_assert((std::is_base_of_v<typename Arrays::template field<float*>, View> && ...),
-                  "slamb: a pass reads or writes a state array that the view which it is given does not have");
+                  "slamb: a pass reads or writes a state array that its view does not have");
     ((value_of<Arrays, float*>(*this) = value_of<Arrays, float*>(view)), ...);
   }
 };
@@ -298,7 +298,7 @@ struct view_with<arrays<Arrays...>> : model_view, Arrays::template field<float*>
 template <class P>
 struct checked_pass {
   static_assert(std::is_trivially_copyable_v<P>,
-                "slamb: a pass must be trivially copyable, so that a device can have it");
+                "slamb: a pass must be trivially copyable, so that it can be copied to a device");
   static_assert(
       requires(const P& pass) { pass.constants(std::uint32_t{}); },
       "slamb: a pass must have constants(std::uint32_t tensor) const, marked SLAMB_HOST_DEVICE, which returns the "

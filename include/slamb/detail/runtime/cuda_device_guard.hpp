@@ -26,9 +26,9 @@ inline int device_of(cudaStream_t stream) {
   if (answer == cudaErrorCallRequiresNewerDriver) return static_cast<void>(cudaGetLastError()), current;
   check_cuda(answer, "cudaStreamGetDevice");
   if (its != current)
-    throw std::invalid_argument("slamb: the stream is of device " + std::to_string(its) + ", but device " +
+    throw std::invalid_argument("slamb: the stream belongs to device " + std::to_string(its) + ", but device " +
                                 std::to_string(current) + " is current; call cudaSetDevice(" + std::to_string(its) +
-                                ") first, or give a stream of device " + std::to_string(current));
+                                ") first, or pass a stream of device " + std::to_string(current));
 #else
   static_cast<void>(stream);
 #endif

@@ -90,19 +90,19 @@ class saved_state {
   void require_fits(int rank, int world, const visit_function& visit_parts) {
     require_whole();
     if (header_.kind != kind_.hash())
-      reject("the state of another optimizer; it must be one of " + std::string(kind_.recipe) +
+      reject("the state of another optimizer; it must be a state of " + std::string(kind_.recipe) +
              " with the same policies");
     const bool is_own =
         header_.rank == static_cast<std::uint64_t>(rank) && header_.world == static_cast<std::uint64_t>(world);
     if (!is_own && !options_.from_other_ranks)
       reject("the state of rank " + std::to_string(header_.rank) + " of " + std::to_string(header_.world) +
              ", but this is rank " + std::to_string(rank) + " of " + std::to_string(world) +
-             "; with restore_options{.from_other_ranks = true} it is taken without its errors");
+             "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}");
     std::uint64_t at = state_text_bytes + sizeof(header_);
     visit_parts([&](std::string_view name, std::span<const std::byte> part, state_part whose, const state_rule& rule) {
       if (is_saved(whose)) at = require_part(at, name, part, whose, rule);
     });
-    if (at != end_of_parts()) reject("a state with more in it than this optimizer has");
+    if (at != end_of_parts()) reject("a state with more parts than this optimizer has");
   }
 
   /// Reads the state again and restores it.
@@ -135,8 +135,8 @@ class saved_state {
   }
   [[noreturn]] void reject_changed() const {
     throw error("slamb: " + from_->given_as +
-                " a state that was changed while it was read; the optimizer holds a part of "
-                "it: load a state that stays as it is before the next step");
+                " a state that was changed while it was read, so the optimizer now has only a part of it; load an "
+                "unchanged state before the next step");
   }
 
   bool is_saved(state_part whose) const noexcept {
@@ -150,11 +150,12 @@ class saved_state {
   std::uint64_t end_of_parts() const noexcept { return from_->bytes - state_hash_bytes; }
 
   void require_whole() {
-    if (from_->bytes < least_state_bytes) reject(std::to_string(from_->bytes) + " bytes, which are no saved state");
+    if (from_->bytes < least_state_bytes)
+      reject(std::to_string(from_->bytes) + " bytes, which are too few for a saved state");
     header_ = header_of(*from_);
     if (!header_.is_of_this_format()) reject("bytes that are not a state saved by this version");
     if (header_.bytes != from_->bytes)
-      reject(std::to_string(from_->bytes) + " bytes of a state of " + std::to_string(header_.bytes));
+      reject(std::to_string(from_->bytes) + " bytes of a state that has " + std::to_string(header_.bytes));
     state_reader all(*from_);
     all.skip(end_of_parts());
     hash_ = all.hash();
@@ -169,11 +170,11 @@ class saved_state {
     const auto its = read_from<part_header>(*from_, at);
     const std::uint64_t left = end_of_parts() - at - sizeof(its);
     if (its.name != hash_of(name) || its.bytes > left || padded(its.bytes) > left)
-      reject("a state in which the " + std::string(name) + " should follow and does not");
+      reject("a state in which the " + std::string(name) + " is not at its place");
     if (its.bytes != part.size() && !is_cleared(whose))
       reject("a state with " + std::to_string(its.bytes) + " bytes of " + std::string(name) +
              ", but this optimizer has " + std::to_string(part.size()) +
-             "; tensors and policies must be those of the optimizer that was saved");
+             "; load it into an optimizer with the same tensors and policies");
     const bool is_compared =
         whose == state_part::fact || (whose == state_part::fact_of_errors && !options_.from_other_ranks);
     const bool is_ruled = rule && restores(whose);
@@ -189,9 +190,10 @@ class saved_state {
   void require_same(std::string_view name, std::span<const std::byte> saved, std::span<const std::byte> part,
                     state_part whose) const {
     if (std::ranges::equal(saved, part)) return;
-    reject("a state of other " + std::string(name) + "; they must be those of the optimizer that was saved" +
+    reject("a state with other " + std::string(name) +
+           "; load it into an optimizer with the same tensors and policies" +
            (whose == state_part::fact_of_errors
-                ? "; with restore_options{.from_other_ranks = true} it is taken without its errors"
+                ? "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}"
                 : ""));
   }
 

@@ -61,7 +61,8 @@ template <class T>
 requires std::is_trivially_copyable_v<std::remove_const_t<T>>
 auto bytes_of(T& value) noexcept {
   static_assert(!std::is_same_v<std::remove_const_t<T>, bool>,
-                "slamb: of the bytes that a file may have, two alone are a bool; visit_flag() adds the rule for them");
+                "slamb: visit a bool by visit_flag(), because a file may have bytes other than 0 and 1, which are not "
+                "valid for a bool");
   if constexpr (std::is_const_v<T>)
     return std::as_bytes(std::span(&value, 1));
   else

@@ -91,8 +91,8 @@ class comparison {
   void require_same_root(Context& context, int root) const {
     if (!context.has_peers()) return;
     consistency_check facts("", 0);
-    facts.add_word("the rank whose parameters broadcast_parameters() gives to all", static_cast<std::uint64_t>(root),
-                   "all ranks must name the same");
+    facts.add_word("the rank that they pass to broadcast_parameters()", static_cast<std::uint64_t>(root),
+                   "all ranks must pass the same rank");
     const allocator room = context.memory_source();
     facts.require(host_ranks(context.ranks.wrapped(), context.executor, room).all());
   }

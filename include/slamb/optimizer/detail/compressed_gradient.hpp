@@ -47,8 +47,8 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
     if constexpr (requires { compressor.zero_aware; })
       if (compressor.zero_aware)
         throw std::invalid_argument(
-            "slamb: basic_lamb's compressor has zero_aware = true, but its variance starts at 0 and would keep every "
-            "element out for good; it must be false: name rows that have no gradient in tensor_options::rows");
+            "slamb: basic_lamb's compressor has zero_aware = true, but it must be false, because the variance starts "
+            "at 0 and would exclude every element for good; mark rows without a gradient by tensor_options::rows");
   }
 
   void plan(Context& context) {
@@ -178,7 +178,7 @@ requires(!requires { requires Compressor::selects_all; } &&
       "slamb: basic_lamb with a Compressor that leaves elements out needs an ErrorFeedback that keeps them at "
       "the rank: residual<>; or use basic_slamb, which keeps them in the momentum");
   static_assert(std::is_same_v<typename error_storage<ErrorFeedback>::type, float>,
-                "slamb: a sparsifier's residual is kept as float: residual<float>");
+                "slamb: a sparsifier keeps its residual as float; use residual<float>");
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   using passes = sparse_gradient_passes;
   static constexpr bool is_encoded = capability::chained<Compressor>;

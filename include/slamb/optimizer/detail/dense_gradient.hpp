@@ -134,11 +134,10 @@ class gradient_exchange {
   static_assert(
       requires { requires Compressor::selects_all; } || quantizer<Compressor> || selects<Compressor>,
       "slamb: basic_lamb's Compressor must be no_compressor, a quantizer (bits of every element), a sparsifier (some "
-      "elements) or a chain of the last two");
-  static_assert(
-      !ErrorFeedback::worker_state && !ErrorFeedback::server_state,
-      "slamb: basic_lamb without compression loses nothing and has no error buffers; its ErrorFeedback must ask "
-      "for none, as no_error_feedback does");
+      "elements) or a chain of a sparsifier and a quantizer");
+  static_assert(!ErrorFeedback::worker_state && !ErrorFeedback::server_state,
+                "slamb: basic_lamb without compression has no compression error; its ErrorFeedback must have no error "
+                "buffers, such as no_error_feedback");
 
  public:
   gradient_exchange(const Compressor& /*compressor*/, const gradient_settings& settings) : settings_(settings) {}

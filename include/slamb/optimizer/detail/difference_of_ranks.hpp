@@ -65,8 +65,8 @@ class difference_of_ranks {
     require(all, &difference_of_ranks::describe_payload);
     require(all, &difference_of_ranks::describe_told);
     throw communicator_error(
-        "slamb: ranks agree on all that they have, but not on the fingerprints of it that the Communicator has brought "
-        "them: its collectives change what they carry");
+        "slamb: the states of all ranks agree, but the fingerprints that the Communicator returned do not: its "
+        "collectives change the values that they carry");
   }
 
  private:
@@ -74,7 +74,7 @@ class difference_of_ranks {
       "load states that were saved after the same step of the same run, on all ranks or on none";
   static constexpr const char* of_same_calls = "all ranks must make the same calls in the same order";
   static constexpr const char* of_collectives =
-      "a collective of the Communicator has left other bits on one rank than on another";
+      "a collective of the Communicator has returned other bits on one rank than on another";
 
   void require(const summing_ranks& ranks, void (difference_of_ranks::*describe)(consistency_check&) const) const {
     consistency_check facts("", 0);
@@ -83,7 +83,7 @@ class difference_of_ranks {
   }
 
   void describe_call(consistency_check& facts) const {
-    facts.add_word("the number of the step that they take", record_.taken + 1, of_one_run);
+    facts.add_word("the number of their step", record_.taken + 1, of_one_run);
     facts.add_hash("the call that they make", static_cast<std::uint64_t>(call_), of_same_calls);
     facts.add_hash("whether all ranks must have the same parameters now", has_equal_parameters_ ? 1 : 0, of_same_calls);
   }
@@ -98,7 +98,7 @@ class difference_of_ranks {
     const std::vector<std::uint64_t> of_tensor = hashes_of_parameters();
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
       facts.add_hash("the parameters of tensor " + std::to_string(i), of_tensor[i],
-                     "start all ranks with the same: broadcast_parameters() gives them those of one");
+                     "start all ranks with the same parameters, for example by broadcast_parameters()");
   }
   void describe_anchor(consistency_check& facts) const {
     const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_anchor{}, view_of_anchor(context_, anchor_));
@@ -108,19 +108,19 @@ class difference_of_ranks {
   }
   void describe_selection(consistency_check& facts) const {
     const bool has_been_noted = record_.selected_in == record_.taken + 1;
-    facts.add_hash("the elements that the compressor selects", has_been_noted ? record_.selection : 0,
-                   "explicit_mask must be given the same mask on all ranks, and what a sparsifier selects must not "
-                   "depend on the rank");
+    facts.add_hash(
+        "the elements that the compressor selects", has_been_noted ? record_.selection : 0,
+        "set the same mask for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank");
   }
   void describe_payload(consistency_check& facts) const {
     const bool has_been_noted = record_.payload_of != 0 && record_.payload_of == record_.taken;
-    facts.add_hash("what they have received in step " + std::to_string(record_.taken),
+    facts.add_hash("the values that they received in step " + std::to_string(record_.taken),
                    has_been_noted ? record_.payload : 0, of_collectives);
   }
   void describe_lineage(consistency_check& facts) const {
-    facts.add_hash("what they have done and received in the steps before", record_.lineage,
-                   "load states that were saved after the same step of the same run; if none was loaded, a collective "
-                   "of the Communicator has left other bits on one rank than on another");
+    facts.add_hash("the history of their earlier steps", record_.lineage,
+                   "load states that were saved after the same step of the same run; if no state was loaded, a "
+                   "collective of the Communicator has returned other bits on one rank than on another");
   }
   // For a step that a device has skipped some steps ago.
   void describe_told(consistency_check& facts) const {

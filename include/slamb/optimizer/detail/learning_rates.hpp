@@ -91,7 +91,8 @@ class learning_rates {
   void set(const device_learning_rates& rates) {
     if (rates.by_group == nullptr)
       throw std::invalid_argument(
-          "slamb: step() was given device_learning_rates a null pointer, but it must point to a rate for each group");
+          "slamb: step() was given device_learning_rates with a null pointer, but it must point to a rate for each "
+          "group");
     elsewhere_ = rates.by_group;
   }
 

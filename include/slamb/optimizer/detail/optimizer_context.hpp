@@ -65,11 +65,11 @@ class optimizer_context {
 
   static_assert(backend_executor<executor_type>,
                 "slamb: the executor of a Backend must have the members of detail::backend_executor "
-                "(slamb/detail/pass/executor.hpp), as those of host_backend and cuda_backend have");
+                "(slamb/detail/pass/executor.hpp), as the executors of host_backend and cuda_backend have");
 #if defined(__CUDACC__)
   static_assert(!executor_type::is_synchronous,
-                "slamb: optimizers on the host backend are compiled in a .cpp: nvcc takes no vectors in functions that "
-                "are for the device too");
+                "slamb: compile optimizers on the host backend in a .cpp file, because nvcc rejects vectors in "
+                "functions that are also for the device");
 #endif
 
   /// @param compare_every  steps between comparisons of parameters and masks; 0: never
@@ -231,7 +231,7 @@ class optimizer_context {
   /// @throws std::logic_error if the step is captured into a graph
   void require_no_capture(const char* needed_for) const {
     if (is_captured())
-      throw std::logic_error(std::string("slamb: this step cannot be captured into a graph: ") + needed_for);
+      throw std::logic_error(std::string("slamb: this call cannot be captured into a graph, because ") + needed_for);
   }
 
   /// True if there are other ranks, in this node or in others.

@@ -48,10 +48,9 @@ class optimizer_over : public optimizer {
 
   static constexpr const char* recipe_name = Recipe::recipe_name;  ///< its name in saved states
 
-  static_assert(
-      std::is_object_v<Communicator> && !std::is_const_v<Communicator>,
-      "slamb: an optimizer owns its Communicator, so that this must be neither a reference nor const; for one "
-      "that others use too, give a type that refers to it");
+  static_assert(std::is_object_v<Communicator> && !std::is_const_v<Communicator>,
+                "slamb: an optimizer owns its Communicator, so its type must be neither a reference nor const; to "
+                "share a communicator, pass a type that refers to it");
   static_assert(suitable_communicator<Communicator, typename backend_type::stream_type, compressor_type>::value);
 
   /// @param parameters  the tensors, listed in the same order on all ranks. Their data and gradients must outlive the optimizer;
@@ -76,8 +75,8 @@ class optimizer_over : public optimizer {
   Recipe& typed(const char* call) const {
     if (auto* const own = dynamic_cast<Recipe*>(&held(call))) return *own;
     throw std::logic_error("slamb: " + std::string(call) + " was called on a " + recipe_name +
-                           " to which an optimizer of another type has been assigned; keep one whose type changes in a "
-                           "slamb::optimizer");
+                           " to which an optimizer of another type has been assigned; hold optimizers of several types "
+                           "in a slamb::optimizer");
   }
 };
 

@@ -113,7 +113,7 @@ void allocate_on_all_ranks(Context& context, const allocator& from, const char* 
   if (failing != fails.end())
     throw communicator_error("slamb: " + std::string(call) + " did not begin: rank " +
                              std::to_string(failing - fails.begin()) +
-                             " could not allocate the memory that it takes; nothing has changed on any rank");
+                             " could not allocate memory for it; nothing has changed on any rank");
 }
 
 /// Exchange buffer → parameters, to the bit.

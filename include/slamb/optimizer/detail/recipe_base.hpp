@@ -96,7 +96,7 @@ class recipe_base : public recipe {
   void compare_ranks() final {
     context_.overlap.require_closed("compare_ranks()");
     require_usable("compare_ranks()");
-    context_.require_no_capture("compare_ranks() waits for what is on the device");
+    context_.require_no_capture("compare_ranks() waits for the device's work");
     context_.compared.compare_in_call(context_, comparing_call::compare_ranks, are_equal());
   }
 
@@ -183,7 +183,7 @@ class recipe_base : public recipe {
   void require_usable(const char* call) const {
     if (is_half_restored_)
       throw std::logic_error("slamb: " + std::string(call) +
-                             " was called after a load_state() that failed halfway, so that a part of the state is of "
+                             " was called after a load_state() that failed halfway, so a part of the state belongs to "
                              "another step; load a state first");
   }
 

@@ -25,7 +25,7 @@ struct no_gradient_norm {
   requires std::is_arithmetic_v<Norm>
   constexpr no_gradient_norm(Norm /*c*/) {  // NOLINT(google-explicit-constructor): takes the place of a number
     static_assert(!std::is_arithmetic_v<Norm>,
-                  "slamb: max_gradient_norm is a setting of basic_lamb (lamb, adamw) alone: basic_slamb (slamb), "
+                  "slamb: max_gradient_norm is a setting of basic_lamb (lamb, adamw) only: basic_slamb (slamb), "
                   "basic_one_bit (one_bit_adam, one_bit_lamb) and basic_zero_one_adam (zero_one_adam) do not clip "
                   "gradients yet; clip the gradients of each rank before the step");
   }

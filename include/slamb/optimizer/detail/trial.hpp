@@ -228,8 +228,8 @@ class trial {
       : options_(how::options(options, part)), weights_(how::weights(options, training_steps)) {
     static_assert(
         !requires { sparsifier_of(options_.compressor).require_ready(std::uint64_t{}); },
-        "slamb: choose cannot try a compressor that the caller tells its selection at every step, as "
-        "explicit_mask; construct the optimizer itself");
+        "slamb: choose cannot try a compressor whose selection the caller sets before each step, such as "
+        "explicit_mask; construct that optimizer directly");
   }
 
   /// Runs a round: two steps that are not timed, then `steps` timed steps. Takes the communicator and gives it back.

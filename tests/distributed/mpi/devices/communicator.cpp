@@ -82,7 +82,7 @@ std::vector<float> host_sums(std::size_t size) {
 
 }  // namespace
 
-TEST_CASE("cuda_mpi_communicator: conforms, staged by parts of several sizes") {
+TEST_CASE("cuda_mpi_communicator: conforms with staging buffers of several sizes") {
   for (const std::size_t bytes : {std::size_t{1} << 25, std::size_t{128}, std::size_t{5000}})
     check_conforms({.messages = {.piece_bytes = 1000, .message_bytes = 100}, .staging_bytes = bytes});
   cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.staging_bytes = 1 << 15});
@@ -90,18 +90,18 @@ TEST_CASE("cuda_mpi_communicator: conforms, staged by parts of several sizes") {
   check_size<std::uint8_t>(device_world{{}, &communicator}, processes::all(), 100'003);
 }
 
-TEST_CASE("cuda_mpi_communicator: conforms where streams hurry") {
+TEST_CASE("cuda_mpi_communicator: conforms with streams that run at once") {
   device_stand_in::is_lazy = false;
   check_conforms({.staging_bytes = 1000});
   device_stand_in::is_lazy = true;
 }
 
-TEST_CASE("cuda_mpi_communicator: conforms by an MPI that reaches devices") {
+TEST_CASE("cuda_mpi_communicator: conforms with a CUDA-aware MPI") {
   const mpi_that reaches(true);
   check_conforms({.messages = {.piece_bytes = 64}, .transport = mpi_transport::direct});
 }
 
-TEST_CASE("cuda_mpi_communicator: sums have the bits of mpi_communicator, by both transports") {
+TEST_CASE("cuda_mpi_communicator: sums have the bits of mpi_communicator, with both transports") {
   constexpr std::size_t size = 10'007;
   const std::vector<float> expected = host_sums(size);
   const mpi_that reaches(true);
@@ -131,7 +131,7 @@ TEST_CASE("cuda_mpi_communicator: streams take turns without waiting for each ot
   CHECK(sums.values(&first) == expected);
 }
 
-TEST_CASE("cuda_mpi_communicator: goes while copies back are under way, and what is received is there") {
+TEST_CASE("cuda_mpi_communicator: may be destroyed while copies are in flight, and received values arrive") {
   constexpr std::size_t size = 5000;
   CUstream_st stream;
   cuda_mpi_communicator first;
@@ -147,10 +147,10 @@ TEST_CASE("cuda_mpi_communicator: goes while copies back are under way, and what
   CHECK(buffer.values(&stream) == values_of(last, size));
   CHECK(message_of(
             [&] { first.broadcast(buffer.span(), 0, &stream); }) ==  // NOLINT: the test looks at the moved-from object
-        "slamb: a call of an mpi_communicator that was moved from");
+        "slamb: an mpi_communicator was called after it was moved from");
 }
 
-TEST_CASE("cuda_mpi_communicator: elements of odd sizes, and all_gather of what lies in its place already") {
+TEST_CASE("cuda_mpi_communicator: elements of odd sizes, and all_gather in place") {
   using odd = std::array<std::uint8_t, 5>;
   const mpi_that reaches(true);
   for (const mpi_transport transport : {mpi_transport::staged, mpi_transport::direct}) {
@@ -169,11 +169,11 @@ TEST_CASE("cuda_mpi_communicator: elements of odd sizes, and all_gather of what 
   }
 }
 
-TEST_CASE("cuda_mpi_communicator: the transport is what MPI says, or what is asked for") {
+TEST_CASE("cuda_mpi_communicator: the transport is MPI's, unless another is requested") {
   CHECK(cuda_mpi_communicator().transport() == mpi_transport::staged);
   CHECK(message_of([] { cuda_mpi_communicator(MPI_COMM_WORLD, {.transport = mpi_transport::direct}); }) ==
         "slamb: mpi_device_options::transport = direct, but this MPI says that it does not take pointers to device "
-        "memory (MPIX_Query_cuda_support): take an MPI that is built for CUDA, or transport = staged");
+        "memory (MPIX_Query_cuda_support); use an MPI that is built for CUDA, or set transport = staged");
   const mpi_that reaches(true);
   CHECK(cuda_mpi_communicator().transport() == mpi_transport::direct);
   CHECK(cuda_mpi_communicator(MPI_COMM_WORLD, {.transport = mpi_transport::staged}).transport() ==
@@ -183,7 +183,7 @@ TEST_CASE("cuda_mpi_communicator: the transport is what MPI says, or what is ask
   CHECK(cuda_mpi_communicator().transport() == mpi_transport::staged);
 }
 
-TEST_CASE("cuda_mpi_communicator: what is wrong is refused before any work, and leaves it as it was") {
+TEST_CASE("cuda_mpi_communicator: wrong arguments are rejected before any work, and it remains usable") {
   CHECK(message_of([] { cuda_mpi_communicator(MPI_COMM_WORLD, {.staging_bytes = 127}); }) ==
         "slamb: mpi_device_options::staging_bytes = 127, but it must be in [128, 2^40]");
   CHECK(message_of([] {
@@ -203,9 +203,9 @@ TEST_CASE("cuda_mpi_communicator: what is wrong is refused before any work, and 
   CHECK_THROWS_AS(communicator.all_to_all(mine, other.span(), &stream), std::invalid_argument);
 
   stream.is_captured = true;
-  CHECK(message_of([&] {
-          communicator.all_reduce_sum(buffer.span(), &stream);
-        }).starts_with("slamb: cuda_mpi_communicator: all_reduce_sum cannot be captured into a graph, for messages"));
+  CHECK(message_of([&] { communicator.all_reduce_sum(buffer.span(), &stream); })
+            .starts_with("slamb: cuda_mpi_communicator: all_reduce_sum cannot be captured into a graph, because the "
+                         "host sends the messages of MPI"));
   CHECK_THROWS_AS(communicator.wait(&stream), std::logic_error);
   stream.is_captured = false;
 

@@ -16,7 +16,7 @@ using read_of_count = slamb::detail::late_read<cudaStream_t, std::uint64_t>;
 
 }  // namespace
 
-TEST_CASE("late_read: has what the stream had come to, and nothing behind that is waited for") {
+TEST_CASE("late_read: reads the value at its place in the stream, and does not wait for later work") {
   CUstream_st stream;
   std::uint64_t count = 0;
   read_of_count late(&stream);
@@ -33,7 +33,7 @@ TEST_CASE("late_read: has what the stream had come to, and nothing behind that i
   cudaStreamSynchronize(&stream);
 }
 
-TEST_CASE("late_read: its stream is done when the value is there") {
+TEST_CASE("late_read: its stream is idle when the value has arrived") {
   CUstream_st stream;
   std::uint64_t count = 0;
   read_of_count late(&stream);
@@ -47,7 +47,7 @@ TEST_CASE("late_read: its stream is done when the value is there") {
   cudaGetLastError();
 }
 
-TEST_CASE("late_read: its memory is lent again, unless it is yet to be written, and nothing is waited for then") {
+TEST_CASE("late_read: reuses its memory unless a write is pending, without waiting for one") {
   constexpr std::size_t of_page = 64, many = 10 * of_page;
   CUstream_st stream;
   std::uint64_t count = 0;

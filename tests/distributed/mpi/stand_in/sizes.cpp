@@ -157,7 +157,7 @@ TEST_CASE("mpi_communicator: broadcast of more than 2^31 bytes") {
   CHECK(with_peer(values.floats(), true, rank + 1).empty());
 }
 
-TEST_CASE("mpi_communicator: messages are no longer than they may be, and what is over comes first") {
+TEST_CASE("mpi_communicator: messages have at most the largest size, and the remainder is sent first") {
   constexpr std::size_t whole = 959 * 64;  // the largest odd number of lines in 60 KiB
   const address_space all(size * sizeof(float));
   for (const std::size_t elements : {16U, 8'192U, 16'384U, static_cast<unsigned>(whole / 4), 500'000U}) {
@@ -197,12 +197,12 @@ TEST_CASE("mpi_communicator: the root of a broadcast is at most two pieces ahead
   }
 }
 
-TEST_CASE("mpi_communicator: a thread that MPI does not take calls from is told so, and nothing has been sent") {
+TEST_CASE("mpi_communicator: a call from a thread that MPI does not allow throws before anything is sent") {
   slamb::mpi_communicator communicator = make_communicator(1 << 20);
   std::vector<float> values(640, 1.0F);
   const auto sum = [&] { communicator.all_reduce_sum(std::span<float>(values), host_stream{}); };
   stand_in::thread_level = MPI_THREAD_FUNNELED;
-  CHECK_THROWS_WITH_AS(sum(), doctest::Contains("ask MPI_Init_thread for MPI_THREAD_SERIALIZED"), std::logic_error);
+  CHECK_THROWS_WITH_AS(sum(), doctest::Contains("pass MPI_THREAD_SERIALIZED to MPI_Init_thread"), std::logic_error);
   CHECK(stand_in::messages.empty());
   stand_in::is_main_thread = true;
   CHECK_NOTHROW(sum());

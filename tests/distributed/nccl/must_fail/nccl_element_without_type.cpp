@@ -1,4 +1,4 @@
-// expect: NCCL has no element type for these elements: specialise slamb::nccl_type for them, or send their std::byte
+// expect: NCCL has no element type for these elements: specialise slamb::nccl_type for them, or send them as std::byte
 #include <cstdint>
 #include <span>
 

@@ -1,4 +1,4 @@
-// expect: elements without arithmetic, such as std::byte, have no sum: say what they are, for example std::uint8_t
+// expect: elements without arithmetic, such as std::byte, cannot be summed: use a number type, for example std::uint8_t
 #include <cstddef>
 #include <span>
 

@@ -45,7 +45,8 @@ struct choice_memory {
 template <class Pass, class Compressor>
 struct choose_kernel {
   static constexpr unsigned threads = 256;
-  static_assert(threads * 32 == layout::tile_size, "slamb: a thread has the bits of a word");
+  static_assert(threads * 32 == layout::tile_size,
+                "slamb: a thread must have 32 elements of a tile, one for each bit of a word");
 
   Pass pass;
   Compressor compressor;

@@ -165,7 +165,8 @@ class emulator {
   /// Runs `kernel` with `work` blocks, but at most `most_blocks`: a block may then have several pieces of work.
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
-    static_assert(std::is_trivially_copyable_v<Kernel>, "slamb: a kernel travels to the device byte by byte");
+    static_assert(std::is_trivially_copyable_v<Kernel>,
+                  "slamb: a kernel must be trivially copyable, because it is copied to the device byte by byte");
     const std::size_t blocks = work < most_blocks_ ? work : most_blocks_;
     for (std::size_t i = 0; i < blocks; ++i) {
       emulated_block<Kernel::threads> block(i, blocks, order_);

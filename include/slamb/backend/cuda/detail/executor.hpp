@@ -56,13 +56,13 @@ class executor {
   /// @throws std::logic_error while steps are captured
   template <class T>
   void upload(std::span<const T> from, std::span<T> to) const {
-    require_no_capture("brings tables to the device; take a step first that is not captured");
+    require_no_capture("copies tables to the device; first take a step that is not captured");
     device_.upload(std::as_bytes(from), std::as_writable_bytes(to).first(from.size_bytes()));
   }
   /// Waits for all work on the stream.
   /// @throws std::logic_error while steps are captured; the exceptions of `ranks.wait`, for example if a peer has failed
   void wait(const ranks_type& ranks) const {
-    require_no_capture("waits for what is on the device");
+    require_no_capture("waits for the device's work");
     ranks.wait(device_.stream());
   }
   /// Waits.
@@ -123,7 +123,7 @@ class executor {
   void run(const Pass& pass, const View& view, tile_range tiles, double* sums = nullptr,
            std::uint32_t* not_finite = nullptr) const {
     static_assert(!Pass::writes::template has<array::gradient>,
-                  "slamb: a pass must not write gradients: they are the user's");
+                  "slamb: a pass must not write gradients, because they belong to the user");
     launch(pass_kernel<Pass>{pass, view_of<Pass>(view), tiles, sums, not_finite});
   }
   template <class Pass, class View, class Selection>
@@ -226,7 +226,7 @@ class executor {
  private:
   void require_no_capture(const char* why) const {
     if (is_capturing())
-      throw std::logic_error(std::string("slamb: this cannot be captured into a graph, for it ") + why);
+      throw std::logic_error(std::string("slamb: this call cannot be captured into a graph, because it ") + why);
   }
 
   static float float_of(float x) noexcept { return x; }

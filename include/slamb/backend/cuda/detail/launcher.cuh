@@ -197,7 +197,8 @@ class launcher {
   /// Enqueues `kernel` with `work` blocks, but at most as many as the device holds at once. @throws cuda_error
   template <class Kernel>
   void launch(const Kernel& kernel, std::size_t work) const {
-    static_assert(std::is_trivially_copyable_v<Kernel>, "slamb: a kernel travels to the device byte by byte");
+    static_assert(std::is_trivially_copyable_v<Kernel>,
+                  "slamb: a kernel must be trivially copyable, because it is copied to the device byte by byte");
     if (work == 0) return;
     const std::size_t most = most_blocks<Kernel>();
     run_kernel<Kernel><<<static_cast<unsigned>(work < most ? work : most), Kernel::threads, 0, stream_>>>(kernel);

@@ -100,8 +100,9 @@ struct pass_kernel {
 /// Runs a pass over the payload of each tile, and adds its sums to `sums`.
 template <class Pass>
 struct packed_kernel {
-  static_assert(Pass::writes::count == 0, "slamb: a pass over the payload only takes sums");
-  static_assert(maxima_of<Pass>() == 0, "slamb: a pass over the payload takes no largest values");
+  static_assert(Pass::writes::count == 0,
+                "slamb: a pass over the payload must write no arrays; it can only compute sums");
+  static_assert(maxima_of<Pass>() == 0, "slamb: a pass over the payload cannot compute maxima");
   static constexpr unsigned threads = 256;
 
   Pass pass;

@@ -28,8 +28,8 @@ struct unsent_sums {
 /// Runs a selected pass over a range of tiles.
 template <class Pass, class Selection>
 struct selected_kernel {
-  static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass takes no largest values");
-  static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must begin where four can be read at once");
+  static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass cannot compute maxima");
+  static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must be aligned so that four can be read at once");
   static constexpr unsigned threads = 256;
   using selection_type = resolved_t<Selection>;
   /// True if 48 registers suffice.

@@ -32,7 +32,8 @@ struct alignas(Width * sizeof(T)) numbers {
 SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe_unused]] std::size_t bytes) {
 #if !defined(__CUDA_ARCH__)
   if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
-    throw std::logic_error("slamb: a kernel reads or writes several numbers at once that are not aligned for it");
+    throw std::logic_error(
+        "slamb: a kernel reads or writes several numbers at once, but their address is not aligned for this");
 #endif
 }
 
@@ -120,9 +121,9 @@ struct tile_arrays : tile_pointers<List> {
   SLAMB_ELEMENT void store(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element (&e)[Width],
                            [[maybe_unused]] std::size_t i) const {
     static_assert((!std::is_same_v<Arrays, array::gradient> && ...),
-                  "slamb: a pass must not write gradients: they are the user's");
+                  "slamb: a pass must not write gradients, because they belong to the user");
     static_assert((!std::is_void_v<typename Arrays::stored> && ...),
-                  "slamb: a pass cannot write positions: they lie in no memory");
+                  "slamb: a pass cannot write positions, because they are not stored in memory");
     (store_one<Arrays>(e, i), ...);
   }
 

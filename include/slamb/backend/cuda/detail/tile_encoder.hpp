@@ -56,7 +56,7 @@ class tile_encoder {
   static constexpr bool has_blocks = scale_facts<Quantizer>::has_blocks;
   static constexpr bool encodes = Work != encoding::measure;
   static constexpr std::uint32_t piece = code_group * Threads;  // elements: one group for each thread
-  static_assert(piece % 1024 == 0, "slamb: a piece must be whole blocks of a quantizer");
+  static_assert(piece % 1024 == 0, "slamb: a piece must consist of whole blocks of a quantizer");
 
   struct values {
     alignas(16) float value[piece];

@@ -85,9 +85,9 @@ struct tile_arrays : tile_pointers<List> {
   SLAMB_ALWAYS_INLINE void store(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element& e,
                                  [[maybe_unused]] std::size_t i, [[maybe_unused]] Where... where) const {
     static_assert((!std::is_same_v<Arrays, array::gradient> && ...),
-                  "slamb: a pass must not write gradients: they are the user's");
+                  "slamb: a pass must not write gradients, because they belong to the user");
     static_assert((!std::is_void_v<typename Arrays::stored> && ...),
-                  "slamb: a pass cannot write positions: they lie in no memory");
+                  "slamb: a pass cannot write positions, because they are not stored in memory");
     (value_of<Arrays, floats>(e).store(value_of<Arrays, typename Arrays::stored*>(*this) + i, where...), ...);
   }
 
@@ -248,7 +248,8 @@ void fill_chunk(const Selection& selection, const segment& s, coordinate c, std:
 template <class Pass>
 void run_packed_tile(const Pass& pass, const model_view& view, const payload_view& payload, std::size_t tile_number,
                      double* sums) {
-  static_assert(Pass::writes::count == 0, "slamb: a pass over the payload only takes sums");
+  static_assert(Pass::writes::count == 0,
+                "slamb: a pass over the payload must write no arrays; it can only compute sums");
   const std::uint64_t first = payload.tile_offsets[tile_number];
   const std::uint64_t count = payload.tile_offsets[tile_number + 1] - first;
   const tile_arrays<typename Pass::reads> planes(payload.plane, first);

@@ -13,7 +13,7 @@ struct quantizer_facts {};
 
 /// Decodes to 0 or ±1¼ times the root mean square. It needs the scale before it encodes. Of its two bits it uses the codes 0, 1
 /// (minus) and 3 (plus).
-struct odd_ternary : quantizer_facts {
+struct archetype_ternary : quantizer_facts {
   static constexpr int bits_per_element = 2;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l2;
 
@@ -37,7 +37,7 @@ struct odd_ternary : quantizer_facts {
 
 /// Levels −7 … 8 eighths of the largest magnitude, chosen at random between two neighbours: asymmetric, and the only stochastic
 /// codes that need the scale of the whole signal first.
-struct odd_levels : quantizer_facts {
+struct archetype_levels : quantizer_facts {
   static constexpr int bits_per_element = 4;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::max;
   static constexpr bool is_stochastic = true;
@@ -59,7 +59,7 @@ struct odd_levels : quantizer_facts {
 };
 
 /// ±½ or ±1½ times the mean magnitude of a block. If told so, the mean is over elements whose variance is not 0.
-struct odd_blocks : quantizer_facts {
+struct archetype_blocks : quantizer_facts {
   static constexpr int bits_per_element = 2;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::l1;
 
@@ -81,7 +81,7 @@ struct odd_blocks : quantizer_facts {
 };
 
 /// A float as it is: nothing is lost, so errors stay 0.
-struct odd_floats : quantizer_facts {
+struct archetype_floats : quantizer_facts {
   static constexpr int bits_per_element = 32;
   static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
 
@@ -97,10 +97,10 @@ struct odd_floats : quantizer_facts {
   }
 };
 
-static_assert(slamb::quantizer<odd_ternary> && !slamb::capability::encodes_without_scale<odd_ternary>);
-static_assert(slamb::capability::stochastic_quantizer<odd_levels> &&
-              !slamb::capability::encodes_without_scale<odd_levels>);
-static_assert(slamb::quantizer<odd_blocks>);
-static_assert(slamb::quantizer<odd_floats> && slamb::capability::encodes_without_scale<odd_floats>);
+static_assert(slamb::quantizer<archetype_ternary> && !slamb::capability::encodes_without_scale<archetype_ternary>);
+static_assert(slamb::capability::stochastic_quantizer<archetype_levels> &&
+              !slamb::capability::encodes_without_scale<archetype_levels>);
+static_assert(slamb::quantizer<archetype_blocks>);
+static_assert(slamb::quantizer<archetype_floats> && slamb::capability::encodes_without_scale<archetype_floats>);
 
 }  // namespace test_support

@@ -12,9 +12,9 @@
 
 #include "slamb/slamb.hpp"
 #include "support/allocations.hpp"
-#include "support/refused_training.hpp"
+#include "support/skipped_training.hpp"
 
-namespace faults_refused_steps_tests {
+namespace faults_skipped_steps_tests {
 namespace {
 
 using test_support::complaints;
@@ -23,12 +23,12 @@ using test_support::make_experiment;
 using test_support::model;
 using test_support::outcome;
 using test_support::rank_of_run;
-using test_support::refusing_model;
-using test_support::refusing_recipe;
-using test_support::refusing_recipes;
 using test_support::run_all;
 using test_support::run_maker;
 using test_support::same_bits;
+using test_support::skipping_model;
+using test_support::skipping_recipe;
+using test_support::skipping_recipes;
 using test_support::without_skips;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -37,7 +37,7 @@ constexpr std::array unusable{std::numeric_limits<float>::quiet_NaN(), infinity,
 std::string at_step(std::size_t t) { return " at step " + std::to_string(t + 1); }
 
 /// Calls a step with a value that is not usable on one rank, in the gradient of another step.
-void call_refused_step(rank_of_run& r, std::size_t t, std::size_t number) {
+void call_skipped_step(rank_of_run& r, std::size_t t, std::size_t number) {
   std::vector<float> gradient = r.e.gradients[(t + 1) % r.e.steps()][r.rank];
   const std::array places{gradient.size() / 2, std::size_t{0}, gradient.size() - 41, std::size_t{16}};
   if (r.rank == (t + number) % static_cast<std::size_t>(r.e.world))
@@ -48,19 +48,19 @@ void call_refused_step(rank_of_run& r, std::size_t t, std::size_t number) {
 }
 
 /// As above, and checks the state that it leaves.
-void require_refusal(rank_of_run& r, std::size_t t, std::size_t number, std::uint64_t skipped) {
+void require_skip(rank_of_run& r, std::size_t t, std::size_t number, std::uint64_t skipped) {
   const auto state = without_skips(r.run.save_state());
   const std::vector<float> values = r.mine.values();
   const slamb::statistics::norms_type norm = r.run.statistics(true).norm;
-  call_refused_step(r, t, number);
+  call_skipped_step(r, t, number);
   const slamb::statistics said = r.run.statistics(true);
-  r.wrong.require(without_skips(r.run.save_state()) == state, "a refused step has changed the state" + at_step(t));
-  r.wrong.require(same_bits(r.mine.values(), values), "a refused step has changed parameters" + at_step(t));
-  r.wrong.require(said.step == t, "a refused step counts" + at_step(t));
+  r.wrong.require(without_skips(r.run.save_state()) == state, "a skipped step has changed the state" + at_step(t));
+  r.wrong.require(same_bits(r.mine.values(), values), "a skipped step has changed parameters" + at_step(t));
+  r.wrong.require(said.step == t, "a skipped step counts" + at_step(t));
   r.wrong.require(said.skipped_steps == skipped, "the skipped steps are not counted" + at_step(t));
-  r.wrong.require(said.local_skips == 0, "a refused step counts as left out" + at_step(t));
+  r.wrong.require(said.local_skips == 0, "a skipped step counts as a local skip" + at_step(t));
   r.wrong.require(said.norm.momentum == norm.momentum && said.norm.variance == norm.variance,
-                  "a refused step has changed norms" + at_step(t));
+                  "a skipped step has changed norms" + at_step(t));
 }
 
 void require_same(complaints& wrong, const outcome& reached, const outcome& expected) {
@@ -79,12 +79,12 @@ void require_same(complaints& wrong, const outcome& reached, const outcome& expe
 /// Calls check(recipe, make, e, wrong) for every recipe, backend and number of ranks.
 template <class Check>
 void for_all(std::uint64_t seed, std::size_t steps, const std::vector<int>& worlds, const Check& check) {
-  for (const refusing_recipe& recipe : refusing_recipes())
+  for (const skipping_recipe& recipe : skipping_recipes())
     for (const bool emulated : {false, true})
       for (const int world : worlds) {
         const std::string where = recipe.name + (emulated ? ", emulated, " : ", host, ") + std::to_string(world);
         CAPTURE(where);
-        experiment e = make_experiment(refusing_model(), seed + static_cast<std::uint64_t>(world), world, steps);
+        experiment e = make_experiment(skipping_model(), seed + static_cast<std::uint64_t>(world), world, steps);
         complaints wrong;
         check(recipe, emulated ? recipe.emulated : recipe.on_host, e, wrong);
         CHECK(wrong.text() == "");
@@ -93,45 +93,45 @@ void for_all(std::uint64_t seed, std::size_t steps, const std::vector<int>& worl
 
 }  // namespace
 
-TEST_CASE("refused steps: are as if they had not been called, before each step") {
+TEST_CASE("skipped steps: change nothing, before each step") {
   for_all(200, 10, {1, 2, 3},
-          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+          [](const skipping_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
             const outcome expected = run_all(e, make, wrong);
             const outcome reached = run_all(e, make, wrong, [&recipe](rank_of_run& r, std::size_t t) {
               if (recipe.is_silent(t, r.e.world)) return;
               std::uint64_t skipped = r.run.statistics(false).skipped_steps;
               r.wrong.require(t == 0 || skipped > 0, "nothing was skipped");
-              for (std::size_t number = 0; number <= t % 2; ++number) require_refusal(r, t, number, ++skipped);
+              for (std::size_t number = 0; number <= t % 2; ++number) require_skip(r, t, number, ++skipped);
             });
             require_same(wrong, reached, expected);
           });
 }
 
-TEST_CASE("refused steps: nobody has to ask in between, and averagings between them change nothing") {
+TEST_CASE("skipped steps: need no query in between, and averagings between them change nothing") {
   for_all(210, 10, {2, 4},
-          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+          [](const skipping_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
             const auto average = [](rank_of_run& r, std::size_t t) {
               if (t % 5 == 0) r.run.synchronize_parameters();
             };
             const outcome expected = run_all(e, make, wrong, average);
             const outcome reached = run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
               if (!recipe.is_silent(t, r.e.world))
-                for (std::size_t number = 0; number < (t * 7 + 3) % 4; ++number) call_refused_step(r, t, number);
+                for (std::size_t number = 0; number < (t * 7 + 3) % 4; ++number) call_skipped_step(r, t, number);
               average(r, t);
             });
             require_same(wrong, reached, expected);
           });
 }
 
-TEST_CASE("refused steps: what was to be measured is measured in the next step that is taken") {
+TEST_CASE("skipped steps: a requested measurement is taken in the next step that is not skipped") {
   for_all(220, 6, {1, 2},
-          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
-            const auto measured = [&](bool refuses) {
+          [](const skipping_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+            const auto measured = [&](bool skips) {
               return run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
                 if (t == 5) r.run.measure_next_step();
-                if (t == 5 && refuses && !recipe.is_silent(t, r.e.world)) {
-                  call_refused_step(r, t, 0);
-                  r.wrong.require(r.run.statistics(false).compression.empty(), "a refused step was measured");
+                if (t == 5 && skips && !recipe.is_silent(t, r.e.world)) {
+                  call_skipped_step(r, t, 0);
+                  r.wrong.require(r.run.statistics(false).compression.empty(), "a skipped step was measured");
                 }
               });
             };
@@ -148,9 +148,9 @@ TEST_CASE("refused steps: what was to be measured is measured in the next step t
           });
 }
 
-TEST_CASE("refused steps: one that fails as well leaves nothing behind") {
+TEST_CASE("skipped steps: a skipped step that also fails changes nothing") {
   for_all(230, 6, {2},
-          [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+          [](const skipping_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
             const outcome expected = run_all(e, make, wrong);
             const outcome reached = run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
               if (recipe.is_silent(t, r.e.world)) return;
@@ -160,7 +160,7 @@ TEST_CASE("refused steps: one that fails as well leaves nothing behind") {
                 r.failing = {.number = number};
                 bool failed = false;
                 try {
-                  call_refused_step(r, t, 0);
+                  call_skipped_step(r, t, 0);
                 } catch (const slamb::communicator_error&) {
                   failed = true;
                 }
@@ -182,10 +182,10 @@ TEST_CASE("refused steps: one that fails as well leaves nothing behind") {
           });
 }
 
-TEST_CASE("refused steps: of 0/1 Adam without an exchange are taken by the others") {
-  const refusing_recipe recipe = test_support::refusing_one_bit().back();
+TEST_CASE("skipped steps: in a local step of 0/1 Adam only that rank skips") {
+  const skipping_recipe recipe = test_support::skipping_one_bit().back();
   for (const bool emulated : {false, true}) {
-    const experiment e = make_experiment(refusing_model(), 240, 3, 13);
+    const experiment e = make_experiment(skipping_model(), 240, 3, 13);
     complaints wrong;
     std::uint64_t local_skips = 0;
     const outcome reached =
@@ -213,9 +213,9 @@ TEST_CASE("refused steps: of 0/1 Adam without an exchange are taken by the other
   }
 }
 
-TEST_CASE("failed steps: leave the state as it was, whichever collective fails, and the next step goes on") {
+TEST_CASE("failed steps: do not change the state, for any failing collective, and training continues") {
   for_all(
-      250, 7, {2, 3}, [](const refusing_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
+      250, 7, {2, 3}, [](const skipping_recipe& recipe, const run_maker& make, const experiment& e, complaints& wrong) {
         const outcome expected = run_all(e, make, wrong);
         const outcome reached = run_all(e, make, wrong, {}, [&](rank_of_run& r, std::size_t t) {
           const auto state = r.run.save_state();
@@ -245,17 +245,17 @@ TEST_CASE("failed steps: leave the state as it was, whichever collective fails, 
       });
 }
 
-TEST_CASE("saved_state: go from one backend to the other in the middle of every phase, after refused steps too") {
-  for (const refusing_recipe& recipe : refusing_recipes())
+TEST_CASE("saved_state: one backend resumes from the other's in every phase, also after skipped steps") {
+  for (const skipping_recipe& recipe : skipping_recipes())
     for (const int world : {1, 2}) {
       CAPTURE(recipe.name);
       CAPTURE(world);
-      const experiment e = make_experiment(refusing_model(), 260, world, 10);
+      const experiment e = make_experiment(skipping_model(), 260, world, 10);
       complaints wrong;
       std::vector<std::vector<std::vector<std::byte>>> states(
           e.steps(), std::vector<std::vector<std::byte>>(static_cast<std::size_t>(world)));
       const outcome expected = run_all(e, recipe.on_host, wrong, [&](rank_of_run& r, std::size_t t) {
-        if (t % 3 == 1 && !recipe.is_silent(t, r.e.world)) call_refused_step(r, t, 0);
+        if (t % 3 == 1 && !recipe.is_silent(t, r.e.world)) call_skipped_step(r, t, 0);
         states[t][r.rank] = r.run.save_state();
       });
       for (std::size_t when = 0; when < e.steps(); when += 2) {
@@ -277,9 +277,9 @@ TEST_CASE("saved_state: go from one backend to the other in the middle of every 
     }
 }
 
-TEST_CASE("optimizer: can be moved between steps, and run beside another") {
+TEST_CASE("optimizer: can be moved between steps, and run next to another") {
   for_all(270, 8, {2},
-          [](const refusing_recipe& /*recipe*/, const run_maker& make, const experiment& e, complaints& wrong) {
+          [](const skipping_recipe& /*recipe*/, const run_maker& make, const experiment& e, complaints& wrong) {
             const outcome expected = run_all(e, make, wrong);
             const outcome reached = run_all(e, make, wrong, [&](rank_of_run& r, std::size_t t) {
               r.move_run();
@@ -293,20 +293,20 @@ TEST_CASE("optimizer: can be moved between steps, and run beside another") {
           });
 }
 
-TEST_CASE("step: allocates nothing on the host, in any recipe and phase, with refused steps in between") {
-  for (const refusing_recipe& recipe : refusing_recipes())
+TEST_CASE("step: allocates nothing on the host, in any recipe and phase, with skipped steps in between") {
+  for (const skipping_recipe& recipe : skipping_recipes())
     for (const int world : {1, 2}) {
       CAPTURE(recipe.name);
       CAPTURE(world);
-      const experiment e = make_experiment(refusing_model(), 280, world, 10);
+      const experiment e = make_experiment(skipping_model(), 280, world, 10);
       complaints wrong;
       std::barrier together(world);
       run_all(e, recipe.on_host, wrong, {}, [&](rank_of_run& r, std::size_t t) {
-        for (const bool refused : {true, false}) {
-          if (refused && recipe.is_silent(t, r.e.world)) continue;
+        for (const bool skipped : {true, false}) {
+          if (skipped && recipe.is_silent(t, r.e.world)) continue;
           r.prepare(t);
           std::vector<float> gradient = r.e.gradients[t][r.rank];
-          if (refused) gradient[5000] = infinity;
+          if (skipped) gradient[5000] = infinity;
           r.mine.set_gradient(gradient);
           together.arrive_and_wait();
           const std::size_t before = test_support::allocations();
@@ -316,18 +316,18 @@ TEST_CASE("step: allocates nothing on the host, in any recipe and phase, with re
           const std::size_t after = test_support::allocations();
           together.arrive_and_wait();
           r.wrong.require(after == before,
-                          std::to_string(after - before) + " allocations" + at_step(t) + (refused ? ", refused" : ""));
+                          std::to_string(after - before) + " allocations" + at_step(t) + (skipped ? ", skipped" : ""));
         }
       });
       CHECK(wrong.text() == "");
     }
 }
 
-TEST_CASE("backends: reach the same parameters over 50 steps with refused ones in between") {
+TEST_CASE("backends: reach the same parameters over 50 steps, with skipped ones in between") {
   static constexpr std::uint8_t rows[] = {1, 1, 0, 1, 0};
   constexpr std::array<std::size_t, 8> sizes{0, 1, 15, 17, 8191, 8193, 20000, 130};
   std::size_t number = 0;
-  for (const refusing_recipe& recipe : refusing_recipes()) {
+  for (const skipping_recipe& recipe : skipping_recipes()) {
     test_support::random_source source(290, ++number);
     model tensors;
     for (int l = 0; l < 5; ++l) {
@@ -342,12 +342,12 @@ TEST_CASE("backends: reach the same parameters over 50 steps with refused ones i
     CAPTURE(recipe.name);
     CAPTURE(world);
     complaints wrong;
-    const auto refuse_some = [&](rank_of_run& r, std::size_t t) {
+    const auto skip_some = [&](rank_of_run& r, std::size_t t) {
       if (recipe.is_silent(t, world) || (t > 11 && recipe.silent_steps.size() > 0)) return;
-      if ((t * 2654435761U >> 7U) % 3 == 0) call_refused_step(r, t, t % 2);
+      if ((t * 2654435761U >> 7U) % 3 == 0) call_skipped_step(r, t, t % 2);
     };
-    const outcome on_host = run_all(e, recipe.on_host, wrong, refuse_some);
-    const outcome emulated = run_all(e, recipe.emulated, wrong, refuse_some);
+    const outcome on_host = run_all(e, recipe.on_host, wrong, skip_some);
+    const outcome emulated = run_all(e, recipe.emulated, wrong, skip_some);
     CHECK(on_host.said[0].skipped_steps > 2);
     for (std::size_t rank = 0; rank < on_host.said.size(); ++rank) {
       CHECK(emulated.said[rank].step == on_host.said[rank].step);
@@ -364,4 +364,4 @@ TEST_CASE("backends: reach the same parameters over 50 steps with refused ones i
   }
 }
 
-}  // namespace faults_refused_steps_tests
+}  // namespace faults_skipped_steps_tests

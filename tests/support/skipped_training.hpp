@@ -75,7 +75,7 @@ run_maker run_maker_of(const typename Optimizer::options_type& options, const Ba
 }
 
 /// A recipe with its settings, on both backends.
-struct refusing_recipe {
+struct skipping_recipe {
   std::string name;
   run_maker on_host;
   run_maker emulated;
@@ -89,21 +89,21 @@ struct refusing_recipe {
 
 /// @tparam Optimizer  a template of the backend
 template <template <class> class Optimizer>
-refusing_recipe on_both(std::string name, const typename Optimizer<slamb::host_backend>::options_type& options) {
+skipping_recipe on_both(std::string name, const typename Optimizer<slamb::host_backend>::options_type& options) {
   static_assert(std::is_same_v<typename Optimizer<slamb::host_backend>::options_type,
                                typename Optimizer<slamb::emulated_backend>::options_type>);
   return {std::move(name), run_maker_of<Optimizer<slamb::host_backend>>(options, one_thread()),
           run_maker_of<Optimizer<slamb::emulated_backend>>(options, slamb::emulated_backend{})};
 }
 
-std::vector<refusing_recipe> refusing_lamb();
-std::vector<refusing_recipe> refusing_slamb();
-std::vector<refusing_recipe> refusing_one_bit();
+std::vector<skipping_recipe> skipping_lamb();
+std::vector<skipping_recipe> skipping_slamb();
+std::vector<skipping_recipe> skipping_one_bit();
 
-inline std::vector<refusing_recipe> refusing_recipes() {
-  std::vector<refusing_recipe> all = refusing_lamb();
-  for (refusing_recipe& r : refusing_slamb()) all.push_back(std::move(r));
-  for (refusing_recipe& r : refusing_one_bit()) all.push_back(std::move(r));
+inline std::vector<skipping_recipe> skipping_recipes() {
+  std::vector<skipping_recipe> all = skipping_lamb();
+  for (skipping_recipe& r : skipping_slamb()) all.push_back(std::move(r));
+  for (skipping_recipe& r : skipping_one_bit()) all.push_back(std::move(r));
   return all;
 }
 
@@ -197,7 +197,7 @@ inline std::vector<std::byte> without_skips(std::vector<std::byte> state) {
 }
 
 /// Tensors around the ends of tiles, small enough to be emulated often.
-inline model refusing_model() {
+inline model skipping_model() {
   static constexpr std::uint8_t rows[] = {1, 0, 1, 1};
   model tensors{{17}, {0}, {8193}, {33, 1}, {15}, {1}, {40}};
   tensors[4].options.compress = false;

@@ -1,4 +1,4 @@
-# cmake -DCOMPILER=… -DROOT=… -DFLAGS=… -DEXPECTED=… -DHEADERS=… -P refused_language.cmake
+# cmake -DCOMPILER=… -DROOT=… -DFLAGS=… -DEXPECTED=… -DHEADERS=… -P rejected_language.cmake
 #
 # Succeeds if the compiler, with these flags, stops at each header with EXPECTED, a regular expression, as its first error, and
 # prints fewer than ten lines.

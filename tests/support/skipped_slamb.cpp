@@ -1,5 +1,5 @@
 // SLAMB, for the tests of skipped steps.
-#include "support/refused_training.hpp"
+#include "support/skipped_training.hpp"
 
 namespace test_support {
 
@@ -21,8 +21,8 @@ using byte_chain = chain<random_k<>, slamb::int8>;
 
 }  // namespace
 
-std::vector<refusing_recipe> refusing_slamb() {
-  std::vector<refusing_recipe> all{
+std::vector<skipping_recipe> skipping_slamb() {
+  std::vector<skipping_recipe> all{
       on_both<with<random_k<>>::optimizer>("slamb", {.local_steps = 3, .dense_below = 10}),
       on_both<with<random_k<>>::optimizer>("slamb, H = 1", {.local_steps = 1, .dense_below = 10}),
       on_both<blend>("slamb, blend", {.local_steps = 3, .dense_below = 10}),
@@ -31,7 +31,7 @@ std::vector<refusing_recipe> refusing_slamb() {
       on_both<with<slamb::top_k>::optimizer>("slamb, top_k",
                                              {.local_steps = 3, .dense_below = 10, .compressor = {.k = 0.1}}),
       on_both<with<byte_chain>::optimizer>("slamb, random_k and int8", {.local_steps = 3, .dense_below = 10})};
-  for (refusing_recipe& r : all) r.averages = true;
+  for (skipping_recipe& r : all) r.averages = true;
   return all;
 }
 

@@ -1,5 +1,5 @@
 // 1-bit Adam, 1-bit LAMB and 0/1 Adam, for the tests of skipped steps.
-#include "support/refused_training.hpp"
+#include "support/skipped_training.hpp"
 
 namespace test_support {
 
@@ -17,9 +17,9 @@ using zero_one_on = slamb::zero_one_adam<failing_communicator, slamb::sign, Back
 
 }  // namespace
 
-std::vector<refusing_recipe> refusing_one_bit() {
+std::vector<skipping_recipe> skipping_one_bit() {
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
-  std::vector<refusing_recipe> all{
+  std::vector<skipping_recipe> all{
       on_both<one_bit_adam_on>("one_bit_adam", {.warm_up = {3}, .compressor = {.zero_aware = true}}),
       on_both<one_bit_lamb_on>("one_bit_lamb", {.warm_up = {3}}),
       on_both<one_bit_lamb_on>("one_bit_lamb, by tensor", {.warm_up = {3}, .compressor = {.scales = per_tensor}}),

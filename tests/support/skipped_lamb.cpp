@@ -1,5 +1,5 @@
 // LAMB and AdamW, for the tests of skipped steps.
-#include "support/refused_training.hpp"
+#include "support/skipped_training.hpp"
 
 namespace test_support {
 
@@ -29,7 +29,7 @@ using lamb_top_k = slamb::basic_lamb<slamb::top_k, residual<>, layerwise_trust_r
 
 }  // namespace
 
-std::vector<refusing_recipe> refusing_lamb() {
+std::vector<skipping_recipe> skipping_lamb() {
   return {on_both<adamw>("adamw", {}),
           on_both<lamb>("lamb", {}),
           on_both<lamb>("lamb, clipped", {.max_gradient_norm = 1.0}),
