@@ -1,4 +1,4 @@
-// expect: slamb: a pass must have constants(std::uint32_t tensor) const
+// expect: slamb: a pass must have constants.std::uint32_t tensor. const
 #include <cstdint>
 
 #include "slamb/slamb.hpp"
