@@ -314,6 +314,7 @@ TEST_CASE("kit: user-defined options are validated, and a zero-aware quantizer n
                                          slamb::self_communicator>;
   CHECK(refusal([&] { with_signs(memory.tensors, {}); }) == "nothing was thrown");
   CHECK(refusal([&] { with_signs(memory.tensors, {.decay = 1.0}); }) == "slamb: decay = 1, but it must be in [0, 1)");
+  CHECK(refusal([&] { with_signs({}, {.compressor = {.zero_aware = true}}); }) == "nothing was thrown");  // no elements
   CHECK(refusal([&] { with_signs(memory.tensors, {.compressor = {.zero_aware = true}}); }) ==
         "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
 }

@@ -186,7 +186,7 @@ class quantized_exchange {
   /// @param variance  as for find_active
   /// @throws std::invalid_argument if the quantizer is zero-aware and there is no variance
   void start(Context& context, const float* variance = nullptr) {
-    if (is_zero_aware() && variance == nullptr)
+    if (is_zero_aware() && variance == nullptr && context.tensors.elements() > 0)
       throw std::invalid_argument(
           "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
     if (!is_active(context)) return;
