@@ -61,7 +61,7 @@ void for_each_optimizer(const Visit& visit) {
 void register_one_bit_steps(const shape_set& shapes, unsigned threads) {
   for_each_optimizer<slamb::self_communicator>(
       [&]<class Optimizer>(const std::string& name, const typename Optimizer::options_type& options) {
-        register_alone<Optimizer>(name + "/alone", shapes, threads, options);
+        register_single_rank<Optimizer>(name + "/single_rank", shapes, threads, options);
       });
 }
 

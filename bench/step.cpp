@@ -37,14 +37,14 @@ std::string with_block(const std::string& name, std::size_t block) { return name
 void register_steps(const shape_set& shapes, unsigned threads) {
   register_one("raw_loop/adamw", shapes, 1, threads,
                [threads](benchmark::State& state, workbench& at) { return time_raw_loop(state, at, threads); });
-  register_alone<slamb::adamw<>>("adamw_unchecked", shapes, threads, {.skip_non_finite = false});
-  register_alone<slamb::adamw<>>("adamw", shapes, threads, {});
-  register_alone<slamb::lamb<>>("lamb_unchecked", shapes, threads, {.skip_non_finite = false});
-  register_alone<slamb::lamb<>>("lamb", shapes, threads, {});
+  register_single_rank<slamb::adamw<>>("adamw_unchecked", shapes, threads, {.skip_non_finite = false});
+  register_single_rank<slamb::adamw<>>("adamw", shapes, threads, {});
+  register_single_rank<slamb::lamb<>>("lamb_unchecked", shapes, threads, {.skip_non_finite = false});
+  register_single_rank<slamb::lamb<>>("lamb", shapes, threads, {});
   for (const std::size_t block : {1U, 16U, 64U})
-    register_alone<slamb::slamb<>>(with_block("slamb", block), shapes, threads, {.compressor = {.block = block}});
+    register_single_rank<slamb::slamb<>>(with_block("slamb", block), shapes, threads, {.compressor = {.block = block}});
   for (const std::size_t block : {1U, 16U})
-    register_alone<slamb_bernoulli<slamb::self_communicator>>(with_block("slamb_bernoulli", block), shapes, threads,
+    register_single_rank<slamb_bernoulli<slamb::self_communicator>>(with_block("slamb_bernoulli", block), shapes, threads,
                                                               {.compressor = {.block = block}});
 }
 

@@ -13,7 +13,7 @@ void register_steps(const shape_set& shapes, unsigned threads);
 /// Registers step/<optimizer>[/block:B]/ranks:2/<shapes>: two ranks in one process, a thread each, and a model each.
 void register_steps_of_two_ranks(const shape_set& shapes);
 
-/// Registers step/<optimizer>[/…]/alone/<shapes> for the optimizers that exchange codes: one rank that encodes and decodes
+/// Registers step/<optimizer>[/…]/single_rank/<shapes> for the optimizers that exchange codes: one rank that encodes and decodes
 /// as if there were others.
 void register_one_bit_steps(const shape_set& shapes, unsigned threads);
 

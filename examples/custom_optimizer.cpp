@@ -90,7 +90,7 @@ class lion_recipe final : public kit::recipe_with_state<Backend, lion_options, l
 
   lion_recipe(std::span<const slamb::parameter> parameters, const lion_options& options,
               typename base::ranks_type ranks, Backend backend)
-      : base(parameters, options, std::move(ranks), std::move(backend)) {
+      : base(parameters, options, std::move(ranks), std::move(backend)), exchange_(options.compressor, false) {
     exchange_.plan(context_);
     buffer_ = context_.plan_buffer(exchange_.buffer_bytes());
     context_.allocate(kit::consistency_of(recipe_name, options, parameters.size()), kit::byte_collectives_of<vote>);
@@ -115,7 +115,7 @@ class lion_recipe final : public kit::recipe_with_state<Backend, lion_options, l
   }
   std::span<std::byte> buffer() const { return context_.memory.view(buffer_); }
 
-  kit::quantized_exchange<vote, slamb::no_error_feedback, kit::optimizer_context<Backend>> exchange_{vote{}, false};
+  kit::quantized_exchange<vote, slamb::no_error_feedback, kit::optimizer_context<Backend>> exchange_;
   kit::region<std::byte> buffer_;
 };
 

@@ -53,37 +53,47 @@ class archetype_executor {
   double sum_of_squares(std::span<const Storage>, const ranks_type&) const;
 
   template <class Pass, class View>
-  void run(const Pass&, const View&, tile_range, double* = nullptr, std::uint32_t* = nullptr) const;
+  void run(const Pass&, const View&, tile_range) const;
+  template <class Pass, class View>
+  void run(const Pass&, const View&, tile_range, double*) const;
+  template <class Pass, class View>
+  void run(const Pass&, const View&, tile_range, double*, std::uint32_t*) const;
   template <class Pass, class View, class Selection>
-  void run(const Pass&, const View&, const payload_view&, const Selection&, tile_range, double* = nullptr,
-           std::uint32_t* = nullptr) const;
+  void run(const Pass&, const View&, const payload_view&, const Selection&, tile_range) const;
+  template <class Pass, class View, class Selection>
+  void run(const Pass&, const View&, const payload_view&, const Selection&, tile_range, double*) const;
+  template <class Pass, class View, class Selection>
+  void run(const Pass&, const View&, const payload_view&, const Selection&, tile_range, double*, std::uint32_t*) const;
   template <class Pass>
   void run_packed(const Pass&, const model_view&, const payload_view&, tile_range, double*) const;
   template <class Pass, class Compressor, class View>
-  void choose(const Pass&, const Compressor&, const View&, tile_range, std::uint16_t*, std::uint32_t* = nullptr) const;
+  void choose(const Pass&, const Compressor&, const View&, tile_range, std::uint16_t*) const;
+  template <class Pass, class Compressor, class View>
+  void choose(const Pass&, const Compressor&, const View&, tile_range, std::uint16_t*, std::uint32_t*) const;
   template <class Selection>
   std::uint64_t scan_payload_offsets(const model_view&, const Selection&, std::span<std::uint64_t>,
                                      const ranks_type&) const;
   template <class Selection>
   void scan_payload_offsets_in(const model_view&, const Selection&, std::span<std::uint64_t>, std::uint64_t,
                                std::uint32_t*) const;
-  template <int Sums, int Maxima = 0, class Finish>
+  template <int Sums, int Maxima, class Finish>
   void finish_segments(const model_view&, std::size_t, std::size_t, const double*, const Finish&) const {}
-  template <int Sums, int Maxima = 0, class Visit>
+  template <int Sums, class Visit>
   void visit_segments(std::span<const std::size_t>, std::size_t, std::size_t, const double*, const ranks_type&,
                       const Visit&) const {}
 
   void mark_active(const model_view&, const wire_view&, tile_range, const row_mask*, const float*, std::uint16_t*,
                    std::uint64_t*) const;
   template <encoding Work, class Storage, class Pass, class Quantizer, class View>
-  void send(const Pass&, const Quantizer&, const View&, const wire_view&, tile_range, double*,
-            std::uint32_t* = nullptr) const;
+  void send(const Pass&, const Quantizer&, const View&, const wire_view&, tile_range, double*, std::uint32_t*) const;
+  template <class Quantizer>
+  void finish_scales(const scale_table&, const double*, const std::uint64_t*, std::byte*, const std::uint32_t*) const;
   template <class Quantizer>
   void finish_scales(const scale_table&, const double*, const std::uint64_t*, std::byte*, const std::uint32_t*,
-                     const write_overflow_flags& = {}) const;
+                     const write_overflow_flags&) const;
   template <encoding Work, class Storage, class Quantizer>
   void average(const Quantizer&, const model_view&, const wire_view&, std::span<const std::size_t>, double*,
-               const read_overflow_flags& = {}) const;
+               const read_overflow_flags&) const;
   template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
   void receive(const Pass&, const Quantizer&, const View&, const wire_view&, tile_range, double*) const;
   template <class Storage, class Pass, class Quantizer, class View>
@@ -102,8 +112,16 @@ struct without_runs : archetype_executor {
 struct without_capture : archetype_executor {
   void is_capturing() const = delete;
 };
+struct without_late_reads : archetype_executor {
+  void read_later() const;
+};
+struct with_all_arguments_of_choose : archetype_executor {
+  template <class Pass, class Compressor, class View>
+  void choose(const Pass&, const Compressor&, const View&, tile_range, std::uint16_t*, std::uint32_t*) const;
+};
 static_assert(!backend_executor<without_average> && !backend_executor<without_runs> &&
-              !backend_executor<without_capture>);
+              !backend_executor<without_capture> && !backend_executor<without_late_reads> &&
+              !backend_executor<with_all_arguments_of_choose>);
 
 struct archetype_backend {
   using stream_type = archetype_stream;

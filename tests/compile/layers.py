@@ -29,8 +29,9 @@ def room_of(header):
 
 def arrows_up(root):
     level = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
-    found = []
-    for header in sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()):
+    headers = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
+    found = [] if headers else [f"{root}: no headers"]
+    for header in headers:
         room = room_of(header)
         if room not in level:
             found.append(f"{header}: its folder is in no layer")

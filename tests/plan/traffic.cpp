@@ -244,8 +244,10 @@ TEST_CASE("plan: bytes per value multiply only the sums") {
 TEST_CASE("plan: impossible world sizes and settings are rejected") {
   const std::vector<slamb::plan::tensor_shape> shapes{{1000}};
   const slamb::lamb<>::options_type dense;
-  CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, dense, {0, 4}), std::invalid_argument);
-  CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, dense, {2, 0}), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(slamb::plan::plan_traffic(shapes, dense, {0, 4}),
+                       "slamb: plan::world's ranks = 0, but it must be >= 1", std::invalid_argument);
+  CHECK_THROWS_WITH_AS(slamb::plan::plan_traffic(shapes, dense, {2, 0}),
+                       "slamb: plan::world's value_bytes = 0, but it must be in [1, 8]", std::invalid_argument);
   slamb::slamb<>::options_type sparse;
   sparse.compressor.k = 0.0;
   CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);

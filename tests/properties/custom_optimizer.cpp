@@ -195,6 +195,7 @@ TEST_CASE("custom_optimizer: a gradient that is not finite on one rank skips the
       CHECK(optimizer.statistics().skipped_steps == (t == 0 ? 0U : 1U));
     };
     trained<on_host>(world, {}, take, 2);
+    trained<on_emulator>(world, {}, take, 2);
   }
 }
 

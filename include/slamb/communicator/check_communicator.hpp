@@ -106,7 +106,7 @@ class communicator_checker {
   /// Ranks with different sizes would make calls that do not match. So the first call does not depend on the sizes.
   void require_alike() {
     const auto number = [](auto x) { return static_cast<std::uint64_t>(x); };
-    counted_numbers all({number(me_.size), number(me_.local_size), number(how_.large), number(how_.from_second_thread),
+    summed_numbers all({number(me_.size), number(me_.local_size), number(how_.large), number(how_.from_second_thread),
                          std::bit_cast<std::uint64_t>(how_.wire_error)});
     collectives_.sum_over_all(all.table(), "of size() and of the communicator_check");
     const auto differs = [this](const char* what, const std::string& here, const char* right) {

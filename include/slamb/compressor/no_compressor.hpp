@@ -10,6 +10,7 @@ namespace slamb {
 /// Sends every element at every step. As a sparsifier it selects all.
 struct no_compressor {
   static constexpr bool selects_all = true;
+  static constexpr bool payload_is_constant = true;
 
   struct selection {
     SLAMB_HOST_DEVICE bool selects(coordinate /*c*/) const { return true; }

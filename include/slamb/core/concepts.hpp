@@ -159,10 +159,13 @@ concept selects = requires(const C& c, std::uint64_t step) {
   c.quantizer;
 };
 
-/// True if the payload of a sparsifier has the same size at every step, up to one block a tensor. A sparsifier for which this is
-/// false has a member `payload_is_constant` that is false.
+/// True if the payload of every step has the size `largest_payload`, up to one block a tensor. A sparsifier by step says so by a
+/// member `payload_is_constant`; for a data-dependent one it follows from `chosen_of`.
 template <class C>
-inline constexpr bool payload_is_constant = true;
+inline constexpr bool payload_is_constant = requires(const C& c) {
+  c.chosen_of(std::uint32_t{});
+  c.largest_payload(std::uint64_t{});
+};
 template <class C>
 requires requires { C::payload_is_constant; }
 inline constexpr bool payload_is_constant<C> = bool(C::payload_is_constant);

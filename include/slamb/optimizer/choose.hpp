@@ -126,8 +126,11 @@ class chosen_optimizer : public optimizer {
  private:
   template <class Optimizer>
   communicator_type& communicator_of() {
-    auto& recipe = dynamic_cast<typename Optimizer::recipe_type&>(held("communicator()"));
-    return recipe.ranks().template get<communicator_type>();
+    if (auto* const own = dynamic_cast<typename Optimizer::recipe_type*>(&held("communicator()")))
+      return own->ranks().template get<communicator_type>();
+    throw std::logic_error(
+        "slamb: communicator() was called on a chosen_optimizer to which another optimizer has been assigned; keep one "
+        "whose type changes in a slamb::optimizer");
   }
 
   statistics::choice_type made_;

@@ -51,8 +51,8 @@ struct world {
 
   /// @throws std::invalid_argument
   void validate() const {
-    detail::require_in(ranks >= 1, "plan_world's ranks", ranks, ">= 1");
-    detail::require_in(value_bytes >= 1 && value_bytes <= 8, "plan_world's value_bytes",
+    detail::require_in(ranks >= 1, "plan::world's ranks", ranks, ">= 1");
+    detail::require_in(value_bytes >= 1 && value_bytes <= 8, "plan::world's value_bytes",
                        static_cast<double>(value_bytes), "in [1, 8]");
   }
 };

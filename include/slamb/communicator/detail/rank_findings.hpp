@@ -86,15 +86,15 @@ class rank_findings {
   }
 
  private:
-  static constexpr std::size_t told_findings = 8;    // listed per rank
-  static constexpr std::size_t told_letters = 1400;  // sent per rank
+  static constexpr std::size_t sent_findings = 8;    // listed per rank
+  static constexpr std::size_t sent_letters = 1400;  // sent per rank
 
   std::string own_text() const {
     std::string text;
-    for (std::size_t i = 0; i < std::min(findings_.size(), told_findings); ++i) text += "\n  " + findings_[i];
-    if (findings_.size() > told_findings)
-      text += "\n  " + me_.text() + ": and " + std::to_string(findings_.size() - told_findings) + " more";
-    if (text.size() > told_letters) text.resize(told_letters);
+    for (std::size_t i = 0; i < std::min(findings_.size(), sent_findings); ++i) text += "\n  " + findings_[i];
+    if (findings_.size() > sent_findings)
+      text += "\n  " + me_.text() + ": and " + std::to_string(findings_.size() - sent_findings) + " more";
+    if (text.size() > sent_letters) text.resize(sent_letters);
     return text;
   }
 
@@ -119,7 +119,7 @@ class rank_findings {
   /// Letters are sent as numbers, after their count and their checksum, so that a wrong all_reduce_sum cannot change a sentence
   /// unnoticed.
   std::string texts_of_all(const summing& sum) const {
-    constexpr std::size_t width = told_letters + 2;
+    constexpr std::size_t width = sent_letters + 2;
     const std::string own = own_text();
     std::vector<float> table(me_.everyone() * width, 0.0F);
     const std::span<float> mine = std::span(table).subspan(me_.myself() * width, width);
@@ -162,9 +162,9 @@ class rank_findings {
 
 /// Numbers that must be equal on all ranks. Works even if ranks disagree on the number of ranks: each rank counts itself at
 /// each hexadecimal digit of each number, in a table whose size depends only on the count of numbers.
-class counted_numbers {
+class summed_numbers {
  public:
-  explicit counted_numbers(std::vector<std::uint64_t> numbers)
+  explicit summed_numbers(std::vector<std::uint64_t> numbers)
       : numbers_(std::move(numbers)), table_(numbers_.size() * digits * base, 0.0F) {
     for (std::size_t i = 0; i < numbers_.size(); ++i)
       for (std::size_t d = 0; d < digits; ++d) row(i, d)[digit(i, d)] = 1.0F;

@@ -179,8 +179,8 @@ std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const s
   return payload;
 }
 
-/// Computes the place of each tile's selected elements in the payload, and returns the part of `room` that they take, at least
-/// one element. On a device, a payload of constant size takes all of `room`, so that the host need not wait for its exact size;
+/// Computes the place of each tile's selected elements in the payload, and returns the part of `capacity` that they take, at least
+/// one element. On a device, a payload of constant size takes all of `capacity`, so that the host need not wait for its exact size;
 /// the pass that packs it sets the rest to 0 (payload_view::capacity). If a comparison is due, the selection becomes a part of
 /// this step's fingerprint.
 template <class Sparsifier, class Context, class Selection>

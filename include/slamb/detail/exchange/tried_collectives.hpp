@@ -31,13 +31,13 @@ struct collective_fault {
   int rank = 0;       ///< the rank that found it
   int size = 1;       ///< ranks that made the call
   int place = 0;      ///< the wrong element of a sum; else the rank at whose place there are wrong bytes
-  int from = nobody;  ///< the wrong bytes are chunk `chunk` of rank `from`
+  int from = no_rank;  ///< the wrong bytes are chunk `chunk` of rank `from`
   int chunk = 0;
   int byte = 0;         ///< the first wrong byte
   float found = 0.0F;   ///< of a sum
   float wanted = 0.0F;  ///< of a sum; NaN if NaN is right
 
-  static constexpr int nobody = -1;
+  static constexpr int no_rank = -1;
   static constexpr int unknown = -1;  ///< place
 
   static constexpr std::size_t integers = 7;
@@ -221,7 +221,7 @@ inline std::string to_text(const collective_fault& fault) {
   const std::string on = " on rank " + std::to_string(fault.rank) + " of " + std::to_string(fault.size);
   const std::string start = "slamb: the Communicator's ";
   const std::string other_byte = " with a wrong byte " + std::to_string(fault.byte);
-  const bool is_known = fault.from != collective_fault::nobody;
+  const bool is_known = fault.from != collective_fault::no_rank;
   switch (fault.of) {
     case collective_fault::all_gather:
       return start + "all_gather returned " +

@@ -14,6 +14,7 @@
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/runtime/late_read.hpp"
 
 namespace slamb::detail {
 
@@ -67,9 +68,13 @@ concept runs_passes = executor<E> &&
              double* sums, std::uint32_t* flag, std::uint16_t* bits, std::span<std::uint64_t> offsets,
              const typename E::ranks_type& ranks) {
   e.run(pass, view, tiles);
+  e.run(pass, view, tiles, sums);
   e.run(pass, view, tiles, sums, flag);
+  e.run(pass, view, payload, selection, tiles);
+  e.run(pass, view, payload, selection, tiles, sums);
   e.run(pass, view, payload, selection, tiles, sums, flag);
   e.run_packed(pass, view, payload, tiles, sums);
+  e.choose(pass, sparsifier, view, tiles, bits);
   e.choose(pass, sparsifier, view, tiles, bits, flag);
   { e.scan_payload_offsets(view, selection, offsets, ranks) } -> std::same_as<std::uint64_t>;
 };
@@ -83,6 +88,7 @@ concept exchanges_codes = executor<E> &&
              std::byte* messages, const float* variance, const row_mask* rows) {
   e.mark_active(view, wire, tiles, rows, variance, bits, counts);
   e.template send<encoding::both, float>(pass, quantizer, view, wire, tiles, sums, flag);
+  e.template finish_scales<archetype::quantizer>(table, sums, counts, messages, flag);
   e.template finish_scales<archetype::quantizer>(table, sums, counts, messages, flag, write_overflow_flags{});
   e.template average<encoding::both, float>(quantizer, view, wire, own, sums, read_overflow_flags{});
   e.template receive<float, float>(pass, quantizer, view, wire, tiles, sums);
@@ -115,9 +121,11 @@ template <class E>
 concept backend_executor = runs_passes<E> && exchanges_codes<E> && moves_memory<E> &&
     (bool(E::is_synchronous) ||
      requires(const E& e, const model_view& view, const archetype::selection& selection,
-              std::span<std::uint64_t> offsets, std::uint64_t room, std::uint32_t* too_many) {
+              std::span<std::uint64_t> offsets, std::uint64_t capacity, std::uint32_t* too_many,
+              const std::uint64_t* value, late_read<decltype(e.stream()), std::uint64_t>& late) {
        { e.is_capturing() } -> std::same_as<bool>;
-       e.scan_payload_offsets_in(view, selection, offsets, room, too_many);
+       e.scan_payload_offsets_in(view, selection, offsets, capacity, too_many);
+       e.read_later(value, late);
      });
 
 }  // namespace slamb::detail

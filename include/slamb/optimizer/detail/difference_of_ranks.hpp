@@ -63,7 +63,7 @@ class difference_of_ranks {
     if (compares_parameters && anchor_ != nullptr) require(all, &difference_of_ranks::describe_anchor);
     require(all, &difference_of_ranks::describe_selection);
     require(all, &difference_of_ranks::describe_payload);
-    require(all, &difference_of_ranks::describe_told);
+    require(all, &difference_of_ranks::describe_difference);
     throw communicator_error(
         "slamb: the states of all ranks agree, but the fingerprints that the Communicator returned do not: its "
         "collectives change the values that they carry");
@@ -123,7 +123,7 @@ class difference_of_ranks {
                    "collective of the Communicator has returned other bits on one rank than on another");
   }
   // For a step that a device has skipped some steps ago.
-  void describe_told(consistency_check& facts) const {
+  void describe_difference(consistency_check& facts) const {
     facts.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
                        ", which has not been taken",
                    record_.diverged_fingerprint, "step() must be given the same learning rates on all ranks");

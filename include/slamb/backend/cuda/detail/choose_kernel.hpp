@@ -45,6 +45,10 @@ struct choice_memory {
 template <class Pass, class Compressor>
 struct choose_kernel {
   static constexpr unsigned threads = 256;
+  static_assert(
+      sizeof(choice_memory<Compressor>) <= 48 * 1024,
+      "slamb: a block has 48 KiB of shared memory, 32 KiB of them for the values; a sparsifier's block_memory must "
+      "fit in the other 16 KiB");
   static_assert(threads * 32 == layout::tile_size,
                 "slamb: a thread must have 32 elements of a tile, one for each bit of a word");
 
@@ -93,6 +97,10 @@ struct choose_kernel {
   // Chooses among the `count` values in shared memory.
   template <class Block>
   SLAMB_HOST_DEVICE void choose(Block& block, std::uint32_t count, std::uint16_t* chosen) const {
+    static_assert(
+        chooses_in_block<Compressor, Block> || !requires { typename Compressor::block_memory; },
+        "slamb: a sparsifier with a block_memory must have choose_in_block(Block&, block_memory&, const float* values, "
+        "std::uint32_t count, std::uint16_t* bits) const");
     auto& memory = block.template shared<memory_type>();
     if constexpr (chooses_in_block<Compressor, Block>)
       compressor.choose_in_block(block, memory.own, memory.value, count, chosen);

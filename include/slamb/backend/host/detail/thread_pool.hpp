@@ -46,14 +46,14 @@ class thread_pool {
   };
 
   void run(const loop& all) {
-    if (workers_.empty() || all.last - all.first <= all.grain) return run_alone(all);
+    if (workers_.empty() || all.last - all.first <= all.grain) return run_on_caller(all);
     next_.store(all.first, std::memory_order_relaxed);
     start(all);
     take(all);
     finish();
   }
 
-  static void run_alone(const loop& all) noexcept {
+  static void run_on_caller(const loop& all) noexcept {
     for (std::size_t i = all.first; i < all.last; ++i) all.body(all.context, i);
   }
 
