@@ -44,8 +44,8 @@ void register_steps(const shape_set& shapes, unsigned threads) {
   for (const std::size_t block : {1U, 16U, 64U})
     register_single_rank<slamb::slamb<>>(with_block("slamb", block), shapes, threads, {.compressor = {.block = block}});
   for (const std::size_t block : {1U, 16U})
-    register_single_rank<slamb_bernoulli<slamb::self_communicator>>(with_block("slamb_bernoulli", block), shapes, threads,
-                                                              {.compressor = {.block = block}});
+    register_single_rank<slamb_bernoulli<slamb::self_communicator>>(with_block("slamb_bernoulli", block), shapes,
+                                                                    threads, {.compressor = {.block = block}});
 }
 
 void register_steps_of_two_ranks(const shape_set& shapes) {

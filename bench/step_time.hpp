@@ -63,7 +63,7 @@ result time_of_two_ranks(benchmark::State& state, workbench& at, const typename 
 /// Registers step/<name>/<shapes>: one rank on all threads.
 template <class Optimizer>
 void register_single_rank(const std::string& name, const shape_set& shapes, unsigned threads,
-                    const typename Optimizer::options_type& options) {
+                          const typename Optimizer::options_type& options) {
   register_one("step/" + name, shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
     return time_alone<Optimizer>(state, at, options, threads);
   });

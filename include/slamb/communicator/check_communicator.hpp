@@ -107,7 +107,7 @@ class communicator_checker {
   void require_alike() {
     const auto number = [](auto x) { return static_cast<std::uint64_t>(x); };
     summed_numbers all({number(me_.size), number(me_.local_size), number(how_.large), number(how_.from_second_thread),
-                         std::bit_cast<std::uint64_t>(how_.wire_error)});
+                        std::bit_cast<std::uint64_t>(how_.wire_error)});
     collectives_.sum_over_all(all.table(), "of size() and of the communicator_check");
     const auto differs = [this](const char* what, const std::string& here, const char* right) {
       return "slamb: check_communicator: " + me_.text() + ": " + what + " is " + here +

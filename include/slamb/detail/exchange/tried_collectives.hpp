@@ -28,9 +28,9 @@ struct collective_fault {
   enum collective_name { none, all_reduce_sum, all_reduce_in_node, all_gather, all_to_all, broadcast };
 
   int of = none;
-  int rank = 0;       ///< the rank that found it
-  int size = 1;       ///< ranks that made the call
-  int place = 0;      ///< the wrong element of a sum; else the rank at whose place there are wrong bytes
+  int rank = 0;        ///< the rank that found it
+  int size = 1;        ///< ranks that made the call
+  int place = 0;       ///< the wrong element of a sum; else the rank at whose place there are wrong bytes
   int from = no_rank;  ///< the wrong bytes are chunk `chunk` of rank `from`
   int chunk = 0;
   int byte = 0;         ///< the first wrong byte

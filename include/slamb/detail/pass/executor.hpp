@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/detail/questions.hpp"
@@ -116,13 +117,16 @@ concept moves_memory = executor<E> &&
   e.wait(ranks);
 };
 
+template <class E>
+using stream_of = decltype(std::declval<const E&>().stream());
+
 /// The executor of a backend.
 template <class E>
 concept backend_executor = runs_passes<E> && exchanges_codes<E> && moves_memory<E> &&
     (bool(E::is_synchronous) ||
      requires(const E& e, const model_view& view, const archetype::selection& selection,
               std::span<std::uint64_t> offsets, std::uint64_t capacity, std::uint32_t* too_many,
-              const std::uint64_t* value, late_read<decltype(e.stream()), std::uint64_t>& late) {
+              const std::uint64_t* value, late_read<stream_of<E>, std::uint64_t>& late) {
        { e.is_capturing() } -> std::same_as<bool>;
        e.scan_payload_offsets_in(view, selection, offsets, capacity, too_many);
        e.read_later(value, late);
