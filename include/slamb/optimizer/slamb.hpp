@@ -85,6 +85,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
  public:
   using typename base::options_type;
   static constexpr const char* recipe_name = "basic_slamb";  ///< the name in saved states
+  static constexpr bool has_several_kinds_of_step = true;    ///< kit::trial_of is specialised for it
 
   static void validate(const options_type& o) {
     base::validate(o);

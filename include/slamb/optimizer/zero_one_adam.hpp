@@ -69,6 +69,7 @@ class zero_one_adam_recipe final
  public:
   using typename base::options_type;
   static constexpr const char* recipe_name = "basic_zero_one_adam";  ///< the name in saved states
+  static constexpr bool has_several_kinds_of_step = true;            ///< kit::trial_of is specialised for it
 
   static void validate(const options_type& o) {
     base::validate(o);

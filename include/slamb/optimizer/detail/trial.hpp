@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -87,11 +86,6 @@ class synthetic_model {
   std::uint64_t elements_ = 0;
 };
 
-/// True for the library's recipes whose optimizers have a specialisation of `kit::trial_of`.
-constexpr bool has_several_kinds_of_step(std::string_view recipe_name) noexcept {
-  return recipe_name == "basic_slamb" || recipe_name == "basic_one_bit" || recipe_name == "basic_zero_one_adam";
-}
-
 /// The learning rate of trials, at which parameters stay in the range of floats unless λ is very large.
 inline constexpr double trial_rate = 1e-4;
 
@@ -105,7 +99,7 @@ namespace slamb::kit {
 template <class Optimizer>
 struct trial_of {
   static_assert(
-      !detail::has_several_kinds_of_step(Optimizer::recipe_name),
+      !requires { requires Optimizer::recipe_type::has_several_kinds_of_step; },
       "slamb: the steps of this recipe do not all cost the same, and kit::trial_of knows it by the type of the "
       "library's optimizer; give choose that type, or specialise kit::trial_of for the derived one");
   using type = Optimizer;
