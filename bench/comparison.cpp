@@ -20,7 +20,7 @@ result time_of_parameters(benchmark::State& state, workbench& at, unsigned threa
   using pass = slamb::detail::fingerprint_of_parameters;
   const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
   const auto executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
-  const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
   std::vector<double> sums(tensors.tiles().size());
   double all = 0.0;
   const result r = time_of(state, at, slamb::detail::bytes_per_element<pass>(), [&] {

@@ -79,10 +79,12 @@ class coding {
   // Decoded values must be near the gradient. Half a bit per element gives only the sign.
   void check() const {
     const slamb::detail::segment& first = tensors_.segments()[0];
+    const auto* const gradient = static_cast<const float*>(first.gradient);
+    const auto* const decoded = static_cast<const float*>(first.data);
     double signal = 0.0, lost = 0.0;
     for (std::uint64_t i = 0; i < first.size; ++i) {
-      const auto x = static_cast<double>(first.gradient[i]);
-      const double difference = x - static_cast<double>(first.parameter[i]);
+      const auto x = static_cast<double>(gradient[i]);
+      const double difference = x - static_cast<double>(decoded[i]);
       signal += x * x;
       lost += difference * difference;
     }
@@ -105,8 +107,8 @@ class coding {
     return {scales_.groups.data(), scales_.tiles.data(), scales_.places.data(), scales_.groups.size()};
   }
   slamb::detail::tile_range all_tiles() const { return {0, placed_.size()}; }
-  slamb::detail::model_view model_view() const {
-    return {.segments = std::as_const(tensors_).segments().data(), .tiles = tensors_.tiles().data()};
+  slamb::detail::view_in<> model_view() const {
+    return {{.segments = std::as_const(tensors_).segments().data(), .tiles = tensors_.tiles().data()}};
   }
   slamb::detail::wire_view view() const {
     auto* const message = reinterpret_cast<std::byte*>(message_.data());
@@ -154,7 +156,7 @@ void register_quantizer(const std::string& name, const shape_set& shapes, unsign
 result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k& compressor, unsigned threads) {
   const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
   const executor_type executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
-  const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
   std::vector<std::uint16_t> bits(tensors.state_elements() / 16);
   const result r = time_of(state, at, sizeof(float) + 1.0 / 8.0, [&] {
     std::uint32_t not_finite = 0;

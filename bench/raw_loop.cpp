@@ -64,8 +64,9 @@ raw_adamw::raw_adamw(const model& tensors, unsigned threads)
     for (std::size_t begin = first, end = first + tensor.size; begin < end;) {
       const std::size_t thread = std::min<std::size_t>(begin / share, threads - 1);
       const std::size_t past = thread + 1 == threads ? end : std::min(end, (thread + 1) * share);
-      pieces_[thread].push_back({tensor.data + (begin - first), tensor.gradient + (begin - first),
-                                 momentum_.data() + begin, variance_.data() + begin, past - begin});
+      pieces_[thread].push_back({tensor.data.as<float>() + (begin - first),
+                                 tensor.gradient.as<const float>() + (begin - first), momentum_.data() + begin,
+                                 variance_.data() + begin, past - begin});
       begin = past;
     }
   }

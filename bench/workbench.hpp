@@ -42,7 +42,7 @@ class model {
   std::size_t padded_elements() const noexcept { return parameters_.size(); }
   /// Index of a tensor's first element in arrays with the layout of the parameters.
   std::size_t first_of(const slamb::parameter& tensor) const noexcept {
-    return static_cast<std::size_t>(tensor.data - parameters_.data());
+    return static_cast<std::size_t>(tensor.data.as<const float>() - parameters_.data());
   }
 
  private:

@@ -58,6 +58,7 @@ struct lion_pass {
   using reads = kit::arrays<kit::gradient, lion_momentum, kit::parameter>;
   using writes = kit::arrays<lion_momentum, kit::parameter>;
   static constexpr int sums = 0;
+  static constexpr bool follows_gradient = true;  // leaves out tensors without a gradient
 
   kit::rate_tables tensors;
   float one_minus_beta1, one_minus_beta2;

@@ -41,7 +41,10 @@ const std::string& name_of() {
     int status = 0;
     const std::unique_ptr<char, void (*)(void*)> readable(
         abi::__cxa_demangle(typeid(Type).name(), nullptr, nullptr, &status), std::free);
-    return shortened(status == 0 ? readable.get() : typeid(Type).name());
+    std::string text = shortened(status == 0 ? readable.get() : typeid(Type).name());
+    constexpr std::string_view usual = ", single_precision";  // left out, because most kernels have it
+    if (const std::size_t at = text.find(usual); at != std::string::npos) text.erase(at, usual.size());
+    return text;
   }();
   return name;
 }

@@ -9,6 +9,7 @@
 
 #include <Eigen/Core>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -44,13 +45,28 @@ class basic_network {
     activations_.resize(layers_.size() + 1);
   }
 
-  /// The parameters for an optimizer: weights and biases of each layer, valid as long as the network.
-  std::vector<slamb::basic_parameter<Real>> parameters() {
-    std::vector<slamb::basic_parameter<Real>> all;
+  /// The weights or the biases of a layer, and their gradient: `size` numbers each.
+  struct tensor {
+    Real* data;
+    const Real* gradient;
+    std::size_t size;
+    int dimensions;
+  };
+
+  /// Weights and biases of each layer, valid as long as the network.
+  std::vector<tensor> tensors() {
+    std::vector<tensor> all;
     for (layer& l : layers_) {
-      all.push_back({l.weights.data(), l.weight_gradient.data(), l.weights.size(), 2, {}});
-      all.push_back({l.biases.data(), l.bias_gradient.data(), l.biases.size(), 1, {}});
+      all.push_back({l.weights.data(), l.weight_gradient.data(), static_cast<std::size_t>(l.weights.size()), 2});
+      all.push_back({l.biases.data(), l.bias_gradient.data(), static_cast<std::size_t>(l.biases.size()), 1});
     }
+    return all;
+  }
+
+  /// The same, for an optimizer.
+  std::vector<slamb::parameter> parameters() requires std::same_as<Real, float> {
+    std::vector<slamb::parameter> all;
+    for (const tensor& t : tensors()) all.push_back({t.data, t.gradient, t.size, t.dimensions, {}});
     return all;
   }
 

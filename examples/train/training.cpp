@@ -20,7 +20,7 @@ namespace {
 std::uint64_t hash_of(std::span<const slamb::parameter> parameters) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const slamb::parameter& p : parameters) {
-    for (const std::byte byte : std::as_bytes(std::span(p.data, p.size))) {
+    for (const std::byte byte : std::as_bytes(std::span(p.data.as<const float>(), p.size))) {
       hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001B3U;
     }
   }

@@ -4,6 +4,7 @@
 
 #include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
+#include "slamb/backend/precision.hpp"
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/check_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"

@@ -34,6 +34,7 @@ class archetype_executor {
 
   archetype_stream stream() const;
   bool is_capturing() const;
+  void require_memory(const void*, const char*) const;
   void wait(const ranks_type&) const;
   void clear(std::span<std::byte>) const;
   template <class T>

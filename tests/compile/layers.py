@@ -15,6 +15,7 @@ LAYERS = [
     ["communicator", "detail/pass"],
     ["detail/state"],
     ["backend/host", "backend/cuda"],
+    ["backend"],
     ["communicator/cuda", "detail/exchange"],
     ["optimizer"],
     ["plan"],

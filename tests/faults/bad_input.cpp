@@ -241,8 +241,9 @@ TEST_CASE("bad input: settings of LAMB and AdamW out of range are rejected, each
   check_refused<slamb::lamb<>>(wrong_clamps<options>("layerwise_trust_ratio"));
   check_refused<slamb::adamw<>>(wrong_adam_settings<slamb::adamw<>::options_type>());
   check_refused<slamb::lamb<>>(std::vector<wrong_setting<options>>{
-      {"max_gradient_norm = -1, but it must be >= 0 (0 or inf: off)", [](options& o) { o.max_gradient_norm = -1.0; }},
-      {"max_gradient_norm = nan, but it must be >= 0 (0 or inf: off)",
+      {"max_gradient_norm = -1, but it must be > 0 (inf: off)", [](options& o) { o.max_gradient_norm = -1.0; }},
+      {"max_gradient_norm = 0, but it must be > 0 (inf: off)", [](options& o) { o.max_gradient_norm = 0.0; }},
+      {"max_gradient_norm = nan, but it must be > 0 (inf: off)",
        [](options& o) { o.max_gradient_norm = not_a_number; }},
   });
 }
@@ -317,7 +318,7 @@ TEST_CASE("bad input: tensors with null pointers, or options out of range, are r
   };
   const std::string is = "invalid_argument: slamb: tensor 1";
   CHECK(refusal({nullptr, gradient.data(), 10}) == is + " has null data; it must point to size elements");
-  CHECK(refusal({data.data(), nullptr, 10}) == is + " has a null gradient; it must point to size elements");
+  CHECK(refusal({data.data(), nullptr, 10}) == "");  // it has no gradient yet
   CHECK(refusal({data.data(), gradient.data(), 10, -1}) == is + " has dimensions = -1, but it must be >= 0");
   CHECK(with({.group = -1}) == is + " has group = -1, but it must be in [0, 65535]");
   CHECK(with({.group = 65'536}) == is + " has group = 65536, but it must be in [0, 65535]");
@@ -353,7 +354,7 @@ TEST_CASE("bad input: a span that reaches past the end of memory is rejected") {
   const float gradient = 0.0F;
   auto* const near_the_end = reinterpret_cast<float*>(std::numeric_limits<std::uintptr_t>::max() - 63);
   CHECK(refusal_of_parameters(std::vector<slamb::parameter>{{near_the_end, &gradient, 100}}) ==
-        "invalid_argument: slamb: tensor 0 reaches past the end of memory");
+        "invalid_argument: slamb: tensor 0 has data that reaches past the end of memory");
   CHECK(refusal_of_parameters(std::vector<slamb::parameter>{{&data, near_the_end, 100}}) ==
         "invalid_argument: slamb: tensor 0 has a gradient that reaches past the end of memory");
 }
@@ -422,8 +423,6 @@ TEST_CASE("bad input: wrong gradients are rejected by set_gradient") {
   slamb::lamb<> run(mine.parameters());
   CHECK(refusal_of([&] { run.set_gradient(3, start.data()); }) ==
         "invalid_argument: slamb: set_gradient() was given tensor 3, but there are 3");
-  CHECK(refusal_of([&] { run.set_gradient(1, nullptr); }) ==
-        "invalid_argument: slamb: tensor 1 has a null gradient; it must point to size elements");
   CHECK(contains(refusal_of([&] { run.set_gradient(1, mine.parameters()[0].data); }),
                  "invalid_argument: slamb: the gradient of tensor 1 overlaps the data of tensor 0"));
 }
@@ -441,11 +440,9 @@ TEST_CASE("bad input: wrong gradients are rejected by set_gradients, which then 
     CHECK(refusal_with(std::vector<const float*>(count, first)) ==
           "invalid_argument: slamb: set_gradients() was given " + std::to_string(count) +
               " gradients, but there are 3 tensors");
-  CHECK(refusal_with({first, nullptr, first}) ==
-        "invalid_argument: slamb: tensor 1 has a null gradient; it must point to size elements");
   for (const std::size_t overlapped : {0U, 1U, 2U})
     for (const std::size_t element : {std::size_t{0}, mine.parameters()[overlapped].size - 1})
-      CHECK(contains(refusal_with({first, first, mine.parameters()[overlapped].data + element}),
+      CHECK(contains(refusal_with({first, first, mine.parameters()[overlapped].data.as<float>() + element}),
                      "invalid_argument: slamb: the gradient of tensor 2 overlaps the data of tensor " +
                          std::to_string(overlapped)));
   run.step(0.1), undisturbed.step(0.1);
@@ -637,7 +634,7 @@ TEST_CASE("bad input: different settings are rejected on all ranks, and the mess
   check_disagreement<lamb>("the weight decay of tensor 0: ", [](model&, auto& o) { o.weight_decay = 0.1; });
   check_disagreement<lamb>("bias_correction: 1 on rank 0, 0 on rank ",
                            [](model&, auto& o) { o.bias_correction = false; });
-  check_disagreement<lamb>("max_gradient_norm: 0 on rank 0, 1 on rank ",
+  check_disagreement<lamb>("max_gradient_norm: inf on rank 0, 1 on rank ",
                            [](model&, auto& o) { o.max_gradient_norm = 1.0; });
   check_disagreement<lamb>("skip_non_finite: 1 on rank 0, 0 on rank ",
                            [](model&, auto& o) { o.skip_non_finite = false; });

@@ -84,6 +84,9 @@ const std::vector<named_call>& every_call() {
       {"save_state()", [](optimizer& o) { std::as_const(o).save_state([](std::span<const std::byte> /*piece*/) {}); }},
       {"load_state()", [](optimizer& o) { o.load_state({}); }},
       {"load_state()", [](optimizer& o) { o.load_state(slamb::detail::source_in({})); }},
+      {"set_gradient_scaling()", [](optimizer& o) { o.set_gradient_scaling({}); }},
+      {"reload_parameters()", [](optimizer& o) { o.reload_parameters(); }},
+      {"set_parameters()", [](optimizer& o) { o.set_parameters({}); }},
       {"set_gradient()", [](optimizer& o) { o.set_gradient(0, nullptr); }},
       {"set_gradients()", [](optimizer& o) { o.set_gradients(gradients); }}};
   return all;
@@ -108,6 +111,9 @@ class noting_recipe final : public slamb::detail::recipe {
     memory_of,
     save,
     load,
+    scale_gradients,
+    reload,
+    set_all_parameters,
     set_one_gradient,
     set_all_gradients,
     calls
@@ -135,8 +141,18 @@ class noting_recipe final : public slamb::detail::recipe {
   void load_state(const slamb::byte_source& /*from*/, const slamb::restore_options& /*options*/) override {
     note(load);
   }
-  void set_gradient(std::size_t /*tensor*/, const float* /*gradient*/) override { note(set_one_gradient); }
-  void set_gradients(std::span<const float* const> /*gradients*/) override { note(set_all_gradients); }
+  void set_gradient_scaling(const slamb::optimizer::gradient_scaling& /*scaling*/) override { note(scale_gradients); }
+  void reload_parameters() override { note(reload); }
+  void set_parameters(std::span<const slamb::parameter::data_pointer> /*data*/,
+                      std::optional<std::span<const slamb::parameter::gradient_pointer>> /*gradients*/) override {
+    note(set_all_parameters);
+  }
+  void set_gradient(std::size_t /*tensor*/, const slamb::parameter::gradient_pointer& /*gradient*/) override {
+    note(set_one_gradient);
+  }
+  void set_gradients(std::span<const slamb::parameter::gradient_pointer> /*gradients*/) override {
+    note(set_all_gradients);
+  }
 
  private:
   void note(call made) const { ++(*noted_)[made]; }

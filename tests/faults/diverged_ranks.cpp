@@ -1091,7 +1091,7 @@ double fingerprint_by_library(std::span<float> values) {
   const std::vector<float> gradient(values.size());
   const std::array<slamb::parameter, 1> parameters{{{values.data(), gradient.data(), values.size()}}};
   const slamb::detail::layout tensors(parameters, 0.0);
-  const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
   std::vector<double> sums(tensors.tiles().size());
   slamb::detail::host::executor(1, 1).run(slamb::detail::fingerprint_of_parameters{}, view, {0, sums.size()},
                                           sums.data());

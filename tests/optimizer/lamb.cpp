@@ -156,7 +156,7 @@ TEST_CASE("lamb: the defaults are the documented ones") {
   CHECK(options.epsilon == 1e-6);
   CHECK(options.weight_decay == 0.01);
   CHECK(options.bias_correction);
-  CHECK(options.max_gradient_norm == 0.0);
+  CHECK(options.max_gradient_norm == infinity);
   CHECK(options.skip_non_finite);
   CHECK(options.trust_ratio.lower == 0.0);
   CHECK(options.trust_ratio.upper == infinity);

@@ -101,7 +101,7 @@ TEST_CASE("optimizer: one that was moved from names the rejected call, and can b
   rejects("save_state()", [&] { first.save_state(); });
   rejects("load_state()", [&] { first.load_state({}); });
   rejects("set_gradient()", [&] { first.set_gradient(0, nullptr); });
-  rejects("set_gradients()", [&] { first.set_gradients({}); });
+  rejects("set_gradients()", [&] { first.set_gradients(std::span<const float* const>()); });
   rejects("options()", [&] { first.options(); });
   rejects("communicator()", [&] { first.communicator(); });
 

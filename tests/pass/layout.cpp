@@ -98,8 +98,8 @@ TEST_CASE("layout: segments carry the tensors' pointers and options") {
   const laid_out made(tensors, 0.5);
   const auto segments = made.table.segments();
   for (std::size_t l = 0; l < tensors.size(); ++l) {
-    CHECK(segments[l].parameter == made.parameters[l].data);
-    CHECK(segments[l].gradient == made.parameters[l].gradient);
+    CHECK(segments[l].data == made.parameters[l].data.address());
+    CHECK(segments[l].gradient == made.parameters[l].gradient.address());
     CHECK(segments[l].size == tensors[l].size);
     CHECK(segments[l].one_dimensional == (tensors[l].dimensions <= 1));
     CHECK(segments[l].adapt == tensors[l].options.adapt);

@@ -218,6 +218,22 @@ TEST_CASE("plan: 0/1 Adam sends the planned bytes, through both phases and their
       7, {.variance_schedule = {.freeze_step = 0}, .local_schedule = {.scaler = 1, .clipper = 3}});
 }
 
+TEST_CASE(
+    "plan: clipping by the norm of all ranks' gradients is planned, and clipping by each rank's own sends nothing") {
+  for (const bool locally : {false, true}) {
+    check_plans<slamb_with<slamb::random_k<>>>(4,
+                                               {.max_gradient_norm = 1.0, .clip_locally = locally, .local_steps = 2});
+    check_plans<slamb::one_bit_lamb<thread_communicator>>(
+        4, {.max_gradient_norm = 1.0, .clip_locally = locally, .warm_up = {2}});
+    check_plans<slamb::zero_one_adam<thread_communicator>>(16,
+                                                           {.max_gradient_norm = 1.0,
+                                                            .clip_locally = locally,
+                                                            .variance_schedule = {.freeze_step = 6, .update_scaler = 2},
+                                                            .local_schedule = {.scaler = 2, .clipper = 4}});
+  }
+  check_plans<slamb::lamb<thread_communicator>>(3, {.max_gradient_norm = 1.0});
+}
+
 TEST_CASE("plan: the comparison finds a difference of one byte") {
   slamb::traffic_counts a, b;
   a.record(slamb::collective::all_reduce, 10, 4, 3);

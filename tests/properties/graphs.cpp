@@ -57,6 +57,28 @@ class model_on_graph {
     rates_[0] = 0.01 / std::sqrt(static_cast<double>(t));
     rates_[1] = 0.5 * rates_[0];
   }
+  /// Scales the prepared gradients, and divides by the scale in the step; in some steps one rank reports an overflow.
+  void scale_gradients(std::uint64_t t) {
+    if (t == 1) optimizer_.set_gradient_scaling({.loss_scale = &loss_scale_, .found_inf = &found_inf_});
+    loss_scale_ = std::ldexp(1.0F, static_cast<int>(t % 7));
+    for (auto& tensor : gradient_)
+      for (float& g : tensor) g *= loss_scale_;
+    found_inf_ = t % 11 == 0 && rank_ == 0 ? 1.0F : 0.0F;
+  }
+  float found_inf() const noexcept { return found_inf_; }
+  /// Moves all memory, and leaves a tensor without a gradient.
+  void move_memory(std::uint64_t t) {
+    old_.push_back(std::exchange(data_, std::vector<std::vector<float>>(data_)));
+    old_.push_back(std::exchange(gradient_, std::vector<std::vector<float>>(gradient_)));
+    std::vector<slamb::parameter::data_pointer> data;
+    std::vector<const float*> gradients;
+    for (std::size_t i = 0; i < data_.size(); ++i) {
+      data.emplace_back(data_[i].data());
+      gradients.push_back((i + t) % 3 == 0 ? nullptr : gradient_[i].data());
+    }
+    optimizer_.set_parameters(data);
+    optimizer_.set_gradients(gradients);
+  }
   /// Changes the rate of group 1 in the prepared step.
   void change_rate() { rates_[1] *= 2.0; }
   void step() { optimizer_.step(slamb::device_learning_rates{rates_}); }
@@ -101,7 +123,10 @@ class model_on_graph {
   int size_;
   recording graph_;
   std::vector<std::vector<float>> data_, gradient_;
+  std::vector<std::vector<std::vector<float>>> old_;  // freed at the end, so that a step on old memory does not fault
   double rates_[2] = {};
+  float loss_scale_ = 1.0F;
+  float found_inf_ = 0.0F;
   test_support::made_optimizer optimizer_;
 };
 
@@ -199,6 +224,44 @@ TEST_CASE("graphs: replays equal steps on a single rank too") {
     compare_replays<one_bit_adam>({.compress_single_rank = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
     compare_replays<one_bit_lamb>({.compress_single_rank = alone, .warm_up = {.steps = 2}}, 3, 100, 1);
   }
+}
+
+TEST_CASE(
+    "graphs: replays read scales and overflow flags, and find memory that has moved and gradients that are gone") {
+  const auto check = [](const recorded_maker& make) {
+    constexpr std::uint64_t first = 3, steps = 40;
+    std::vector<std::vector<float>> parameters[2][2];
+    std::vector<std::byte> states[2][2];
+    std::uint64_t skipped[2] = {};
+    for (const bool captures : {false, true})
+      slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+        const int rank = communicator.rank();
+        model_on_graph model(make, std::move(communicator));
+        for (std::uint64_t t = 1; t <= steps; ++t) {
+          model.prepare(t);
+          model.scale_gradients(t);
+          if (t == first + 1 && captures) model.capture();
+          if (t % 4 == 0) model.move_memory(t);
+          if (t > first && captures)
+            model.replay();
+          else
+            model.step();
+          CHECK(model.found_inf() == (t % 11 == 0 ? 1.0F : 0.0F));  // on both ranks
+        }
+        parameters[captures][rank] = model.data();
+        states[captures][rank] = model.optimizer().save_state();
+        skipped[captures] = model.optimizer().statistics().skipped_steps;
+      });
+    for (int rank = 0; rank < 2; ++rank) {
+      CHECK(parameters[1][rank] == parameters[0][rank]);
+      CHECK(states[1][rank] == states[0][rank]);
+    }
+    CHECK(skipped[0] == 3);
+    CHECK(skipped[1] == 3);
+  };
+  check(maker_of<lamb>({.max_gradient_norm = 0.5}));
+  check(maker_of<sparse<slamb::random_k<>>>({.max_gradient_norm = 0.5, .local_steps = 0}));
+  check(maker_of<one_bit_lamb>({.warm_up = {.steps = 2}}));
 }
 
 TEST_CASE("graphs: SLAMB's parameters are averaged by a separate graph") {

@@ -106,7 +106,7 @@ constexpr unsigned streams_of(slamb::detail::arrays<Arrays...> /*list*/) {
 
 /// A view with all arrays of a guarded model.
 using full_view = slamb::detail::state_view<
-    slamb::detail::model_view,
+    slamb::detail::view_in<>,
     slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
                           slamb::detail::array::fresh_variance, slamb::detail::array::accumulated_update,
                           slamb::detail::array::anchor, slamb::detail::array::residual>>;
@@ -207,7 +207,7 @@ class guarded_model {
   const float* first_of(unsigned stream, const slamb::detail::segment& s, const slamb::detail::tile& t) const {
     switch (stream) {
       case stream::parameter:
-        return s.parameter + t.first;
+        return static_cast<const float*>(s.data) + t.first;
       case stream::exchanged:
         return view_.exchanged + (s.first + t.first - view_.exchanged_first);
       case stream::momentum:

@@ -145,7 +145,7 @@ class quantized_memory {
   slamb::detail::layout tensors;
   guarded_arrays memory;
   slamb::detail::state_view<
-      slamb::detail::model_view,
+      slamb::detail::view_in<>,
       slamb::detail::arrays<slamb::detail::array::momentum, slamb::detail::array::variance,
                             slamb::detail::array::fresh_variance, slamb::detail::array::accumulated_update,
                             slamb::detail::array::anchor>>

@@ -66,6 +66,7 @@ class deferring_emulator {
 
   deferred_stream stream() const noexcept { return {queue_}; }
   static bool is_capturing() noexcept { return false; }
+  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
   void clear(std::span<std::byte> memory) const {
     queue_->add([memory] { slamb::detail::cuda::emulator::clear(memory); });
   }

@@ -37,7 +37,7 @@ struct settings {
   double beta2 = 0.999;
   double epsilon = 1e-6;
   bool bias_correction = true;
-  double max_gradient_norm = 0.0;  ///< c of g ← g / max(1, ‖g‖/c); 0 or ∞: off
+  double max_gradient_norm = std::numeric_limits<double>::infinity();  ///< c of g ← g min(1, c/(‖g‖ + 1e-6)); ∞: off
   double trust_lower = 0.0;
   double trust_upper = std::numeric_limits<double>::infinity();
   bool adapt_without_weight_decay = true;  ///< false: no trust ratio where λ = 0
@@ -102,7 +102,7 @@ class adam_family {
       squares_g += g[j] * g[j];
     }
     const double c = how_.max_gradient_norm;
-    const double divisor = c > 0.0 ? std::max(1.0, std::sqrt(squares_g) / c) : 1.0;  // c = ∞: max(1, 0)
+    const double factor = std::min(1.0, c / (std::sqrt(squares_g) + 1e-6));
 
     const double correction1 = how_.bias_correction ? 1.0 - std::pow(how_.beta1, t_) : 1.0;
     const double correction2 = how_.bias_correction ? 1.0 - std::pow(how_.beta2, t_) : 1.0;
@@ -114,7 +114,7 @@ class adam_family {
       double squares_p = 0.0;
       double squares_u = 0.0;
       for (std::size_t j = begin; j < end; ++j) {
-        const double gradient = g[j] / divisor;
+        const double gradient = g[j] * factor;
         m_[j] = how_.beta1 * m_[j] + (1.0 - how_.beta1) * gradient;
         v_[j] = how_.beta2 * v_[j] + (1.0 - how_.beta2) * gradient * gradient;
         const double m_hat = m_[j] / correction1;

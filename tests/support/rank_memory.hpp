@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <slamb/backend/precision.hpp>
 #include <slamb/communicator/run_ranks.hpp>
 #include <slamb/communicator/thread_communicator.hpp>
 #include <span>
@@ -47,6 +48,13 @@ class rank_memory {
 
  private:
   std::vector<std::vector<std::byte>> held_;
+};
+
+/// Of a backend with types: that of the backend that does the work.
+template <class Backend, class Rounding>
+class rank_memory<slamb::precision::mixed<Backend, Rounding>> : public rank_memory<Backend> {
+ public:
+  slamb::precision::mixed<Backend, Rounding> backend() const { return {rank_memory<Backend>::backend()}; }
 };
 
 }  // namespace test_support

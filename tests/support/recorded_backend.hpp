@@ -59,6 +59,7 @@ class recording_emulator {
 
   static slamb::host_stream stream() noexcept { return {}; }
   bool is_capturing() const noexcept { return to_->is_on(); }
+  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
   void clear(std::span<std::byte> memory) const {
     to_->take([memory] { slamb::detail::cuda::emulator::clear(memory); });
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <slamb/backend/precision.hpp>
 #include <slamb/slamb.hpp>
 #include <span>
 #include <stdexcept>
@@ -14,16 +15,73 @@
 
 #include "generate.hpp"
 #include "rank_memory.hpp"
+#include "sixteen_bits.hpp"
 #include "trace.hpp"
 
 namespace test_support {
+
+/// The type that a trace names; float32 if it names none.
+inline element_type type_in(const trace_settings& settings, std::string_view key) {
+  const std::string name = settings.word(key, "f32");
+  if (name == "bf16" || name == "bfloat16") return element_type::bfloat16;
+  return name == "f32" || name == "float32" ? element_type::float32 : element_type::float16;
+}
+
+/// True if the trace has parameters or gradients of sixteen bits.
+inline bool has_types(const trace& given) {
+  return type_in(given.settings, "parameter_type") != element_type::float32 ||
+         type_in(given.settings, "gradient_type") != element_type::float32;
+}
+
+/// An array of a rank, of a type that the trace names.
+template <class Memory>
+class replayed_array {
+ public:
+  replayed_array(Memory& memory, std::span<const float> values, element_type type) : memory_(&memory), type_(type) {
+    if (type == element_type::float32)
+      floats_ = memory.hold(values);
+    else
+      bits_ = memory.hold(std::span<const std::uint16_t>(bits_of(values)));
+  }
+
+  /// From element `first` on.
+  slamb::parameter::data_pointer pointer(std::size_t first) const {
+    if (type_ == element_type::float32) return floats_.data() + first;
+    return {bits_.data() + first, type_};
+  }
+  void write(std::span<const float> values) const {
+    if (type_ == element_type::float32)
+      memory_->write(values, floats_);
+    else
+      memory_->write(std::span<const std::uint16_t>(bits_of(values)), bits_);
+  }
+  std::vector<float> values() const { return memory_->read(floats_); }  // of float32
+  /// True if it consists of these values, each rounded to the nearest number of its type.
+  bool holds_rounded(std::span<const float> values) const {
+    if (type_ == element_type::float32) return std::ranges::equal(memory_->read(floats_), values);
+    return memory_->read(bits_) == bits_of(values);
+  }
+
+ private:
+  std::vector<std::uint16_t> bits_of(std::span<const float> values) const {
+    std::vector<std::uint16_t> all;
+    for (const float x : values) all.push_back(nearest_bits(type_, x));
+    return all;
+  }
+
+  Memory* memory_;
+  element_type type_;
+  std::span<float> floats_{};
+  std::span<std::uint16_t> bits_{};
+};
 
 /// Runs the optimizer on the trace, on as many ranks as the trace has. Ranks are threads, unless rank_memory defines others.
 ///
 /// @param options       the optimizer's
 /// @param before_step   called as before_step(optimizer, step, rank_memory) with step = 0, 1, … before each step
 /// @return max |got − expected| / max |expected| over all steps and the ranks of this process; infinite if a result is NaN
-/// @throws the exceptions of the optimizer, and std::runtime_error if it skipped a step
+/// @throws the exceptions of the optimizer, and std::runtime_error if it skipped a step, or if parameters of sixteen bits are not
+///         their master copies, rounded
 template <class Optimizer, class Backend, class BeforeStep>
 double replay_with(const trace& given, const typename Optimizer::options_type& options, BeforeStep before_step) {
   const trace_settings& settings = given.settings;
@@ -31,24 +89,32 @@ double replay_with(const trace& given, const typename Optimizer::options_type& o
   rank_memory<Backend>::run(settings.world, [&](auto communicator) {
     const int rank = communicator.rank();
     rank_memory<Backend> memory;
-    const std::span<float> parameters = memory.hold(std::span<const float>(given.start));
-    const std::span<float> gradients = memory.hold(std::span<const float>(given.start));
+    const element_type type = type_in(settings, "parameter_type");
+    const replayed_array parameters(memory, given.start, type);
+    const replayed_array gradients(memory, given.start, type_in(settings, "gradient_type"));
+    const bool has_master = type != element_type::float32;
+    if (has_master && settings.number("master", 0.0) == 0.0)
+      throw std::runtime_error("a trace of parameters of sixteen bits must have `master 1`");
+    const replayed_array master(memory, given.start, element_type::float32);
     std::vector<slamb::parameter> tensors;
     std::size_t first = 0;
     for (std::size_t i = 0; i < settings.shapes.size(); ++i) {
-      tensors.push_back({.data = parameters.data() + first,
-                         .gradient = gradients.data() + first,
+      tensors.push_back({.data = parameters.pointer(first),
+                         .gradient = gradients.pointer(first),
                          .size = settings.size(i),
-                         .dimensions = static_cast<int>(settings.shapes[i].size())});
+                         .dimensions = static_cast<int>(settings.shapes[i].size()),
+                         .master = has_master ? master.pointer(first).template as<float>() : nullptr});
       first += settings.size(i);
     }
     Optimizer optimizer(tensors, options, std::move(communicator), memory.backend());
     double worst = 0.0;
     for (std::size_t step = 0; step < settings.steps; ++step) {
-      memory.write(given.gradient(step, rank), gradients);
+      gradients.write(given.gradient(step, rank));
       before_step(optimizer, step, memory);
       optimizer.step(settings.number("lr"));
-      const std::vector<float> reached = memory.read(parameters);
+      const std::vector<float> reached = (has_master ? master : parameters).values();
+      if (!parameters.holds_rounded(reached))
+        throw std::runtime_error("the parameters are not the master copies, rounded to nearest, ties to even");
       worst = std::max(worst, max_absolute_error(std::span<const float>(reached), given.after(step, rank)));
     }
     if (optimizer.statistics().step != settings.steps) throw std::runtime_error("the optimizer skipped a step");
@@ -178,6 +244,9 @@ inline constexpr replayable replayables[] = {
 /// @throws std::runtime_error if the library has no such optimizer
 template <class Backend = slamb::host_backend>
 double replay(const trace& given) {
+  if constexpr (!requires { typename Backend::precision; }) {
+    if (has_types(given)) return replay<slamb::precision::mixed<Backend>>(given);
+  }
   for (const replayable& r : replayables<Backend>) {
     if (given.settings.algorithm == r.algorithm) return r.run(given);
   }

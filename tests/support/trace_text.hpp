@@ -52,6 +52,9 @@ struct trace_settings {
   double number(std::string_view key) const { return value_of(numbers, key); }
   double number(std::string_view key, double otherwise) const { return has(key) ? number(key) : otherwise; }
   const std::string& word(std::string_view key) const { return value_of(words, key); }
+  std::string word(std::string_view key, const char* otherwise) const {
+    return words.find(key) == words.end() ? otherwise : word(key);
+  }
 
  private:
   template <class Map>
@@ -124,6 +127,9 @@ inline constexpr std::array key_rules{
     key_rule{"variance_update_scaler", kind::count, " zero_one_adam ", "", from_1},
     key_rule{"local_step_scaler", kind::count, " zero_one_adam ", "", from_1},
     key_rule{"local_step_clipper", kind::count, " zero_one_adam ", "", from_1},
+    key_rule{"parameter_type", kind::word, "", " f32 float32 bf16 bfloat16 f16 float16 half "},
+    key_rule{"gradient_type", kind::word, "", " f32 float32 bf16 bfloat16 f16 float16 half "},
+    key_rule{"master", kind::flag, ""},
 };
 
 inline bool lists(std::string_view names, std::string_view name) {

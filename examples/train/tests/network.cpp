@@ -28,7 +28,7 @@ network::matrix some_images() {
 TEST_CASE("network: gradients match central differences of the loss") {
   network model(widths, train::engine_for(5, 0));
   const network::matrix images = some_images();
-  const auto parameters = model.parameters();
+  const auto parameters = model.tensors();
   model.compute_gradients(images, labels, 4.0);
   std::size_t not_zero = 0;
   for (const auto& p : parameters) {
@@ -51,7 +51,7 @@ TEST_CASE("network: gradients match central differences of the loss") {
 TEST_CASE("network: the divisor scales loss and gradients, so shares of a batch add up") {
   network model(widths, train::engine_for(5, 0));
   const network::matrix images = some_images();
-  const auto weights = model.parameters().front();
+  const auto weights = model.tensors().front();
   const double whole = model.compute_gradients(images, labels, 4.0);
   const double gradient = weights.gradient[3];
   CHECK(whole == doctest::Approx(model.evaluate(images, labels).loss));
@@ -68,7 +68,7 @@ TEST_CASE("network: the divisor scales loss and gradients, so shares of a batch 
 
 TEST_CASE("network: loss and accuracy match values computed by hand, also for large logits") {
   network model(std::array<std::size_t, 2>{1, 2}, train::engine_for(1, 0));
-  const auto parameters = model.parameters();
+  const auto parameters = model.tensors();
   parameters[0].data[0] = 1.0;  // logits x, −x
   parameters[0].data[1] = -1.0;
   parameters[1].data[0] = parameters[1].data[1] = 0.0;
@@ -84,7 +84,7 @@ TEST_CASE("network: loss and accuracy match values computed by hand, also for la
 
 TEST_CASE("network: shows weights as matrices and biases as vectors") {
   network model(widths, train::engine_for(5, 0));
-  const auto parameters = model.parameters();
+  const auto parameters = model.tensors();
   REQUIRE(parameters.size() == 6);
   std::size_t total = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -100,6 +100,6 @@ TEST_CASE("network: equal seeds give equal initial weights, other seeds others")
   network one(widths, train::engine_for(5, 0));
   network same(widths, train::engine_for(5, 0));
   network other(widths, train::engine_for(6, 0));
-  CHECK(one.parameters()[2].data[4] == same.parameters()[2].data[4]);
-  CHECK(one.parameters()[2].data[4] != other.parameters()[2].data[4]);
+  CHECK(one.tensors()[2].data[4] == same.tensors()[2].data[4]);
+  CHECK(one.tensors()[2].data[4] != other.tensors()[2].data[4]);
 }

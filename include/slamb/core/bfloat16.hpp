@@ -1,4 +1,4 @@
-// The upper half of a float: sign, eight bits of exponent, seven of mantissa. A type for stored errors.
+// The upper half of a float: sign, eight bits of exponent, seven of mantissa. A type of parameters, gradients and stored errors.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,17 @@
 // The tensors that a framework gives to an optimizer, with options.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/half.hpp"
 
 namespace slamb {
 
@@ -20,18 +27,88 @@ struct tensor_options {
   std::span<const std::uint8_t> rows{};
 };
 
-/// One tensor: its parameters and its gradient, `size` elements each, in the backend's memory, aligned as their type.
-///
-/// Both must outlive the optimizer. `step()` reads `gradient` and updates `data`.
-template <class Element>
-struct basic_parameter {
-  Element* data = nullptr;            ///< [size]  the parameters, updated in place
-  const Element* gradient = nullptr;  ///< [size]  this rank's own gradient, never written
-  std::size_t size = 0;               ///< elements; 0 is allowed, and then both pointers may be null
-  int dimensions = 2;                 ///< dimensions of the tensor; SLAMB never compresses tensors of one dimension
-  tensor_options options{};
+namespace detail {
+
+/// The type of the numbers in an array.
+enum class element_type : std::uint8_t { float32, bfloat16, float16 };
+
+constexpr std::size_t size_of(element_type type) noexcept { return type == element_type::float32 ? 4 : 2; }
+constexpr const char* name_of(element_type type) noexcept {
+  return type == element_type::float32 ? "float32" : type == element_type::bfloat16 ? "bfloat16" : "float16";
+}
+
+/// The type of a `T`, if an array may consist of them.
+template <class T>
+struct type_of_element {};
+template <>
+struct type_of_element<float> : std::integral_constant<element_type, element_type::float32> {};
+template <>
+struct type_of_element<bfloat16> : std::integral_constant<element_type, element_type::bfloat16> {};
+template <>
+struct type_of_element<half> : std::integral_constant<element_type, element_type::float16> {};
+
+/// A pointer to numbers of a type that is known at run time. A pointer to float, bfloat16 or half converts to it; a framework's
+/// own types come with a tag: `{pointer, slamb::parameter::bfloat16}`.
+/// @tparam Void  void or const void
+template <class Void>
+class typed_pointer {
+ public:
+  constexpr typed_pointer() = default;
+  constexpr typed_pointer(std::nullptr_t /*null*/) noexcept {}  // NOLINT(google-explicit-constructor): as a pointer
+  template <class T>
+  requires(
+      requires { type_of_element<std::remove_const_t<T>>::value; } &&
+      std::convertible_to<
+          T*, Void*>) constexpr typed_pointer(T* address) noexcept  // NOLINT(google-explicit-constructor): as a pointer
+      : address_(address), type_(type_of_element<std::remove_const_t<T>>::value) {}
+  template <class Other>
+  requires(!std::same_as<Other, Void> && std::convertible_to<Other*, Void*>) constexpr typed_pointer(
+      const typed_pointer<Other>& other) noexcept  // NOLINT(google-explicit-constructor): adds const
+      : address_(other.address()), type_(other.type()) {}
+  constexpr typed_pointer(Void* address, element_type type) noexcept : address_(address), type_(type) {}
+
+  constexpr Void* address() const noexcept { return address_; }
+  constexpr element_type type() const noexcept { return type_; }
+
+  /// The pointer, if the numbers are of type T.
+  /// @throws std::logic_error for another type
+  template <class T>
+  T* as() const {
+    if (type_ != type_of_element<std::remove_const_t<T>>::value)
+      throw std::logic_error("slamb: an array of " + std::string(name_of(type_)) + " was asked for as one of " +
+                             name_of(type_of_element<std::remove_const_t<T>>::value));
+    return static_cast<T*>(address_);
+  }
+
+  friend constexpr bool operator==(const typed_pointer&, const typed_pointer&) noexcept = default;
+
+ private:
+  Void* address_ = nullptr;
+  element_type type_ = element_type::float32;
 };
 
-using parameter = basic_parameter<float>;
+}  // namespace detail
+
+/// One tensor: its parameters and its gradient, `size` elements each, in the backend's memory, aligned as their type.
+///
+/// Both must outlive the optimizer. `step()` reads `gradient` and updates `data`. A tensor whose gradient is null, on all ranks,
+/// is left as it is: no update, no decay, and its state does not change. Each is float, bfloat16 or half; with a
+/// framework's own type, a pointer with a tag: `.data = {pointer, slamb::parameter::bfloat16}`. Types other than float need an
+/// optimizer with the Backend `precision::mixed`.
+struct parameter {
+  using element_type = detail::element_type;
+  using enum detail::element_type;  // parameter::float32, bfloat16, float16
+  using data_pointer = detail::typed_pointer<void>;
+  using gradient_pointer = detail::typed_pointer<const void>;
+
+  data_pointer data = nullptr;          ///< [size]  the parameters, updated in place
+  gradient_pointer gradient = nullptr;  ///< [size]  this rank's own gradient, never written; null: none yet
+  std::size_t size = 0;                 ///< elements; 0 is allowed, and then all pointers may be null
+  int dimensions = 2;                   ///< dimensions of the tensor; SLAMB never compresses tensors of one dimension
+  tensor_options options{};
+  /// [size]  float copy of 16-bit `data`, in the backend's memory. It holds the parameters to start from, and the optimizer
+  /// updates it; `data` receives it rounded. Null: the optimizer keeps a copy of its own, which starts from `data`.
+  float* master = nullptr;
+};
 
 }  // namespace slamb

@@ -216,9 +216,12 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   Dense::validate(dense_options);
   Compressed::validate(compressed_options);
   backend.validate();
-  const std::uint64_t elements = layout(parameters, dense_options.weight_decay, [&backend](const layout& all) {
-                                   require_room_for_state(all, backend, Dense::recipe_type::state_type::names);
-                                 }).elements();
+  using precision = typename precision_of<typename Dense::backend_type>::type;
+  const auto require_room = [&backend](const layout& all) {
+    require_room_for_state(all, backend, Dense::recipe_type::state_type::names);
+  };
+  const std::uint64_t elements =
+      layout(parameters, dense_options.weight_decay, precision::takes_types, require_room).elements();
   const choose_options::keep_rule rule = rule_of<Dense, Compressed>(how);
   const auto executor = backend.make_executor(0);  // for copies alone
   using communicator_type = typename Dense::communicator_type;

@@ -37,9 +37,10 @@ struct lamb_options {
   double epsilon = TrustRatio::sums_per_segment == 0 ? 1e-8 : 1e-6;  ///< > 0; Adam's customary value, and LAMB's
   double weight_decay = 0.01;                                        ///< λ ≥ 0
   bool bias_correction = true;                                       ///< false: m̂ = m, v̂ = v
-  double max_gradient_norm = 0.0;     ///< c: g ← g / max(1, ‖g‖/c), with the norm over all tensors; 0 or ∞: off
-  bool skip_non_finite = true;        ///< all ranks skip a step if a gradient of any rank is not finite
-  bool compress_single_rank = false;  ///< encodes and decodes with one rank too, if the compressor is a quantizer
+  /// c > 0: g ← g min(1, c/(‖g‖ + 1e-6)), with the norm of the mean over all tensors; ∞: off
+  double max_gradient_norm = std::numeric_limits<double>::infinity();
+  bool skip_non_finite = true;              ///< all ranks skip a step if a gradient of any rank is not finite
+  bool compress_single_rank = false;        ///< encodes and decodes with one rank too, if the compressor is a quantizer
   std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
   std::uint64_t compare_every =
       100;  ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
@@ -61,11 +62,6 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
  public:
   using typename base::options_type;
   static constexpr const char* recipe_name = "basic_lamb";  ///< the name in saved states
-
-  static void validate(const options_type& o) {
-    base::validate(o);
-    require_in(o.max_gradient_norm >= 0.0, "max_gradient_norm", o.max_gradient_norm, ">= 0 (0 or inf: off)");
-  }
 
   lamb_recipe(std::span<const parameter> parameters, const options_type& options, typename base::ranks_type ranks,
               Backend backend)
@@ -103,10 +99,10 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
   // g ← the mean of the ranks' gradients: (1)
   bool exchange(const gradient_bucket& bucket) override { return exchange_.exchange(bucket, context_); }
 
-  // g ← g / max(1, ‖g‖/c);  m, v, p ← …: (2) … (7)
+  // g ← g min(1, c/(‖g‖ + 1e-6));  m, v, p ← …: (2) … (7)
   void finish() override {
     if (!context_.is_skipped_on_host()) {
-      const model_view g = exchange_.receive(context_);
+      const auto g = exchange_.receive(context_);
       const adam_update<TrustRatio> update{context_.tables(factors_), options_.trust_ratio};
       take_adam_step(context_, state_.over(g, context_.memory), update, batches_,
                      context_.trust_ratios_from_sums(options_.trust_ratio, factors_));
@@ -116,7 +112,6 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
 
   consistency_check consistency() const {
     consistency_check all = consistency_of(recipe_name, options_, context_.tensors.segments().size());
-    all.add("max_gradient_norm", options_.max_gradient_norm);
     all.add("skip_non_finite", options_.skip_non_finite ? 1.0 : 0.0);
     all.add("compress_single_rank", options_.compress_single_rank ? 1.0 : 0.0);
     return all;

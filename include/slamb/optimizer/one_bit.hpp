@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,11 +33,13 @@ namespace slamb {
 /// Options of `basic_one_bit`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
 struct one_bit_options {
-  double beta1 = 0.9;                                                  ///< in [0, 1)
-  double beta2 = 0.999;                                                ///< in [0, 1)
-  double epsilon = 1e-8;                                               ///< > 0
-  double weight_decay = 0.01;                                          ///< λ ≥ 0
-  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< not an option: gradients are not clipped
+  double beta1 = 0.9;          ///< in [0, 1)
+  double beta2 = 0.999;        ///< in [0, 1)
+  double epsilon = 1e-8;       ///< > 0
+  double weight_decay = 0.01;  ///< λ ≥ 0
+  /// c > 0: g ← g min(1, c/(n + 1e-6)), with n = ‖g‖ of an exchanged dense mean, else √(mean ‖g_i‖²) over ranks; ∞: off
+  double max_gradient_norm = std::numeric_limits<double>::infinity();
+  bool clip_locally = false;  ///< in place of √(mean ‖g_i‖²), n = ‖g_i‖ of each rank, which takes no collective
   bool compress_single_rank =
       false;  ///< encodes and decodes with one rank too, to see the effect of compression without a network
   std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
@@ -88,6 +91,7 @@ class one_bit_recipe final
       signal_scales_ = context_.memory.template plan<float>("signal scales", 2 * context_.tensors.segments().size());
     }
     fresh_.plan(context_);
+    clip_.plan(context_, options_);
     buffer_ = context_.plan_buffer(exchange_.buffer_bytes());
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_, view().variance);
@@ -138,8 +142,10 @@ class one_bit_recipe final
 
   // In the warm-up g ← the mean of the ranks' gradients: a (1), l (1). Then m ← exchange(β1 m + (1−β1) g_i): a (6), l (11)
   bool exchange(const gradient_bucket& bucket) override {
-    if (!is_compressed_) return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket);
+    if (!is_compressed_)
+      return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket, options_.max_gradient_norm);
     if (!bucket.is_last) return false;
+    clip_.clip(context_);
     exchange_.send(momentum(), context_, view(), context_.memory.view(buffer_));
     return true;
   }
@@ -150,8 +156,8 @@ class one_bit_recipe final
       if (is_compressed_)
         update_compressed();
       else
-        take_adam_step(context_, state_.over(dense_mean(context_, context_.floats_of(buffer_)), context_.memory),
-                       update(), batches_, keep_average<TrustRatio>{factors(), kept().data()});
+        take_adam_step(context_, state_.over(received_mean(), context_.memory), update(), batches_,
+                       keep_average<TrustRatio>{factors(), kept().data()});
     }
     if (context_.end_step() && may_end_ && warm_up_ends()) begin_compression();
   }
@@ -174,6 +180,7 @@ class one_bit_recipe final
     }
   }
 
+  auto received_mean() { return clipped_mean(context_, context_.floats_of(buffer_), options_.max_gradient_norm); }
   exchanged_momentum<TrustRatio> momentum() const { return {update(), signal_scales()}; }
   adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
   compute_trust_ratios<TrustRatio> factors() const {
@@ -253,6 +260,7 @@ class one_bit_recipe final
 
   fresh_type fresh_;
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
+  own_gradient_clip clip_;
   region<factors_type> factors_;
   region<kept_type> kept_;
   region<float> signal_scales_;

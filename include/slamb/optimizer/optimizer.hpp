@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -82,8 +83,12 @@ class recipe {
   virtual memory_report memory() const = 0;
   virtual void save_state(const byte_sink& to, const save_options& options) const = 0;
   virtual void load_state(const byte_source& from, const restore_options& options) = 0;
-  virtual void set_gradient(std::size_t tensor, const float* gradient) = 0;
-  virtual void set_gradients(std::span<const float* const> gradients) = 0;
+  virtual void set_gradient_scaling(const gradient_scaling& scaling) = 0;
+  virtual void reload_parameters() = 0;
+  virtual void set_parameters(std::span<const parameter::data_pointer> data,
+                              std::optional<std::span<const parameter::gradient_pointer>> gradients) = 0;
+  virtual void set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) = 0;
+  virtual void set_gradients(std::span<const parameter::gradient_pointer> gradients) = 0;
 
  private:
   friend class recipe_call;
@@ -131,6 +136,8 @@ class recipe_call {
 /// *Cost* of a call: an atomic exchange.
 class optimizer {
  public:
+  using gradient_scaling = detail::gradient_scaling;
+
   optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) { give_up_step(); }
   optimizer& operator=(optimizer&& other) noexcept {
     std::unique_ptr<detail::recipe> own = std::move(other.held_);  // first, for the other may be this one
@@ -280,11 +287,49 @@ class optimizer {
     called("load_state()")->load_state(from, options);
   }
 
+  /// Sets how the following steps scale gradients, until it is called again: g = factor · gradient / *loss_scale. Gradients are
+  /// judged and clipped after they are scaled. Ranks may have different values.
+  ///
+  /// With torch.amp.GradScaler, `loss_scale` is its scale and `found_inf` is the cell in which it has counted overflows:
+  ///
+  ///     optimizer.set_gradient_scaling({.loss_scale = scale, .found_inf = found_inf});
+  ///
+  /// The pointers are in the backend's memory, and must stay valid until steps that use them are done; null: not used. A captured
+  /// step reads the cells at each replay.
+  /// @throws std::invalid_argument if `factor` is not a finite number > 0, or a cell is not memory of the optimizer's device;
+  ///         std::logic_error in an open step: nothing has changed then
+  void set_gradient_scaling(const gradient_scaling& scaling) {
+    called("set_gradient_scaling()")->set_gradient_scaling(scaling);
+  }
+
+  /// Takes over parameters of sixteen bits that something else than a step has written. Where the optimizer's own master copy,
+  /// rounded, is not the parameter, the copy becomes the parameter. Does nothing without such copies. The first step, the first
+  /// after `load_state`, and `broadcast_parameters` do it themselves.
+  /// @throws std::logic_error in an open step, while steps are captured into a graph, in the local steps of 0/1 Adam, or after a
+  ///         load_state() that failed halfway
+  void reload_parameters() { called("reload_parameters()")->reload_parameters(); }
+
+  /// Sets the parameters of all tensors to other pointers, for frameworks that move them. The memory there must hold the
+  /// parameters already. Master copies stay where they are.
+  /// @param data  [tensors] pointers of the types that the tensors had, in the backend's memory; not kept
+  /// @throws std::invalid_argument if they differ in number or type, are null or misaligned, or overlap other memory that steps
+  ///         read or write; std::logic_error in an open step, or while steps are captured into a graph: nothing has changed then
+  void set_parameters(std::span<const parameter::data_pointer> data) {
+    called("set_parameters()")->set_parameters(data, std::nullopt);
+  }
+  /// Sets the gradients too, for memory that parameters and gradients have exchanged.
+  /// @param gradients  [tensors] as for `set_gradients`
+  void set_parameters(std::span<const parameter::data_pointer> data,
+                      std::span<const parameter::gradient_pointer> gradients) {
+    called("set_parameters()")->set_parameters(data, gradients);
+  }
+
   /// Sets the gradient of a tensor to another pointer, in the backend's memory and of the tensor's size.
-  /// @throws std::invalid_argument if there is no such tensor, or the gradient is null (allowed for a tensor without elements) or
-  ///         overlaps the data of a tensor; std::logic_error if the tensor is ready in an open step, or while steps are captured
+  /// Null: the following steps leave the tensor as it is, on all ranks: they must agree.
+  /// @throws std::invalid_argument if there is no such tensor, or the gradient has another type than before, is misaligned or
+  ///         overlaps memory that steps write; std::logic_error if the tensor is ready in an open step, or while steps are captured
   ///         into a graph: nothing has changed then
-  void set_gradient(std::size_t tensor, const float* gradient) {
+  void set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) {
     called("set_gradient()")->set_gradient(tensor, gradient);
   }
 
@@ -293,7 +338,13 @@ class optimizer {
   /// @param gradients  [tensors] pointers, in the order of the tensors; not kept
   /// @throws as `set_gradient`, also if gradients and tensors differ in number, or if a tensor is ready in an open step: nothing
   ///         has changed then
-  void set_gradients(std::span<const float* const> gradients) { called("set_gradients()")->set_gradients(gradients); }
+  void set_gradients(std::span<const parameter::gradient_pointer> gradients) {
+    called("set_gradients()")->set_gradients(gradients);
+  }
+  void set_gradients(std::span<const float* const> gradients) {
+    const std::vector<parameter::gradient_pointer> all(gradients.begin(), gradients.end());
+    set_gradients(std::span<const parameter::gradient_pointer>(all));
+  }
 
  protected:
   explicit optimizer(std::unique_ptr<detail::recipe> made) noexcept : held_(std::move(made)) {}

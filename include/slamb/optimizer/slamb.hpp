@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -20,6 +21,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/error_feedback/local_momentum.hpp"
+#include "slamb/optimizer/detail/dense_gradient.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
@@ -41,7 +43,9 @@ struct slamb_options {
   double epsilon = 1e-6;        ///< > 0
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool bias_correction = true;  ///< false: m̂ = m, v̂ = v
-  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< not an option: gradients are not clipped
+  /// c > 0: g_i ← g_i min(1, c/(n + 1e-6)), with n = √(mean ‖g_i‖²) over ranks; ∞: off
+  double max_gradient_norm = std::numeric_limits<double>::infinity();
+  bool clip_locally = false;  ///< n = ‖g_i‖ of each rank, which takes no collective
   std::int64_t local_steps =
       100;  ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: only by synchronize_parameters()
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and tensors of one dimension, are always exchanged dense
@@ -109,6 +113,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     payload_ =
         plan_summable(context_.memory, "payload", std::max(plane_ * planes, least_averaging_buffer(context_.tensors)));
     selector_.plan(context_);
+    clip_.plan(context_, options_);
     exchange_.plan(context_, plane_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
@@ -155,9 +160,10 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     if constexpr (!data_dependent_sparsifier<sparsifier_type>) select();
   }
 
-  // m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: (1), (3)
+  // g_i clipped;  m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: (1), (3)
   bool exchange(const gradient_bucket& bucket) override {
     if (!bucket.is_last && !can_exchange_early(bucket)) return false;
+    clip_.clip(context_);
     if constexpr (data_dependent_sparsifier<sparsifier_type>) select();
     context_.executor.run(typename passes::form{update()}, view(), payload(), *selection_, bucket.tiles,
                           context_.sums(), context_.not_finite());
@@ -196,14 +202,15 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
                                                   capacity().first(plane_));
   }
 
-  // On a device the host does not know the place of a tile's elements in the payload, so nothing is sent early. The last bucket
-  // must not be empty.
+  // On a device the host does not know the place of a tile's elements in the payload, so nothing is sent early. Clipping needs
+  // all gradients. The last bucket must not be empty.
   bool can_exchange_early(const gradient_bucket& bucket) const {
     if constexpr (data_dependent_sparsifier<sparsifier_type> || capability::chained<Compressor> ||
                   !context_type::executor_type::is_synchronous)
       return false;
     else
-      return context_.ranks.size() > 1 && context_.memory.view(tile_offsets_)[bucket.tiles.first] > 0;
+      return context_.ranks.size() > 1 && !clip_.is_active() &&
+             context_.memory.view(tile_offsets_)[bucket.tiles.first] > 0;
   }
 
   // The bucket's part of the payload.
@@ -271,6 +278,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
 
   selector_type selector_;
   payload_exchange<Compressor, context_type> exchange_;
+  own_gradient_clip clip_;
   region<factors_type> factors_;
   region<std::uint64_t> tile_offsets_;
   region<float> discounts_;

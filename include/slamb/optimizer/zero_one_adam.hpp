@@ -33,12 +33,14 @@ namespace slamb {
 /// Options of `basic_zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
 struct zero_one_adam_options {
-  double beta1 = 0.9;                                                  ///< in [0, 1)
-  double beta2 = 0.999;                                                ///< in [0, 1)
-  double epsilon = 1e-8;                                               ///< > 0
-  double weight_decay = 0.01;                                          ///< λ ≥ 0
-  [[no_unique_address]] detail::no_gradient_norm max_gradient_norm{};  ///< not an option: gradients are not clipped
-  bool compress_single_rank = false;                                   ///< encodes and decodes with one rank too
+  double beta1 = 0.9;          ///< in [0, 1)
+  double beta2 = 0.999;        ///< in [0, 1)
+  double epsilon = 1e-8;       ///< > 0
+  double weight_decay = 0.01;  ///< λ ≥ 0
+  /// c > 0: g ← g min(1, c/(n + 1e-6)), with n = ‖g‖ of an exchanged dense mean, else √(mean ‖g_i‖²) over ranks; ∞: off
+  double max_gradient_norm = std::numeric_limits<double>::infinity();
+  bool clip_locally = false;  ///< in place of √(mean ‖g_i‖²), n = ‖g_i‖ of each rank, which takes no collective
+  bool compress_single_rank = false;        ///< encodes and decodes with one rank too
   std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
   std::uint64_t compare_every =
       100;  ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
@@ -83,13 +85,14 @@ class zero_one_adam_recipe final
         exchange_(options.compressor, options.compress_single_rank),
         late_steps_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
-        inverse_(parameters.size()) {
+        inverse_(parameters.size()),
+        has_moved_(parameters.size()) {
     exchange_.plan(context_);
     context_.plan_sums(2);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
-    if (exchange_.is_active(context_))
-      inverse_rate_sums_ = context_.memory.template plan<float>("learning rates", context_.tensors.segments().size());
+    if (exchange_.is_active(context_)) plan_tables();
     local_.plan(context_, exchange_.is_active(context_));
+    clip_.plan(context_, options_);
     buffer_ = context_.plan_buffer(
         std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(context_.tensors) * 4));
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
@@ -105,6 +108,7 @@ class zero_one_adam_recipe final
   void begin_step(const device_learning_rates& /*rates*/) override { reject_rates("begin_step()"); }
 
   bool keeps_own_parameters() const noexcept override { return true; }
+  bool has_anchor() const noexcept override { return is_local_ && exchange_.is_active(context_); }
   void average() override {
     if (parameters_differ()) average_parameters(context_, context_.floats_of(buffer_));
   }
@@ -175,12 +179,14 @@ class zero_one_adam_recipe final
 
   bool exchange(const gradient_bucket& bucket) override {
     if (kind_ == kind_of_step::dense_gradient)  // (2)
-      return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket);
+      return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket, options_.max_gradient_norm);
     if (!bucket.is_last) return false;
+    clip_.clip(context_);
     if (kind_ == kind_of_step::quantized_gradient) {  // (4)
       exchange_.send(passes::receive{update()}, context_, view(), buffer());
     } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (12), (13)
       upload_rate_sums();
+      upload_participants();
       exchange_.send(local_signal(), context_, view(), buffer());
     } else {
       check_own_gradient();
@@ -192,8 +198,8 @@ class zero_one_adam_recipe final
     if (kind_ == kind_of_step::nothing && exchange_.is_active(context_)) return finish_locally();
     if (!context_.is_skipped_on_host()) {
       if (kind_ == kind_of_step::dense_gradient) {  // (3), (5), (6)
-        take_adam_step(context_, state_.over(dense_mean(context_, context_.floats_of(buffer_)), context_.memory),
-                       update(), batches_, context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
+        take_adam_step(context_, state_.over(received_mean(), context_.memory), update(), batches_,
+                       context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
         exchange_.find_active(context_, view().variance);
       } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
         exchange_.receive(passes::receive{update()}, context_, view(), buffer(), context_.all_tiles());
@@ -207,7 +213,8 @@ class zero_one_adam_recipe final
   }
 
   void check_own_gradient() {
-    context_.executor.run(passes::check{}, view(), context_.all_tiles(), nullptr, context_.not_finite());
+    if (!clip_.is_active())
+      context_.executor.run(passes::check{}, view(), context_.all_tiles(), nullptr, context_.not_finite());
     context_.executor.invoke(skip_if_not_finite{context_.record()});
   }
 
@@ -215,13 +222,17 @@ class zero_one_adam_recipe final
   void finish_locally() {
     context_.executor.run(passes::local{update()}, view(), context_.all_tiles());
     // No collective carries the overflow flag, so the step counts as taken, as on the other ranks.
-    context_.executor.invoke(drop_local_gradient{context_.record()});
+    context_.executor.invoke(drop_local_gradient{context_.record(), context_.scaling.found_inf});
     context_.end_taken_step();
-    for (std::size_t i = 0; i < rate_sums_.size(); ++i) rate_sums_[i] += rate_of(i);
+    for (std::size_t i = 0; i < rate_sums_.size(); ++i) {
+      rate_sums_[i] += rate_of(i);
+      if (has_gradient(i)) has_moved_[i] = 1;
+    }
     differs_ = true;
     options_.local_schedule.advance(local_state_);
   }
 
+  auto received_mean() { return clipped_mean(context_, context_.floats_of(buffer_), options_.max_gradient_norm); }
   passes::receive_update local_signal() const { return {{update()}, context_.memory.view(inverse_rate_sums_).data()}; }
 
   // Ends a step that may be skipped. On a device its outcome is read later, when it is needed.
@@ -251,8 +262,7 @@ class zero_one_adam_recipe final
   // Continues after a step that was taken. Actions that can fail come first, and can be repeated.
   void go_on() {
     if (is_local_) {
-      std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
-      differs_ = false;
+      forget_local_steps();
       return options_.local_schedule.advance(local_state_);
     }
     const bool is_last = options_.variance_schedule.ends_after(tau_);
@@ -269,8 +279,12 @@ class zero_one_adam_recipe final
     if (exchange_.is_active(context_)) context_.executor.run(start_anchor{}, view(), context_.all_tiles());
   }
 
+  bool has_gradient(std::size_t tensor) const noexcept {
+    return std::as_const(context_.tensors).segments()[tensor].has_gradient;
+  }
+  // 0 for a tensor that this step leaves as it is.
   double rate_of(std::size_t tensor) const noexcept {
-    return context_.rates.of(std::as_const(context_.tensors).segments()[tensor]);
+    return has_gradient(tensor) ? context_.rates.of(std::as_const(context_.tensors).segments()[tensor]) : 0.0;
   }
 
   // 1/Γ with the rate of this step: docs/algorithms/zero_one_adam.md (12), (14)
@@ -283,16 +297,36 @@ class zero_one_adam_recipe final
     context_.executor.upload(std::span<const float>(inverse_), context_.memory.view(inverse_rate_sums_));
   }
 
+  // Leaves tensors out of the exchange that have not moved since the last one.
+  void upload_participants() {
+    std::vector<std::uint8_t> takes_part = has_moved_;
+    for (std::size_t i = 0; i < takes_part.size(); ++i)
+      if (has_gradient(i)) takes_part[i] = 1;
+    const std::span<std::uint8_t> table = context_.memory.view(participants_);
+    const bool all = std::ranges::find(takes_part, 0) == takes_part.end();
+    if (!all) context_.executor.upload(std::span<const std::uint8_t>(takes_part), table);
+    exchange_.set_participants(all ? nullptr : table.data());
+  }
+
+  void forget_local_steps() {
+    std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
+    std::fill(has_moved_.begin(), has_moved_.end(), std::uint8_t{0});
+    differs_ = false;
+  }
+
+  void plan_tables() {
+    const std::size_t tensors = context_.tensors.segments().size();
+    inverse_rate_sums_ = context_.memory.template plan<float>("learning rates", tensors);
+    participants_ = context_.memory.template plan<std::uint8_t>("tables", tensors);
+  }
+
   std::span<std::byte> buffer() const noexcept { return context_.memory.view(buffer_); }
   adam_update<unit_trust_ratio> update() const { return {context_.tables(factors_), {}}; }
 
   auto view() const noexcept { return local_.over(base::view(), context_.memory); }
 
   // Gives the anchor to the comparison of ranks.
-  void tell_anchor() {
-    const bool has_one = is_local_ && exchange_.is_active(context_);
-    context_.compared.set_anchor(has_one ? view().anchor : nullptr);
-  }
+  void tell_anchor() { context_.compared.set_anchor(has_anchor() ? view().anchor : nullptr); }
 
   // Continues from parameters that are equal on all ranks.
   void go_on_from_replaced() override {
@@ -300,8 +334,7 @@ class zero_one_adam_recipe final
     tell_anchor();
     if (!is_local_) return;
     start_from_anchor();
-    std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
-    differs_ = false;
+    forget_local_steps();
   }
 
   state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }
@@ -311,6 +344,7 @@ class zero_one_adam_recipe final
     exchange_.visit_state(context_, part);
     local_.visit(part, context_.memory, state_part::errors);
     part("sums of rates", bytes_of_all(rate_sums_), state_part::errors);
+    part("moved tensors", bytes_of_all(has_moved_), state_part::errors);
     visit_schedule(part, "variance schedule", options_.variance_schedule, variance_state_, state_part::common);
     visit_schedule(part, "local schedule", options_.local_schedule, local_state_, state_part::common);
     visit_flag(part, "phase", is_local_, state_part::common);
@@ -325,13 +359,16 @@ class zero_one_adam_recipe final
 
   state_arrays<array::accumulated_update, array::anchor> local_;
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
+  own_gradient_clip clip_;
   region<factors_type> factors_;
   region<float> inverse_rate_sums_;
+  region<std::uint8_t> participants_;
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
   typename optimizer_context<Backend>::late_steps late_steps_;
-  std::vector<double> rate_sums_;  // [tensors] Γ
-  std::vector<float> inverse_;     // [tensors]
+  std::vector<double> rate_sums_;        // [tensors] Γ
+  std::vector<float> inverse_;           // [tensors]
+  std::vector<std::uint8_t> has_moved_;  // [tensors] since the last exchange of local updates
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
   std::uint64_t tau_ = 0;                      // of the current step

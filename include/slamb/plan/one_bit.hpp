@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -27,8 +28,10 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
         compressor_(options.compressor),
         warm_up_steps_(options.warm_up.steps),
         dense_(detail::sum_of(elements_of(tensors), world)),
-        compressed_(detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world,
-                                              is_quantized_)) {
+        compressed_(
+            detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)),
+        clips_(std::isfinite(options.max_gradient_norm)) {
+    detail::add_times(compressed_, detail::clip_traffic(options, world), 1);
     detail::validate_policy(options.warm_up);
     detail::validate_policy(options.compressor);
   }
@@ -47,9 +50,10 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
 
   /// Bytes of memory traffic per parameter and step, the mean of steps 1 … steps.
   double memory_bytes(std::uint64_t steps) const {
-    const double dense =
-        detail::dense_gradient_passes::memory_bytes(ranks_) + detail::adam_passes<TrustRatio>::memory_bytes();
+    const double dense = detail::dense_gradient_passes::memory_bytes(ranks_, true, clips_) +
+                         detail::adam_passes<TrustRatio>::memory_bytes();
     const double compressed =
+        detail::own_clip_bytes(clips_) +
         detail::one_bit_passes<TrustRatio>::template memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_);
     const double part =
         steps == 0 ? 0.0 : static_cast<double>(std::min(steps, warm_up_steps_)) / static_cast<double>(steps);
@@ -63,6 +67,7 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
   std::uint64_t warm_up_steps_;
   traffic_counts dense_;
   traffic_counts compressed_;
+  bool clips_;
 };
 
 }  // namespace slamb::plan

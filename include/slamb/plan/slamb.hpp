@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,6 +35,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// Traffic of step t = 1, 2, ….
   traffic_counts step(std::uint64_t t) const {
     traffic_counts counts = payload_.step(t);
+    detail::add_times(counts, detail::clip_traffic(options_, world_), 1);
     if (local_steps() > 0 && (t - 1) % local_steps() == 0) detail::add_times(counts, averaging_, 1);
     return counts;
   }
@@ -41,6 +43,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// Traffic of steps 1 … steps. Fast if payloads repeat, as with round robin every 1/k steps.
   traffic_counts total(std::uint64_t steps) const {
     traffic_counts counts = payload_.total(steps);
+    detail::add_times(counts, detail::clip_traffic(options_, world_), steps);
     detail::add_times(counts, averaging_, averagings(steps));
     return counts;
   }
@@ -49,9 +52,10 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// counted at step 1.
   double memory_bytes(std::uint64_t steps) const {
     const bool averages = world_.ranks > 1 && steps > 0;
-    return detail::slamb_passes<TrustRatio>::memory_bytes(
-        options_.compressor, world_.ranks, payload_.part_selected(), payload_.part_selectable(),
-        averages ? static_cast<double>(averagings(steps)) / static_cast<double>(steps) : 0.0);
+    return detail::own_clip_bytes(std::isfinite(options_.max_gradient_norm)) +
+           detail::slamb_passes<TrustRatio>::memory_bytes(
+               options_.compressor, world_.ranks, payload_.part_selected(), payload_.part_selectable(),
+               averages ? static_cast<double>(averagings(steps)) / static_cast<double>(steps) : 0.0);
   }
 
  private:

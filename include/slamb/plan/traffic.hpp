@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -104,6 +105,12 @@ inline traffic_counts sum_of(std::uint64_t elements, const plan::world& world) {
   traffic_counts counts;
   if (world.ranks > 1 && elements > 0) counts.record(collective::all_reduce, elements, world.value_bytes, world.ranks);
   return counts;
+}
+
+/// The collective of a step that clips by the mean of ‖g_i‖² over ranks: one value.
+template <class Options>
+traffic_counts clip_traffic(const Options& o, const plan::world& world) {
+  return std::isfinite(o.max_gradient_norm) && !o.clip_locally ? sum_of(1, world) : traffic_counts{};
 }
 
 /// A quantized exchange: both phases, and one all_reduce of the dense tensors, if there are any.

@@ -2,6 +2,7 @@
 // steps between them.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -42,8 +43,10 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
         variance_schedule_(options.variance_schedule),
         local_schedule_(options.local_schedule),
         dense_(detail::sum_of(elements_of(tensors), world)),
-        quantized_(detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world,
-                                             is_quantized_)) {
+        quantized_(
+            detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)),
+        clip_(detail::clip_traffic(options, world)),
+        clips_(std::isfinite(options.max_gradient_norm)) {
     detail::validate_policy(options.variance_schedule);
     detail::validate_policy(options.local_schedule);
     detail::validate_policy(options.compressor);
@@ -75,7 +78,10 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   /// Traffic of step t = 1, 2, …. Walks through the schedules up to t.
   traffic_counts step(std::uint64_t t) const {
     const kind last = counts(t).last;
-    return last == kind::refresh ? dense_ : last == kind::local ? traffic_counts{} : quantized_;
+    if (last == kind::refresh) return dense_;
+    traffic_counts counts = clip_;
+    if (last != kind::local) detail::add_times(counts, quantized_, 1);
+    return counts;
   }
 
   /// Traffic of steps 1 … steps.
@@ -84,6 +90,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     traffic_counts sum;
     detail::add_times(sum, dense_, taken.refresh);
     detail::add_times(sum, quantized_, taken.codes());
+    detail::add_times(sum, clip_, taken.codes() + taken.local);
     return sum;
   }
 
@@ -92,12 +99,14 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     if (steps == 0) return 0.0;
     const step_counts taken = counts(steps);
     using passes = detail::zero_one_passes;
-    const double bytes = static_cast<double>(taken.refresh) * passes::refresh_memory_bytes(ranks_) +
+    const double local_update = passes::local_memory_bytes(is_quantized_) + detail::own_clip_bytes(clips_, true);
+    const double bytes = static_cast<double>(taken.refresh) * passes::refresh_memory_bytes(ranks_, clips_) +
+                         static_cast<double>(taken.codes()) * detail::own_clip_bytes(clips_) +
                          static_cast<double>(taken.gradient) *
                              passes::gradient_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_) +
                          static_cast<double>(taken.update) *
                              passes::update_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_) +
-                         static_cast<double>(taken.local) * passes::local_memory_bytes(is_quantized_);
+                         static_cast<double>(taken.local) * local_update;
     return bytes / static_cast<double>(steps);
   }
 
@@ -109,6 +118,8 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   LocalSchedule local_schedule_;
   traffic_counts dense_;
   traffic_counts quantized_;
+  traffic_counts clip_;
+  bool clips_;
 };
 
 }  // namespace slamb::plan

@@ -174,9 +174,10 @@ TEST_CASE("cuda tile_access: any single array may be misaligned to sixteen bytes
         for (std::size_t i = 0; i < length; ++i) memory[k][i] = static_cast<float>(100 * k + i);
       const auto array = [&](std::size_t k) { return memory[k] + (k == moved ? offset : 0); };
       const slamb::detail::segment nothing{};
-      slamb::detail::cuda::tile_arrays_of<everything> at(test_support::full_view{}, nothing, {});
+      slamb::detail::cuda::tile_arrays_of<everything, slamb::detail::single_precision> at(test_support::full_view{},
+                                                                                          nothing, {});
       at.parameter = array(0);
-      at.gradient = array(1);
+      at.gradient = {array(1), 1.0F};
       at.momentum = array(2);
       at.variance = array(3);
       at.exchanged = array(4);
@@ -272,7 +273,7 @@ TEST_CASE("cuda pass_kernel: in the emulator, an array that a pass does not list
   emulator(2).launch(kernel, kernel.work());
   for (std::size_t tensor = 0; tensor < 2; ++tensor)
     for (std::size_t i = 0; i < (tensor == 0 ? 5U : 20U); ++i)
-      CHECK(std::isnan(m.view().segments[tensor].parameter[i]));
+      CHECK(std::isnan(static_cast<const float*>(m.view().segments[tensor].data)[i]));
 }
 
 TEST_CASE("cuda pass_kernel: no tensors, and ten thousand of one element") {
@@ -509,9 +510,10 @@ TEST_CASE("cuda pass_kernel: a tensor of more than 2^32 elements") {
   const auto last_of = [&](test_support::sparse_memory& array) {
     return std::vector<float>(array.data() + (size - seen), array.data() + size);
   };
-  const slamb::detail::state_view<slamb::detail::model_view, arrays<array::momentum, array::variance>> view{
-      {.segments = tensors.segments().data(), .tiles = tensors.tiles().data(), .exchanged = exchanged.data()},
-      {{momentum.data()}, {variance.data()}}};
+  const slamb::detail::state_view<slamb::detail::view_in<>, arrays<array::momentum, array::variance>> view{
+      {{.segments = tensors.segments().data(), .tiles = tensors.tiles().data(), .exchanged = exchanged.data()}},
+      {momentum.data()},
+      {variance.data()}};
   const test_support::made_up_tables<slamb::unit_trust_ratio> tables(tensors, {});
   const slamb::detail::update_and_apply<slamb::unit_trust_ratio> pass{tables.update(view)};
   const slamb::detail::tile_range last_two{tiles - 2, tiles};

@@ -48,7 +48,7 @@ model_spec spec_of(unsigned alignment) {
 
 std::vector<std::uint64_t> placed_by_host(const slamb::detail::layout& tensors, const auto& selection) {
   std::vector<std::uint64_t> tile_offsets(tensors.tiles().size() + 1);
-  const slamb::detail::model_view view{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()};
+  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
   slamb::detail::host::executor(1, 1).scan_payload_offsets(view, selection, tile_offsets,
                                                            slamb::any_communicator<>(slamb::self_communicator()));
   return tile_offsets;
@@ -434,9 +434,10 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
   const slamb::parameter tensor{.data = parameter.data(), .gradient = gradient.data(), .size = size};
   const slamb::detail::layout tensors({&tensor, 1}, 0.01);
   // A view of only the last two tiles.
-  const slamb::detail::state_view<slamb::detail::model_view, arrays<array::momentum, array::variance>> view{
-      {.segments = tensors.segments().data(), .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2)},
-      {{momentum.data()}, {variance.data()}}};
+  const slamb::detail::state_view<slamb::detail::view_in<>, arrays<array::momentum, array::variance>> view{
+      {{.segments = tensors.segments().data(), .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2)}},
+      {momentum.data()},
+      {variance.data()}};
   constexpr std::uint64_t seen = 8192 + 5;
   const test_support::made_up_tables<rescaled> tables(tensors, {});
   const slamb::detail::apply_received<rescaled> pass{tables.update(view), 0.5F};

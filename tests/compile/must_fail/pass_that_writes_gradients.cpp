@@ -14,6 +14,6 @@ struct clear_gradient : slamb::detail::pass_without_constants {
   }
 };
 
-void run(const slamb::detail::host::executor& executor, const slamb::detail::model_view& view) {
+void run(const slamb::detail::host::executor& executor, const slamb::detail::view_in<>& view) {
   executor.run(clear_gradient{}, view, {0, 1});
 }

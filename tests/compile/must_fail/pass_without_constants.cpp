@@ -14,6 +14,6 @@ struct clear_parameter {
   }
 };
 
-void run(const slamb::detail::host::executor& executor, const slamb::detail::model_view& view) {
+void run(const slamb::detail::host::executor& executor, const slamb::detail::view_in<>& view) {
   executor.run(clear_parameter{}, view, {0, 1});
 }

@@ -39,6 +39,7 @@ class emulator_beside_stream {
     add_call();
     return false;
   }
+  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
   void clear(std::span<std::byte> memory) const {
     add_call();
     slamb::detail::cuda::emulator::clear(memory);

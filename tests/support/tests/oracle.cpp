@@ -85,7 +85,7 @@ TEST_CASE("oracle: the comparison with recorded LAMB can fail") {
   auto how = test_support::oracle_settings(given.settings);
   SUBCASE("AdamW") { how.algorithm = oracle::method::adamw; }
   SUBCASE("clamp") { how.trust_upper = 0.01; }
-  SUBCASE("pre-normalisation") { how.max_gradient_norm = 0.01; }
+  SUBCASE("clipping") { how.max_gradient_norm = 0.01; }
   SUBCASE("wrong epsilon") { how.epsilon = 1e-2; }
   CHECK(error_of(given, how) > 1e-4);
 }
@@ -130,13 +130,14 @@ TEST_CASE("oracle: one step of each switch, by hand") {
     how.algorithm = oracle::method::adamw;
     expected = 2.0 - 0.1 * (0.3 / std::sqrt(0.1) + 1.0);
   }
-  SUBCASE("pre-normalisation to norm 1 with ε = 1: m̂ = 1, √v̂ = 1, u = 1/(1 + 1) + 1") {
+  SUBCASE("clipping to norm 1 with ε = 1: g = m̂ = √v̂ = 4/(4 + 1e-6), u = g/(g + 1) + 1") {
     how.epsilon = 1.0;
     how.max_gradient_norm = 1.0;
     how.algorithm = oracle::method::adamw;
-    expected = 2.0 - 0.1 * 1.5;
+    const double g = 4.0 / 4.000001;
+    expected = 2.0 - 0.1 * (g / (g + 1.0) + 1.0);
   }
-  SUBCASE("no pre-normalisation at c = ∞ with ε = 1: u = 4/(4 + 1) + 1") {
+  SUBCASE("no clipping at c = ∞ with ε = 1: u = 4/(4 + 1) + 1") {
     how.epsilon = 1.0;
     how.max_gradient_norm = infinity;
     how.algorithm = oracle::method::adamw;

@@ -216,7 +216,7 @@ class quantized_exchange {
       context.executor.run(check_signal<Pass>{pass}, view, context.all_tiles(), nullptr, context.not_finite());
       return context.executor.invoke(skip_if_not_finite{context.record()});
     }
-    const wire_view wire = wire_at(context, buffer);
+    const wire_view wire = wire_of<Pass>(context, buffer);
     codes_.send(pass, context, view, wire, active_.counts(context), context.sums());
     if (measures_next_ && !context.is_captured() &&
         context.read(&context.record()->skip) == 0) {  // measuring waits anyway
@@ -232,10 +232,14 @@ class quantized_exchange {
   void receive(const Pass& pass, Context& context, const View& view, std::span<std::byte> buffer, tile_range tiles,
                double* results = nullptr) const {
     if (is_active(context))
-      codes_.receive(pass, context.executor, view, wire_at(context, buffer), tiles, results);
+      codes_.receive(pass, context.executor, view, wire_of<Pass>(context, buffer), tiles, results);
     else
       context.executor.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
   }
+
+  /// Leaves tensors out of the following exchanges whose pass does not follow gradients.
+  /// @param takes_part  [tensors] 0: left out; equal on all ranks; null: none is left out
+  void set_participants(const std::uint8_t* takes_part) noexcept { takes_part_ = takes_part; }
 
   /// Sets the errors to 0, for a signal in another unit.
   void clear_errors(Context& context) const {
@@ -295,6 +299,14 @@ class quantized_exchange {
     return wire;
   }
 
+  template <class Pass>
+  wire_view wire_of(const Context& context, std::span<std::byte> buffer) const {
+    wire_view wire = wire_at(context, buffer);
+    wire.follows_gradients = follows_gradient<Pass>();
+    if (!wire.follows_gradients) wire.takes_part = takes_part_;
+    return wire;
+  }
+
   // ‖x − x̂‖ and ‖x‖ of this rank, by group.
   template <class Pass, class View>
   void measure(const Pass& pass, Context& context, const View& view, const wire_view& wire) {
@@ -314,6 +326,7 @@ class quantized_exchange {
   bool on_single_rank_;
   bool is_laid_out_ = false;
   bool measures_next_ = false;
+  const std::uint8_t* takes_part_ = nullptr;
   region<storage> worker_error_;
   region<storage> server_error_;
   active_elements active_;

@@ -316,13 +316,13 @@ class payload_exchange<Compressor, Context> {
       return context.executor.invoke(skip_if_not_finite{context.record()});
     }
     if (payload.size() != uploaded_size_) upload(context, payload.size());
-    const model_view payload_alone{.segments = context.memory.view(segment_table_).data(),
+    const view_in<> payload_alone{{.segments = context.memory.view(segment_table_).data(),
                                    .tiles = context.memory.view(tile_table_).data(),
                                    .exchanged = payload.data(),
-                                   .skip = context.view().skip};
+                                   .skip = context.view().skip}};
     if (compression_error != nullptr)
       exchange_as(encoded_payload<true>{},
-                  state_view<model_view, arrays<array::payload_loss>>{payload_alone, {{compression_error}}}, context);
+                  state_view<view_in<>, arrays<array::payload_loss>>{payload_alone, {compression_error}}, context);
     else
       exchange_as(encoded_payload<false>{}, payload_alone, context);
   }

@@ -36,7 +36,6 @@ struct sum_header {
 struct write_sum_header {
   const step_record* record;
   float* header;         ///< [sum_header::floats]
-  bool flags_overflow;   ///< raises the overflow flag
   bool in_node = false;  ///< for a sum within a node
 
   SLAMB_HOST_DEVICE void operator()() const {
@@ -45,7 +44,7 @@ struct write_sum_header {
     for (std::size_t i = 0; i < sum_header::floats; ++i) header[i] = 0.0F;
     for (std::size_t i = 0; i < sum_header::bytes; ++i)
       header[sum_header::first_byte + i] = sum_header::byte_of(fingerprint, i);
-    if (flags_overflow && record->not_finite != 0) header[sum_header::overflow] = nan;
+    if (record->not_finite != 0) header[sum_header::overflow] = nan;
     if (record->node_diverged != 0) header[sum_header::first_byte] = nan;
   }
 };
@@ -131,15 +130,11 @@ inline std::span<float> payload_in(std::span<float> buffer) noexcept {
 ///
 /// @param payload  [n ≥ 0] floats with a `sum_header` in front
 /// @param whole    n, plus the floats behind it that have been summed before
-/// @param flags_overflow    false: values that are not finite are exchanged
 template <class Context>
-void all_reduce_payload(std::span<float> payload, std::uint64_t whole, Context& context, bool flags_overflow = true) {
-  if (context.ranks.size() == 1) {
-    if (flags_overflow) context.executor.invoke(skip_if_not_finite{context.record()});
-    return;
-  }
+void all_reduce_payload(std::span<float> payload, std::uint64_t whole, Context& context) {
+  if (context.ranks.size() == 1) return context.executor.invoke(skip_if_not_finite{context.record()});
   float* const header = payload.data() - sum_header::floats;
-  context.executor.invoke(write_sum_header{context.record(), header, flags_overflow});
+  context.executor.invoke(write_sum_header{context.record(), header});
   context.ranks.all_reduce_sum_with_header(std::span<float>(header, sum_header::floats + payload.size()),
                                            sum_header::floats, context.executor.stream());
   context.executor.invoke(read_sum_header{context.record(), header, context.ranks.size(), whole});

@@ -64,7 +64,7 @@ concept executor = requires {
 /// Runs passes. The host's executor (backend/host/detail/executor.hpp) documents the members.
 template <class E>
 concept runs_passes = executor<E> &&
-    requires(const E& e, const archetype::pass& pass, const model_view& view, const payload_view& payload,
+    requires(const E& e, const archetype::pass& pass, const view_in<>& view, const payload_view& payload,
              const archetype::selection& selection, const archetype::sparsifier& sparsifier, tile_range tiles,
              double* sums, std::uint32_t* flag, std::uint16_t* bits, std::span<std::uint64_t> offsets,
              const typename E::ranks_type& ranks) {
@@ -83,7 +83,7 @@ concept runs_passes = executor<E> &&
 /// Encodes, averages and decodes the tiles of a quantized exchange.
 template <class E>
 concept exchanges_codes = executor<E> &&
-    requires(const E& e, const archetype::pass& pass, const archetype::quantizer& quantizer, const model_view& view,
+    requires(const E& e, const archetype::pass& pass, const archetype::quantizer& quantizer, const view_in<>& view,
              const wire_view& wire, tile_range tiles, std::span<const std::size_t> own, double* sums,
              std::uint32_t* flag, std::uint16_t* bits, std::uint64_t* counts, const scale_table& table,
              std::byte* messages, const float* variance, const row_mask* rows) {
@@ -114,6 +114,7 @@ concept moves_memory = executor<E> &&
   e.download(from, bytes, ranks);
   { e.read(value, ranks) } -> std::same_as<std::uint64_t>;
   e.write(sums, 1.0);
+  e.require_memory(static_cast<const void*>(sums), "name");
   e.wait(ranks);
 };
 

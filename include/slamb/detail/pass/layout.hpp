@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,8 +22,9 @@ namespace slamb::detail {
 
 /// One tensor, as passes see it. Trivially copyable; on a device it is in device memory.
 struct segment {
-  float* parameter = nullptr;       ///< [size]
-  const float* gradient = nullptr;  ///< [size]
+  void* data = nullptr;            ///< [size] the user's parameters, of data_type
+  float* master = nullptr;         ///< [size] the parameters that passes read; null: these are `data`
+  const void* gradient = nullptr;  ///< [size] of gradient_type
   std::uint64_t size = 0;
   std::uint64_t first = 0;               ///< of its elements, with all tensors laid end to end
   std::span<const std::uint8_t> rows{};  ///< tensor_options::rows, in host memory; read by the constructor alone
@@ -32,6 +35,18 @@ struct segment {
   bool adapt = true;
   bool dense = false;  ///< always exchanged dense
   bool one_dimensional = false;
+  element_type data_type = element_type::float32;
+  element_type gradient_type = element_type::float32;
+  bool keeps_master = false;  ///< `master` is in the optimizer's memory
+  bool has_gradient = true;   ///< false: `gradient` of the user is null, and steps leave the tensor as it is
+
+  void point_at(const parameter::gradient_pointer& other) noexcept {
+    gradient = other.address();
+    has_gradient = size == 0 || gradient != nullptr;
+  }
+
+  /// Of the parameters that passes read.
+  element_type type_of_parameters() const noexcept { return master == nullptr ? data_type : element_type::float32; }
 };
 
 /// A piece of one tensor: the unit of work, and of the fixed order of sums.
@@ -60,21 +75,29 @@ class layout {
   static constexpr std::uint32_t tile_size = 8192;      ///< elements
   static constexpr std::uint64_t state_alignment = 16;  ///< elements: 64 bytes
 
+  /// Elements that a tensor takes in a state array.
+  static constexpr std::uint64_t padded(std::uint64_t size) noexcept {
+    return (size + state_alignment - 1) / state_alignment * state_alignment;
+  }
+
   layout() = default;
 
-  /// @throws std::invalid_argument for null spans, sizes that overflow, options out of range, overlapping spans.
-  layout(std::span<const basic_parameter<float>> parameters, double weight_decay)
-      : layout(parameters, weight_decay, [](const layout&) {}) {}
+  /// @param takes_types  parameters and gradients may have sixteen bits
+  /// @throws std::invalid_argument for null spans, sizes that overflow, options out of range, overlapping or misaligned spans,
+  ///         types and masters that do not fit
+  layout(std::span<const parameter> parameters, double weight_decay, bool takes_types = false)
+      : layout(parameters, weight_decay, takes_types, [](const layout&) {}) {}
 
   /// @param before_tiles  called with this object before tiles are made, which take 16 bytes for 8192 elements; may throw
   template <class BeforeTiles>
-  layout(std::span<const basic_parameter<float>> parameters, double weight_decay, const BeforeTiles& before_tiles) {
+  layout(std::span<const parameter> parameters, double weight_decay, bool takes_types,
+         const BeforeTiles& before_tiles) {
     segments_.reserve(parameters.size());
-    for (std::size_t i = 0; i < parameters.size(); ++i) append(parameters[i], i, weight_decay);
-    require_disjoint(parameters);
-    for (std::size_t i = 0; i < segments_.size(); ++i)
-      if (segments_[i].size > 0) by_address_.push_back(i);
-    std::ranges::sort(by_address_, std::less<const float*>(), [this](std::size_t i) { return segments_[i].parameter; });
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      require_types(parameters[i], i, takes_types);
+      append(parameters[i], i, weight_decay);
+    }
+    written_ = disjoint_spans(segments_);
     before_tiles(std::as_const(*this));
     std::vector<tile_cut> dense;
     for (std::size_t i = 0; i < segments_.size(); ++i)
@@ -104,28 +127,48 @@ class layout {
   std::uint64_t state_elements() const noexcept { return state_elements_; }  ///< with padding
   std::uint32_t groups() const noexcept { return groups_; }
 
-  /// @throws std::invalid_argument if there is no such tensor, or `gradient` is null or overlaps the data of a tensor.
-  void require_gradient(std::size_t tensor, const float* gradient) const {
+  /// @throws std::invalid_argument if there is no such tensor, or `gradient` is misaligned, of another type than the tensor's
+  ///         gradient, or overlaps memory that the optimizer writes
+  void require_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) const {
     if (tensor >= segments_.size())
       throw std::invalid_argument("slamb: set_gradient() was given tensor " + std::to_string(tensor) +
                                   ", but there are " + std::to_string(segments_.size()));
-    const std::uint64_t size = segments_[tensor].size;
-    if (size == 0) return;
-    require(gradient != nullptr, tensor, "has a null gradient; it must point to size elements");
-    const std::less<const float*> before;
-    const auto reaches_it = [&](std::size_t i) { return before(gradient, segments_[i].parameter + segments_[i].size); };
-    const auto next = std::ranges::partition_point(by_address_, std::not_fn(reaches_it));
-    if (next != by_address_.end() && before(segments_[*next].parameter, gradient + size))
-      throw std::invalid_argument("slamb: the gradient of " + name(tensor) + " overlaps the data of " + name(*next) +
-                                  "; parameters must not share memory");
+    const segment& s = segments_[tensor];
+    if (s.size == 0 || gradient.address() == nullptr) return;
+    require_type(tensor, gradient);
+    const memory_span own = span_of(gradient.address(), s.size * size_of(s.gradient_type), tensor, "gradient", false);
+    const auto next =
+        std::ranges::partition_point(written_, [&own](const memory_span& w) { return w.last <= own.first; });
+    if (next != written_.end() && next->first < own.last) throw_overlap(own, *next);
   }
 
   /// @throws std::invalid_argument if `gradients` and tensors differ in number, or as `require_gradient`.
-  void require_gradients(std::span<const float* const> gradients) const {
-    if (gradients.size() != segments_.size())
-      throw std::invalid_argument("slamb: set_gradients() was given " + std::to_string(gradients.size()) +
-                                  " gradients, but there are " + std::to_string(segments_.size()) + " tensors");
+  void require_gradients(std::span<const parameter::gradient_pointer> gradients) const {
+    require_number(gradients.size(), "set_gradients()", " gradients");
     for (std::size_t i = 0; i < gradients.size(); ++i) require_gradient(i, gradients[i]);
+  }
+
+  /// Points all tensors at other parameters, and at other gradients if some are given.
+  /// @throws std::invalid_argument if they and the tensors differ in number or type, or as the constructor: nothing has changed then
+  void set_pointers(std::span<const parameter::data_pointer> data,
+                    const std::optional<std::span<const parameter::gradient_pointer>>& gradients) {
+    require_number(data.size(), "set_parameters()", " pointers");
+    if (gradients) require_number(gradients->size(), "set_parameters()", " gradients");
+    std::vector<segment> moved = segments_;
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      if (moved[i].size == 0) continue;
+      require(data[i].address() != nullptr, i, "has null data; it must point to size elements");
+      require(data[i].type() == moved[i].data_type, i,
+              std::string("has ") + name_of(data[i].type()) + " data now, but it was constructed with " +
+                  name_of(moved[i].data_type) + "; types cannot change");
+      require_aligned(data[i], i, "data");
+      moved[i].data = data[i].address();
+      if (!gradients) continue;
+      if ((*gradients)[i].address() != nullptr) require_type(i, (*gradients)[i]);
+      moved[i].point_at((*gradients)[i]);
+    }
+    written_ = disjoint_spans(moved);
+    segments_ = std::move(moved);
   }
 
   /// The number of each tensor's first tile, then the number of all tiles.
@@ -148,11 +191,48 @@ class layout {
     if (!holds) throw std::invalid_argument("slamb: " + name(tensor) + " " + what);
   }
 
-  void append(const basic_parameter<float>& p, std::size_t i, double weight_decay) {
+  static void require_types(const parameter& p, std::size_t i, bool takes_types) {
+    const auto require_taken = [&](element_type type, const char* what) {
+      require(takes_types || type == element_type::float32, i,
+              std::string("has ") + name_of(type) + " " + what +
+                  ", but this optimizer takes float32 alone; give it the Backend slamb::precision::mixed<...>, which "
+                  "takes float32, bfloat16 and float16");
+    };
+    require_taken(p.data.type(), "data");
+    require_taken(p.gradient.type(), "gradients");
+    require(p.master == nullptr || p.data.type() != element_type::float32, i,
+            "has a master copy, but its data is float32; only bfloat16 and float16 data have one, so master must be "
+            "null");
+    require_aligned(p.data, i, "data");
+    require_aligned(p.gradient, i, "gradient");
+    require_aligned(typed_pointer<const void>(p.master), i, "master");
+  }
+
+  void require_number(std::size_t given, const char* call, const char* of_what) const {
+    if (given != segments_.size())
+      throw std::invalid_argument("slamb: " + std::string(call) + " was given " + std::to_string(given) + of_what +
+                                  ", but there are " + std::to_string(segments_.size()) + " tensors");
+  }
+
+  void require_type(std::size_t tensor, const parameter::gradient_pointer& gradient) const {
+    require(gradient.type() == segments_[tensor].gradient_type, tensor,
+            std::string("has a ") + name_of(gradient.type()) + " gradient now, but it was constructed with one of " +
+                name_of(segments_[tensor].gradient_type) + "; types cannot change");
+    require_aligned(gradient, tensor, "gradient");
+  }
+
+  template <class Void>
+  static void require_aligned(const typed_pointer<Void>& array, std::size_t i, const char* what) {
+    const auto address = reinterpret_cast<std::uintptr_t>(array.address());
+    require(address % size_of(array.type()) == 0, i,
+            std::string("has a ") + what + " pointer to " + name_of(array.type()) + ", whose address is " +
+                std::to_string(address) + "; it must be a multiple of " + std::to_string(size_of(array.type())));
+  }
+
+  void append(const parameter& p, std::size_t i, double weight_decay) {
     constexpr auto most = std::numeric_limits<std::ptrdiff_t>::max() / sizeof(double);
     require(i < std::numeric_limits<std::uint32_t>::max(), i, "is one too many: at most 2^32 − 1 tensors");
-    require(p.size == 0 || p.data != nullptr, i, "has null data; it must point to size elements");
-    require(p.size == 0 || p.gradient != nullptr, i, "has a null gradient; it must point to size elements");
+    require(p.size == 0 || p.data.address() != nullptr, i, "has null data; it must point to size elements");
     require(p.size <= most - elements_, i,
             "has size " + std::to_string(p.size) + ", and the sizes so far add up to " + std::to_string(elements_) +
                 "; their sum must be at most " + std::to_string(most));
@@ -165,8 +245,9 @@ class layout {
     const double decay = p.options.weight_decay.value_or(weight_decay);
     require_non_negative(name(i) + "'s weight_decay", decay);
     require_non_negative(name(i) + "'s learning_rate_factor", p.options.learning_rate_factor);
-    segments_.push_back({.parameter = p.data,
-                         .gradient = p.gradient,
+    segments_.push_back({.data = p.data.address(),
+                         .master = p.master,
+                         .gradient = p.gradient.address(),
                          .size = p.size,
                          .first = elements_,
                          .rows = p.options.rows,
@@ -176,48 +257,65 @@ class layout {
                          .group = static_cast<std::uint32_t>(p.options.group),
                          .adapt = p.options.adapt,
                          .dense = !p.options.compress,
-                         .one_dimensional = p.dimensions <= 1});
+                         .one_dimensional = p.dimensions <= 1,
+                         .data_type = p.data.type(),
+                         .gradient_type = p.gradient.type(),
+                         .has_gradient = p.size == 0 || p.gradient.address() != nullptr});
     elements_ += p.size;
-    state_elements_ += (p.size + state_alignment - 1) / state_alignment * state_alignment;
+    state_elements_ += padded(p.size);
     groups_ = std::max(groups_, static_cast<std::uint32_t>(p.options.group) + 1);
   }
 
-  // Parameters are written, so they may share memory with no other span; gradients may share among themselves.
-  static void require_disjoint(std::span<const basic_parameter<float>> parameters) {
-    struct interval {
-      std::uintptr_t first, last;
-      std::size_t tensor;
-      bool written;
-    };
-    std::vector<interval> spans;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const auto& p = parameters[i];
-      if (p.size == 0) continue;
-      const auto bytes = static_cast<std::uintptr_t>(p.size * sizeof(float));
-      const auto data = reinterpret_cast<std::uintptr_t>(p.data);
-      const auto gradient = reinterpret_cast<std::uintptr_t>(p.gradient);
-      require(data <= std::numeric_limits<std::uintptr_t>::max() - bytes, i, "reaches past the end of memory");
-      require(gradient <= std::numeric_limits<std::uintptr_t>::max() - bytes, i,
-              "has a gradient that reaches past the end of memory");
-      spans.push_back({data, data + bytes, i, true});
-      spans.push_back({gradient, gradient + bytes, i, false});
+  // Memory of the user's that belongs to a tensor.
+  struct memory_span {
+    std::uintptr_t first, last;
+    std::size_t tensor;
+    const char* what;
+    bool written;
+  };
+
+  static memory_span span_of(const void* array, std::uintptr_t bytes, std::size_t tensor, const char* what,
+                             bool written) {
+    const auto first = reinterpret_cast<std::uintptr_t>(array);
+    require(first <= std::numeric_limits<std::uintptr_t>::max() - bytes, tensor,
+            (written && std::string_view(what) == "data" ? "has " : "has a ") + std::string(what) +
+                " that reaches past the end of memory");
+    return {first, first + bytes, tensor, what, written};
+  }
+
+  [[noreturn]] static void throw_overlap(const memory_span& own, const memory_span& other) {
+    throw std::invalid_argument("slamb: the " + std::string(own.what) + " of " + name(own.tensor) + " overlaps the " +
+                                other.what + " of " + name(other.tensor) + "; parameters must not share memory");
+  }
+
+  // Parameters are written, so they may share memory with no other span; gradients may share among themselves. Returns the
+  // user's memory that steps write.
+  static std::vector<memory_span> disjoint_spans(std::span<const segment> segments) {
+    std::vector<memory_span> spans, all_written;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const segment& s = segments[i];
+      if (s.size == 0) continue;
+      spans.push_back(span_of(s.data, s.size * size_of(s.data_type), i, "data", true));
+      if (s.gradient != nullptr)
+        spans.push_back(span_of(s.gradient, s.size * size_of(s.gradient_type), i, "gradient", false));
+      if (s.master != nullptr && !s.keeps_master)
+        spans.push_back(span_of(s.master, s.size * sizeof(float), i, "master", true));
     }
-    std::sort(spans.begin(), spans.end(), [](const interval& a, const interval& b) { return a.first < b.first; });
-    interval any{0, 0, 0, false};     // the span that reaches furthest so far
-    interval written{0, 0, 0, true};  // likewise among written spans
-    for (const interval& s : spans) {
-      const interval& before = s.written ? any : written;
-      if (s.first < before.last)
-        throw std::invalid_argument("slamb: the " + std::string(s.written ? "data" : "gradient") + " of " +
-                                    name(s.tensor) + " overlaps the " + (before.written ? "data" : "gradient") +
-                                    " of " + name(before.tensor) + "; parameters must not share memory");
+    std::sort(spans.begin(), spans.end(), [](const memory_span& a, const memory_span& b) { return a.first < b.first; });
+    memory_span any{0, 0, 0, "", false};     // the span that reaches furthest so far
+    memory_span written{0, 0, 0, "", true};  // likewise among written spans
+    for (const memory_span& s : spans) {
+      const memory_span& before = s.written ? any : written;
+      if (s.first < before.last) throw_overlap(s, before);
       if (s.last > any.last) any = s;
       if (s.written && s.last > written.last) written = s;
+      if (s.written) all_written.push_back(s);
     }
+    return all_written;
   }
 
   std::vector<segment> segments_;
-  std::vector<std::size_t> by_address_;  // tensors that have elements, in the order of their parameters in memory
+  std::vector<memory_span> written_;  // the user's memory that steps write, in the order of its addresses
   std::vector<tile> tiles_;
   std::vector<std::size_t> first_tile_{0};
   std::uint64_t elements_ = 0;

@@ -3,11 +3,50 @@
 
 #include <cstdint>
 
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/detail/rounding.hpp"
+#include "slamb/core/half.hpp"
+#include "slamb/core/parameter.hpp"
 #include "slamb/core/real.hpp"
+#include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
 namespace slamb::detail {
+
+/// Master copies follow the user's parameters where these are not the rounded copies: at the start, and after something else has
+/// written them.
+struct reload_masters {
+  using reads = arrays<array::data, array::parameter>;
+  using writes = arrays<array::parameter>;
+  static constexpr int sums = 0;
+
+  const segment* segments;
+
+  struct types {
+    element_type of_data;
+  };
+  SLAMB_HOST_DEVICE types constants(std::uint32_t segment) const { return {segments[segment].data_type}; }
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const types& constants, Sums& /*sums*/) const {
+    using Real = typename Element::real;
+    const Real rounded = constants.of_data == element_type::bfloat16
+                             ? Real(real_of_bfloat16_bits(nearest_bfloat16_bits(e.parameter)))
+                             : Real(real_of_half_bits<Real>(half_bits(e.parameter)));
+    e.parameter = select(as_word(rounded) == as_word(e.data), e.parameter, e.data);
+  }
+};
+
+/// Master copies → the user's parameters, rounded.
+struct round_masters : pass_without_constants {
+  using reads = arrays<array::parameter>;
+  using writes = arrays<array::parameter>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& /*e*/, no_constants /*constants*/, Sums& /*sums*/) const {}
+};
 
 /// Parameters → exchange buffer.
 struct gather_parameters : pass_without_constants {

@@ -5,6 +5,7 @@
 //     using reads = arrays<…>; using writes = arrays<…>;
 //     static constexpr int sums;                      // double-precision sums a tensor
 //     static constexpr int maxima;                    // largest values a tensor; may be left out for none
+//     static constexpr bool follows_gradient;         // may be left out for false: see below
 //     auto constants(std::uint32_t segment) const;    // the constants of a tensor
 //     template <class Element, class Sums>
 //     void operator()(Element& e, const auto& constants, Sums& results) const;
@@ -33,6 +34,7 @@
 
 #include "slamb/core/config.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/precision.hpp"
 
 namespace slamb::detail {
 
@@ -50,6 +52,15 @@ struct parameter {
   template <class T>
   struct field {
     T parameter;
+  };
+};
+
+/// The user's parameters, of which `parameter` may be a master copy. Read only: a pass that writes `parameter` writes them too.
+struct data {
+  using stored = const float;
+  template <class T>
+  struct field {
+    T data;
   };
 };
 
@@ -118,6 +129,26 @@ struct compared : state_array {
 
 }  // namespace array
 
+/// The pointer to an array, as it is stored with this precision.
+template <class Array, class Precision>
+struct stored_pointer {
+  using type = typename Array::stored*;
+};
+template <class Precision>
+struct stored_pointer<array::parameter, Precision> {
+  using type = typename Precision::parameter_pointer;
+};
+template <class Precision>
+struct stored_pointer<array::gradient, Precision> {
+  using type = typename Precision::gradient_pointer;
+};
+template <class Precision>
+struct stored_pointer<array::data, Precision> {
+  using type = typename Precision::data_pointer;
+};
+template <class Array, class Precision>
+using stored_pointer_t = typename stored_pointer<Array, Precision>::type;
+
 /// The one member of a field, of any name.
 template <class Array, class T>
 SLAMB_ELEMENT T& value_of(typename Array::template field<T>& field) {
@@ -177,6 +208,16 @@ struct element : fields<Real, List> {
   using real = Real;
 };
 
+/// True if pass P does nothing for a tensor without a gradient: P has `follows_gradient = true`. Its sums are then 0, and the
+/// exchange buffer that it would write is filled with 0.
+template <class P>
+constexpr bool follows_gradient() noexcept {
+  if constexpr (requires { P::follows_gradient; })
+    return P::follows_gradient;
+  else
+    return false;
+}
+
 /// Bytes of memory traffic an element of pass P.
 template <class P>
 constexpr double bytes_per_element() noexcept {
@@ -198,21 +239,34 @@ constexpr int results_of() noexcept {
   return P::sums + maxima_of<P>();
 }
 
-/// Pointers to the arrays of every optimizer. Trivially copyable; in the backend's memory.
+/// The tables of a model, and the exchange buffer. Trivially copyable; in the backend's memory. Passes run on a `view_in`, which
+/// also knows how arrays are stored.
 struct model_view {
   const segment* segments = nullptr;        ///< [tensors]
   const tile* tiles = nullptr;              ///< [tiles]
   const std::size_t* first_tile = nullptr;  ///< [tensors + 1] the number of each tensor's first tile; then of all
   float* exchanged = nullptr;  ///< the exchange buffer: elements exchanged_first … of all tensors, end to end
   std::uint64_t exchanged_first = 0;
-  bool gradient_is_exchanged = false;  ///< the gradient is read from the exchange buffer
+  bool gradient_is_exchanged = false;     ///< the gradient is read from the exchange buffer
+  const float* gradient_scale = nullptr;  ///< multiplies the segments' gradients as they are read; null: 1
   const std::uint32_t* skip =
       nullptr;  ///< if it points to a value other than 0, the step is skipped and passes do nothing
 };
 
+/// A model whose arrays are stored with this precision: the view on which passes run.
+template <class Precision = single_precision>
+struct view_in : model_view {
+  using precision = Precision;
+
+  [[no_unique_address]] typename Precision::draws draws{};  ///< of stochastic rounding
+};
+
 /// A view with state arrays added, [state elements] each.
 template <class View, class List>
-struct state_view : View, fields<float*, List> {};
+struct state_view;
+template <class View, class... Arrays>
+struct state_view<View, arrays<Arrays...>>
+    : View, Arrays::template field<stored_pointer_t<Arrays, typename View::precision>>... {};
 
 /// The lists that a pass declares; others are empty. A pass that only forms a signal reads and writes nothing else.
 template <class P>
@@ -281,16 +335,20 @@ struct state_of<arrays<Arrays...>> {
 };
 
 /// Pointers to the arrays of a list, taken from any view that has them. Trivially copyable.
-template <class List>
+template <class Precision, class List>
 struct view_with;
-template <class... Arrays>
-struct view_with<arrays<Arrays...>> : model_view, Arrays::template field<float*>... {
+template <class Precision, class... Arrays>
+struct view_with<Precision, arrays<Arrays...>> : view_in<Precision>,
+                                                 Arrays::template field<stored_pointer_t<Arrays, Precision>>... {
   view_with() = default;
   template <class View>
-  view_with(const View& view) : model_view(view) {  // NOLINT(google-explicit-constructor): a part of it
-    static_assert((std::is_base_of_v<typename Arrays::template field<float*>, View> && ...),
-                  "slamb: a pass reads or writes a state array that its view does not have");
-    ((value_of<Arrays, float*>(*this) = value_of<Arrays, float*>(view)), ...);
+  view_with(const View& view) : view_in<Precision>(view) {  // NOLINT(google-explicit-constructor): a part of it
+    static_assert(
+        (std::is_base_of_v<typename Arrays::template field<stored_pointer_t<Arrays, Precision>>, View> && ...),
+        "slamb: a pass reads or writes a state array that its view does not have");
+    ((value_of<Arrays, stored_pointer_t<Arrays, Precision>>(*this) =
+          value_of<Arrays, stored_pointer_t<Arrays, Precision>>(view)),
+     ...);
   }
 };
 
@@ -306,25 +364,19 @@ struct checked_pass {
       "that are equal within a tensor; derive it from kit::pass_without_constants if there are none");
   using type = P;
 };
-template <class P>
-using view_of = view_with<typename state_of<accessed_by<typename checked_pass<P>::type>>::type>;
-
-/// `array` from element `first` on, if there is one.
-template <class T>
-SLAMB_HOST_DEVICE T* from_element(T* array, std::uint64_t first) {
-  return array == nullptr ? nullptr : array + first;
-}
+template <class P, class Precision = single_precision>
+using view_of = view_with<Precision, typename state_of<accessed_by<typename checked_pass<P>::type>>::type>;
 
 /// The arrays of a pass within one tile, each from its first element; null for an array without memory.
-template <class List>
+template <class List, class Precision = single_precision>
 struct tile_pointers;
-template <class... Arrays>
-struct tile_pointers<arrays<Arrays...>> : Arrays::template field<typename Arrays::stored*>... {
+template <class... Arrays, class Precision>
+struct tile_pointers<arrays<Arrays...>, Precision> : Arrays::template field<stored_pointer_t<Arrays, Precision>>... {
   std::uint32_t first_position = 0;  ///< `array::position` of the first element
 
   template <class View>
   SLAMB_HOST_DEVICE tile_pointers(const View& view, const segment& s, const tile& t)
-      : Arrays::template field<typename Arrays::stored*>{where<Arrays>(view, s, t)}...,
+      : Arrays::template field<stored_pointer_t<Arrays, Precision>>{where<Arrays>(view, s, t)}...,
         first_position(static_cast<std::uint32_t>(t.first) & 0xFFFFFFU) {}
 
   /// The arrays of a payload, in this order, from its element `first` on.
@@ -336,21 +388,25 @@ struct tile_pointers<arrays<Arrays...>> : Arrays::template field<typename Arrays
   template <std::size_t Planes, std::size_t... Plane>
   SLAMB_HOST_DEVICE tile_pointers(float* const (&planes)[Planes], std::uint64_t first,
                                   std::index_sequence<Plane...> /*planes*/)
-      : Arrays::template field<typename Arrays::stored*>{
+      : Arrays::template field<stored_pointer_t<Arrays, Precision>>{
             from_element(Plane < Planes ? planes[Plane < Planes ? Plane : 0] : nullptr, first)}... {}
 
   template <class Array, class View>
-  SLAMB_HOST_DEVICE static typename Array::stored* where(const View& view, const segment& s, const tile& t) {
+  SLAMB_HOST_DEVICE static stored_pointer_t<Array, Precision> where(const View& view, const segment& s, const tile& t) {
     if constexpr (std::is_void_v<typename Array::stored>)
       return nullptr;
     else if constexpr (std::is_same_v<Array, array::parameter>)
-      return from_element(s.parameter, t.first);
+      return Precision::parameter_of(s, t.first);
+    else if constexpr (std::is_same_v<Array, array::data>)
+      return Precision::data_of(s, t.first);
     else if constexpr (std::is_same_v<Array, array::exchanged>)
       return from_element(view.exchanged, s.first + t.first - view.exchanged_first);
     else if constexpr (std::is_same_v<Array, array::gradient>)
-      return view.gradient_is_exchanged ? where<array::exchanged>(view, s, t) : from_element(s.gradient, t.first);
+      return view.gradient_is_exchanged
+                 ? Precision::exchanged_gradient(where<array::exchanged>(view, s, t))
+                 : Precision::gradient_of(s, t.first, view.gradient_scale == nullptr ? 1.0F : *view.gradient_scale);
     else
-      return from_element(value_of<Array, float*>(view), s.state + t.first);
+      return from_element(value_of<Array, stored_pointer_t<Array, Precision>>(view), s.state + t.first);
   }
 };
 

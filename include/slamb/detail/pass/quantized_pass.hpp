@@ -48,13 +48,23 @@ struct wire_view {
   const std::uint64_t* steps =
       nullptr;  ///< t − 1, a part of the counter of random draws; null: draws are equal at every step
   std::uint32_t ranks = 1;
-  std::uint32_t rank = 0;  ///< this one
+  std::uint32_t rank = 0;          ///< this one
+  bool follows_gradients = false;  ///< tensors without a gradient are left out, as in the pass that the exchange is for
+  const std::uint8_t* takes_part = nullptr;  ///< [tensors] 0: the tensor is left out; null: none is
 
   /// The stream of this step's random draws.
   SLAMB_HOST_DEVICE std::uint64_t stream() const {
     return steps == nullptr ? random_stream : ((*steps + 1) << 16U) | random_stream;
   }
 };
+
+/// True if the exchange leaves out the tensor of this tile: its codes are neither written nor read, and its errors stay. Its
+/// statistic is negative, so that scales that tensors share do not count its elements.
+SLAMB_HOST_DEVICE inline bool is_left_out(const wire_view& wire, const model_view& view, std::size_t tile_number) {
+  const std::uint32_t tensor = view.tiles[tile_number].segment;
+  return (wire.follows_gradients && !view.segments[tensor].has_gradient) ||
+         (wire.takes_part != nullptr && wire.takes_part[tensor] == 0);
+}
 
 /// The work of encoding a tile.
 enum class encoding {

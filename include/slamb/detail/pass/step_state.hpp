@@ -20,6 +20,7 @@ struct step_record {
   std::uint64_t skipped = 0;      ///< steps skipped because a gradient of some rank was not finite
   std::uint64_t local_skips = 0;  ///< local steps taken without this rank's gradient, which was not finite
   double gradient_scale = 1.0;    ///< the gradient as it is read, times this, is g
+  float input_scale = 1.0F;       ///< multiplies the user's gradients as they are read
   double norm = -1.0;             ///< ‖g‖ of this step before clipping; negative: not computed
   double last_norm = 0.0;         ///< ‖g‖ of the last step taken
   std::uint32_t not_finite = 0;   ///< not 0: a pass of this rank has found a value that is not finite in this step
@@ -42,6 +43,7 @@ struct step_record {
   std::uint64_t payload = 0;      ///< a hash of the payload received in step `payload_of`
   std::uint64_t payload_of = 0;   ///< 0: there is no hash
   std::uint32_t has_norm = 0;     ///< not 0: last_norm is valid
+  std::uint64_t absent = 0;       ///< a hash of the tensors without a gradient; 0: there are none
 };
 
 // Functions that an executor invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
@@ -78,18 +80,41 @@ auto all_in_order(const First& first, const Rest&... rest) {
   return in_order<First, Rest...>{first, all_in_order(rest...)};
 }
 
+/// How gradients are scaled as they are read, and the cell by which a framework's loss scaler and the step tell each other of
+/// overflows. Cells are in the backend's memory.
+struct gradient_scaling {
+  double factor = 1.0;                ///< g = factor · gradient / *loss_scale; in [1.2e-38, 3.4e38]
+  const float* loss_scale = nullptr;  ///< read when a step begins to run; null: 1
+  /// Not 0 when all gradients of a step are ready: all ranks skip it. Becomes 1 when a step is skipped, and never 0. Null: unused
+  float* found_inf = nullptr;
+};
+
 /// Begins a step, and its fingerprint: of the steps before and their number. `write_learning_rates` adds the rates.
 struct begin_step {
   step_record* record;
   double gradient_scale;
+  gradient_scaling scaling{};
 
   SLAMB_HOST_DEVICE void operator()() const {
     record->gradient_scale = gradient_scale;
+    record->input_scale = static_cast<float>(
+        scaling.loss_scale == nullptr ? scaling.factor : scaling.factor / static_cast<double>(*scaling.loss_scale));
     record->norm = -1.0;
-    record->not_finite = 0;
+    record->not_finite = record->input_scale > 0.0F && record->input_scale <= 0x1.fffffep127F ? 0 : 1;
     record->skip = record->diverged;
     record->received = 0;
     record->history = hash_with(record->lineage, record->taken);
+    if (record->absent != 0) record->history = hash_with(record->history, record->absent);
+  }
+};
+
+/// Skips the step, on all ranks, if a framework has found an overflow.
+struct read_found_inf {
+  step_record* record;
+  const float* found_inf;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (*found_inf != 0.0F) record->not_finite = 1;
   }
 };
 
@@ -168,6 +193,7 @@ SLAMB_HOST_DEVICE inline void note_difference(step_record& record) {
 /// Ends a step, and clears the flags for passes between steps.
 struct end_step {
   step_record* record;
+  float* found_inf = nullptr;
 
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->skip == 0) {
@@ -177,6 +203,7 @@ struct end_step {
       record->has_norm = record->norm < 0.0 ? 0 : 1;
     } else if (record->diverged == 0) {
       ++record->skipped;
+      if (found_inf != nullptr) *found_inf = 1.0F;
     }
     record->was_skipped = record->skip;
     record->not_finite = record->skip = 0;
@@ -186,10 +213,15 @@ struct end_step {
 /// Takes a local step without this rank's gradient: no collective tells the other ranks, which take the step too.
 struct drop_local_gradient {
   step_record* record;
+  float* found_inf = nullptr;
 
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->diverged != 0) return;
-    if (record->skip != 0) ++record->local_skips;
+    if (record->skip != 0) {
+      ++record->local_skips;
+      record->norm = -1.0;
+      if (found_inf != nullptr) *found_inf = 1.0F;
+    }
     record->skip = 0;
   }
 };

@@ -34,10 +34,15 @@ void save_parts(const Executor& executor, const state_kind& kind, const typename
                       .rank = static_cast<std::uint64_t>(ranks.rank()),
                       .world = static_cast<std::uint64_t>(ranks.size()),
                       .bytes = least_state_bytes,
-                      .has_parameters = options.with_parameters ? 1U : 0U};
+                      .saved_copies = options.with_parameters ? state_header::parameters : state_header::none};
   const auto visit_saved = [&](const auto& part) {
     visit_parts([&](std::string_view name, std::span<const std::byte> bytes, state_part whose) {
-      if (whose != state_part::parameters || options.with_parameters) part(name, bytes);
+      if (whose == state_part::parameters && !options.with_parameters) return;
+      if (whose == state_part::masters) {
+        if (options.with_parameters) return;
+        header.saved_copies = state_header::masters;
+      }
+      part(name, bytes);
     });
   };
   visit_saved([&header](std::string_view, std::span<const std::byte> part) {
@@ -99,9 +104,15 @@ class saved_state {
              ", but this is rank " + std::to_string(rank) + " of " + std::to_string(world) +
              "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}");
     std::uint64_t at = state_text_bytes + sizeof(header_);
+    bool has_masters = false;
     visit_parts([&](std::string_view name, std::span<const std::byte> part, state_part whose, const state_rule& rule) {
+      has_masters = has_masters || whose == state_part::masters;
       if (is_saved(whose)) at = require_part(at, name, part, whose, rule);
     });
+    if (at != end_of_parts() && header_.saved_copies == state_header::masters && !has_masters)
+      reject(
+          "a state without the parameters, but with the optimizer's master copies, which this optimizer does not have; "
+          "load one that was saved with_parameters");
     if (at != end_of_parts()) reject("a state with more parts than this optimizer has");
   }
 
@@ -140,11 +151,13 @@ class saved_state {
   }
 
   bool is_saved(state_part whose) const noexcept {
-    return whose != state_part::parameters || header_.has_parameters != 0;
+    if (whose == state_part::parameters) return header_.saved_copies == state_header::parameters;
+    return whose != state_part::masters || header_.saved_copies == state_header::masters;
   }
   bool is_cleared(state_part whose) const noexcept { return whose == state_part::errors && options_.from_other_ranks; }
   bool restores(state_part whose) const noexcept {
-    return whose == state_part::common || (whose == state_part::errors && !options_.from_other_ranks) ||
+    return whose == state_part::common || whose == state_part::masters ||
+           (whose == state_part::errors && !options_.from_other_ranks) ||
            (whose == state_part::parameters && options_.parameters);
   }
   std::uint64_t end_of_parts() const noexcept { return from_->bytes - state_hash_bytes; }

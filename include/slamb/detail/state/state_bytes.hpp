@@ -64,7 +64,8 @@ struct state_header {
   std::uint64_t rank = 0;
   std::uint64_t world = 1;
   std::uint64_t bytes = 0;  ///< of all of it, from the text to the hash
-  std::uint64_t has_parameters = 0;
+  enum copies : std::uint64_t { none, parameters, masters };
+  std::uint64_t saved_copies = none;  ///< of the parameters
 
   bool is_of_this_format() const noexcept { return std::memcmp(magic, state_header{}.magic, sizeof(magic)) == 0; }
 };
@@ -107,7 +108,7 @@ inline state_header header_of(const byte_source& from) {
 }
 inline bool has_no_parameters(const byte_source& from) {
   const state_header header = header_of(from);
-  return header.is_of_this_format() && header.has_parameters == 0;
+  return header.is_of_this_format() && header.saved_copies != state_header::parameters;
 }
 
 /// A readable name of a type: demangled, if possible, and without the namespace.
@@ -133,7 +134,9 @@ inline std::string text_of_state(const state_kind& kind, const state_header& hea
       line("rank        ", number(header.rank) + " of " + number(header.world)) +
       line("step        ", number(facts.step)) +
       line("tensors     ", number(facts.tensors) + ", of " + number(facts.elements) + " elements") +
-      line("parameters  ", header.has_parameters != 0 ? "saved" : "not saved") +
+      line("parameters  ", header.saved_copies == state_header::parameters ? "saved"
+                           : header.saved_copies == state_header::masters  ? "master copies saved"
+                                                                           : "not saved") +
       line("bytes       ", number(header.bytes) + ", of which these " + number(state_text_bytes) + " are text") +
       line("saved by    ", "slamb " + number(SLAMB_VERSION_MAJOR) + "." + number(SLAMB_VERSION_MINOR) + "." +
                                number(SLAMB_VERSION_PATCH));

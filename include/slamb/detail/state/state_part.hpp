@@ -20,7 +20,8 @@ enum class state_part {
   errors,          ///< this rank's own errors: set to 0 with restore_options::from_other_ranks
   fact,            ///< not restored: must be equal, or the state does not fit
   fact_of_errors,  ///< likewise for the errors: not compared with restore_options::from_other_ranks
-  parameters       ///< the user's parameters: saved and restored on request
+  parameters,      ///< the user's parameters: saved and restored on request
+  masters          ///< the optimizer's own copies of parameters: saved if these are not
 };
 
 /// Checks the saved bytes of a part before they are restored. Throws std::invalid_argument that names the value and the valid

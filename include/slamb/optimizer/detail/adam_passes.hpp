@@ -137,6 +137,7 @@ struct update_tables {
 template <class TrustRatio>
 struct adam_update {
   using factors_type = factors_of<TrustRatio>;
+  static constexpr bool follows_gradient = true;
 
   update_tables<factors_type> tensors;
   TrustRatio trust_ratio;
@@ -175,12 +176,13 @@ struct compute_trust_ratios {
     return {s.adapt, s.one_dimensional, s.weight_decay, world};
   }
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
-    factors[tensor] = trust.factors(sums, facts_of(tensor));
+    if (segments[tensor].has_gradient) factors[tensor] = trust.factors(sums, facts_of(tensor));
   }
 };
 
 /// This rank's gradient → exchange buffer. Checks that it is finite.
 struct gather_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
   using reads = arrays<array::gradient>;
   using writes = arrays<array::exchanged>;
   static constexpr int sums = 0;
@@ -194,6 +196,7 @@ struct gather_gradient : pass_without_constants {
 
 /// Checks that the gradient is finite.
 struct check_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
   using reads = arrays<array::gradient>;
   using writes = arrays<>;
   static constexpr int sums = 0;
@@ -206,6 +209,7 @@ struct check_gradient : pass_without_constants {
 
 /// Checks that the gradient is finite, and sums ‖g‖².
 struct sum_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
   using reads = arrays<array::gradient>;
   using writes = arrays<>;
   static constexpr int sums = 1;
@@ -278,6 +282,14 @@ struct dense_gradient_passes {
            (clips ? bytes_per_element<norm>() : 0.0);
   }
 };
+
+/// Bytes of memory traffic an element to clip this rank's own gradient.
+/// @param replaces_check  the pass takes the place of one that only checks
+inline double own_clip_bytes(bool clips, bool replaces_check = false) noexcept {
+  using passes = dense_gradient_passes;
+  if (!clips) return 0.0;
+  return bytes_per_element<passes::norm>() - (replaces_check ? bytes_per_element<passes::check>() : 0.0);
+}
 
 /// Adam's update by a gradient that is the same on all ranks.
 template <class TrustRatio>

@@ -227,13 +227,13 @@ class comparison {
     const auto stream = context.executor.stream();
     auto& ranks = context.ranks;
     if (ranks.local_size() > 1) {
-      context.executor.invoke(write_sum_header{context.record(), header.data(), true, true});
+      context.executor.invoke(write_sum_header{context.record(), header.data(), true});
       ranks.all_reduce_in_node(header, stream);
       context.executor.invoke(
           read_local_sum_header{context.record(), header.data(), ranks.local_size(), ranks.rank(), ranks.size() == 1});
     }
     if (ranks.size() > 1) {
-      context.executor.invoke(write_sum_header{context.record(), header.data(), true});
+      context.executor.invoke(write_sum_header{context.record(), header.data()});
       ranks.all_reduce_sum_with_header(header, header.size(), stream);
       context.executor.invoke(read_sum_header{context.record(), header.data(), ranks.size()});
     }

@@ -24,6 +24,7 @@ namespace slamb::detail {
 
 /// Sends the gradient as the signal, and writes the received mean to the exchange buffer.
 struct decode_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
   using signal_reads = arrays<array::gradient>;
   using reads = arrays<>;
   using writes = arrays<array::exchanged>;
@@ -69,9 +70,9 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
     codes_.send(decode_gradient{}, context, context.view(), messages);
     return true;
   }
-  model_view receive(Context& context) {
+  typename Context::view_type receive(Context& context) {
     if (!codes_.is_active(context)) return dense_mean(context, {});
-    model_view g = context.view();
+    auto g = context.view();
     g.exchanged = context.memory.view(buffer_).data();
     codes_.receive(decode_gradient{}, context, g, context.memory.view(messages_), context.all_tiles());
     g.gradient_is_exchanged = true;
@@ -108,6 +109,7 @@ struct residual : state_array {
 
 /// Selected elements of gradient and error → payload.
 struct form_selected_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
   using signal_reads = arrays<array::gradient, array::residual>;
   using reads = signal_reads;
   using writes = arrays<>;
@@ -132,6 +134,7 @@ struct form_selected_gradient : pass_without_constants {
 
 /// Payload → exchange buffer, with 0 for elements that were not selected. These become the residual.
 struct receive_selected_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
   using reads = arrays<array::gradient, array::residual>;
   using writes = arrays<array::exchanged, array::residual>;
   using packs = arrays<>;
@@ -213,7 +216,7 @@ requires(!requires { requires Compressor::selects_all; } &&
     payload_.exchange(sent, payload(context).plane[1], context);
     return true;
   }
-  model_view receive(Context& context) {
+  typename Context::view_type receive(Context& context) {
     if (context.ranks.size() == 1) return dense_mean(context, {});
     auto g = view(context);
     context.executor.run(passes::receive{{}, payload_.scale(context)}, g, payload(context), *selection_,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -20,10 +21,10 @@
 
 namespace slamb::detail {
 
-/// True if c bounds the norm; 0 and ∞ do not.
-inline bool bounds_norm(double c) noexcept { return c > 0.0 && std::isfinite(c); }
+/// True if c bounds the norm; ∞ does not.
+inline bool bounds_norm(double c) noexcept { return std::isfinite(c); }
 
-/// g ← g / max(1, ‖g‖/c), the norm over all tensors; for an executor to invoke.
+/// g ← g min(1, c/(‖g‖ + 1e-6)), the norm over all tensors; for an executor to invoke.
 struct clip_gradient_scale {
   step_record* record;
   adam_scalars* scalars;
@@ -32,34 +33,89 @@ struct clip_gradient_scale {
 
   SLAMB_HOST_DEVICE void operator()() const {
     record->norm = record->gradient_scale * sqrt(*square);
-    const double excess = record->norm / c;
-    if (excess > 1.0) record->gradient_scale /= excess;
+    const double factor = c / (record->norm + 1e-6);
+    if (factor < 1.0) record->gradient_scale *= factor;
     scalars->gradient_scale = static_cast<float>(record->gradient_scale);
   }
 };
 
-/// g ← g / max(1, ‖g‖/c), through the gradient scale of the step.
+/// g ← g min(1, c/(‖g‖ + 1e-6)), through the gradient scale of the step.
 ///
 /// @param not_finite  becomes 1 if a gradient is not finite
-template <class Context>
-void clip_gradient(const model_view& view, Context& context, double c, std::uint32_t* not_finite = nullptr) {
+template <class View, class Context>
+void clip_gradient(const View& view, Context& context, double c, std::uint32_t* not_finite = nullptr) {
   if (!bounds_norm(c)) return;
   context.executor.run(dense_gradient_passes::norm{}, view, context.all_tiles(), context.sums(), not_finite);
   context.executor.add_up({context.sums(), context.tensors.tiles().size()}, context.sums());
   context.executor.invoke(clip_gradient_scale{context.record(), context.scalars(), context.sums(), c});
 }
 
+/// This rank's share of the mean of ‖g_i‖² over ranks.
+struct write_square_share {
+  const double* square;
+  float* share;
+  int ranks;
+
+  SLAMB_HOST_DEVICE void operator()() const { *share = static_cast<float>(*square / static_cast<double>(ranks)); }
+};
+
+/// Reads the mean. If it is not finite, all ranks skip the step.
+struct read_mean_square {
+  step_record* record;
+  const float* mean;
+  double* square;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    *square = static_cast<double>(*mean);
+    if (!(*mean <= 0x1.fffffep127F)) record->not_finite = 1;
+  }
+};
+
+/// Clips gradients whose mean no rank knows, by one factor for all ranks: with the norm √(mean ‖g_i‖²), which is at least the
+/// norm of the mean. It takes a collective of one float. Or by ‖g_i‖ of each rank, without a collective.
+class own_gradient_clip {
+ public:
+  template <class Context, class Options>
+  void plan(Context& context, const Options& o) {
+    c_ = o.max_gradient_norm;
+    is_local_ = o.clip_locally || context.ranks.size() == 1;
+    share_ = context.memory.template plan<float>("scalars", 1);
+  }
+
+  bool is_active() const noexcept { return bounds_norm(c_); }
+
+  /// Call it once in a step, when all gradients are ready and before a signal is formed. Also checks that they are finite.
+  template <class Context>
+  void clip(Context& context) const {
+    if (!is_active()) return;
+    if (is_local_) return clip_gradient(context.view(), context, c_, context.not_finite());
+    context.executor.run(dense_gradient_passes::norm{}, context.view(), context.all_tiles(), context.sums(),
+                         context.not_finite());
+    context.executor.add_up({context.sums(), context.tensors.tiles().size()}, context.sums());
+    const std::span<float> share = context.memory.view(share_);
+    context.executor.invoke(write_square_share{context.sums(), share.data(), context.ranks.size()});
+    context.ranks.all_reduce_sum(share, context.executor.stream());
+    context.executor.invoke(read_mean_square{context.record(), share.data(), context.sums()},
+                            clip_gradient_scale{context.record(), context.scalars(), context.sums(), c_});
+  }
+
+ private:
+  double c_ = 0.0;
+  bool is_local_ = false;
+  region<float> share_;
+};
+
 /// Exchanges the gradients of a bucket, in a step that has begun with the scale 1/N; passes then read `dense_mean`. Changes
 /// nothing that lasts. With the last bucket all ranks skip the step if any rank's gradient is not finite.
 ///
 /// @param buffer  [elements] with a `sum_header` in front, with more than one rank
 /// @param skip_non_finite  false: exchanges gradients without a check
-/// @param max_norm  c, used by a single rank, whose check then also clips; 0 or ∞: no clipping
+/// @param max_norm  c, used by a single rank, whose check then also clips; ∞: no clipping
 /// @return false if the bucket is not the last and nothing is exchanged early
 template <class Context>
 bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool skip_non_finite,
-                             const gradient_bucket& bucket, double max_norm = 0.0) {
-  model_view g = context.view();
+                             const gradient_bucket& bucket, double max_norm = std::numeric_limits<double>::infinity()) {
+  auto g = context.view();
   std::uint32_t* const not_finite = skip_non_finite ? context.not_finite() : nullptr;
   if (context.ranks.size() == 1) {
     if (!bucket.is_last) return false;
@@ -67,7 +123,7 @@ bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool ski
       clip_gradient(g, context, max_norm, not_finite);
     else if (skip_non_finite)
       context.executor.run(dense_gradient_passes::check{}, g, context.all_tiles(), nullptr, not_finite);
-    if (skip_non_finite) context.executor.invoke(skip_if_not_finite{context.record()});
+    context.executor.invoke(skip_if_not_finite{context.record()});
     return true;
   }
   g.exchanged = buffer.data();
@@ -78,18 +134,26 @@ bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool ski
     context.overlap.start_sum(values, context.ranks);
   } else {
     context.overlap.join();
-    all_reduce_payload(values, buffer.size(), context, skip_non_finite);
+    all_reduce_payload(values, buffer.size(), context);
   }
   return true;
 }
 
 /// The view in which passes read these gradients; times the scale of the step, they are the mean.
 template <class Context>
-model_view dense_mean(const Context& context, std::span<float> buffer) noexcept {
-  model_view g = context.view();
+auto dense_mean(const Context& context, std::span<float> buffer) noexcept {
+  auto g = context.view();
   if (context.ranks.size() == 1) return g;
   g.exchanged = buffer.data();
   g.gradient_is_exchanged = true;
+  return g;
+}
+
+/// The view in which passes read the clipped mean of dense gradients that `exchange_dense_gradient` has exchanged.
+template <class Context>
+auto clipped_mean(Context& context, std::span<float> buffer, double max_norm) {
+  const auto g = dense_mean(context, buffer);
+  if (context.ranks.size() > 1) clip_gradient(g, context, max_norm);  // a single rank has clipped it
   return g;
 }
 
@@ -121,8 +185,8 @@ std::vector<tensor_batch> batches_for(const Context& context, std::size_t bytes)
 /// Options of an exchange of gradients.
 struct gradient_settings {
   bool skip_non_finite = true;
-  double max_norm = 0.0;        ///< 0 or ∞: no clipping
-  bool on_single_rank = false;  ///< compresses with a single rank too
+  double max_norm = std::numeric_limits<double>::infinity();  ///< ∞: no clipping
+  bool on_single_rank = false;                                ///< compresses with a single rank too
 };
 
 /// The dense exchange: one all_reduce of all gradients.
@@ -155,10 +219,8 @@ class gradient_exchange {
                                    settings_.max_norm);
   }
   /// The view in which passes read the clipped mean, once everything has been exchanged and the step is not skipped.
-  model_view receive(Context& context) {
-    const model_view g = dense_mean(context, payload_in(context.memory.view(buffer_)));
-    if (context.ranks.size() > 1) clip_gradient(g, context, settings_.max_norm);
-    return g;
+  auto receive(Context& context) {
+    return clipped_mean(context, payload_in(context.memory.view(buffer_)), settings_.max_norm);
   }
 
   void report(const Context& /*context*/, bool /*with_norms*/, statistics& /*all*/) const {}

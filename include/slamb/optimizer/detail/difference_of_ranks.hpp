@@ -21,8 +21,8 @@ enum class comparing_call : std::uint8_t { step, synchronize_parameters, with_av
 
 /// The model without its skip flag, so that passes also run after a skipped step.
 template <class Context>
-model_view unskipped_view(const Context& context) noexcept {
-  model_view model = context.view();
+auto unskipped_view(const Context& context) noexcept {
+  auto model = context.view();
   model.skip = nullptr;
   return model;
 }
@@ -30,7 +30,7 @@ model_view unskipped_view(const Context& context) noexcept {
 /// The model without its skip flag, with an array that is compared instead of the parameters.
 template <class Context>
 auto view_of_anchor(const Context& context, float* anchor) noexcept {
-  return state_view<model_view, arrays<array::compared>>{unskipped_view(context), {{anchor}}};
+  return state_view<typename Context::view_type, arrays<array::compared>>{unskipped_view(context), {anchor}};
 }
 
 /// This rank's state as it was when ranks were found to differ. Its parts are compared in an order in which each comparison makes
@@ -55,6 +55,7 @@ class difference_of_ranks {
     const summing_ranks all = ranks.all();
     require(all, &difference_of_ranks::describe_call);
     if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // others have no rates
+    if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_gradients);
     if (compares_parameters) {
       if (context_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
@@ -93,6 +94,12 @@ class difference_of_ranks {
       if (context_.rates.has_tensors(i))
         facts.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
                         "step() must be given the same learning rates on all ranks");
+  }
+  void describe_gradients(consistency_check& facts) const {
+    for (std::size_t i = 0; i < context_.tensors.segments().size(); ++i)
+      facts.add_word("the number of gradients of tensor " + std::to_string(i),
+                     std::as_const(context_.tensors).segments()[i].has_gradient ? 1 : 0,
+                     "a gradient must be null on all ranks or on none");
   }
   void describe_parameters(consistency_check& facts) const {
     const std::vector<std::uint64_t> of_tensor = hashes_of_parameters();

@@ -15,6 +15,7 @@ namespace slamb::detail {
 
 /// This rank's gradient, scaled → the node's.
 struct gather_share_of_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
   using reads = arrays<array::gradient>;
   using writes = arrays<array::exchanged>;
   static constexpr int sums = 0;
@@ -47,7 +48,10 @@ class node_reduction {
     if (!is_active()) return;
     const std::span<const segment> of_user = context.tensors.segments();
     std::vector<segment> of_node(of_user.begin(), of_user.end());
-    for (segment& s : of_node) s.gradient = payload_in(context.memory.view(gradient_)).data() + s.first;
+    for (segment& s : of_node) {
+      s.gradient = payload_in(context.memory.view(gradient_)).data() + s.first;
+      s.gradient_type = element_type::float32;
+    }
     context.executor.upload(of_user, context.memory.view(given_));
     context.executor.upload(std::span<const segment>(of_node), table);
   }
@@ -66,13 +70,14 @@ class node_reduction {
   template <class Context>
   void reduce(Context& context) const {
     if (gradient_.count == 0) return;
-    model_view shares = context.view();
+    auto shares = context.view();
     shares.segments = context.memory.view(given_).data();
+    shares.gradient_scale = context.input_scale();
     const std::span<float> all = context.memory.view(gradient_);
     shares.exchanged = payload_in(all).data();
     context.executor.run(gather_share_of_gradient{{}, 1.0F / static_cast<float>(context.ranks.local_size())}, shares,
                          context.all_tiles());
-    context.executor.invoke(write_sum_header{context.record(), all.data(), true, true});
+    context.executor.invoke(write_sum_header{context.record(), all.data(), true});
     context.ranks.all_reduce_in_node(all, context.executor.stream());
     context.executor.invoke(read_local_sum_header{context.record(), all.data(), context.ranks.local_size(),
                                                   context.ranks.rank(), context.ranks.size() == 1});

@@ -58,6 +58,7 @@ struct keep_average : compute_trust_ratios<TrustRatio> {
   typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
 
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
+    if (!this->segments[tensor].has_gradient) return;
     compute_trust_ratios<TrustRatio>::operator()(tensor, sums);
     if constexpr (capability::frozen_ratio<TrustRatio>)
       kept[tensor] = this->trust.averaged(kept[tensor], this->factors[tensor]);
@@ -70,6 +71,7 @@ struct compute_frozen_trust_ratios : compute_trust_ratios<TrustRatio> {
   typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
 
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* found) const {
+    if (!this->segments[tensor].has_gradient) return;
     this->factors[tensor] =
         this->trust.frozen_factors(kept[tensor], found, found + TrustRatio::frozen_sums, this->facts_of(tensor));
   }

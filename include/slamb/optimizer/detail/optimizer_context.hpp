@@ -62,6 +62,8 @@ class optimizer_context {
   using stream_type = typename Backend::stream_type;
   using ranks_type = counting_communicator<any_communicator<stream_type>>;
   using late_steps = late_read<stream_type, std::uint64_t>;  ///< the number of steps taken
+  using precision = typename precision_of<Backend>::type;
+  using view_type = view_in<precision>;
 
   static_assert(backend_executor<executor_type>,
                 "slamb: the executor of a Backend must have the members of detail::backend_executor "
@@ -75,7 +77,7 @@ class optimizer_context {
   /// @param compare_every  steps between comparisons of parameters and masks; 0: never
   optimizer_context(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
                     any_communicator<stream_type> communicator, Backend backend, std::span<const char* const> state)
-      : tensors((backend.validate(), parameters), weight_decay,
+      : tensors((backend.validate(), parameters), weight_decay, precision::takes_types,
                 [&](const layout& all) { require_room_for_state(all, backend, state); }),
         executor(backend.make_executor(tensors.elements())),
         ranks(std::move(communicator)),
@@ -87,6 +89,7 @@ class optimizer_context {
     scalars_ = memory.plan<adam_scalars>("scalars", 1);
     record_ = memory.plan<step_record>("scalars", 1);
     compared.plan(*this);
+    plan_masters();
   }
 
   optimizer_context(optimizer_context&&) noexcept = default;
@@ -115,6 +118,8 @@ class optimizer_context {
   /// planned memory.
   void allocate(consistency_check facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
+    if constexpr (precision::rounds_by_chance)
+      facts.add_word("the seed of stochastic_rounding", backend_.rounding.seed);
     if (sums_.count == 0) plan_sums(0);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
@@ -123,16 +128,36 @@ class optimizer_context {
     require_consistent_ranks(facts, ranks.wrapped(), executor, allocator_of(backend_), called);
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
+    place_masters();
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
     local.start(*this, memory.view(segments_));
     executor.upload(tensors.tiles(), memory.view(tiles_));
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
     rates.start(memory, executor);
+    note_absent();
+    reload_parameters();
+  }
+
+  /// The optimizer's master copies follow parameters that something else has written. Before the first step, and the first after
+  /// a state was loaded, this is done again, for frameworks that load parameters later.
+  void reload_before_step() {
+    if (is_captured() || !std::exchange(reloads_, false)) return;
+    reload_parameters();
+  }
+  void reload_later() noexcept { reloads_ = true; }
+  void reload_parameters() const {
+    run_over_masters(reload_masters{memory.view(segments_).data()}, [](const segment& s) { return s.keeps_master; });
+  }
+
+  /// Rounds all master copies to the user's parameters.
+  void round_all_masters() const {
+    run_over_masters(round_masters{}, [](const segment& s) { return s.master != nullptr; });
   }
 
   /// Calls replace(buffer) with a temporary buffer, to give all ranks the same parameters. The next step compares them.
   template <class Replace>
   void replace_parameters(const Replace& replace) {
+    reload_parameters();
     if (!has_peers()) return;
     compared.forget_difference(*this);
     compared.compare_next();  // also if it fails on some ranks
@@ -160,7 +185,7 @@ class optimizer_context {
     bool has_begun = false;
     rates.store(memory, executor, record(), [&](const write_learning_rates& some) {
       if (std::exchange(has_begun, true)) return executor.invoke(some);
-      executor.invoke(::slamb::detail::begin_step{record(), gradient_scale}, some, more...);
+      executor.invoke(::slamb::detail::begin_step{record(), gradient_scale, scaling}, some, more...);
     });
   }
 
@@ -168,7 +193,7 @@ class optimizer_context {
   /// @return false if it is known to be skipped
   bool end_step() {
     const bool taken = !is_skipped_on_host();
-    executor.invoke(::slamb::detail::end_step{record()});
+    executor.invoke(::slamb::detail::end_step{record(), scaling.found_inf});
     compared.end_step(is_captured());
     is_captured() ? count_.invalidate() : count_.add_pending();
     if constexpr (executor_type::is_synchronous) count_.set(steps());
@@ -176,7 +201,7 @@ class optimizer_context {
   }
   /// Ends a step that is taken in any case.
   void end_taken_step() {
-    executor.invoke(::slamb::detail::end_step{record()});
+    executor.invoke(::slamb::detail::end_step{record(), scaling.found_inf});
     compared.end_step(is_captured());
     is_captured() ? count_.invalidate() : count_.add_taken();
   }
@@ -247,6 +272,8 @@ class optimizer_context {
 
   step_record* record() const noexcept { return memory.view(record_).data(); }
   adam_scalars* scalars() const noexcept { return memory.view(scalars_).data(); }
+  /// Multiplies the user's gradients as they are read. Gradients of a node have been multiplied by it.
+  const float* input_scale() const noexcept { return &record()->input_scale; }
   std::uint32_t* not_finite() const noexcept { return &record()->not_finite; }
   const std::uint32_t* was_skipped() const noexcept { return &record()->was_skipped; }
 
@@ -279,33 +306,69 @@ class optimizer_context {
   /// The tables that passes of other updates read: learning rate and weight decay of each tensor.
   rate_tables tables() const noexcept { return {view().segments, rates.stored(memory)}; }
 
-  /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
-  void set_gradient(std::size_t tensor, const float* gradient) {
-    tensors.require_gradient(tensor, gradient);
-    if (overlap.is_ready(tensor)) overlap.require_closed("set_gradient() of a tensor that is ready");
-    segment changed = std::as_const(tensors).segments()[tensor];
-    changed.gradient = gradient;
-    executor.upload(std::span<const segment>(&changed, 1),
-                    local.given(memory, memory.view(segments_)).subspan(tensor, 1));
-    tensors.segments()[tensor].gradient = gradient;
-  }
-  /// Points all tensors at other gradients, by one upload.
-  void set_gradients(std::span<const float* const> gradients) {
-    tensors.require_gradients(gradients);
-    for (std::size_t i = 0; i < gradients.size(); ++i)
-      if (overlap.is_ready(i))
-        overlap.require_closed(("set_gradients() with tensor " + std::to_string(i) + " ready").c_str());
-    std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
-    for (std::size_t i = 0; i < gradients.size(); ++i) changed[i].gradient = gradients[i];
-    executor.upload(std::span<const segment>(changed), local.given(memory, memory.view(segments_)));
-    std::ranges::copy(changed, tensors.segments().begin());
+  /// Sets how the next steps scale gradients.
+  void set_gradient_scaling(const gradient_scaling& given) {
+    overlap.require_closed("set_gradient_scaling()");
+    require_positive("gradient_scaling's factor", given.factor);
+    executor.require_memory(given.loss_scale, "gradient_scaling's loss_scale");
+    executor.require_memory(given.found_inf, "gradient_scaling's found_inf");
+    scaling = given;
   }
 
-  model_view view() const noexcept {
-    return {.segments = memory.view(segments_).data(),
-            .tiles = memory.view(tiles_).data(),
-            .first_tile = memory.view(first_tile_).data(),
-            .skip = &record()->skip};
+  /// Points all tensors at other parameters and gradients. Without gradients these stay where they are.
+  void set_parameters(std::span<const parameter::data_pointer> data,
+                      std::optional<std::span<const parameter::gradient_pointer>> gradients) {
+    overlap.require_closed("set_parameters()");
+    require_no_capture("set_parameters() copies tables to the device");
+    tensors.set_pointers(data, gradients);
+    if (local.is_active())
+      local.start(*this, memory.view(segments_));
+    else
+      executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
+    note_absent();
+  }
+
+  /// Looks for overflows that a framework has found, once all gradients of a step are ready.
+  void read_overflow() const {
+    if (scaling.found_inf != nullptr) executor.invoke(read_found_inf{record(), scaling.found_inf});
+  }
+
+  /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
+  void set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) {
+    tensors.require_gradient(tensor, gradient);
+    if (std::as_const(tensors).segments()[tensor].size > 0 &&
+        std::as_const(tensors).segments()[tensor].has_gradient != (gradient.address() != nullptr))
+      overlap.require_closed("set_gradient() between a null gradient and another");
+    if (overlap.is_ready(tensor)) overlap.require_closed("set_gradient() of a tensor that is ready");
+    std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
+    changed[tensor].point_at(gradient);
+    upload_gradients(std::move(changed), tensor, 1);
+  }
+  /// Points all tensors at other gradients, by one upload.
+  void set_gradients(std::span<const parameter::gradient_pointer> gradients) {
+    tensors.require_gradients(gradients);
+    std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const bool had_gradient = changed[i].has_gradient;
+      changed[i].point_at(gradients[i]);
+      if (overlap.is_ready(i) || changed[i].has_gradient != had_gradient)
+        overlap.require_closed(("set_gradients() with tensor " + std::to_string(i) +
+                                (overlap.is_ready(i) ? " ready" : " from a null gradient to another, or back,"))
+                                   .c_str());
+    }
+    upload_gradients(std::move(changed), 0, gradients.size());
+  }
+
+  view_type view() const noexcept {
+    const model_view tables{.segments = memory.view(segments_).data(),
+                            .tiles = memory.view(tiles_).data(),
+                            .first_tile = memory.view(first_tile_).data(),
+                            .gradient_scale = local.is_active() ? nullptr : input_scale(),
+                            .skip = &record()->skip};
+    if constexpr (precision::rounds_by_chance)
+      return {tables, {.seed = backend_.rounding.seed, .steps = &record()->taken}};
+    else
+      return {tables, {}};
   }
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
   double* sums() const noexcept { return memory.view(sums_).data(); }
@@ -366,12 +429,60 @@ class optimizer_context {
   executor_type executor;
   ranks_type ranks;
   learning_rates rates;
+  gradient_scaling scaling;
   arena memory;
   node_reduction local;
   comparison<stream_type> compared;  ///< with the other ranks
 
  private:
+  // Uploads the changed entries first … first + count − 1. Passes of a node read other gradients, but the same `has_gradient`.
+  void upload_gradients(std::vector<segment> changed, std::size_t first, std::size_t count) {
+    const auto some = std::span<const segment>(changed).subspan(first, count);
+    executor.upload(some, local.given(memory, memory.view(segments_)).subspan(first, count));
+    std::ranges::copy(changed, tensors.segments().begin());
+    if (local.is_active()) local.start(*this, memory.view(segments_));
+    note_absent();
+  }
+  // Ranks compare the tensors without a gradient.
+  void note_absent() {
+    std::uint64_t hash = 0;
+    for (std::size_t i = 0; i < tensors.segments().size(); ++i)
+      if (!std::as_const(tensors).segments()[i].has_gradient) hash = hash_with(hash == 0 ? 1 : hash, i);
+    if (hash == absent_) return;
+    absent_ = hash;
+    executor.write(&record()->absent, absent_);
+  }
+
+  // Plans the master copies of tensors of sixteen bits, one after another as in the state.
+  void plan_masters() {
+    if constexpr (precision::takes_types && !precision::rounds_by_chance) {
+      std::uint64_t elements = 0;
+      for (segment& s : tensors.segments()) {
+        s.keeps_master = s.data_type != element_type::float32 && s.master == nullptr;
+        if (s.keeps_master) elements += layout::padded(s.size);
+      }
+      masters_ = memory.plan<float>("master copies", elements);
+    }
+  }
+  void place_masters() {
+    float* next = memory.view(masters_).data();
+    for (segment& s : tensors.segments())
+      if (s.keeps_master) next = (s.master = next) + layout::padded(s.size);
+  }
+  template <class Pass, class Predicate>
+  void run_over_masters(const Pass& pass, const Predicate& has_one) const {
+    if constexpr (precision::takes_types) {
+      view_type all = view();
+      all.skip = nullptr;
+      for (std::size_t i = 0; i < tensors.segments().size(); ++i)
+        if (has_one(tensors.segments()[i])) executor.run(pass, all, tensors.tiles_of(i));
+    }
+  }
+
   Backend backend_;
+  region<float> masters_;
+  std::uint64_t absent_ = 0;
+  bool reloads_ = true;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;

@@ -32,8 +32,9 @@ inline std::uint64_t least_averaging_buffer(const layout& tensors) noexcept {
 /// elements.
 template <class Context, class Visit>
 void for_each_piece_of_parameters(Context& context, std::span<float> buffer, const Visit& visit) {
-  model_view pieces = context.view();
+  auto pieces = context.view();
   pieces.skip = nullptr;
+  if constexpr (Context::precision::rounds_by_chance) pieces.draws.use = 1;  // not the draws of the update
   pieces.exchanged = buffer.data();
   for_each_piece(
       context.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return context.tensors.tiles()[i].count; },
@@ -50,13 +51,12 @@ template <class Context>
 void average_parameters(Context& context, std::span<float> buffer, const std::uint32_t* skip = nullptr) {
   if (context.ranks.size() == 1) return;
   const scatter_parameters scatter_mean{{}, 1.0F / static_cast<float>(context.ranks.size())};
-  for_each_piece_of_parameters(context, buffer,
-                               [&](model_view pieces, const tile_range& tiles, std::span<float> values) {
-                                 pieces.skip = skip;
-                                 context.executor.run(gather_parameters{}, pieces, tiles);
-                                 context.ranks.all_reduce_sum(values, context.executor.stream());
-                                 context.executor.run(scatter_mean, pieces, tiles);
-                               });
+  for_each_piece_of_parameters(context, buffer, [&](auto pieces, const tile_range& tiles, std::span<float> values) {
+    pieces.skip = skip;
+    context.executor.run(gather_parameters{}, pieces, tiles);
+    context.ranks.all_reduce_sum(values, context.executor.stream());
+    context.executor.run(scatter_mean, pieces, tiles);
+  });
 }
 
 /// Gives all ranks the parameters of rank `root` (of nodes: of its leader), piece by piece through `buffer`. Without a broadcast
@@ -66,7 +66,7 @@ void broadcast_parameters(Context& context, int root, std::span<float> buffer) {
   const bool is_root = context.ranks.rank() == root && context.ranks.local_rank() == 0;
   const bool has_broadcast = context.ranks.wrapped().has(collective::broadcast);
   for_each_piece_of_parameters(
-      context, buffer, [&](const model_view& pieces, const tile_range& tiles, std::span<float> values) {
+      context, buffer, [&](const auto& pieces, const tile_range& tiles, std::span<float> values) {
         if (is_root)
           context.executor.run(gather_parameters{}, pieces, tiles);
         else
@@ -154,7 +154,7 @@ class kept_parameters {
  private:
   Context* context_;
   arena memory_;
-  model_view view_;
+  typename Context::view_type view_;
 };
 
 /// Calls `average`, which replaces the parameters by their mean over ranks, then `evaluate`. Restores this rank's parameters,

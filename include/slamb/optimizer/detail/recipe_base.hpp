@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -135,14 +136,37 @@ class recipe_base : public recipe {
     restore_parts(
         context_.executor, kind(), context_.ranks.wrapped(), from, options,
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_,
-        [this, &options] {
+        [this, &from, &options] {
+          if (options.parameters && !has_no_parameters(from))
+            context_.round_all_masters();
+          else
+            context_.reload_later();  // the caller may load parameters before this or after it
           context_.start_from_saved();
           go_on_from_saved(options);
         });
   }
 
-  void set_gradient(std::size_t tensor, const float* gradient) final { context_.set_gradient(tensor, gradient); }
-  void set_gradients(std::span<const float* const> gradients) final { context_.set_gradients(gradients); }
+  void set_gradient_scaling(const gradient_scaling& scaling) final { context_.set_gradient_scaling(scaling); }
+  void reload_parameters() final {
+    context_.overlap.require_closed("reload_parameters()");
+    require_usable("reload_parameters()");
+    context_.require_no_capture("reload_parameters() is not a part of a step");
+    if (has_anchor())
+      throw std::logic_error(
+          "slamb: reload_parameters() was called in the local steps of 0/1 Adam, which begin at the parameters of the "
+          "last exchange; call broadcast_parameters(), which takes over the root's parameters");
+    context_.reload_parameters();
+  }
+  void set_parameters(std::span<const parameter::data_pointer> data,
+                      std::optional<std::span<const parameter::gradient_pointer>> gradients) final {
+    context_.set_parameters(data, gradients);
+  }
+  void set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) final {
+    context_.set_gradient(tensor, gradient);
+  }
+  void set_gradients(std::span<const parameter::gradient_pointer> gradients) final {
+    context_.set_gradients(gradients);
+  }
 
   ranks_type& ranks() noexcept { return context_.ranks.wrapped(); }
 
@@ -156,6 +180,8 @@ class recipe_base : public recipe {
   auto are_equal() {
     return [this] { return !parameters_differ(); };
   }
+  /// True if steps begin at other parameters than those of the last step.
+  virtual bool has_anchor() const noexcept { return false; }
   /// True if parameters may ever differ between ranks.
   virtual bool keeps_own_parameters() const noexcept { return false; }
   /// Replaces the parameters by their mean over ranks, if they may differ.
@@ -172,11 +198,16 @@ class recipe_base : public recipe {
   optimizer_context<Backend> context_;
 
  private:
-  // The state, then the parameters.
+  // The state, then the parameters: as they are read, so the master copies of those of sixteen bits.
   void visit_all(const state_visitor& part) {
     visit_state(part);
     for (const segment& s : std::as_const(context_.tensors).segments())
-      part("parameters", std::as_writable_bytes(std::span(s.parameter, s.size)), state_part::parameters);
+      if (s.keeps_master)
+        part("master copies", std::as_writable_bytes(std::span(s.master, s.size)), state_part::masters);
+    for (const segment& s : std::as_const(context_.tensors).segments()) {
+      auto* const first = static_cast<std::byte*>(s.master == nullptr ? s.data : s.master);
+      part("parameters", std::span(first, s.size * size_of(s.type_of_parameters())), state_part::parameters);
+    }
   }
 
   /// @throws std::logic_error after a load_state() that failed halfway
@@ -188,6 +219,7 @@ class recipe_base : public recipe {
   }
 
   void exchange_rest_and_finish() {
+    context_.read_overflow();
     context_.local.reduce(context_);
     context_.compared.require_not_diverged(context_, are_equal());  // known already if there is one node
     exchange(context_.overlap.rest(context_.tensors));
@@ -215,6 +247,7 @@ class recipe_base : public recipe {
     context_.overlap.require_closed("step()");
     require_usable("step()");
     context_.rates.set(rates);
+    context_.reload_before_step();
     context_.compared.compare_before_step(context_, are_equal());
     begin();
     exchange_rest_and_finish();
@@ -227,6 +260,7 @@ class recipe_base : public recipe {
     context_.rates.set(rates);
     context_.overlap.open(context_.tensors, bucket_bytes_, context_.executor.stream());
     close_if_it_throws([this] {
+      context_.reload_before_step();
       context_.compared.compare_before_step(context_, are_equal());
       begin();
     });

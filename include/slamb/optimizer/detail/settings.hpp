@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <typeinfo>
 
 #include "slamb/core/concepts.hpp"
@@ -17,19 +16,6 @@
 #include "slamb/optimizer/detail/adam_passes.hpp"
 
 namespace slamb::detail {
-
-/// Stands for the option max_gradient_norm in recipes without it, so that the compiler can print a sentence. Empty.
-struct no_gradient_norm {
-  constexpr no_gradient_norm() = default;
-  template <class Norm>
-  requires std::is_arithmetic_v<Norm>
-  constexpr no_gradient_norm(Norm /*c*/) {  // NOLINT(google-explicit-constructor): takes the place of a number
-    static_assert(!std::is_arithmetic_v<Norm>,
-                  "slamb: max_gradient_norm is a setting of basic_lamb (lamb, adamw) only: basic_slamb (slamb), "
-                  "basic_one_bit (one_bit_adam, one_bit_lamb) and basic_zero_one_adam (zero_one_adam) do not clip "
-                  "gradients yet; clip the gradients of each rank before the step");
-  }
-};
 
 /// Calls `validate()` of a policy that has one. It throws std::invalid_argument.
 template <class Policy>
@@ -51,6 +37,8 @@ void validate_settings(const Options& o) {
   if constexpr (requires { o.beta2; }) require_decay_rate("beta2", o.beta2);
   if constexpr (requires { o.epsilon; }) require_positive("epsilon", o.epsilon);
   require_non_negative("weight_decay", o.weight_decay);
+  if constexpr (requires { o.max_gradient_norm; })
+    require_in(o.max_gradient_norm > 0.0, "max_gradient_norm", o.max_gradient_norm, "> 0 (inf: off)");
   require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
   validate_policy(o.compressor);
   if constexpr (requires { o.error_feedback; }) validate_policy(o.error_feedback);
@@ -69,6 +57,8 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
   if constexpr (requires { o.beta2; }) all.add("beta2", o.beta2);
   if constexpr (requires { o.epsilon; }) all.add("epsilon", o.epsilon);
   all.add("bias_correction", corrects_bias(o) ? 1.0 : 0.0);
+  if constexpr (requires { o.max_gradient_norm; }) all.add("max_gradient_norm", o.max_gradient_norm);
+  if constexpr (requires { o.clip_locally; }) all.add("clip_locally", o.clip_locally ? 1.0 : 0.0);
   all.add_word("bucket_bytes", o.bucket_bytes);
   all.add_word("compare_every", o.compare_every);
   describe_policy(o.compressor, all);
@@ -84,6 +74,7 @@ inline void describe_tensors(const layout& tensors, consistency_check& facts) {
     const segment& s = tensors.segments()[i];
     const std::string tensor = "tensor " + std::to_string(i);
     facts.add_word("the size of " + tensor, s.size);
+    facts.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
     facts.add("the weight decay of " + tensor, s.weight_decay);
     facts.add("the learning-rate factor of " + tensor, s.learning_rate_factor);
     facts.add_word("the group of " + tensor, s.group);

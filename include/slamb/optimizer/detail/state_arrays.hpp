@@ -26,7 +26,8 @@ class state_arrays {
   /// `view` with the arrays added.
   template <class View>
   state_view<View, arrays<Arrays...>> over(const View& view, [[maybe_unused]] const arena& memory) const noexcept {
-    state_view<View, arrays<Arrays...>> all{view, {}};
+    state_view<View, arrays<Arrays...>> all{
+        view, typename Arrays::template field<stored_pointer_t<Arrays, typename View::precision>>{}...};
     [[maybe_unused]] std::size_t i = 0;
     ((value_of<Arrays, float*>(all) = regions_[i].count == 0 ? nullptr : memory.view(regions_[i]).data(), ++i), ...);
     return all;

@@ -6,11 +6,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "slamb/compressor/chain.hpp"
+#include "slamb/core/detail/rounding.hpp"
+#include "slamb/core/half.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/random.hpp"
 #include "slamb/core/real.hpp"
@@ -39,21 +42,24 @@ class synthetic_model {
   template <class Executor>
   synthetic_model(std::span<const parameter> like, double part, const Executor& executor, const allocator& from) {
     tensors_.assign(like.begin(), like.end());
-    std::vector<region<float>> data, gradients;
+    std::vector<region<std::byte>> data, gradients;
     for (parameter& p : tensors_) {
       const std::size_t rows = p.options.rows.size();
       const std::size_t kept_rows = static_cast<std::size_t>(scaled_size(rows, part));
       p.size = rows > 0 ? p.size / rows * kept_rows : static_cast<std::size_t>(scaled_size(p.size, part));
       p.options.rows = p.options.rows.first(kept_rows);
       elements_ += p.size;
-      data.push_back(memory_.plan<float>("scratch", p.size));
-      gradients.push_back(memory_.plan<float>("scratch", p.size));
+      p.master = nullptr;
+      data.push_back(memory_.plan<std::byte>("scratch", p.size * size_of(p.data.type())));
+      gradients.push_back(memory_.plan<std::byte>("scratch", p.size * size_of(p.gradient.type())));
     }
     memory_.allocate(from);
     const std::vector<float> values = made_up_values();
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      tensors_[i].data = filled(executor, memory_.view(data[i]), values);
-      tensors_[i].gradient = filled(executor, memory_.view(gradients[i]), values);
+      parameter& p = tensors_[i];
+      p.data = {filled(executor, memory_.view(data[i]), bytes_of_values(values, p.data.type())), p.data.type()};
+      p.gradient = {filled(executor, memory_.view(gradients[i]), bytes_of_values(values, p.gradient.type())),
+                    p.gradient.type()};
     }
   }
 
@@ -72,8 +78,22 @@ class synthetic_model {
     return values;
   }
 
+  // The values as numbers of a type.
+  static std::vector<std::byte> bytes_of_values(std::span<const float> values, element_type type) {
+    std::vector<std::byte> all(values.size() * size_of(type));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto bits = static_cast<std::uint16_t>(type == element_type::bfloat16 ? nearest_bfloat16_bits(values[i])
+                                                                                  : half_bits(values[i]));
+      if (type == element_type::float32)
+        std::memcpy(all.data() + 4 * i, &values[i], 4);
+      else
+        std::memcpy(all.data() + 2 * i, &bits, 2);
+    }
+    return all;
+  }
+
   template <class Executor>
-  static float* filled(const Executor& executor, std::span<float> tensor, std::span<const float> values) {
+  static std::byte* filled(const Executor& executor, std::span<std::byte> tensor, std::span<const std::byte> values) {
     for (std::size_t first = 0; first < tensor.size(); first += values.size()) {
       const std::size_t count = std::min(values.size(), tensor.size() - first);
       executor.upload(values.first(count), tensor.subspan(first, count));
@@ -150,6 +170,8 @@ struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicato
             .beta2 = o.beta2,
             .epsilon = o.epsilon,
             .weight_decay = o.weight_decay,
+            .max_gradient_norm = o.max_gradient_norm,
+            .clip_locally = o.clip_locally,
             .compress_single_rank = o.compress_single_rank,
             .warm_up = {.steps = 1},
             .compressor = o.compressor,
@@ -176,6 +198,8 @@ struct trial_of<
             .beta2 = o.beta2,
             .epsilon = o.epsilon,
             .weight_decay = o.weight_decay,
+            .max_gradient_norm = o.max_gradient_norm,
+            .clip_locally = o.clip_locally,
             .compress_single_rank = o.compress_single_rank,
             .variance_schedule = {.freeze_step = 1},
             .local_schedule = {.scaler = 1, .clipper = 2},

@@ -41,17 +41,17 @@ struct receive_gradient : adam_update<unit_trust_ratio> {
   static constexpr int sums = 0;
 
   template <class Element, class Constants, class Sums>
-  SLAMB_ELEMENT auto signal(const Element& e, const Constants& /*tensor*/, Sums& results) const {
+  SLAMB_ELEMENT auto signal(const Element& e, const Constants& tensor, Sums& results) const {
+    using Real = typename Element::real;
     results.check_finite(e.gradient);
-    return e.gradient;
+    return e.gradient * Real(tensor.scalars.gradient_scale);
   }
 
   // docs/algorithms/zero_one_adam.md (4) … (6)
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
     using Real = typename Element::real;
-    e.gradient = e.exchanged;
-    update_momentum(e, tensor.scalars);
+    e.momentum = moved_towards(e.momentum, e.exchanged, tensor.scalars.one_minus_beta1);
     this->apply(e, tensor, Real(1.0F));
   }
 };
@@ -59,6 +59,7 @@ struct receive_gradient : adam_update<unit_trust_ratio> {
 /// The constants of a tensor in phase B: those of the update, and the sum of learning rates since the last exchange.
 template <class Factors>
 struct local_constants : tensor_constants<Factors> {
+  bool has_gradient = true;
   float inverse_rate_sum = 0.0F;  ///< 1/Γ; 0 where Γ is 0
 };
 
@@ -86,7 +87,9 @@ struct local_update : adam_update<unit_trust_ratio> {
 };
 
 /// Phase B with an exchange: the signal is the local update since the last exchange, in units of the momentum.
+/// A tensor without a gradient has not moved in this step. It is exchanged if it has moved since the last exchange.
 struct exchange_update : local_update {
+  static constexpr bool follows_gradient = false;
   using factors_type = local_update::factors_type;
   using signal_reads = local_update::reads;
   using writes = arrays<array::momentum, array::accumulated_update, array::anchor, array::parameter>;
@@ -94,7 +97,12 @@ struct exchange_update : local_update {
   const float* inverse_rate_sums = nullptr;  ///< [tensors] 1/Γ
 
   SLAMB_HOST_DEVICE local_constants<factors_type> constants(std::uint32_t segment) const {
-    return {local_update::constants(segment), inverse_rate_sums[segment]};
+    return {tensors[segment], tensors.segments[segment].has_gradient, inverse_rate_sums[segment]};
+  }
+
+  template <class Element, class Constants>
+  SLAMB_ELEMENT void move_if_present(Element& e, const Constants& tensor) const {
+    if (tensor.has_gradient) this->move(e, tensor);
   }
 
   // D = √v + ε
@@ -107,8 +115,8 @@ struct exchange_update : local_update {
   // b D: docs/algorithms/zero_one_adam.md (13)
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT auto signal(Element e, const Constants& tensor, Sums& results) const {
-    results.check_finite(e.gradient);
-    this->move(e, tensor);
+    if (tensor.has_gradient) results.check_finite(e.gradient);
+    move_if_present(e, tensor);
     return e.accumulated_update * deviation(e, tensor);
   }
 
@@ -116,7 +124,7 @@ struct exchange_update : local_update {
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
     using Real = typename Element::real;
-    this->move(e, tensor);
+    move_if_present(e, tensor);
     if (tensor.inverse_rate_sum != 0.0F) e.momentum = -(e.exchanged * Real(tensor.inverse_rate_sum));
     e.anchor = e.anchor + e.exchanged / deviation(e, tensor);
     e.parameter = e.anchor;
@@ -149,8 +157,8 @@ struct zero_one_passes {
 
   /// Bytes of memory traffic an element, of a step of each kind.
   /// @param is_quantized  false: a single rank encodes nothing
-  static double refresh_memory_bytes(int ranks) noexcept {
-    return dense_gradient_passes::memory_bytes(ranks) + adam_passes<unit_trust_ratio>::memory_bytes();
+  static double refresh_memory_bytes(int ranks, bool clips = false) noexcept {
+    return dense_gradient_passes::memory_bytes(ranks, true, clips) + adam_passes<unit_trust_ratio>::memory_bytes();
   }
   template <class ErrorFeedback, class Quantizer>
   static double gradient_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {

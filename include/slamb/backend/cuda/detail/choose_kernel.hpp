@@ -42,7 +42,7 @@ struct choice_memory {
 
 /// Lets `compressor` select among the values that `pass` forms for each tile. Skips dense tensors, and tiles with a value that is
 /// not finite.
-template <class Pass, class Compressor>
+template <class Pass, class Compressor, class Precision = single_precision>
 struct choose_kernel {
   static constexpr unsigned threads = 256;
   static_assert(
@@ -54,7 +54,7 @@ struct choose_kernel {
 
   Pass pass;
   Compressor compressor;
-  view_of<Pass> view;
+  view_of<Pass, Precision> view;
   tile_range tiles;
   std::uint16_t* bits = nullptr;        ///< [state elements/16], zeroed
   std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value is not finite: `bits` is then not valid; may be null
@@ -68,9 +68,9 @@ struct choose_kernel {
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const segment& s = view.segments[t.segment];
-      if (s.dense) continue;
-      const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-          pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, s, t), {nullptr, 0}, {}};
+      if (s.dense || leaves_out<Pass>(s)) continue;
+      const worker_source<Pass, Precision, decltype(pass.constants(0)), no_storage> source{
+          pass, pass.constants(t.segment), tile_arrays_of<Pass, Precision>(view, s, t), {nullptr, 0}, {}};
       typename Block::template registers<thread_sums<0>> checks;
       block.each([&](unsigned thread) {
         thread_sums<0> own;

@@ -71,14 +71,14 @@ struct already_checked {
 
 /// Runs a pass with the mean of the ranks' signals. Stores the compression errors of this rank's signal (worker error) and of
 /// the mean of its chunk (server error).
-template <class Storage, class ServerStorage, class Pass, class Quantizer>
+template <class Storage, class ServerStorage, class Pass, class Quantizer, class Precision = single_precision>
 struct receive_kernel {
   static constexpr unsigned threads = 256;  ///< with 512, ptxas spills for sm_80
   static constexpr int results = results_of<Pass>();
 
   Pass pass;
   Quantizer quantizer;
-  view_of<Pass> view;
+  view_of<Pass, Precision> view;
   wire_view wire;
   tile_range tiles;
   double* sums = nullptr;  ///< [all tiles][results] each tile's sums, then its maxima
@@ -93,6 +93,10 @@ struct receive_kernel {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
       const segment& s = view.segments[t.segment];
+      if (is_left_out(wire, view, i)) {
+        leave_out<Pass>(block, view, s, t, results == 0 ? nullptr : sums + i * static_cast<std::size_t>(results));
+        continue;
+      }
       if (w.owner == wire_tile::dense) {
         const unmasked_tile dense{wire.dense + w.code, scalar(1.0F) / scalar(static_cast<float>(wire.ranks))};
         run<no_storage>(block, i, t, {nullptr, 0}, dense);
@@ -114,7 +118,7 @@ struct receive_kernel {
     constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_compression_error);
     using reads = std::conditional_t<forms_signal, union_of_t<typename Pass::reads, typename Pass::signal_reads>,
                                      typename Pass::reads>;
-    const tile_arrays_of<Pass> at(view, view.segments[t.segment], t);
+    const tile_arrays_of<Pass, Precision> at(view, view.segments[t.segment], t);
     const auto constants = pass.constants(t.segment);
     typename Block::template registers<sums_of<Pass>> mine;
     block.each([&](unsigned thread) {
@@ -167,13 +171,13 @@ struct receive_kernel {
 };
 
 /// Computes ‖x‖² and ‖x − x̂‖² of each tile. x is this rank's signal, x̂ its decoded codes. Both are 0 for dense tiles.
-template <class Storage, class Pass, class Quantizer>
+template <class Storage, class Pass, class Quantizer, class Precision = single_precision>
 struct measure_kernel {
   static constexpr unsigned threads = 256;
 
   Pass pass;
   Quantizer quantizer;
-  view_of<Pass> view;
+  view_of<Pass, Precision> view;
   wire_view wire;
   tile_range tiles;
   double* squares = nullptr;  ///< [all tiles][2]
@@ -188,7 +192,7 @@ struct measure_kernel {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
       typename Block::template registers<thread_sums<2>> mine;
-      if (w.owner != wire_tile::dense) sum(block, t, w, mine);
+      if (w.owner != wire_tile::dense && !is_left_out(wire, view, i)) sum(block, t, w, mine);
       double total[2];
       add_threads<2, 0>(block, mine, total);
       block.first([&] {
@@ -202,11 +206,12 @@ struct measure_kernel {
   template <class Block, class Sums>
   SLAMB_HOST_DEVICE void sum(Block& block, const tile& t, const wire_tile& w, Sums& mine) const {
     const segment& s = view.segments[t.segment];
-    const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
-                                                                           pass.constants(t.segment),
-                                                                           tile_arrays_of<Pass>(view, s, t),
-                                                                           {wire.worker_error, s.state + t.first},
-                                                                           {wire, w}};
+    const worker_source<Pass, Precision, decltype(pass.constants(0)), Storage> source{
+        pass,
+        pass.constants(t.segment),
+        tile_arrays_of<Pass, Precision>(view, s, t),
+        {wire.worker_error, s.state + t.first},
+        {wire, w}};
     const decoded_tile<Quantizer> decoded(quantizer, wire, w);
     block.each([&](unsigned thread) {
       thread_sums<2> own;

@@ -152,6 +152,7 @@ class emulator {
 
   static host_stream stream() noexcept { return {}; }
   static bool is_capturing() noexcept { return false; }
+  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
   static void clear(std::span<std::byte> memory) noexcept { std::memset(memory.data(), 0, memory.size()); }
   static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
     std::copy(from.begin(), from.end(), to.begin());

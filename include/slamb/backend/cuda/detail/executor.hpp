@@ -59,6 +59,9 @@ class executor {
     require_no_capture("copies tables to the device; first take a step that is not captured");
     device_.upload(std::as_bytes(from), std::as_writable_bytes(to).first(from.size_bytes()));
   }
+  void require_memory(const void* memory, const char* what) const {
+    if (memory != nullptr) device_.require_memory(memory, what);
+  }
   /// Waits for all work on the stream.
   /// @throws std::logic_error while steps are captured; the exceptions of `ranks.wait`, for example if a peer has failed
   void wait(const ranks_type& ranks) const {
@@ -124,12 +127,13 @@ class executor {
            std::uint32_t* not_finite = nullptr) const {
     static_assert(!Pass::writes::template has<array::gradient>,
                   "slamb: a pass must not write gradients, because they belong to the user");
-    launch(pass_kernel<Pass>{pass, view_of<Pass>(view), tiles, sums, not_finite});
+    launch(pass_kernel<Pass, typename View::precision>{pass, view, tiles, sums, not_finite});
   }
   template <class Pass, class View, class Selection>
   void run(const Pass& pass, const View& view, const payload_view& payload, const Selection& selection,
            tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
-    launch(selected_kernel<Pass, Selection>{pass, view_of<Pass>(view), payload, selection, tiles, sums, not_finite});
+    launch(selected_kernel<Pass, Selection, typename View::precision>{pass, view, payload, selection, tiles, sums,
+                                                                      not_finite});
   }
   template <class Pass>
   void run_packed(const Pass& pass, const model_view& view, const payload_view& payload, tile_range tiles,
@@ -190,14 +194,14 @@ class executor {
   template <class Pass, class Compressor, class View>
   void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,
               std::uint32_t* not_finite = nullptr) const {
-    launch(choose_kernel<Pass, Compressor>{pass, compressor, view_of<Pass>(view), tiles, bits, not_finite});
+    launch(choose_kernel<Pass, Compressor, typename View::precision>{pass, compressor, view, tiles, bits, not_finite});
   }
 
   template <encoding Work, class Storage, class Pass, class Quantizer, class View>
   void send(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
             double* statistic, std::uint32_t* not_finite = nullptr) const {
-    launch(send_kernel<Work, Storage, Pass, Quantizer>{pass, quantizer, view_of<Pass>(view), wire, tiles, statistic,
-                                                       not_finite});
+    launch(send_kernel<Work, Storage, Pass, Quantizer, typename View::precision>{pass, quantizer, view, wire, tiles,
+                                                                                 statistic, not_finite});
   }
   template <class Quantizer>
   void finish_scales(const scale_table& table, const double* statistic, const std::uint64_t* counts,
@@ -214,13 +218,14 @@ class executor {
   template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
   void receive(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
                double* results) const {
-    launch(receive_kernel<Storage, ServerStorage, Pass, Quantizer>{pass, quantizer, view_of<Pass>(view), wire, tiles,
-                                                                   results});
+    launch(receive_kernel<Storage, ServerStorage, Pass, Quantizer, typename View::precision>{pass, quantizer, view,
+                                                                                             wire, tiles, results});
   }
   template <class Storage, class Pass, class Quantizer, class View>
   void measure(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
                double* squares) const {
-    launch(measure_kernel<Storage, Pass, Quantizer>{pass, quantizer, view_of<Pass>(view), wire, tiles, squares});
+    launch(measure_kernel<Storage, Pass, Quantizer, typename View::precision>{pass, quantizer, view, wire, tiles,
+                                                                              squares});
   }
 
  private:

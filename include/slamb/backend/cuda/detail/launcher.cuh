@@ -8,6 +8,8 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "slamb/core/concepts.hpp"
@@ -175,6 +177,17 @@ class launcher {
 
   /// True if the stream is being captured into a graph. @throws cuda_error
   bool is_capturing() const { return ::slamb::detail::cuda::is_capturing(stream_); }
+
+  /// @throws std::invalid_argument if kernels on the device cannot be sure to reach `memory`; cuda_error
+  void require_memory(const void* memory, const char* what) const {
+    cudaPointerAttributes found{};
+    check_cuda(cudaPointerGetAttributes(&found, memory), "cudaPointerGetAttributes");
+    if (found.type == cudaMemoryTypeManaged || (found.type == cudaMemoryTypeDevice && found.device == device_)) return;
+    throw std::invalid_argument(
+        "slamb: " + std::string(what) + " is in " +
+        (found.type == cudaMemoryTypeDevice ? "the memory of device " + std::to_string(found.device) : "host memory") +
+        "; it must be in the memory of device " + std::to_string(device_) + ", the optimizer's");
+  }
 
   // These are enqueued in order with earlier work. The source of an upload may change once the call has returned. A download
   // waits.

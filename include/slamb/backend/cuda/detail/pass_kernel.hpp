@@ -55,14 +55,37 @@ SLAMB_HOST_DEVICE void note_usable(Block& block, const Sums& sums, std::uint32_t
   if (block.any([&](unsigned thread) { return !sums[thread].usable; })) block.first([&] { *not_finite = 1; });
 }
 
-/// Runs a pass over a range of tiles.
+/// True if the pass leaves out this tensor.
 template <class Pass>
+SLAMB_HOST_DEVICE bool leaves_out(const segment& s) {
+  return follows_gradient<Pass>() && !s.has_gradient;
+}
+
+/// Does what a pass does for a tensor that it leaves out: sums of 0, and an exchange buffer of 0.
+template <class Pass, class Block, class View>
+SLAMB_HOST_DEVICE void leave_out(Block& block, const View& view, const segment& s, const tile& t, double* results) {
+  if constexpr (results_of<Pass>() > 0) {
+    if (results != nullptr)
+      block.first([&] {
+        for (int k = 0; k < results_of<Pass>(); ++k) results[k] = 0.0;
+      });
+  }
+  if constexpr (writes_of<Pass>::type::template has<array::exchanged>) {
+    float* const first = view.exchanged + (s.first + t.first - view.exchanged_first);
+    block.each([&](unsigned thread) {
+      for (std::uint32_t i = thread; i < t.count; i += Block::threads) first[i] = 0.0F;
+    });
+  }
+}
+
+/// Runs a pass over a range of tiles.
+template <class Pass, class Precision = single_precision>
 struct pass_kernel {
   static constexpr unsigned threads = 512;
   static constexpr int results = results_of<Pass>();
 
   Pass pass;
-  view_of<Pass> view;
+  view_of<Pass, Precision> view;
   tile_range tiles;
   double* sums = nullptr;               ///< [all tiles][results] each tile's sums, then its maxima
   std::uint32_t* not_finite = nullptr;  ///< becomes 1 if a value that the pass checked is not finite; may be null
@@ -76,7 +99,13 @@ struct pass_kernel {
     typename Block::template registers<sums_of<Pass>> mine;
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
-      const tile_arrays_of<Pass> at(view, view.segments[t.segment], t);
+      const segment& s = view.segments[t.segment];
+      double* const of_tile = sums == nullptr ? nullptr : sums + i * static_cast<std::size_t>(results);
+      if (leaves_out<Pass>(s)) {
+        leave_out<Pass>(block, view, s, t, of_tile);
+        continue;
+      }
+      const tile_arrays_of<Pass, Precision> at(view, s, t);
       const auto constants = pass.constants(t.segment);
       block.each([&](unsigned thread) {
         sums_of<Pass> own;
@@ -87,9 +116,8 @@ struct pass_kernel {
       if constexpr (results > 0) {
         double total[results];
         add_threads<Pass::sums, results - Pass::sums>(block, mine, total);
-        double* const to = sums + i * static_cast<std::size_t>(results);
         block.first([&] {
-          for (int k = 0; k < results; ++k) to[k] = total[k];
+          for (int k = 0; k < results; ++k) of_tile[k] = total[k];
         });
       }
     }

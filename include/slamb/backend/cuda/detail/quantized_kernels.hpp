@@ -18,11 +18,11 @@
 namespace slamb::detail::cuda {
 
 /// Forms the elements of a tile that this rank sends: signal plus worker error.
-template <class Pass, class Constants, class Storage>
+template <class Pass, class Precision, class Constants, class Storage>
 struct worker_source {
   const Pass& pass;
   Constants constants;
-  tile_arrays_of<Pass> at;
+  tile_arrays_of<Pass, Precision> at;
   error_array<Storage> error;
   tile_active active;
 
@@ -73,14 +73,14 @@ struct server_source {
 
 /// Encodes this rank's signal, or takes the statistics of its scales. Copies dense signals to `wire.dense`, unless Work is
 /// encode: then an earlier launch with `measure` has copied them.
-template <encoding Work, class Storage, class Pass, class Quantizer>
+template <encoding Work, class Storage, class Pass, class Quantizer, class Precision = single_precision>
 struct send_kernel {
   static constexpr unsigned threads = 512;
   using encoder = tile_encoder<Work, Quantizer, threads>;
 
   Pass pass;
   Quantizer quantizer;
-  view_of<Pass> view;
+  view_of<Pass, Precision> view;
   wire_view wire;
   tile_range tiles;
   double* statistic = nullptr;          ///< [all tiles]; used only if tiles share scales and Work is not encode
@@ -96,17 +96,22 @@ struct send_kernel {
     for (std::size_t i = tiles.first + block.index(); i < tiles.last; i += block.count()) {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
+      if (is_left_out(wire, view, i)) {
+        leave_out_of_message(block, t, w, encoder::has_statistic ? statistic + i : nullptr);
+        continue;
+      }
       if (w.owner == wire_tile::dense) {
         if constexpr (Work != encoding::encode) copy(block, t, w, checks);
         if constexpr (encoder::has_statistic) block.first([&] { statistic[i] = 0.0; });
         continue;
       }
       const segment& s = view.segments[t.segment];
-      const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
-                                                                             pass.constants(t.segment),
-                                                                             tile_arrays_of<Pass>(view, s, t),
-                                                                             {wire.worker_error, s.state + t.first},
-                                                                             {wire, w}};
+      const worker_source<Pass, Precision, decltype(pass.constants(0)), Storage> source{
+          pass,
+          pass.constants(t.segment),
+          tile_arrays_of<Pass, Precision>(view, s, t),
+          {wire.worker_error, s.state + t.first},
+          {wire, w}};
       const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
       const encoder encode{quantizer, wire.stream(), w.owner * wire.codes + w.code, t.count};
       encode(block, source, source.active, to, checks, encoder::has_statistic ? statistic + i : nullptr);
@@ -115,10 +120,23 @@ struct send_kernel {
   }
 
  private:
+  template <class Block>
+  SLAMB_HOST_DEVICE void leave_out_of_message(Block& block, const tile& t, const wire_tile& w, double* of_tile) const {
+    if (of_tile != nullptr) block.first([&] { *of_tile = -1.0; });
+    if (w.owner == wire_tile::dense)
+      block.each([&](unsigned thread) {
+        for (std::uint32_t i = thread; i < t.count; i += threads) wire.dense[w.code + i] = 0.0F;
+      });
+  }
+
   template <class Block, class Checks>
   SLAMB_HOST_DEVICE void copy(Block& block, const tile& t, const wire_tile& w, Checks& checks) const {
-    const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-        pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, view.segments[t.segment], t), {nullptr, 0}, {}};
+    const worker_source<Pass, Precision, decltype(pass.constants(0)), no_storage> source{
+        pass,
+        pass.constants(t.segment),
+        tile_arrays_of<Pass, Precision>(view, view.segments[t.segment], t),
+        {nullptr, 0},
+        {}};
     float* const to = wire.dense + w.code;
     block.each([&](unsigned thread) {
       thread_sums<0> own = checks[thread];
@@ -164,6 +182,10 @@ struct average_kernel {
     typename Block::template registers<thread_sums<0>> unused;
     for (std::size_t i = block.index(); i < own_tiles; i += block.count()) {
       const wire_tile w = wire.tiles[own[i]];
+      if (is_left_out(wire, view, own[i])) {
+        if constexpr (encoder::has_statistic) block.first([&] { statistic[own[i]] = -1.0; });
+        continue;
+      }
       const server_source<Quantizer, Storage> source{
           quantizer, wire, w, {wire.server_error, w.code}, {wire, w}, scale_facts<Quantizer>::block_shift(quantizer)};
       const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
@@ -187,6 +209,7 @@ struct average_kernel {
 template <class Storage, class Block, class Quantizer>
 SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantizer, const model_view& view,
                                          const wire_view& wire, std::size_t number) {
+  if (is_left_out(wire, view, number)) return;
   const wire_tile w = wire.tiles[number];
   const std::uint32_t count = view.tiles[number].count;
   const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);

@@ -44,6 +44,7 @@ struct scale_kernel {
         sum own;
         for (std::uint64_t k = group.first_tile + thread; k < group.last_tile; k += threads) {
           const double its = statistic[table.tiles[k]];
+          if (its < 0.0) continue;  // left out
           own.total = is_largest ? (own.total < its ? its : own.total) : own.total + its;
           own.count += counts[table.tiles[k]];
         }

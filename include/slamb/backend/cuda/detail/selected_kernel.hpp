@@ -26,7 +26,7 @@ struct unsent_sums {
 };
 
 /// Runs a selected pass over a range of tiles.
-template <class Pass, class Selection>
+template <class Pass, class Selection, class Precision = single_precision>
 struct selected_kernel {
   static_assert(maxima_of<Pass>() == 0, "slamb: a selected pass cannot compute maxima");
   static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must be aligned so that four can be read at once");
@@ -42,7 +42,7 @@ struct selected_kernel {
                                           may_deal_small_groups<selection_type>>;
 
   Pass pass;
-  view_of<Pass> view;
+  view_of<Pass, Precision> view;
   payload_view payload;
   Selection selection;
   tile_range tiles;
@@ -63,7 +63,12 @@ struct selected_kernel {
       const tile t = view.tiles[number];
       const segment& s = view.segments[t.segment];
       const std::uint64_t place = payload.tile_offsets[number];
-      tile_under_way under_way{.at = tile_arrays_of<Pass>(view, s, t),
+      if (leaves_out<Pass>(s)) {
+        leave_out<Pass>(block, view, s, t, Pass::sums == 0 ? nullptr : sums + number * Pass::sums);
+        if constexpr (Pass::packs::count != 0) clear_planes(block, place, payload.tile_offsets[number + 1]);
+        continue;
+      }
+      tile_under_way under_way{.at = tile_arrays_of<Pass, Precision>(view, s, t),
                                .age = nullptr,
                                .plane = {from_element(payload.plane[0], place), from_element(payload.plane[1], place),
                                          from_element(payload.plane[2], place)},
@@ -115,10 +120,19 @@ struct selected_kernel {
     });
   }
 
+  // Zeroes the payload of a tile.
+  template <class Block>
+  SLAMB_HOST_DEVICE void clear_planes(Block& block, std::uint64_t first, std::uint64_t past) const {
+    block.each([&](unsigned thread) {
+      for (std::size_t plane = 0; plane < Pass::packs::count; ++plane)
+        for (std::uint64_t i = first + thread; i < past; i += threads) payload.plane[plane][i] = 0.0F;
+    });
+  }
+
   static constexpr age_type oldest = std::numeric_limits<age_type>::max();
 
   struct tile_under_way {
-    tile_arrays_of<Pass> at;
+    tile_arrays_of<Pass, Precision> at;
     age_type* age;    // [elements of the tile]; null if ages are not stored
     float* plane[3];  // the payload planes, from the first selected element of the piece on
     bool dense;

@@ -9,6 +9,11 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/core/bfloat16.hpp"
+#include "slamb/core/detail/rounding.hpp"
+#include "slamb/core/half.hpp"
+#include "slamb/core/parameter.hpp"
+#include "slamb/core/random.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
 namespace slamb::detail::cuda {
@@ -112,10 +117,87 @@ SLAMB_ELEMENT void store_to(const T (&from)[Width], T* array, std::size_t i) {
   }
 }
 
+// Arrays of a type known at run time, from element i on. i is a multiple of Width.
+
+template <unsigned Width, typed_array Typed>
+SLAMB_ELEMENT void load_typed(const Typed& array, std::size_t i, float (&to)[Width]) {
+  if (array.type == element_type::float32) return load_from(static_cast<const float*>(array.address), i, to);
+  std::uint16_t bits[Width];
+  load_from(static_cast<const std::uint16_t*>(array.address), i, bits);
+  for (unsigned j = 0; j < Width; ++j)
+    to[j] = array.type == element_type::bfloat16 ? real_of_bfloat16_bits(std::uint32_t{bits[j]})
+                                                 : real_of_half_bits<scalar>(std::uint32_t{bits[j]}).value;
+}
+
+/// Stores to the nearest numbers of sixteen bits, as IEEE 754 defines.
+template <unsigned Width>
+SLAMB_ELEMENT void store_nearest(const float (&from)[Width], void* array, element_type type, std::size_t i) {
+  std::uint16_t bits[Width];
+  for (unsigned j = 0; j < Width; ++j) {
+    const scalar x(from[j]);
+    bits[j] = static_cast<std::uint16_t>(type == element_type::bfloat16 ? nearest_bfloat16_bits(x) : half_bits(x));
+  }
+  store_to(bits, static_cast<std::uint16_t*>(array), i);
+}
+
+/// Stores to one of the two nearest numbers of sixteen bits, by chance.
+template <unsigned Width, class Draws>
+SLAMB_ELEMENT void store_by_chance(const float (&from)[Width], const Draws& draws, void* array, element_type type,
+                                   std::size_t i) {
+  std::uint16_t bits[Width];
+  draws.visit(width<Width>(), i, [&](unsigned j, std::uint32_t draw) {
+    const scalar x(from[j]);
+    bits[j] = static_cast<std::uint16_t>(type == element_type::bfloat16 ? stochastic_bfloat16_bits(x, draw)
+                                                                        : stochastic_half_bits(x, draw));
+  });
+  store_to(bits, static_cast<std::uint16_t*>(array), i);
+}
+
+/// The random numbers of a tile whose parameters are rounded by chance.
+template <class Precision>
+struct tile_draws {
+  tile_draws() = default;
+  template <class View>
+  SLAMB_HOST_DEVICE tile_draws(const View& /*view*/, const tile& /*t*/) {}
+};
+template <class Precision>
+requires(Precision::rounds_by_chance) struct tile_draws<Precision> {
+  template <class View>
+  SLAMB_HOST_DEVICE tile_draws(const View& view, const tile& t)
+      : draws_(view.draws), tensor_(t.segment), first_(t.first) {}
+
+  /// Calls visit(j, draw) for elements i + j of the tile, j = 0 … Width − 1; i is a multiple of Width.
+  template <unsigned Width, class Visit>
+  SLAMB_ELEMENT void visit(width<Width> /*here*/, std::size_t i, const Visit& visit) const {
+    const std::uint64_t stream = draws_.stream(tensor_);
+    std::uint64_t counter = draws_.counter(first_ + i);
+    random_words words = philox(draws_.seed, counter, stream);
+    for (unsigned j = 0; j < Width; ++j) {
+      const std::uint64_t element = first_ + i + j;
+      if (draws_.counter(element) != counter) {  // a group of four has two counters if the tile begins at an odd place
+        counter = draws_.counter(element);
+        words = philox(draws_.seed, counter, stream);
+      }
+      visit(j, words.at(element % 8 / 2) >> (element % 2 * 16) & 0xFFFFU);
+    }
+  }
+
+ private:
+  rounding_draws draws_;
+  std::uint32_t tensor_;
+  std::uint64_t first_;
+};
+
 /// The arrays of one tile, which a thread reads and writes.
-template <class List>
-struct tile_arrays : tile_pointers<List> {
-  using tile_pointers<List>::tile_pointers;
+template <class List, class Precision = single_precision>
+struct tile_arrays : tile_pointers<List, Precision> {
+  template <class View>
+  SLAMB_HOST_DEVICE tile_arrays(const View& view, const segment& s, const tile& t)
+      : tile_pointers<List, Precision>(view, s, t), draws_(view, t) {}
+  /// The arrays of a payload, which are floats.
+  template <std::size_t Planes>
+  SLAMB_HOST_DEVICE tile_arrays(float* const (&planes)[Planes], std::uint64_t first)
+      : tile_pointers<List, Precision>(planes, first) {}
 
   /// Reads the given arrays of elements i … i + Width − 1 of the tile. i is a multiple of Width. Does not change other members of
   /// `e`.
@@ -143,7 +225,7 @@ struct tile_arrays : tile_pointers<List> {
       for (unsigned j = 0; j < Width; ++j) e[j].position = scalar(static_cast<float>(this->first_position + i + j));
     } else {
       float x[Width];
-      load_from(value_of<Array, typename Array::stored*>(*this), i, x);
+      load_array(value_of<Array, stored_pointer_t<Array, Precision>>(*this), i, x);
       for (unsigned j = 0; j < Width; ++j) value_of<Array, scalar>(e[j]) = x[j];
     }
   }
@@ -151,13 +233,47 @@ struct tile_arrays : tile_pointers<List> {
   SLAMB_ELEMENT void store_one(const Element (&e)[Width], std::size_t i) const {
     float x[Width];
     for (unsigned j = 0; j < Width; ++j) x[j] = value_of<Array, scalar>(e[j]).value;
-    store_to(x, value_of<Array, typename Array::stored*>(*this), i);
+    store_array(x, value_of<Array, stored_pointer_t<Array, Precision>>(*this), i);
   }
+
+  template <unsigned Width>
+  SLAMB_ELEMENT static void load_array(const float* array, std::size_t i, float (&to)[Width]) {
+    load_from(array, i, to);
+  }
+  template <unsigned Width>
+  SLAMB_ELEMENT static void load_array(const scaled_floats& array, std::size_t i, float (&to)[Width]) {
+    load_from(array.address, i, to);
+    for (float& x : to) x = rounded_product(x, array.scale);
+  }
+  template <unsigned Width>
+  SLAMB_ELEMENT static void load_array(const scaled_numbers& array, std::size_t i, float (&to)[Width]) {
+    load_typed(array, i, to);
+    for (float& x : to) x = rounded_product(x, array.scale);
+  }
+  template <typed_array Typed, unsigned Width>
+  SLAMB_ELEMENT static void load_array(const Typed& array, std::size_t i, float (&to)[Width]) {
+    load_typed(array, i, to);
+  }
+  template <unsigned Width>
+  SLAMB_ELEMENT void store_array(const float (&from)[Width], float* array, std::size_t i) const {
+    store_to(from, array, i);
+  }
+  template <unsigned Width>
+  SLAMB_ELEMENT void store_array(const float (&from)[Width], const typed_parameter& array, std::size_t i) const {
+    if (array.type == element_type::float32) {
+      store_to(from, static_cast<float*>(array.address), i);
+      if (array.rounded != nullptr) store_nearest(from, array.rounded, array.rounded_type, i);
+    } else if constexpr (Precision::rounds_by_chance) {
+      store_by_chance(from, draws_, array.address, array.type, i);
+    }
+  }
+
+  [[no_unique_address]] tile_draws<Precision> draws_;
 };
 
 /// The arrays that a pass accesses.
-template <class Pass>
-using tile_arrays_of = tile_arrays<accessed_by<Pass>>;
+template <class Pass, class Precision>
+using tile_arrays_of = tile_arrays<accessed_by<Pass>, Precision>;
 
 /// Calls body(i, width<4>{}) for groups of four elements, with i a multiple of 4, and body(i, width<1>{}) for the remaining
 /// elements. All threads of a block together cover [0, count), and neighbouring threads get neighbouring elements. For use

@@ -52,8 +52,8 @@ struct already_checked {
 };
 
 /// Runs the pass over sixteen elements of a decoded tile, or over fewer: Count… is empty, or their number.
-template <class Storage, class Pass, class Constants, class Sums, class Quantizer, class... Count>
-SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& constants, const tile_arrays_of<Pass>& at,
+template <class Storage, class Pass, class Constants, class Arrays, class Sums, class Quantizer, class... Count>
+SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& constants, const Arrays& at,
                                        const error_array<Storage>& error, const decoded_tile<Quantizer>& decoded,
                                        std::uint32_t i, Sums& sums, Count... count) {
   element_of<Pass, floats> e;
@@ -81,7 +81,8 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
   const tile t = view.tiles[tile_number];
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
-  const tile_arrays_of<Pass> at(view, s, t);
+  if (is_left_out(wire, view, tile_number)) return leave_out<Pass>(view, s, t, results);
+  const tile_arrays_of<Pass, View> at(view, s, t);
   const auto constants = pass.constants(t.segment);
   sums_of<Pass> sums;
   std::uint32_t i = 0;
@@ -114,10 +115,10 @@ template <class Pass, class Compressor, class View>
 bool choose_in_tile(const Pass& pass, const Compressor& compressor, const View& view, const tile& t,
                     std::uint16_t* bits) {
   const segment& s = view.segments[t.segment];
-  if (s.dense) return true;
+  if (s.dense || leaves_out<Pass>(s)) return true;
   tile_sums<0> checks;
-  const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-      pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+  const worker_source<Pass, View, decltype(pass.constants(0)), no_storage> source{
+      pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
   alignas(64) float value[layout::tile_size];
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) { source(i, number...).store(value + i); });
   if (!checks.all_finite()) return false;
@@ -134,14 +135,14 @@ SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, co
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   squares[0] = squares[1] = 0.0;
-  if (w.owner == wire_tile::dense) return;
+  if (w.owner == wire_tile::dense || is_left_out(wire, view, tile_number)) return;
   tile_sums<0> unused;
-  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
-                                                                         pass.constants(t.segment),
-                                                                         tile_arrays_of<Pass>(view, s, t),
-                                                                         {wire.worker_error, s.state + t.first},
-                                                                         {wire, w},
-                                                                         unused};
+  const worker_source<Pass, View, decltype(pass.constants(0)), Storage> source{pass,
+                                                                               pass.constants(t.segment),
+                                                                               tile_arrays_of<Pass, View>(view, s, t),
+                                                                               {wire.worker_error, s.state + t.first},
+                                                                               {wire, w},
+                                                                               unused};
   const decoded_tile<Quantizer> decoded(quantizer, wire, w);
   double_sum signal, compression_error;
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) {

@@ -60,6 +60,9 @@ class executor {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
+  /// @throws std::invalid_argument if `memory` is not the backend's, as far as it can be known; null is accepted
+  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
+
   /// Waits until all work is done.
   static void wait(const ranks_type& /*ranks*/) noexcept {}
 
@@ -99,7 +102,7 @@ class executor {
   template <class Pass, class View>
   void run(const Pass& pass, const View& view, tile_range tiles, double* sums = nullptr,
            std::uint32_t* not_finite = nullptr) const {
-    all_of(view, tiles, not_finite, [&pass, its = view_of<Pass>(view), sums](std::size_t i) {
+    all_of(view, tiles, not_finite, [&pass, its = view_of<Pass, typename View::precision>(view), sums](std::size_t i) {
       return run_tile(pass, its, its.tiles[i], sums == nullptr ? nullptr : sums + i * results_of<Pass>());
     });
   }
@@ -108,7 +111,7 @@ class executor {
   template <class Pass, class View, class Selection>
   void run(const Pass& pass, const View& view, const payload_view& payload, const Selection& selection,
            tile_range tiles, double* sums = nullptr, std::uint32_t* not_finite = nullptr) const {
-    const view_of<Pass> its(view);
+    const view_of<Pass, typename View::precision> its(view);
     all_of(view, tiles, not_finite, [&](std::size_t i) {
       return run_selected_tile(pass, its, payload, selection, i, Pass::sums == 0 ? nullptr : sums + i * Pass::sums);
     });
@@ -178,7 +181,7 @@ class executor {
   template <class Pass, class Compressor, class View>
   void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,
               std::uint32_t* not_finite = nullptr) const {
-    const view_of<Pass> its(view);
+    const view_of<Pass, typename View::precision> its(view);
     all_of(view, tiles, not_finite,
            [&](std::size_t i) { return choose_in_tile(pass, compressor, its, its.tiles[i], bits); });
   }
@@ -188,7 +191,7 @@ class executor {
   template <encoding Work, class Storage, class Pass, class Quantizer, class View>
   void send(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
             double* statistic, std::uint32_t* not_finite = nullptr) const {
-    const view_of<Pass> its(view);
+    const view_of<Pass, typename View::precision> its(view);
     all_of(view, tiles, not_finite,
            [&](std::size_t i) { return send_tile<Work, Storage>(pass, quantizer, its, wire, i, statistic + i); });
   }
@@ -209,6 +212,7 @@ class executor {
       std::uint64_t count = 0;
       for (std::uint64_t i = group.first_tile; i < group.last_tile; ++i) {
         const double own = statistic[table.tiles[i]];
+        if (own < 0.0) continue;  // left out
         total = Quantizer::scale == segment_scale::max ? std::max(total, own) : total + own;
         count += counts[table.tiles[i]];
       }
@@ -235,7 +239,7 @@ class executor {
   template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
   void receive(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
                double* results) const {
-    const view_of<Pass> its(view);
+    const view_of<Pass, typename View::precision> its(view);
     all_of(view, tiles, nullptr, [&](std::size_t i) {
       double* const of_tile = results == nullptr ? nullptr : results + i * results_of<Pass>();
       receive_tile<Storage>(pass, quantizer, its, wire, i, of_tile);
@@ -249,7 +253,7 @@ class executor {
   template <class Storage, class Pass, class Quantizer, class View>
   void measure(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
                double* squares) const {
-    const view_of<Pass> its(view);
+    const view_of<Pass, typename View::precision> its(view);
     all_of(view, tiles, nullptr, [&](std::size_t i) {
       measure_tile<Storage>(pass, quantizer, its, wire, i, squares + 2 * i);
       return true;

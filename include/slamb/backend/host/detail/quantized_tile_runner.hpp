@@ -97,11 +97,11 @@ SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Sou
 }
 
 /// Forms the elements of a tile that this rank sends: signal plus worker error.
-template <class Pass, class Constants, class Storage>
+template <class Pass, class View, class Constants, class Storage>
 struct worker_source {
   const Pass& pass;
   Constants constants;
-  tile_arrays_of<Pass> at;
+  tile_arrays_of<Pass, View> at;
   error_array<Storage> error;
   tile_active active;
   tile_sums<0>& checks;
@@ -117,7 +117,8 @@ struct worker_source {
   template <class... Count>
   SLAMB_ALWAYS_INLINE floats operator()(std::uint32_t i, Count... count) const {
     element_of<Pass, floats> e;
-    if constexpr (std::is_same_v<typename Pass::signal_reads, arrays<array::gradient>>) read_ahead(at.gradient + i);
+    if constexpr (std::is_same_v<typename Pass::signal_reads, arrays<array::gradient>>)
+      read_ahead(address_of(at.gradient, i));
     at.load(typename Pass::signal_reads(), e, i, count...);
     return active.keep(signal(e, i, count...), i, count...);
   }
@@ -156,21 +157,26 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   tile_sums<0> checks;
+  if (is_left_out(wire, view, tile_number)) {
+    *statistic = -1.0;
+    if (w.owner == wire_tile::dense) std::fill(wire.dense + w.code, wire.dense + w.code + t.count, 0.0F);
+    return true;
+  }
   if (w.owner == wire_tile::dense) {
     if constexpr (Work == encoding::encode) return true;  // copied when it was measured
-    const worker_source<Pass, decltype(pass.constants(0)), no_storage> source{
-        pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+    const worker_source<Pass, View, decltype(pass.constants(0)), no_storage> source{
+        pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
     by_lanes(0, t.count,
              [&](std::uint32_t i, auto... number) { source(i, number...).store(wire.dense + w.code + i, number...); });
     *statistic = 0.0;
     return checks.all_finite();
   }
-  const worker_source<Pass, decltype(pass.constants(0)), Storage> source{pass,
-                                                                         pass.constants(t.segment),
-                                                                         tile_arrays_of<Pass>(view, s, t),
-                                                                         {wire.worker_error, s.state + t.first},
-                                                                         {wire, w},
-                                                                         checks};
+  const worker_source<Pass, View, decltype(pass.constants(0)), Storage> source{pass,
+                                                                               pass.constants(t.segment),
+                                                                               tile_arrays_of<Pass, View>(view, s, t),
+                                                                               {wire.worker_error, s.state + t.first},
+                                                                               {wire, w},
+                                                                               checks};
   const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
   *statistic = encode_elements<Work>(quantizer, source, t.count, wire.stream(), w.owner * wire.codes + w.code, to);
   return checks.all_finite();
@@ -181,6 +187,10 @@ template <encoding Work, class Storage, class Quantizer>
 SLAMB_FLATTEN void average_tile(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                                 std::size_t tile_number, double* statistic) {
   const wire_tile w = wire.tiles[tile_number];
+  if (is_left_out(wire, view, tile_number)) {
+    *statistic = -1.0;
+    return;
+  }
   const server_source<Quantizer, Storage> source{quantizer, wire, w, {wire.server_error, w.code}, {wire, w}};
   const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
   *statistic = encode_elements<Work>(quantizer, source, view.tiles[tile_number].count, ~wire.stream(),
@@ -191,6 +201,7 @@ SLAMB_FLATTEN void average_tile(const Quantizer& quantizer, const model_view& vi
 template <class Storage, class Quantizer>
 SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                                      std::size_t tile_number) {
+  if (is_left_out(wire, view, tile_number)) return;
   const wire_tile w = wire.tiles[tile_number];
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);

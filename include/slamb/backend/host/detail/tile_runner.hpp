@@ -8,7 +8,11 @@
 #include <limits>
 #include <type_traits>
 
+#include "slamb/backend/host/detail/codes.hpp"
 #include "slamb/backend/host/detail/simd.hpp"
+#include "slamb/backend/host/detail/simd_words.hpp"
+#include "slamb/backend/host/detail/storage.hpp"
+#include "slamb/backend/host/detail/uniform.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
@@ -70,10 +74,48 @@ using sums_of = tile_sums<Pass::sums, maxima_of<Pass>()>;
 template <class Pass>
 using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 
+/// The random numbers of a tile whose parameters are rounded by chance. Sixteen at a time, in the order of the elements.
+template <class Precision>
+struct tile_draws {
+  tile_draws() = default;
+  template <class View>
+  tile_draws(const View& /*view*/, const tile& /*t*/) {}
+};
+template <class Precision>
+requires(Precision::rounds_by_chance) struct tile_draws<Precision> {
+  template <class View>
+  tile_draws(const View& view, const tile& t) : draws_(view.draws), tensor_(t.segment), first_(t.first) {}
+
+  /// Of elements i … i + 15 of the tile; i is a multiple of 16, and follows the i of the call before.
+  SLAMB_ALWAYS_INLINE words at(std::size_t i) {
+    if (i % size == 0) draw(i);
+    return load_codes<16>(bits_ + 2 * (i % size + (first_ & 7U)));
+  }
+
+ private:
+  static constexpr std::size_t size = lanes * 8;  // elements of sixteen counters
+
+  void draw(std::size_t i) {
+    const std::uint64_t stream = draws_.stream(tensor_), counter = draws_.counter(first_ + i);
+    random_bytes(draws_.seed, stream, counter, bits_);
+    if ((first_ & 7U) != 0) random_bytes(draws_.seed, stream, counter + lanes, bits_ + 2 * size);
+  }
+
+  rounding_draws draws_;
+  std::uint32_t tensor_;
+  std::uint64_t first_;
+  alignas(64) std::byte bits_[4 * size];
+};
+
 /// Loads and stores the arrays of one tile, sixteen elements at a time.
-template <class List>
-struct tile_arrays : tile_pointers<List> {
-  using tile_pointers<List>::tile_pointers;
+template <class List, class Precision = single_precision>
+struct tile_arrays : tile_pointers<List, Precision> {
+  template <class View>
+  tile_arrays(const View& view, const segment& s, const tile& t)
+      : tile_pointers<List, Precision>(view, s, t), draws_(view, t) {}
+  /// The arrays of a payload, which are floats.
+  template <std::size_t Planes>
+  tile_arrays(float* const (&planes)[Planes], std::uint64_t first) : tile_pointers<List, Precision>(planes, first) {}
 
   // Where… is empty, or the number of lanes in use.
   template <class Element, class... Arrays, class... Where>
@@ -81,6 +123,7 @@ struct tile_arrays : tile_pointers<List> {
                                 [[maybe_unused]] Where... where) const {
     (load_one<Arrays>(e, i, where...), ...);
   }
+  /// Calls for one tile are in the order of its elements.
   template <class Element, class... Arrays, class... Where>
   SLAMB_ALWAYS_INLINE void store(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element& e,
                                  [[maybe_unused]] std::size_t i, [[maybe_unused]] Where... where) const {
@@ -88,7 +131,8 @@ struct tile_arrays : tile_pointers<List> {
                   "slamb: a pass must not write gradients, because they belong to the user");
     static_assert((!std::is_void_v<typename Arrays::stored> && ...),
                   "slamb: a pass cannot write positions, because they are not stored in memory");
-    (value_of<Arrays, floats>(e).store(value_of<Arrays, typename Arrays::stored*>(*this) + i, where...), ...);
+    (store_one(value_of<Arrays, floats>(e), value_of<Arrays, stored_pointer_t<Arrays, Precision>>(*this), i, where...),
+     ...);
   }
 
  private:
@@ -99,13 +143,47 @@ struct tile_arrays : tile_pointers<List> {
     if constexpr (std::is_same_v<Array, array::position>)
       e.position = floats(static_cast<float>(this->first_position + i)) + floats::load(numbers_of_lanes);
     else
-      value_of<Array, floats>(e) = floats::load(value_of<Array, typename Array::stored*>(*this) + i, where...);
+      value_of<Array, floats>(e) = loaded(value_of<Array, stored_pointer_t<Array, Precision>>(*this), i, where...);
   }
+
+  template <class... Where>
+  static SLAMB_ALWAYS_INLINE floats loaded(const float* array, std::size_t i, Where... where) {
+    return floats::load(array + i, where...);
+  }
+  template <class... Where>
+  static SLAMB_ALWAYS_INLINE floats loaded(const scaled_floats& array, std::size_t i, Where... where) {
+    return floats::load(array.address + i, where...) * floats(array.scale);
+  }
+  template <class... Where>
+  static SLAMB_ALWAYS_INLINE floats loaded(const scaled_numbers& array, std::size_t i, Where... where) {
+    return load_typed(array, i, where...) * floats(array.scale);
+  }
+  template <typed_array Typed, class... Where>
+  static SLAMB_ALWAYS_INLINE floats loaded(const Typed& array, std::size_t i, Where... where) {
+    return load_typed(array, i, where...);
+  }
+
+  template <class... Where>
+  SLAMB_ALWAYS_INLINE void store_one(const floats& x, float* array, std::size_t i, Where... where) const {
+    x.store(array + i, where...);
+  }
+  template <class... Where>
+  SLAMB_ALWAYS_INLINE void store_one(const floats& x, const typed_parameter& array, std::size_t i,
+                                     Where... where) const {
+    if (array.type == element_type::float32) {
+      x.store(static_cast<float*>(array.address) + i, where...);
+      if (array.rounded != nullptr) store_nearest(x, array.rounded, array.rounded_type, i, where...);
+    } else if constexpr (Precision::rounds_by_chance) {
+      store_by_chance(x, draws_.at(i), array.address, array.type, i, where...);
+    }
+  }
+
+  [[no_unique_address]] mutable tile_draws<Precision> draws_;
 };
 
-/// The arrays that a pass accesses.
-template <class Pass>
-using tile_arrays_of = tile_arrays<accessed_by<Pass>>;
+/// The arrays that a pass accesses in a view.
+template <class Pass, class View>
+using tile_arrays_of = tile_arrays<accessed_by<Pass>, typename View::precision>;
 
 /// Runs `pass` over `count` elements of `at`, all of one tensor, and adds its sums in the order of the elements.
 template <class Pass, class Constants, class Arrays>
@@ -127,11 +205,31 @@ SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, co
   }
 }
 
+/// True if the pass leaves out this tensor.
+template <class Pass>
+bool leaves_out(const segment& s) {
+  return follows_gradient<Pass>() && !s.has_gradient;
+}
+
+/// Does what a pass does for a tensor that it leaves out: sums of 0, and an exchange buffer of 0.
+template <class Pass, class View>
+void leave_out(const View& view, const segment& s, const tile& t, double* results) {
+  if (results != nullptr) std::fill(results, results + results_of<Pass>(), 0.0);
+  if constexpr (writes_of<Pass>::type::template has<array::exchanged>) {
+    float* const first = view.exchanged + (s.first + t.first - view.exchanged_first);
+    std::fill(first, first + t.count, 0.0F);
+  }
+}
+
 /// Runs `pass` over a tile and writes its results to `sums` [results_of<Pass>()]. Returns true if all checked values are finite.
 template <class Pass, class View>
 bool run_tile(const Pass& pass, const View& view, const tile& t, double* sums) {
+  if (leaves_out<Pass>(view.segments[t.segment])) {
+    leave_out<Pass>(view, view.segments[t.segment], t, sums);
+    return true;
+  }
   sums_of<Pass> tile_sum;
-  run_elements(pass, pass.constants(t.segment), tile_arrays_of<Pass>(view, view.segments[t.segment], t), t.count,
+  run_elements(pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, view.segments[t.segment], t), t.count,
                tile_sum);
   tile_sum.write(sums);
   return tile_sum.all_finite();
@@ -259,11 +357,11 @@ void run_packed_tile(const Pass& pass, const model_view& view, const payload_vie
 }
 
 /// The state of a sparse pass over one tile.
-template <class Pass, class Constants>
+template <class Pass, class View, class Constants>
 struct selected_lane_runner {
   const Pass& pass;
   Constants constants;
-  tile_arrays_of<Pass> at;
+  tile_arrays_of<Pass, View> at;
   payload_view payload;
   std::uint64_t cursor;  // the next element of the payload
   tile_sums<Pass::sums>& sums;
@@ -302,10 +400,17 @@ SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const View& view, const p
                                      const Selection& selection, std::size_t tile_number, double* sums) {
   const tile t = view.tiles[tile_number];
   const segment& s = view.segments[t.segment];
+  if (leaves_out<Pass>(s)) {
+    leave_out<Pass>(view, s, t, sums);
+    for (std::size_t plane = 0; plane < Pass::packs::count; ++plane)
+      std::fill(payload.plane[plane] + payload.tile_offsets[tile_number],
+                payload.plane[plane] + payload.tile_offsets[tile_number + 1], 0.0F);
+    return true;
+  }
   constexpr bool needs_ages = Pass::needs_discount && !capability::has_age<Selection>;
   tile_sums<Pass::sums> tile_sum;
-  selected_lane_runner<Pass, decltype(pass.constants(0))> runner{
-      pass,    pass.constants(t.segment),         tile_arrays_of<Pass>(view, s, t),
+  selected_lane_runner<Pass, View, decltype(pass.constants(0))> runner{
+      pass,    pass.constants(t.segment),         tile_arrays_of<Pass, View>(view, s, t),
       payload, payload.tile_offsets[tile_number], tile_sum};
   chunk_selection chunk;
   for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {

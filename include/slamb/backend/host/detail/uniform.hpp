@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "slamb/backend/host/detail/codes.hpp"
 #include "slamb/backend/host/detail/simd.hpp"
@@ -31,65 +32,68 @@ SLAMB_ALWAYS_INLINE quads products(quads a, quads b) {
 #endif
 }
 
-// The upper and the lower 32 bits of products of 32-bit integers.
-struct upper_product {
-  SLAMB_ALWAYS_INLINE native::words operator()(native::words x, native::words y) const {
-    const quads even = products(reinterpret_cast<quads>(x), reinterpret_cast<quads>(y)),
-                odd = products(reinterpret_cast<quads>(x) >> 32, reinterpret_cast<quads>(y));
-    return reinterpret_cast<native::words>(even >> 32 | (odd & 0xFFFFFFFF00000000U));
-  }
-};
-struct lower_product {
-  SLAMB_ALWAYS_INLINE native::words operator()(native::words x, native::words y) const {
-    const quads even = products(reinterpret_cast<quads>(x), reinterpret_cast<quads>(y)),
-                odd = products(reinterpret_cast<quads>(x) >> 32, reinterpret_cast<quads>(y));
-    return reinterpret_cast<native::words>((even & 0xFFFFFFFFU) | odd << 32);
-  }
+// The counters of a register, in an order in which the two halves of an interleaving are consecutive.
+inline constexpr int counters = SLAMB_SIMD_BYTES / 8;
+inline constexpr std::uint64_t place_of_counter[counters] = {
+#if defined(__AVX512F__)
+    0, 4, 1, 5, 2,
+    6, 3, 7
+#elif defined(__AVX2__)
+    0, 2, 1, 3
+#else
+    0, 1
+#endif
 };
 
-/// Writes word 0, 1, 2, 3 of counter 0, of counter 1, …, counter 15 to `to` [256].
-SLAMB_ALWAYS_INLINE void store_by_counter(const std::uint32_t (&word)[4][lanes], std::byte* to) {
-  for (int j = 0; j < lanes; j += 4) {
-    __m128i row[4];
-    for (int w = 0; w < 4; ++w) row[w] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(word[w] + j));
-    const __m128i low01 = _mm_unpacklo_epi32(row[0], row[1]), high01 = _mm_unpackhi_epi32(row[0], row[1]);
-    const __m128i low23 = _mm_unpacklo_epi32(row[2], row[3]), high23 = _mm_unpackhi_epi32(row[2], row[3]);
-    auto* const column = reinterpret_cast<__m128i*>(to + 16 * j);
-    _mm_storeu_si128(column, _mm_unpacklo_epi64(low01, low23));
-    _mm_storeu_si128(column + 1, _mm_unpackhi_epi64(low01, low23));
-    _mm_storeu_si128(column + 2, _mm_unpacklo_epi64(high01, high23));
-    _mm_storeu_si128(column + 3, _mm_unpackhi_epi64(high01, high23));
-  }
+// Writes a[0], b[0], a[1], b[1], … of the counters, in their order.
+SLAMB_ALWAYS_INLINE void store_interleaved(quads a, quads b, std::byte* to) {
+#if defined(__AVX512F__)
+  const auto x = reinterpret_cast<__m512i>(a), y = reinterpret_cast<__m512i>(b);
+  _mm512_storeu_si512(to, _mm512_maskz_unpacklo_epi64(0xFF, x, y));
+  _mm512_storeu_si512(to + 64, _mm512_maskz_unpackhi_epi64(0xFF, x, y));
+#elif defined(__AVX2__)
+  const auto x = reinterpret_cast<__m256i>(a), y = reinterpret_cast<__m256i>(b);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_unpacklo_epi64(x, y));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32), _mm256_unpackhi_epi64(x, y));
+#else
+  const auto x = reinterpret_cast<__m128i>(a), y = reinterpret_cast<__m128i>(b);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi64(x, y));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), _mm_unpackhi_epi64(x, y));
+#endif
 }
 
-/// Writes `philox` of sixteen counters, from (counter, stream) on, to `to` [256], least significant bytes first.
+/// Writes `philox` of sixteen counters, from (counter, stream) on, to `to` [256], least significant bytes first. Each counter has
+/// a lane of 64 bits: the products need no other lanes, and their upper halves are ignored as factors.
 SLAMB_ALWAYS_INLINE void random_bytes(std::uint64_t seed, std::uint64_t stream, std::uint64_t counter, std::byte* to) {
-  static constexpr std::uint32_t place[lanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const words multiplier0(0xD2511F53U), multiplier1(0xCD9E8D57U), low(static_cast<std::uint32_t>(counter));
-  words x0 = low + words::load(place);
-  words x1 = words(static_cast<std::uint32_t>(counter >> 32U)) + select(x0 < low, words(1U), words(0U));
-  words x2(static_cast<std::uint32_t>(stream));
-  words x3(static_cast<std::uint32_t>(stream >> 32U));
-  auto key0 = static_cast<std::uint32_t>(seed);
-  auto key1 = static_cast<std::uint32_t>(seed >> 32U);
-  for (int round = 0; round < 10; ++round) {
-    const words upper0 = lanewise<words>(upper_product{}, x0, multiplier0);
-    const words upper1 = lanewise<words>(upper_product{}, x2, multiplier1);
-    const words lower0 = lanewise<words>(lower_product{}, x0, multiplier0);
-    const words lower1 = lanewise<words>(lower_product{}, x2, multiplier1);
-    x0 = upper1 ^ x1 ^ words(key0);
-    x1 = lower1;
-    x2 = upper0 ^ x3 ^ words(key1);
-    x3 = lower0;
-    key0 += 0x9E3779B9U;
-    key1 += 0xBB67AE85U;
+  constexpr int together = 2;  // registers of counters: as many as fit with the rest
+  quads place;
+  std::memcpy(&place, place_of_counter, sizeof(place));
+  const quads multiplier0 = quads{} + 0xD2511F53U, multiplier1 = quads{} + 0xCD9E8D57U;
+  for (int first = 0; first < lanes; first += together * counters) {
+    quads x0[together], x1[together], x2[together], x3[together];
+    for (int i = 0; i < together; ++i) {
+      x0[i] = place + (counter + static_cast<std::uint64_t>(first + i * counters));
+      x1[i] = x0[i] >> 32;
+      x2[i] = quads{} + stream;
+      x3[i] = quads{} + (stream >> 32U);
+    }
+    auto key0 = static_cast<std::uint32_t>(seed);
+    auto key1 = static_cast<std::uint32_t>(seed >> 32U);
+    for (int round = 0; round < 10; ++round) {
+      for (int i = 0; i < together; ++i) {
+        const quads product0 = products(x0[i], multiplier0), product1 = products(x2[i], multiplier1);
+        x0[i] = (product1 >> 32) ^ x1[i] ^ (quads{} + key0);
+        x1[i] = product1;
+        x2[i] = (product0 >> 32) ^ x3[i] ^ (quads{} + key1);
+        x3[i] = product0;
+      }
+      key0 += 0x9E3779B9U;
+      key1 += 0xBB67AE85U;
+    }
+    for (int i = 0; i < together; ++i)
+      store_interleaved((x0[i] & 0xFFFFFFFFU) | x1[i] << 32, (x2[i] & 0xFFFFFFFFU) | x3[i] << 32,
+                        to + (first + i * counters) * 16);
   }
-  std::uint32_t word[4][lanes];
-  x0.store(word[0]);
-  x1.store(word[1]);
-  x2.store(word[2]);
-  x3.store(word[3]);
-  store_by_counter(word, to);
 }
 
 #else
