@@ -89,5 +89,9 @@ double replay_slamb_blend(const test_support::trace& given);
 double replay_one_bit_adam(const test_support::trace& given);
 double replay_one_bit_lamb(const test_support::trace& given);
 double replay_zero_one_adam(const test_support::trace& given);
+double replay_bf16_adamw(const test_support::trace& given);
+double replay_bf16_lamb(const test_support::trace& given);
+double replay_bf16_slamb(const test_support::trace& given);
+double replay_bf16_one_bit_lamb(const test_support::trace& given);
 
 }  // namespace device_tests

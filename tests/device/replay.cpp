@@ -23,6 +23,10 @@ constexpr recorded all_recorded[] = {
     {"one-bit-adam-per-tensor", device_tests::replay_one_bit_adam},
     {"one-bit-lamb", device_tests::replay_one_bit_lamb},
     {"zero-one-adam", device_tests::replay_zero_one_adam},
+    {"bf16-adamw", device_tests::replay_bf16_adamw},
+    {"bf16-lamb", device_tests::replay_bf16_lamb},
+    {"bf16-slamb", device_tests::replay_bf16_slamb},
+    {"bf16-one-bit-lamb", device_tests::replay_bf16_one_bit_lamb},
 };
 
 }  // namespace
