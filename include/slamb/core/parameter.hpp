@@ -54,17 +54,17 @@ template <class Void>
 class typed_pointer {
  public:
   constexpr typed_pointer() = default;
-  constexpr typed_pointer(std::nullptr_t /*null*/) noexcept {}  // NOLINT(google-explicit-constructor): as a pointer
+  // NOLINTBEGIN(google-explicit-constructor): it is made as a pointer is
+  constexpr typed_pointer(std::nullptr_t /*null*/) noexcept {}
   template <class T>
-  requires(
-      requires { type_of_element<std::remove_const_t<T>>::value; } &&
-      std::convertible_to<
-          T*, Void*>) constexpr typed_pointer(T* address) noexcept  // NOLINT(google-explicit-constructor): as a pointer
+  requires(requires { type_of_element<std::remove_const_t<T>>::value; } &&
+           std::convertible_to<T*, Void*>) constexpr typed_pointer(T* address) noexcept
       : address_(address), type_(type_of_element<std::remove_const_t<T>>::value) {}
   template <class Other>
-  requires(!std::same_as<Other, Void> && std::convertible_to<Other*, Void*>) constexpr typed_pointer(
-      const typed_pointer<Other>& other) noexcept  // NOLINT(google-explicit-constructor): adds const
+  requires(!std::same_as<Other, Void> &&
+           std::convertible_to<Other*, Void*>) constexpr typed_pointer(const typed_pointer<Other>& other) noexcept
       : address_(other.address()), type_(other.type()) {}
+  // NOLINTEND(google-explicit-constructor)
   constexpr typed_pointer(Void* address, element_type type) noexcept : address_(address), type_(type) {}
 
   constexpr Void* address() const noexcept { return address_; }

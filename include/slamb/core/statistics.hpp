@@ -110,8 +110,8 @@ struct statistics {
   /// Ranks have diverged: all steps are skipped until `step` throws the error that names the difference. On the host the same
   /// step throws it.
   bool has_diverged = false;
-  /// ‖g‖ of the mean gradient of the last step taken, over all tensors, before clipping. Equal on all ranks. Exists only if
-  /// `basic_lamb` clips gradients (max_gradient_norm), after the first step since construction or load_state.
+  /// The norm by which the last step taken has clipped, over all tensors, before clipping: ‖ḡ‖ or √(mean ‖g_i‖²), equal on all
+  /// ranks, or ‖g_i‖ with clip_locally. Exists only with max_gradient_norm, after the first step since construction or load_state.
   std::optional<double> gradient_norm{};
   std::string phase{};       ///< phase of the algorithm: "dense", "sparse", …
   traffic_counts traffic{};  ///< traffic of this rank's steps

@@ -86,7 +86,8 @@ class zero_one_adam_recipe final
         late_steps_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()),
-        has_moved_(parameters.size()) {
+        has_moved_(parameters.size()),
+        takes_part_(parameters.size()) {
     exchange_.plan(context_);
     context_.plan_sums(2);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
@@ -299,12 +300,10 @@ class zero_one_adam_recipe final
 
   // Leaves tensors out of the exchange that have not moved since the last one.
   void upload_participants() {
-    std::vector<std::uint8_t> takes_part = has_moved_;
-    for (std::size_t i = 0; i < takes_part.size(); ++i)
-      if (has_gradient(i)) takes_part[i] = 1;
+    for (std::size_t i = 0; i < has_moved_.size(); ++i) takes_part_[i] = has_moved_[i] != 0 || has_gradient(i) ? 1 : 0;
     const std::span<std::uint8_t> table = context_.memory.view(participants_);
-    const bool all = std::ranges::find(takes_part, 0) == takes_part.end();
-    if (!all) context_.executor.upload(std::span<const std::uint8_t>(takes_part), table);
+    const bool all = std::ranges::find(takes_part_, 0) == takes_part_.end();
+    if (!all) context_.executor.upload(std::span<const std::uint8_t>(takes_part_), table);
     exchange_.set_participants(all ? nullptr : table.data());
   }
 
@@ -366,9 +365,10 @@ class zero_one_adam_recipe final
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
   typename optimizer_context<Backend>::late_steps late_steps_;
-  std::vector<double> rate_sums_;        // [tensors] Γ
-  std::vector<float> inverse_;           // [tensors]
-  std::vector<std::uint8_t> has_moved_;  // [tensors] since the last exchange of local updates
+  std::vector<double> rate_sums_;         // [tensors] Γ
+  std::vector<float> inverse_;            // [tensors]
+  std::vector<std::uint8_t> has_moved_;   // [tensors] since the last exchange of local updates
+  std::vector<std::uint8_t> takes_part_;  // [tensors] in this exchange
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
   std::uint64_t tau_ = 0;                      // of the current step

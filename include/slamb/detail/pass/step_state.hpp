@@ -24,6 +24,7 @@ struct step_record {
   double norm = -1.0;             ///< ‖g‖ of this step before clipping; negative: not computed
   double last_norm = 0.0;         ///< ‖g‖ of the last step taken
   std::uint32_t not_finite = 0;   ///< not 0: a pass of this rank has found a value that is not finite in this step
+  std::uint32_t found_inf = 0;    ///< not 0: a framework has found an overflow, or the scale of gradients is not usable
   std::uint32_t skip = 0;         ///< not 0: the step is skipped
   std::uint32_t was_skipped = 0;  ///< not 0: the last step was skipped
   std::uint32_t diverged = 0;  ///< not 0: ranks have diverged, and all steps are skipped until they have been compared
@@ -100,7 +101,8 @@ struct begin_step {
     record->input_scale = static_cast<float>(
         scaling.loss_scale == nullptr ? scaling.factor : scaling.factor / static_cast<double>(*scaling.loss_scale));
     record->norm = -1.0;
-    record->not_finite = record->input_scale > 0.0F && record->input_scale <= 0x1.fffffep127F ? 0 : 1;
+    record->found_inf = record->input_scale > 0.0F && record->input_scale <= 0x1.fffffep127F ? 0 : 1;
+    record->not_finite = record->found_inf;
     record->skip = record->diverged;
     record->received = 0;
     record->history = hash_with(record->lineage, record->taken);
@@ -114,7 +116,7 @@ struct read_found_inf {
   const float* found_inf;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (*found_inf != 0.0F) record->not_finite = 1;
+    if (*found_inf != 0.0F) record->not_finite = record->found_inf = 1;
   }
 };
 
@@ -206,7 +208,7 @@ struct end_step {
       if (found_inf != nullptr) *found_inf = 1.0F;
     }
     record->was_skipped = record->skip;
-    record->not_finite = record->skip = 0;
+    record->not_finite = record->found_inf = record->skip = 0;
   }
 };
 
@@ -229,9 +231,10 @@ struct drop_local_gradient {
 /// Skips the step if this rank has found a value that is not finite. For steps without a collective, or after it.
 struct skip_if_not_finite {
   step_record* record;
+  bool heeds_step = true;  ///< false: only values that a framework has found
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->not_finite != 0) record->skip = 1;
+    if ((heeds_step ? record->not_finite : record->found_inf) != 0) record->skip = 1;
   }
 };
 

@@ -123,7 +123,7 @@ bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool ski
       clip_gradient(g, context, max_norm, not_finite);
     else if (skip_non_finite)
       context.executor.run(dense_gradient_passes::check{}, g, context.all_tiles(), nullptr, not_finite);
-    context.executor.invoke(skip_if_not_finite{context.record()});
+    context.executor.invoke(skip_if_not_finite{context.record(), skip_non_finite});
     return true;
   }
   g.exchanged = buffer.data();
@@ -134,7 +134,7 @@ bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool ski
     context.overlap.start_sum(values, context.ranks);
   } else {
     context.overlap.join();
-    all_reduce_payload(values, buffer.size(), context);
+    all_reduce_payload(values, buffer.size(), context, skip_non_finite);
   }
   return true;
 }

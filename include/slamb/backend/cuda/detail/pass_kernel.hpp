@@ -55,19 +55,25 @@ SLAMB_HOST_DEVICE void note_usable(Block& block, const Sums& sums, std::uint32_t
   if (block.any([&](unsigned thread) { return !sums[thread].usable; })) block.first([&] { *not_finite = 1; });
 }
 
+// Facts of a pass as variables, because device code cannot call functions of the host, not even at compile time.
+template <class Pass>
+inline constexpr bool follows_gradient_v = follows_gradient<Pass>();
+template <class Pass>
+inline constexpr int results_v = results_of<Pass>();
+
 /// True if the pass leaves out this tensor.
 template <class Pass>
 SLAMB_HOST_DEVICE bool leaves_out(const segment& s) {
-  return follows_gradient<Pass>() && !s.has_gradient;
+  return follows_gradient_v<Pass> && !s.has_gradient;
 }
 
 /// Does what a pass does for a tensor that it leaves out: sums of 0, and an exchange buffer of 0.
 template <class Pass, class Block, class View>
 SLAMB_HOST_DEVICE void leave_out(Block& block, const View& view, const segment& s, const tile& t, double* results) {
-  if constexpr (results_of<Pass>() > 0) {
+  if constexpr (results_v<Pass> != 0) {
     if (results != nullptr)
       block.first([&] {
-        for (int k = 0; k < results_of<Pass>(); ++k) results[k] = 0.0;
+        for (int k = 0; k < results_v<Pass>; ++k) results[k] = 0.0;
       });
   }
   if constexpr (writes_of<Pass>::type::template has<array::exchanged>) {
