@@ -41,7 +41,7 @@ result time_of_header(benchmark::State& state, workbench& at) {
   std::array<float, slamb::detail::sum_header::floats + payload> sum{};
   const result r = time_of(state, at, 0.0, [&] {
     slamb::detail::begin_step{&record, 1.0}();
-    slamb::detail::write_sum_header{&record, sum.data(), true}();
+    slamb::detail::write_sum_header{&record, sum.data()}();
     for (std::size_t i = 0; i < slamb::detail::sum_header::floats; ++i) sum[i] *= 2.0F;
     slamb::detail::read_sum_header{&record, sum.data(), 2, payload}();
     slamb::detail::end_step{&record}();
