@@ -74,6 +74,8 @@ struct already_checked {
 template <class Storage, class ServerStorage, class Pass, class Quantizer, class Precision = single_precision>
 struct receive_kernel {
   static constexpr unsigned threads = 256;  ///< with 512, ptxas spills for sm_80
+  /// 3 blocks allow 85 registers a thread. Without a limit ptxas aims at 64 for sm_80, and spills.
+  static constexpr unsigned blocks_at_once = 3;
   static constexpr int results = results_of<Pass>();
 
   Pass pass;

@@ -32,10 +32,8 @@ struct selected_kernel {
   static_assert(layout::tile_size % 16 == 0, "slamb: a tile's ages must be aligned so that four can be read at once");
   static constexpr unsigned threads = 256;
   using selection_type = resolved_t<Selection>;
-  /// True if 48 registers suffice.
-  static constexpr bool is_short = Pass::packs::count != 0 && capability::has_selected_before<selection_type>;
-  /// 5 blocks allow 48 registers a thread, 4 blocks 64. Without a limit, ptxas spills for sm_100.
-  static constexpr unsigned blocks_at_once = is_short ? 5 : 4;
+  /// 4 blocks allow 64 registers a thread. Without a limit, ptxas spills for sm_100; with 48, for sm_80.
+  static constexpr unsigned blocks_at_once = 4;
   static constexpr bool stores_ages = Pass::needs_discount && !capability::has_age<selection_type>;
   using age_type = stored_age_t<selection_type>;
   using elements_type = selected_elements<threads, Pass::needs_discount && capability::has_age<selection_type>,
