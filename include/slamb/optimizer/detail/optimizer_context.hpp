@@ -34,6 +34,7 @@
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/comparison.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
+#include "slamb/optimizer/detail/masters_of_model.hpp"
 #include "slamb/optimizer/detail/node_reduction.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
@@ -89,7 +90,7 @@ class optimizer_context {
     scalars_ = memory.plan<adam_scalars>("scalars", 1);
     record_ = memory.plan<step_record>("scalars", 1);
     compared.plan(*this);
-    plan_masters();
+    masters.plan(memory, tensors);
   }
 
   optimizer_context(optimizer_context&&) noexcept = default;
@@ -128,36 +129,20 @@ class optimizer_context {
     require_consistent_ranks(facts, ranks.wrapped(), executor, allocator_of(backend_), called);
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
-    place_masters();
+    masters.place(memory, tensors);
     executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
     local.start(*this, memory.view(segments_));
     executor.upload(tensors.tiles(), memory.view(tiles_));
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
     rates.start(memory, executor);
     note_absent();
-    reload_parameters();
-  }
-
-  /// The optimizer's master copies follow parameters that something else has written. Before the first step, and the first after
-  /// a state was loaded, this is done again, for frameworks that load parameters later.
-  void reload_before_step() {
-    if (is_captured() || !std::exchange(reloads_, false)) return;
-    reload_parameters();
-  }
-  void reload_later() noexcept { reloads_ = true; }
-  void reload_parameters() const {
-    run_over_masters(reload_masters{memory.view(segments_).data()}, [](const segment& s) { return s.keeps_master; });
-  }
-
-  /// Rounds all master copies to the user's parameters.
-  void round_all_masters() const {
-    run_over_masters(round_masters{}, [](const segment& s) { return s.master != nullptr; });
+    masters.reload(*this);
   }
 
   /// Calls replace(buffer) with a temporary buffer, to give all ranks the same parameters. The next step compares them.
   template <class Replace>
   void replace_parameters(const Replace& replace) {
-    reload_parameters();
+    masters.reload(*this);
     if (!has_peers()) return;
     compared.forget_difference(*this);
     compared.compare_next();  // also if it fails on some ranks
@@ -432,6 +417,7 @@ class optimizer_context {
   gradient_scaling scaling;
   arena memory;
   node_reduction local;
+  masters_of_model<precision> masters;
   comparison<stream_type> compared;  ///< with the other ranks
 
  private:
@@ -453,36 +439,8 @@ class optimizer_context {
     executor.write(&record()->absent, absent_);
   }
 
-  // Plans the master copies of tensors of sixteen bits, one after another as in the state.
-  void plan_masters() {
-    if constexpr (precision::takes_types && !precision::rounds_by_chance) {
-      std::uint64_t elements = 0;
-      for (segment& s : tensors.segments()) {
-        s.keeps_master = s.data_type != element_type::float32 && s.master == nullptr;
-        if (s.keeps_master) elements += layout::padded(s.size);
-      }
-      masters_ = memory.plan<float>("master copies", elements);
-    }
-  }
-  void place_masters() {
-    float* next = memory.view(masters_).data();
-    for (segment& s : tensors.segments())
-      if (s.keeps_master) next = (s.master = next) + layout::padded(s.size);
-  }
-  template <class Pass, class Predicate>
-  void run_over_masters(const Pass& pass, const Predicate& has_one) const {
-    if constexpr (precision::takes_types) {
-      view_type all = view();
-      all.skip = nullptr;
-      for (std::size_t i = 0; i < tensors.segments().size(); ++i)
-        if (has_one(tensors.segments()[i])) executor.run(pass, all, tensors.tiles_of(i));
-    }
-  }
-
   Backend backend_;
-  region<float> masters_;
   std::uint64_t absent_ = 0;
-  bool reloads_ = true;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;

@@ -138,9 +138,9 @@ class recipe_base : public recipe {
         [this](const state_visitor& part) { visit_all(part); }, is_half_restored_,
         [this, &from, &options] {
           if (options.parameters && !has_no_parameters(from))
-            context_.round_all_masters();
+            context_.masters.round(context_);
           else
-            context_.reload_later();  // the caller may load parameters before this or after it
+            context_.masters.reload_later();  // the caller may load parameters before this or after it
           context_.start_from_saved();
           go_on_from_saved(options);
         });
@@ -155,7 +155,7 @@ class recipe_base : public recipe {
       throw std::logic_error(
           "slamb: reload_parameters() was called in the local steps of 0/1 Adam, which begin at the parameters of the "
           "last exchange; call broadcast_parameters(), which takes over the root's parameters");
-    context_.reload_parameters();
+    context_.masters.reload(context_);
   }
   void set_parameters(std::span<const parameter::data_pointer> data,
                       std::optional<std::span<const parameter::gradient_pointer>> gradients) final {
@@ -247,7 +247,7 @@ class recipe_base : public recipe {
     context_.overlap.require_closed("step()");
     require_usable("step()");
     context_.rates.set(rates);
-    context_.reload_before_step();
+    context_.masters.reload_before_step(context_);
     context_.compared.compare_before_step(context_, are_equal());
     begin();
     exchange_rest_and_finish();
@@ -260,7 +260,7 @@ class recipe_base : public recipe {
     context_.rates.set(rates);
     context_.overlap.open(context_.tensors, bucket_bytes_, context_.executor.stream());
     close_if_it_throws([this] {
-      context_.reload_before_step();
+      context_.masters.reload_before_step(context_);
       context_.compared.compare_before_step(context_, are_equal());
       begin();
     });
