@@ -59,10 +59,11 @@ class active_elements {
 
   /// Finds the active elements again, if they depend on the variance [state elements].
   template <class Context>
-  void find(Context& context, const wire_view& wire, const float* variance) const {
-    context.executor.mark_active(
-        context.view(), wire, context.all_tiles(), context.memory.view(masks_).data(), zero_aware_ ? variance : nullptr,
-        exists_ ? context.memory.view(bits_).data() : nullptr, context.memory.view(counts_).data());
+  void find(Context& context, const wire_view& wire, typename Context::variance_pointer variance) const {
+    if (!zero_aware_) variance = {};
+    context.executor.mark_active(context.view(), wire, context.all_tiles(), context.memory.view(masks_).data(),
+                                 variance, exists_ ? context.memory.view(bits_).data() : nullptr,
+                                 context.memory.view(counts_).data());
   }
 
   /// The mask, for wire_view::active.
@@ -185,8 +186,8 @@ class quantized_exchange {
   /// Fills the tables, once memory is allocated.
   /// @param variance  as for find_active
   /// @throws std::invalid_argument if the quantizer is zero-aware and there is no variance
-  void start(Context& context, const float* variance = nullptr) {
-    if (is_zero_aware() && variance == nullptr && context.tensors.elements() > 0)
+  void start(Context& context, typename Context::variance_pointer variance = {}) {
+    if (is_zero_aware() && !exists(variance) && context.tensors.elements() > 0)
       throw std::invalid_argument(
           "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
     if (!is_active(context)) return;
@@ -197,7 +198,7 @@ class quantized_exchange {
 
   /// Finds the active elements. To be called again when the variance has changed.
   /// @param variance  [state elements] elements with variance 0 are inactive, if the quantizer is zero-aware
-  void find_active(Context& context, const float* variance) {
+  void find_active(Context& context, typename Context::variance_pointer variance) {
     if (is_active(context)) active_.find(context, wire_at(context, {}), variance);
   }
 
