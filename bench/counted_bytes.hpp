@@ -66,12 +66,14 @@ double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRa
 }
 
 /// 1-bit Adam and 1-bit LAMB.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
-double counted_bytes(
-    const slamb::basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>& optimizer,
-    std::span<const slamb::parameter> /*tensors*/, const steps_taken& taken) {
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp,
+          class DenseCompressor>
+double counted_bytes(const slamb::basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp,
+                                                DenseCompressor>& optimizer,
+                     std::span<const slamb::parameter> /*tensors*/, const steps_taken& taken) {
   if (taken.phase == "warm-up")
-    return slamb::detail::dense_gradient_passes::memory_bytes(taken.ranks) +
+    return slamb::detail::gradient_exchange_bytes<slamb::no_error_feedback>(
+               optimizer.options().dense_compressor, taken.ranks, taken.exchanges_of_codes > 0.0, true, false) +
            slamb::detail::adam_passes<TrustRatio>::memory_bytes();
   return slamb::detail::one_bit_passes<TrustRatio>::template memory_bytes<ErrorFeedback>(
       optimizer.options().compressor, taken.ranks, taken.exchanges_of_codes > 0.0);
@@ -90,7 +92,7 @@ double counted_bytes(const slamb::basic_zero_one_adam<Compressor, ErrorFeedback,
   };
   if (taken.phase == "variance")
     return mixed(passes::gradient_memory_bytes<ErrorFeedback>(quantizer, taken.ranks, true),
-                 passes::refresh_memory_bytes(taken.ranks));
+                 passes::refresh_memory_bytes(optimizer.options().dense_compressor, taken.ranks, false));
   return mixed(passes::update_memory_bytes<ErrorFeedback>(quantizer, taken.ranks, true),
                passes::local_memory_bytes(taken.ranks > 1 || optimizer.options().compress_single_rank));
 }

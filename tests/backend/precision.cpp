@@ -159,6 +159,14 @@ template <class B>
 using one_bit_lamb_on = slamb::one_bit_lamb<slamb::thread_communicator, slamb::sign, B>;
 template <class B>
 using zero_one_adam_on = slamb::zero_one_adam<slamb::thread_communicator, slamb::sign, B>;
+template <class B>
+using one_bit_lamb_in_16_bits_on =
+    slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio, slamb::thread_communicator, B,
+                         slamb::fixed_warm_up, slamb::bf16>;
+template <class B>
+using zero_one_adam_in_16_bits_on =
+    slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, slamb::thread_communicator, B,
+                               slamb::exponential_variance_interval, slamb::doubling_local_interval, slamb::fp16>;
 
 const auto of_lamb = [](auto& o) { o.max_gradient_norm = 0.3; };
 const auto of_slamb = [](auto& o) {
@@ -245,12 +253,15 @@ TEST_CASE("precision: with master copies every recipe has the bits of its twin o
   check_against_floats<one_bit_adam_on>(of_one_bit, host);
   check_against_floats<one_bit_lamb_on>(of_one_bit, host);
   check_against_floats<zero_one_adam_on>(of_zero_one, host);
+  check_against_floats<one_bit_lamb_in_16_bits_on>(of_one_bit, host);
+  check_against_floats<zero_one_adam_in_16_bits_on>(of_zero_one, host);
 }
 
 TEST_CASE("precision: with master copies emulated kernels have the bits of their twins on floats") {
   check_against_floats<lamb_on, emulated_backend>(of_lamb);
   check_against_floats<slamb_on, emulated_backend>(of_slamb);
   check_against_floats<one_bit_lamb_on, emulated_backend>(of_one_bit);
+  check_against_floats<one_bit_lamb_in_16_bits_on, emulated_backend>(of_one_bit);
 }
 
 TEST_CASE("precision: without master copies every recipe stores the same bytes on all backends") {
