@@ -56,13 +56,24 @@ class adapter final : public optimizer {
   Optimizer own_;
 };
 
+/// LAMB with moments in eight bits, and 1-bit Adam that sends the gradients of its warm-up in sixteen.
+template <class Ranks, class Backend>
+using lamb_in_eight_bits =
+    slamb::lamb<Ranks,
+                slamb::precision::mixed<Backend, slamb::precision::master_copies, slamb::precision::eight_bit_moments>>;
+template <class Ranks, class Backend>
+using one_bit_adam_from_bf16 = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, Ranks,
+                                                    Backend, slamb::fixed_warm_up, slamb::bf16>;
+
 #if defined(__CUDACC__)
 /// Constructs an optimizer on the current GPU.
 template <class Optimizer>
 std::unique_ptr<optimizer> on_device(ingredients from) {
+  typename Optimizer::backend_type backend{};
+  backend.stream = from.stream;
+  backend.memory = from.memory;
   return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured,
-                                              slamb::cuda_thread_communicator(std::move(from.ranks)),
-                                              slamb::cuda_backend{.stream = from.stream, .memory = from.memory});
+                                              slamb::cuda_thread_communicator(std::move(from.ranks)), backend);
 }
 #endif
 

@@ -8,8 +8,9 @@ using ranks = slamb::thread_communicator;
 
 template <class Optimizer>
 std::unique_ptr<optimizer> on_host(ingredients from) {
-  return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured, std::move(from.ranks),
-                                              slamb::host_backend{.threads = 1});
+  typename Optimizer::backend_type backend{};
+  backend.threads = 1;
+  return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured, std::move(from.ranks), backend);
 }
 
 }  // namespace
@@ -31,6 +32,12 @@ std::unique_ptr<optimizer> one_bit_lamb_on_host(ingredients from) {
 }
 std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from) {
   return on_host<slamb::zero_one_adam<ranks>>(std::move(from));
+}
+std::unique_ptr<optimizer> lamb_in_eight_bits_on_host(ingredients from) {
+  return on_host<lamb_in_eight_bits<ranks, slamb::host_backend>>(std::move(from));
+}
+std::unique_ptr<optimizer> one_bit_adam_from_bf16_on_host(ingredients from) {
+  return on_host<one_bit_adam_from_bf16<ranks, slamb::host_backend>>(std::move(from));
 }
 
 }  // namespace device_tests

@@ -60,6 +60,8 @@ std::unique_ptr<optimizer> slamb_top_k_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_host(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from);
+std::unique_ptr<optimizer> lamb_in_eight_bits_on_host(ingredients from);
+std::unique_ptr<optimizer> one_bit_adam_from_bf16_on_host(ingredients from);
 
 std::unique_ptr<optimizer> adamw_on_device(ingredients from);
 std::unique_ptr<optimizer> lamb_on_device(ingredients from);
@@ -69,8 +71,10 @@ std::unique_ptr<optimizer> slamb_top_k_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_device(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_device(ingredients from);
+std::unique_ptr<optimizer> lamb_in_eight_bits_on_device(ingredients from);
+std::unique_ptr<optimizer> one_bit_adam_from_bf16_on_device(ingredients from);
 
-inline constexpr std::array<recipe, 8> recipes{{
+inline constexpr std::array<recipe, 10> recipes{{
     {"adamw", adamw_on_host, adamw_on_device},
     {"lamb", lamb_on_host, lamb_on_device},
     {"slamb", slamb_on_host, slamb_on_device},
@@ -79,6 +83,8 @@ inline constexpr std::array<recipe, 8> recipes{{
     {"one_bit_adam", one_bit_adam_on_host, one_bit_adam_on_device},
     {"one_bit_lamb", one_bit_lamb_on_host, one_bit_lamb_on_device},
     {"zero_one_adam", zero_one_adam_on_host, zero_one_adam_on_device, true, false},
+    {"lamb_in_eight_bits", lamb_in_eight_bits_on_host, lamb_in_eight_bits_on_device, false},
+    {"one_bit_adam_from_bf16", one_bit_adam_from_bf16_on_host, one_bit_adam_from_bf16_on_device, false},
 }};
 
 // Replays on the device, with the results of test_support::replay.

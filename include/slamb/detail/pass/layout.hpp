@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/sentence.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/parameter.hpp"
 
@@ -131,8 +133,7 @@ class layout {
   ///         gradient, or overlaps memory that the optimizer writes
   void require_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) const {
     if (tensor >= segments_.size())
-      throw std::invalid_argument("slamb: set_gradient() was given tensor " + std::to_string(tensor) +
-                                  ", but there are " + std::to_string(segments_.size()));
+      throw_sentence({"set_gradient() was given tensor ", tensor, ", but there are ", segments_.size()});
     const segment& s = segments_[tensor];
     if (s.size == 0 || gradient.address() == nullptr) return;
     require_type(tensor, gradient);
@@ -157,11 +158,11 @@ class layout {
     std::vector<segment> moved = segments_;
     for (std::size_t i = 0; i < data.size(); ++i) {
       if (moved[i].size == 0) continue;
-      require(data[i].address() != nullptr, i, "has null data; it must point to size elements");
+      require(data[i].address() != nullptr, i, {"has null data; it must point to size elements"});
       require(data[i].type() == moved[i].data_type, i,
-              std::string("has ") + name_of(data[i].type()) + " data now, but it was constructed with " +
-                  name_of(moved[i].data_type) + "; types cannot change");
-      require_aligned(data[i], i, "data");
+              {"has ", name_of(data[i].type()), " data now, but it was constructed with ", name_of(moved[i].data_type),
+               "; types cannot change"});
+      require_aligned(data[i].address(), data[i].type(), i, "data");
       moved[i].data = data[i].address();
       if (!gradients) continue;
       if ((*gradients)[i].address() != nullptr) require_type(i, (*gradients)[i]);
@@ -187,61 +188,63 @@ class layout {
  private:
   static std::string name(std::size_t tensor) { return "tensor " + std::to_string(tensor); }
 
-  static void require(bool holds, std::size_t tensor, const std::string& what) {
-    if (!holds) throw std::invalid_argument("slamb: " + name(tensor) + " " + what);
+  static void require(bool holds, std::size_t tensor, std::initializer_list<sentence_part> what) {
+    if (!holds) reject(tensor, what);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] static void reject(std::size_t tensor,
+                                                            std::initializer_list<sentence_part> what) {
+    throw_sentence({"tensor ", tensor, " "}, what);
   }
 
   static void require_types(const parameter& p, std::size_t i, bool takes_types) {
-    const auto require_taken = [&](element_type type, const char* what) {
-      require(takes_types || type == element_type::float32, i,
-              std::string("has ") + name_of(type) + " " + what +
-                  ", but this optimizer takes float32 alone; give it the Backend slamb::precision::mixed<...>, which "
-                  "takes float32, bfloat16 and float16");
-    };
-    require_taken(p.data.type(), "data");
-    require_taken(p.gradient.type(), "gradients");
+    require_taken(p.data.type(), "data", i, takes_types);
+    require_taken(p.gradient.type(), "gradients", i, takes_types);
     require(p.master == nullptr || p.data.type() != element_type::float32, i,
-            "has a master copy, but its data is float32; only bfloat16 and float16 data have one, so master must be "
-            "null");
-    require_aligned(p.data, i, "data");
-    require_aligned(p.gradient, i, "gradient");
-    require_aligned(typed_pointer<const void>(p.master), i, "master");
+            {"has a master copy, but its data is float32; only bfloat16 and float16 data have one, so master must be "
+             "null"});
+    require_aligned(p.data.address(), p.data.type(), i, "data");
+    require_aligned(p.gradient.address(), p.gradient.type(), i, "gradient");
+    require_aligned(p.master, element_type::float32, i, "master");
+  }
+
+  static void require_taken(element_type type, const char* what, std::size_t i, bool takes_types) {
+    require(takes_types || type == element_type::float32, i,
+            {"has ", name_of(type), " ", what,
+             ", but this optimizer takes float32 alone; give it the Backend slamb::precision::mixed<...>, which "
+             "takes float32, bfloat16 and float16"});
   }
 
   void require_number(std::size_t given, const char* call, const char* of_what) const {
     if (given != segments_.size())
-      throw std::invalid_argument("slamb: " + std::string(call) + " was given " + std::to_string(given) + of_what +
-                                  ", but there are " + std::to_string(segments_.size()) + " tensors");
+      throw_sentence({call, " was given ", given, of_what, ", but there are ", segments_.size(), " tensors"});
   }
 
   void require_type(std::size_t tensor, const parameter::gradient_pointer& gradient) const {
     require(gradient.type() == segments_[tensor].gradient_type, tensor,
-            std::string("has a ") + name_of(gradient.type()) + " gradient now, but it was constructed with one of " +
-                name_of(segments_[tensor].gradient_type) + "; types cannot change");
-    require_aligned(gradient, tensor, "gradient");
+            {"has a ", name_of(gradient.type()), " gradient now, but it was constructed with one of ",
+             name_of(segments_[tensor].gradient_type), "; types cannot change"});
+    require_aligned(gradient.address(), gradient.type(), tensor, "gradient");
   }
 
-  template <class Void>
-  static void require_aligned(const typed_pointer<Void>& array, std::size_t i, const char* what) {
-    const auto address = reinterpret_cast<std::uintptr_t>(array.address());
-    require(address % size_of(array.type()) == 0, i,
-            std::string("has a ") + what + " pointer to " + name_of(array.type()) + ", whose address is " +
-                std::to_string(address) + "; it must be a multiple of " + std::to_string(size_of(array.type())));
+  [[gnu::noinline]] static void require_aligned(const void* array, element_type type, std::size_t i, const char* what) {
+    const auto address = reinterpret_cast<std::uintptr_t>(array);
+    require(address % size_of(type) == 0, i,
+            {"has a ", what, " pointer to ", name_of(type), ", whose address is ", std::uint64_t{address},
+             "; it must be a multiple of ", std::uint64_t{size_of(type)}});
   }
 
   void append(const parameter& p, std::size_t i, double weight_decay) {
     constexpr auto most = std::numeric_limits<std::ptrdiff_t>::max() / sizeof(double);
-    require(i < std::numeric_limits<std::uint32_t>::max(), i, "is one too many: at most 2^32 − 1 tensors");
-    require(p.size == 0 || p.data.address() != nullptr, i, "has null data; it must point to size elements");
-    require(p.size <= most - elements_, i,
-            "has size " + std::to_string(p.size) + ", and the sizes so far add up to " + std::to_string(elements_) +
-                "; their sum must be at most " + std::to_string(most));
-    require(p.dimensions >= 0, i, "has dimensions = " + std::to_string(p.dimensions) + ", but it must be >= 0");
-    require(p.options.group >= 0 && p.options.group < 65536, i,
-            "has group = " + std::to_string(p.options.group) + ", but it must be in [0, 65535]");
+    require(i < std::numeric_limits<std::uint32_t>::max(), i, {"is one too many: at most 2^32 − 1 tensors"});
+    require(p.size == 0 || p.data.address() != nullptr, i, {"has null data; it must point to size elements"});
     require(
-        p.options.rows.empty() || p.size % p.options.rows.size() == 0, i,
-        "has " + std::to_string(p.options.rows.size()) + " rows, which must divide its size " + std::to_string(p.size));
+        p.size <= most - elements_, i,
+        {"has size ", p.size, ", and the sizes so far add up to ", elements_, "; their sum must be at most ", most});
+    require(p.dimensions >= 0, i, {"has dimensions = ", p.dimensions, ", but it must be >= 0"});
+    require(p.options.group >= 0 && p.options.group < 65536, i,
+            {"has group = ", p.options.group, ", but it must be in [0, 65535]"});
+    require(p.options.rows.empty() || p.size % p.options.rows.size() == 0, i,
+            {"has ", p.options.rows.size(), " rows, which must divide its size ", p.size});
     const double decay = p.options.weight_decay.value_or(weight_decay);
     require_non_negative(name(i) + "'s weight_decay", decay);
     require_non_negative(name(i) + "'s learning_rate_factor", p.options.learning_rate_factor);
@@ -278,14 +281,14 @@ class layout {
                              bool written) {
     const auto first = reinterpret_cast<std::uintptr_t>(array);
     require(first <= std::numeric_limits<std::uintptr_t>::max() - bytes, tensor,
-            (written && std::string_view(what) == "data" ? "has " : "has a ") + std::string(what) +
-                " that reaches past the end of memory");
+            {written && std::string_view(what) == "data" ? "has " : "has a ", what,
+             " that reaches past the end of memory"});
     return {first, first + bytes, tensor, what, written};
   }
 
   [[noreturn]] static void throw_overlap(const memory_span& own, const memory_span& other) {
-    throw std::invalid_argument("slamb: the " + std::string(own.what) + " of " + name(own.tensor) + " overlaps the " +
-                                other.what + " of " + name(other.tensor) + "; parameters must not share memory");
+    throw_sentence({"the ", own.what, " of tensor ", own.tensor, " overlaps the ", other.what, " of tensor ",
+                    other.tensor, "; parameters must not share memory"});
   }
 
   // Parameters are written, so they may share memory with no other span; gradients may share among themselves. Returns the

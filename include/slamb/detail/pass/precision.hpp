@@ -87,6 +87,7 @@ struct stored_array {
 
 struct as_floats {
   using pointer = float*;
+  using read_pointer = const float*;  ///< to numbers that are only read
   static constexpr std::size_t element_bytes = sizeof(float);
   static constexpr bool is_drawn = false;      ///< rounded by chance
   static constexpr bool is_in_blocks = false;  ///< which share scales
@@ -94,6 +95,7 @@ struct as_floats {
 };
 struct as_bfloat16 {
   using pointer = bfloat16_numbers;
+  using read_pointer = pointer;
   static constexpr std::size_t element_bytes = 2;
   static constexpr bool is_drawn = true;
   static constexpr bool is_in_blocks = false;
@@ -104,6 +106,7 @@ struct as_bfloat16 {
 template <bool Signed>
 struct as_eight_bits {
   using pointer = eight_bit_numbers<Signed>;
+  using read_pointer = pointer;
   static constexpr std::size_t element_bytes = 1;
   static constexpr bool is_drawn = true;
   static constexpr bool is_in_blocks = true;

@@ -15,10 +15,17 @@
 
 namespace slamb::detail {
 
-/// The scales of a model's moments: `blocks_of_tile` for each tile.
-/// @tparam Precision  of the backend; without blocks there are no scales
-template <class Precision>
+/// The scales of a model's moments: `blocks_of_tile` for each tile. Without blocks there are none.
+/// @tparam Precision  of the backend
+template <class Precision, bool InBlocks = has_blocks<Precision>>
 class moment_scales {
+ public:
+  static void plan_memory(const arena& /*memory*/, const layout& /*tensors*/) noexcept {}
+  static no_scales at(const arena& /*memory*/) noexcept { return {}; }
+  static void visit(const state_visitor& /*part*/, const arena& /*memory*/, const layout& /*tensors*/) noexcept {}
+};
+template <class Precision>
+class moment_scales<Precision, true> {
  public:
   /// The optimizer has this array, in blocks.
   template <class Array>
@@ -33,26 +40,20 @@ class moment_scales {
     if (has_variance_) variance_ = memory.plan<float>(array::variance::name, blocks);
   }
 
-  typename Precision::scales at([[maybe_unused]] const arena& memory) const noexcept {
-    if constexpr (has_blocks<Precision>)
-      return {has_momentum_ ? memory.view(momentum_).data() : nullptr,
-              has_variance_ ? memory.view(variance_).data() : nullptr};
-    else
-      return {};
+  block_scales at(const arena& memory) const noexcept {
+    return {has_momentum_ ? memory.view(momentum_).data() : nullptr,
+            has_variance_ ? memory.view(variance_).data() : nullptr};
   }
 
   /// Calls part(name, bytes, state_part) for the scales, and for the blocks that they belong to.
   void visit(const state_visitor& part, const arena& memory, const layout& tensors) const {
-    if (!has_momentum_ && !has_variance_) return;
     std::uint64_t places = hash_of_nothing;
     for (const tile& t : tensors.tiles())
       for (const std::uint64_t word : {std::uint64_t{t.segment}, t.first, std::uint64_t{t.count}})
         places = hash_with(places, word);
     part("blocks of moments", bytes_of(places), state_part::fact);
-    if (has_momentum_)
-      part("scales of the momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
-    if (has_variance_)
-      part("scales of the variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);
+    part("scales of the momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
+    part("scales of the variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);
   }
 
  private:

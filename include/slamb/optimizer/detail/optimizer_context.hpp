@@ -18,6 +18,7 @@
 #include "slamb/communicator/detail/requirements.hpp"
 #include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/detail/hash.hpp"
+#include "slamb/core/detail/sentence.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/exchange/consistency.hpp"
@@ -66,7 +67,7 @@ class optimizer_context {
   using late_steps = late_read<stream_type, std::uint64_t>;  ///< the number of steps taken
   using precision = typename precision_of<Backend>::type;
   using view_type = view_in<precision>;
-  using variance_pointer = stored_pointer_t<array::variance, precision>;
+  using variance_pointer = typename storage_of_t<array::variance, precision>::read_pointer;
 
   static_assert(backend_executor<executor_type>,
                 "slamb: the executor of a Backend must have the members of detail::backend_executor "
@@ -243,7 +244,7 @@ class optimizer_context {
   /// @throws std::logic_error if the step is captured into a graph
   void require_no_capture(const char* needed_for) const {
     if (is_captured())
-      throw std::logic_error(std::string("slamb: this call cannot be captured into a graph, because ") + needed_for);
+      throw_sentence<std::logic_error>({"this call cannot be captured into a graph, because ", needed_for});
   }
 
   /// True if there are other ranks, in this node or in others.
@@ -339,9 +340,8 @@ class optimizer_context {
       const bool had_gradient = changed[i].has_gradient;
       changed[i].point_at(gradients[i]);
       if (overlap.is_ready(i) || changed[i].has_gradient != had_gradient)
-        overlap.require_closed(("set_gradients() with tensor " + std::to_string(i) +
-                                (overlap.is_ready(i) ? " ready" : " from a null gradient to another, or back,"))
-                                   .c_str());
+        overlap.require_closed_for("set_gradients() with tensor ", i,
+                                   overlap.is_ready(i) ? " ready" : " from a null gradient to another, or back,");
     }
     upload_gradients(std::move(changed), 0, gradients.size());
   }

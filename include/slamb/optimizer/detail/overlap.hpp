@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/core/detail/sentence.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/runtime/side_stream.hpp"
 
@@ -103,15 +104,17 @@ class overlapped_step {
   ~overlapped_step() = default;
 
   /// @throws std::logic_error if there is an open step
-  void require_closed(const char* call) const {
+  void require_closed(const char* call) const { require_closed_for(call); }
+  /// The same for a call that is described by several parts.
+  template <class... Parts>
+  void require_closed_for(const char* call, const Parts&... more) const {
     if (is_open_)
-      throw std::logic_error("slamb: " + std::string(call) +
-                             " was called between begin_step() and finish_step(); finish the step first");
+      throw_sentence<std::logic_error>(
+          {call, more..., " was called between begin_step() and finish_step(); finish the step first"});
   }
   /// @throws std::logic_error if there is no open step
   void require_open(const char* call) const {
-    if (!is_open_)
-      throw std::logic_error("slamb: " + std::string(call) + " was called without a step; call begin_step() first");
+    if (!is_open_) throw_sentence<std::logic_error>({call, " was called without a step; call begin_step() first"});
   }
 
   /// Opens a step. The first call makes the buckets and the side stream.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "slamb/communicator/any_communicator.hpp"
+#include "slamb/core/detail/sentence.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
@@ -213,9 +214,9 @@ class recipe_base : public recipe {
   /// @throws std::logic_error after a load_state() that failed halfway
   void require_usable(const char* call) const {
     if (is_half_restored_)
-      throw std::logic_error("slamb: " + std::string(call) +
-                             " was called after a load_state() that failed halfway, so a part of the state belongs to "
-                             "another step; load a state first");
+      throw_sentence<std::logic_error>({call,
+                                        " was called after a load_state() that failed halfway, so a part of the state "
+                                        "belongs to another step; load a state first"});
   }
 
   void exchange_rest_and_finish() {
