@@ -51,6 +51,7 @@ int main(int count, char** arguments) {
         "slamb_bench --gpu [--filter=SUBSTRING] [--markdown]  steps on a GPU, by slamb_bench_gpu");
 
   bench::register_steps(bench::bert_25m(), threads);
+  bench::register_typed_steps(bench::bert_25m(), threads);
   bench::register_one_bit_steps(bench::bert_25m(), threads);
   bench::register_compressors(bench::bert_25m(), threads);
   bench::register_comparisons(bench::bert_25m(), threads);
