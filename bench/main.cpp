@@ -58,6 +58,7 @@ int main(int count, char** arguments) {
   bench::register_steps_of_two_ranks(bench::bert_25m());
   bench::register_one_bit_steps_of_two_ranks(bench::bert_25m());
   bench::register_steps(bench::bert_large(), threads);
+  bench::register_typed_steps(bench::bert_large(), threads);
 
   benchmark::Initialize(&count, arguments);
   if (benchmark::ReportUnrecognizedArguments(count, arguments)) return 2;

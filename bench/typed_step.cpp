@@ -21,6 +21,7 @@ void register_typed(const std::string& name, const shape_set& shapes, unsigned t
     const std::string type_name = type == type_of::bfloat16 ? "/bf16" : "/fp16";
     register_one("step/" + name + type_name + (by_chance ? "/stochastic" : ""), shapes, 1, threads,
                  [=](benchmark::State& state, workbench& at) {
+                   workbench::require_memory(32 * at.elements());  // at most, by 1-bit LAMB
                    const typed_model typed(at.of_rank(0), type, threads);
                    return time_alone<Optimizer>(state, at, typed.tensors(), options, backend{{.threads = threads}});
                  });
