@@ -51,12 +51,14 @@ int main(int count, char** arguments) {
         "slamb_bench --gpu [--filter=SUBSTRING] [--markdown]  steps on a GPU, by slamb_bench_gpu");
 
   bench::register_steps(bench::bert_25m(), threads);
+  bench::register_typed_steps(bench::bert_25m(), threads);
   bench::register_one_bit_steps(bench::bert_25m(), threads);
   bench::register_compressors(bench::bert_25m(), threads);
   bench::register_comparisons(bench::bert_25m(), threads);
   bench::register_steps_of_two_ranks(bench::bert_25m());
   bench::register_one_bit_steps_of_two_ranks(bench::bert_25m());
   bench::register_steps(bench::bert_large(), threads);
+  bench::register_typed_steps(bench::bert_large(), threads);
 
   benchmark::Initialize(&count, arguments);
   if (benchmark::ReportUnrecognizedArguments(count, arguments)) return 2;

@@ -5,6 +5,7 @@
 
 #include <barrier>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -16,17 +17,18 @@
 
 namespace bench {
 
+/// A single rank over `tensors`.
 template <class Optimizer>
-result time_alone(benchmark::State& state, workbench& at, const typename Optimizer::options_type& options,
-                  unsigned threads) {
-  Optimizer optimizer(at.of_rank(0).tensors(), options, {}, slamb::host_backend{.threads = threads});
+result time_alone(benchmark::State& state, workbench& at, std::span<const slamb::parameter> tensors,
+                  const typename Optimizer::options_type& options, const typename Optimizer::backend_type& backend) {
+  Optimizer optimizer(tensors, options, {}, backend);
   for (int i = 0; i < untimed_steps; ++i) optimizer.step(learning_rate);
   const slamb::statistics before = optimizer.statistics();
   const bandwidth first = at.measure();
   result r;
   r.seconds = time_of_rounds(state, [&optimizer] { optimizer.step(learning_rate); });
   r.machine = mean(first, at.measure());
-  r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at.of_rank(0).tensors(), at.ranks());
+  r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), tensors, at.ranks());
   return r;
 }
 
@@ -65,7 +67,7 @@ template <class Optimizer>
 void register_single_rank(const std::string& name, const shape_set& shapes, unsigned threads,
                           const typename Optimizer::options_type& options) {
   register_one("step/" + name, shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
-    return time_alone<Optimizer>(state, at, options, threads);
+    return time_alone<Optimizer>(state, at, at.of_rank(0).tensors(), options, {.threads = threads});
   });
 }
 

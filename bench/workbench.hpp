@@ -79,6 +79,18 @@ class workbench {
   std::size_t elements() const noexcept { return elements_; }  ///< of one rank
   bandwidth measure() { return meter_->measure(); }
 
+  /// Fails early: if the system overcommits memory, a program that asks for too much is killed, and its results are lost.
+  /// @throws std::runtime_error if fewer bytes are free
+  static void require_memory(std::size_t bytes) {
+    std::ifstream file("/proc/meminfo");
+    std::string name, unit;
+    for (std::size_t kibibytes = 0; file >> name >> kibibytes; std::getline(file, unit)) {
+      if (name == "MemAvailable:" && kibibytes < bytes / 1024)
+        throw std::runtime_error("needs " + std::to_string(bytes >> 20U) + " MiB of memory, but " +
+                                 std::to_string(kibibytes >> 10U) + " MiB are available");
+    }
+  }
+
  private:
   workbench(const shape_set& shapes, std::size_t ranks, unsigned threads)
       : name_(shapes.name), elements_(shapes.elements()) {
@@ -92,17 +104,6 @@ class workbench {
   static std::unique_ptr<workbench>& instance() {
     static std::unique_ptr<workbench> current;
     return current;
-  }
-
-  // Fails early: if the system overcommits memory, a program that asks for too much is killed, and its results are lost.
-  static void require_memory(std::size_t bytes) {
-    std::ifstream file("/proc/meminfo");
-    std::string name, unit;
-    for (std::size_t kibibytes = 0; file >> name >> kibibytes; std::getline(file, unit)) {
-      if (name == "MemAvailable:" && kibibytes < bytes / 1024)
-        throw std::runtime_error("needs " + std::to_string(bytes >> 20U) + " MiB of memory, but " +
-                                 std::to_string(kibibytes >> 10U) + " MiB are available");
-    }
   }
 
   std::string name_;

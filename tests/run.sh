@@ -135,7 +135,8 @@ configure_and_build() {
 # The options of cmake besides the preset, for a part of the suite.
 part_of_clang=(
   -DSLAMB_COMPILE_TESTS=OFF
-  -DSLAMB_INSTANCES_EMULATED=OFF  # which no test of this part has
+  -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
+  -DSLAMB_INSTANCES_EMULATED=OFF  # no test of this part has either
   "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|pass_kernel)|backend/host/(codes|simd|simd_packing|simd_words|uniform)|communicator/cuda/.*|compressor/.*|core/(bfloat16|random)|optimizer/(lamb|one_bit|slamb|zero_one_adam)|properties/replay|trust_ratio/.*"
 )
 part_of_asan=(

@@ -63,6 +63,9 @@ std::vector<std::pair<std::string, std::string>> decisive_settings(const setting
           {"--variance-update-scaler", text_of(chosen.variance_update_scaler)},
           {"--local-step-scaler", text_of(chosen.local_interval_scaler())},
           {"--local-step-clipper", text_of(chosen.local_step_clipper)},
+          {"--precision", chosen.precision},
+          {"--rounding", chosen.has_16_bits() ? chosen.rounding_mode() : "unset"},
+          {"--loss-scale", text_of(chosen.scale_of_loss())},
           {"--data", "of " + text_of(data.training.rows()) + " + " + text_of(data.test.rows()) + " images, hash " +
                          text_of(hash_of(data.test, hash_of(data.training, 0xCBF29CE484222325U)))}};
 }

@@ -44,6 +44,18 @@ void add_training_options(command_line& line, settings& into) {
   number("--weight-decay", into.weight_decay, "Weight decay")
       ->type_name("X")
       ->check(number_in("[0, 1000000]", 0.0, 1e6));
+  line.add("--precision", into.precision, "Type of the stored parameters and gradients: float32, bf16 or fp16", "NAME")
+      ->check(one_of(precision_names));
+  line.add_option(
+          "--rounding", into.rounding,
+          "Parameters of 16 bits: masters, which keeps a float copy of them, or stochastic, which rounds them up "
+          "or down by chance [masters]")
+      ->type_name("NAME")
+      ->check(one_of(rounding_names));
+  line.add_option("--loss-scale", into.loss_scale,
+                  "Gradients of 16 bits are stored times this, so that small ones are not lost [fp16: 1024, bf16: 1]")
+      ->type_name("X")
+      ->check(number_in("[1, 16777216]", 1.0, 16777216.0));
   constexpr auto largest_seed = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   number("--seed", into.seed, "The first seed")->check(integer_in(0, largest_seed));
   number("--seeds", into.seeds, "Number of seeds, counted from the first")->check(integer_in(1, 1000));
@@ -113,6 +125,10 @@ void check_together(const settings& chosen) {
   if (chosen.batch < static_cast<std::uint64_t>(chosen.ranks)) {
     throw usage_error("--batch: " + std::to_string(chosen.batch) + " is not >= --ranks, which is " +
                       std::to_string(chosen.ranks));
+  }
+  if (!chosen.has_16_bits() && (chosen.rounding || chosen.loss_scale)) {
+    throw usage_error(std::string(chosen.rounding ? "--rounding" : "--loss-scale") +
+                      ": --precision float32 stores no numbers of 16 bits; say --precision bf16 or --precision fp16");
   }
   if (chosen.checkpoint.empty() && (chosen.resume || chosen.checkpoint_every)) {
     throw usage_error(std::string(chosen.resume ? "--resume" : "--checkpoint-every") +

@@ -27,6 +27,8 @@ class rank_optimizer {
   virtual void step(double learning_rate) = 0;
   /// Calls `evaluate` with the mean of the ranks' parameters, then restores this rank's own parameters.
   virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
+  /// The gradients of all following steps are `*scale` times as large. *scale must outlive the optimizer.
+  virtual void set_loss_scale(const float* scale) = 0;
   virtual slamb::statistics statistics() const = 0;
 
   /// For checkpoints, which not every optimizer of the examples supports: saves state and parameters to a file and loads them,

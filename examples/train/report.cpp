@@ -65,6 +65,9 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
                {"schedule", chosen.schedule},
                {"warmup", chosen.warmup_steps()},
                {"weight_decay", chosen.weight_decay},
+               {"precision", chosen.precision},
+               {"rounding", nullptr},
+               {"loss_scale", chosen.scale_of_loss()},
                {"seed", chosen.seed},
                {"seeds", chosen.seeds},
                {"held_out", chosen.held_out},
@@ -83,6 +86,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
                {"training_rows", data.training.rows()},
                {"test_rows", data.test.rows()},
                {"layer_widths", layer_widths}});
+  if (chosen.has_16_bits()) json["rounding"] = chosen.rounding_mode();
   if (chosen.one_bit_threshold) json["one_bit_threshold"] = *chosen.one_bit_threshold;
   return json;
 }
@@ -218,7 +222,12 @@ void print_settings(std::ostream& out, const settings& chosen, const std::vector
     if (&entry != &entries.front()) out << ", ";
     out << entry.name << ' ' << chosen.learning_rate.value_or(entry.learning_rate);
   }
-  out << (chosen.learning_rate ? "" : " (defaults, chosen for this task)") << "\n\n" << std::flush;
+  out << (chosen.learning_rate ? "" : " (defaults, chosen for this task)") << '\n';
+  if (chosen.has_16_bits())
+    out << "parameters and gradients: " << chosen.precision << ", "
+        << (chosen.rounding_mode() == "masters" ? "with float masters" : "by stochastic rounding") << ", loss scale "
+        << chosen.scale_of_loss() << '\n';
+  out << '\n' << std::flush;
 }
 
 void print_table(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,

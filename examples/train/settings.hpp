@@ -20,6 +20,8 @@
 namespace train {
 
 constexpr std::array<std::string_view, 4> schedule_names{"constant", "polynomial", "cosine", "step"};
+constexpr std::array<std::string_view, 3> precision_names{"float32", "bf16", "fp16"};
+constexpr std::array<std::string_view, 2> rounding_names{"masters", "stochastic"};
 
 /// Settings of one run of the program. An empty string means that the file is not wanted.
 struct settings {
@@ -32,9 +34,12 @@ struct settings {
   std::string schedule = "cosine";
   std::optional<std::uint64_t> warmup;  ///< steps; unset: a tenth of `steps`
   double weight_decay = 0.01;
-  std::uint64_t seed = 1;   ///< of the first run
-  std::uint64_t seeds = 5;  ///< number of runs, one after another
-  bool held_out = false;    ///< a fifth of the training set stands in for the test set
+  std::string precision = "float32";    ///< of the stored parameters and gradients
+  std::optional<std::string> rounding;  ///< of parameters of 16 bits; unset: masters
+  std::optional<double> loss_scale;     ///< unset: 1024 for fp16, else 1
+  std::uint64_t seed = 1;               ///< of the first run
+  std::uint64_t seeds = 5;              ///< number of runs, one after another
+  bool held_out = false;                ///< a fifth of the training set stands in for the test set
   double k = 0.1;
   std::uint64_t block = 1;
   double beta3 = 0.93;
@@ -55,6 +60,10 @@ struct settings {
   bool resume = false;
   bool hash = false;  ///< print the hashes of the final parameters
 
+  bool has_16_bits() const { return precision != "float32"; }
+  std::string rounding_mode() const { return rounding.value_or("masters"); }
+  /// fp16 has no numbers below 6e-8, and many gradients are smaller.
+  float scale_of_loss() const { return static_cast<float>(loss_scale.value_or(precision == "fp16" ? 1024.0 : 1.0)); }
   std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
   std::uint64_t one_bit_warmup_steps() const { return one_bit_warmup.value_or(fifth_of_steps()); }
   std::uint64_t variance_freeze_step() const { return freeze_step.value_or(fifth_of_steps()); }

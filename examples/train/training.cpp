@@ -11,16 +11,18 @@
 
 #include "checkpoints.hpp"
 #include "network.hpp"
+#include "stored_tensors.hpp"
 
 namespace train {
 
 namespace {
 
-// FNV-1a over the bytes of all parameters.
+// FNV-1a over the bytes of all parameters, as they are stored.
 std::uint64_t hash_of(std::span<const slamb::parameter> parameters) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const slamb::parameter& p : parameters) {
-    for (const std::byte byte : std::as_bytes(std::span(p.data.as<const float>(), p.size))) {
+    const std::size_t width = p.data.type() == slamb::parameter::float32 ? sizeof(float) : 2;
+    for (const std::byte byte : std::span(static_cast<const std::byte*>(p.data.address()), p.size * width)) {
       hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001B3U;
     }
   }
@@ -75,8 +77,11 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   using clock = std::chrono::steady_clock;
   const auto rank = static_cast<std::size_t>(communicator.rank());
   network model(layer_widths, engine_for(work.seed, 0));  // equal on all ranks
-  const std::vector<slamb::parameter> parameters = model.parameters();
-  const std::unique_ptr<rank_optimizer> optimizer = make_optimizer(parameters, std::move(communicator));
+  const std::unique_ptr<stored_tensors> stored = store(model, work.chosen);
+  const float loss_scale = work.chosen.scale_of_loss();
+  const std::unique_ptr<rank_optimizer> optimizer = make_optimizer(stored->parameters(), std::move(communicator));
+  if (loss_scale != 1.0F) optimizer->set_loss_scale(&loss_scale);
+  stored->load_parameters();
   const schedule_function learning_rate = make_schedule(work.chosen, work.learning_rate);
   batches own(work, rank);
   // The optimizer averages over ranks. With this divisor the result is the mean over the batch, however it is split.
@@ -88,6 +93,7 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   if (!work.checkpoints.empty()) kept.emplace(work.checkpoints, static_cast<int>(rank), work.chosen.ranks);
   const auto say = rank == 0 ? work.say : nullptr;
   const std::uint64_t steps_before = kept && work.chosen.resume ? kept->go_on(*optimizer, result, say) : 0;
+  stored->load_parameters();
   const slamb::statistics before = result.statistics;
   for (std::uint64_t step = 1; step <= steps_before; ++step) {
     own.next();  // repeats the draws of the steps before the checkpoint
@@ -99,11 +105,13 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   const auto seconds = [&] { return seconds_before + std::chrono::duration<double>(clock::now() - start).count(); };
   for (std::uint64_t step = steps_before + 1; step <= work.chosen.steps; ++step) {
     own.next();
-    const double loss = model.compute_gradients(own.images(), own.labels(), divisor);
+    const double scaled_loss = model.compute_gradients(own.images(), own.labels(), divisor / loss_scale);
+    stored->store_gradients();
     optimizer->step(learning_rate(step));
+    stored->load_parameters();
     result.statistics = joined(before, optimizer->statistics());
     const slamb::traffic sent = result.statistics.traffic.total();
-    result.curve.push_back({loss / work.chosen.ranks, sent.sent_bytes, sent.rounds, phase});
+    result.curve.push_back({scaled_loss / loss_scale / work.chosen.ranks, sent.sent_bytes, sent.rounds, phase});
     phase = result.statistics.phases.size() - 1;  // of the next step
     if (kept && (step % work.chosen.checkpoint_interval() == 0 || step == work.chosen.steps)) {
       result.seconds = seconds();
@@ -113,7 +121,8 @@ outcome train_rank(const task& work, const optimizer_maker& make_optimizer, rank
   }
   optimizer->with_averaged_parameters([&] {
     result.seconds = seconds();
-    result.parameter_hash = hash_of(parameters);
+    stored->load_parameters();
+    result.parameter_hash = hash_of(stored->parameters());
     if (rank != 0) return;
     result.final_loss = evaluate(model, work.data.training).loss;
     result.test_accuracy = evaluate(model, work.data.test).accuracy;

@@ -17,7 +17,7 @@ using test_support::left_after;
 using test_support::missed;
 using test_support::reached;
 
-// The warm-up type is that of slamb_train, whose recipes are compiled anyway. It looks at the variance only after 1000 steps.
+// The warm-up of slamb_train. It looks at the variance only after 1000 steps.
 template <class ErrorFeedback, class TrustRatio, class Compressor>
 double left_of_one_bit(const Compressor& c) {
   return left_after<slamb::basic_one_bit<Compressor, ErrorFeedback, TrustRatio, thread_communicator, host_backend,

@@ -6,7 +6,8 @@
 namespace train {
 
 std::span<const combination> adamw_combinations() {
-  static constexpr auto all = gradient_combinations<slamb::adamw<rank_communicator>, slamb::unit_trust_ratio>();
+  static constexpr auto all =
+      gradient_combinations<slamb::adamw<rank_communicator, rank_backend>, slamb::unit_trust_ratio>();
   return all;
 }
 

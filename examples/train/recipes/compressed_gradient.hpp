@@ -17,14 +17,14 @@ template <class TrustRatio, auto MakeCompressor>
 optimizer_maker make_with_compressed_gradient(const settings& chosen, std::uint64_t seed) {
   using compressor = compressor_made_by<MakeCompressor>;
   using error_feedback = std::conditional_t<slamb::quantizer<compressor>, slamb::two_sided<>, slamb::residual<>>;
-  using optimizer = slamb::basic_lamb<compressor, error_feedback, TrustRatio, rank_communicator, slamb::host_backend>;
-  return maker_of<optimizer>({.weight_decay = chosen.weight_decay, .compressor = MakeCompressor(chosen, seed)});
+  using optimizer = slamb::basic_lamb<compressor, error_feedback, TrustRatio, rank_communicator, rank_backend>;
+  return maker_of<optimizer>({.weight_decay = chosen.weight_decay, .compressor = MakeCompressor(chosen, seed)}, seed);
 }
 
 /// LAMB or AdamW with a dense gradient.
 template <class Optimizer>
-optimizer_maker make_with_dense_gradient(const settings& chosen, std::uint64_t /*seed*/) {
-  return maker_of<Optimizer>({.weight_decay = chosen.weight_decay});
+optimizer_maker make_with_dense_gradient(const settings& chosen, std::uint64_t seed) {
+  return maker_of<Optimizer>({.weight_decay = chosen.weight_decay}, seed);
 }
 
 /// The combinations of a recipe. `Optimizer` is the recipe with no_compressor.

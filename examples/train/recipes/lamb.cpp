@@ -6,7 +6,8 @@
 namespace train {
 
 std::span<const combination> lamb_combinations() {
-  static constexpr auto all = gradient_combinations<slamb::lamb<rank_communicator>, slamb::layerwise_trust_ratio>();
+  static constexpr auto all =
+      gradient_combinations<slamb::lamb<rank_communicator, rank_backend>, slamb::layerwise_trust_ratio>();
   return all;
 }
 

@@ -24,11 +24,12 @@ inline slamb::automatic_warm_up make_warm_up(const settings& chosen) {
 template <class TrustRatio, auto MakeCompressor>
 optimizer_maker make_one_bit(const settings& chosen, std::uint64_t seed) {
   using optimizer = slamb::basic_one_bit<compressor_made_by<MakeCompressor>, slamb::two_sided<>, TrustRatio,
-                                         rank_communicator, slamb::host_backend, slamb::automatic_warm_up>;
+                                         rank_communicator, rank_backend, slamb::automatic_warm_up>;
   return maker_of<optimizer>({.epsilon = chosen.one_bit_epsilon,
                               .weight_decay = chosen.weight_decay,
                               .warm_up = make_warm_up(chosen),
-                              .compressor = MakeCompressor(chosen, seed)});
+                              .compressor = MakeCompressor(chosen, seed)},
+                             seed);
 }
 
 /// The combinations of a recipe.

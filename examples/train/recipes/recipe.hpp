@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <slamb/backend/host/host_backend.hpp>
+#include <slamb/backend/precision.hpp>
 #include <slamb/checkpoint.hpp>
 #include <slamb/optimizer/optimizer.hpp>
 #include <span>
@@ -47,6 +48,7 @@ class driven final : public rank_optimizer {
   void with_averaged_parameters(const std::function<void()>& evaluate) override {
     optimizer_.with_averaged_parameters(evaluate);
   }
+  void set_loss_scale(const float* scale) override { optimizer_.set_gradient_scaling({.loss_scale = scale}); }
   slamb::statistics statistics() const override { return optimizer_.statistics(); }
   void save(const std::string& path) const override { slamb::save_checkpoint(optimizer_, path); }
   void load(const std::string& path) override { slamb::load_checkpoint(optimizer_, path); }
@@ -60,15 +62,19 @@ class driven final : public rank_optimizer {
 
 }  // namespace detail
 
-/// Each rank's optimizer runs on that rank's own thread.
-inline slamb::host_backend one_thread() { return {.threads = 1}; }
+/// The Backend for every --precision and --rounding, so that each combination is compiled once. Parameters of 16 bits that have a
+/// `parameter::master` keep that copy; others are rounded by chance. On floats it has the bits of host_backend.
+using rank_backend = slamb::precision::mixed<slamb::host_backend, slamb::precision::stochastic_rounding>;
+
+/// Each rank's optimizer runs on that rank's own thread. All ranks round by the same seed.
+inline rank_backend one_thread(std::uint64_t seed) { return {{.threads = 1}, {.seed = seed}}; }
 
 /// Makes optimizers of the type `Optimizer`.
 template <class Optimizer>
-optimizer_maker maker_of(const typename Optimizer::options_type& options) {
-  return [options](std::span<const slamb::parameter> parameters, rank_communicator communicator) {
+optimizer_maker maker_of(const typename Optimizer::options_type& options, std::uint64_t seed) {
+  return [options, seed](std::span<const slamb::parameter> parameters, rank_communicator communicator) {
     return std::make_unique<detail::driven<Optimizer>>(
-        [&] { return Optimizer(parameters, options, std::move(communicator), one_thread()); });
+        [&] { return Optimizer(parameters, options, std::move(communicator), one_thread(seed)); });
   };
 }
 

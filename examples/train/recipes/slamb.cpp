@@ -14,7 +14,8 @@ namespace train {
 namespace {
 
 template <auto MakeCompressor>
-using slamb_with = slamb::slamb<rank_communicator, compressor_made_by<MakeCompressor>>;
+using slamb_with =
+    slamb::slamb<rank_communicator, compressor_made_by<MakeCompressor>, slamb::rescaled_trust_ratio<>, rank_backend>;
 
 template <auto MakeCompressor>
 typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& chosen, std::uint64_t seed) {
@@ -32,19 +33,19 @@ typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& 
 
 template <auto MakeCompressor>
 optimizer_maker make_slamb(const settings& chosen, std::uint64_t seed) {
-  return maker_of<slamb_with<MakeCompressor>>(slamb_options<MakeCompressor>(chosen, seed));
+  return maker_of<slamb_with<MakeCompressor>>(slamb_options<MakeCompressor>(chosen, seed), seed);
 }
 
 template <auto MakeCompressor>
 optimizer_maker make_auto(const settings& chosen, std::uint64_t seed) {
-  using dense = slamb::lamb<rank_communicator>;
+  using dense = slamb::lamb<rank_communicator, rank_backend>;
   using compressed = slamb_with<MakeCompressor>;
-  return [dense_options = dense::options_type{.weight_decay = chosen.weight_decay},
+  return [seed, dense_options = dense::options_type{.weight_decay = chosen.weight_decay},
           options = slamb_options<MakeCompressor>(chosen, seed)](std::span<const slamb::parameter> parameters,
                                                                  rank_communicator communicator) {
     return std::make_unique<detail::driven<slamb::chosen_optimizer<dense, compressed>>>([&] {
       return slamb::choose<dense, compressed>(parameters, dense_options, options, std::move(communicator), {},
-                                              one_thread());
+                                              one_thread(seed));
     });
   };
 }

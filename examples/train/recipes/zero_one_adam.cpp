@@ -12,14 +12,15 @@ namespace {
 
 template <auto MakeCompressor>
 optimizer_maker make_zero_one_adam(const settings& chosen, std::uint64_t seed) {
-  using optimizer = slamb::zero_one_adam<rank_communicator, compressor_made_by<MakeCompressor>>;
+  using optimizer = slamb::zero_one_adam<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
   return maker_of<optimizer>(
       {.epsilon = chosen.one_bit_epsilon,
        .weight_decay = chosen.weight_decay,
        .variance_schedule = {.freeze_step = chosen.variance_freeze_step(),
                              .update_scaler = chosen.variance_update_scaler},
        .local_schedule = {.scaler = chosen.local_interval_scaler(), .clipper = chosen.local_step_clipper},
-       .compressor = MakeCompressor(chosen, seed)});
+       .compressor = MakeCompressor(chosen, seed)},
+      seed);
 }
 
 constexpr std::array<combination, 7> all{{{"sign", make_zero_one_adam<make_zero_aware_sign>},

@@ -266,6 +266,8 @@ TEST_CASE("slamb_train: a folder of checkpoints belongs to one run, and another 
   CHECK(differs([](train::settings& s) { s.learning_rate = 0.5; }) ==
         begin + "--learning-rate unset, but this run has --learning-rate 0.5");
   CHECK(differs([](train::settings& s) { s.k = 0.2; }).starts_with(begin + "--k 0.1"));
+  CHECK(differs([](train::settings& s) { s.precision = "bf16"; }) ==
+        begin + "--precision float32, but this run has --precision bf16");
   CHECK(differs([](train::settings& s) { s.seeds = 9; }) == "nothing was thrown");
   CHECK(differs([](train::settings& s) { s.optimizers = {"lamb"}; }) == "nothing was thrown");
   CHECK(differs([](train::settings& s) { s.checkpoint_every = 1; }) == "nothing was thrown");
@@ -282,6 +284,24 @@ TEST_CASE("slamb_train: a folder of checkpoints belongs to one run, and another 
   CHECK(said_by<train::output_error>([&] {
           train::prepare_checkpoints(chosen, data());
         }).starts_with("--checkpoint: " + chosen.checkpoint + " cannot be made: "));
+}
+
+TEST_CASE("slamb_train: a stopped run with parameters of 16 bits resumes, with the report of an uninterrupted run") {
+  for (const std::string name : {"lamb", "slamb", "one_bit_lamb", "zero_one_adam"})
+    for (const std::string rounding : {"masters", "stochastic"}) {
+      CAPTURE(name);
+      CAPTURE(rounding);
+      const temporary_folder root;
+      const fs::path folder = root.path() / "run";
+      const train::optimizer_entry entry = find_entry(name);
+      train::settings chosen = short_run(root.path());
+      chosen.precision = "bf16";
+      chosen.rounding = rounding;
+      const std::string expected = report_of(chosen, entry, run(chosen, entry, {}));
+      run_until(17, chosen, entry, folder);
+      chosen.resume = true;
+      CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);
+    }
 }
 
 TEST_CASE("slamb_train: auto rejects checkpoints, because it may choose another optimizer when it resumes") {

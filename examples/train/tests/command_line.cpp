@@ -48,6 +48,9 @@ TEST_CASE("command line: has 4 ranks, at least 5 seeds and parts of the steps by
   CHECK(chosen.local_interval_scaler() == chosen.steps / 5);
   CHECK(parse({"--steps", "3"}).one_bit_warmup_steps() == 1);
   CHECK_FALSE(chosen.learning_rate.has_value());
+  CHECK(chosen.precision == "float32");
+  CHECK(chosen.rounding_mode() == "masters");
+  CHECK(chosen.scale_of_loss() == 1.0F);
 }
 
 TEST_CASE("command line: sets every option") {
@@ -87,6 +90,18 @@ TEST_CASE("command line: sets every option") {
   CHECK(kept.resume);
 }
 
+TEST_CASE("command line: sets the types of parameters and gradients") {
+  const train::settings bf16 = parse({"--precision", "bf16"});
+  CHECK(bf16.precision == "bf16");
+  CHECK(bf16.rounding_mode() == "masters");
+  CHECK(bf16.scale_of_loss() == 1.0F);
+  const train::settings fp16 = parse({"--precision", "fp16", "--rounding", "stochastic"});
+  CHECK(fp16.rounding_mode() == "stochastic");
+  CHECK(fp16.scale_of_loss() == 1024.0F);
+  CHECK(parse({"--precision", "fp16", "--loss-scale", "1"}).scale_of_loss() == 1.0F);
+  CHECK(parse({"--precision", "float32"}).scale_of_loss() == 1.0F);
+}
+
 TEST_CASE("command line: sets the schedules of the 1-bit optimizers") {
   const train::settings chosen =
       parse({"--one-bit-epsilon", "1e-6", "--one-bit-warmup", "70", "--one-bit-threshold", "0.9", "--freeze-step", "0",
@@ -119,6 +134,10 @@ TEST_CASE("command line: an error names the option, the value and the range") {
   check_refused({"--beta3", "1.5"}, "--beta3: '1.5' is not a number in [0, 1]");
   check_refused({"--local-steps", "0"}, "--local-steps: '0' is not an integer");
   check_refused({"--schedule", "linear"}, "--schedule: 'linear' is not one of constant, polynomial, cosine, step");
+  check_refused({"--precision", "fp8"}, "--precision: 'fp8' is not one of float32, bf16, fp16");
+  check_refused({"--precision", "bf16", "--rounding", "nearest"},
+                "--rounding: 'nearest' is not one of masters, stochastic");
+  check_refused({"--precision", "fp16", "--loss-scale", "0.5"}, "--loss-scale: '0.5' is not a number in [1, 16777216]");
   check_refused({"--optimizer", "delta"}, "--optimizer: 'delta' is not one of alpha, beta, gamma");
   check_refused({"--compressor", "zip"}, "--compressor: 'zip' is not one of none, rice");
   check_refused({"--one-bit-warmup", "0"}, "--one-bit-warmup: '0' is not an integer in [1, 1000000]");
@@ -136,6 +155,9 @@ TEST_CASE("command line: an error names the option, the value and the range") {
 TEST_CASE("command line: options that exclude each other are rejected") {
   check_refused({"--optimizer", "alpha,beta,alpha"}, "--optimizer: 'alpha' is listed twice");
   check_refused({"--compressor", "rice,rice"}, "--compressor: 'rice' is listed twice");
+  for (const char* option : {"--rounding=masters", "--loss-scale=2"})
+    check_refused({option},
+                  ": --precision float32 stores no numbers of 16 bits; say --precision bf16 or --precision fp16");
   check_refused({"--steps", "10", "--warmup", "10"}, "--warmup: 10 is not in [0, 9]");
   check_refused({"--ranks", "8", "--batch", "7"}, "--batch: 7 is not >= --ranks, which is 8");
   check_refused({"--ranks", "1", "--plot", "p.svg"}, "--plot: a single rank sends nothing");

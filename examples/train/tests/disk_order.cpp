@@ -60,6 +60,7 @@ namespace {
 class small_optimizer final : public train::rank_optimizer {
  public:
   void step(double /*learning_rate*/) override {}
+  void set_loss_scale(const float* /*scale*/) override {}
   void with_averaged_parameters(const std::function<void()>& evaluate) override { evaluate(); }
   slamb::statistics statistics() const override { return {}; }
   void save(const std::string& path) const override { note("state ", path); }

@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "../command_line.hpp"
@@ -32,9 +35,9 @@ train::settings short_run(int ranks) {
   return chosen;
 }
 
-train::outcome run(const train::settings& chosen, const train::optimizer_entry& entry) {
-  const train::task work{chosen, data(), 1, entry.learning_rate, [](std::uint64_t) {}};
-  train::outcome result = train::train(work, entry.maker(chosen, 1));
+train::outcome run(const train::settings& chosen, const train::optimizer_entry& entry, std::uint64_t seed = 1) {
+  const train::task work{chosen, data(), seed, entry.learning_rate, [](std::uint64_t) {}};
+  train::outcome result = train::train(work, entry.maker(chosen, seed));
   result.optimizer = entry.name;
   return result;
 }
@@ -100,6 +103,79 @@ TEST_CASE("slamb_train: the same settings give the same bits") {
     CHECK(one.parameter_hash == again.parameter_hash);
     CHECK(one.final_loss == again.final_loss);
   }
+}
+
+TEST_CASE("slamb_train: every optimizer learns with parameters and gradients of 16 bits, equal on all ranks") {
+  const std::vector<train::optimizer_entry> entries = entries_of({});
+  using pair = std::pair<std::string, std::string>;
+  for (const auto& [precision, rounding] :
+       {pair("bf16", "masters"), pair("bf16", "stochastic"), pair("fp16", "masters")})
+    for (const train::optimizer_entry& entry : entries) {
+      CAPTURE(entry.name);
+      CAPTURE(precision);
+      CAPTURE(rounding);
+      train::settings chosen = short_run(3);
+      chosen.precision = precision;
+      chosen.rounding = rounding;
+      const train::outcome result = run(chosen, entry);  // throws if ranks end with different parameters
+      CHECK(result.statistics.skipped_steps == 0);
+      CHECK(result.statistics.local_skips == 0);
+      CHECK(result.curve.front().loss == doctest::Approx(std::log(10.0)).epsilon(0.2));
+      CHECK(result.final_loss < 0.5 * result.curve.front().loss);
+      CHECK(result.test_accuracy > 0.8);
+    }
+}
+
+TEST_CASE("slamb_train: an optimizer learns with every compressor on parameters of 16 bits") {
+  train::settings chosen = short_run(2);
+  chosen.steps = 100;
+  chosen.precision = "bf16";
+  for (const std::string_view compressor : train::compressor_names()) {
+    CAPTURE(compressor);
+    const train::outcome result = run(chosen, entries_of({}, {std::string(compressor)}).front());
+    CHECK(result.statistics.skipped_steps == 0);
+    CHECK(result.final_loss < 0.7 * result.curve.front().loss);
+  }
+}
+
+TEST_CASE("slamb_train: bf16 reaches the accuracy of float32, with masters and by stochastic rounding") {
+  for (const std::string name : {"adamw", "lamb", "slamb", "one_bit_lamb"}) {
+    const train::optimizer_entry entry = find_entry(name);
+    const auto accuracies = [&](const std::string& precision, const std::optional<std::string>& rounding) {
+      train::settings chosen = short_run(2);
+      chosen.precision = precision;
+      chosen.rounding = rounding;
+      std::vector<double> of_seeds;
+      for (const std::uint64_t seed : {1U, 2U, 3U}) of_seeds.push_back(run(chosen, entry, seed).test_accuracy);
+      return of_seeds;
+    };
+    const auto mean = [](const std::vector<double>& x) { return std::reduce(x.begin(), x.end()) / 3.0; };
+    const std::vector<double> floats = accuracies("float32", std::nullopt);
+    const auto [least, most] = std::ranges::minmax(floats);
+    for (const std::string rounding : {"masters", "stochastic"}) {
+      const double reached = mean(accuracies("bf16", rounding));
+      MESSAGE(name, ": float32 ", least, " to ", most, ", bf16 ", rounding, " ", reached);
+      CHECK(reached >= least - 0.003);  // an image in 360
+    }
+  }
+}
+
+TEST_CASE(
+    "slamb_train: the optimizer undoes the loss scale, and skips steps in which it has made a gradient infinite") {
+  train::settings chosen = short_run(2);
+  chosen.steps = 30;
+  chosen.precision = "bf16";
+  const train::outcome plain = run(chosen, find_entry("lamb"));
+  chosen.loss_scale = 4096.0;  // a power of two changes no bits of a bfloat16
+  const train::outcome scaled = run(chosen, find_entry("lamb"));
+  CHECK(scaled.parameter_hash == plain.parameter_hash);
+  CHECK(scaled.curve.back().loss == plain.curve.back().loss);
+
+  chosen.precision = "fp16";
+  chosen.loss_scale = 0x1p24;
+  const train::outcome skipped = run(chosen, find_entry("lamb"));
+  CHECK(skipped.statistics.skipped_steps == 30);
+  CHECK(skipped.final_loss == skipped.untrained_loss);
 }
 
 TEST_CASE("slamb_train: all other optimizers send less than LAMB, the baseline") {
@@ -293,6 +369,9 @@ TEST_CASE("slamb_train: reports mean and deviation, JSON that can be read back, 
   train::write_json(json, chosen, entries, data(), outcomes);
   const auto document = nlohmann::json::parse(json.str());
   CHECK(document["settings"]["ranks"] == 2);
+  CHECK(document["settings"]["precision"] == "float32");
+  CHECK(document["settings"]["rounding"].is_null());
+  CHECK(document["settings"]["loss_scale"] == 1.0);
   CHECK(document["runs"].size() == 2);
   CHECK(document["runs"][1]["test_accuracy"].get<double>() == outcomes[1].test_accuracy);
   CHECK(document["runs"][0]["final_loss"].is_null());

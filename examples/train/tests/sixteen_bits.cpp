@@ -1,4 +1,4 @@
-// A training whose parameters are bfloat16, without float copies: rounded by chance it learns as a training on floats does, rounded
+// A training whose parameters and gradients are bfloat16, without float copies: rounded by chance it learns as a training on floats does, rounded
 // to nearest it does not, because most steps are smaller than half the distance of two bfloat16 numbers.
 #include <doctest/doctest.h>
 
@@ -6,11 +6,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "../digits.hpp"
 #include "../network.hpp"
+#include "../settings.hpp"
+#include "../stored_tensors.hpp"
 #include "slamb/slamb.hpp"
 
 #ifndef SLAMB_TRAIN_DATA
@@ -19,8 +22,6 @@
 
 namespace {
 
-using slamb::bfloat16;
-
 enum class kept_as { floats, rounded_by_chance, rounded_to_nearest };
 
 /// Trains on the digits, with one rank. Returns the accuracy on the test set.
@@ -28,34 +29,21 @@ double accuracy_of(kept_as how, std::uint64_t seed) {
   const train::split_digits data = train::split(train::read_digits(SLAMB_TRAIN_DATA));
   constexpr std::size_t batch = 32, steps = 2000;
   train::network model(std::vector<std::size_t>{64, 48, train::classes}, train::engine_for(seed, 0));
-  // Floats that the model computes with, and the parameters as the optimizer keeps them.
-  const std::vector<slamb::parameter> floats = model.parameters();
-  std::vector<std::vector<bfloat16>> stored;
-  std::vector<std::vector<float>> masters;
-  std::vector<slamb::parameter> parameters = floats;
-  if (how != kept_as::floats)
-    for (slamb::parameter& p : parameters) {
-      const std::span<const float> start(p.data.as<float>(), p.size);
-      stored.emplace_back();
-      for (const float x : start) stored.back().push_back(slamb::detail::to_bfloat16(x));
-      p.data = stored.back().data();
-      if (how == kept_as::rounded_to_nearest) {
-        masters.emplace_back(start.begin(), start.end());
-        p.master = masters.back().data();
-      }
-    }
-  const auto copy_stored = [&] {
-    for (std::size_t l = 0; l < stored.size(); ++l)
-      for (std::size_t i = 0; i < stored[l].size(); ++i) {
-        const float x = slamb::detail::to_float(stored[l][i]);
-        floats[l].data.as<float>()[i] = x;
-        if (!masters.empty()) masters[l][i] = x;  // forgets what was rounded away
-      }
+  train::settings chosen;
+  if (how != kept_as::floats) chosen.precision = "bf16";
+  chosen.rounding = how == kept_as::rounded_by_chance ? "stochastic" : "masters";
+  const std::unique_ptr<train::stored_tensors> stored = train::store(model, chosen);
+  const auto load = [&] {
+    stored->load_parameters();
+    if (how != kept_as::rounded_to_nearest) return;
+    const std::vector<slamb::parameter> floats = model.parameters();
+    for (std::size_t l = 0; l < floats.size(); ++l)  // forgets what was rounded away
+      std::copy_n(floats[l].data.as<const float>(), floats[l].size, stored->parameters()[l].master);
   };
-  copy_stored();
+  load();
   using rounding = slamb::precision::stochastic_rounding;
   slamb::adamw<slamb::self_communicator, slamb::precision::mixed<slamb::host_backend, rounding>> optimizer(
-      parameters, {.weight_decay = 0.0}, {}, {{.threads = 1}, {seed}});
+      stored->parameters(), {.weight_decay = 0.0}, {}, {{.threads = 1}, {seed}});
   std::mt19937_64 draw = train::engine_for(seed, 1);
   for (std::size_t step = 0; step < steps; ++step) {
     train::network::matrix images(batch, 64);
@@ -68,8 +56,9 @@ double accuracy_of(kept_as how, std::uint64_t seed) {
       labels.push_back(data.training.labels[chosen]);
     }
     model.compute_gradients(images, labels, static_cast<double>(batch));
+    stored->store_gradients();
     optimizer.step(2e-4);
-    copy_stored();
+    load();
   }
   train::network::matrix images(static_cast<Eigen::Index>(data.test.rows()), 64);
   for (std::size_t row = 0; row < data.test.rows(); ++row)
