@@ -1,5 +1,6 @@
-// A training whose parameters and gradients are bfloat16, without float copies: rounded by chance it learns as a training on floats does, rounded
-// to nearest it does not, because most steps are smaller than half the distance of two bfloat16 numbers.
+// A training whose parameters and gradients are bfloat16, without float copies: rounded by chance it learns as a training on floats
+// does, also with moments in eight bits. Rounded to nearest it does not, because most steps are smaller than half the distance of two
+// bfloat16 numbers.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ namespace {
 enum class kept_as { floats, rounded_by_chance, rounded_to_nearest };
 
 /// Trains on the digits, with one rank. Returns the accuracy on the test set.
+template <class Moments = slamb::precision::float_moments>
 double accuracy_of(kept_as how, std::uint64_t seed) {
   const train::split_digits data = train::split(train::read_digits(SLAMB_TRAIN_DATA));
   constexpr std::size_t batch = 32, steps = 2000;
@@ -42,7 +44,7 @@ double accuracy_of(kept_as how, std::uint64_t seed) {
   };
   load();
   using rounding = slamb::precision::stochastic_rounding;
-  slamb::adamw<slamb::self_communicator, slamb::precision::mixed<slamb::host_backend, rounding>> optimizer(
+  slamb::adamw<slamb::self_communicator, slamb::precision::mixed<slamb::host_backend, rounding, Moments>> optimizer(
       stored->parameters(), {.weight_decay = 0.0}, {}, {{.threads = 1}, {seed}});
   std::mt19937_64 draw = train::engine_for(seed, 1);
   for (std::size_t step = 0; step < steps; ++step) {
@@ -70,10 +72,11 @@ double accuracy_of(kept_as how, std::uint64_t seed) {
 struct summary {
   double least = 1.0, most = 0.0, mean = 0.0;
 };
+template <class Moments = slamb::precision::float_moments>
 summary of_seeds(kept_as how) {
   summary all;
   for (const std::uint64_t seed : {1U, 2U, 3U}) {
-    const double own = accuracy_of(how, seed);
+    const double own = accuracy_of<Moments>(how, seed);
     all.least = std::min(all.least, own);
     all.most = std::max(all.most, own);
     all.mean += own / 3.0;
@@ -85,10 +88,14 @@ summary of_seeds(kept_as how) {
 
 TEST_CASE("sixteen bits: without float copies, rounding by chance learns as floats do, rounding to nearest does not") {
   const summary floats = of_seeds(kept_as::floats), by_chance = of_seeds(kept_as::rounded_by_chance),
-                to_nearest = of_seeds(kept_as::rounded_to_nearest);
+                to_nearest = of_seeds(kept_as::rounded_to_nearest),
+                eight_bits = of_seeds<slamb::precision::eight_bit_moments>(kept_as::rounded_by_chance);
   MESSAGE("accuracy: floats ", floats.mean, " (", floats.least, " to ", floats.most, "), by chance ", by_chance.mean,
-          " (", by_chance.least, " to ", by_chance.most, "), to nearest ", to_nearest.mean);
+          " (", by_chance.least, " to ", by_chance.most, "), with moments in eight bits ", eight_bits.mean, " (",
+          eight_bits.least, " to ", eight_bits.most, "), to nearest ", to_nearest.mean);
   CHECK(by_chance.mean >= floats.least);
   CHECK(by_chance.least >= floats.mean - 2.0 * (floats.most - floats.least) - 0.005);
+  CHECK(eight_bits.mean >= floats.least);
+  CHECK(eight_bits.least >= floats.mean - 2.0 * (floats.most - floats.least) - 0.005);
   CHECK(to_nearest.most < floats.least - 0.02);
 }
