@@ -159,6 +159,14 @@ template <class B>
 using one_bit_lamb_on = slamb::one_bit_lamb<slamb::thread_communicator, slamb::sign, B>;
 template <class B>
 using zero_one_adam_on = slamb::zero_one_adam<slamb::thread_communicator, slamb::sign, B>;
+template <class B>
+using one_bit_lamb_in_16_bits_on =
+    slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio, slamb::thread_communicator, B,
+                         slamb::fixed_warm_up, slamb::bf16>;
+template <class B>
+using zero_one_adam_in_16_bits_on =
+    slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, slamb::thread_communicator, B,
+                               slamb::exponential_variance_interval, slamb::doubling_local_interval, slamb::fp16>;
 
 const auto of_lamb = [](auto& o) { o.max_gradient_norm = 0.3; };
 const auto of_slamb = [](auto& o) {
@@ -192,20 +200,22 @@ void check_against_floats(const Set& set, const Backend& backend = {}) {
   CHECK(own.stored == typed.stored);  // whoever has the master copies, and wherever arrays begin
 }
 
-/// Checks that an optimizer without master copies stores the same bytes on the host, on any number of threads, as the emulated
-/// kernels in any order, and that it rounds by chance: another seed, and rounding to nearest, give other bytes.
-template <template <class> class On, class Set>
+/// Checks that an optimizer that rounds by chance stores the same bytes on the host, on any number of threads, as the emulated
+/// kernels in any order, and that another seed gives other bytes.
+template <template <class> class On, class Rounding = stochastic_rounding,
+          class Moments = slamb::precision::float_moments, class Set>
 void check_chance_on_all_backends(const Set& set) {
-  using on_host = On<mixed<host_backend, stochastic_rounding>>;
-  using emulated = On<mixed<emulated_backend, stochastic_rounding>>;
+  using on_host = On<mixed<host_backend, Rounding, Moments>>;
+  using emulated = On<mixed<emulated_backend, Rounding, Moments>>;
   const auto options = options_with<on_host>(set);
   const auto of_emulated = options_with<emulated>(set);
   const history one = trained<on_host>(options, {{.threads = 1}, {.seed = 5}}, true);
   CHECK(trained<on_host>(options, {{.threads = 3}, {.seed = 5}}, true, true, 0).stored == one.stored);
   CHECK(trained<emulated>(of_emulated, {{}, {.seed = 5}}, true).stored == one.stored);
   const auto backwards = slamb::detail::cuda::thread_order::backwards;
-  CHECK(trained<emulated>(of_emulated, {{.most_blocks = 2, .order = backwards}, {.seed = 5}}, true, true, 3).stored ==
-        one.stored);
+  const history other = trained<emulated>(of_emulated, {{.most_blocks = 2, .order = backwards}, {.seed = 5}}, true,
+                                          std::is_same_v<Rounding, stochastic_rounding>, 3);
+  CHECK(other.stored == one.stored);
   CHECK(trained<on_host>(options, {{.threads = 1}, {.seed = 6}}, true).stored != one.stored);
 }
 
@@ -243,12 +253,15 @@ TEST_CASE("precision: with master copies every recipe has the bits of its twin o
   check_against_floats<one_bit_adam_on>(of_one_bit, host);
   check_against_floats<one_bit_lamb_on>(of_one_bit, host);
   check_against_floats<zero_one_adam_on>(of_zero_one, host);
+  check_against_floats<one_bit_lamb_in_16_bits_on>(of_one_bit, host);
+  check_against_floats<zero_one_adam_in_16_bits_on>(of_zero_one, host);
 }
 
 TEST_CASE("precision: with master copies emulated kernels have the bits of their twins on floats") {
   check_against_floats<lamb_on, emulated_backend>(of_lamb);
   check_against_floats<slamb_on, emulated_backend>(of_slamb);
   check_against_floats<one_bit_lamb_on, emulated_backend>(of_one_bit);
+  check_against_floats<one_bit_lamb_in_16_bits_on, emulated_backend>(of_one_bit);
 }
 
 TEST_CASE("precision: without master copies every recipe stores the same bytes on all backends") {
@@ -256,6 +269,18 @@ TEST_CASE("precision: without master copies every recipe stores the same bytes o
   check_chance_on_all_backends<slamb_on>(of_slamb);
   check_chance_on_all_backends<one_bit_adam_on>(of_one_bit);
   check_chance_on_all_backends<zero_one_adam_on>(of_zero_one);
+}
+
+TEST_CASE("precision: with moments in fewer bits every recipe stores the same bytes on all backends") {
+  using slamb::precision::bfloat16_momentum;
+  using slamb::precision::eight_bit_moments;
+  check_chance_on_all_backends<adamw_on, stochastic_rounding, eight_bit_moments>([](auto&) {});
+  check_chance_on_all_backends<lamb_on, master_copies, eight_bit_moments>(of_lamb);
+  check_chance_on_all_backends<slamb_on, stochastic_rounding, eight_bit_moments>(of_slamb);
+  check_chance_on_all_backends<slamb_on, master_copies, bfloat16_momentum>(of_slamb);
+  check_chance_on_all_backends<one_bit_lamb_on, stochastic_rounding, eight_bit_moments>(of_one_bit);
+  check_chance_on_all_backends<one_bit_adam_on, master_copies, bfloat16_momentum>(of_one_bit);
+  check_chance_on_all_backends<zero_one_adam_on, stochastic_rounding, eight_bit_moments>(of_zero_one);
 }
 
 TEST_CASE("precision: without master copies each update is rounded by the draw of its step, tensor and element") {

@@ -145,7 +145,8 @@ template class lamb_recipe<chain<top_k, int8>, residual<>, unit_trust_ratio, arc
 template class slamb_recipe<random_k<>, local_momentum, rescaled_trust_ratio<>, archetypes::archetype_backend>;
 template class slamb_recipe<top_k, local_momentum, rescaled_trust_ratio<>, archetypes::archetype_backend>;
 template class one_bit_recipe<sign, two_sided<>, frozen_trust_ratio, archetypes::archetype_backend, fixed_warm_up>;
+template class one_bit_recipe<sign, two_sided<>, unit_trust_ratio, archetypes::archetype_backend, fixed_warm_up, bf16>;
 template class zero_one_adam_recipe<sign, two_sided<>, archetypes::archetype_backend, exponential_variance_interval,
-                                    doubling_local_interval>;
+                                    doubling_local_interval, fp16>;
 
 }  // namespace slamb::detail

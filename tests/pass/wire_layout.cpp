@@ -221,6 +221,30 @@ TEST_CASE("wire_layout: a layout that is set again equals a new one") {
   }
 }
 
+TEST_CASE("wire_layout: a layout without scales has the pieces of the layout whose cuts it follows") {
+  const std::vector<wire_tensor> tensors{{300}, {0}, {20'000}, {77, false}, {1}, {129}, {8192}};
+  const scale_groups none{scale_groups::none, 0};
+  for (const int ranks : {1, 2, 3, 7})
+    for (const scale_groups scales : {scale_groups{scale_groups::fused, 0}, scale_groups{scale_groups::per_tensor, 0},
+                                      scale_groups{scale_groups::blocks, 64}, none}) {
+      const wire_layout other(tensors, ranks, scales, 1);
+      const wire_layout dense(tensors, ranks, none, 16, other.chunks());
+      REQUIRE(dense.pieces().size() == other.pieces().size());
+      for (std::size_t i = 0; i < dense.pieces().size(); ++i) {
+        const wire_piece a = dense.pieces()[i], b = other.pieces()[i];
+        CHECK((a.segment == b.segment && a.first == b.first && a.count == b.count));
+        CHECK((a.owner == b.owner && a.code == b.code && a.scale == 0));
+      }
+      CHECK(dense.codes() == other.codes());
+      CHECK(dense.dense_elements() == 77);
+      CHECK(dense.scale_bytes() == 16);
+      CHECK(dense.message_bytes() == (16 + 2 * dense.codes() + 8 + 127) / 128 * 128);
+    }
+  const wire_layout by_tensor(tensors, 3, {scale_groups::per_tensor, 0}, 1);
+  CHECK(wire_layout(tensors, 3, none, 16).pieces().size() !=
+        by_tensor.pieces().size());  // it follows nothing by itself
+}
+
 TEST_CASE("wire_layout: sizes beyond 32 bits") {
   constexpr std::uint64_t size = (std::uint64_t{1} << 40U) + 5;
   const wire_layout wire(std::vector<wire_tensor>{{size}, {3}}, 7, {scale_groups::blocks, 16}, 8);

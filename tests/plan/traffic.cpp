@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -174,6 +175,37 @@ TEST_CASE("plan: 1-bit Adam with other quantizers sends the planned bytes") {
   check_quantizer(slamb::int4{.block = 16});
   check_quantizer(slamb::natural{});
   check_quantizer(slamb::fp16{});
+}
+
+TEST_CASE("plan: dense gradients of sixteen bits are planned, with the cuts of either kind of scale") {
+  using one_bit_adam = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio,
+                                            thread_communicator, host_backend, slamb::fixed_warm_up, slamb::bf16>;
+  using zero_one_adam =
+      slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, thread_communicator, host_backend,
+                                 slamb::exponential_variance_interval, slamb::doubling_local_interval, slamb::fp16>;
+  for (const auto scales : {slamb::scale_sharing::fused, slamb::scale_sharing::per_tensor}) {
+    check_plans<one_bit_adam>(5, {.warm_up = {2}, .compressor = {scales}});
+    check_plans<zero_one_adam>(12, {.variance_schedule = {.freeze_step = 6, .update_scaler = 2},
+                                    .local_schedule = {.scaler = 2, .clipper = 4},
+                                    .compressor = {scales}});
+  }
+  for (const model& tensors : odd_models())
+    check_plan<one_bit_adam>(tensors, 1, 4, {.compress_single_rank = true, .warm_up = {2}});
+}
+
+TEST_CASE("plan: dense gradients of sixteen bits have the memory traffic of AdamW with the same compressor") {
+  using one_bit_adam = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio,
+                                            thread_communicator, host_backend, slamb::fixed_warm_up, slamb::bf16>;
+  using adamw = slamb::basic_lamb<slamb::bf16, slamb::no_error_feedback, slamb::unit_trust_ratio, thread_communicator,
+                                  host_backend>;
+  const std::vector<slamb::plan::tensor_shape> shapes{{100'000}};
+  for (const double c : {1.0, std::numeric_limits<double>::infinity()})
+    for (const int ranks : {1, 2, 8}) {
+      const one_bit_adam::options_type one_bit{.max_gradient_norm = c, .warm_up = {10}};
+      const adamw::options_type dense{.max_gradient_norm = c};
+      CHECK(slamb::plan::plan_traffic(shapes, one_bit, {ranks}).memory_bytes(10) ==
+            slamb::plan::plan_traffic(shapes, dense, {ranks}).memory_bytes(10));
+    }
 }
 
 TEST_CASE("plan: SLAMB with codes sends the planned bytes") {

@@ -76,6 +76,12 @@ using drawn_chain = slamb::chain<drawn, slamb::natural>;
 template <class Compressor, class TrustRatio>
 using automatic = slamb::basic_one_bit<Compressor, slamb::two_sided<>, TrustRatio, communicator, slamb::host_backend,
                                        slamb::automatic_warm_up>;
+using one_bit_lamb_in_16_bits =
+    slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio, communicator, slamb::host_backend,
+                         slamb::fixed_warm_up, slamb::bf16>;
+using zero_one_adam_in_16_bits =
+    slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, communicator, slamb::host_backend,
+                               slamb::exponential_variance_interval, slamb::doubling_local_interval, slamb::fp16>;
 
 }  // namespace detail
 
@@ -125,7 +131,14 @@ inline std::vector<recipe> recipes_with_phases() {
       recipe_of<slamb::zero_one_adam<communicator>>(
           "zero_one_adam",
           {.variance_schedule = {.freeze_step = 6, .update_scaler = 2}, .local_schedule = {.scaler = 2, .clipper = 4}},
-          {1, 1, 1, 2, 1, 2, 2, 2, 2, 0, 2, 0, 0, 0, 2}, {{"variance", 1}, {"local steps", 7}})};
+          {1, 1, 1, 2, 1, 2, 2, 2, 2, 0, 2, 0, 0, 0, 2}, {{"variance", 1}, {"local steps", 7}}),
+      recipe_of<detail::one_bit_lamb_in_16_bits>("one_bit_lamb by tensor, bf16",
+                                                 {.warm_up = {4}, .compressor = {.scales = per_tensor}}, always(2),
+                                                 warmed_up(4)),
+      recipe_of<detail::zero_one_adam_in_16_bits>(
+          "zero_one_adam, fp16",
+          {.variance_schedule = {.freeze_step = 6, .update_scaler = 2}, .local_schedule = {.scaler = 2, .clipper = 4}},
+          {2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 2, 0, 0, 0, 2}, {{"variance", 1}, {"local steps", 7}})};
 }
 
 /// All of them.

@@ -16,7 +16,9 @@ namespace slamb::precision {
 /// *Memory*: 4 bytes a parameter of sixteen bits.
 /// *Cost*: 2 bytes of memory traffic a parameter for each pass that writes parameters.
 struct master_copies {
-  using precision_type = detail::mixed_precision<detail::no_draws>;
+  static constexpr bool rounds_by_chance = false;
+
+  std::uint64_t seed = 0;  ///< of the draws by which moments are rounded; equal on all ranks
 };
 
 /// Parameters of sixteen bits have no copy. Each update is rounded up or down by chance, so that the mean is right: steps that
@@ -25,26 +27,55 @@ struct master_copies {
 /// *Determinism*: the draws depend on seed, step, tensor and element alone. They are equal on all ranks and backends, and for
 /// every number of threads.
 struct stochastic_rounding {
-  using precision_type = detail::mixed_precision<detail::rounding_draws>;
+  static constexpr bool rounds_by_chance = true;
 
-  std::uint64_t seed = 0;  ///< equal on all ranks
+  std::uint64_t seed = 0;  ///< of all draws; equal on all ranks
+};
+
+/// m and v are floats.
+///
+/// *Memory*: 8 bytes a parameter.
+struct float_moments {
+  using momentum_storage = detail::as_floats;
+  using variance_storage = detail::as_floats;
+};
+
+/// m is stored as bfloat16, rounded by chance, so that it is right on average; v as float.
+///
+/// *Memory*: 6 bytes a parameter. *Cost*: 4 bytes of memory traffic a parameter less in passes that read and write m.
+struct bfloat16_momentum {
+  using momentum_storage = detail::as_bfloat16;
+  using variance_storage = detail::as_floats;
+};
+
+/// m and v are stored in eight bits, rounded by chance. Blocks of 256 elements share a scale. A value that is not finite makes
+/// all values of its block not finite.
+///
+/// *Memory*: 2 bytes a parameter, and 1/32 for the scales.
+/// *Cost*: 12 bytes of memory traffic a parameter less in passes that read and write m and v.
+/// *Reference*: arXiv 2110.02861; docs/algorithms/precision.md, "Moments in fewer bits".
+struct eight_bit_moments {
+  using momentum_storage = detail::as_eight_bits<true>;
+  using variance_storage = detail::as_eight_bits<false>;
 };
 
 /// A Backend whose optimizers take float32, bfloat16 and float16 for the parameters and for the gradients of each tensor, in any
-/// mixture. Arithmetic and state stay in float.
+/// mixture, and which may store m and v in fewer bits. Arithmetic and all other state stay in float.
 ///
 ///     using backend = slamb::precision::mixed<slamb::host_backend>;
 ///     slamb::adamw<slamb::self_communicator, backend> optimizer(parameters);
 ///
 /// @tparam Backend   the backend that does the work; its settings are the first member: `{{.threads = 4}}`
 /// @tparam Rounding  master_copies or stochastic_rounding
-template <class Backend = host_backend, class Rounding = master_copies>
+/// @tparam Moments   float_moments, bfloat16_momentum or eight_bit_moments
+template <class Backend = host_backend, class Rounding = master_copies, class Moments = float_moments>
 struct mixed : Backend {
-  using precision = typename Rounding::precision_type;
+  using precision = detail::mixed_precision<Rounding::rounds_by_chance, typename Moments::momentum_storage,
+                                            typename Moments::variance_storage>;
 
   Rounding rounding{};
 };
 
-static_assert(backend<mixed<>> && backend<mixed<host_backend, stochastic_rounding>>);
+static_assert(backend<mixed<>> && backend<mixed<host_backend, stochastic_rounding, eight_bit_moments>>);
 
 }  // namespace slamb::precision

@@ -211,6 +211,11 @@ template <class Q>
 concept encodes_without_scale = quantizer<Q> &&
     (Q::scale == segment_scale::none || requires { requires Q::encodes_without_scale; });
 
+/// A quantizer whose codes need no scale, such as bf16 and fp16. The 1-bit optimizers and 0/1 Adam can send dense gradients by
+/// it: it, or no_compressor, is their DenseCompressor.
+template <class Q>
+concept has_no_scale = quantizer<Q> &&(Q::scale == segment_scale::none);
+
 /// A quantizer that rounds at random.
 template <class Q>
 concept stochastic_quantizer = quantizer<Q> && requires {

@@ -218,7 +218,7 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   backend.validate();
   using precision = typename precision_of<typename Dense::backend_type>::type;
   const auto require_room = [&backend](const layout& all) {
-    require_room_for_state(all, backend, Dense::recipe_type::state_type::names);
+    require_room_for_state(all, backend, Dense::recipe_type::state_type::template stored<precision>);
   };
   const std::uint64_t elements =
       layout(parameters, dense_options.weight_decay, precision::takes_types, require_room).elements();

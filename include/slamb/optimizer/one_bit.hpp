@@ -12,15 +12,18 @@
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
 #include "slamb/communicator/self_communicator.hpp"
+#include "slamb/compressor/no_compressor.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
 #include "slamb/optimizer/detail/one_bit_passes.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
+#include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
@@ -30,9 +33,19 @@
 
 namespace slamb {
 
-/// Options of `basic_one_bit`.
+namespace detail {
+
+/// The policies on which saved states of `basic_one_bit` depend.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
+struct one_bit_policies {};
+
+}  // namespace detail
+
+/// Options of `basic_one_bit`.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp, class DenseCompressor = no_compressor>
 struct one_bit_options {
+  using saved_policies = detail::one_bit_policies<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+
   double beta1 = 0.9;          ///< in [0, 1)
   double beta2 = 0.999;        ///< in [0, 1)
   double epsilon = 1e-8;       ///< > 0
@@ -49,18 +62,20 @@ struct one_bit_options {
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
+  DenseCompressor dense_compressor{};  ///< of the gradients of the warm-up
 };
 
 namespace detail {
 
 /// `basic_one_bit` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
-          warm_up_schedule WarmUp>
+          warm_up_schedule WarmUp, dense_compressor DenseCompressor = no_compressor>
 class one_bit_recipe final
-    : public recipe_with_state<Backend, one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>, array::momentum,
-                               array::variance> {
-  using base = recipe_with_state<Backend, one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>,
-                                 array::momentum, array::variance>;
+    : public recipe_with_state<Backend, one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>,
+                               array::momentum, array::variance> {
+  using base =
+      recipe_with_state<Backend, one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>,
+                        array::momentum, array::variance>;
   using base::context_, base::options_, base::state_;
 
   static_assert(quantizer<Compressor>,
@@ -82,8 +97,10 @@ class one_bit_recipe final
   one_bit_recipe(std::span<const parameter> parameters, const options_type& options, typename base::ranks_type ranks,
                  Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
-        exchange_(options.compressor, options.compress_single_rank) {
+        exchange_(options.compressor, options.compress_single_rank),
+        dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}) {
     exchange_.plan(context_);
+    dense_.plan_beside(exchange_.wire(), context_);
     context_.plan_sums(std::max({sums_per_segment + maxima_per_segment, int{TrustRatio::sums_per_segment}, 2}));
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
     if constexpr (is_frozen) {
@@ -92,9 +109,11 @@ class one_bit_recipe final
     }
     fresh_.plan(context_);
     clip_.plan(context_, options_);
-    buffer_ = context_.plan_buffer(exchange_.buffer_bytes());
+    buffer_ = context_.plan_buffer(std::max(exchange_.buffer_bytes(), dense_.buffer_bytes(context_)));
+    dense_.place(buffer_, context_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_, view().variance);
+    dense_.start(context_);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(context_, 5 * sizeof(float));
     if constexpr (is_frozen) start_kept();
@@ -137,13 +156,12 @@ class one_bit_recipe final
       context_.template begin_step<TrustRatio>(options_, 1.0,
                                                exchange_.starts(context_, context_.memory.view(buffer_)));
     else
-      context_.template begin_step<TrustRatio>(options_, 1.0 / context_.ranks.size());
+      context_.template begin_step<TrustRatio>(options_, dense_.scale(context_));
   }
 
   // In the warm-up g ← the mean of the ranks' gradients: a (1), l (1). Then m ← exchange(β1 m + (1−β1) g_i): a (6), l (11)
   bool exchange(const gradient_bucket& bucket) override {
-    if (!is_compressed_)
-      return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket, options_.max_gradient_norm);
+    if (!is_compressed_) return dense_.exchange(bucket, context_);
     if (!bucket.is_last) return false;
     clip_.clip(context_);
     exchange_.send(momentum(), context_, view(), context_.memory.view(buffer_));
@@ -156,7 +174,7 @@ class one_bit_recipe final
       if (is_compressed_)
         update_compressed();
       else
-        take_adam_step(context_, state_.over(received_mean(), context_.memory), update(), batches_,
+        take_adam_step(context_, state_.over(dense_.receive(context_), context_.memory), update(), batches_,
                        keep_average<TrustRatio>{factors(), kept().data()});
     }
     if (context_.end_step() && may_end_ && warm_up_ends()) begin_compression();
@@ -180,7 +198,6 @@ class one_bit_recipe final
     }
   }
 
-  auto received_mean() { return clipped_mean(context_, context_.floats_of(buffer_), options_.max_gradient_norm); }
   exchanged_momentum<TrustRatio> momentum() const { return {update(), signal_scales()}; }
   adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
   compute_trust_ratios<TrustRatio> factors() const {
@@ -260,6 +277,7 @@ class one_bit_recipe final
 
   fresh_type fresh_;
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
+  gradient_exchange<DenseCompressor, no_error_feedback, optimizer_context<Backend>> dense_;
   own_gradient_clip clip_;
   region<factors_type> factors_;
   region<kept_type> kept_;
@@ -273,14 +291,15 @@ class one_bit_recipe final
 };
 
 /// The recipe of `basic_one_bit`, if its template arguments fit.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp,
+          class DenseCompressor>
 struct one_bit_recipe_of {
   using type = no_recipe;
 };
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          backend Backend, warm_up_schedule WarmUp>
-struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp> {
-  using type = one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp>;
+          backend Backend, warm_up_schedule WarmUp, dense_compressor DenseCompressor>
+struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp, DenseCompressor> {
+  using type = one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp, DenseCompressor>;
 };
 
 }  // namespace detail
@@ -289,8 +308,12 @@ struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Ba
 ///
 ///     m ← exchange(β1 m + (1−β1) g_i)       p_l ← p_l − γ φ_l (m/(√v + ε) + λ p)
 ///
+/// In the warm-up the DenseCompressor decides how the mean of the gradients is exchanged: in floats (no_compressor), or in
+/// sixteen bits (bf16, fp16): each rank sends its gradients rounded, and the mean in floats is rounded once more. Tensors with
+/// `compress = false` are exchanged as floats.
+///
 /// *Memory*: 8 bytes of state a parameter (12 with a frozen trust ratio), the errors of the ErrorFeedback, and a buffer of
-/// 4 bytes with more than one rank.
+/// 4 bytes with more than one rank. With a DenseCompressor of sixteen bits and N ranks, the buffer has 2 + max(4, 2 + 6/N) bytes.
 /// *Cost*: compressed, with two_sided<float>: 12 bytes of memory traffic a parameter to encode and 32 to update, or 36 with v_f
 /// and norms and 16 to apply; (12 + 4)/N for the mean; and the codes. On the wire: two collectives a step, for any number of
 /// tensors; see `quantized_exchange`.
@@ -299,17 +322,22 @@ struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Ba
 ///
 /// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
 /// @tparam WarmUp  warm_up_schedule
+/// @tparam DenseCompressor  no_compressor, or a quantizer that models capability::has_no_scale
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
-          class WarmUp = fixed_warm_up>
-class basic_one_bit
-    : public detail::optimizer_over<typename detail::one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio,
-                                                                       Communicator, Backend, WarmUp>::type,
-                                    Communicator> {
+          class WarmUp = fixed_warm_up, class DenseCompressor = no_compressor>
+class basic_one_bit : public detail::optimizer_over<
+                          typename detail::one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator,
+                                                             Backend, WarmUp, DenseCompressor>::type,
+                          Communicator> {
   static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
   static_assert(warm_up_schedule<WarmUp>,
                 "slamb: the WarmUp of basic_one_bit must be a warm-up schedule, such as fixed_warm_up or "
-                "automatic_warm_up. It is the last template argument of basic_one_bit<Compressor, ErrorFeedback, "
-                "TrustRatio, Communicator, Backend, WarmUp>");
+                "automatic_warm_up. It is the sixth template argument of basic_one_bit<Compressor, ErrorFeedback, "
+                "TrustRatio, Communicator, Backend, WarmUp, DenseCompressor>");
+  static_assert(detail::dense_compressor<DenseCompressor>,
+                "slamb: the DenseCompressor of basic_one_bit must be no_compressor or a quantizer without scales, such "
+                "as bf16 or fp16. It is the last template argument of basic_one_bit<Compressor, ErrorFeedback, "
+                "TrustRatio, Communicator, Backend, WarmUp, DenseCompressor>");
 
  public:
   using basic_one_bit::optimizer_over::optimizer_over;

@@ -14,14 +14,17 @@
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
 #include "slamb/communicator/self_communicator.hpp"
+#include "slamb/compressor/no_compressor.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
@@ -30,9 +33,20 @@
 
 namespace slamb {
 
-/// Options of `basic_zero_one_adam`.
+namespace detail {
+
+/// The policies on which saved states of `basic_zero_one_adam` depend.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
+struct zero_one_adam_policies {};
+
+}  // namespace detail
+
+/// Options of `basic_zero_one_adam`.
+template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule,
+          class DenseCompressor = no_compressor>
 struct zero_one_adam_options {
+  using saved_policies = detail::zero_one_adam_policies<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+
   double beta1 = 0.9;          ///< in [0, 1)
   double beta2 = 0.999;        ///< in [0, 1)
   double epsilon = 1e-8;       ///< > 0
@@ -48,20 +62,21 @@ struct zero_one_adam_options {
   LocalSchedule local_schedule{};        ///< decides when local updates are exchanged
   Compressor compressor{};
   ErrorFeedback error_feedback{};
+  DenseCompressor dense_compressor{};  ///< of the gradients that refresh the variance
 };
 
 namespace detail {
 
 /// `basic_zero_one_adam` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, class Backend, variance_schedule VarianceSchedule,
-          local_schedule LocalSchedule>
+          local_schedule LocalSchedule, dense_compressor DenseCompressor = no_compressor>
 class zero_one_adam_recipe final
-    : public recipe_with_state<Backend,
-                               zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>,
-                               array::momentum, array::variance> {
-  using base =
-      recipe_with_state<Backend, zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>,
-                        array::momentum, array::variance>;
+    : public recipe_with_state<
+          Backend, zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>,
+          array::momentum, array::variance> {
+  using base = recipe_with_state<
+      Backend, zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>,
+      array::momentum, array::variance>;
   using base::context_, base::options_, base::state_;
 
   static_assert(quantizer<Compressor>,
@@ -83,21 +98,25 @@ class zero_one_adam_recipe final
                        typename base::ranks_type ranks, Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
         exchange_(options.compressor, options.compress_single_rank),
+        dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}),
         late_steps_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()),
         has_moved_(parameters.size()),
         takes_part_(parameters.size()) {
     exchange_.plan(context_);
+    dense_.plan_beside(exchange_.wire(), context_);
     context_.plan_sums(2);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
     if (exchange_.is_active(context_)) plan_tables();
     local_.plan(context_, exchange_.is_active(context_));
     clip_.plan(context_, options_);
-    buffer_ = context_.plan_buffer(
-        std::max<std::uint64_t>(exchange_.buffer_bytes(), least_averaging_buffer(context_.tensors) * 4));
+    buffer_ = context_.plan_buffer(std::max<std::uint64_t>(
+        {exchange_.buffer_bytes(), dense_.buffer_bytes(context_), least_averaging_buffer(context_.tensors) * 4}));
+    dense_.place(buffer_, context_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_, view().variance);
+    dense_.start(context_);
     context_.compute_constant_trust_ratios(unit_trust_ratio{}, factors_);
     batches_ = one_batch_of(context_.tensors);
     context_.enter_phase("variance");
@@ -174,13 +193,12 @@ class zero_one_adam_recipe final
     kind_ = kind_at(tau_);
     tell_anchor();
     if (kind_ == kind_of_step::quantized_update) context_.compared.compare_anchor(context_);
-    const double scale = kind_ == kind_of_step::dense_gradient ? 1.0 / context_.ranks.size() : 1.0;
+    const double scale = kind_ == kind_of_step::dense_gradient ? dense_.scale(context_) : 1.0;
     context_.template begin_step<unit_trust_ratio>(options_, scale, exchange_.starts(context_, buffer()));
   }
 
   bool exchange(const gradient_bucket& bucket) override {
-    if (kind_ == kind_of_step::dense_gradient)  // (2)
-      return exchange_dense_gradient(context_, context_.floats_of(buffer_), true, bucket, options_.max_gradient_norm);
+    if (kind_ == kind_of_step::dense_gradient) return dense_.exchange(bucket, context_);  // (2)
     if (!bucket.is_last) return false;
     clip_.clip(context_);
     if (kind_ == kind_of_step::quantized_gradient) {  // (4)
@@ -199,7 +217,7 @@ class zero_one_adam_recipe final
     if (kind_ == kind_of_step::nothing && exchange_.is_active(context_)) return finish_locally();
     if (!context_.is_skipped_on_host()) {
       if (kind_ == kind_of_step::dense_gradient) {  // (3), (5), (6)
-        take_adam_step(context_, state_.over(received_mean(), context_.memory), update(), batches_,
+        take_adam_step(context_, state_.over(dense_.receive(context_), context_.memory), update(), batches_,
                        context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
         exchange_.find_active(context_, view().variance);
       } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
@@ -233,7 +251,6 @@ class zero_one_adam_recipe final
     options_.local_schedule.advance(local_state_);
   }
 
-  auto received_mean() { return clipped_mean(context_, context_.floats_of(buffer_), options_.max_gradient_norm); }
   passes::receive_update local_signal() const { return {{update()}, context_.memory.view(inverse_rate_sums_).data()}; }
 
   // Ends a step that may be skipped. On a device its outcome is read later, when it is needed.
@@ -358,6 +375,7 @@ class zero_one_adam_recipe final
 
   state_arrays<array::accumulated_update, array::anchor> local_;
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
+  gradient_exchange<DenseCompressor, no_error_feedback, optimizer_context<Backend>> dense_;
   own_gradient_clip clip_;
   region<factors_type> factors_;
   region<float> inverse_rate_sums_;
@@ -381,14 +399,16 @@ class zero_one_adam_recipe final
 
 /// The recipe of `basic_zero_one_adam`, if its template arguments fit.
 template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
-          class LocalSchedule>
+          class LocalSchedule, class DenseCompressor>
 struct zero_one_adam_recipe_of {
   using type = no_recipe;
 };
 template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, backend Backend,
-          variance_schedule VarianceSchedule, local_schedule LocalSchedule>
-struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule> {
-  using type = zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule, LocalSchedule>;
+          variance_schedule VarianceSchedule, local_schedule LocalSchedule, dense_compressor DenseCompressor>
+struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule,
+                               DenseCompressor> {
+  using type =
+      zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule, LocalSchedule, DenseCompressor>;
 };
 
 }  // namespace detail
@@ -400,7 +420,11 @@ struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend,
 ///     B:  m_i ← β1 m_i + (1−β1) g_i                    b_i ← b_i − γ (m_i/D + λ p_i);   p_i = a + b_i
 ///         every L steps:  y ← exchange(b_i D);  m ← −y/Γ;   p = a ← a + y/D;   b ← 0
 ///
+/// The DenseCompressor decides how the mean of the dense gradients is exchanged: in floats (no_compressor), or in sixteen bits
+/// (bf16, fp16), as in `basic_one_bit`.
+///
 /// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
+/// With a DenseCompressor of sixteen bits and N ranks, the buffer has 2 + max(4, 2 + 6/N) bytes.
 /// *Cost*: 36 bytes of memory traffic a parameter in a local step; see docs/algorithms/zero_one_adam.md. On the wire: an
 /// all_reduce, or two collectives of codes, or nothing, for any number of tensors.
 /// *Stream*: on a device a step is enqueued. First it waits for the end of the step before, but not for later work; it does not
@@ -410,19 +434,27 @@ struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend,
 ///
 /// @tparam Compressor, ErrorFeedback, Communicator, Backend  policies: the concepts of these names
 /// @tparam VarianceSchedule, LocalSchedule  variance_schedule, local_schedule
+/// @tparam DenseCompressor  no_compressor, or a quantizer that models capability::has_no_scale
 template <class Compressor, class ErrorFeedback, class Communicator, class Backend,
-          class VarianceSchedule = exponential_variance_interval, class LocalSchedule = doubling_local_interval>
+          class VarianceSchedule = exponential_variance_interval, class LocalSchedule = doubling_local_interval,
+          class DenseCompressor = no_compressor>
 class basic_zero_one_adam
     : public detail::optimizer_over<
           typename detail::zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule,
-                                                   LocalSchedule>::type,
+                                                   LocalSchedule, DenseCompressor>::type,
           Communicator> {
   static_assert(detail::arguments_fit<Compressor, ErrorFeedback, unit_trust_ratio, Communicator, Backend>::value);
   static_assert(
       variance_schedule<VarianceSchedule> && local_schedule<LocalSchedule>,
       "slamb: the VarianceSchedule and the LocalSchedule of basic_zero_one_adam must be schedules, such as "
-      "exponential_variance_interval and doubling_local_interval. They are the last template arguments of "
-      "basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>");
+      "exponential_variance_interval and doubling_local_interval. They are the fifth and the sixth template argument "
+      "of basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule, "
+      "DenseCompressor>");
+  static_assert(
+      detail::dense_compressor<DenseCompressor>,
+      "slamb: the DenseCompressor of basic_zero_one_adam must be no_compressor or a quantizer without scales, such as "
+      "bf16 or fp16. It is the last template argument of basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, "
+      "Backend, VarianceSchedule, LocalSchedule, DenseCompressor>");
 
  public:
   using basic_zero_one_adam::optimizer_over::optimizer_over;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "slamb/optimizer/detail/compressed_gradient.hpp"
+#include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"
@@ -69,19 +70,13 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   // Bytes of memory traffic of the exchange and of clipping.
   double gradient_bytes(bool clips) const {
-    const double norm = clips ? detail::bytes_per_element<detail::dense_gradient_passes::norm>() : 0.0;
-    if constexpr (quantizer<Compressor>) {
-      if (is_quantized_)
-        return detail::exchange_memory_bytes<detail::decode_gradient, ErrorFeedback>(options_.compressor,
-                                                                                     world_.ranks) +
-               norm;
-    } else if constexpr (!is_dense) {
+    if constexpr (!is_dense && !quantizer<Compressor>)
       if (world_.ranks > 1)
         return detail::sparse_gradient_passes::memory_bytes(options_.compressor, world_.ranks,
                                                             exchange_.part_selected()) +
-               norm;
-    }
-    return detail::dense_gradient_passes::memory_bytes(world_.ranks, options_.skip_non_finite, clips);
+               (clips ? detail::bytes_per_element<detail::dense_gradient_passes::norm>() : 0.0);
+    return detail::gradient_exchange_bytes<ErrorFeedback>(options_.compressor, world_.ranks, is_quantized_,
+                                                          options_.skip_non_finite, clips);
   }
 
   using exchange_type = decltype(exchange_of({}, std::declval<const options_type&>(), {}, false));

@@ -6,34 +6,38 @@
 #include <cstdint>
 #include <span>
 
+#include "slamb/error_feedback/no_error_feedback.hpp"
+#include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/one_bit.hpp"
 #include "slamb/plan/traffic.hpp"
 
 namespace slamb::plan {
 
 /// The plan of `basic_one_bit`, with a warm-up of known length, such as `fixed_warm_up`.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
-class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>> {
+template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp, class DenseCompressor>
+class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>> {
   static_assert(
       requires(const WarmUp& w) { w.steps; },
       "slamb: a plan of basic_one_bit needs a warm-up with a member `steps`, because the end of an automatic warm-up "
       "depends on the gradients; plan with the fixed_warm_up that you expect");
 
  public:
-  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>;
 
   traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : ranks_(world.ranks),
         is_quantized_(world.ranks > 1 || options.compress_single_rank),
         compressor_(options.compressor),
+        dense_compressor_(options.dense_compressor),
         warm_up_steps_(options.warm_up.steps),
-        dense_(detail::sum_of(elements_of(tensors), world)),
+        dense_(detail::dense_traffic(tensors, options, world)),
         compressed_(
             detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)),
         clips_(std::isfinite(options.max_gradient_norm)) {
     detail::add_times(compressed_, detail::clip_traffic(options, world), 1);
     detail::validate_policy(options.warm_up);
     detail::validate_policy(options.compressor);
+    detail::validate_policy(options.dense_compressor);
   }
 
   /// Traffic of step t = 1, 2, ….
@@ -50,8 +54,9 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
 
   /// Bytes of memory traffic per parameter and step, the mean of steps 1 … steps.
   double memory_bytes(std::uint64_t steps) const {
-    const double dense = detail::dense_gradient_passes::memory_bytes(ranks_, true, clips_) +
-                         detail::adam_passes<TrustRatio>::memory_bytes();
+    const double dense =
+        detail::gradient_exchange_bytes<no_error_feedback>(dense_compressor_, ranks_, is_quantized_, true, clips_) +
+        detail::adam_passes<TrustRatio>::memory_bytes();
     const double compressed =
         detail::own_clip_bytes(clips_) +
         detail::one_bit_passes<TrustRatio>::template memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_);
@@ -64,6 +69,7 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
   int ranks_;
   bool is_quantized_;
   Compressor compressor_;
+  DenseCompressor dense_compressor_;
   std::uint64_t warm_up_steps_;
   traffic_counts dense_;
   traffic_counts compressed_;

@@ -128,12 +128,28 @@ inline traffic_counts quantized_traffic(const wire_layout& wire, const plan::wor
 }
 
 /// The layout on the wire of all tensors.
+/// @param chunks  the cuts, if they are those of another exchange
 template <quantizer Q>
-wire_layout wire_of(std::span<const plan::tensor_shape> tensors, const Q& q, int ranks) {
+wire_layout wire_of(std::span<const plan::tensor_shape> tensors, const Q& q, int ranks, chunks_of chunks) {
   std::vector<wire_tensor> all;
   all.reserve(tensors.size());
   for (const plan::tensor_shape& t : tensors) all.push_back({t.size, t.compress});
-  return {all, ranks, scale_groups_of(q), Q::bits_per_element};
+  return {all, ranks, scale_groups_of(q), Q::bits_per_element, chunks};
+}
+template <quantizer Q>
+wire_layout wire_of(std::span<const plan::tensor_shape> tensors, const Q& q, int ranks) {
+  return wire_of(tensors, q, ranks, chunks_with(scale_groups_of(q)));
+}
+
+/// The exchange of dense gradients of a recipe whose other exchange has these options' Compressor.
+template <class Options>
+traffic_counts dense_traffic(std::span<const plan::tensor_shape> tensors, const Options& o, const plan::world& world) {
+  if constexpr (quantizer<decltype(o.dense_compressor)>)
+    return quantized_traffic(
+        wire_of(tensors, o.dense_compressor, world.ranks, chunks_with(scale_groups_of(o.compressor))), world,
+        o.compress_single_rank);
+  else
+    return sum_of(plan::elements_of(tensors), world);
 }
 
 /// The layout on the wire of a selected payload that is quantized.

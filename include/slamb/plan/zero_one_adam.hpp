@@ -12,10 +12,11 @@
 namespace slamb::plan {
 
 /// The plan of `basic_zero_one_adam`.
-template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
-class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>> {
+template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule, class DenseCompressor>
+class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>> {
  public:
-  using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+  using options_type =
+      zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>;
 
   /// The kinds of step.
   enum class kind {
@@ -40,9 +41,10 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
       : ranks_(world.ranks),
         is_quantized_(world.ranks > 1 || options.compress_single_rank),
         compressor_(options.compressor),
+        dense_compressor_(options.dense_compressor),
         variance_schedule_(options.variance_schedule),
         local_schedule_(options.local_schedule),
-        dense_(detail::sum_of(elements_of(tensors), world)),
+        dense_(detail::dense_traffic(tensors, options, world)),
         quantized_(
             detail::quantized_traffic(detail::wire_of(tensors, options.compressor, world.ranks), world, is_quantized_)),
         clip_(detail::clip_traffic(options, world)),
@@ -50,6 +52,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     detail::validate_policy(options.variance_schedule);
     detail::validate_policy(options.local_schedule);
     detail::validate_policy(options.compressor);
+    detail::validate_policy(options.dense_compressor);
   }
 
   /// Counts of steps 1 … steps, from the schedules.
@@ -100,7 +103,8 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     const step_counts taken = counts(steps);
     using passes = detail::zero_one_passes;
     const double local_update = passes::local_memory_bytes(is_quantized_) + detail::own_clip_bytes(clips_, true);
-    const double bytes = static_cast<double>(taken.refresh) * passes::refresh_memory_bytes(ranks_, clips_) +
+    const double bytes = static_cast<double>(taken.refresh) *
+                             passes::refresh_memory_bytes(dense_compressor_, ranks_, is_quantized_, clips_) +
                          static_cast<double>(taken.codes()) * detail::own_clip_bytes(clips_) +
                          static_cast<double>(taken.gradient) *
                              passes::gradient_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_) +
@@ -114,6 +118,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
   int ranks_;
   bool is_quantized_;
   Compressor compressor_;
+  DenseCompressor dense_compressor_;
   VarianceSchedule variance_schedule_;
   LocalSchedule local_schedule_;
   traffic_counts dense_;

@@ -28,11 +28,13 @@ namespace slamb::detail {
 /// elements of each tile.
 class active_elements {
  public:
+  /// @param reads_rows  false: all rows are active
   template <class Context>
-  void plan(Context& context, const wire_layout& wire, bool zero_aware) {
+  void plan(Context& context, const wire_layout& wire, bool zero_aware, bool reads_rows) {
     exists_ = zero_aware;
     std::size_t rows = 0;
-    for (const segment& s : std::as_const(context.tensors).segments()) rows += s.rows.size();
+    if (reads_rows)
+      for (const segment& s : std::as_const(context.tensors).segments()) rows += s.rows.size();
     exists_ = exists_ || rows > 0;
     zero_aware_ = zero_aware;
     counts_ = context.memory.template plan<std::uint64_t>("tables", context.tensors.tiles().size());
@@ -59,10 +61,11 @@ class active_elements {
 
   /// Finds the active elements again, if they depend on the variance [state elements].
   template <class Context>
-  void find(Context& context, const wire_view& wire, const float* variance) const {
-    context.executor.mark_active(
-        context.view(), wire, context.all_tiles(), context.memory.view(masks_).data(), zero_aware_ ? variance : nullptr,
-        exists_ ? context.memory.view(bits_).data() : nullptr, context.memory.view(counts_).data());
+  void find(Context& context, const wire_view& wire, typename Context::variance_pointer variance) const {
+    if (!zero_aware_) variance = {};
+    context.executor.mark_active(context.view(), wire, context.all_tiles(), context.memory.view(masks_).data(),
+                                 variance, exists_ ? context.memory.view(bits_).data() : nullptr,
+                                 context.memory.view(counts_).data());
   }
 
   /// The mask, for wire_view::active.
@@ -165,28 +168,38 @@ class quantized_exchange {
   /// planned.
   void plan(Context& context) {
     if (!is_active(context)) return;
-    std::vector<wire_tensor> tensors;
-    for (const segment& s : std::as_const(context.tensors).segments()) tensors.push_back({s.size, !s.dense});
-    codes_.lay_out(tensors, context.ranks.size(), context.ranks.rank());
-    is_laid_out_ = true;
+    codes_.lay_out(wire_tensors_of(context), context.ranks.size(), context.ranks.rank());
     context.tensors.make_tiles(codes_.wire().pieces());
-    codes_.tables().plan(context);
-    if constexpr (bool(ErrorFeedback::worker_state))
-      worker_error_ = context.memory.template plan<storage>("worker error", context.tensors.state_elements());
-    if constexpr (bool(ErrorFeedback::server_state))
-      server_error_ = context.memory.template plan<storage>("server error", codes_.wire().codes());
-    active_.plan(context, codes_.wire(), is_zero_aware());
-    measured_.reserve(context.tensors.groups());
+    plan_tables(context, true);
+  }
+
+  /// Plans the dense exchange of a recipe whose other exchange, with the layout `other`, has been planned. It uses the tiles of
+  /// that one. As in a sum of floats, all rows are active.
+  void plan_beside(Context& context, const wire_layout& other) {
+    static_assert(Quantizer::scale == segment_scale::none, "only codes without scales can follow any cut");
+    if (!is_active(context)) return;
+    codes_.lay_out(wire_tensors_of(context), context.ranks.size(), context.ranks.rank(), other.chunks());
+    plan_tables(context, false);
   }
 
   /// Bytes of a buffer that the exchange needs during a step.
   std::uint64_t buffer_bytes() const noexcept { return is_laid_out_ ? codes_.buffer_bytes() : 0; }
 
+  /// The bytes at the beginning of that buffer that `receive` reads. Its pass may write over the rest.
+  template <class Pass>
+  std::uint64_t received_bytes() const noexcept {
+    constexpr bool reads_own = ErrorFeedback::worker_state || ErrorFeedback::server_state || requires {
+      Pass::uses_compression_error;
+    };
+    if (!is_laid_out_) return 0;
+    return reads_own ? codes_.buffer_bytes() : codes_.received_bytes();
+  }
+
   /// Fills the tables, once memory is allocated.
   /// @param variance  as for find_active
   /// @throws std::invalid_argument if the quantizer is zero-aware and there is no variance
-  void start(Context& context, const float* variance = nullptr) {
-    if (is_zero_aware() && variance == nullptr && context.tensors.elements() > 0)
+  void start(Context& context, typename Context::variance_pointer variance = {}) {
+    if (is_zero_aware() && !exists(variance) && context.tensors.elements() > 0)
       throw std::invalid_argument(
           "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
     if (!is_active(context)) return;
@@ -197,7 +210,7 @@ class quantized_exchange {
 
   /// Finds the active elements. To be called again when the variance has changed.
   /// @param variance  [state elements] elements with variance 0 are inactive, if the quantizer is zero-aware
-  void find_active(Context& context, const float* variance) {
+  void find_active(Context& context, typename Context::variance_pointer variance) {
     if (is_active(context)) active_.find(context, wire_at(context, {}), variance);
   }
 
@@ -274,6 +287,24 @@ class quantized_exchange {
   }
 
  private:
+  static std::vector<wire_tensor> wire_tensors_of(const Context& context) {
+    std::vector<wire_tensor> tensors;
+    for (const segment& s : context.tensors.segments()) tensors.push_back({s.size, !s.dense});
+    return tensors;
+  }
+
+  // Plans lasting memory for the messages that have been laid out.
+  void plan_tables(Context& context, bool reads_rows) {
+    is_laid_out_ = true;
+    codes_.tables().plan(context);
+    if constexpr (bool(ErrorFeedback::worker_state))
+      worker_error_ = context.memory.template plan<storage>("worker error", context.tensors.state_elements());
+    if constexpr (bool(ErrorFeedback::server_state))
+      server_error_ = context.memory.template plan<storage>("server error", codes_.wire().codes());
+    active_.plan(context, codes_.wire(), is_zero_aware(), reads_rows);
+    measured_.reserve(context.tensors.groups());
+  }
+
   // A hash of the elements of this rank's server errors.
   std::uint64_t places_of_codes() const noexcept {
     std::uint64_t hash = hash_of_nothing;

@@ -150,21 +150,29 @@ class two_phase_exchange {
 
   /// Lays out the messages. Allocates only if there are more pieces than before.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
-    wire_.assign(tensors, ranks, scale_groups_of(quantizer_), Quantizer::bits_per_element);
+    lay_out(tensors, ranks, rank, chunks_with(scale_groups_of(quantizer_)));
+  }
+  /// Lays them out with the cuts of another exchange.
+  void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank, chunks_of chunks) {
+    wire_.assign(tensors, ranks, scale_groups_of(quantizer_), Quantizer::bits_per_element, chunks);
     tables_.assign(wire_, rank);
   }
 
-  /// Bytes of the buffer: sent, received and averaged messages, the mean as floats, and dense signals. An exchange sends the
-  /// padding of messages without writing it, so the buffer must be initialised, as an arena's memory is.
+  /// Bytes of the buffer: received messages and dense signals, then sent and averaged messages, and the mean as floats. An
+  /// exchange sends the padding of messages without writing it, so the buffer must be initialised, as an arena's memory is.
   std::uint64_t buffer_bytes() const noexcept { return part(5); }
+
+  /// The bytes at the beginning of the buffer that `receive` reads, if no errors are kept and the pass does not use its own. Its
+  /// pass may write over the rest.
+  std::uint64_t received_bytes() const noexcept { return part(2); }
 
   /// The buffers, without tables, errors, mask and number of the step.
   wire_view view(std::span<std::byte> buffer, int ranks, int rank) const noexcept {
-    return {.sent = buffer.data(),
-            .received = buffer.data() + part(1),
-            .averaged = buffer.data() + part(2),
-            .dense = reinterpret_cast<float*>(buffer.data() + part(4)),
-            .mean = reinterpret_cast<float*>(buffer.data() + part(3)),
+    return {.sent = buffer.data() + part(2),
+            .received = buffer.data(),
+            .averaged = buffer.data() + part(3),
+            .dense = reinterpret_cast<float*>(buffer.data() + part(1)),
+            .mean = reinterpret_cast<float*>(buffer.data() + part(4)),
             .codes = wire_.codes(),
             .message_bytes = wire_.message_bytes(),
             .scale_bytes = wire_.scale_bytes(),
@@ -246,9 +254,9 @@ class two_phase_exchange {
 
   // The offset of a part of the buffer, a multiple of message_unit.
   std::uint64_t part(int number) const noexcept {
-    const std::uint64_t sizes[] = {wire_.all_message_bytes(), wire_.all_message_bytes(), wire_.message_bytes(),
-                                   wire_.codes() * sizeof(float),
-                                   (wire_.dense_elements() + wire_layout::code_unit) * sizeof(float)};
+    const std::uint64_t sizes[] = {wire_.all_message_bytes(),
+                                   (wire_.dense_elements() + wire_layout::code_unit) * sizeof(float),
+                                   wire_.all_message_bytes(), wire_.message_bytes(), wire_.codes() * sizeof(float)};
     std::uint64_t first = 0;
     constexpr std::uint64_t unit = wire_layout::message_unit;
     for (int i = 0; i < number; ++i) first += (sizes[i] + unit - 1) / unit * unit;

@@ -129,10 +129,34 @@ struct compared : state_array {
 
 }  // namespace array
 
+/// How a state array is stored with this precision.
+template <class Array, class Precision>
+struct storage_of {
+  using type = as_floats;
+};
+template <class Precision>
+struct storage_of<array::momentum, Precision> {
+  using type = typename Precision::momentum_storage;
+};
+template <class Precision>
+struct storage_of<array::variance, Precision> {
+  using type = typename Precision::variance_storage;
+};
+template <class Array, class Precision>
+using storage_of_t = typename storage_of<Array, Precision>::type;
+
 /// The pointer to an array, as it is stored with this precision.
 template <class Array, class Precision>
 struct stored_pointer {
   using type = typename Array::stored*;
+};
+template <class Precision>
+struct stored_pointer<array::momentum, Precision> {
+  using type = typename storage_of_t<array::momentum, Precision>::pointer;
+};
+template <class Precision>
+struct stored_pointer<array::variance, Precision> {
+  using type = typename storage_of_t<array::variance, Precision>::pointer;
 };
 template <class Precision>
 struct stored_pointer<array::parameter, Precision> {
@@ -258,7 +282,8 @@ template <class Precision = single_precision>
 struct view_in : model_view {
   using precision = Precision;
 
-  [[no_unique_address]] typename Precision::draws draws{};  ///< of stochastic rounding
+  [[no_unique_address]] typename Precision::draws draws{};    ///< of stochastic rounding
+  [[no_unique_address]] typename Precision::scales scales{};  ///< of moments in blocks
 };
 
 /// A view with state arrays added, [state elements] each.
@@ -374,9 +399,10 @@ template <class... Arrays, class Precision>
 struct tile_pointers<arrays<Arrays...>, Precision> : Arrays::template field<stored_pointer_t<Arrays, Precision>>... {
   std::uint32_t first_position = 0;  ///< `array::position` of the first element
 
+  /// @param number  of the tile `t`
   template <class View>
-  SLAMB_HOST_DEVICE tile_pointers(const View& view, const segment& s, const tile& t)
-      : Arrays::template field<stored_pointer_t<Arrays, Precision>>{where<Arrays>(view, s, t)}...,
+  SLAMB_HOST_DEVICE tile_pointers(const View& view, const segment& s, const tile& t, std::size_t number)
+      : Arrays::template field<stored_pointer_t<Arrays, Precision>>{where<Arrays>(view, s, t, number)}...,
         first_position(static_cast<std::uint32_t>(t.first) & 0xFFFFFFU) {}
 
   /// The arrays of a payload, in this order, from its element `first` on.
@@ -392,7 +418,8 @@ struct tile_pointers<arrays<Arrays...>, Precision> : Arrays::template field<stor
             from_element(Plane < Planes ? planes[Plane < Planes ? Plane : 0] : nullptr, first)}... {}
 
   template <class Array, class View>
-  SLAMB_HOST_DEVICE static stored_pointer_t<Array, Precision> where(const View& view, const segment& s, const tile& t) {
+  SLAMB_HOST_DEVICE static stored_pointer_t<Array, Precision> where(const View& view, const segment& s, const tile& t,
+                                                                    [[maybe_unused]] std::size_t number) {
     if constexpr (std::is_void_v<typename Array::stored>)
       return nullptr;
     else if constexpr (std::is_same_v<Array, array::parameter>)
@@ -403,10 +430,10 @@ struct tile_pointers<arrays<Arrays...>, Precision> : Arrays::template field<stor
       return from_element(view.exchanged, s.first + t.first - view.exchanged_first);
     else if constexpr (std::is_same_v<Array, array::gradient>)
       return view.gradient_is_exchanged
-                 ? Precision::exchanged_gradient(where<array::exchanged>(view, s, t))
+                 ? Precision::exchanged_gradient(where<array::exchanged>(view, s, t, number))
                  : Precision::gradient_of(s, t.first, view.gradient_scale == nullptr ? 1.0F : *view.gradient_scale);
     else
-      return from_element(value_of<Array, stored_pointer_t<Array, Precision>>(view), s.state + t.first);
+      return from_tile(value_of<Array, stored_pointer_t<Array, Precision>>(view), s.state + t.first, number);
   }
 };
 

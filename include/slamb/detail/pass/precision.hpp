@@ -1,9 +1,11 @@
-// How arrays are stored: the types of parameters and gradients, and how parameters are rounded to sixteen bits.
+// How arrays are stored: the types of parameters and gradients, and of m and v.
 //
 // Passes compute in floats. A precision gives the types of the pointers by which a backend reads and writes arrays:
 //
 //     using parameter_pointer, data_pointer, gradient_pointer;
+//     using momentum_storage, variance_storage;   // as_floats, as_bfloat16 or as_eight_bits
 //     using draws;                                // of stochastic rounding; an empty type without
+//     using scales;                               // of moments in blocks; an empty type without
 //     static parameter_of(segment, first), data_of(segment, first);
 //     static gradient_of(segment, first, scale), exchanged_gradient(const float*);
 //
@@ -12,8 +14,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "slamb/core/config.hpp"
+#include "slamb/core/detail/eight_bits.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
@@ -25,8 +29,105 @@ SLAMB_HOST_DEVICE T* from_element(T* array, std::uint64_t first) {
   return array == nullptr ? nullptr : array + first;
 }
 
+/// Numbers of sixteen bits, rounded by chance.
+struct bfloat16_numbers {
+  std::uint16_t* bits = nullptr;
+};
+
+/// Numbers of eight bits, rounded by chance. Blocks of `code_block` elements of a tile share a scale.
+template <bool Signed>
+struct eight_bit_numbers {
+  std::uint8_t* codes = nullptr;
+  float* scales = nullptr;  ///< [tiles][blocks_of_tile]; of one tile: [blocks_of_tile]
+};
+
+/// The blocks of a tile.
+inline constexpr std::uint32_t blocks_of_tile = layout::tile_size / code_block;
+
+// A state array from its element `place` on, which is the first of a tile; null if there is no such array.
+template <class T>
+SLAMB_HOST_DEVICE T* from_tile(T* array, std::uint64_t place, std::size_t /*tile*/) {
+  return from_element(array, place);
+}
+SLAMB_HOST_DEVICE inline bfloat16_numbers from_tile(const bfloat16_numbers& array, std::uint64_t place,
+                                                    std::size_t /*tile*/) {
+  return {from_element(array.bits, place)};
+}
+template <bool Signed>
+SLAMB_HOST_DEVICE eight_bit_numbers<Signed> from_tile(const eight_bit_numbers<Signed>& array, std::uint64_t place,
+                                                      std::size_t tile) {
+  return {from_element(array.codes, place), from_element(array.scales, tile * blocks_of_tile)};
+}
+
+// True if there is such an array.
+SLAMB_HOST_DEVICE inline bool exists(const float* array) { return array != nullptr; }
+SLAMB_HOST_DEVICE inline bool exists(const bfloat16_numbers& array) { return array.bits != nullptr; }
+template <bool Signed>
+SLAMB_HOST_DEVICE bool exists(const eight_bit_numbers<Signed>& array) {
+  return array.codes != nullptr;
+}
+
+// True if element i of the array is 0.
+SLAMB_HOST_DEVICE inline bool is_zero(const float* array, std::size_t i) { return array[i] == 0.0F; }
+SLAMB_HOST_DEVICE inline bool is_zero(const bfloat16_numbers& array, std::size_t i) {
+  return (array.bits[i] & 0x7FFFU) == 0;
+}
+template <bool Signed>
+SLAMB_HOST_DEVICE bool is_zero(const eight_bit_numbers<Signed>& array, std::size_t i) {
+  return (array.codes[i] & dynamic_map<Signed>::last) == 0;
+}
+
+/// A state array, [state elements].
+struct stored_array {
+  const char* name;
+  std::size_t element_bytes;
+};
+
+// How a state array is stored.
+
+struct as_floats {
+  using pointer = float*;
+  static constexpr std::size_t element_bytes = sizeof(float);
+  static constexpr bool is_drawn = false;      ///< rounded by chance
+  static constexpr bool is_in_blocks = false;  ///< which share scales
+  static pointer at(std::byte* memory, float* /*scales*/) noexcept { return reinterpret_cast<float*>(memory); }
+};
+struct as_bfloat16 {
+  using pointer = bfloat16_numbers;
+  static constexpr std::size_t element_bytes = 2;
+  static constexpr bool is_drawn = true;
+  static constexpr bool is_in_blocks = false;
+  static pointer at(std::byte* memory, float* /*scales*/) noexcept {
+    return {reinterpret_cast<std::uint16_t*>(memory)};
+  }
+};
+template <bool Signed>
+struct as_eight_bits {
+  using pointer = eight_bit_numbers<Signed>;
+  static constexpr std::size_t element_bytes = 1;
+  static constexpr bool is_drawn = true;
+  static constexpr bool is_in_blocks = true;
+  static pointer at(std::byte* memory, float* scales) noexcept {
+    return {reinterpret_cast<std::uint8_t*>(memory), scales};
+  }
+};
+
+/// True for pointers to numbers in blocks: a tile's blocks are written when all their elements are known.
+template <class Pointer>
+inline constexpr bool is_in_blocks = false;
+template <bool Signed>
+inline constexpr bool is_in_blocks<eight_bit_numbers<Signed>> = true;
+
 /// Stands for the draws of a precision that rounds nothing by chance.
 struct no_draws {};
+
+/// The scales of moments in blocks: [tiles][blocks_of_tile] each; null for other storage.
+struct block_scales {
+  float* momentum = nullptr;
+  float* variance = nullptr;
+};
+/// Stands for the scales of a precision without blocks.
+struct no_scales {};
 
 /// A gradient: floats, each times `scale`.
 struct scaled_floats {
@@ -38,6 +139,9 @@ struct scaled_floats {
 struct single_precision {
   static constexpr bool takes_types = false;
   static constexpr bool rounds_by_chance = false;
+  using momentum_storage = as_floats;
+  using variance_storage = as_floats;
+  using scales = no_scales;
   using parameter_pointer = float*;
   using data_pointer = const float*;
   using gradient_pointer = scaled_floats;
@@ -81,8 +185,8 @@ concept typed_array = requires(const T& array) {
   array.type;
 };
 
-/// The random numbers by which parameters of sixteen bits are rounded. Element i of tensor l in step t has the i mod 8th sixteen
-/// bits of philox(seed, i/8 + 2^61 use, 2^32 t + l): the same on every backend and every rank.
+/// The random numbers by which numbers are rounded. Element i of tensor l in step t has the i mod 8th sixteen bits of
+/// philox(seed, i/8 + 2^61 use, 2^32 t + l): the same on every backend and every rank.
 struct rounding_draws {
   std::uint64_t seed = 0;
   const std::uint64_t* steps = nullptr;  ///< t − 1, in the backend's memory
@@ -92,16 +196,30 @@ struct rounding_draws {
   SLAMB_HOST_DEVICE std::uint64_t counter(std::uint64_t element) const { return (use << 61U) | element / 8; }
 };
 
+// The draws of p, m and v from r = 256 a + b: their upper eight bits are a, b and a xor b, of which any two are independent.
+template <class Word>
+SLAMB_ELEMENT Word draw_of_momentum(const Word& r) {
+  return ((r << 8) | (r >> 8)) & Word(0xFFFFU);
+}
+template <class Word>
+SLAMB_ELEMENT Word draw_of_variance(const Word& r) {
+  return (r ^ (r << 8)) & Word(0xFFFFU);
+}
+
 /// Parameters and gradients of a type known at run time, for each tensor.
-/// @tparam Draws  rounding_draws: parameters of sixteen bits without a master copy are rounded by chance
-template <class Draws>
+/// @tparam Chance             true: parameters of sixteen bits without a master copy are rounded by chance
+/// @tparam Momentum, Variance  how m and v are stored
+template <bool Chance, class Momentum = as_floats, class Variance = as_floats>
 struct mixed_precision {
   static constexpr bool takes_types = true;
-  static constexpr bool rounds_by_chance = sizeof(Draws) > sizeof(no_draws);
+  static constexpr bool rounds_by_chance = Chance;
+  using momentum_storage = Momentum;
+  using variance_storage = Variance;
+  using scales = std::conditional_t<Momentum::is_in_blocks || Variance::is_in_blocks, block_scales, no_scales>;
   using parameter_pointer = typed_parameter;
   using data_pointer = typed_numbers;
   using gradient_pointer = scaled_numbers;
-  using draws = Draws;
+  using draws = std::conditional_t<Chance || Momentum::is_drawn || Variance::is_drawn, rounding_draws, no_draws>;
 
   SLAMB_HOST_DEVICE static typed_parameter parameter_of(const segment& s, std::uint64_t first) {
     void* const data = static_cast<std::byte*>(s.data) + first * bytes_of(s.data_type);
@@ -122,6 +240,13 @@ struct mixed_precision {
  private:
   SLAMB_HOST_DEVICE static std::uint64_t bytes_of(element_type type) { return type == element_type::float32 ? 4 : 2; }
 };
+
+/// True if a precision rounds anything by chance.
+template <class Precision>
+inline constexpr bool has_draws = std::is_same_v<typename Precision::draws, rounding_draws>;
+/// True if a precision stores m or v in blocks.
+template <class Precision>
+inline constexpr bool has_blocks = std::is_same_v<typename Precision::scales, block_scales>;
 
 /// The precision of a backend's arrays: Backend::precision, or single_precision.
 template <class Backend>

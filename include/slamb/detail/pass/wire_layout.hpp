@@ -34,6 +34,14 @@ constexpr scale_groups scale_groups_of(const Q& q) noexcept {
     return {q.scales == scale_sharing::fused ? scale_groups::fused : scale_groups::per_tensor, 0};
 }
 
+/// The elements that are cut into N chunks: all tensors laid end to end, or those of each tensor.
+enum class chunks_of { all_tensors, each_tensor };
+
+/// The cuts that scales demand.
+constexpr chunks_of chunks_with(scale_groups scales) noexcept {
+  return scales.of == scale_groups::per_tensor ? chunks_of::each_tensor : chunks_of::all_tensors;
+}
+
 /// A tensor in the layout.
 struct wire_tensor {
   std::uint64_t size = 0;  ///< elements
@@ -50,7 +58,8 @@ struct wire_piece : tile_cut {
 };
 
 /// The layout for N ranks. Each rank owns a chunk of ⌈n/(128 N)⌉·128 elements: of all tensors laid end to end, or, with one scale
-/// per tensor, of each tensor. The last chunks may be short or empty.
+/// per tensor, of each tensor. The last chunks may be short or empty. A layout without scales can follow either cut: then it has
+/// the pieces of another layout, and codes at the same numbers, in messages of its own size.
 ///
 /// A message is [scales: float, at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
 /// that all of it is a multiple of 128 bytes][fingerprint: 8 bytes]. All messages have the same size, so that all are aligned if
@@ -67,17 +76,25 @@ class wire_layout {
 
   /// @param bits  bits of a code
   wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
-    assign(tensors, ranks, scales, bits);
+    assign(tensors, ranks, scales, bits, chunks_with(scales));
+  }
+  /// @param chunks  those of another layout; `scales` must not demand others
+  wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits, chunks_of chunks) {
+    assign(tensors, ranks, scales, bits, chunks);
   }
 
   /// Makes the layout again. Allocates only if there are more pieces than before.
   void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
+    assign(tensors, ranks, scales, bits, chunks_with(scales));
+  }
+  void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits, chunks_of chunks) {
     ranks_ = static_cast<std::uint64_t>(ranks);
     scales_ = scales;
+    chunks_ = chunks;
     elements_ = dense_elements_ = codes_ = 0;
     std::uint64_t scale_count = 1;
     pieces_.clear();
-    pieces_.reserve(scales.of == scale_groups::per_tensor ? tensors.size() : tensors.size() + ranks_);
+    pieces_.reserve(chunks == chunks_of::each_tensor ? tensors.size() : tensors.size() + ranks_);
     ends_.assign(ranks_, {});
     for (const wire_tensor& t : tensors) (t.compressed ? elements_ : dense_elements_) += t.size;
     std::uint64_t before = 0, dense = 0;
@@ -87,7 +104,7 @@ class wire_layout {
         if (tensors[i].size > 0) pieces_.push_back({{tensor, 0, tensors[i].size}, wire_piece::dense, dense, 0});
         dense += tensors[i].size;
       } else {
-        const bool by_tensor = scales.of == scale_groups::per_tensor;
+        const bool by_tensor = chunks == chunks_of::each_tensor;
         cut(tensor, tensors[i].size, by_tensor ? 0 : before, chunk_of(by_tensor ? tensors[i].size : elements_));
         before += tensors[i].size;
       }
@@ -104,6 +121,7 @@ class wire_layout {
   std::span<const wire_piece> pieces() const noexcept { return pieces_; }  ///< in the order of the elements
   std::uint64_t ranks() const noexcept { return ranks_; }                  ///< N
   scale_groups scales() const noexcept { return scales_; }
+  chunks_of chunks() const noexcept { return chunks_; }
   std::uint64_t elements() const noexcept { return elements_; }              ///< compressed
   std::uint64_t dense_elements() const noexcept { return dense_elements_; }  ///< exchanged dense
   std::uint64_t codes() const noexcept { return codes_; }                    ///< of a message, with padding
@@ -144,6 +162,7 @@ class wire_layout {
 
   std::uint64_t ranks_ = 1;
   scale_groups scales_;
+  chunks_of chunks_ = chunks_of::all_tensors;
   std::vector<wire_piece> pieces_;
   std::vector<end> ends_;  // [ranks]
   std::uint64_t elements_ = 0;

@@ -44,10 +44,15 @@ struct state_kind {
   std::uint64_t hash() const noexcept { return hash_of(recipe) ^ (hash_of(policies) << 1U); }
 };
 
-/// The kind of the states that an optimizer saves and loads.
+/// The kind of the states that an optimizer saves and loads. If states do not depend on all types of its options, these name a
+/// type `saved_policies` with the others.
 template <class Optimizer>
 state_kind kind_of() noexcept {
-  return {Optimizer::recipe_name, typeid(typename Optimizer::options_type).name()};
+  using options = typename Optimizer::options_type;
+  if constexpr (requires { typename options::saved_policies; })
+    return {Optimizer::recipe_name, typeid(typename options::saved_policies).name()};
+  else
+    return {Optimizer::recipe_name, typeid(options).name()};
 }
 
 /// The facts in the text of a state, apart from its kind and rank.

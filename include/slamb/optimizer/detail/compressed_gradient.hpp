@@ -1,11 +1,11 @@
-// The compressed exchanges of LAMB's gradient: quantized, or of selected elements. The kind of the Compressor decides.
+// The exchange of selected elements of LAMB's gradient. With quantized_gradient.hpp: the compressed exchanges, of which the kind
+// of the Compressor chooses one.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -14,85 +14,13 @@
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
-#include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 
 namespace slamb::detail {
-
-/// Sends the gradient as the signal, and writes the received mean to the exchange buffer.
-struct decode_gradient : pass_without_constants {
-  static constexpr bool follows_gradient = true;
-  using signal_reads = arrays<array::gradient>;
-  using reads = arrays<>;
-  using writes = arrays<array::exchanged>;
-  static constexpr int sums = 0;
-
-  template <class Element, class Sums>
-  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& results) const {
-    results.check_finite(e.gradient);
-    return e.gradient;
-  }
-  template <class Element, class Sums>
-  SLAMB_ELEMENT void operator()(Element& /*e*/, no_constants /*constants*/, Sums& /*sums*/) const {}
-};
-
-/// The exchange of a quantized gradient, in two phases.
-template <quantizer Compressor, class ErrorFeedback, class Context>
-class gradient_exchange<Compressor, ErrorFeedback, Context> {
- public:
-  gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
-      : settings_(settings), codes_(compressor, settings.on_single_rank) {
-    if constexpr (requires { compressor.zero_aware; })
-      if (compressor.zero_aware)
-        throw std::invalid_argument(
-            "slamb: basic_lamb's compressor has zero_aware = true, but it must be false, because the variance starts "
-            "at 0 and would exclude every element for good; mark rows without a gradient by tensor_options::rows");
-  }
-
-  void plan(Context& context) {
-    if (!codes_.is_active(context)) return;
-    codes_.plan(context);
-    buffer_ = context.memory.template plan<float>("exchange", context.tensors.elements());
-    messages_ = context.memory.template plan<std::byte>("exchange", codes_.buffer_bytes());
-  }
-  void start(Context& context) { codes_.start(context); }
-
-  static double scale(const Context& /*context*/) noexcept { return 1.0; }
-  bool exchange(const gradient_bucket& bucket, Context& context) {
-    if (!bucket.is_last) return false;  // scales depend on all gradients
-    if (!codes_.is_active(context))
-      return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
-    const std::span<std::byte> messages = context.memory.view(messages_);
-    context.executor.invoke(codes_.starts(context, messages));
-    codes_.send(decode_gradient{}, context, context.view(), messages);
-    return true;
-  }
-  typename Context::view_type receive(Context& context) {
-    if (!codes_.is_active(context)) return dense_mean(context, {});
-    auto g = context.view();
-    g.exchanged = context.memory.view(buffer_).data();
-    codes_.receive(decode_gradient{}, context, g, context.memory.view(messages_), context.all_tiles());
-    g.gradient_is_exchanged = true;
-    clip_gradient(g, context, settings_.max_norm);
-    return g;
-  }
-
-  void visit_state(const Context& context, const state_visitor& part) const { codes_.visit_state(context, part); }
-  void measure_next() noexcept { codes_.measure_next(); }
-  void report(const Context& context, bool with_norms, statistics& all) const {
-    all.compression = codes_.measured();
-    if (with_norms) all.worker_error = codes_.worker_error(context);
-  }
-
- private:
-  gradient_settings settings_;
-  quantized_exchange<Compressor, ErrorFeedback, Context> codes_;
-  region<float> buffer_;
-  region<std::byte> messages_;
-};
 
 namespace array {
 

@@ -15,6 +15,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
@@ -182,6 +183,11 @@ std::vector<tensor_batch> batches_for(const Context& context, std::size_t bytes)
                                            : batches_of(context.tensors, context.cache_bytes(), bytes);
 }
 
+/// The Compressor of dense gradients at some steps of a recipe, which sends codes of another Compressor at others: none, or a
+/// quantizer that can follow the cuts of the other.
+template <class C>
+concept dense_compressor = compressor<C> &&(requires { requires C::selects_all; } || capability::has_no_scale<C>);
+
 /// Options of an exchange of gradients.
 struct gradient_settings {
   bool skip_non_finite = true;
@@ -206,9 +212,23 @@ class gradient_exchange {
  public:
   gradient_exchange(const Compressor& /*compressor*/, const gradient_settings& settings) : settings_(settings) {}
 
+  /// Plans memory of its own.
   void plan(Context& context) {
     if (context.ranks.size() > 1) buffer_ = plan_summable(context.memory, "exchange", context.tensors.elements());
   }
+
+  // In place of `plan`, for a recipe that exchanges dense gradients at some steps and codes at others, in one buffer.
+  /// Plans memory beside the exchange of codes, whose layout is `other`, but no buffer.
+  void plan_beside(const wire_layout& /*other*/, Context& /*context*/) {}
+  /// Bytes of the buffer. It need not be kept between steps.
+  static std::uint64_t buffer_bytes(const Context& context) noexcept {
+    return context.ranks.size() > 1 ? (sum_header::floats + context.tensors.elements()) * sizeof(float) : 0;
+  }
+  /// Uses a buffer of at least `buffer_bytes`.
+  void place(region<std::byte> buffer, const Context& context) noexcept {
+    buffer_ = {buffer.offset, static_cast<std::size_t>(buffer_bytes(context) / sizeof(float))};
+  }
+
   void start(Context& /*context*/) {}
 
   /// The gradient as it is read, times this, is the mean.

@@ -35,6 +35,7 @@
 #include "slamb/optimizer/detail/comparison.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
 #include "slamb/optimizer/detail/masters_of_model.hpp"
+#include "slamb/optimizer/detail/moment_scales.hpp"
 #include "slamb/optimizer/detail/node_reduction.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
@@ -44,14 +45,14 @@ namespace slamb::detail {
 
 /// Checks that the backend's memory can hold the state of a very large model, before tables are made on the host that could fill
 /// the machine. Smaller models are checked when all their memory is allocated.
-/// @param names  names of the state arrays
 /// @throws out_of_memory
 template <class Backend>
-void require_room_for_state(const layout& tensors, const Backend& backend, std::span<const char* const> names) {
+void require_room_for_state(const layout& tensors, const Backend& backend, std::span<const stored_array> arrays) {
   constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
   if (tensors.state_elements() <= of_small_tables) return;
   arena state;
-  for (const char* const name : names) static_cast<void>(state.plan<float>(name, tensors.state_elements()));
+  for (const stored_array& a : arrays)
+    static_cast<void>(state.plan<std::byte>(a.name, tensors.state_elements() * a.element_bytes));
   state.allocate(allocator_of(backend));
 }
 
@@ -65,6 +66,7 @@ class optimizer_context {
   using late_steps = late_read<stream_type, std::uint64_t>;  ///< the number of steps taken
   using precision = typename precision_of<Backend>::type;
   using view_type = view_in<precision>;
+  using variance_pointer = stored_pointer_t<array::variance, precision>;
 
   static_assert(backend_executor<executor_type>,
                 "slamb: the executor of a Backend must have the members of detail::backend_executor "
@@ -77,7 +79,7 @@ class optimizer_context {
 
   /// @param compare_every  steps between comparisons of parameters and masks; 0: never
   optimizer_context(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
-                    any_communicator<stream_type> communicator, Backend backend, std::span<const char* const> state)
+                    any_communicator<stream_type> communicator, Backend backend, std::span<const stored_array> state)
       : tensors((backend.validate(), parameters), weight_decay, precision::takes_types,
                 [&](const layout& all) { require_room_for_state(all, backend, state); }),
         executor(backend.make_executor(tensors.elements())),
@@ -119,13 +121,13 @@ class optimizer_context {
   /// planned memory.
   void allocate(consistency_check facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
-    if constexpr (precision::rounds_by_chance)
-      facts.add_word("the seed of stochastic_rounding", backend_.rounding.seed);
+    if constexpr (has_draws<precision>) facts.add_word("the seed of stochastic_rounding", backend_.rounding.seed);
     if (sums_.count == 0) plan_sums(0);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
     first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
     local.plan(*this);
+    scales.plan_memory(memory, tensors);
     require_consistent_ranks(facts, ranks.wrapped(), executor, allocator_of(backend_), called);
     memory.allocate(allocator_of(backend_));
     executor.clear(memory.bytes());
@@ -350,10 +352,9 @@ class optimizer_context {
                             .first_tile = memory.view(first_tile_).data(),
                             .gradient_scale = local.is_active() ? nullptr : input_scale(),
                             .skip = &record()->skip};
-    if constexpr (precision::rounds_by_chance)
-      return {tables, {.seed = backend_.rounding.seed, .steps = &record()->taken}};
-    else
-      return {tables, {}};
+    view_type all{tables, {}, scales.at(memory)};
+    if constexpr (has_draws<precision>) all.draws = {.seed = backend_.rounding.seed, .steps = &record()->taken};
+    return all;
   }
   tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
   double* sums() const noexcept { return memory.view(sums_).data(); }
@@ -418,6 +419,7 @@ class optimizer_context {
   arena memory;
   node_reduction local;
   masters_of_model<precision> masters;
+  moment_scales<precision> scales;
   comparison<stream_type> compared;  ///< with the other ranks
 
  private:

@@ -37,10 +37,10 @@ class recipe_base : public recipe {
   using backend_type = Backend;
   using ranks_type = any_communicator<typename Backend::stream_type>;
 
-  /// @param state  names of the recipe's state arrays
+  /// @param state  the recipe's state arrays
   template <class Options>
   recipe_base(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend,
-              std::span<const char* const> state)
+              std::span<const stored_array> state)
       : context_(parameters, options.weight_decay, options.compare_every, std::move(ranks), std::move(backend), state),
         bucket_bytes_(options.bucket_bytes) {}
 
@@ -279,7 +279,8 @@ class recipe_with_state : public recipe_base<Backend> {
 
   recipe_with_state(std::span<const parameter> parameters, const Options& options,
                     typename recipe_base<Backend>::ranks_type ranks, Backend backend)
-      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend), state_type::names),
+      : recipe_base<Backend>(parameters, options, std::move(ranks), std::move(backend),
+                             state_type::template stored<typename precision_of<Backend>::type>),
         options_(options) {
     state_.plan(context_);
   }
@@ -298,6 +299,7 @@ class recipe_with_state : public recipe_base<Backend> {
   void visit_state(const state_visitor& part) override {
     context_.visit_state(part);
     state_.visit(part, context_.memory);
+    context_.scales.visit(part, context_.memory, context_.tensors);
   }
   void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
 

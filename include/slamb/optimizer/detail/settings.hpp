@@ -41,6 +41,7 @@ void validate_settings(const Options& o) {
     require_in(o.max_gradient_norm > 0.0, "max_gradient_norm", o.max_gradient_norm, "> 0 (inf: off)");
   require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
   validate_policy(o.compressor);
+  if constexpr (requires { o.dense_compressor; }) validate_policy(o.dense_compressor);
   if constexpr (requires { o.error_feedback; }) validate_policy(o.error_feedback);
   if constexpr (requires { o.trust_ratio; }) validate_policy(o.trust_ratio);
 }
@@ -62,6 +63,7 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
   all.add_word("bucket_bytes", o.bucket_bytes);
   all.add_word("compare_every", o.compare_every);
   describe_policy(o.compressor, all);
+  if constexpr (requires { o.dense_compressor; }) describe_policy(o.dense_compressor, all);
   if constexpr (requires { o.error_feedback; }) describe_policy(o.error_feedback, all);
   if constexpr (requires { o.trust_ratio; }) describe_policy(o.trust_ratio, all);
   return all;

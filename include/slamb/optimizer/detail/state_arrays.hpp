@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <type_traits>
 
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/pass.hpp"
@@ -11,16 +12,19 @@
 
 namespace slamb::detail {
 
-/// Plans state arrays in the backend's memory, [state elements] floats each, adds them to views of the model, and saves them.
+/// Plans state arrays in the backend's memory, [state elements] each, adds them to views of the model, and saves them.
 template <class... Arrays>
 class state_arrays {
  public:
-  static constexpr std::array<const char*, sizeof...(Arrays)> names{Arrays::name...};
+  /// What the arrays are, in the order of this list.
+  template <class Precision>
+  static constexpr std::array<stored_array, sizeof...(Arrays)> stored{
+      stored_array{Arrays::name, storage_of_t<Arrays, Precision>::element_bytes}...};
 
   /// @param exist  false: the arrays take no memory, and their pointers are null
   template <class Context>
   void plan([[maybe_unused]] Context& context, bool exist = true) {
-    if (exist) regions_ = {context.memory.template plan<float>(Arrays::name, context.tensors.state_elements())...};
+    if (exist) regions_ = {plan_one<Arrays>(context)...};
   }
 
   /// `view` with the arrays added.
@@ -29,22 +33,43 @@ class state_arrays {
     state_view<View, arrays<Arrays...>> all{
         view, typename Arrays::template field<stored_pointer_t<Arrays, typename View::precision>>{}...};
     [[maybe_unused]] std::size_t i = 0;
-    ((value_of<Arrays, float*>(all) = regions_[i].count == 0 ? nullptr : memory.view(regions_[i]).data(), ++i), ...);
+    (point_at<Arrays>(all, memory.view(regions_[i++])), ...);
     return all;
   }
 
-  /// [state elements] of array number i.
-  std::span<const float> of(std::size_t i, const arena& memory) const noexcept { return memory.view(regions_[i]); }
+  /// [state elements] of array number i, which is stored as floats.
+  std::span<const float> of(std::size_t i, const arena& memory) const noexcept {
+    const std::span<std::byte> bytes = memory.view(regions_[i]);
+    return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
 
   /// Calls part(name, bytes, what) for each of them.
   void visit([[maybe_unused]] const state_visitor& part, [[maybe_unused]] const arena& memory,
              [[maybe_unused]] state_part what = state_part::common) const {
     [[maybe_unused]] std::size_t i = 0;
-    (part(Arrays::name, std::as_writable_bytes(memory.view(regions_[i++])), what), ...);
+    (part(Arrays::name, memory.view(regions_[i++]), what), ...);
   }
 
  private:
-  std::array<region<float>, sizeof...(Arrays)> regions_{};
+  template <class Array, class Context>
+  static region<std::byte> plan_one(Context& context) {
+    using storage = storage_of_t<Array, typename Context::precision>;
+    if constexpr (storage::is_in_blocks) context.scales.template plan<Array>();
+    return context.memory.template plan<std::byte>(Array::name,
+                                                   context.tensors.state_elements() * storage::element_bytes);
+  }
+
+  template <class Array, class View>
+  static void point_at(View& all, std::span<std::byte> memory) noexcept {
+    using precision = typename View::precision;
+    using storage = storage_of_t<Array, precision>;
+    float* scales = nullptr;
+    if constexpr (storage::is_in_blocks)
+      scales = std::is_same_v<Array, array::momentum> ? all.scales.momentum : all.scales.variance;
+    if (!memory.empty()) value_of<Array, stored_pointer_t<Array, precision>>(all) = storage::at(memory.data(), scales);
+  }
+
+  std::array<region<std::byte>, sizeof...(Arrays)> regions_{};
 };
 
 }  // namespace slamb::detail

@@ -159,10 +159,12 @@ struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator,
 };
 
 /// 1-bit optimizers: a step of the compressed phase. Warm-up steps cost as much as a dense optimizer's.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp>
-struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp>> {
-  using type = basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up>;
-  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp,
+          class DenseCompressor>
+struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp, DenseCompressor>> {
+  using type =
+      basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up, DenseCompressor>;
+  using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>;
   static constexpr std::size_t kinds = 1, each_time = 1;
 
   static typename type::options_type options(const options_type& o, double /*part*/) {
@@ -176,7 +178,8 @@ struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicato
             .warm_up = {.steps = 1},
             .compressor = o.compressor,
             .error_feedback = o.error_feedback,
-            .trust_ratio = o.trust_ratio};
+            .trust_ratio = o.trust_ratio,
+            .dense_compressor = o.dense_compressor};
   }
   static std::array<double, 1> weights(const options_type& /*o*/, std::uint64_t /*training_steps*/) { return {1.0}; }
   static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
@@ -184,11 +187,13 @@ struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicato
 
 /// 0/1 Adam: a local step with an exchange and one without, in turn.
 template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
-          class LocalSchedule>
-struct trial_of<
-    basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule>> {
-  using type = basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend>;
-  using options_type = zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule>;
+          class LocalSchedule, class DenseCompressor>
+struct trial_of<basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule,
+                                    DenseCompressor>> {
+  using type = basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, exponential_variance_interval,
+                                   doubling_local_interval, DenseCompressor>;
+  using options_type =
+      zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>;
   static constexpr std::size_t kinds = 2, each_time = 2;
 
   // The variance is frozen after the first step. The interval is 2 after the second, so that the third exchanges, the
@@ -204,7 +209,8 @@ struct trial_of<
             .variance_schedule = {.freeze_step = 1},
             .local_schedule = {.scaler = 1, .clipper = 2},
             .compressor = o.compressor,
-            .error_feedback = o.error_feedback};
+            .error_feedback = o.error_feedback,
+            .dense_compressor = o.dense_compressor};
   }
   static std::array<double, 2> weights(const options_type& o, std::uint64_t training_steps) {
     typename LocalSchedule::state_type state{};

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 
+#include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
 namespace slamb::detail {
@@ -157,8 +160,11 @@ struct zero_one_passes {
 
   /// Bytes of memory traffic an element, of a step of each kind.
   /// @param is_quantized  false: a single rank encodes nothing
-  static double refresh_memory_bytes(int ranks, bool clips = false) noexcept {
-    return dense_gradient_passes::memory_bytes(ranks, true, clips) + adam_passes<unit_trust_ratio>::memory_bytes();
+  template <dense_compressor DenseCompressor>
+  static double refresh_memory_bytes(const DenseCompressor& compressor, int ranks, bool is_quantized,
+                                     bool clips = false) {
+    return gradient_exchange_bytes<no_error_feedback>(compressor, ranks, is_quantized, true, clips) +
+           adam_passes<unit_trust_ratio>::memory_bytes();
   }
   template <class ErrorFeedback, class Quantizer>
   static double gradient_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {

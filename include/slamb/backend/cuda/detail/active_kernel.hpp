@@ -13,6 +13,7 @@
 namespace slamb::detail::cuda {
 
 /// Sets the bits of active elements, and counts them. All elements of dense tensors are active; they have no bits.
+template <class Variance = const float*>
 struct mark_active_kernel {
   static constexpr unsigned threads = 256;
 
@@ -20,7 +21,7 @@ struct mark_active_kernel {
   wire_view wire;
   tile_range tiles;
   const row_mask* rows = nullptr;   ///< [tensors]; null: no tensor has a mask
-  const float* variance = nullptr;  ///< [state elements] elements where it is 0 are not active; null: ignored
+  Variance variance{};              ///< [state elements] elements where it is 0 are not active; null: ignored
   std::uint16_t* active = nullptr;  ///< [ranks][codes/16]; null: all elements are active
   std::uint64_t* counts = nullptr;  ///< [all tiles] receives the number of active elements
 
@@ -35,7 +36,7 @@ struct mark_active_kernel {
       const wire_tile w = wire.tiles[i];
       double number = static_cast<double>(t.count);
       if (active != nullptr && w.owner != wire_tile::dense)
-        number = mark(block, t, active + (w.owner * wire.codes + w.code) / code_group);
+        number = mark(block, t, i, active + (w.owner * wire.codes + w.code) / code_group);
       block.first([&] { counts[i] = static_cast<std::uint64_t>(number); });
     }
   }
@@ -48,15 +49,15 @@ struct mark_active_kernel {
   // Marks one tile; returns its number of active elements. Neighbouring threads read neighbouring elements. Then each thread
   // makes the bits of sixteen elements.
   template <class Block>
-  SLAMB_HOST_DEVICE double mark(Block& block, const tile& t, std::uint16_t* bits) const {
+  SLAMB_HOST_DEVICE double mark(Block& block, const tile& t, std::size_t tile_number, std::uint16_t* bits) const {
     const segment& s = view.segments[t.segment];
     const row_mask mask = rows == nullptr ? row_mask{} : rows[t.segment];
     const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
-    const float* const of_tile = from_element(variance, s.state + t.first);
+    const auto of_tile = from_tile(variance, s.state + t.first, tile_number);
     block.each([&](unsigned thread) {
       for (std::uint32_t i = thread; i < t.count; i += threads) {
         bool takes_part = mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0;
-        if (of_tile != nullptr) takes_part = takes_part && of_tile[i] != 0.0F;
+        if (exists(of_tile)) takes_part = takes_part && !is_zero(of_tile, i);
         block.template shared<memory>().takes_part[i] = takes_part ? 1 : 0;
       }
     });

@@ -70,7 +70,7 @@ struct choose_kernel {
       const segment& s = view.segments[t.segment];
       if (s.dense || leaves_out<Pass>(s)) continue;
       const worker_source<Pass, Precision, decltype(pass.constants(0)), no_storage> source{
-          pass, pass.constants(t.segment), tile_arrays_of<Pass, Precision>(view, s, t), {nullptr, 0}, {}};
+          pass, pass.constants(t.segment), tile_arrays_of<Pass, Precision>(view, s, t, i), {nullptr, 0}, {}};
       typename Block::template registers<thread_sums<0>> checks;
       block.each([&](unsigned thread) {
         thread_sums<0> own;

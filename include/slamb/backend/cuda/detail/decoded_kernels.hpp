@@ -120,29 +120,31 @@ struct receive_kernel {
     constexpr bool forms_signal = Decoded::is_lossy && (error_array<ErrorStorage>::exists || uses_compression_error);
     using reads = std::conditional_t<forms_signal, union_of_t<typename Pass::reads, typename Pass::signal_reads>,
                                      typename Pass::reads>;
-    const tile_arrays_of<Pass, Precision> at(view, view.segments[t.segment], t);
+    const tile_arrays_of<Pass, Precision> at(view, view.segments[t.segment], t, number);
     const auto constants = pass.constants(t.segment);
     typename Block::template registers<sums_of<Pass>> mine;
-    block.each([&](unsigned thread) {
-      sums_of<Pass> own;
-      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-        element_of<Pass, scalar> e[Width];
-        hide(e);
-        at.load(reads(), e, i);
-        if constexpr (forms_signal)
-          find_compression_error(e, i, constants, error, decoded);
-        else if constexpr (uses_compression_error)
-          for (element_of<Pass, scalar>& dense : e) dense.compression_error = 0.0F;
-        scalar mean[Width];
-        decoded.mean(i, mean);
-        for (unsigned j = 0; j < Width; ++j) {
-          e[j].exchanged = mean[j];
-          pass(e[j], constants, own);
-        }
-        at.store(typename Pass::writes(), e, i);
-      });
-      mine[thread] = own;
-    });
+    for_each_window<typename Pass::writes, Precision>(
+        block, at, 0, t.count, [&](unsigned thread, const auto& arrays, const auto& groups, bool begins) {
+          sums_of<Pass> own;
+          if (!begins) own = mine[thread];
+          groups.visit([&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+            element_of<Pass, scalar> e[Width];
+            hide(e);
+            arrays.load(reads(), e, i);
+            if constexpr (forms_signal)
+              find_compression_error(e, i, constants, error, decoded);
+            else if constexpr (uses_compression_error)
+              for (element_of<Pass, scalar>& dense : e) dense.compression_error = 0.0F;
+            scalar mean[Width];
+            decoded.mean(i, mean);
+            for (unsigned j = 0; j < Width; ++j) {
+              e[j].exchanged = mean[j];
+              pass(e[j], constants, own);
+            }
+            arrays.store(typename Pass::writes(), e, i);
+          });
+          mine[thread] = own;
+        });
     if constexpr (results > 0) write(block, mine, sums + number * static_cast<std::size_t>(results));
   }
 
@@ -194,7 +196,7 @@ struct measure_kernel {
       const tile t = view.tiles[i];
       const wire_tile w = wire.tiles[i];
       typename Block::template registers<thread_sums<2>> mine;
-      if (w.owner != wire_tile::dense && !is_left_out(wire, view, i)) sum(block, t, w, mine);
+      if (w.owner != wire_tile::dense && !is_left_out(wire, view, i)) sum(block, t, i, w, mine);
       double total[2];
       add_threads<2, 0>(block, mine, total);
       block.first([&] {
@@ -206,12 +208,12 @@ struct measure_kernel {
 
  private:
   template <class Block, class Sums>
-  SLAMB_HOST_DEVICE void sum(Block& block, const tile& t, const wire_tile& w, Sums& mine) const {
+  SLAMB_HOST_DEVICE void sum(Block& block, const tile& t, std::size_t number, const wire_tile& w, Sums& mine) const {
     const segment& s = view.segments[t.segment];
     const worker_source<Pass, Precision, decltype(pass.constants(0)), Storage> source{
         pass,
         pass.constants(t.segment),
-        tile_arrays_of<Pass, Precision>(view, s, t),
+        tile_arrays_of<Pass, Precision>(view, s, t, number),
         {wire.worker_error, s.state + t.first},
         {wire, w}};
     const decoded_tile<Quantizer> decoded(quantizer, wire, w);

@@ -103,6 +103,18 @@ class emulated_block {
     for (const float x : of_thread) largest = x > largest ? x : largest;
     return largest;
   }
+  /// result[thread] ← the largest value of the `Group` threads around it: those whose number / Group is the same. A power of two
+  /// from 32 on.
+  template <unsigned Group, class Value>
+  void maxima(Value&& value, registers<std::uint32_t>& result) {
+    static_assert(Group % 32 == 0 && (Group & (Group - 1)) == 0 && Threads % Group == 0);
+    std::uint32_t largest[Threads / Group] = {};
+    in_order([&](unsigned thread) {
+      std::uint32_t& of_group = largest[thread / Group];
+      of_group = std::max(of_group, static_cast<std::uint32_t>(value(thread)));
+    });
+    for (unsigned thread = 0; thread < Threads; ++thread) result[thread] = largest[thread / Group];
+  }
   /// True if predicate(thread) is true for any thread.
   template <class Predicate>
   bool any(Predicate&& predicate) {

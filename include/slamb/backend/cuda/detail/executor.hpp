@@ -187,9 +187,10 @@ class executor {
     }
   }
 
+  template <class Variance>
   void mark_active(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
-                   const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
-    launch(mark_active_kernel{view, wire, tiles, rows, variance, bits, counts});
+                   const Variance& variance, std::uint16_t* bits, std::uint64_t* counts) const {
+    launch(mark_active_kernel<Variance>{view, wire, tiles, rows, variance, bits, counts});
   }
   template <class Pass, class Compressor, class View>
   void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,

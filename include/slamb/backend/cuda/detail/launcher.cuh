@@ -110,6 +110,22 @@ class device_block {
     const float result = maximum_type(memory).Reduce(value(threadIdx.x), larger);
     return said_by_first(result, all);
   }
+  template <unsigned Group, class Value>
+  __device__ void maxima(Value&& value, registers<std::uint32_t>& result) {
+    static_assert(Group % 32 == 0 && (Group & (Group - 1)) == 0 && Threads % Group == 0);
+    __shared__ std::uint32_t of_warp[Threads / 32];
+    std::uint32_t own = value(threadIdx.x);
+    for (unsigned apart = 16; apart > 0; apart /= 2) {
+      const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, own, apart);
+      own = own < other ? other : own;
+    }
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
+    __syncthreads();
+    const unsigned first = threadIdx.x / Group * (Group / 32);
+    for (unsigned k = 0; k < Group / 32; ++k) own = own < of_warp[first + k] ? of_warp[first + k] : own;
+    result[threadIdx.x] = own;
+    __syncthreads();
+  }
   template <class Predicate>
   __device__ bool any(Predicate&& predicate) {
     return __syncthreads_or(predicate(threadIdx.x) ? 1 : 0) != 0;

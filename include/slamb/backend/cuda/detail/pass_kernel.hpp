@@ -16,11 +16,11 @@ namespace slamb::detail::cuda {
 template <class Pass>
 using sums_of = thread_sums<Pass::sums, maxima_of<Pass>()>;
 
-/// Runs `pass` over this thread's part of the `count` elements of `at`. All are of one tensor.
-template <unsigned Threads, class Pass, class Constants, class Arrays>
-SLAMB_ELEMENT void run_elements(unsigned thread, const Pass& pass, const Constants& constants, const Arrays& at,
-                                std::uint32_t count, sums_of<Pass>& sums) {
-  for_each_group<Threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
+/// Runs `pass` over the groups of a thread. All are of one tensor.
+template <class Pass, class Constants, class Arrays, class Groups>
+SLAMB_ELEMENT void run_elements(const Pass& pass, const Constants& constants, const Arrays& at, const Groups& groups,
+                                sums_of<Pass>& sums) {
+  groups.visit([&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
     element_of<Pass, scalar> e[Width];
     hide(e);
     at.load(typename Pass::reads(), e, i);
@@ -111,14 +111,16 @@ struct pass_kernel {
         leave_out<Pass>(block, view, s, t, of_tile);
         continue;
       }
-      const tile_arrays_of<Pass, Precision> at(view, s, t);
+      const tile_arrays_of<Pass, Precision> at(view, s, t, i);
       const auto constants = pass.constants(t.segment);
-      block.each([&](unsigned thread) {
-        sums_of<Pass> own;
-        own.usable = mine[thread].usable;
-        run_elements<threads>(thread, pass, constants, at, t.count, own);
-        mine[thread] = own;
-      });
+      for_each_window<typename Pass::writes, Precision>(
+          block, at, 0, t.count, [&](unsigned thread, const auto& arrays, const auto& groups, bool begins) {
+            sums_of<Pass> own;
+            own.usable = mine[thread].usable;
+            if (!begins) own = mine[thread];
+            run_elements(pass, constants, arrays, groups, own);
+            mine[thread] = own;
+          });
       if constexpr (results > 0) {
         double total[results];
         add_threads<Pass::sums, results - Pass::sums>(block, mine, total);
@@ -159,7 +161,7 @@ struct packed_kernel {
       const auto constants = pass.constants(view.tiles[i].segment);
       block.each([&](unsigned thread) {
         sums_of<Pass> own;
-        run_elements<threads>(thread, pass, constants, planes, count, own);
+        run_elements(pass, constants, planes, groups_of_thread<threads>{thread, count}, own);
         mine[thread] = own;
       });
       if constexpr (Pass::sums > 0) {

@@ -101,7 +101,7 @@ struct send_kernel {
         continue;
       }
       if (w.owner == wire_tile::dense) {
-        if constexpr (Work != encoding::encode) copy(block, t, w, checks);
+        if constexpr (Work != encoding::encode) copy(block, t, i, w, checks);
         if constexpr (encoder::has_statistic) block.first([&] { statistic[i] = 0.0; });
         continue;
       }
@@ -109,7 +109,7 @@ struct send_kernel {
       const worker_source<Pass, Precision, decltype(pass.constants(0)), Storage> source{
           pass,
           pass.constants(t.segment),
-          tile_arrays_of<Pass, Precision>(view, s, t),
+          tile_arrays_of<Pass, Precision>(view, s, t, i),
           {wire.worker_error, s.state + t.first},
           {wire, w}};
       const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
@@ -130,11 +130,12 @@ struct send_kernel {
   }
 
   template <class Block, class Checks>
-  SLAMB_HOST_DEVICE void copy(Block& block, const tile& t, const wire_tile& w, Checks& checks) const {
+  SLAMB_HOST_DEVICE void copy(Block& block, const tile& t, std::size_t number, const wire_tile& w,
+                              Checks& checks) const {
     const worker_source<Pass, Precision, decltype(pass.constants(0)), no_storage> source{
         pass,
         pass.constants(t.segment),
-        tile_arrays_of<Pass, Precision>(view, view.segments[t.segment], t),
+        tile_arrays_of<Pass, Precision>(view, view.segments[t.segment], t, number),
         {nullptr, 0},
         {}};
     float* const to = wire.dense + w.code;

@@ -66,7 +66,7 @@ struct selected_kernel {
         if constexpr (Pass::packs::count != 0) clear_planes(block, place, payload.tile_offsets[number + 1]);
         continue;
       }
-      tile_under_way under_way{.at = tile_arrays_of<Pass, Precision>(view, s, t),
+      tile_under_way under_way{.at = tile_arrays_of<Pass, Precision>(view, s, t, number),
                                .age = nullptr,
                                .plane = {from_element(payload.plane[0], place), from_element(payload.plane[1], place),
                                          from_element(payload.plane[2], place)},
@@ -84,13 +84,14 @@ struct selected_kernel {
         const std::uint32_t selected =
             find_selected(block, elements, resolved(selection), s, c, count, payload.discount);
         const grouped_piece piece = elements.piece(elements.in_groups(resolved(selection), s));
-        block.each([&](unsigned thread) {
-          sums_of<Pass> own = mine[thread];
-          for_each_group<threads>(thread, count, [&]<unsigned Width>(std::uint32_t i, width<Width> here) {
-            run(under_way, elements, piece, c, constants, first, i, here, own);
-          });
-          mine[thread] = own;
-        });
+        for_each_window<typename Pass::writes, Precision>(
+            block, under_way.at, first, count, [&](unsigned thread, const auto& arrays, const auto& groups, bool) {
+              sums_of<Pass> own = mine[thread];
+              groups.visit([&]<unsigned Width>(std::uint32_t i, width<Width> here) {
+                run(under_way, arrays, elements, piece, c, constants, first, i, here, own);
+              });
+              mine[thread] = own;
+            });
         under_way.advance(selected);
       }
       if constexpr (Pass::sums > 0) {
@@ -141,15 +142,15 @@ struct selected_kernel {
   };
 
   // Runs the pass over elements i … i + Width − 1 of the piece that begins at element `first` of the tile.
-  template <unsigned Width, class Constants>
-  SLAMB_ELEMENT void run(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
-                         const coordinate& c, const Constants& constants, std::uint32_t first, std::uint32_t i,
-                         width<Width> /*here*/, sums_of<Pass>& own) const {
+  template <unsigned Width, class Arrays, class Constants>
+  SLAMB_ELEMENT void run(const tile_under_way& t, const Arrays& at, const elements_type& elements,
+                         const grouped_piece& piece, const coordinate& c, const Constants& constants,
+                         std::uint32_t first, std::uint32_t i, width<Width> /*here*/, sums_of<Pass>& own) const {
     element_of<Pass, scalar> e[Width];
     hide(e);
     bool selected[Width];
     float discounts[Width];
-    t.at.load(typename Pass::reads(), e, first + i);
+    at.load(typename Pass::reads(), e, first + i);
     const auto known = elements.from(i);
     for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
     if constexpr (Pass::needs_discount) find_discounts(t, elements, piece, c, first, i, selected, discounts);
@@ -167,7 +168,7 @@ struct selected_kernel {
         ++place;
       }
     }
-    t.at.store(typename Pass::writes(), e, first + i);
+    at.store(typename Pass::writes(), e, first + i);
   }
 
   template <class... Arrays, class Element>

@@ -7,14 +7,17 @@
 #include <cstring>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 
 #include "slamb/backend/cuda/detail/scalar.hpp"
 #include "slamb/core/bfloat16.hpp"
+#include "slamb/core/detail/eight_bits.hpp"
 #include "slamb/core/detail/rounding.hpp"
 #include "slamb/core/half.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/random.hpp"
 #include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
 
 namespace slamb::detail::cuda {
 
@@ -153,7 +156,7 @@ SLAMB_ELEMENT void store_by_chance(const float (&from)[Width], const Draws& draw
   store_to(bits, static_cast<std::uint16_t*>(array), i);
 }
 
-/// The random numbers of a tile whose parameters are rounded by chance.
+/// The random numbers of a tile, by which numbers are rounded.
 template <class Precision>
 struct tile_draws {
   tile_draws() = default;
@@ -161,7 +164,7 @@ struct tile_draws {
   SLAMB_HOST_DEVICE tile_draws(const View& /*view*/, const tile& /*t*/) {}
 };
 template <class Precision>
-requires(Precision::rounds_by_chance) struct tile_draws<Precision> {
+requires(has_draws<Precision>) struct tile_draws<Precision> {
   template <class View>
   SLAMB_HOST_DEVICE tile_draws(const View& view, const tile& t)
       : draws_(view.draws), tensor_(t.segment), first_(t.first) {}
@@ -191,9 +194,10 @@ requires(Precision::rounds_by_chance) struct tile_draws<Precision> {
 /// The arrays of one tile, which a thread reads and writes.
 template <class List, class Precision = single_precision>
 struct tile_arrays : tile_pointers<List, Precision> {
+  /// @param number  of the tile `t`
   template <class View>
-  SLAMB_HOST_DEVICE tile_arrays(const View& view, const segment& s, const tile& t)
-      : tile_pointers<List, Precision>(view, s, t), draws_(view, t) {}
+  SLAMB_HOST_DEVICE tile_arrays(const View& view, const segment& s, const tile& t, std::size_t number)
+      : tile_pointers<List, Precision>(view, s, t, number), draws_(view, t) {}
   /// The arrays of a payload, which are floats.
   template <std::size_t Planes>
   SLAMB_HOST_DEVICE tile_arrays(float* const (&planes)[Planes], std::uint64_t first)
@@ -216,6 +220,14 @@ struct tile_arrays : tile_pointers<List, Precision> {
     static_assert((!std::is_void_v<typename Arrays::stored> && ...),
                   "slamb: a pass cannot write positions, because they are not stored in memory");
     (store_one<Arrays>(e, i), ...);
+  }
+
+  /// Stores an array in blocks, of elements i … i + Width − 1 of the tile, with a block's scale.
+  template <class Array, unsigned Width>
+  SLAMB_ELEMENT void store_codes(const float (&from)[Width], float scale, std::size_t i) const {
+    const auto& array = value_of<Array, stored_pointer_t<Array, Precision>>(*this);
+    if (i % code_block == 0) array.scales[i / code_block] = scale;
+    store_in_block(from, scale, array, i);
   }
 
  private:
@@ -255,8 +267,45 @@ struct tile_arrays : tile_pointers<List, Precision> {
     load_typed(array, i, to);
   }
   template <unsigned Width>
+  SLAMB_ELEMENT static void load_array(const bfloat16_numbers& array, std::size_t i, float (&to)[Width]) {
+    std::uint16_t bits[Width];
+    load_from(array.bits, i, bits);
+    for (unsigned j = 0; j < Width; ++j) to[j] = real_of_bfloat16_bits(std::uint32_t{bits[j]});
+  }
+  template <bool Signed, unsigned Width>
+  SLAMB_ELEMENT static void load_array(const eight_bit_numbers<Signed>& array, std::size_t i, float (&to)[Width]) {
+    std::uint8_t codes[Width];
+    load_from(array.codes, i, codes);
+    const scalar scale(array.scales[i / code_block]);
+    for (unsigned j = 0; j < Width; ++j)
+      to[j] = (dynamic_map<Signed>::template number_of<scalar>(std::uint32_t{codes[j]}) * scale).value;
+  }
+  template <unsigned Width>
   SLAMB_ELEMENT void store_array(const float (&from)[Width], float* array, std::size_t i) const {
     store_to(from, array, i);
+  }
+  template <unsigned Width>
+  SLAMB_ELEMENT void store_array(const float (&from)[Width], const bfloat16_numbers& array, std::size_t i) const {
+    std::uint16_t bits[Width];
+    draws_.visit(width<Width>(), i, [&](unsigned j, std::uint32_t draw) {
+      bits[j] = static_cast<std::uint16_t>(stochastic_bfloat16_bits(scalar(from[j]), draw_of_momentum(draw)));
+    });
+    store_to(bits, array.bits, i);
+  }
+  template <bool Signed, unsigned Width>
+  SLAMB_ELEMENT void store_in_block(const float (&from)[Width], float scale, const eight_bit_numbers<Signed>& array,
+                                    std::size_t i) const {
+    std::uint8_t codes[Width];
+    if (scale <= 0x1.fffffep127F) {
+      const scalar inverse(per_scale(scale));
+      draws_.visit(width<Width>(), i, [&](unsigned j, std::uint32_t draw) {
+        const std::uint32_t own = Signed ? draw_of_momentum(draw) : draw_of_variance(draw);
+        codes[j] = static_cast<std::uint8_t>(dynamic_map<Signed>::code_of(scalar(from[j]), inverse, own));
+      });
+    } else {
+      for (std::uint8_t& code : codes) code = 1;
+    }
+    store_to(codes, array.codes, i);
   }
   template <unsigned Width>
   SLAMB_ELEMENT void store_array(const float (&from)[Width], const typed_parameter& array, std::size_t i) const {
@@ -275,6 +324,98 @@ struct tile_arrays : tile_pointers<List, Precision> {
 template <class Pass, class Precision>
 using tile_arrays_of = tile_arrays<accessed_by<Pass>, Precision>;
 
+/// The arrays of a list that are stored in blocks.
+template <class Precision, class List>
+struct in_blocks;
+template <class Precision, class... Arrays>
+struct in_blocks<Precision, arrays<Arrays...>> {
+  using type = union_of_t<arrays<>, arrays_if<is_in_blocks<stored_pointer_t<Arrays, Precision>>, arrays<Arrays>>...>;
+};
+/// The others.
+template <class Precision, class List>
+struct at_once;
+template <class Precision, class... Arrays>
+struct at_once<Precision, arrays<Arrays...>> {
+  using type = union_of_t<arrays<>, arrays_if<!is_in_blocks<stored_pointer_t<Arrays, Precision>>, arrays<Arrays>>...>;
+};
+
+/// What a thread writes to arrays in blocks, for four elements: it waits until all elements of the blocks are known.
+template <class List>
+struct waiting_group;
+template <class... Arrays>
+struct waiting_group<arrays<Arrays...>> {
+  float of[sizeof...(Arrays)][4] = {};
+};
+
+/// The arrays of a tile for one thread, which keeps what it writes to arrays in blocks.
+template <class Arrays, class Precision, class Writes>
+struct arrays_in_window {
+  using blocks = typename in_blocks<Precision, Writes>::type;
+
+  const Arrays& at;
+  waiting_group<blocks>& waiting;
+  std::uint32_t first;  // of the four elements in the tile
+
+  template <class List, class Element, unsigned Width>
+  SLAMB_ELEMENT void load(List some, Element (&e)[Width], std::size_t i) const {
+    at.load(some, e, i);
+  }
+  template <class Element, unsigned Width>
+  SLAMB_ELEMENT void store(Writes /*all*/, const Element (&e)[Width], std::size_t i) const {
+    at.store(typename at_once<Precision, Writes>::type(), e, i);
+    keep(blocks(), e, i);
+  }
+
+ private:
+  template <class... In, class Element, unsigned Width>
+  SLAMB_ELEMENT void keep(arrays<In...> /*blocks*/, const Element (&e)[Width], std::size_t i) const {
+    unsigned k = 0;
+    (keep_one<In>(e, waiting.of[k++], static_cast<std::uint32_t>(i) - first), ...);
+  }
+  // Each element of `to` has a known place, so that all stay in registers.
+  template <class Array, class Element, unsigned Width>
+  SLAMB_ELEMENT static void keep_one(const Element (&e)[Width], float (&to)[4], std::uint32_t place) {
+    if constexpr (Width == 4) {
+      for (unsigned j = 0; j < 4; ++j) to[j] = value_of<Array, scalar>(e[j]).value;
+    } else {
+      for (unsigned j = 0; j < 4; ++j)
+        if (j == place) to[j] = value_of<Array, scalar>(e[0]).value;
+    }
+  }
+};
+
+/// Writes the array that is number K of the arrays in blocks, for elements first … past − 1 of the tile: four a thread.
+template <class Array, std::size_t K, class Block, class Arrays, class Waiting>
+SLAMB_ELEMENT void store_window(Block& block, const Arrays& at, const Waiting& waiting, std::uint32_t first,
+                                std::uint32_t past) {
+  typename Block::template registers<std::uint32_t> largest;
+  block.template maxima<code_block / 4>(
+      [&](unsigned thread) {
+        std::uint32_t own = 0;
+        for (unsigned j = 0; j < 4; ++j) {
+          const std::uint32_t magnitude = ::slamb::as_word(waiting[thread].of[K][j]) & 0x7FFFFFFFU;
+          if (first + 4 * thread + j < past && own < magnitude) own = magnitude;
+        }
+        return own;
+      },
+      largest);
+  block.each([&](unsigned thread) {
+    const std::uint32_t i = first + 4 * thread;
+    if (i >= past) return;
+    const float scale = block_scale<std::is_same_v<Array, array::momentum>>(largest[thread]);
+    if (i + 4 <= past) return at.template store_codes<Array>(waiting[thread].of[K], scale, i);
+    for (unsigned j = 0; j < 3; ++j) {
+      const float one[1] = {waiting[thread].of[K][j]};
+      if (i + j < past) at.template store_codes<Array>(one, scale, i + j);
+    }
+  });
+}
+template <class... In, std::size_t... K, class Block, class Arrays, class Waiting>
+SLAMB_ELEMENT void store_windows(arrays<In...> /*blocks*/, std::index_sequence<K...> /*numbers*/, Block& block,
+                                 const Arrays& at, const Waiting& waiting, std::uint32_t first, std::uint32_t past) {
+  (store_window<In, K>(block, at, waiting, first, past), ...);
+}
+
 /// Calls body(i, width<4>{}) for groups of four elements, with i a multiple of 4, and body(i, width<1>{}) for the remaining
 /// elements. All threads of a block together cover [0, count), and neighbouring threads get neighbouring elements. For use
 /// within a phase.
@@ -285,6 +426,59 @@ SLAMB_ELEMENT void for_each_group(unsigned thread, std::uint32_t count, const Bo
   const std::uint32_t in_groups = count - count % 4;
   for (std::uint32_t i = 4 * thread; i < in_groups; i += 4 * Threads) body(i, width<4>{});
   for (std::uint32_t i = in_groups + thread; i < count; i += Threads) body(i, width<1>{});
+}
+
+/// The groups of `for_each_group` of one thread.
+template <unsigned Threads>
+struct groups_of_thread {
+  unsigned thread;
+  std::uint32_t count;
+
+  template <class Body>
+  SLAMB_ELEMENT void visit(const Body& body) const {
+    for_each_group<Threads>(thread, count, body);
+  }
+};
+
+/// The elements i … i + 3 below `count`, of one thread.
+struct one_group {
+  std::uint32_t i;
+  std::uint32_t count;
+
+  template <class Body>
+  SLAMB_ELEMENT void visit(const Body& body) const {
+    if (i + 4 <= count) return body(i, width<4>{});
+    for (std::uint32_t j = 0; j < 3; ++j)
+      if (i + j < count) body(i + j, width<1>{});
+  }
+};
+
+/// Calls body(thread, arrays, groups, begins) for each thread, where groups.visit covers all elements as `for_each_group`, and the body
+/// reads and writes by `arrays`. A pass that writes arrays in blocks runs in windows of four elements a thread, in order; after each
+/// window its blocks are written. `begins` is true in the first one.
+///
+/// @param first  of the elements in the tile; a multiple of code_block
+/// @param count  elements
+template <class Writes, class Precision, class Block, class Arrays, class Body>
+SLAMB_ELEMENT void for_each_window(Block& block, const Arrays& at, std::uint32_t first, std::uint32_t count,
+                                   const Body& body) {
+  using blocks = typename in_blocks<Precision, Writes>::type;
+  if constexpr (blocks::count == 0) {
+    block.each([&](unsigned thread) { body(thread, at, groups_of_thread<Block::threads>{thread, count}, true); });
+  } else {
+    constexpr std::uint32_t window = 4 * Block::threads;
+    static_assert(window % code_block == 0);
+    typename Block::template registers<waiting_group<blocks>> waiting;
+    for (std::uint32_t begin = 0; begin < count; begin += window) {
+      const std::uint32_t past = count - begin < window ? count : begin + window;
+      block.each([&](unsigned thread) {
+        body(thread, arrays_in_window<Arrays, Precision, Writes>{at, waiting[thread], first + begin + 4 * thread},
+             one_group{begin + 4 * thread, past}, begin == 0);
+      });
+      store_windows(blocks(), std::make_index_sequence<blocks::count>(), block, at, waiting, first + begin,
+                    first + past);
+    }
+  }
 }
 
 }  // namespace slamb::detail::cuda

@@ -82,7 +82,7 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   if (is_left_out(wire, view, tile_number)) return leave_out<Pass>(view, s, t, results);
-  const tile_arrays_of<Pass, View> at(view, s, t);
+  const tile_arrays_of<Pass, View> at(view, s, t, tile_number);
   const auto constants = pass.constants(t.segment);
   sums_of<Pass> sums;
   std::uint32_t i = 0;
@@ -112,13 +112,15 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
 /// Lets `compressor` choose elements of a tile by the values that `pass` forms. A dense tensor needs no choice. Returns false,
 /// without a choice, if a value is not finite.
 template <class Pass, class Compressor, class View>
-bool choose_in_tile(const Pass& pass, const Compressor& compressor, const View& view, const tile& t,
+bool choose_in_tile(const Pass& pass, const Compressor& compressor, const View& view, std::size_t tile_number,
                     std::uint16_t* bits) {
+  const tile& t = view.tiles[tile_number];
   const segment& s = view.segments[t.segment];
   if (s.dense || leaves_out<Pass>(s)) return true;
   tile_sums<0> checks;
   const worker_source<Pass, View, decltype(pass.constants(0)), no_storage> source{
-      pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+      pass,  pass.constants(t.segment), tile_arrays_of<Pass, View>(view, s, t, tile_number), {nullptr, 0}, {{}, {}},
+      checks};
   alignas(64) float value[layout::tile_size];
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) { source(i, number...).store(value + i); });
   if (!checks.all_finite()) return false;
@@ -137,12 +139,13 @@ SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, co
   squares[0] = squares[1] = 0.0;
   if (w.owner == wire_tile::dense || is_left_out(wire, view, tile_number)) return;
   tile_sums<0> unused;
-  const worker_source<Pass, View, decltype(pass.constants(0)), Storage> source{pass,
-                                                                               pass.constants(t.segment),
-                                                                               tile_arrays_of<Pass, View>(view, s, t),
-                                                                               {wire.worker_error, s.state + t.first},
-                                                                               {wire, w},
-                                                                               unused};
+  const worker_source<Pass, View, decltype(pass.constants(0)), Storage> source{
+      pass,
+      pass.constants(t.segment),
+      tile_arrays_of<Pass, View>(view, s, t, tile_number),
+      {wire.worker_error, s.state + t.first},
+      {wire, w},
+      unused};
   const decoded_tile<Quantizer> decoded(quantizer, wire, w);
   double_sum signal, compression_error;
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) {

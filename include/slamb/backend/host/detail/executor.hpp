@@ -103,7 +103,7 @@ class executor {
   void run(const Pass& pass, const View& view, tile_range tiles, double* sums = nullptr,
            std::uint32_t* not_finite = nullptr) const {
     all_of(view, tiles, not_finite, [&pass, its = view_of<Pass, typename View::precision>(view), sums](std::size_t i) {
-      return run_tile(pass, its, its.tiles[i], sums == nullptr ? nullptr : sums + i * results_of<Pass>());
+      return run_tile(pass, its, i, sums == nullptr ? nullptr : sums + i * results_of<Pass>());
     });
   }
 
@@ -164,14 +164,17 @@ class executor {
   /// `variance` may be null. Dense tensors have no bits.
   /// @param bits    [ranks][codes/16], zeroed; null: all elements are active
   /// @param counts  [tiles] receives the number of active elements
+  template <class Variance>
   void mark_active(const model_view& view, const wire_view& wire, tile_range tiles, const row_mask* rows,
-                   const float* variance, std::uint16_t* bits, std::uint64_t* counts) const {
+                   const Variance& variance, std::uint16_t* bits, std::uint64_t* counts) const {
     all_of(view, tiles, nullptr, [&](std::size_t i) {
       const tile& t = view.tiles[i];
       const wire_tile& w = wire.tiles[i];
-      counts[i] = bits == nullptr || w.owner == wire_tile::dense
-                      ? t.count
-                      : mark_tile(view, t, rows[t.segment], variance, bits + (w.owner * wire.codes + w.code) / lanes);
+      counts[i] =
+          bits == nullptr || w.owner == wire_tile::dense
+              ? t.count
+              : mark_tile(view, t, rows[t.segment], from_tile(variance, view.segments[t.segment].state + t.first, i),
+                          bits + (w.owner * wire.codes + w.code) / lanes);
       return true;
     });
   }
@@ -182,8 +185,7 @@ class executor {
   void choose(const Pass& pass, const Compressor& compressor, const View& view, tile_range tiles, std::uint16_t* bits,
               std::uint32_t* not_finite = nullptr) const {
     const view_of<Pass, typename View::precision> its(view);
-    all_of(view, tiles, not_finite,
-           [&](std::size_t i) { return choose_in_tile(pass, compressor, its, its.tiles[i], bits); });
+    all_of(view, tiles, not_finite, [&](std::size_t i) { return choose_in_tile(pass, compressor, its, i, bits); });
   }
 
   /// Encodes this rank's signal; `statistic` [tiles] receives the sum or maximum from which scales are computed.
@@ -281,16 +283,18 @@ class executor {
     }
   }
 
-  static std::uint64_t mark_tile(const model_view& view, const tile& t, const row_mask& mask, const float* variance,
+  // @param variance  of the tile
+  template <class Variance>
+  static std::uint64_t mark_tile(const model_view& view, const tile& t, const row_mask& mask, const Variance& variance,
                                  std::uint16_t* bits) {
     const segment& s = view.segments[t.segment];
     const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
-    const float* const of_tile = variance == nullptr ? nullptr : variance + s.state + t.first;
     std::uint64_t active = 0;
     for (std::uint32_t first = 0; first < t.count; first += lanes) {
       std::uint32_t group = 0;
       for (std::uint32_t i = first; i < std::min(t.count, first + lanes); ++i)
-        if ((mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0) && (of_tile == nullptr || of_tile[i] != 0.0F))
+        if ((mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0) &&
+            !(exists(variance) && is_zero(variance, i)))
           group |= 1U << (i - first);
       bits[first / lanes] = static_cast<std::uint16_t>(group);
       active += count_of(group);

@@ -165,18 +165,20 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
   if (w.owner == wire_tile::dense) {
     if constexpr (Work == encoding::encode) return true;  // copied when it was measured
     const worker_source<Pass, View, decltype(pass.constants(0)), no_storage> source{
-        pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, s, t), {nullptr, 0}, {{}, {}}, checks};
+        pass,  pass.constants(t.segment), tile_arrays_of<Pass, View>(view, s, t, tile_number), {nullptr, 0}, {{}, {}},
+        checks};
     by_lanes(0, t.count,
              [&](std::uint32_t i, auto... number) { source(i, number...).store(wire.dense + w.code + i, number...); });
     *statistic = 0.0;
     return checks.all_finite();
   }
-  const worker_source<Pass, View, decltype(pass.constants(0)), Storage> source{pass,
-                                                                               pass.constants(t.segment),
-                                                                               tile_arrays_of<Pass, View>(view, s, t),
-                                                                               {wire.worker_error, s.state + t.first},
-                                                                               {wire, w},
-                                                                               checks};
+  const worker_source<Pass, View, decltype(pass.constants(0)), Storage> source{
+      pass,
+      pass.constants(t.segment),
+      tile_arrays_of<Pass, View>(view, s, t, tile_number),
+      {wire.worker_error, s.state + t.first},
+      {wire, w},
+      checks};
   const tile_codes<Quantizer, std::byte> to(wire.sent + w.owner * wire.message_bytes, wire, w);
   *statistic = encode_elements<Work>(quantizer, source, t.count, wire.stream(), w.owner * wire.codes + w.code, to);
   return checks.all_finite();

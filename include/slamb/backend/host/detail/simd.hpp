@@ -86,8 +86,32 @@ SLAMB_ALWAYS_INLINE floats square_root(floats x) {
 #endif
 }
 
-SLAMB_ALWAYS_INLINE floats select(ints mask, floats yes, floats no) {
-  return reinterpret_cast<floats>((mask & reinterpret_cast<ints>(yes)) | (~mask & reinterpret_cast<ints>(no)));
+SLAMB_ALWAYS_INLINE floats select(ints mask, floats yes, floats no) { return mask ? yes : no; }
+
+// b < a ? b : a, and a < b ? b : a, as the instructions define them for NaN and for zeros of both signs.
+SLAMB_ALWAYS_INLINE floats minimum(floats a, floats b) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<floats>(
+      _mm512_maskz_min_ps(0xFFFF, reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(a)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<floats>(_mm256_min_ps(reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(a)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<floats>(_mm_min_ps(reinterpret_cast<__m128>(b), reinterpret_cast<__m128>(a)));
+#else
+  return select(b < a, b, a);
+#endif
+}
+SLAMB_ALWAYS_INLINE floats maximum(floats a, floats b) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<floats>(
+      _mm512_maskz_max_ps(0xFFFF, reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(a)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<floats>(_mm256_max_ps(reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(a)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<floats>(_mm_max_ps(reinterpret_cast<__m128>(b), reinterpret_cast<__m128>(a)));
+#else
+  return select(a < b, b, a);
+#endif
 }
 
 SLAMB_ALWAYS_INLINE doubles widen_low(floats x) {
@@ -207,6 +231,16 @@ struct chosen {
     return native::select(mask, yes, no);
   }
 };
+struct lesser {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
+    return native::minimum(a, b);
+  }
+};
+struct greater {
+  SLAMB_ALWAYS_INLINE native::floats operator()(native::floats a, native::floats b) const {
+    return native::maximum(a, b);
+  }
+};
 struct rooted {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::floats x) const { return native::square_root(x); }
 };
@@ -227,8 +261,8 @@ SLAMB_ALWAYS_INLINE floats select(const lane_mask& mask, const floats& yes, cons
   return lanewise<floats>(chosen{}, mask, yes, no);
 }
 SLAMB_ALWAYS_INLINE floats square_root(const floats& x) { return lanewise<floats>(rooted{}, x); }
-SLAMB_ALWAYS_INLINE floats minimum(const floats& a, const floats& b) { return select(b < a, b, a); }
-SLAMB_ALWAYS_INLINE floats maximum(const floats& a, const floats& b) { return select(a < b, b, a); }
+SLAMB_ALWAYS_INLINE floats minimum(const floats& a, const floats& b) { return lanewise<floats>(lesser{}, a, b); }
+SLAMB_ALWAYS_INLINE floats maximum(const floats& a, const floats& b) { return lanewise<floats>(greater{}, a, b); }
 
 inline constexpr std::int32_t bit_of_lane[lanes] = {1 << 0,  1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
                                                     1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,

@@ -44,6 +44,20 @@ SLAMB_ALWAYS_INLINE words truncated(floats x) {
 #endif
 }
 
+// table[i] of each lane; i is below 8.
+SLAMB_ALWAYS_INLINE floats one_of_eight(words i, const float (&table)[8]) {
+#if defined(__AVX512F__)
+  const __m512 all = _mm512_maskz_loadu_ps(0xFF, table);
+  return reinterpret_cast<floats>(_mm512_maskz_permutexvar_ps(0xFFFF, reinterpret_cast<__m512i>(i), all));
+#elif defined(__AVX2__)
+  return reinterpret_cast<floats>(_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), reinterpret_cast<__m256i>(i)));
+#else
+  floats result{};
+  for (int lane = 0; lane < width; ++lane) result[lane] = table[i[lane]];
+  return result;
+#endif
+}
+
 SLAMB_ALWAYS_INLINE floats converted(words x) {
 #if defined(__AVX512F__)
   return reinterpret_cast<floats>(_mm512_maskz_cvtepi32_ps(0xFFFF, reinterpret_cast<__m512i>(x)));
@@ -107,7 +121,7 @@ struct right_by {
 };
 struct chosen_word {
   SLAMB_ALWAYS_INLINE native::words operator()(native::ints mask, native::words yes, native::words no) const {
-    return (reinterpret_cast<native::words>(mask) & yes) | (~reinterpret_cast<native::words>(mask) & no);
+    return mask ? yes : no;
   }
 };
 struct reinterpreted {
@@ -142,6 +156,11 @@ SLAMB_ALWAYS_INLINE words as_word(const floats& x) { return lanewise<words>(rein
 SLAMB_ALWAYS_INLINE floats as_real(const words& x) { return lanewise<floats>(reinterpreted{}, x); }
 SLAMB_ALWAYS_INLINE words to_word(const floats& x) { return lanewise<words>(converting{}, x); }
 SLAMB_ALWAYS_INLINE floats to_real(const words& x) { return lanewise<floats>(converting{}, x); }
+template <class Table>
+SLAMB_ALWAYS_INLINE floats one_of_eight(const words& i, Table /*table*/) {
+  static constexpr auto all = Table::all();
+  return lanewise<floats>([](native::words own) { return native::one_of_eight(own, all.of); }, i);
+}
 SLAMB_ALWAYS_INLINE floats absolute(const floats& x) { return as_real(as_word(x) & words(0x7FFFFFFFU)); }
 
 }  // namespace SLAMB_SIMD_NAMESPACE

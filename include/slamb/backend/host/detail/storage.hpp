@@ -92,6 +92,16 @@ SLAMB_ALWAYS_INLINE void store_floats(const floats& x, T* to, Count... count) {
   store_bits(bfloat16_bits(x), to, count...);
 }
 
+/// Loads sixteen bytes, or `count`. The other lanes become 0.
+SLAMB_ALWAYS_INLINE words load_bytes(const std::uint8_t* from) {
+  return load_codes<8>(reinterpret_cast<const std::byte*>(from));
+}
+SLAMB_ALWAYS_INLINE words load_bytes(const std::uint8_t* from, int count) {
+  std::uint8_t all[lanes] = {};
+  for (int i = 0; i < count; ++i) all[i] = from[i];
+  return load_bytes(all);
+}
+
 // Arrays of a type known at run time, from element i on. Count… is empty, or the number of elements.
 
 /// The address of element i.

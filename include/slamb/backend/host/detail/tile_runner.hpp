@@ -74,7 +74,8 @@ using sums_of = tile_sums<Pass::sums, maxima_of<Pass>()>;
 template <class Pass>
 using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 
-/// The random numbers of a tile whose parameters are rounded by chance. Sixteen at a time, in the order of the elements.
+/// The random numbers of a tile, by which numbers are rounded. Sixteen at a time: for elements in order, or once more for elements
+/// of the block of `code_block` that has just ended.
 template <class Precision>
 struct tile_draws {
   tile_draws() = default;
@@ -82,37 +83,103 @@ struct tile_draws {
   tile_draws(const View& /*view*/, const tile& /*t*/) {}
 };
 template <class Precision>
-requires(Precision::rounds_by_chance) struct tile_draws<Precision> {
+requires(has_draws<Precision>) struct tile_draws<Precision> {
   template <class View>
   tile_draws(const View& view, const tile& t) : draws_(view.draws), tensor_(t.segment), first_(t.first) {}
 
-  /// Of elements i … i + 15 of the tile; i is a multiple of 16, and follows the i of the call before.
+  /// Of elements i … i + 15 of the tile; i is a multiple of 16.
   SLAMB_ALWAYS_INLINE words at(std::size_t i) {
-    if (i % size == 0) draw(i);
-    return load_codes<16>(bits_ + 2 * (i % size + (first_ & 7U)));
+    if (i == drawn_) draw();
+    return load_codes<16>(bits_[i / size % pieces] + 2 * (i % size + (first_ & 7U)));
   }
 
  private:
   static constexpr std::size_t size = lanes * 8;  // elements of sixteen counters
+  static constexpr std::size_t pieces = has_blocks<Precision> ? code_block / size : 1;
 
-  void draw(std::size_t i) {
-    const std::uint64_t stream = draws_.stream(tensor_), counter = draws_.counter(first_ + i);
-    random_bytes(draws_.seed, stream, counter, bits_);
-    if ((first_ & 7U) != 0) random_bytes(draws_.seed, stream, counter + lanes, bits_ + 2 * size);
+  void draw() {
+    std::byte* const bits = bits_[drawn_ / size % pieces];
+    const std::uint64_t stream = draws_.stream(tensor_), counter = draws_.counter(first_ + drawn_);
+    random_bytes(draws_.seed, stream, counter, bits);
+    if ((first_ & 7U) != 0) random_bytes(draws_.seed, stream, counter + lanes, bits + 2 * size);
+    drawn_ += size;
   }
 
   rounding_draws draws_;
   std::uint32_t tensor_;
   std::uint64_t first_;
-  alignas(64) std::byte bits_[4 * size];
+  std::size_t drawn_ = 0;  // elements so far
+  alignas(64) std::byte bits_[pieces][4 * size];
 };
+
+/// Numbers that wait for the end of their block.
+template <class Precision, bool InBlocks = has_blocks<Precision>>
+struct waiting_blocks {
+  waiting_blocks() = default;
+  explicit waiting_blocks(const tile& /*t*/) {}
+};
+template <class Precision>
+struct waiting_blocks<Precision, true> {
+  waiting_blocks() = default;
+  explicit waiting_blocks(const tile& t) : count(t.count) {}
+
+  std::uint32_t count = 0;  // elements of the tile
+  alignas(64) float momentum[code_block];
+  alignas(64) float variance[code_block];
+
+  float* of(const eight_bit_numbers<true>& /*array*/) { return momentum; }
+  float* of(const eight_bit_numbers<false>& /*array*/) { return variance; }
+};
+
+// The draw of m or v from an element's. Templates, as in storage.hpp.
+template <class Words>
+SLAMB_ALWAYS_INLINE Words draw_for(const bfloat16_numbers& /*array*/, const Words& r) {
+  return draw_of_momentum(r);
+}
+template <bool Signed, class Words>
+SLAMB_ALWAYS_INLINE Words draw_for(const eight_bit_numbers<Signed>& /*array*/, const Words& r) {
+  if constexpr (Signed)
+    return draw_of_momentum(r);
+  else
+    return draw_of_variance(r);
+}
+
+/// Writes a block of `count` numbers that begins at element `first` of the tile, with its scale. `value` has a whole block.
+template <bool Signed, class Draws>
+[[gnu::noinline]] void store_block(const eight_bit_numbers<Signed>& array, std::uint32_t first, std::uint32_t count,
+                                   float* value, Draws& draws) {
+  using map = dynamic_map<Signed>;
+  for (std::uint32_t i = count; i % lanes != 0; ++i) value[i] = 0.0F;
+  words largest(0U);
+  for (std::uint32_t i = 0; i < count; i += lanes) {
+    const words magnitude = as_word(floats::load(value + i)) & words(0x7FFFFFFFU);
+    largest = select(largest < magnitude, magnitude, largest);
+  }
+  std::uint32_t of_lane[lanes];
+  largest.store(of_lane);
+  const float scale = block_scale<Signed>(*std::max_element(of_lane, of_lane + lanes));
+  array.scales[first / code_block] = scale;
+  std::uint8_t* const codes = array.codes + first;
+  if (!(scale <= std::numeric_limits<float>::max())) {
+    std::fill(codes, codes + count, std::uint8_t{1});
+    return;
+  }
+  const floats inverse(per_scale(scale));
+  alignas(16) std::byte all[code_block];
+  for (std::uint32_t i = 0; i < count; i += lanes)
+    store_codes<8>(map::code_of(floats::load(value + i), inverse, draw_for(array, draws.at(first + i))),
+                   count - i < lanes ? all + i : reinterpret_cast<std::byte*>(codes) + i);
+  if (const std::uint32_t whole = count - count % lanes; whole < count)
+    std::memcpy(codes + whole, all + whole, count - whole);
+}
 
 /// Loads and stores the arrays of one tile, sixteen elements at a time.
 template <class List, class Precision = single_precision>
 struct tile_arrays : tile_pointers<List, Precision> {
+  /// @param number  of the tile `t`
   template <class View>
-  tile_arrays(const View& view, const segment& s, const tile& t)
-      : tile_pointers<List, Precision>(view, s, t), draws_(view, t) {}
+  tile_arrays(const View& view, const segment& s, const tile& t, std::size_t number)
+      : tile_pointers<List, Precision>(view, s, t, number), draws_(view, t), waiting_(t) {}
   /// The arrays of a payload, which are floats.
   template <std::size_t Planes>
   tile_arrays(float* const (&planes)[Planes], std::uint64_t first) : tile_pointers<List, Precision>(planes, first) {}
@@ -162,6 +229,15 @@ struct tile_arrays : tile_pointers<List, Precision> {
   static SLAMB_ALWAYS_INLINE floats loaded(const Typed& array, std::size_t i, Where... where) {
     return load_typed(array, i, where...);
   }
+  template <class... Where>
+  static SLAMB_ALWAYS_INLINE floats loaded(const bfloat16_numbers& array, std::size_t i, Where... where) {
+    return load_floats(reinterpret_cast<const bfloat16*>(array.bits) + i, where...);
+  }
+  template <bool Signed, class... Where>
+  static SLAMB_ALWAYS_INLINE floats loaded(const eight_bit_numbers<Signed>& array, std::size_t i, Where... where) {
+    return dynamic_map<Signed>::template number_of<floats>(load_bytes(array.codes + i, where...)) *
+           floats(array.scales[i / code_block]);
+  }
 
   template <class... Where>
   SLAMB_ALWAYS_INLINE void store_one(const floats& x, float* array, std::size_t i, Where... where) const {
@@ -177,8 +253,26 @@ struct tile_arrays : tile_pointers<List, Precision> {
       store_by_chance(x, draws_.at(i), array.address, array.type, i, where...);
     }
   }
+  template <class... Where>
+  SLAMB_ALWAYS_INLINE void store_one(const floats& x, const bfloat16_numbers& array, std::size_t i,
+                                     Where... where) const {
+    store_by_chance(x, draw_for(array, draws_.at(i)), array.bits, element_type::bfloat16, i, where...);
+  }
+  // Waits for the end of the block.
+  template <bool Signed, class... Where>
+  SLAMB_ALWAYS_INLINE void store_one(const floats& x, const eight_bit_numbers<Signed>& array, std::size_t i,
+                                     Where... /*where*/) const {
+    float* const block = waiting_.of(array);
+    x.store(block + i % code_block);
+    const auto end = static_cast<std::uint32_t>(i) + lanes;
+    if (end % code_block == 0 || end >= waiting_.count) {
+      const std::uint32_t past = std::min(end, waiting_.count), first = (past - 1) / code_block * code_block;
+      store_block(array, first, past - first, block, draws_);
+    }
+  }
 
   [[no_unique_address]] mutable tile_draws<Precision> draws_;
+  [[no_unique_address]] mutable waiting_blocks<Precision> waiting_;
 };
 
 /// The arrays that a pass accesses in a view.
@@ -223,14 +317,15 @@ void leave_out(const View& view, const segment& s, const tile& t, double* result
 
 /// Runs `pass` over a tile and writes its results to `sums` [results_of<Pass>()]. Returns true if all checked values are finite.
 template <class Pass, class View>
-bool run_tile(const Pass& pass, const View& view, const tile& t, double* sums) {
+bool run_tile(const Pass& pass, const View& view, std::size_t number, double* sums) {
+  const tile& t = view.tiles[number];
   if (leaves_out<Pass>(view.segments[t.segment])) {
     leave_out<Pass>(view, view.segments[t.segment], t, sums);
     return true;
   }
   sums_of<Pass> tile_sum;
-  run_elements(pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, view.segments[t.segment], t), t.count,
-               tile_sum);
+  run_elements(pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, view.segments[t.segment], t, number),
+               t.count, tile_sum);
   tile_sum.write(sums);
   return tile_sum.all_finite();
 }
@@ -410,7 +505,7 @@ SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const View& view, const p
   constexpr bool needs_ages = Pass::needs_discount && !capability::has_age<Selection>;
   tile_sums<Pass::sums> tile_sum;
   selected_lane_runner<Pass, View, decltype(pass.constants(0))> runner{
-      pass,    pass.constants(t.segment),         tile_arrays_of<Pass, View>(view, s, t),
+      pass,    pass.constants(t.segment),         tile_arrays_of<Pass, View>(view, s, t, tile_number),
       payload, payload.tile_offsets[tile_number], tile_sum};
   chunk_selection chunk;
   for (std::uint32_t first = 0; first < t.count; first += chunk_selection::size) {

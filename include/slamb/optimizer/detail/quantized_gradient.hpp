@@ -1,0 +1,123 @@
+// The exchange of a quantized gradient, in two phases: of LAMB with a quantizer, and of the dense steps of recipes that send codes
+// at other steps.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/overlap.hpp"
+
+namespace slamb::detail {
+
+/// Sends the gradient as the signal, and writes the received mean to the exchange buffer.
+struct decode_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
+  using signal_reads = arrays<array::gradient>;
+  using reads = arrays<>;
+  using writes = arrays<array::exchanged>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    return e.gradient;
+  }
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& /*e*/, no_constants /*constants*/, Sums& /*sums*/) const {}
+};
+
+/// The exchange of a quantized gradient, in two phases.
+template <quantizer Compressor, class ErrorFeedback, class Context>
+class gradient_exchange<Compressor, ErrorFeedback, Context> {
+ public:
+  gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
+      : settings_(settings), codes_(compressor, settings.on_single_rank) {
+    if constexpr (requires { compressor.zero_aware; })
+      if (compressor.zero_aware)
+        throw std::invalid_argument(
+            "slamb: basic_lamb's compressor has zero_aware = true, but it must be false, because the variance starts "
+            "at 0 and would exclude every element for good; mark rows without a gradient by tensor_options::rows");
+  }
+
+  void plan(Context& context) {
+    if (!codes_.is_active(context)) return;
+    codes_.plan(context);
+    place(context.memory.template plan<std::byte>("exchange", buffer_bytes(context)), context);
+  }
+
+  void plan_beside(const wire_layout& other, Context& context) { codes_.plan_beside(context, other); }
+  std::uint64_t buffer_bytes(const Context& context) const noexcept {
+    if (!codes_.is_active(context)) return 0;
+    return std::max(codes_.buffer_bytes(), mean_at() + context.tensors.elements() * sizeof(float));
+  }
+  void place(region<std::byte> buffer, const Context& context) noexcept {
+    if (!codes_.is_active(context)) return;
+    messages_ = {buffer.offset, static_cast<std::size_t>(codes_.buffer_bytes())};
+    mean_ = {buffer.offset + static_cast<std::size_t>(mean_at()), static_cast<std::size_t>(context.tensors.elements())};
+  }
+  void start(Context& context) { codes_.start(context); }
+
+  static double scale(const Context& /*context*/) noexcept { return 1.0; }
+  bool exchange(const gradient_bucket& bucket, Context& context) {
+    if (!bucket.is_last) return false;  // scales depend on all gradients
+    if (!codes_.is_active(context))
+      return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
+    const std::span<std::byte> messages = context.memory.view(messages_);
+    context.executor.invoke(codes_.starts(context, messages));
+    codes_.send(decode_gradient{}, context, context.view(), messages);
+    return true;
+  }
+  typename Context::view_type receive(Context& context) {
+    if (!codes_.is_active(context)) return dense_mean(context, {});
+    auto g = context.view();
+    g.exchanged = context.memory.view(mean_).data();
+    codes_.receive(decode_gradient{}, context, g, context.memory.view(messages_), context.all_tiles());
+    g.gradient_is_exchanged = true;
+    clip_gradient(g, context, settings_.max_norm);
+    return g;
+  }
+
+  void visit_state(const Context& context, const state_visitor& part) const { codes_.visit_state(context, part); }
+  void measure_next() noexcept { codes_.measure_next(); }
+  void report(const Context& context, bool with_norms, statistics& all) const {
+    all.compression = codes_.measured();
+    if (with_norms) all.worker_error = codes_.worker_error(context);
+  }
+
+ private:
+  // The received mean is written behind the messages of which it is decoded, in place of those that have been sent.
+  std::uint64_t mean_at() const noexcept { return codes_.template received_bytes<decode_gradient>(); }
+
+  gradient_settings settings_;
+  quantized_exchange<Compressor, ErrorFeedback, Context> codes_;
+  region<std::byte> messages_;
+  region<float> mean_;  // overlaps the messages
+};
+
+/// Bytes of memory traffic an element, of the exchange of a gradient by a quantizer or as floats, and of clipping.
+///
+/// @param is_quantized  false: a single rank encodes nothing
+/// @param checks        gradients are checked
+template <error_feedback ErrorFeedback, compressor Compressor>
+double gradient_exchange_bytes(const Compressor& compressor, int ranks, bool is_quantized, bool checks, bool clips) {
+  if constexpr (quantizer<Compressor>)
+    if (is_quantized)
+      return exchange_memory_bytes<decode_gradient, ErrorFeedback>(compressor, ranks) +
+             (clips ? bytes_per_element<dense_gradient_passes::norm>() : 0.0);
+  return dense_gradient_passes::memory_bytes(ranks, checks, clips);
+}
+
+}  // namespace slamb::detail

@@ -1,0 +1,337 @@
+// Moments in fewer bits: what an optimizer stores must be what an oracle in double precision stores, which reads the codes back
+// from saved states and knows the maps from their construction in the paper.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/backend/cuda/emulated_backend.hpp"
+#include "slamb/slamb.hpp"
+#include "support/generate.hpp"
+#include "support/said.hpp"
+
+namespace properties_moments_tests {
+namespace {
+
+using slamb::host_backend;
+using slamb::precision::bfloat16_momentum;
+using slamb::precision::eight_bit_moments;
+using slamb::precision::float_moments;
+using slamb::precision::master_copies;
+using slamb::precision::mixed;
+
+template <class Moments, class Backend = host_backend>
+using adamw_with = slamb::adamw<slamb::self_communicator, mixed<Backend, master_copies, Moments>>;
+
+constexpr std::size_t block = 256, tile = 8192, padding = 16;
+constexpr double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0.01, rate = 0.01;
+const std::vector<std::size_t> sizes{1, 255, 256, 257, tile + 300, 2 * tile};
+
+/// The bytes of a part of a saved state: docs of detail/state/state_bytes.hpp.
+std::vector<std::byte> part_of(const std::vector<std::byte>& state, const char* name) {
+  std::size_t at = slamb::detail::state_text_bytes + sizeof(slamb::detail::state_header);
+  while (at + sizeof(slamb::detail::part_header) < state.size()) {
+    slamb::detail::part_header its;
+    std::memcpy(&its, state.data() + at, sizeof(its));
+    at += sizeof(its);
+    if (its.name == slamb::detail::hash_of(name)) {
+      const auto first = state.begin() + static_cast<std::ptrdiff_t>(at);
+      return {first, first + static_cast<std::ptrdiff_t>(its.bytes)};
+    }
+    at += static_cast<std::size_t>((its.bytes + 7) / 8 * 8);
+  }
+  return {};
+}
+template <class T>
+std::vector<T> values_of(const std::vector<std::byte>& state, const char* name) {
+  const std::vector<std::byte> bytes = part_of(state, name);
+  std::vector<T> all(bytes.size() / sizeof(T));
+  if (!all.empty()) std::memcpy(all.data(), bytes.data(), all.size() * sizeof(T));
+  return all;
+}
+
+/// A model of float tensors, with gradients of very different sizes within a block.
+struct model {
+  std::vector<std::vector<float>> data, gradients;
+  std::vector<slamb::parameter> tensors;
+
+  model() {
+    test_support::random_source source(5);
+    for (const std::size_t size : sizes) {
+      data.emplace_back(size);
+      gradients.emplace_back(size);
+      for (float& p : data.back()) p = static_cast<float>(source.below(2000)) * 1e-3F - 1.0F;
+    }
+    for (std::size_t l = 0; l < sizes.size(); ++l)
+      tensors.push_back({.data = data[l].data(), .gradient = gradients[l].data(), .size = sizes[l]});
+  }
+  void set_gradients(std::size_t t) {
+    test_support::random_source source(100 + t);
+    for (std::vector<float>& gradient : gradients)
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        const double size = std::pow(10.0, -static_cast<double>(i % 6));
+        gradient[i] = static_cast<float>(size * (static_cast<double>(source.below(20001)) / 1e4 - 1.0));
+        if (i % 19 == 3) gradient[i] = 0.0F;
+      }
+  }
+};
+
+/// The numbers of codes 0, 1, …: as tests/core/eight_bits.cpp.
+std::vector<double> map_of(bool is_signed) {
+  std::vector<double> all{0.0};
+  const int powers = is_signed ? 7 : 8;
+  for (int power = 0; power < powers; ++power)
+    for (int k = 0; k < 1 << power; ++k)
+      all.push_back(std::pow(10.0, power - (powers - 1)) * (0.1 + 0.9 * (k + 0.5) / (1 << power)));
+  return all;
+}
+
+/// r of an element: docs/algorithms/precision.md (5).
+std::uint32_t draw_of(std::uint64_t seed, std::uint64_t t, std::uint64_t tensor, std::uint64_t i) {
+  const auto words = slamb::philox(seed, i / 8, (t << 32) | tensor);
+  return words.word[i % 8 / 2] >> (16 * (i % 2)) & 0xFFFFU;
+}
+
+/// True if `got` is the lower of two neighbours of `place`, or the upper one, as the draw says. Any of them where the library, which
+/// computes in floats, may decide otherwise.
+/// @param error  of the library's place
+bool is_drawn(double place, double uniform, double got, double error) {
+  const double doubt = 1e-3 + error;
+  return got <= std::floor(place + uniform + doubt) && got >= std::floor(place + uniform - doubt);
+}
+
+/// The largest error of a sum of floats of these sizes.
+double float_error(double a, double b) { return 3e-7 * (std::abs(a) + std::abs(b)); }
+
+/// The numbers that a saved state has in eight bits, of one tensor.
+struct stored_blocks {
+  std::vector<std::uint8_t> codes;
+  std::vector<float> scales;
+};
+
+/// Checks codes against exact numbers. Returns the numbers of the codes.
+/// @param errors  of the library's numbers
+std::vector<double> checked(const stored_blocks& stored, const std::vector<double>& exact,
+                            const std::vector<double>& errors, bool is_signed, std::uint64_t seed, std::uint64_t t,
+                            std::uint64_t tensor) {
+  static const std::vector<double> maps[2] = {map_of(false), map_of(true)};
+  const std::vector<double>& map = maps[is_signed ? 1 : 0];
+  std::vector<double> numbers(exact.size());
+  for (std::size_t first = 0; first < exact.size(); first += block) {
+    const std::size_t past = std::min(exact.size(), first + block);
+    double largest = 0.0;
+    for (std::size_t i = first; i < past; ++i) largest = std::max(largest, std::abs(exact[i]));
+    const double scale = largest / map.back();
+    REQUIRE(std::abs(static_cast<double>(stored.scales[first / block]) - scale) <= 1e-5 * scale);
+    for (std::size_t i = first; i < past; ++i) {
+      const std::uint32_t code = stored.codes[i], magnitude = code & (is_signed ? 0x7FU : 0xFFU);
+      const double sign = is_signed && (code & 0x80U) != 0 ? -1.0 : 1.0;
+      const double y = scale == 0.0 ? 0.0 : std::min(std::abs(exact[i]) / scale, map.back());
+      const auto above = static_cast<std::size_t>(std::upper_bound(map.begin(), map.end() - 1, y) - map.begin());
+      const double place = static_cast<double>(above - 1) + (y - map[above - 1]) / (map[above] - map[above - 1]);
+      const std::uint32_t r = draw_of(seed, t, tensor, i), a = r >> 8, b = r & 0xFFU;
+      const double uniform = (is_signed ? b * 256 + a : (a ^ b) * 256 + b) / 65536.0;
+      if (!is_signed && y > 0.0 && place < 1.0)
+        REQUIRE(magnitude == 1);
+      else
+        REQUIRE(is_drawn(place, uniform, magnitude,
+                         scale == 0.0 ? 0.0 : errors[i] / scale / (map[above] - map[above - 1])));
+      if (magnitude != 0) REQUIRE(sign * exact[i] > -errors[i]);
+      numbers[i] = sign * map[magnitude] * static_cast<double>(stored.scales[first / block]);
+    }
+  }
+  return numbers;
+}
+
+/// The codes of tensor l in a state.
+stored_blocks blocks_of(const std::vector<std::byte>& state, const char* codes, const char* scales, std::size_t l) {
+  const std::vector<std::uint8_t> all = values_of<std::uint8_t>(state, codes);
+  const std::vector<float> all_scales = values_of<float>(state, scales);
+  std::size_t first = 0, first_tile = 0;
+  for (std::size_t k = 0; k < l; ++k) {
+    first += (sizes[k] + padding - 1) / padding * padding;
+    first_tile += (sizes[k] + tile - 1) / tile;
+  }
+  const auto of_tensor = std::span(all).subspan(first, sizes[l]);
+  const auto of_tiles = std::span(all_scales).subspan(first_tile * (tile / block));
+  return {{of_tensor.begin(), of_tensor.end()}, {of_tiles.begin(), of_tiles.end()}};
+}
+
+/// Replays AdamW with moments in eight bits: after each step the oracle goes on from the stored codes.
+template <class Backend>
+void check_adamw_in_eight_bits(const Backend& backend) {
+  using optimizer = adamw_with<eight_bit_moments, Backend>;
+  constexpr std::uint64_t seed = 0xFEDCBA9876543210U;
+  model m;
+  optimizer own(m.tensors, {.weight_decay = decay}, {}, {backend, {.seed = seed}});
+  std::vector<std::vector<double>> momentum, variance;
+  for (const std::size_t size : sizes) {
+    momentum.emplace_back(size, 0.0);
+    variance.emplace_back(size, 0.0);
+  }
+  for (std::uint64_t t = 1; t <= 4; ++t) {
+    m.set_gradients(t);
+    const std::vector<std::vector<float>> before = m.data;
+    own.step(rate);
+    const std::vector<std::byte> state = own.save_state();
+    for (std::size_t l = 0; l < sizes.size(); ++l) {
+      const double of_m = 1.0 - std::pow(beta1, t), of_v = 1.0 - std::pow(beta2, t);
+      std::vector<double> of_momentum(sizes[l]), of_variance(sizes[l]);  // errors
+      for (std::size_t i = 0; i < sizes[l]; ++i) {
+        const auto g = static_cast<double>(m.gradients[l][i]);
+        of_momentum[i] = float_error(momentum[l][i], g);
+        of_variance[i] = float_error(variance[l][i], g * g);
+        momentum[l][i] = beta1 * momentum[l][i] + (1.0 - beta1) * g;
+        variance[l][i] = beta2 * variance[l][i] + (1.0 - beta2) * g * g;
+        const double u = momentum[l][i] / of_m / (std::sqrt(variance[l][i] / of_v) + epsilon);
+        const auto p = static_cast<double>(before[l][i]);
+        REQUIRE(std::abs(static_cast<double>(m.data[l][i]) - (p - rate * (u + decay * p))) <=
+                1e-6 * std::abs(p) + 1e-4 * rate * std::abs(u) +
+                    rate * of_momentum[i] / of_m / (std::sqrt(variance[l][i] / of_v) + epsilon) + 1e-9);
+      }
+      momentum[l] = checked(blocks_of(state, "momentum", "scales of the momentum", l), momentum[l], of_momentum, true,
+                            seed, t, l);
+      variance[l] = checked(blocks_of(state, "variance", "scales of the variance", l), variance[l], of_variance, false,
+                            seed, t, l);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("moments: AdamW in eight bits stores the numbers of an oracle in double precision") {
+  check_adamw_in_eight_bits(host_backend{.threads = 2});
+  check_adamw_in_eight_bits(slamb::emulated_backend{});
+}
+
+TEST_CASE("moments: a momentum in bfloat16 is rounded by its draw to one of its neighbours") {
+  constexpr std::uint64_t seed = 77;
+  model m;
+  adamw_with<bfloat16_momentum> own(m.tensors, {}, {}, {{.threads = 2}, {.seed = seed}});
+  std::vector<double> momentum;
+  std::size_t up = 0, all = 0;
+  for (std::uint64_t t = 1; t <= 3; ++t) {
+    m.set_gradients(t);
+    own.step(rate);
+    const std::vector<std::uint16_t> stored = values_of<std::uint16_t>(own.save_state(), "momentum");
+    momentum.resize(stored.size());
+    std::size_t place = 0;
+    for (std::size_t l = 0; l < sizes.size(); ++l) {
+      for (std::size_t i = 0; i < sizes[l]; ++i) {
+        double& own_m = momentum[place + i];
+        const double error = float_error(own_m, static_cast<double>(m.gradients[l][i]));
+        own_m = beta1 * own_m + (1.0 - beta1) * static_cast<double>(m.gradients[l][i]);
+        const std::uint32_t bits = stored[place + i], r = draw_of(seed, t, l, i);
+        const double uniform = ((r & 0xFFU) * 256 + (r >> 8)) / 65536.0;
+        int exponent = 0;
+        std::frexp(own_m, &exponent);
+        const double unit = std::ldexp(1.0, std::max(exponent - 1, -126) - 7);
+        const auto number = static_cast<double>(std::bit_cast<float>(bits << 16));
+        REQUIRE(is_drawn(std::abs(own_m) / unit, uniform, std::abs(number) / unit, error / unit));
+        if (own_m != 0.0) up += std::abs(number) > std::abs(own_m) ? 1 : 0, ++all;
+        own_m = number;
+      }
+      place += (sizes[l] + padding - 1) / padding * padding;
+    }
+  }
+  CHECK(up > all / 3);
+  CHECK(up < 2 * all / 3);
+}
+
+TEST_CASE("moments: memory() shows what they take") {
+  std::vector<float> data(1 << 20), gradient(1 << 20);
+  const auto bytes = [&](auto moments, const char* what) {
+    const adamw_with<decltype(moments)> own(std::vector<slamb::parameter>{{data.data(), gradient.data(), data.size()}},
+                                            {}, {}, {{.threads = 1}});
+    double found = 0.0;
+    for (const auto& use : own.memory().uses)
+      if (use.purpose == what) found = use.bytes_per_parameter;
+    return found;
+  };
+  CHECK(bytes(float_moments(), "momentum") == 4.0);
+  CHECK(bytes(float_moments(), "variance") == 4.0);
+  CHECK(bytes(bfloat16_momentum(), "momentum") == 2.0);
+  CHECK(bytes(bfloat16_momentum(), "variance") == 4.0);
+  CHECK(bytes(eight_bit_moments(), "momentum") == 1.0 + 1.0 / 64);
+  CHECK(bytes(eight_bit_moments(), "variance") == 1.0 + 1.0 / 64);
+}
+
+TEST_CASE_TEMPLATE("moments: a saved state resumes with the same bits, and fits no other storage", Moments,
+                   bfloat16_momentum, eight_bit_moments) {
+  model whole, resumed;
+  adamw_with<Moments> of_whole(whole.tensors), of_resumed(resumed.tensors);
+  for (std::size_t t = 0; t < 3; ++t) {
+    whole.set_gradients(t);
+    of_whole.step(rate);
+  }
+  std::vector<std::byte> state;
+  of_whole.save_state(slamb::detail::appending_to(state), {.with_parameters = true});
+  of_resumed.load_state(state);
+  CHECK(resumed.data == whole.data);
+  for (std::size_t t = 3; t < 6; ++t) {
+    whole.set_gradients(t);
+    resumed.set_gradients(t);
+    of_whole.step(rate);
+    of_resumed.step(rate);
+  }
+  CHECK(resumed.data == whole.data);
+  CHECK(of_whole.save_state() == of_resumed.save_state());
+  model other;
+  adamw_with<float_moments> of_floats(other.tensors);
+  const std::vector<std::vector<float>> untouched = other.data;
+  const auto said = [&]() -> std::string {
+    try {
+      of_floats.load_state(state);
+    } catch (const std::invalid_argument& rejected) {
+      return rejected.what();
+    }
+    return "";
+  };
+  CHECK(test_support::contains(said(), "momentum"));
+  CHECK(other.data == untouched);
+}
+
+TEST_CASE("moments: a value that is not finite spoils its block, and no other") {
+  std::vector<float> data(3 * block, 1.0F), gradient(3 * block, 0.5F);
+  adamw_with<eight_bit_moments> own(std::vector<slamb::parameter>{{data.data(), gradient.data(), data.size()}},
+                                    {.skip_non_finite = false});
+  gradient[block + 5] = std::numeric_limits<float>::infinity();
+  own.step(rate);
+  gradient[block + 5] = 0.5F;
+  own.step(rate);
+  for (std::size_t i = 0; i < data.size(); ++i) CHECK(std::isfinite(data[i]) == (i / block != 1));
+}
+
+TEST_CASE("moments: elements without a gradient stay inactive, with a variance in eight bits too") {
+  // The elements whose variance is 0 when it is frozen are not exchanged; those whose variance is small are.
+  constexpr std::size_t size = 700;
+  std::vector<std::vector<float>> ends(2);
+  slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+    using optimizer = slamb::one_bit_adam<slamb::thread_communicator, slamb::sign,
+                                          mixed<host_backend, master_copies, eight_bit_moments>>;
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    std::vector<float> data(size, 0.5F), gradient(size);
+    for (std::size_t i = 0; i < size; ++i) gradient[i] = i % 3 == 0 ? 0.0F : i % 3 == 1 ? 1e-6F : 1.0F;
+    typename optimizer::options_type options{.weight_decay = 0.0};
+    options.warm_up.steps = 2;
+    options.compressor.zero_aware = true;
+    optimizer own(std::vector<slamb::parameter>{{data.data(), gradient.data(), size}}, options,
+                  std::move(communicator));
+    for (int t = 0; t < 6; ++t) own.step(1e-3);
+    ends[rank] = data;
+  });
+  CHECK(ends[0] == ends[1]);
+  for (std::size_t i = 0; i < size; ++i) CHECK((ends[0][i] == 0.5F) == (i % 3 == 0));
+}
+
+}  // namespace properties_moments_tests
