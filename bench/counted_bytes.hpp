@@ -49,16 +49,20 @@ payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> 
   return {static_cast<double>(sent) / elements, static_cast<double>(selectable) / elements};
 }
 
-/// What types add to the bytes of a dense gradient and Adam's update by it.
-template <class TrustRatio>
-double added_to_dense_step(const storage_bytes& stored, int ranks, bool checks = true) {
+/// What types add to the bytes of a gradient that all ranks need whole, and of Adam's update by it.
+/// @param is_quantized  the gradient is exchanged by the DenseCompressor
+template <class TrustRatio, class DenseCompressor = slamb::no_compressor>
+double added_to_dense_step(const storage_bytes& stored, int ranks, bool checks = true, bool is_quantized = false) {
   using gradient = slamb::detail::dense_gradient_passes;
   using passes = slamb::detail::adam_passes<TrustRatio>;
-  const storage_bytes updated = ranks > 1 ? stored.with_exchanged_gradient() : stored;
-  return (ranks > 1 ? added_by_types<typename gradient::gather>(stored)
-          : checks  ? added_by_types<typename gradient::check>(stored)
-                    : 0.0) +
-         added_by_types<typename passes::update>(updated) +
+  const storage_bytes updated = ranks > 1 || is_quantized ? stored.with_exchanged_gradient() : stored;
+  double exchanged = ranks > 1 ? added_by_types<typename gradient::gather>(stored)
+                     : checks  ? added_by_types<typename gradient::check>(stored)
+                               : 0.0;
+  if constexpr (slamb::quantizer<DenseCompressor>)
+    if (is_quantized)
+      exchanged = added_to_exchange<slamb::detail::decode_gradient, slamb::no_error_feedback, DenseCompressor>(stored);
+  return exchanged + added_by_types<typename passes::update>(updated) +
          (passes::needs_norms ? added_by_types<typename passes::apply>(updated) : 0.0);
 }
 
@@ -103,7 +107,7 @@ double counted_bytes(const slamb::basic_one_bit<Compressor, ErrorFeedback, Trust
     return slamb::detail::gradient_exchange_bytes<slamb::no_error_feedback>(optimizer.options().dense_compressor,
                                                                             taken.ranks, is_quantized, true, false) +
            slamb::detail::adam_passes<TrustRatio>::memory_bytes() +
-           added_to_dense_step<TrustRatio>(stored, taken.ranks);
+           added_to_dense_step<TrustRatio, DenseCompressor>(stored, taken.ranks, true, is_quantized);
   using passes = slamb::detail::one_bit_passes<TrustRatio>;
   return passes::template memory_bytes<ErrorFeedback>(optimizer.options().compressor, taken.ranks, is_quantized) +
          added_to_exchange<typename passes::receive, ErrorFeedback, Compressor>(stored, is_quantized) +

@@ -10,8 +10,8 @@ namespace bench {
 /// @param threads  for the optimizer, the raw loop, the copy and the triad
 void register_steps(const shape_set& shapes, unsigned threads);
 
-/// Registers step/<optimizer>/<type>[/stochastic]/<shapes>: a single rank whose parameters and gradients are bf16 or fp16, with
-/// master copies or rounded by chance.
+/// Registers step/<optimizer>/<type>[/stochastic][/moments:8]/<shapes>: a single rank whose parameters and gradients are bf16 or
+/// fp16, with master copies or rounded by chance, and m and v floats or in eight bits.
 void register_typed_steps(const shape_set& shapes, unsigned threads);
 
 /// Registers step/<optimizer>[/block:B]/ranks:2/<shapes>: two ranks in one process, a thread each, and a model each.

@@ -100,11 +100,11 @@ constexpr double added_to_exchange(const storage_bytes& stored, bool is_quantize
          writes::written({});
 }
 
-/// Bytes an element of a state array, with its share in the scale of a block.
+/// Bytes an element of m or v in this storage, with its part in the scale of a block.
 template <class Storage>
-constexpr double bytes_of_storage() noexcept {
-  constexpr auto element = static_cast<double>(Storage::element_bytes);
-  return Storage::is_in_blocks ? element + static_cast<double>(sizeof(float)) / slamb::detail::code_block : element;
+constexpr double bytes_of_moment() noexcept {
+  constexpr double scale = Storage::is_in_blocks ? sizeof(float) / static_cast<double>(slamb::detail::code_block) : 0.0;
+  return static_cast<double>(Storage::element_bytes) + scale;
 }
 
 /// The mean bytes an element of tensors, for an optimizer on this Backend.
@@ -115,8 +115,8 @@ storage_bytes storage_of(std::span<const slamb::parameter> tensors) {
   storage_bytes sum{.parameter = 0.0,
                     .data = 0.0,
                     .gradient = 0.0,
-                    .momentum = bytes_of_storage<typename precision::momentum_storage>(),
-                    .variance = bytes_of_storage<typename precision::variance_storage>()};
+                    .momentum = bytes_of_moment<typename precision::momentum_storage>(),
+                    .variance = bytes_of_moment<typename precision::variance_storage>()};
   double elements = 0.0;
   for (const slamb::parameter& tensor : tensors) {
     const auto count = static_cast<double>(tensor.size);

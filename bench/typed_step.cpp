@@ -1,4 +1,4 @@
-// The time of one step() on parameters and gradients of sixteen bits, and with moments in fewer bits.
+// The time of one step() on parameters and gradients of sixteen bits.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -11,23 +11,30 @@
 namespace bench {
 namespace {
 
-/// @param moments  the end of the name, for moments that are not floats
 template <class Optimizer>
 void register_typed(const std::string& name, const shape_set& shapes, unsigned threads,
-                    const typename Optimizer::options_type& options = {}, const std::string& moments = "") {
+                    const typename Optimizer::options_type& options = {}) {
   using backend = typename Optimizer::backend_type;
-  constexpr bool by_chance = backend::precision::rounds_by_chance;
+  using precision = typename backend::precision;
+  const std::string stored = std::string(precision::rounds_by_chance ? "/stochastic" : "") +
+                             (precision::momentum_storage::is_in_blocks ? "/moments:8" : "");
   using type_of = slamb::parameter::element_type;
   for (const type_of type : {type_of::bfloat16, type_of::float16}) {
-    if (!moments.empty() && type != type_of::bfloat16) continue;
     const std::string type_name = type == type_of::bfloat16 ? "/bf16" : "/fp16";
-    register_one("step/" + name + type_name + (by_chance ? "/stochastic" : "") + moments, shapes, 1, threads,
-                 [=](benchmark::State& state, workbench& at) {
-                   workbench::require_memory(32 * at.elements());  // at most, by 1-bit LAMB
-                   const typed_model typed(at.of_rank(0), type, threads);
-                   return time_alone<Optimizer>(state, at, typed.tensors(), options, backend{{.threads = threads}});
-                 });
+    register_one("step/" + name + type_name + stored, shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
+      workbench::require_memory(32 * at.elements());  // at most, by 1-bit LAMB
+      const typed_model typed(at.of_rank(0), type, threads);
+      return time_alone<Optimizer>(state, at, typed.tensors(), options, backend{{.threads = threads}});
+    });
   }
+}
+
+template <class Rounding>
+void register_eight_bit_moments(const shape_set& shapes, unsigned threads) {
+  using backend = slamb::precision::mixed<slamb::host_backend, Rounding, slamb::precision::eight_bit_moments>;
+  using alone = slamb::self_communicator;
+  register_typed<slamb::adamw<alone, backend>>("adamw", shapes, threads);
+  register_typed<slamb::lamb<alone, backend>>("lamb", shapes, threads);
 }
 
 template <class Rounding>
@@ -45,23 +52,13 @@ void register_with(const shape_set& shapes, unsigned threads) {
                                {.compress_single_rank = true, .warm_up = {.steps = 1}});
 }
 
-/// AdamW and LAMB without master copies.
-template <class Moments>
-void register_with_moments(const std::string& moments, const shape_set& shapes, unsigned threads) {
-  using backend = slamb::precision::mixed<slamb::host_backend, slamb::precision::stochastic_rounding, Moments>;
-  using adamw = slamb::adamw<slamb::self_communicator, backend>;
-  using lamb = slamb::lamb<slamb::self_communicator, backend>;
-  register_typed<adamw>("adamw_unchecked", shapes, threads, {.skip_non_finite = false}, moments);
-  register_typed<lamb>("lamb", shapes, threads, {}, moments);
-}
-
 }  // namespace
 
 void register_typed_steps(const shape_set& shapes, unsigned threads) {
   register_with<slamb::precision::master_copies>(shapes, threads);
   register_with<slamb::precision::stochastic_rounding>(shapes, threads);
-  register_with_moments<slamb::precision::bfloat16_momentum>("/bf16_momentum", shapes, threads);
-  register_with_moments<slamb::precision::eight_bit_moments>("/8bit_moments", shapes, threads);
+  register_eight_bit_moments<slamb::precision::master_copies>(shapes, threads);
+  register_eight_bit_moments<slamb::precision::stochastic_rounding>(shapes, threads);
 }
 
 }  // namespace bench

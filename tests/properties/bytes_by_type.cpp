@@ -93,6 +93,20 @@ TEST_CASE(
               counted<one_bit_lamb, stochastic_rounding>(true, codes), 80.75, 70.75);
 }
 
+TEST_CASE("bytes by type: moments in fewer bits count as they are stored") {
+  const auto stored = []<class Moments>(Moments /*moments*/) {
+    const slamb::bfloat16 number{};
+    const std::vector<slamb::parameter> tensors{{.data = nullptr, .gradient = &number, .size = 1}};
+    return bench::storage_of<slamb::precision::mixed<slamb::host_backend, master_copies, Moments>>(tensors);
+  };
+  CHECK(stored(slamb::precision::float_moments{}).momentum == 4.0);
+  CHECK(stored(slamb::precision::bfloat16_momentum{}).momentum == 2.0);
+  CHECK(stored(slamb::precision::bfloat16_momentum{}).variance == 4.0);
+  const storage_bytes eight = stored(slamb::precision::eight_bit_moments{});
+  CHECK(eight.momentum == 1.0 + 1.0 / 64.0);
+  CHECK(eight.variance == 1.0 + 1.0 / 64.0);
+}
+
 TEST_CASE("bytes by type: a master copy of the caller's counts as one of the optimizer's") {
   std::vector<slamb::bfloat16> data(10), gradients(10);
   std::vector<float> master(10);
