@@ -301,6 +301,37 @@ TEST_CASE_TEMPLATE("moments: a saved state resumes with the same bits, and fits 
   CHECK(other.data == untouched);
 }
 
+TEST_CASE("moments: where ranks' chunks cut the blocks, a state in eight bits fits the same number of ranks") {
+  using optimizer = slamb::one_bit_adam<slamb::thread_communicator, slamb::sign,
+                                        mixed<host_backend, master_copies, eight_bit_moments>>;
+  const auto with_ranks = [](int world, const auto& use) {
+    slamb::run_ranks(world, [&](slamb::thread_communicator communicator) {
+      const int rank = communicator.rank();
+      std::vector<float> data(3000, 0.5F), gradient(3000, 1.0F);
+      optimizer own(std::vector<slamb::parameter>{{data.data(), gradient.data(), data.size()}}, {},
+                    std::move(communicator), {{.threads = 1}});
+      use(own, rank);
+    });
+  };
+  std::vector<std::byte> state;
+  with_ranks(2, [&](optimizer& own, int rank) {
+    own.step(rate);
+    const std::vector<std::byte> saved = own.save_state();
+    if (rank == 0) state = saved;
+  });
+  with_ranks(2, [&](optimizer& own, int) { CHECK_NOTHROW(own.load_state(state, {.from_other_ranks = true})); });
+  std::vector<std::string> said(3);
+  with_ranks(3, [&](optimizer& own, int rank) {
+    try {
+      own.load_state(state, {.from_other_ranks = true});
+    } catch (const std::invalid_argument& rejected) {
+      said[static_cast<std::size_t>(rank)] = rejected.what();
+    }
+  });
+  for (const std::string& of_rank : said)
+    CHECK(test_support::contains(of_rank, "other blocks of moments, which depend on the number of ranks"));
+}
+
 TEST_CASE("moments: a value that is not finite spoils its block, and no other") {
   std::vector<float> data(3 * block, 1.0F), gradient(3 * block, 0.5F);
   adamw_with<eight_bit_moments> own(std::vector<slamb::parameter>{{data.data(), gradient.data(), data.size()}},

@@ -51,7 +51,7 @@ class moment_scales<Precision, true> {
     for (const tile& t : tensors.tiles())
       for (const std::uint64_t word : {std::uint64_t{t.segment}, t.first, std::uint64_t{t.count}})
         places = hash_with(places, word);
-    part("blocks of moments", bytes_of(places), state_part::fact);
+    part("blocks of moments, which depend on the number of ranks", bytes_of(places), state_part::fact);
     part("scales of the momentum", std::as_writable_bytes(memory.view(momentum_)), state_part::common);
     part("scales of the variance", std::as_writable_bytes(memory.view(variance_)), state_part::common);
   }
