@@ -48,13 +48,13 @@ inline void mark_counted_on_host(quantized_memory& r, bool zero_aware) {
 }
 inline void mark_counted_by_kernel(quantized_memory& r, bool zero_aware, const slamb::detail::cuda::emulator& on) {
   const std::vector<slamb::detail::row_mask> rows = r.row_masks();
-  const slamb::detail::cuda::mark_active_kernel kernel{.view = r.view,
-                                                       .wire = r.wire,
-                                                       .tiles = r.all_tiles(),
-                                                       .rows = rows.data(),
-                                                       .variance = zero_aware ? r.view.variance : nullptr,
-                                                       .active = r.has_masks() ? r.active : nullptr,
-                                                       .counts = r.counts.data()};
+  const slamb::detail::cuda::mark_active_kernel<> kernel{.view = r.view,
+                                                         .wire = r.wire,
+                                                         .tiles = r.all_tiles(),
+                                                         .rows = rows.data(),
+                                                         .variance = zero_aware ? r.view.variance : nullptr,
+                                                         .active = r.has_masks() ? r.active : nullptr,
+                                                         .counts = r.counts.data()};
   on.launch(kernel, kernel.work());
 }
 

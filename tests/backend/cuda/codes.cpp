@@ -220,7 +220,7 @@ TEST_CASE("cuda choose_kernel: a tile that is not finite gets no selection, and 
 TEST_CASE("cuda active_kernel: without rows and for every variance, all elements are active") {
   model m({.tensors = {{100}, {17}, {5, false}}, .ranks = 2}, {});
   std::vector<std::uint64_t> counts(m.tiles() + 1, 99);
-  const slamb::detail::cuda::mark_active_kernel kernel{
+  const slamb::detail::cuda::mark_active_kernel<> kernel{
       .view = m.view, .wire = m.wire, .tiles = m.all_tiles(), .active = m.active, .counts = counts.data()};
   emulator().launch(kernel, kernel.work());
   CHECK(counts == std::vector<std::uint64_t>{100, 17, 5, 99});

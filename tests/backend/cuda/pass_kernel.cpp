@@ -175,7 +175,7 @@ TEST_CASE("cuda tile_access: any single array may be misaligned to sixteen bytes
       const auto array = [&](std::size_t k) { return memory[k] + (k == moved ? offset : 0); };
       const slamb::detail::segment nothing{};
       slamb::detail::cuda::tile_arrays_of<everything, slamb::detail::single_precision> at(test_support::full_view{},
-                                                                                          nothing, {});
+                                                                                          nothing, {}, 0);
       at.parameter = array(0);
       at.gradient = {array(1), 1.0F};
       at.momentum = array(2);

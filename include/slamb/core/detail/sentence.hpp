@@ -14,15 +14,15 @@ struct sentence_part {
   std::uint64_t number = 0;
   bool has_number = false;
 
-  sentence_part(const char* words)
-      : text(words) {}                // NOLINT(google-explicit-constructor): sentences are lists of parts
-  sentence_part(std::uint64_t count)  // NOLINT(google-explicit-constructor)
-      : text(""), number(count), has_number(true) {}
-  sentence_part(int signed_number)  // NOLINT(google-explicit-constructor)
+  // NOLINTBEGIN(google-explicit-constructor): sentences are lists of parts
+  sentence_part(const char* words) : text(words) {}
+  sentence_part(std::uint64_t count) : text(""), number(count), has_number(true) {}
+  sentence_part(int signed_number)
       : text(signed_number < 0 ? "-" : ""),
         number(signed_number < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(signed_number)
                                  : static_cast<std::uint64_t>(signed_number)),
         has_number(true) {}
+  // NOLINTEND(google-explicit-constructor)
 };
 
 /// Throws an Error that says "slamb: " and the sentence, in one list or in two.

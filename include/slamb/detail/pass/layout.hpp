@@ -208,10 +208,10 @@ class layout {
   }
 
   static void require_taken(element_type type, const char* what, std::size_t i, bool takes_types) {
-    require(takes_types || type == element_type::float32, i,
-            {"has ", name_of(type), " ", what,
-             ", but this optimizer takes float32 alone; give it the Backend slamb::precision::mixed<...>, which "
-             "takes float32, bfloat16 and float16"});
+    static constexpr const char* why =
+        ", but this optimizer takes float32 alone; give it the Backend slamb::precision::mixed<...>, which takes "
+        "float32, bfloat16 and float16";
+    require(takes_types || type == element_type::float32, i, {"has ", name_of(type), " ", what, why});
   }
 
   void require_number(std::size_t given, const char* call, const char* of_what) const {
