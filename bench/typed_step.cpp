@@ -1,6 +1,7 @@
 // The time of one step() on parameters and gradients of sixteen bits.
 #include <benchmark/benchmark.h>
 
+#include <cstddef>
 #include <string>
 
 #include "slamb/slamb.hpp"
@@ -11,9 +12,10 @@
 namespace bench {
 namespace {
 
+/// @param bytes  of memory an element, at most: p, g, the copy, m, v and more
 template <class Optimizer>
 void register_typed(const std::string& name, const shape_set& shapes, unsigned threads,
-                    const typename Optimizer::options_type& options = {}) {
+                    const typename Optimizer::options_type& options = {}, std::size_t bytes = 16) {
   using backend = typename Optimizer::backend_type;
   using precision = typename backend::precision;
   const std::string stored = std::string(precision::rounds_by_chance ? "/stochastic" : "") +
@@ -22,7 +24,7 @@ void register_typed(const std::string& name, const shape_set& shapes, unsigned t
   for (const type_of type : {type_of::bfloat16, type_of::float16}) {
     const std::string type_name = type == type_of::bfloat16 ? "/bf16" : "/fp16";
     register_one("step/" + name + type_name + stored, shapes, 1, threads, [=](benchmark::State& state, workbench& at) {
-      workbench::require_memory(32 * at.elements());  // at most, by 1-bit LAMB
+      workbench::require_memory(bytes * at.elements());
       const typed_model typed(at.of_rank(0), type, threads);
       return time_alone<Optimizer>(state, at, typed.tensors(), options, backend{{.threads = threads}});
     });
@@ -49,7 +51,7 @@ void register_with(const shape_set& shapes, unsigned threads) {
   register_typed<slamb::lamb<alone, backend>>("lamb", shapes, threads);
   register_typed<slamb_in_blocks>("slamb/block:16", shapes, threads, {.compressor = {.block = 16}});
   register_typed<one_bit_lamb>("one_bit_lamb/single_rank", shapes, threads,
-                               {.compress_single_rank = true, .warm_up = {.steps = 1}});
+                               {.compress_single_rank = true, .warm_up = {.steps = 1}}, 32);
 }
 
 }  // namespace
