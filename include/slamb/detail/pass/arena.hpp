@@ -49,6 +49,10 @@ class arena {
   region<T> plan(const char* purpose, std::uint64_t count) {
     return {plan_elements(purpose, count, sizeof(T)), static_cast<std::size_t>(count)};
   }
+  /// Plans elements of a size that only the caller knows. @throws as `plan`
+  region<std::byte> plan(const char* purpose, std::uint64_t count, std::size_t element_bytes) {
+    return {plan_elements(purpose, count, element_bytes), static_cast<std::size_t>(count) * element_bytes};
+  }
 
   /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; out_of_memory if it has no
   ///         memory; its other exceptions.

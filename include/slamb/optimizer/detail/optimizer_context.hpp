@@ -52,8 +52,7 @@ void require_room_for_state(const layout& tensors, const Backend& backend, std::
   constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
   if (tensors.state_elements() <= of_small_tables) return;
   arena state;
-  for (const stored_array& a : arrays)
-    static_cast<void>(state.plan<std::byte>(a.name, tensors.state_elements() * a.element_bytes));
+  for (const stored_array& a : arrays) static_cast<void>(state.plan(a.name, tensors.state_elements(), a.element_bytes));
   state.allocate(allocator_of(backend));
 }
 

@@ -55,8 +55,7 @@ class state_arrays {
   static region<std::byte> plan_one(Context& context) {
     using storage = storage_of_t<Array, typename Context::precision>;
     if constexpr (storage::is_in_blocks) context.scales.template plan<Array>();
-    return context.memory.template plan<std::byte>(Array::name,
-                                                   context.tensors.state_elements() * storage::element_bytes);
+    return context.memory.plan(Array::name, context.tensors.state_elements(), storage::element_bytes);
   }
 
   template <class Array, class View>
