@@ -370,6 +370,7 @@ class optimizer_context {
     visit_count(part, "skipped steps", record()->skipped, state_part::common);
     visit_count(part, "local skips", record()->local_skips, state_part::common);
     part("lineage", bytes_of(record()->lineage), state_part::common);
+    scales.visit(part, memory, tensors);
   }
 
   /// Continues after the state has been restored: sets the counters, and clears the flags of a step that failed.

@@ -300,7 +300,6 @@ class recipe_with_state : public recipe_base<Backend> {
   void visit_state(const state_visitor& part) override {
     context_.visit_state(part);
     state_.visit(part, context_.memory);
-    context_.scales.visit(part, context_.memory, context_.tensors);
   }
   void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
 
