@@ -16,12 +16,15 @@
 #include <vector>
 
 #include "slamb/backend/cuda/emulated_backend.hpp"
+#include "slamb/kit.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"
 #include "support/said.hpp"
 
 namespace properties_moments_tests {
 namespace {
+
+namespace kit = slamb::kit;
 
 using slamb::host_backend;
 using slamb::precision::bfloat16_momentum;
@@ -207,7 +210,91 @@ void check_adamw_in_eight_bits(const Backend& backend) {
   }
 }
 
+// A user's optimizer of momentum alone, on the base of all recipes, which saves its array by itself.
+
+struct heavy_ball_options {
+  double weight_decay = 0.0;
+  std::uint64_t bucket_bytes = 1U << 20U, compare_every = 100;
+  slamb::no_compressor compressor{};
+};
+
+/// m ← 0.9 m + 0.1 g;  p ← p − γ m
+struct heavy_ball_pass {
+  using reads = kit::arrays<kit::gradient, kit::momentum, kit::parameter>;
+  using writes = kit::arrays<kit::momentum, kit::parameter>;
+  static constexpr int sums = 0;
+
+  kit::rate_tables tensors;
+
+  SLAMB_HOST_DEVICE kit::tensor_rate constants(std::uint32_t tensor) const { return tensors[tensor]; }
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const kit::tensor_rate& tensor, Sums& /*sums*/) const {
+    using Real = typename Element::real;
+    e.momentum = kit::moved_towards(e.momentum, e.gradient, 0.1F);
+    e.parameter = e.parameter - Real(tensor.rate) * e.momentum;
+  }
+};
+
+template <class Backend>
+class heavy_ball_recipe final : public kit::recipe_base<Backend> {
+  using base = kit::recipe_base<Backend>;
+  using base::context_;
+  using state_type = kit::state_arrays<kit::momentum>;
+  using precision = typename kit::optimizer_context<Backend>::precision;
+
+ public:
+  using options_type = heavy_ball_options;
+  static constexpr const char* recipe_name = "heavy_ball";
+  static void validate(const heavy_ball_options& /*options*/) {}
+
+  heavy_ball_recipe(std::span<const slamb::parameter> parameters, const heavy_ball_options& options,
+                    typename base::ranks_type ranks, Backend backend)
+      : base(parameters, options, std::move(ranks), std::move(backend), state_type::template stored<precision>) {
+    state_.plan(context_);
+    context_.allocate(kit::consistency_of(recipe_name, options, parameters.size()));
+    context_.enter_phase("dense");
+  }
+  slamb::statistics report(bool /*with_norms*/) const override { return context_.report(); }
+
+ private:
+  void begin() override { context_.begin_step(); }
+  bool exchange(const kit::gradient_bucket& /*bucket*/) override { return true; }
+  void finish() override {
+    context_.executor.run(heavy_ball_pass{context_.tables()}, state_.over(context_.view(), context_.memory),
+                          context_.all_tiles());
+    context_.end_step();
+  }
+  kit::state_kind kind() const noexcept override { return kit::kind_of<heavy_ball_recipe>(); }
+  void visit_state(const kit::state_visitor& part) override {
+    context_.visit_state(part);
+    state_.visit(part, context_.memory);
+  }
+  void go_on_from_saved(const slamb::restore_options& /*options*/) override { context_.start_in_phase("dense"); }
+
+  state_type state_;
+};
+
 }  // namespace
+
+TEST_CASE("moments: a state of a user's optimizer on the base of recipes has the scales") {
+  using optimizer = kit::optimizer_over<heavy_ball_recipe<mixed<host_backend, master_copies, eight_bit_moments>>,
+                                        slamb::self_communicator>;
+  model whole, resumed;
+  optimizer of_whole(whole.tensors), of_resumed(resumed.tensors);
+  const auto step = [](model& m, optimizer& its, std::size_t t) {
+    m.set_gradients(t);
+    its.step(rate);
+  };
+  for (std::size_t t = 0; t < 3; ++t) step(whole, of_whole, t);
+  std::vector<std::byte> state;
+  of_whole.save_state(slamb::detail::appending_to(state), {.with_parameters = true});
+  of_resumed.load_state(state);
+  for (std::size_t t = 3; t < 5; ++t) {
+    step(whole, of_whole, t);
+    step(resumed, of_resumed, t);
+  }
+  CHECK(resumed.data == whole.data);
+}
 
 TEST_CASE("moments: AdamW in eight bits stores the numbers of an oracle in double precision") {
   check_adamw_in_eight_bits(host_backend{.threads = 2});

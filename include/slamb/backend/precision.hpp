@@ -51,7 +51,8 @@ struct bfloat16_momentum {
 /// m and v are stored in eight bits, rounded by chance. Blocks of 256 elements share a scale. A value that is not finite makes
 /// all values of its block not finite.
 ///
-/// *Memory*: 2 bytes a parameter, and 1/32 for the scales.
+/// *Memory*: 2 bytes a parameter, and 256 for the scales of each tile, which has up to 8192 elements of a tensor: 1/32 a parameter
+/// of large tensors.
 /// *Cost*: 12 bytes of memory traffic a parameter less in passes that read and write m and v.
 /// *Reference*: arXiv 2110.02861; docs/algorithms/precision.md, "Moments in fewer bits".
 struct eight_bit_moments {

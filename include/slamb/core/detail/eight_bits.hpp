@@ -71,7 +71,7 @@ struct dynamic_map {
   }
 
  private:
-  // By L: the power of ten; its reciprocal; where the next L begins; and the distance of two numbers by that in front of the first.
+  // By L: the power of ten, where the next L begins; its reciprocal; and the distance of two numbers by that in front of the first.
   struct sizes {
     SLAMB_HOST_DEVICE static constexpr eight_floats all() {
       return {{Signed ? 1e-6F : 1e-7F, Signed ? 1e-5F : 1e-6F, Signed ? 1e-4F : 1e-5F, Signed ? 1e-3F : 1e-4F,
@@ -82,12 +82,6 @@ struct dynamic_map {
     SLAMB_HOST_DEVICE static constexpr eight_floats all() {
       return {{Signed ? 1e6F : 1e7F, Signed ? 1e5F : 1e6F, Signed ? 1e4F : 1e5F, Signed ? 1e3F : 1e4F,
                Signed ? 1e2F : 1e3F, Signed ? 1e1F : 1e2F, Signed ? 1.0F : 1e1F, 1.0F}};
-    }
-  };
-  struct ends {
-    SLAMB_HOST_DEVICE static constexpr eight_floats all() {
-      return {{Signed ? 1e-6F : 1e-7F, Signed ? 1e-5F : 1e-6F, Signed ? 1e-4F : 1e-5F, Signed ? 1e-3F : 1e-4F,
-               Signed ? 1e-2F : 1e-3F, Signed ? 1e-1F : 1e-2F, Signed ? 2.0F : 1e-1F, 2.0F}};
     }
   };
   struct before_first {
@@ -108,7 +102,7 @@ struct dynamic_map {
     const Real guess = Real(to_real(as_word(y))) * Real(log10_of_2 * 0x1p-23F) +
                        Real(static_cast<float>(top + 1) - 127.0F * log10_of_2 - 0.001F);
     const word least = to_word(maximum(guess, Real(0.0F)));
-    const word level = least + select(y < Real(one_of_eight(least, ends())), word(0U), word(1U));
+    const word level = least + select(y < Real(one_of_eight(least, sizes())), word(0U), word(1U));
     // q is 0 at the first number of the level, and grows by one to the next. In front of the first number and behind the last
     // one numbers are farther apart.
     const Real first(as_real((level + word(127U)) << 23));

@@ -38,7 +38,8 @@
 
 namespace slamb::detail {
 
-/// An array of an optimizer's state: one float for each element, at the places of `segment::state`.
+/// An array of an optimizer's state: a number for each element, at the places of `segment::state`. Floats, except for m and v
+/// where the precision says so.
 struct state_array {
   using stored = float;
 };
@@ -150,13 +151,9 @@ template <class Array, class Precision>
 struct stored_pointer {
   using type = typename Array::stored*;
 };
-template <class Precision>
-struct stored_pointer<array::momentum, Precision> {
-  using type = typename storage_of_t<array::momentum, Precision>::pointer;
-};
-template <class Precision>
-struct stored_pointer<array::variance, Precision> {
-  using type = typename storage_of_t<array::variance, Precision>::pointer;
+template <class Array, class Precision>
+requires(std::is_base_of_v<state_array, Array>) struct stored_pointer<Array, Precision> {
+  using type = typename storage_of_t<Array, Precision>::pointer;
 };
 template <class Precision>
 struct stored_pointer<array::parameter, Precision> {

@@ -37,6 +37,8 @@ struct bfloat16_numbers {
 /// Numbers of eight bits, rounded by chance. Blocks of `code_block` elements of a tile share a scale.
 template <bool Signed>
 struct eight_bit_numbers {
+  static constexpr bool is_signed = Signed;
+
   std::uint8_t* codes = nullptr;
   float* scales = nullptr;  ///< [tiles][blocks_of_tile]; of one tile: [blocks_of_tile]
 };
@@ -76,12 +78,6 @@ template <bool Signed>
 SLAMB_HOST_DEVICE bool is_zero(const eight_bit_numbers<Signed>& array, std::size_t i) {
   return (array.codes[i] & dynamic_map<Signed>::last) == 0;
 }
-
-/// A state array, [state elements].
-struct stored_array {
-  const char* name;
-  std::size_t element_bytes;
-};
 
 // How a state array is stored.
 

@@ -41,20 +41,9 @@
 #include "slamb/optimizer/detail/overlap.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
 
 namespace slamb::detail {
-
-/// Checks that the backend's memory can hold the state of a very large model, before tables are made on the host that could fill
-/// the machine. Smaller models are checked when all their memory is allocated.
-/// @throws out_of_memory
-template <class Backend>
-void require_room_for_state(const layout& tensors, const Backend& backend, std::span<const stored_array> arrays) {
-  constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
-  if (tensors.state_elements() <= of_small_tables) return;
-  arena state;
-  for (const stored_array& a : arrays) static_cast<void>(state.plan(a.name, tensors.state_elements(), a.element_bytes));
-  state.allocate(allocator_of(backend));
-}
 
 /// The tensors, memory, ranks and counters of one optimizer, with any Communicator.
 template <class Backend>
@@ -121,7 +110,9 @@ class optimizer_context {
   /// planned memory.
   void allocate(consistency_check facts, byte_collectives called = {}) {
     describe_tensors(tensors, facts);
-    if constexpr (has_draws<precision>) facts.add_word("the seed of stochastic_rounding", backend_.rounding.seed);
+    if constexpr (has_draws<precision>)
+      facts.add_word(precision::rounds_by_chance ? "the seed of stochastic_rounding" : "the seed of master_copies",
+                     backend_.rounding.seed);
     if (sums_.count == 0) plan_sums(0);
     segments_ = memory.plan<segment>("tables", tensors.segments().size());
     tiles_ = memory.plan<tile>("tables", tensors.tiles().size());

@@ -1,16 +1,38 @@
-// The state arrays of a recipe.
+// The state arrays of a recipe: their memory, and their part of a saved state.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 
+#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/state/state_part.hpp"
 
 namespace slamb::detail {
+
+/// A state array, [state elements].
+struct stored_array {
+  const char* name;
+  std::size_t element_bytes;
+};
+
+/// Checks that the backend's memory can hold the state of a very large model, before tables are made on the host that could fill
+/// the machine. Smaller models are checked when all their memory is allocated.
+/// @throws out_of_memory
+template <class Backend>
+void require_room_for_state(const layout& tensors, const Backend& backend, std::span<const stored_array> arrays) {
+  constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
+  if (tensors.state_elements() <= of_small_tables) return;
+  arena state;
+  for (const stored_array& a : arrays) static_cast<void>(state.plan(a.name, tensors.state_elements(), a.element_bytes));
+  state.allocate(allocator_of(backend));
+}
 
 /// Plans state arrays in the backend's memory, [state elements] each, adds them to views of the model, and saves them.
 template <class... Arrays>

@@ -10,6 +10,7 @@
 #include "slamb/backend/cuda/detail/scalar.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
+#include "slamb/backend/cuda/detail/tile_windows.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"

@@ -8,6 +8,7 @@
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
 #include "slamb/backend/cuda/detail/selected_elements.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/backend/cuda/detail/tile_windows.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
