@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "slamb/slamb.hpp"
-#include "typed_bytes.hpp"
 
 namespace bench {
 
@@ -49,33 +48,14 @@ payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> 
   return {static_cast<double>(sent) / elements, static_cast<double>(selectable) / elements};
 }
 
-/// What types add to the bytes of a gradient that all ranks need whole, and of Adam's update by it.
-/// @param is_quantized  the gradient is exchanged by the DenseCompressor
-template <class TrustRatio, class DenseCompressor = slamb::no_compressor>
-double added_to_dense_step(const storage_bytes& stored, int ranks, bool checks = true, bool is_quantized = false) {
-  using gradient = slamb::detail::dense_gradient_passes;
-  using passes = slamb::detail::adam_passes<TrustRatio>;
-  const storage_bytes updated = ranks > 1 || is_quantized ? stored.with_exchanged_gradient() : stored;
-  double exchanged = ranks > 1 ? added_by_types<typename gradient::gather>(stored)
-                     : checks  ? added_by_types<typename gradient::check>(stored)
-                               : 0.0;
-  if constexpr (slamb::quantizer<DenseCompressor>)
-    if (is_quantized)
-      exchanged = added_to_exchange<slamb::detail::decode_gradient, slamb::no_error_feedback, DenseCompressor>(stored);
-  return exchanged + added_by_types<typename passes::update>(updated) +
-         (passes::needs_norms ? added_by_types<typename passes::apply>(updated) : 0.0);
-}
-
-// Each count is the library's, for floats, and what the types of the tensors add to it.
-
 /// Bytes per element and step of AdamW and LAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
 double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
                      std::span<const slamb::parameter> tensors, const steps_taken& taken) {
-  const bool checks = optimizer.options().skip_non_finite;
-  return slamb::detail::dense_gradient_passes::memory_bytes(taken.ranks, checks) +
-         slamb::detail::adam_passes<TrustRatio>::memory_bytes() +
-         added_to_dense_step<TrustRatio>(storage_of<Backend>(tensors), taken.ranks, checks);
+  static_assert(std::is_same_v<Compressor, slamb::no_compressor>);
+  return slamb::detail::gradient_step_bytes<TrustRatio, ErrorFeedback>(optimizer.options().compressor, taken.ranks,
+                                                                       false, optimizer.options().skip_non_finite,
+                                                                       false, slamb::plan::stored_by<Backend>(tensors));
 }
 
 /// SLAMB.
@@ -83,16 +63,9 @@ template <class Compressor, class ErrorFeedback, class TrustRatio, class Communi
 double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
                      std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   using passes = slamb::detail::slamb_passes<TrustRatio>;
-  using sparsifier = std::remove_cvref_t<decltype(slamb::detail::sparsifier_of(optimizer.options().compressor))>;
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
-  const storage_bytes stored = storage_of<Backend>(tensors);
-  double chosen = 0.0;  // of the values to choose from, on the leader
-  if constexpr (slamb::data_dependent_sparsifier<sparsifier>)
-    chosen = added_to_reads<typename passes::choose::signal_reads>(stored) / taken.ranks;
   return passes::memory_bytes(optimizer.options().compressor, taken.ranks, payload.sent, payload.selectable,
-                              taken.averagings) +
-         chosen + added_by_types<typename passes::form, typename passes::apply>(stored) +
-         taken.averagings * added_by_types<typename passes::gather, typename passes::scatter>(stored);
+                              taken.averagings, slamb::plan::stored_by<Backend>(tensors));
 }
 
 /// 1-bit Adam and 1-bit LAMB.
@@ -101,17 +74,14 @@ template <class Compressor, class ErrorFeedback, class TrustRatio, class Communi
 double counted_bytes(const slamb::basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp,
                                                 DenseCompressor>& optimizer,
                      std::span<const slamb::parameter> tensors, const steps_taken& taken) {
-  const storage_bytes stored = storage_of<Backend>(tensors);
+  const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);
   const bool is_quantized = taken.exchanges_of_codes > 0.0;
   if (taken.phase == "warm-up")
-    return slamb::detail::gradient_exchange_bytes<slamb::no_error_feedback>(optimizer.options().dense_compressor,
-                                                                            taken.ranks, is_quantized, true, false) +
-           slamb::detail::adam_passes<TrustRatio>::memory_bytes() +
-           added_to_dense_step<TrustRatio, DenseCompressor>(stored, taken.ranks, true, is_quantized);
+    return slamb::detail::gradient_step_bytes<TrustRatio, slamb::no_error_feedback>(
+        optimizer.options().dense_compressor, taken.ranks, is_quantized, true, false, stored);
   using passes = slamb::detail::one_bit_passes<TrustRatio>;
-  return passes::template memory_bytes<ErrorFeedback>(optimizer.options().compressor, taken.ranks, is_quantized) +
-         added_to_exchange<typename passes::receive, ErrorFeedback, Compressor>(stored, is_quantized) +
-         (passes::needs_norms ? added_by_types<typename passes::apply>(stored) : 0.0);
+  return passes::template memory_bytes<ErrorFeedback>(optimizer.options().compressor, taken.ranks, is_quantized,
+                                                      stored);
 }
 
 /// 0/1 Adam: steps that exchanged codes, and steps that did not.
@@ -122,20 +92,16 @@ double counted_bytes(const slamb::basic_zero_one_adam<Compressor, ErrorFeedback,
                      std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   using passes = slamb::detail::zero_one_passes;
   const auto& quantizer = optimizer.options().compressor;
-  const storage_bytes stored = storage_of<Backend>(tensors);
+  const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);
   const auto mixed = [part = taken.exchanges_of_codes](double with_codes, double without) {
     return part * with_codes + (1.0 - part) * without;
   };
   if (taken.phase == "variance")
-    return mixed(passes::gradient_memory_bytes<ErrorFeedback>(quantizer, taken.ranks, true) +
-                     added_to_exchange<passes::receive, ErrorFeedback, Compressor>(stored),
-                 passes::refresh_memory_bytes(optimizer.options().dense_compressor, taken.ranks, false) +
-                     added_to_dense_step<slamb::unit_trust_ratio>(stored, taken.ranks));
+    return mixed(passes::gradient_memory_bytes<ErrorFeedback>(quantizer, taken.ranks, true, stored),
+                 passes::refresh_memory_bytes(optimizer.options().dense_compressor, taken.ranks, false, false, stored));
   const bool is_local = taken.ranks > 1 || optimizer.options().compress_single_rank;
-  return mixed(passes::update_memory_bytes<ErrorFeedback>(quantizer, taken.ranks, true) +
-                   added_to_exchange<passes::receive_update, ErrorFeedback, Compressor>(stored),
-               passes::local_memory_bytes(is_local) + added_by_types<passes::check>(stored) +
-                   (is_local ? added_by_types<passes::local>(stored) : added_by_types<passes::single>(stored)));
+  return mixed(passes::update_memory_bytes<ErrorFeedback>(quantizer, taken.ranks, true, stored),
+               passes::local_memory_bytes(is_local, stored));
 }
 
 }  // namespace bench

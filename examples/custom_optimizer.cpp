@@ -129,7 +129,7 @@ struct slamb::plan::traffic_plan<lion_options> : repeated_step {
   traffic_plan(std::span<const tensor_shape> tensors, const lion_options& options, const world& world)
       : repeated_step(kit::quantized_traffic(kit::wire_of(tensors, options.compressor, world.ranks), world),
                       kit::exchange_memory_bytes<lion_pass, no_error_feedback>(options.compressor, world.ranks,
-                                                                               world.ranks > 1)) {}
+                                                                               world.ranks > 1, world.stored)) {}
 };
 
 #if !defined(__CUDACC__) && !defined(LION_WITHOUT_MAIN)

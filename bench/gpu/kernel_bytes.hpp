@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 
 namespace bench {
 

@@ -33,6 +33,14 @@ void add_training_options(command_line& line, settings& into, std::span<const st
   number("--value-bytes", into.value_bytes,
          "Bytes of a value that is summed: 4 as the library sends it, 2 where a communicator sums in fp16")
       ->check(one_of(std::array{"2", "4"}));
+  line.add("--precision", into.precision, "Type of the stored parameters and gradients: float32, bf16 or fp16", "NAME")
+      ->check(one_of(precision_names));
+  line.add_option("--rounding", into.rounding,
+                  "Parameters of 16 bits: masters, with float copies, or stochastic, without [masters]")
+      ->type_name("NAME")
+      ->check(one_of(rounding_names));
+  line.add("--moments", into.moments, "m and v: float32, bf16-momentum (v is float32) or 8-bit", "NAME")
+      ->check(one_of(moments_names));
   number("--k", into.k, "SLAMB: part of the momentum sent at each step")
       ->type_name("X")
       ->check(number_in("[0.0001, 1]", 1e-4, 1.0));
@@ -87,6 +95,9 @@ std::optional<settings> parse_command_line(int argc, const char* const* argv,
   if (!line.read(argc, argv)) return std::nullopt;
   if (chosen.optimizers.empty()) chosen.optimizers.assign(optimizers.begin(), optimizers.end());
   programs::refuse_repetition("--optimizer", chosen.optimizers);
+  if (chosen.rounding && chosen.precision == "float32")
+    throw usage_error(
+        "--rounding: --precision float32 stores no numbers of 16 bits; say --precision bf16 or --precision fp16");
   chosen.network.bandwidth = units.gigabits * 1e9 / 8.0;
   chosen.network.latency = units.microseconds * 1e-6;
   chosen.network.node_bandwidth = units.node_gigabytes * 1e9;

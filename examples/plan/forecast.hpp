@@ -60,11 +60,12 @@ inline forecast forecast_of(const std::string& name, const outline& moved, const
 
 /// One forecast for each chosen optimizer.
 inline std::vector<forecast> forecast_all(tensor_span tensors, const settings& chosen) {
-  const outline half = plan_optimizer("lamb", tensors, chosen, {chosen.ranks, 2});
-  const outline single = plan_optimizer("lamb", tensors, chosen, {chosen.ranks, 4});
+  const slamb::plan::storage_bytes stored = storage_of(chosen);
+  const outline half = plan_optimizer("lamb", tensors, chosen, {chosen.ranks, 2, stored});
+  const outline single = plan_optimizer("lamb", tensors, chosen, {chosen.ranks, 4, stored});
   std::vector<forecast> all;
   for (const std::string& name : chosen.optimizers) {
-    const outline moved = plan_optimizer(name, tensors, chosen, {chosen.ranks, chosen.value_bytes});
+    const outline moved = plan_optimizer(name, tensors, chosen, {chosen.ranks, chosen.value_bytes, stored});
     all.push_back(detail::forecast_of(name, moved, chosen, half, single));
   }
   return all;

@@ -30,6 +30,31 @@ struct planned_optimizer {
 
 namespace detail {
 
+template <class Rounding>
+slamb::plan::storage_bytes storage_with(const settings& chosen, slamb::parameter::element_type type) {
+  namespace precision = slamb::precision;
+  using host = slamb::host_backend;
+  if (chosen.moments == "8-bit")
+    return slamb::plan::stored_by<precision::mixed<host, Rounding, precision::eight_bit_moments>>(type, type);
+  if (chosen.moments == "bf16-momentum")
+    return slamb::plan::stored_by<precision::mixed<host, Rounding, precision::bfloat16_momentum>>(type, type);
+  return slamb::plan::stored_by<precision::mixed<host, Rounding>>(type, type);
+}
+
+}  // namespace detail
+
+/// How all optimizers store their arrays.
+inline slamb::plan::storage_bytes storage_of(const settings& chosen) {
+  const auto type = chosen.precision == "bf16"   ? slamb::parameter::bfloat16
+                    : chosen.precision == "fp16" ? slamb::parameter::float16
+                                                 : slamb::parameter::float32;
+  return chosen.rounding_mode() == "masters"
+             ? detail::storage_with<slamb::precision::master_copies>(chosen, type)
+             : detail::storage_with<slamb::precision::stochastic_rounding>(chosen, type);
+}
+
+namespace detail {
+
 template <class Options>
 outline outline_of(tensor_span tensors, const Options& options, const settings& chosen,
                    const slamb::plan::world& world) {

@@ -69,6 +69,9 @@ nlohmann::ordered_json settings_json(const settings& chosen, tensor_span tensors
                {"steps", chosen.steps},
                {"ranks", chosen.ranks},
                {"value_bytes", chosen.value_bytes},
+               {"precision", chosen.precision},
+               {"rounding", nullptr},
+               {"moments", chosen.moments},
                {"k", chosen.k},
                {"local_steps", chosen.local_steps},
                {"warmup_steps", chosen.warmup()},
@@ -82,6 +85,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, tensor_span tensors
                {"node_bandwidth_bytes_per_second", net.node_bandwidth},
                {"memory_bandwidth_bytes_per_second", chosen.memory_bandwidth},
                {"compute_seconds", chosen.compute_seconds}});
+  if (chosen.precision != "float32") json["rounding"] = chosen.rounding_mode();
   return json;
 }
 
@@ -122,6 +126,11 @@ void print_settings(std::ostream& out, const settings& chosen, tensor_span tenso
              "a step: %g ms of forward and backward, the optimizer at %g GB/s of memory, the exchange; one after "
              "another\n",
              chosen.compute_seconds * 1e3, chosen.memory_bandwidth * 1e-9)
+      << "parameters and gradients: " << chosen.precision
+      << (chosen.precision == "float32"         ? ""
+          : chosen.rounding_mode() == "masters" ? ", with float masters"
+                                                : ", by stochastic rounding")
+      << (chosen.moments == "float32" ? "" : "; moments: " + chosen.moments) << '\n'
       << formatted(
              "SLAMB: k = %g, H = %llu; 1-bit: %llu steps of warm-up; 0/1 Adam: variance frozen at %llu; "
              "sums in %llu bytes a value\n\n",

@@ -1,14 +1,20 @@
 // The settings of the command line, with their defaults.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <slamb/plan/network.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace plan {
+
+inline constexpr std::array<std::string_view, 3> precision_names{"float32", "bf16", "fp16"};
+inline constexpr std::array<std::string_view, 2> rounding_names{"masters", "stochastic"};
+inline constexpr std::array<std::string_view, 3> moments_names{"float32", "bf16-momentum", "8-bit"};
 
 /// Settings of one run of the program.
 struct settings {
@@ -18,6 +24,9 @@ struct settings {
   std::uint64_t steps = 118'000;
   int ranks = 64;
   std::uint64_t value_bytes = 4;              ///< of an element that is summed
+  std::string precision = "float32";          ///< of the stored parameters and gradients
+  std::optional<std::string> rounding;        ///< of parameters of 16 bits; unset: masters
+  std::string moments = "float32";            ///< how m and v are stored
   double k = 0.1;                             ///< SLAMB
   std::uint64_t local_steps = 100;            ///< SLAMB: H
   std::optional<std::uint64_t> warmup_steps;  ///< 1-bit; unset: 1000 of 5993, as 1-bit LAMB's paper has for BERT
@@ -30,6 +39,7 @@ struct settings {
   double compute_seconds = 0.2;      ///< of a step, forward and backward
   std::string json;                  ///< a file; empty: not wanted
 
+  std::string rounding_mode() const { return rounding.value_or("masters"); }
   std::uint64_t warmup() const { return warmup_steps.value_or(part_of_steps(1000.0 / 5993.0)); }
   std::uint64_t freeze() const { return freeze_step.value_or(part_of_steps(12'500.0 / 118'000.0)); }
 

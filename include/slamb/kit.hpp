@@ -10,6 +10,7 @@
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/state/saved_state.hpp"
@@ -52,6 +53,7 @@ using detail::state_arrays;
 using detail::state_kind;
 using detail::state_part;
 using detail::state_visitor;
+using detail::stored_array;
 using detail::array::exchanged;
 using detail::array::gradient;
 using detail::array::momentum;

@@ -41,6 +41,7 @@
 #include "slamb/plan/network.hpp"
 #include "slamb/plan/one_bit.hpp"
 #include "slamb/plan/slamb.hpp"
+#include "slamb/plan/storage.hpp"
 #include "slamb/plan/zero_one_adam.hpp"
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/schedule/learning_rate.hpp"

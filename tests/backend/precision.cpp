@@ -19,6 +19,7 @@
 
 #include "slamb/backend/cuda/emulated_backend.hpp"
 #include "slamb/slamb.hpp"
+#include "support/draws.hpp"
 #include "support/generate.hpp"
 #include "support/said.hpp"
 #include "support/sixteen_bits.hpp"
@@ -237,12 +238,6 @@ std::uint16_t rounded_by(element_type type, float x, std::uint32_t r) {
       type, std::copysign(std::ldexp(chosen, least - (format.precision - 1)), static_cast<double>(x)));
 }
 
-/// The draw of an element: docs/reference, stochastic_rounding.
-std::uint32_t draw_of(std::uint64_t seed, std::uint64_t t, std::uint64_t tensor, std::uint64_t i) {
-  const auto words = slamb::philox(seed, i / 8, (t << 32) | tensor);
-  return words.word[i % 8 / 2] >> (16 * (i % 2)) & 0xFFFFU;
-}
-
 }  // namespace
 
 TEST_CASE("precision: with master copies every recipe has the bits of its twin on floats") {
@@ -319,7 +314,7 @@ TEST_CASE("precision: without master copies each update is rounded by the draw o
       for (std::size_t i = 0; i < data[l].size(); ++i) {
         std::uint16_t bits = 0;
         std::memcpy(&bits, got.data() + 2 * i, 2);
-        REQUIRE(bits == rounded_by(all_types[l].data, twins[l][i], draw_of(seed, t, l, i)));
+        REQUIRE(bits == rounded_by(all_types[l].data, twins[l][i], test_support::rounding_draw(seed, t, l, i)));
         rounded += 1;
         rounded_up +=
             std::abs(test_support::value_of_bits(all_types[l].data, bits)) > std::abs(static_cast<double>(twins[l][i]))
@@ -615,6 +610,27 @@ TEST_CASE("precision: types, masters and pointers that do not fit are rejected b
                                }),
                                "overlaps"));
   CHECK(said([&] { run.set_parameters(std::vector<slamb::parameter::data_pointer>{data_16, floats}); }) == "");
+}
+
+namespace {
+
+/// A parameter of a framework's own type of sixteen bits.
+template <class Own>
+slamb::parameter tagged(std::vector<Own>& data, std::vector<Own>& gradient) {
+  return {.data = {data.data(), slamb::parameter::bfloat16},
+          .gradient = {gradient.data(), slamb::parameter::bfloat16},
+          .size = data.size()};
+}
+
+}  // namespace
+
+TEST_CASE("precision: a framework's own type comes as a pointer with a tag, also from a function template") {
+  enum class own_bfloat16 : std::uint16_t {};
+  std::vector<own_bfloat16> data(100, own_bfloat16{0x3F80}), gradient(100, own_bfloat16{0x3F80});
+  const slamb::parameter tensor = tagged(data, gradient);
+  slamb::adamw<slamb::self_communicator, mixed<>> optimizer({&tensor, 1}, {.weight_decay = 0.0});
+  optimizer.step(0.25);
+  for (const own_bfloat16 x : data) REQUIRE(static_cast<std::uint16_t>(x) == 0x3F40);  // 0.75
 }
 
 TEST_CASE("precision: halves that overflow become infinite, gradients that are infinite skip the step") {

@@ -7,16 +7,20 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/backend/host/detail/simd_words.hpp"
 #include "slamb/backend/host/detail/storage.hpp"
+#include "slamb/backend/host/detail/tile_arrays.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/half.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/random.hpp"
+#include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/precision.hpp"
+#include "support/draws.hpp"
 #include "support/generate.hpp"
 #include "support/nearest.hpp"
 
@@ -113,19 +117,67 @@ TEST_CASE("rounding: by chance, the comparison of means finds a bias of a thousa
 }
 
 TEST_CASE("rounding: by chance, over 2^20 draws of the generator the mean is within its spread") {
+  using slamb::detail::rounding_draws;
   for (const rounding& r : of_both)
     for (const float x : {0.7371F, -3.1e-6F, 1234.56F}) {
       const double wide = static_cast<double>(x), step = step_at(r.format, wide);
       double sum = 0.0;
-      for (std::uint64_t i = 0; i < 0x20000U; ++i) {
-        const slamb::detail::random_words drawn = slamb::philox(99, i, 7);
-        for (std::uint32_t j = 0; j < 8; ++j) {
-          const std::uint32_t draw = drawn.word[j / 2] >> (16 * (j % 2)) & 0xFFFFU;
-          sum += (static_cast<double>(r.value(r.round(x, draw))) - wide) / step;
-        }
+      for (std::uint64_t i = 0; i < 0x100000U; ++i) {
+        const auto words = slamb::philox(99, i / rounding_draws::elements_of_counter, 7);
+        sum += (static_cast<double>(r.value(r.round(x, rounding_draws::draw_of(words, i)))) - wide) / step;
       }
       CHECK(std::abs(sum / 0x1p20) < 4.0 * 0.5 / 1024.0);  // four standard deviations of a mean of 2^20
     }
+}
+
+TEST_CASE("rounding: any two draws of a counter are independent") {
+  // A draw is the xor of some halves. With the bit k in half k, it is the set of them: draws of different, not empty, sets are
+  // independent if the halves are.
+  slamb::detail::random_words words{};
+  for (std::uint32_t k = 0; k < 8; ++k) words.word[k / 2] |= 1U << (k + 16 * (k % 2));
+  std::set<std::uint32_t> sets;
+  for (std::uint64_t i = 0; i < slamb::detail::rounding_draws::elements_of_counter; ++i)
+    sets.insert(slamb::detail::rounding_draws::draw_of(words, i));
+  CHECK(sets.size() == slamb::detail::rounding_draws::elements_of_counter);
+  CHECK(!sets.contains(0U));
+  CHECK(*sets.rbegin() < 0x100U);
+}
+
+TEST_CASE("rounding: the variance of sums over the elements of a counter is that of independent roundings") {
+  using slamb::detail::rounding_draws;
+  const rounding& r = of_both[0];
+  const float x = 1.0F + 0x1p-7F * 0.3F;  // of two numbers 2^-7 apart
+  constexpr int counters = 0x10000;
+  double squares = 0.0;
+  for (std::uint64_t c = 0; c < counters; ++c) {
+    const auto words = slamb::philox(5, c, 9);
+    double sum = 0.0;
+    for (std::uint64_t i = 0; i < rounding_draws::elements_of_counter; ++i)
+      sum += (static_cast<double>(r.value(r.round(x, rounding_draws::draw_of(words, i)))) - static_cast<double>(x)) *
+             128.0;
+    squares += sum * sum;
+  }
+  const double f = (static_cast<double>(x) - 1.0) * 128.0;
+  const double expected = f * (1.0 - f) * static_cast<double>(rounding_draws::elements_of_counter);
+  CHECK(std::abs(squares / counters / expected - 1.0) < 0.03);
+}
+
+TEST_CASE("rounding: the draws of a tile are those of its elements, wherever the tile begins") {
+  using precision = slamb::detail::mixed_precision<true>;
+  const std::uint64_t steps = 41;
+  struct {
+    slamb::detail::rounding_draws draws;
+  } const view{{.seed = 0xFEDCBA9876543210U, .steps = &steps}};
+  for (const std::uint64_t first : {0U, 8192U, 64U, 37U, 63U, 1000001U}) {
+    const slamb::detail::tile tile{.first = first, .segment = 3, .count = 3000};
+    slamb::detail::host::tile_draws<precision> draws(view, tile);
+    for (std::uint32_t i = 0; i < tile.count; i += lanes) {
+      std::uint32_t got[lanes];
+      draws.at(i).store(got);
+      for (std::uint32_t j = 0; j < lanes; ++j)
+        REQUIRE(got[j] == test_support::rounding_draw(view.draws.seed, steps + 1, 3, first + i + j));
+    }
+  }
 }
 
 TEST_CASE("rounding: by chance, to one of the two numbers around it, and exact numbers stay") {

@@ -218,6 +218,10 @@ TEST_CASE("custom_optimizer: sends the planned bytes") {
   CHECK(slamb::plan::plan_traffic<lion_options>(shapes, {}, {.ranks = 2}).memory_bytes(10) == bytes);
   // A single rank sends nothing: the check reads g and m, and the pass reads g, m and p and writes m and p.
   CHECK(slamb::plan::plan_traffic<lion_options>(shapes, {}, {.ranks = 1}).memory_bytes(10) == 8 + 12 + 8);
+  // With parameters and gradients of two bytes, four accesses take two bytes less: two reads of g, and p read and written.
+  const slamb::plan::storage_bytes two{.parameter = 2.0, .data = 2.0, .gradient = 2.0};
+  CHECK(slamb::plan::plan_traffic<lion_options>(shapes, {}, {.ranks = 2, .stored = two}).memory_bytes(10) ==
+        bytes - 2 * 2 - 2 * 2);
 }
 
 TEST_CASE("custom_optimizer: choose takes it") {

@@ -18,6 +18,7 @@
 #include "slamb/backend/cuda/emulated_backend.hpp"
 #include "slamb/kit.hpp"
 #include "slamb/slamb.hpp"
+#include "support/draws.hpp"
 #include "support/generate.hpp"
 #include "support/said.hpp"
 
@@ -99,12 +100,6 @@ std::vector<double> map_of(bool is_signed) {
   return all;
 }
 
-/// r of an element: docs/algorithms/precision.md (5).
-std::uint32_t draw_of(std::uint64_t seed, std::uint64_t t, std::uint64_t tensor, std::uint64_t i) {
-  const auto words = slamb::philox(seed, i / 8, (t << 32) | tensor);
-  return words.word[i % 8 / 2] >> (16 * (i % 2)) & 0xFFFFU;
-}
-
 /// True if `got` is the lower of two neighbours of `place`, or the upper one, as the draw says. Any of them where the library, which
 /// computes in floats, may decide otherwise.
 /// @param error  of the library's place
@@ -142,7 +137,7 @@ std::vector<double> checked(const stored_blocks& stored, const std::vector<doubl
       const double y = scale == 0.0 ? 0.0 : std::min(std::abs(exact[i]) / scale, map.back());
       const auto above = static_cast<std::size_t>(std::upper_bound(map.begin(), map.end() - 1, y) - map.begin());
       const double place = static_cast<double>(above - 1) + (y - map[above - 1]) / (map[above] - map[above - 1]);
-      const std::uint32_t r = draw_of(seed, t, tensor, i), a = r >> 8, b = r & 0xFFU;
+      const std::uint32_t r = test_support::rounding_draw(seed, t, tensor, i), a = r >> 8, b = r & 0xFFU;
       const double uniform = (is_signed ? b * 256 + a : (a ^ b) * 256 + b) / 65536.0;
       if (!is_signed && y > 0.0 && place < 1.0)
         REQUIRE(magnitude == 1);
@@ -318,7 +313,7 @@ TEST_CASE("moments: a momentum in bfloat16 is rounded by its draw to one of its 
         double& own_m = momentum[place + i];
         const double error = float_error(own_m, static_cast<double>(m.gradients[l][i]));
         own_m = beta1 * own_m + (1.0 - beta1) * static_cast<double>(m.gradients[l][i]);
-        const std::uint32_t bits = stored[place + i], r = draw_of(seed, t, l, i);
+        const std::uint32_t bits = stored[place + i], r = test_support::rounding_draw(seed, t, l, i);
         const double uniform = ((r & 0xFFU) * 256 + (r >> 8)) / 65536.0;
         int exponent = 0;
         std::frexp(own_m, &exponent);

@@ -54,6 +54,30 @@ TEST_CASE("slamb_plan: plans BERT-Large with all optimizers on 64 ranks by defau
   CHECK(parse({"--steps", "1"}).warmup() == 1);
 }
 
+TEST_CASE("slamb_plan: the types of a model change the memory traffic and nothing that is sent") {
+  const auto planned = [](std::vector<const char*> arguments) {
+    arguments.insert(arguments.end(), {"--steps", "10", "--optimizer", "lamb"});
+    const plan::settings chosen = parse(arguments);
+    const std::vector<slamb::plan::tensor_shape> tensors{{.size = 1000}};
+    return plan::forecast_all(tensors, chosen).front().moved;
+  };
+  const plan::outline floats = planned({});
+  const auto per_element = [&](const std::vector<const char*>& arguments) {
+    const plan::outline moved = planned(arguments);
+    CHECK(moved.traffic.total().sent_bytes == floats.traffic.total().sent_bytes);
+    return moved.memory_bytes / (1000.0 * 10.0);
+  };
+  // Gathered, 4 + 4 bytes or 2 + 4; then p, g, m, v and m, v; then p, m, v and p.
+  CHECK(per_element({}) == doctest::Approx(8 + 24 + 16));
+  CHECK(per_element({"--precision", "bf16"}) == doctest::Approx(6 + 24 + 18));
+  CHECK(per_element({"--precision", "fp16", "--rounding", "stochastic"}) == doctest::Approx(6 + 22 + 12));
+  CHECK(per_element({"--moments", "bf16-momentum"}) == doctest::Approx(8 + 24 - 4 + 16 - 2));
+  CHECK(per_element({"--moments", "8-bit"}) == doctest::Approx(48 - 6 * (3 - 1.0 / 64)));
+  check_refused({"--rounding", "stochastic"}, "--rounding: --precision float32 stores no numbers of 16 bits");
+  check_refused({"--precision", "int8"}, "--precision");
+  check_refused({"--moments", "4-bit"}, "--moments");
+}
+
 TEST_CASE("slamb_plan: sets every option from the command line") {
   const plan::settings chosen = parse({"--shapes",
                                        "s.txt",

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/optimizer/detail/compressed_gradient.hpp"
 #include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/lamb.hpp"
@@ -51,7 +52,14 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// Bytes of memory traffic per parameter and step. Selected elements are counted at step 1.
   double memory_bytes(std::uint64_t /*steps*/) const {
     const bool clips = detail::bounds_norm(options_.max_gradient_norm);
-    return gradient_bytes(clips) + detail::adam_passes<TrustRatio>::memory_bytes();
+    if constexpr (!is_dense && !quantizer<Compressor>)
+      if (world_.ranks > 1)
+        return detail::sparse_gradient_passes::memory_bytes(options_.compressor, world_.ranks,
+                                                            exchange_.part_selected(), world_.stored) +
+               (clips ? detail::bytes_per_element<detail::dense_gradient_passes::norm>() : 0.0) +
+               detail::adam_passes<TrustRatio>::memory_bytes(true, world_.stored);
+    return detail::gradient_step_bytes<TrustRatio, ErrorFeedback>(options_.compressor, world_.ranks, is_quantized_,
+                                                                  options_.skip_non_finite, clips, world_.stored);
   }
 
  private:
@@ -66,17 +74,6 @@ class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
       return detail::payload_plan<Compressor>(options.compressor,
                                               std::vector<tensor_shape>(tensors.begin(), tensors.end()), world);
     }
-  }
-
-  // Bytes of memory traffic of the exchange and of clipping.
-  double gradient_bytes(bool clips) const {
-    if constexpr (!is_dense && !quantizer<Compressor>)
-      if (world_.ranks > 1)
-        return detail::sparse_gradient_passes::memory_bytes(options_.compressor, world_.ranks,
-                                                            exchange_.part_selected()) +
-               (clips ? detail::bytes_per_element<detail::dense_gradient_passes::norm>() : 0.0);
-    return detail::gradient_exchange_bytes<ErrorFeedback>(options_.compressor, world_.ranks, is_quantized_,
-                                                          options_.skip_non_finite, clips);
   }
 
   using exchange_type = decltype(exchange_of({}, std::declval<const options_type&>(), {}, false));

@@ -26,6 +26,7 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
 
   traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : ranks_(world.ranks),
+        stored_(world.stored),
         is_quantized_(world.ranks > 1 || options.compress_single_rank),
         compressor_(options.compressor),
         dense_compressor_(options.dense_compressor),
@@ -54,12 +55,11 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
 
   /// Bytes of memory traffic per parameter and step, the mean of steps 1 … steps.
   double memory_bytes(std::uint64_t steps) const {
-    const double dense =
-        detail::gradient_exchange_bytes<no_error_feedback>(dense_compressor_, ranks_, is_quantized_, true, clips_) +
-        detail::adam_passes<TrustRatio>::memory_bytes();
-    const double compressed =
-        detail::own_clip_bytes(clips_) +
-        detail::one_bit_passes<TrustRatio>::template memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_);
+    const double dense = detail::gradient_step_bytes<TrustRatio, no_error_feedback>(
+        dense_compressor_, ranks_, is_quantized_, true, clips_, stored_);
+    const double compressed = detail::own_clip_bytes(clips_, stored_) +
+                              detail::one_bit_passes<TrustRatio>::template memory_bytes<ErrorFeedback>(
+                                  compressor_, ranks_, is_quantized_, stored_);
     const double part =
         steps == 0 ? 0.0 : static_cast<double>(std::min(steps, warm_up_steps_)) / static_cast<double>(steps);
     return part * dense + (1.0 - part) * compressed;
@@ -67,6 +67,7 @@ class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp
 
  private:
   int ranks_;
+  storage_bytes stored_;
   bool is_quantized_;
   Compressor compressor_;
   DenseCompressor dense_compressor_;

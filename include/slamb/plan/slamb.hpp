@@ -52,10 +52,10 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   /// counted at step 1.
   double memory_bytes(std::uint64_t steps) const {
     const bool averages = world_.ranks > 1 && steps > 0;
-    return detail::own_clip_bytes(std::isfinite(options_.max_gradient_norm)) +
+    return detail::own_clip_bytes(std::isfinite(options_.max_gradient_norm), world_.stored) +
            detail::slamb_passes<TrustRatio>::memory_bytes(
                options_.compressor, world_.ranks, payload_.part_selected(), payload_.part_selectable(),
-               averages ? static_cast<double>(averagings(steps)) / static_cast<double>(steps) : 0.0);
+               averages ? static_cast<double>(averagings(steps)) / static_cast<double>(steps) : 0.0, world_.stored);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/core/storage_bytes.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 
@@ -49,12 +50,22 @@ constexpr std::uint64_t elements_of(std::span<const tensor_shape> tensors) noexc
 struct world {
   int ranks = 1;                              ///< N ≥ 1
   std::uint64_t value_bytes = sizeof(float);  ///< bytes of an element that is summed; 2 if a Communicator sums in fp16
+  storage_bytes stored{};                     ///< how arrays are stored, for memory traffic: `stored_by`
 
   /// @throws std::invalid_argument
   void validate() const {
     detail::require_in(ranks >= 1, "plan::world's ranks", ranks, ">= 1");
     detail::require_in(value_bytes >= 1 && value_bytes <= 8, "plan::world's value_bytes",
                        static_cast<double>(value_bytes), "in [1, 8]");
+    const auto require_bytes = [](const char* name, double bytes) {
+      detail::require_in(bytes >= 0.0 && bytes <= 8.0, name, bytes, "in [0, 8]");
+    };
+    require_bytes("plan::world's stored.parameter", stored.parameter);
+    require_bytes("plan::world's stored.rounded", stored.rounded);
+    require_bytes("plan::world's stored.data", stored.data);
+    require_bytes("plan::world's stored.gradient", stored.gradient);
+    require_bytes("plan::world's stored.momentum", stored.momentum);
+    require_bytes("plan::world's stored.variance", stored.variance);
   }
 };
 

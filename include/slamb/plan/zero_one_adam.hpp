@@ -39,6 +39,7 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
 
   traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : ranks_(world.ranks),
+        stored_(world.stored),
         is_quantized_(world.ranks > 1 || options.compress_single_rank),
         compressor_(options.compressor),
         dense_compressor_(options.dense_compressor),
@@ -102,20 +103,22 @@ class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSche
     if (steps == 0) return 0.0;
     const step_counts taken = counts(steps);
     using passes = detail::zero_one_passes;
-    const double local_update = passes::local_memory_bytes(is_quantized_) + detail::own_clip_bytes(clips_, true);
+    const double local_update =
+        passes::local_memory_bytes(is_quantized_, stored_) + detail::own_clip_bytes(clips_, stored_, true);
     const double bytes = static_cast<double>(taken.refresh) *
-                             passes::refresh_memory_bytes(dense_compressor_, ranks_, is_quantized_, clips_) +
-                         static_cast<double>(taken.codes()) * detail::own_clip_bytes(clips_) +
+                             passes::refresh_memory_bytes(dense_compressor_, ranks_, is_quantized_, clips_, stored_) +
+                         static_cast<double>(taken.codes()) * detail::own_clip_bytes(clips_, stored_) +
                          static_cast<double>(taken.gradient) *
-                             passes::gradient_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_) +
+                             passes::gradient_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_, stored_) +
                          static_cast<double>(taken.update) *
-                             passes::update_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_) +
+                             passes::update_memory_bytes<ErrorFeedback>(compressor_, ranks_, is_quantized_, stored_) +
                          static_cast<double>(taken.local) * local_update;
     return bytes / static_cast<double>(steps);
   }
 
  private:
   int ranks_;
+  storage_bytes stored_;
   bool is_quantized_;
   Compressor compressor_;
   DenseCompressor dense_compressor_;

@@ -18,6 +18,7 @@
 #include "slamb/detail/exchange/two_phase.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 #include "slamb/detail/state/saved_state.hpp"
@@ -112,9 +113,12 @@ double code_bytes(const Quantizer& quantizer) {
 ///
 /// @param ranks         N
 /// @param is_quantized  false: a single rank encodes nothing, and checks the signal before it runs the pass
+/// @param stored        how arrays are stored
 template <class Pass, error_feedback ErrorFeedback, quantizer Quantizer>
-double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized = true) {
-  if (!is_quantized) return bytes_per_element<check_signal<Pass>>() + bytes_per_element<pass_with_own_signal<Pass>>();
+double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized = true,
+                             const plan::storage_bytes& stored = {}) {
+  if (!is_quantized)
+    return bytes_per_element<check_signal<Pass>>(stored) + bytes_per_element<pass_with_own_signal<Pass>>(stored);
   constexpr double value = sizeof(float);
   constexpr double error = sizeof(typename error_storage<ErrorFeedback>::type);
   constexpr double worker_error = ErrorFeedback::worker_state ? error : 0.0;
@@ -125,12 +129,13 @@ double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quan
   constexpr bool finds_error = ErrorFeedback::worker_state || requires { Pass::uses_compression_error; };
   using reads = union_of_t<typename Pass::reads, arrays_if<finds_error, typename Pass::signal_reads>>;
   const double code = code_bytes(quantizer), per_rank = 1.0 / ranks;
+  const double signal = bytes_of_list<typename Pass::signal_reads>::read(stored);
 
-  const double encode = times * (value * Pass::signal_reads::stored + worker_error) + code;
+  const double encode = times * (signal + worker_error) + code;
   const double average = times * (code + per_rank * (server_error + value)) + per_rank * code;
   const double keep = ErrorFeedback::server_state ? per_rank * (value + code + server_error) : 0.0;
-  const double receive =
-      value * (reads::stored + Pass::writes::stored) + 2.0 * worker_error + (finds_error ? 2.0 : 1.0) * code;
+  const double receive = bytes_of_list<reads>::read(stored) + bytes_of_list<typename Pass::writes>::written(stored) +
+                         2.0 * worker_error + (finds_error ? 2.0 : 1.0) * code;
   return encode + average + keep + receive;
 }
 

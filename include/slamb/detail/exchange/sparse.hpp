@@ -18,6 +18,7 @@
 #include "slamb/detail/exchange/two_phase.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
@@ -73,10 +74,11 @@ struct selection_of<Sparsifier> {
 /// Bytes of memory traffic an element, on the mean rank, of choosing by the values that `Pass` forms: the leader forms them and
 /// writes bits, which all ranks read. 0 for other sparsifiers.
 template <class Pass, class Sparsifier>
-constexpr double choice_memory_bytes([[maybe_unused]] int ranks) noexcept {
+constexpr double choice_memory_bytes([[maybe_unused]] int ranks,
+                                     [[maybe_unused]] const plan::storage_bytes& stored) noexcept {
   constexpr double bit = 1.0 / 8.0;
   if constexpr (data_dependent_sparsifier<Sparsifier>)
-    return (sizeof(float) * Pass::signal_reads::stored + 2.0 * bit) / ranks + 3.0 * bit;
+    return (bytes_of_list<typename Pass::signal_reads>::read(stored) + 2.0 * bit) / ranks + 3.0 * bit;
   else
     return 0.0;
 }

@@ -239,12 +239,6 @@ constexpr bool follows_gradient() noexcept {
     return false;
 }
 
-/// Bytes of memory traffic an element of pass P.
-template <class P>
-constexpr double bytes_per_element() noexcept {
-  return static_cast<double>(sizeof(float)) * static_cast<double>(P::reads::stored + P::writes::stored);
-}
-
 /// The number of maxima that pass P takes of each tensor.
 template <class P>
 constexpr int maxima_of() noexcept {

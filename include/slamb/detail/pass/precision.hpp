@@ -19,6 +19,7 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/eight_bits.hpp"
 #include "slamb/core/parameter.hpp"
+#include "slamb/core/random.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
 namespace slamb::detail {
@@ -184,15 +185,40 @@ concept typed_array = requires(const T& array) {
   array.type;
 };
 
-/// The random numbers by which numbers are rounded. Element i of tensor l in step t has the i mod 8th sixteen bits of
-/// philox(seed, i/8 + 2^61 use, 2^32 t + l): the same on every backend and every rank.
+/// The random numbers by which numbers are rounded: sixteen bits for each element of each tensor and step, the same on every backend
+/// and every rank. Element i of tensor l in step t has `draw_of` of philox(seed, i/64 + 2^61 use, 2^32 t + l).
+///
+/// Any two draws are independent. So the mean of each rounded number and the variance of each sum are those of independent
+/// draws. Three draws of one counter may be dependent.
 struct rounding_draws {
   std::uint64_t seed = 0;
   const std::uint64_t* steps = nullptr;  ///< t − 1, in the backend's memory
   std::uint64_t use = 0;                 ///< distinguishes several roundings of one element in one step: 0 … 7
 
+  static constexpr std::uint64_t elements_of_counter = 64;
+
   SLAMB_HOST_DEVICE std::uint64_t stream(std::uint32_t tensor) const { return ((*steps + 1) << 32U) | tensor; }
-  SLAMB_HOST_DEVICE std::uint64_t counter(std::uint64_t element) const { return (use << 61U) | element / 8; }
+  SLAMB_HOST_DEVICE std::uint64_t counter(std::uint64_t element) const {
+    return (use << 61U) | element / elements_of_counter;
+  }
+
+  /// With k = i mod 8, s = ⌊i/8⌋ mod 8 and the halves h[0] … h[7] of the words, indices modulo 8:
+  ///
+  ///     h[k]                                 s = 0
+  ///     h[k] xor h[k + s]                    s = 1, 2, 3
+  ///     h[k] xor h[k + 1] xor h[k + s − 2]   s = 4 … 7
+  SLAMB_HOST_DEVICE static std::uint32_t draw_of(const random_words& words, std::uint64_t element) {
+    const std::uint64_t k = element % 8, s = element / 8 % 8;
+    std::uint32_t draw = half_of(words, k);
+    if (s > 3) draw ^= half_of(words, k + 1);
+    if (s > 0) draw ^= half_of(words, k + (s > 3 ? s - 2 : s));
+    return draw;
+  }
+
+ private:
+  SLAMB_HOST_DEVICE static std::uint32_t half_of(const random_words& words, std::uint64_t k) {
+    return words.at(k / 2) >> (k % 2 * 16) & 0xFFFFU;
+  }
 };
 
 // The draws of p, m and v from r = 256 a + b: their upper eight bits are a, b and a xor b, of which any two are independent.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
@@ -275,20 +276,20 @@ struct dense_gradient_passes {
   using check = check_gradient;
   using norm = sum_gradient;  ///< to clip it; checks too
 
-  static constexpr double memory_bytes(int ranks, bool checks = true, bool clips = false) noexcept {
-    return (ranks > 1          ? bytes_per_element<gather>()
-            : checks && !clips ? bytes_per_element<check>()
-                               : 0.0) +
-           (clips ? bytes_per_element<norm>() : 0.0);
+  static constexpr double memory_bytes(int ranks, bool checks, bool clips, const plan::storage_bytes& stored) noexcept {
+    if (ranks > 1)
+      return bytes_per_element<gather>(stored) +
+             (clips ? bytes_per_element<norm>(stored.with_exchanged_gradient()) : 0.0);
+    return clips ? bytes_per_element<norm>(stored) : checks ? bytes_per_element<check>(stored) : 0.0;
   }
 };
 
 /// Bytes of memory traffic an element to clip this rank's own gradient.
 /// @param replaces_check  the pass takes the place of one that only checks
-inline double own_clip_bytes(bool clips, bool replaces_check = false) noexcept {
+inline double own_clip_bytes(bool clips, const plan::storage_bytes& stored, bool replaces_check = false) noexcept {
   using passes = dense_gradient_passes;
   if (!clips) return 0.0;
-  return bytes_per_element<passes::norm>() - (replaces_check ? bytes_per_element<passes::check>() : 0.0);
+  return bytes_per_element<passes::norm>(stored) - (replaces_check ? bytes_per_element<passes::check>(stored) : 0.0);
 }
 
 /// Adam's update by a gradient that is the same on all ranks.
@@ -298,8 +299,10 @@ struct adam_passes {
   using update = std::conditional_t<needs_norms, update_and_sum<TrustRatio>, update_and_apply<TrustRatio>>;
   using apply = apply_update<TrustRatio>;  ///< once there are norms
 
-  static constexpr double memory_bytes() noexcept {
-    return bytes_per_element<update>() + (needs_norms ? bytes_per_element<apply>() : 0.0);
+  /// @param is_exchanged  the gradient is in the exchange buffer
+  static constexpr double memory_bytes(bool is_exchanged, const plan::storage_bytes& stored) noexcept {
+    const plan::storage_bytes own = is_exchanged ? stored.with_exchanged_gradient() : stored;
+    return bytes_per_element<update>(own) + (needs_norms ? bytes_per_element<apply>(own) : 0.0);
   }
 };
 

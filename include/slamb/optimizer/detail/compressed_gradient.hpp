@@ -14,6 +14,7 @@
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
@@ -90,11 +91,12 @@ struct sparse_gradient_passes {
   /// Bytes of memory traffic an element, with more than one rank.
   /// @param sent  part of the elements that is exchanged
   template <class Compressor>
-  static double memory_bytes(const Compressor& compressor, int ranks, double sent) {
+  static double memory_bytes(const Compressor& compressor, int ranks, double sent, const plan::storage_bytes& stored) {
     using sparsifier = std::remove_cvref_t<decltype(sparsifier_of(compressor))>;
     constexpr double value = sizeof(float);
     const double received = value * ((receive::receives ? 1 : 0) + (capability::chained<Compressor> ? 1 : 0));
-    return choice_memory_bytes<form, sparsifier>(ranks) + bytes_per_element<form>() + bytes_per_element<receive>() +
+    return choice_memory_bytes<form, sparsifier>(ranks, stored) + bytes_per_element<form>(stored) +
+           bytes_per_element<receive>(stored) +
            sent * (value * form::packs::stored + received + payload_memory_bytes<true>(compressor, ranks));
   }
 };

@@ -7,6 +7,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
@@ -183,9 +184,10 @@ struct one_bit_passes {
   /// Bytes of memory traffic an element.
   /// @param is_quantized  false: a single rank encodes nothing
   template <class ErrorFeedback, class Quantizer>
-  static double memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {
-    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized) +
-           (needs_norms ? bytes_per_element<apply>() : 0.0);
+  static double memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized,
+                             const plan::storage_bytes& stored) {
+    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized, stored) +
+           (needs_norms ? bytes_per_element<apply>(stored) : 0.0);
   }
 };
 

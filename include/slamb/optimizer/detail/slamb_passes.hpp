@@ -9,6 +9,7 @@
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
@@ -115,16 +116,16 @@ struct slamb_passes {
   /// @param selectable  part of the elements in tensors that are not exchanged dense
   /// @param averagings  averagings of the parameters per step
   template <class Compressor>
-  static double memory_bytes(const Compressor& compressor, int ranks, double sent, double selectable,
-                             double averagings) {
+  static double memory_bytes(const Compressor& compressor, int ranks, double sent, double selectable, double averagings,
+                             const plan::storage_bytes& stored) {
     using sparsifier = std::remove_cvref_t<decltype(sparsifier_of(compressor))>;
     constexpr double value = sizeof(float);
-    return choice_memory_bytes<choose, sparsifier>(ranks) + age_memory_bytes<sparsifier>() * selectable +
-           bytes_per_element<form>() + value * form::packs::stored * sent +
+    return choice_memory_bytes<choose, sparsifier>(ranks, stored) + age_memory_bytes<sparsifier>() * selectable +
+           bytes_per_element<form>(stored) + value * form::packs::stored * sent +
            payload_memory_bytes<false>(compressor, ranks) * sent +
-           (needs_norms ? bytes_per_element<sum>() * sent : 0.0) + bytes_per_element<apply>() +
+           (needs_norms ? bytes_per_element<sum>() * sent : 0.0) + bytes_per_element<apply>(stored) +
            (apply::receives ? value : 0.0) * sent +
-           averagings * (bytes_per_element<gather>() + bytes_per_element<scatter>());
+           averagings * (bytes_per_element<gather>(stored) + bytes_per_element<scatter>(stored));
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/error_feedback/no_error_feedback.hpp"
@@ -161,22 +162,25 @@ struct zero_one_passes {
   /// Bytes of memory traffic an element, of a step of each kind.
   /// @param is_quantized  false: a single rank encodes nothing
   template <dense_compressor DenseCompressor>
-  static double refresh_memory_bytes(const DenseCompressor& compressor, int ranks, bool is_quantized,
-                                     bool clips = false) {
-    return gradient_exchange_bytes<no_error_feedback>(compressor, ranks, is_quantized, true, clips) +
-           adam_passes<unit_trust_ratio>::memory_bytes();
+  static double refresh_memory_bytes(const DenseCompressor& compressor, int ranks, bool is_quantized, bool clips,
+                                     const plan::storage_bytes& stored) {
+    return gradient_step_bytes<unit_trust_ratio, no_error_feedback>(compressor, ranks, is_quantized, true, clips,
+                                                                    stored);
   }
   template <class ErrorFeedback, class Quantizer>
-  static double gradient_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {
-    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized);
+  static double gradient_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized,
+                                      const plan::storage_bytes& stored) {
+    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized, stored);
   }
   template <class ErrorFeedback, class Quantizer>
-  static double update_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized) {
-    return is_quantized ? exchange_memory_bytes<receive_update, ErrorFeedback>(quantizer, ranks, true)
-                        : local_memory_bytes(false);
+  static double update_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized,
+                                    const plan::storage_bytes& stored) {
+    return is_quantized ? exchange_memory_bytes<receive_update, ErrorFeedback>(quantizer, ranks, true, stored)
+                        : local_memory_bytes(false, stored);
   }
-  static double local_memory_bytes(bool is_quantized) noexcept {
-    return bytes_per_element<check>() + (is_quantized ? bytes_per_element<local>() : bytes_per_element<single>());
+  static double local_memory_bytes(bool is_quantized, const plan::storage_bytes& stored) noexcept {
+    return bytes_per_element<check>(stored) +
+           (is_quantized ? bytes_per_element<local>(stored) : bytes_per_element<single>(stored));
   }
 };
 

@@ -180,7 +180,7 @@ requires(has_draws<Precision>) struct tile_draws<Precision> {
         counter = draws_.counter(element);
         words = philox(draws_.seed, counter, stream);
       }
-      visit(j, words.at(element % 8 / 2) >> (element % 2 * 16) & 0xFFFFU);
+      visit(j, draws_.draw_of(words, element));
     }
   }
 

@@ -139,49 +139,88 @@ SLAMB_ALWAYS_INLINE bool any(const Mask& mask) {
 #endif
 }
 
+// Compared as signed integers, because older processors compare no others.
+struct signed_above {
+  SLAMB_ALWAYS_INLINE native::ints operator()(native::words a, native::words b) const {
+    return reinterpret_cast<native::ints>(reinterpret_cast<native::ints>(a) > reinterpret_cast<native::ints>(b));
+  }
+};
+
+/// True if First ≤ |x| < Past in all lanes, compared as bits: NaN is above all numbers.
+template <std::uint32_t First, std::uint32_t Past, class Floats>
+SLAMB_ALWAYS_INLINE bool all_within(const Floats& x) {
+  const words magnitude = as_word(x) & words(0x7FFFFFFFU);
+#if defined(__AVX512F__)
+  const words distance = magnitude - words(First), range(Past - First);
+  return _mm512_cmpge_epu32_mask(reinterpret_cast<__m512i>(distance.part[0]),
+                                 reinterpret_cast<__m512i>(range.part[0])) == 0;
+#else
+  constexpr std::uint32_t shift = First == 0 ? 0U : 0x80000000U;
+  return !any(lanewise<lane_mask>(signed_above{}, magnitude + words(shift - First), words(Past - First + shift - 1)));
+#endif
+}
+
 // Roundings without the cases that hardly ever occur: NaN, and numbers that would overflow.
 
 template <class Floats>
 SLAMB_ALWAYS_INLINE words quick_nearest_bfloat16_bits(const Floats& x) {
   const words bits = as_word(x);
-  if (any(words(0x7F800000U) < (bits & words(0x7FFFFFFFU)))) return nearest_bfloat16_bits(x);
+  if (!all_within<0U, 0x7F800001U>(x)) [[unlikely]]
+    return nearest_bfloat16_bits(x);
   return (bits + words(0x7FFFU) + ((bits >> 16) & words(1U))) >> 16;
 }
 template <class Floats>
 SLAMB_ALWAYS_INLINE words quick_stochastic_bfloat16_bits(const Floats& x, const words& draw) {
-  const words bits = as_word(x);
-  if (any(words(0x7F7EFFFFU) < (bits & words(0x7FFFFFFFU)))) return stochastic_bfloat16_bits(x, draw);
-  return (bits + draw) >> 16;
+  if (!all_within<0U, 0x7F7F0000U>(x)) [[unlikely]]
+    return stochastic_bfloat16_bits(x, draw);
+  return (as_word(x) + draw) >> 16;
 }
 
-// Normal halves below 65504.
-template <class Floats>
-SLAMB_ALWAYS_INLINE words quick_stochastic_half_bits(const Floats& x, const words& draw) {
-  const words magnitude = as_word(x) & words(0x7FFFFFFFU);
-  const words least(0x38800000U);
-  if (any(words(0x477FDFFFU - 0x38800000U) < magnitude - least)) return stochastic_half_bits(x, draw);
-  return ((magnitude + (draw >> 3) - words(0x38000000U)) >> 13) | ((as_word(x) >> 16) & words(0x8000U));
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__F16C__))
+#define SLAMB_CONVERTS_HALVES 1
+/// Stores sixteen halves, rounded as `Mode`, _MM_FROUND_…, says.
+template <int Mode, class Floats>
+SLAMB_ALWAYS_INLINE void store_converted(const Floats& x, half* to) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_maskz_cvtps_ph(0xFFFF, reinterpret_cast<__m512>(x.part[0]), Mode | _MM_FROUND_NO_EXC));
+#else
+  for (int i = 0; i < 2; ++i)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i, _mm256_cvtps_ph(reinterpret_cast<__m256>(x.part[i]), Mode));
+#endif
 }
+#else
+#define SLAMB_CONVERTS_HALVES 0
+#endif
 
 template <class Floats>
 SLAMB_ALWAYS_INLINE void store_halves(const Floats& x, half* to) {
-#if defined(__AVX512F__)
-  if (any(words(0x7F800000U) < (as_word(x) & words(0x7FFFFFFFU)))) return store_bits(half_bits(x), to);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
-                      _mm512_maskz_cvtps_ph(0xFFFF, reinterpret_cast<__m512>(x.part[0]),
-                                            _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-#elif defined(__AVX2__) && defined(__F16C__)
-  if (any(words(0x7F800000U) < (as_word(x) & words(0x7FFFFFFFU)))) return store_bits(half_bits(x), to);
-  for (int i = 0; i < 2; ++i)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i,
-                     _mm256_cvtps_ph(reinterpret_cast<__m256>(x.part[i]), _MM_FROUND_TO_NEAREST_INT));
-#else
-  store_bits(half_bits(x), to);
+#if SLAMB_CONVERTS_HALVES
+  if (all_within<0U, 0x7F800001U>(x)) [[likely]]
+    return store_converted<_MM_FROUND_TO_NEAREST_INT>(x, to);
 #endif
+  store_bits(half_bits(x), to);
 }
 template <class Floats>
 SLAMB_ALWAYS_INLINE void store_halves(const Floats& x, half* to, int count) {
   store_bits(half_bits(x), to, count);
+}
+
+// Normal halves below 65504 have 13 bits less than floats.
+template <class Floats>
+SLAMB_ALWAYS_INLINE void store_halves_by_chance(const Floats& x, const words& draw, half* to) {
+  if (!all_within<0x38800000U, 0x477FE000U>(x)) [[unlikely]]
+    return store_bits(stochastic_half_bits(x, draw), to);
+  const words moved = as_word(x) + (draw >> 3);
+#if SLAMB_CONVERTS_HALVES
+  store_converted<_MM_FROUND_TO_ZERO>(as_real(moved), to);
+#else
+  store_bits((((moved & words(0x7FFFFFFFU)) - words(0x38000000U)) >> 13) | ((moved >> 16) & words(0x8000U)), to);
+#endif
+}
+template <class Floats>
+SLAMB_ALWAYS_INLINE void store_halves_by_chance(const Floats& x, const words& draw, half* to, int count) {
+  store_bits(stochastic_half_bits(x, draw), to, count);
 }
 
 /// Stores to the nearest numbers of sixteen bits, as IEEE 754 defines.
@@ -200,8 +239,10 @@ SLAMB_ALWAYS_INLINE void store_by_chance(const Floats& x, const words& draw, voi
   if (type == element_type::bfloat16)
     store_bits(quick_stochastic_bfloat16_bits(x, draw), static_cast<bfloat16*>(array) + i, count...);
   else
-    store_bits(quick_stochastic_half_bits(x, draw), static_cast<half*>(array) + i, count...);
+    store_halves_by_chance(x, draw, static_cast<half*>(array) + i, count...);
 }
+
+#undef SLAMB_CONVERTS_HALVES
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb::detail::host

@@ -39,18 +39,18 @@ requires(has_draws<Precision>) struct tile_draws<Precision> {
   /// Of elements i … i + 15 of the tile; i is a multiple of 16.
   SLAMB_ALWAYS_INLINE words at(std::size_t i) {
     if (i == drawn_) draw();
-    return load_codes<16>(bits_[i / size % pieces] + 2 * (i % size + (first_ & 7U)));
+    return load_codes<16>(bits_ + 2 * (i % size + first_ % rounding_draws::elements_of_counter));
   }
 
  private:
-  static constexpr std::size_t size = lanes * 8;  // elements of sixteen counters
-  static constexpr std::size_t pieces = has_blocks<Precision> ? code_block / size : 1;
+  static constexpr std::size_t size = lanes * rounding_draws::elements_of_counter;  // elements of sixteen counters
+  static_assert(size % code_block == 0);  // all draws of a block are there when it ends
 
   void draw() {
-    std::byte* const bits = bits_[drawn_ / size % pieces];
     const std::uint64_t stream = draws_.stream(tensor_), counter = draws_.counter(first_ + drawn_);
-    random_bytes(draws_.seed, stream, counter, bits);
-    if ((first_ & 7U) != 0) random_bytes(draws_.seed, stream, counter + lanes, bits + 2 * size);
+    bits_for_rounding(draws_.seed, stream, counter, bits_);
+    if (first_ % rounding_draws::elements_of_counter != 0)
+      bits_for_rounding(draws_.seed, stream, counter + lanes, bits_ + 2 * size);
     drawn_ += size;
   }
 
@@ -58,7 +58,7 @@ requires(has_draws<Precision>) struct tile_draws<Precision> {
   std::uint32_t tensor_;
   std::uint64_t first_;
   std::size_t drawn_ = 0;  // elements so far
-  alignas(64) std::byte bits_[pieces][4 * size];
+  alignas(64) std::byte bits_[4 * size];
 };
 
 /// Numbers that wait for the end of their block.

@@ -108,6 +108,51 @@ inline void random_bytes(std::uint64_t seed, std::uint64_t stream, std::uint64_t
 
 #endif
 
+#if defined(__AVX2__)
+// Of two copies of the halves h[0] … h[7], each half of which moves h[k + s mod 8] to k; s = 8 means 0 in place of them.
+struct moved_halves {
+  alignas(32) std::uint8_t byte[32];
+
+  constexpr moved_halves(unsigned s0, unsigned s1) : byte{} {
+    for (unsigned b = 0; b < 32; ++b) {
+      const unsigned s = b < 16 ? s0 : s1;
+      byte[b] = static_cast<std::uint8_t>(s == 8 ? 128 : (b + 2 * s) % 16);
+    }
+  }
+  SLAMB_ALWAYS_INLINE __m256i of(__m256i halves) const {
+    return _mm256_shuffle_epi8(halves, _mm256_load_si256(reinterpret_cast<const __m256i*>(byte)));
+  }
+};
+inline constexpr moved_halves moved_by_none_and_1(8, 1), moved_by_1(1, 1), moved_by_2_and_3(2, 3),
+    moved_by_4_and_5(4, 5);
+#endif
+
+/// Writes `rounding_draws::draw_of` of all elements of sixteen counters, from (counter, stream) on, to `to` [2048].
+SLAMB_ALWAYS_INLINE void bits_for_rounding(std::uint64_t seed, std::uint64_t stream, std::uint64_t counter,
+                                           std::byte* to) {
+  alignas(SLAMB_SIMD_BYTES) std::byte random[16 * lanes];
+  random_bytes(seed, stream, counter, random);
+  for (int j = 0; j < lanes; ++j, to += 128) {
+#if defined(__AVX2__)
+    const __m256i one = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(random) + j));
+    const __m256i two = _mm256_xor_si256(one, moved_by_1.of(one)), others = moved_by_2_and_3.of(one);
+    auto* const draws = reinterpret_cast<__m256i*>(to);
+    _mm256_storeu_si256(draws, _mm256_xor_si256(one, moved_by_none_and_1.of(one)));
+    _mm256_storeu_si256(draws + 1, _mm256_xor_si256(one, others));
+    _mm256_storeu_si256(draws + 2, _mm256_xor_si256(two, others));
+    _mm256_storeu_si256(draws + 3, _mm256_xor_si256(two, moved_by_4_and_5.of(one)));
+#else
+    std::byte halves[32];  // twice
+    std::memcpy(halves, random + 16 * j, 16);
+    std::memcpy(halves + 16, random + 16 * j, 16);
+    std::memcpy(to, halves, 16);
+    for (int s = 1; s < 8; ++s)
+      for (int b = 0; b < 16; ++b)
+        to[16 * s + b] = s < 4 ? halves[b] ^ halves[b + 2 * s] : halves[b] ^ halves[b + 2] ^ halves[b + 2 * (s - 2)];
+#endif
+  }
+}
+
 /// Writes uniform numbers in (0, 1) for elements first … first + count − 1 of a stream: (r + ½)/2^16, with an r of sixteen bits.
 ///
 /// r of element i begins at bit 16 (i mod 8) of the four words of Philox with key `seed` and counter (i/8, `stream`).

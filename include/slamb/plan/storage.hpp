@@ -1,0 +1,68 @@
+// The bytes in which a Backend stores the arrays of a model, for `plan::world::stored`.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "slamb/core/parameter.hpp"
+#include "slamb/core/storage_bytes.hpp"
+#include "slamb/detail/pass/precision.hpp"
+
+namespace slamb::detail {
+
+/// Bytes an element of m or v, with its part in the scale of a block.
+template <class Storage>
+constexpr double bytes_of_moment() noexcept {
+  constexpr double scale = Storage::is_in_blocks ? sizeof(float) / static_cast<double>(code_block) : 0.0;
+  return static_cast<double>(Storage::element_bytes) + scale;
+}
+
+}  // namespace slamb::detail
+
+namespace slamb::plan {
+
+/// The storage of tensors with these types, in an optimizer on `Backend`.
+///
+///     using backend = slamb::precision::mixed<>;
+///     constexpr auto bfloat16 = slamb::parameter::bfloat16;
+///     plan_traffic(shapes, options, {.ranks = 8, .stored = stored_by<backend>(bfloat16, bfloat16)});
+///
+/// @param data, gradient  float32 without `precision::mixed`
+/// @param has_master      the tensors have a `parameter::master`; with `precision::master_copies` all have a copy
+template <class Backend>
+constexpr storage_bytes stored_by(parameter::element_type data, parameter::element_type gradient,
+                                  bool has_master = false) noexcept {
+  using precision = typename detail::precision_of<Backend>::type;
+  constexpr bool keeps_masters = precision::takes_types && !precision::rounds_by_chance;
+  const auto width = static_cast<double>(detail::size_of(data));
+  const bool has_copy = width < sizeof(float) && (keeps_masters || has_master);
+  return {.parameter = has_copy ? sizeof(float) : width,
+          .rounded = has_copy ? width : 0.0,
+          .data = width,
+          .gradient = static_cast<double>(detail::size_of(gradient)),
+          .momentum = detail::bytes_of_moment<typename precision::momentum_storage>(),
+          .variance = detail::bytes_of_moment<typename precision::variance_storage>()};
+}
+
+/// The same for a model whose tensors have different types: the mean over its elements.
+/// @param tensors  their pointers are not read
+template <class Backend>
+storage_bytes stored_by(std::span<const parameter> tensors) noexcept {
+  double elements = 0.0;
+  for (const parameter& tensor : tensors) elements += static_cast<double>(tensor.size);
+  if (elements == 0.0) return {};
+  storage_bytes mean{.parameter = 0.0, .rounded = 0.0, .data = 0.0, .gradient = 0.0};
+  for (const parameter& tensor : tensors) {
+    const storage_bytes own = stored_by<Backend>(tensor.data.type(), tensor.gradient.type(), tensor.master != nullptr);
+    const double part = static_cast<double>(tensor.size) / elements;
+    mean.parameter += part * own.parameter;
+    mean.rounded += part * own.rounded;
+    mean.data += part * own.data;
+    mean.gradient += part * own.gradient;
+    mean.momentum = own.momentum;
+    mean.variance = own.variance;
+  }
+  return mean;
+}
+
+}  // namespace slamb::plan
