@@ -79,6 +79,7 @@ using detail::quantized_exchange;
 // Its plan: traffic and memory traffic of its exchange. plan::traffic_plan is specialised for its options, and trial_of for an
 // optimizer whose steps do not all cost the same.
 using detail::bytes_per_element;
+using detail::dense_step_bytes;
 using detail::exchange_memory_bytes;
 using detail::quantized_traffic;
 using detail::sum_of;

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "communicator/mpi_options.hpp": ("distributed/mpi/calls.cpp", "mpi_options", "it needs mpirun"),
     "communicator/nccl_error.hpp": ("distributed/nccl/failures.cpp", "nccl_error", "it needs the stand-in for NCCL"),
     "communicator/nccl_types.hpp": ("distributed/nccl/calls.cpp", "nccl_type", "it needs the stand-in for NCCL"),
+    "core/storage_bytes.hpp": ("properties/bytes_by_type.cpp", "storage_bytes", "the counts of passes take it"),
     "core/allocator.hpp": ("faults/bad_input.cpp", "an allocator that fails", "whole optimizers take memory from it"),
     "core/concepts.hpp": ("compile/must_fail/communicator_without_size.cpp", "expect: all_reduce_sum needs", "programs must not compile"),
     "core/error.hpp": ("faults/training.cpp", "communicator_error", "others throw it"),

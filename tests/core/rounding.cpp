@@ -14,6 +14,7 @@
 #include "slamb/backend/host/detail/simd_words.hpp"
 #include "slamb/backend/host/detail/storage.hpp"
 #include "slamb/backend/host/detail/tile_arrays.hpp"
+#include "slamb/compressor/detail/bernoulli.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/half.hpp"
 #include "slamb/core/parameter.hpp"
@@ -160,6 +161,31 @@ TEST_CASE("rounding: the variance of sums over the elements of a counter is that
   const double f = (static_cast<double>(x) - 1.0) * 128.0;
   const double expected = f * (1.0 - f) * static_cast<double>(rounding_draws::elements_of_counter);
   CHECK(std::abs(squares / counters / expected - 1.0) < 0.03);
+}
+
+TEST_CASE("rounding: draws do not depend on the blocks that random_k sends, with the same seed") {
+  using slamb::detail::rounding_draws;
+  constexpr std::uint64_t counters = 4096;
+  const std::uint64_t steps = 9;
+  for (const std::uint64_t use : {rounding_draws::of_update, rounding_draws::of_average}) {
+    const rounding_draws draws{.seed = 0, .steps = &steps, .use = use};
+    for (const std::uint64_t block : {1U, 2U, 4U, 8U, 16U, 32U}) {
+      const slamb::detail::bernoulli_selection selection{
+          .seed = 0, .block = block, .step = steps + 1, .threshold = 0x40000000U};
+      for (std::uint64_t j = 0; j < rounding_draws::elements_of_counter; ++j) {
+        double sum = 0.0, count = 0.0;
+        for (std::uint64_t c = 0; c < counters; ++c) {
+          const std::uint64_t i = c * rounding_draws::elements_of_counter + j;
+          if (!selection.selects({.tensor = 3, .index = i})) continue;
+          sum += rounding_draws::draw_of(slamb::philox(draws.seed, draws.counter(i), draws.stream(3)), i) - 32767.5;
+          count += 1.0;
+        }
+        CAPTURE(block);
+        CAPTURE(j);
+        CHECK(std::abs(sum) < 5.0 * 65536.0 / std::sqrt(12.0) * std::sqrt(count));
+      }
+    }
+  }
 }
 
 TEST_CASE("rounding: the draws of a tile are those of its elements, wherever the tile begins") {

@@ -452,6 +452,20 @@ TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ran
   check_random_combinations(3);
 }
 
+TEST_CASE("quantized_exchange: a view without a buffer has null pointers, not offsets from null") {
+  namespace host = slamb::detail::host;
+  slamb::detail::two_phase_exchange<sign, host::executor, host::no_storage, host::no_storage> codes{sign{}};
+  const slamb::detail::wire_tensor tensor{1000, true};
+  codes.lay_out({&tensor, 1}, 2, 0);
+  REQUIRE(codes.buffer_bytes() > 0);
+  const slamb::detail::wire_view without = codes.view({}, 2, 0);
+  CHECK(without.sent == nullptr);
+  CHECK(without.received == nullptr);
+  CHECK(without.averaged == nullptr);
+  CHECK(without.dense == nullptr);
+  CHECK(without.mean == nullptr);
+}
+
 TEST_CASE("quantized_exchange: each property finds its violation") {
   const small_setup made(3);
   const observation o = observed<sign, two_sided<>>(made.exchanged);

@@ -97,10 +97,12 @@ class typed_pointer {
 /// optimizer with the Backend `precision::mixed`.
 struct parameter {
   using element_type = detail::element_type;
-  // The tags. Not `using enum`: g++ 12 fails with an internal error where a function template uses it.
+  /// @cond  docs/reference/optimizers.md has a table of the tags
+  // Not `using enum`: g++ 12 fails with an internal error where a function template uses it.
   static constexpr element_type float32 = element_type::float32;
   static constexpr element_type bfloat16 = element_type::bfloat16;
   static constexpr element_type float16 = element_type::float16;
+  /// @endcond
   using data_pointer = detail::typed_pointer<void>;
   using gradient_pointer = detail::typed_pointer<const void>;
 

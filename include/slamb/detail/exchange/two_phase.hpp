@@ -167,12 +167,14 @@ class two_phase_exchange {
   std::uint64_t received_bytes() const noexcept { return part(2); }
 
   /// The buffers, without tables, errors, mask and number of the step.
+  /// @param buffer  `buffer_bytes()`, or empty: pointers to it are then null
   wire_view view(std::span<std::byte> buffer, int ranks, int rank) const noexcept {
-    return {.sent = buffer.data() + part(2),
+    const auto at = [&](std::uint64_t first) { return buffer.empty() ? nullptr : buffer.data() + first; };
+    return {.sent = at(part(2)),
             .received = buffer.data(),
-            .averaged = buffer.data() + part(3),
-            .dense = reinterpret_cast<float*>(buffer.data() + part(1)),
-            .mean = reinterpret_cast<float*>(buffer.data() + part(4)),
+            .averaged = at(part(3)),
+            .dense = reinterpret_cast<float*>(at(part(1))),
+            .mean = reinterpret_cast<float*>(at(part(4))),
             .codes = wire_.codes(),
             .message_bytes = wire_.message_bytes(),
             .scale_bytes = wire_.scale_bytes(),

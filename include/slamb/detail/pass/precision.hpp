@@ -193,7 +193,10 @@ concept typed_array = requires(const T& array) {
 struct rounding_draws {
   std::uint64_t seed = 0;
   const std::uint64_t* steps = nullptr;  ///< t − 1, in the backend's memory
-  std::uint64_t use = 0;                 ///< distinguishes several roundings of one element in one step: 0 … 7
+  std::uint64_t use = of_update;         ///< distinguishes several roundings of one element in one step: 1 … 7
+
+  // Not 0: the draws of random_k, whose seed may be the same, have counters below 2^61 in the same stream.
+  static constexpr std::uint64_t of_update = 1, of_average = 2;
 
   static constexpr std::uint64_t elements_of_counter = 64;
 

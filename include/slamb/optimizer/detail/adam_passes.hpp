@@ -292,6 +292,15 @@ inline double own_clip_bytes(bool clips, const plan::storage_bytes& stored, bool
   return bytes_per_element<passes::norm>(stored) - (replaces_check ? bytes_per_element<passes::check>(stored) : 0.0);
 }
 
+/// Bytes of memory traffic an element of `exchange_dense_gradient`, and of a pass over the mean gradient.
+/// @param stored  how arrays are stored
+/// @param checks  a single rank checks its gradient
+template <class Pass>
+double dense_step_bytes(int ranks, const plan::storage_bytes& stored = {}, bool checks = true) noexcept {
+  return dense_gradient_passes::memory_bytes(ranks, checks, false, stored) +
+         bytes_per_element<Pass>(ranks > 1 ? stored.with_exchanged_gradient() : stored);
+}
+
 /// Adam's update by a gradient that is the same on all ranks.
 template <class TrustRatio>
 struct adam_passes {

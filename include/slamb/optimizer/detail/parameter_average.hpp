@@ -34,7 +34,7 @@ template <class Context, class Visit>
 void for_each_piece_of_parameters(Context& context, std::span<float> buffer, const Visit& visit) {
   auto pieces = context.view();
   pieces.skip = nullptr;
-  if constexpr (Context::precision::rounds_by_chance) pieces.draws.use = 1;  // not the draws of the update
+  if constexpr (Context::precision::rounds_by_chance) pieces.draws.use = rounding_draws::of_average;
   pieces.exchanged = buffer.data();
   for_each_piece(
       context.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return context.tensors.tiles()[i].count; },
