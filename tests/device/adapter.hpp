@@ -45,6 +45,9 @@ class adapter final : public optimizer {
     else
       throw std::logic_error("this recipe takes no learning rates in memory");
   }
+  void set_gradient_scaling(const slamb::detail::gradient_scaling& scaling) override {
+    own_.set_gradient_scaling(scaling);
+  }
   std::vector<std::byte> save_state() const override { return own_.save_state(); }
   void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) override {
     own_.load_state(saved, options);

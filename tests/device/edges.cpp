@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 
 #include "training.hpp"
 
@@ -131,5 +132,27 @@ TEST_CASE("device: two optimizers on two streams do not affect each other") {
     }
     CHECK(device_tests::same_bits(first.result().parameters, expected[0].parameters));
     CHECK(device_tests::same_bits(second.result().parameters, expected[1].parameters));
+  }
+}
+
+TEST_CASE("device: a loss scale or an overflow flag in host memory is rejected by name") {
+  for (const recipe& of : recipes) {
+    CAPTURE(of.name);
+    slamb::thread_group alone(1);
+    device_tests::stream stream;
+    auto data = device_tests::poisoned(64), gradient = device_tests::poisoned(64), cell = device_tests::poisoned(4);
+    const auto floats = [](auto& memory) { return reinterpret_cast<float*>(memory.data().get()); };
+    const slamb::parameter tensor{.data = floats(data), .gradient = floats(gradient), .size = 16};
+    const auto optimizer = of.on_device({.tensors = {&tensor, 1}, .ranks = alone.communicator(0), .stream = stream});
+    float on_host = 1.0F;
+    CHECK_THROWS_WITH_AS(optimizer->set_gradient_scaling({.loss_scale = &on_host}),
+                         doctest::Contains("slamb: gradient_scaling's loss_scale is in host memory; it must be in the "
+                                           "memory of device "),
+                         std::invalid_argument);
+    CHECK_THROWS_WITH_AS(optimizer->set_gradient_scaling({.found_inf = &on_host}),
+                         doctest::Contains("slamb: gradient_scaling's found_inf is in host memory; it must be in the "
+                                           "memory of device "),
+                         std::invalid_argument);
+    CHECK_NOTHROW(optimizer->set_gradient_scaling({.loss_scale = floats(cell), .found_inf = floats(cell)}));
   }
 }

@@ -11,6 +11,7 @@
 #include <slamb/communicator/thread_communicator.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/detail/pass/arena.hpp>
+#include <slamb/detail/pass/step_state.hpp>
 #include <slamb/detail/state/saved_state.hpp>
 #include <slamb/optimizer/detail/learning_rates.hpp>
 #include <span>
@@ -27,6 +28,7 @@ class optimizer {
   virtual void step(double learning_rate) = 0;
   /// @throws std::logic_error if the recipe cannot be captured
   virtual void step(const slamb::device_learning_rates& rates) = 0;
+  virtual void set_gradient_scaling(const slamb::detail::gradient_scaling& scaling) = 0;
   virtual std::vector<std::byte> save_state() const = 0;
   virtual void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) = 0;
   virtual std::uint64_t steps() const = 0;    ///< waits

@@ -9,10 +9,13 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "slamb/backend/cuda/detail/emulator.hpp"
+#include "slamb/backend/cuda/detail/executor.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 #include "support/every_recipe.hpp"
@@ -263,6 +266,51 @@ TEST_CASE("gradient scaling: a factor out of range is rejected, and nothing has 
   CHECK_THROWS_AS(optimizer.set_gradient_scaling({}), std::logic_error);
   CHECK_NOTHROW(optimizer.finish_step());
   CHECK(optimizer.statistics().step == 1);
+}
+
+namespace {
+
+/// The emulator, as a device that cannot reach the memory at one address.
+class device_apart : public slamb::detail::cuda::emulator {
+ public:
+  explicit device_apart(const float* elsewhere) : elsewhere_(elsewhere) {}
+
+  void require_memory(const void* memory, const char* what) const {
+    if (memory == elsewhere_) throw std::invalid_argument(std::string(what) + " is elsewhere");
+  }
+
+ private:
+  const float* elsewhere_;
+};
+
+struct backend_apart {
+  const float* elsewhere = nullptr;
+  std::size_t cache_bytes = 1U << 20U;
+  slamb::allocator memory = slamb::detail::host_allocator();
+
+  using stream_type = slamb::host_stream;
+  using executor_type = slamb::detail::cuda::executor<device_apart>;
+
+  void validate() const {}
+  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(device_apart(elsewhere)); }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "gradient scaling: cells that the device cannot reach are rejected by name, and the scaling stays as it was") {
+  std::vector<float> data(20, 1.0F), gradients(20, 0.5F);
+  const slamb::parameter tensor{.data = data.data(), .gradient = gradients.data(), .size = 20};
+  float found_inf = 1.0F, elsewhere = 0.0F;
+  slamb::adamw<slamb::self_communicator, backend_apart> optimizer({&tensor, 1}, {}, {}, {.elsewhere = &elsewhere});
+  optimizer.set_gradient_scaling({.found_inf = &found_inf});
+  CHECK_THROWS_WITH_AS(optimizer.set_gradient_scaling({.loss_scale = &elsewhere}),
+                       "gradient_scaling's loss_scale is elsewhere", std::invalid_argument);
+  CHECK_THROWS_WITH_AS(optimizer.set_gradient_scaling({.found_inf = &elsewhere}),
+                       "gradient_scaling's found_inf is elsewhere", std::invalid_argument);
+  optimizer.step(0.1);
+  CHECK(optimizer.statistics().skipped_steps == 1);  // the first cell is still read
+  CHECK(data == std::vector<float>(20, 1.0F));
 }
 
 }  // namespace properties_gradient_scaling_tests
