@@ -70,10 +70,12 @@ using detail::tile_range;
 using detail::update_momentum;
 using detail::update_variance;
 
-// Its exchange: quantized signals, or dense gradients.
+// Its exchange: quantized signals, dense gradients, or gradients by any Compressor (with slamb/compressed_lamb.hpp).
 using detail::byte_collectives_of;
 using detail::dense_mean;
 using detail::exchange_dense_gradient;
+using detail::gradient_exchange;
+using detail::gradient_settings;
 using detail::quantized_exchange;
 
 // Its plan: traffic and memory traffic of its exchange. plan::traffic_plan is specialised for its options, and trial_of for an

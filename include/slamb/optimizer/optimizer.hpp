@@ -56,6 +56,14 @@ class running_call {
   std::atomic<std::thread::id> thread_{std::thread::id()};  // the thread of the running call
 };
 
+/// Options that may change between steps. Unset: as they are.
+struct option_changes {
+  std::optional<double> beta1{};            ///< in [0, 1)
+  std::optional<double> beta2{};            ///< in [0, 1)
+  std::optional<double> epsilon{};          ///< > 0
+  std::span<const double> weight_decay{};  ///< [tensors] λ ≥ 0 of each tensor, in host memory, not kept; empty: as they are
+};
+
 /// The type-erased recipe that an `optimizer` holds.
 class recipe {
  public:
@@ -84,6 +92,7 @@ class recipe {
   virtual void save_state(const byte_sink& to, const save_options& options) const = 0;
   virtual void load_state(const byte_source& from, const restore_options& options) = 0;
   virtual void set_gradient_scaling(const gradient_scaling& scaling) = 0;
+  virtual void set_options(const option_changes& changes) = 0;
   virtual void reload_parameters() = 0;
   virtual void set_parameters(std::span<const parameter::data_pointer> data,
                               std::optional<std::span<const parameter::gradient_pointer>> gradients) = 0;
@@ -137,6 +146,7 @@ class recipe_call {
 class optimizer {
  public:
   using gradient_scaling = detail::gradient_scaling;
+  using option_changes = detail::option_changes;
 
   optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) { give_up_step(); }
   optimizer& operator=(optimizer&& other) noexcept {
@@ -301,6 +311,18 @@ class optimizer {
   void set_gradient_scaling(const gradient_scaling& scaling) {
     called("set_gradient_scaling()")->set_gradient_scaling(scaling);
   }
+
+  /// Changes options of the following steps, for schedules of β and of the weight decay. All ranks must make the same changes.
+  ///
+  ///     optimizer.set_options({.beta1 = 0.85});
+  ///
+  /// The moments stay as they are. Bias corrections use the new β with the number of all steps, as torch.optim does.
+  /// @throws std::invalid_argument for a value out of range, an option that the optimizer does not have, or weight decays and
+  ///         tensors that differ in number; std::logic_error in an open step, or while steps are captured into a graph: nothing
+  ///         has changed then
+  /// *Stream*: β and ε act on the next call of a step, weight decays after all work that has been enqueued. Captured steps keep
+  /// their β and ε.
+  void set_options(const option_changes& changes) { called("set_options()")->set_options(changes); }
 
   /// Takes over parameters of sixteen bits that something else than a step has written. Where the optimizer's own master copy,
   /// rounded, is not the parameter, the copy becomes the parameter. Does nothing without such copies. The first step, the first

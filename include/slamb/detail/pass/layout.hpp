@@ -172,6 +172,14 @@ class layout {
     segments_ = std::move(moved);
   }
 
+  /// Sets the weight decays of all tensors.
+  /// @throws std::invalid_argument if they and the tensors differ in number, or one is out of range: nothing has changed then
+  void set_weight_decay(std::span<const double> decays) {
+    require_number(decays.size(), "set_options()", " weight decays");
+    for (std::size_t i = 0; i < decays.size(); ++i) require_non_negative(name(i) + "'s weight_decay", decays[i]);
+    for (std::size_t i = 0; i < decays.size(); ++i) segments_[i].weight_decay = static_cast<float>(decays[i]);
+  }
+
   /// The number of each tensor's first tile, then the number of all tiles.
   std::span<const std::size_t> first_tiles() const noexcept { return first_tile_; }
 

@@ -299,11 +299,14 @@ class optimizer_context {
     overlap.require_closed("set_parameters()");
     require_no_capture("set_parameters() copies tables to the device");
     tensors.set_pointers(data, gradients);
-    if (local.is_active())
-      local.start(*this, memory.view(segments_));
-    else
-      executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
+    upload_tensors();
     note_absent();
+  }
+
+  /// Sets the weight decays of all tensors.
+  void set_weight_decay(std::span<const double> decays) {
+    tensors.set_weight_decay(decays);
+    upload_tensors();
   }
 
   /// Looks for overflows that a framework has found, once all gradients of a step are ready.
@@ -414,6 +417,12 @@ class optimizer_context {
   comparison<stream_type> compared;  ///< with the other ranks
 
  private:
+  void upload_tensors() {
+    if (local.is_active())
+      local.start(*this, memory.view(segments_));
+    else
+      executor.upload(std::as_const(tensors).segments(), memory.view(segments_));
+  }
   // Uploads the changed entries first … first + count − 1. Passes of a node read other gradients, but the same `has_gradient`.
   void upload_gradients(std::vector<segment> changed, std::size_t first, std::size_t count) {
     const auto some = std::span<const segment>(changed).subspan(first, count);

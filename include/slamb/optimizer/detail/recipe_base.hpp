@@ -148,6 +148,14 @@ class recipe_base : public recipe {
   }
 
   void set_gradient_scaling(const gradient_scaling& scaling) final { context_.set_gradient_scaling(scaling); }
+  void set_options(const option_changes& changes) override {
+    context_.overlap.require_closed("set_options()");
+    context_.require_no_capture("set_options() is not a part of a step");
+    reject("beta1", changes.beta1);
+    reject("beta2", changes.beta2);
+    reject("epsilon", changes.epsilon);
+    if (!changes.weight_decay.empty()) context_.set_weight_decay(changes.weight_decay);
+  }
   void reload_parameters() final {
     context_.overlap.require_closed("reload_parameters()");
     require_usable("reload_parameters()");
@@ -217,6 +225,12 @@ class recipe_base : public recipe {
       throw_sentence<std::logic_error>({call,
                                         " was called after a load_state() that failed halfway, so a part of the state "
                                         "belongs to another step; load a state first"});
+  }
+
+  static void reject(const char* name, const std::optional<double>& change) {
+    if (change)
+      throw std::invalid_argument("slamb: set_options() was given " + std::string(name) +
+                                  ", which this optimizer does not have");
   }
 
   void exchange_rest_and_finish() {
@@ -291,6 +305,17 @@ class recipe_with_state : public recipe_base<Backend> {
 
   const Options& options() const noexcept { return options_; }
 
+  void set_options(const option_changes& changes) final {
+    Options changed = options_;
+    option_changes rest = changes;
+    if constexpr (requires { changed.beta1; }) take(rest.beta1, changed.beta1);
+    if constexpr (requires { changed.beta2; }) take(rest.beta2, changed.beta2);
+    if constexpr (requires { changed.epsilon; }) take(rest.epsilon, changed.epsilon);
+    validate_settings(changed);
+    recipe_base<Backend>::set_options(rest);
+    options_ = std::move(changed);
+  }
+
  protected:
   using recipe_base<Backend>::context_;
 
@@ -305,6 +330,12 @@ class recipe_with_state : public recipe_base<Backend> {
 
   Options options_;
   state_type state_;
+
+ private:
+  static void take(std::optional<double>& from, double& into) {
+    if (from) into = *from;
+    from.reset();
+  }
 };
 
 }  // namespace slamb::detail
