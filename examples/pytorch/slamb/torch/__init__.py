@@ -1,0 +1,28 @@
+"""Optimizers of PyTorch that exchange little between ranks.
+
+    import torch
+    import slamb.torch
+
+    optimizer = slamb.torch.Slamb(model.parameters(), lr=2e-3, compressor="random_k+int8")
+
+Each is a `torch.optim.Optimizer`. With several processes, `step()` exchanges what the algorithm needs over
+`torch.distributed`; so gradients must be each rank's own: leave out `DistributedDataParallel`, or compute within its
+`no_sync()`.
+
+`compression_hook` compresses the gradients that `DistributedDataParallel` averages, for any optimizer.
+"""
+
+from slamb.torch._hook import CompressionHook, compression_hook
+from slamb.torch._optimizers import AdamW, Lamb, OneBitAdam, OneBitLamb, Optimizer, Slamb, ZeroOneAdam
+
+__all__ = [
+    "AdamW",
+    "CompressionHook",
+    "Lamb",
+    "OneBitAdam",
+    "OneBitLamb",
+    "Optimizer",
+    "Slamb",
+    "ZeroOneAdam",
+    "compression_hook",
+]

@@ -1,0 +1,765 @@
+"""The optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Optional, Union
+
+import torch
+
+from slamb import _native
+from slamb.torch._ranks import Ranks, group_of
+from slamb.torch._tensors import Tensors
+
+Setting = Union[bool, int, float, str]
+
+# The names of other libraries for settings, and ours.
+_ALIASES = {
+    "eps": "epsilon",
+    "max_grad_norm": "max_gradient_norm",
+    "freeze_step": "warm_up_steps",
+    "var_freeze_step": "variance_freeze_step",
+    "var_update_scaler": "variance_update_scaler",
+    "local_step_scaler": "local_interval_scaler",
+    "local_step_clipper": "local_interval_clipper",
+}
+# Keys of parameter groups that torch's own optimizers have, and the only values with which this one works.
+_FIXED_KEYS = {"maximize": (False,), "foreach": (None, False, True), "fused": (None, False, True),
+               "capturable": (False,), "differentiable": (False,)}  # fmt: skip
+
+
+def _canonical(settings: dict[str, Setting], betas: tuple[float, float], eps: float) -> dict[str, Setting]:
+    """Settings by our names. `betas` and `eps` can also be given as beta1, beta2 and epsilon."""
+    into: dict[str, Setting] = {"beta1": betas[0], "beta2": betas[1], "epsilon": eps}
+    given: dict[str, str] = {}
+    for name, value in settings.items():
+        own = _ALIASES.get(name, name)
+        if own in given:
+            raise ValueError(f"slamb: {given[own]} and {name} were both given, but they are one setting; give one")
+        given[own] = name
+        if value is not None:
+            into[own] = value
+    return into
+
+
+class _Part:
+    """A compiled optimizer over the parameters of some parameter groups."""
+
+    def __init__(self, owner: "Optimizer", first: int, last: int) -> None:
+        self.first = first
+        self.last = last
+        groups = owner.param_groups[first:last]
+        parameters = [p for group in groups for p in group["params"]]
+        self.tensors = Tensors(parameters, keeps_masters=owner._arguments["rounding"] == "nearest")
+        if not parameters:
+            raise ValueError(f"slamb: parameter group {first} has no parameters")
+        self.first_parameter = parameters[0]
+        beta1, beta2, epsilon = self._coefficients(groups)
+        self._read = [(group["betas"], group["eps"], group["weight_decay"]) for group in groups]
+        described = []
+        types = iter(self.tensors.types)
+        for number, group in enumerate(groups):
+            for p in group["params"]:
+                described.append(
+                    _native.Tensor(
+                        p.numel(), next(types), p.dim(), group["weight_decay"], number, group["adapt"], group["compress"]
+                    )
+                )
+        settings = {**owner._arguments["settings"], "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        if owner._ranks is None and "skip_non_finite" not in settings and owner._recipe in ("adamw", "lamb"):
+            settings["skip_non_finite"] = False  # costs a pass without an exchange, and torch.optim does not check either
+        self._ranks = owner._ranks
+        self.saves_parameters = owner._keeps_own_parameters or bool(self.tensors.masters)
+        self._must_compare_gradients = self._ranks is not None and owner._arguments["check_gradients"]
+        self.core = _native.Optimizer(
+            owner._recipe,
+            owner._arguments["compressor"],
+            owner._arguments["moments"],
+            described,
+            self.tensors.data,
+            self.tensors.gradients,
+            self.tensors.master_addresses(),
+            settings,
+            owner._arguments["threads"] or torch.get_num_threads(),
+            owner._arguments["rounding_seed"],
+            self._ranks,
+        )
+        self.has_started = False  # true if it has taken a step or holds a loaded state
+
+    def refresh(self, groups: list[dict[str, Any]]) -> None:
+        """Passes on what has changed since the last call: addresses, and settings of parameter groups."""
+        tensors = self.tensors
+        groups = groups[self.first : self.last]
+        if tensors.has_moved():
+            tensors.have_gradients_moved()
+            self.core.set_parameters(tensors.data, tensors.gradients)
+        elif tensors.have_gradients_moved():
+            self.core.set_gradients(tensors.gradients)
+        read = [(group["betas"], group["eps"], group["weight_decay"]) for group in groups]
+        if read != self._read:
+            beta1, beta2, epsilon = self._coefficients(groups)
+            decays = [float(group["weight_decay"]) for group in groups for _ in group["params"]]
+            self.core.set_options(beta1, beta2, epsilon, decays)
+            self._read = read
+
+    def step(self, groups: list[dict[str, Any]], loss_scale: int, found_inf: int) -> None:
+        tensors = self.tensors
+        tensors.before_step()
+        self.refresh(groups)
+        if self._must_compare_gradients:
+            self._compare_gradients()
+        if loss_scale or found_inf:
+            self.core.set_gradient_scaling(loss_scale, found_inf)
+        try:
+            self.core.step([float(group["lr"]) for group in groups[self.first : self.last]])
+        finally:
+            if loss_scale or found_inf:
+                self.core.set_gradient_scaling(0, 0)
+        self.has_started = True
+        tensors.after_step()
+
+    def save(self) -> torch.Tensor:
+        """The state of this rank, as bytes."""
+        state = torch.empty(self.core.state_bytes(self.saves_parameters), dtype=torch.uint8)
+        self.core.save_state(state.data_ptr(), state.numel(), self.saves_parameters)
+        return state
+
+    def load(self, state: torch.Tensor, from_other_ranks: bool) -> None:
+        state = state.detach().to("cpu").contiguous()
+        self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
+        self.has_started = True
+        self.tensors.after_step()
+
+    def _coefficients(self, groups: list[dict[str, Any]]) -> tuple[float, float, float]:
+        """β1, β2, ε.
+
+        :raises ValueError: if groups have different ones, or ask for what no optimizer here does
+        """
+        found: list[tuple[float, float, float]] = []
+        for number, group in enumerate(groups, self.first):
+            for key, possible in _FIXED_KEYS.items():
+                if group.get(key, possible[0]) not in possible:
+                    raise ValueError(
+                        f"slamb: parameter group {number} has {key} = {group[key]}, which slamb's optimizers do not support; "
+                        f"leave it out"
+                    )
+            beta1, beta2 = group["betas"]
+            found.append((float(beta1), float(beta2), float(group["eps"])))
+            if found[-1] != found[0]:
+                raise ValueError(
+                    f"slamb: parameter group {number} has betas and eps {found[-1]}, but group {self.first} has {found[0]}; "
+                    f"they must be equal, while lr and weight_decay may differ"
+                )
+        return found[0]
+
+    def _compare_gradients(self) -> None:
+        """Rejects gradients that are equal on all ranks, because something else has averaged them already."""
+        assert self._ranks is not None
+        seen = self._ranks.gather_words(_native.hash_of(self.tensors.bytes_of_gradients()))
+        if not any(seen):
+            return  # nothing can be said; the next step compares again
+        self._must_compare_gradients = False
+        if len(set(seen)) == 1:
+            raise RuntimeError(
+                f"slamb: the gradients of all {self._ranks.size} ranks are equal, so they have been averaged already, or all "
+                f"ranks have computed the same batch. With DistributedDataParallel, run forward and backward within "
+                f"model.no_sync(), or do not wrap the model; to leave the averaging to it, construct the optimizer with "
+                f"exchange=False; to train on equal batches, with check_gradients=False"
+            )
+
+
+class Optimizer(torch.optim.Optimizer):
+    """The base of slamb's optimizers. Construct one of `AdamW`, `Lamb`, `Slamb`, `OneBitAdam`, `OneBitLamb`, `ZeroOneAdam`.
+
+    Parameters are dense tensors in host memory, of float32, bfloat16 or float16, in any mixture. Those of 16 bits have a
+    float32 copy, which steps update (`rounding="nearest"`), or each update is rounded up or down at random, without a copy
+    (`rounding="stochastic"`). Keys of a parameter group: `lr`, `weight_decay`, `adapt` (False: trust ratio 1),
+    `compress` (False: always exchanged dense), and `betas` and `eps`, which must be equal in all groups. They are read at
+    each step, except adapt and compress. A group that is added after the first step has moments and schedules of its own.
+
+    With several ranks, construction, `step()` and the calls that say so are collective: every rank must make them. Ranks
+    begin with equal parameters: `broadcast_parameters()` gives all those of rank 0.
+
+    Checkpoints: `state_dict()` has this rank's complete state, which differs between ranks if they keep compression errors,
+    momenta or parameters of their own. Save it on every rank, or call `consolidate_state_dict()` on all ranks before
+    `state_dict()` on one. A run that continues from it computes the same bits as one that was not interrupted.
+
+    :raises ValueError: for a wrong argument; the message names it and says what would be right. Nothing has happened then
+    :raises RuntimeError: if ranks differ in settings or parameters, or a collective failed
+    """
+
+    _recipe: ClassVar[str]
+    _keeps_own_parameters: ClassVar[bool] = False  # parameters may differ between ranks
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        compressor: str,
+        process_group: Optional["torch.distributed.ProcessGroup"],
+        exchange: bool,
+        rounding: str,
+        moments: str,
+        threads: Optional[int],
+        settings: dict[str, Setting],
+    ) -> None:
+        if rounding not in ("nearest", "stochastic"):
+            raise ValueError(f"slamb: rounding must be 'nearest' or 'stochastic', not {rounding!r}")
+        if threads is not None and not (isinstance(threads, int) and threads >= 1):
+            raise ValueError(f"slamb: threads must be an integer >= 1 or None, not {threads!r}")
+        settings = dict(settings)
+        self._arguments: dict[str, Any] = {
+            "compressor": compressor,
+            "exchange": exchange,
+            "rounding": rounding,
+            "moments": moments,
+            "threads": threads,
+            "check_gradients": bool(settings.pop("check_gradients", True)),
+            "rounding_seed": settings.pop("rounding_seed", 0),
+        }
+        canonical = _canonical(settings, betas, eps)
+        beta1, beta2, epsilon = (canonical.pop(name) for name in ("beta1", "beta2", "epsilon"))
+        self._arguments["settings"] = canonical
+        self._parts: Optional[list[_Part]] = None
+        self._gathered: dict[str, list[torch.Tensor]] = {}
+        self._saved_parts: Optional[list[tuple[int, int, str, torch.Tensor]]] = None
+        self._join(process_group)
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "betas": (beta1, beta2),
+            "eps": epsilon,
+            "weight_decay": weight_decay,
+            "adapt": True,
+            "compress": True,
+            **{key: possible[0] for key, possible in _FIXED_KEYS.items()},
+        }
+        super().__init__(params, defaults)
+        self._parts = [_Part(self, 0, len(self.param_groups))]
+        self._fill_state(self._parts[0])
+
+    # ------------------------------------------------------------------------------------------------ torch.optim.Optimizer
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, **scaling: Any) -> Any:
+        """One step. Collective. Parameters whose gradient is None, on all ranks, are left as they are.
+
+        :param closure: computes the loss again and returns it, with gradients
+        :return: the closure's loss
+        :raises RuntimeError: if ranks have diverged or a collective failed; at the first step, if the gradients of all ranks
+            are equal
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        loss_scale, found_inf = self._scaling(**scaling)
+        self._gathered = {}
+        for part in self._built():
+            part.step(self.param_groups, _address_of(loss_scale, "grad_scale"), _address_of(found_inf, "found_inf"))
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters. Collective after the construction."""
+        super().add_param_group(param_group)
+        if self._parts is None:
+            return
+        parts = self._built()
+        try:
+            first = len(self.param_groups) - 1
+            if not parts[-1].has_started:
+                first = parts[-1].first
+            added = _Part(self, first, len(self.param_groups))
+        except BaseException:
+            self.param_groups.pop()
+            raise
+        self._parts = [part for part in parts if part.first < first] + [added]
+        self._fill_state(added)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this rank, and after `consolidate_state_dict` of all ranks. See the class."""
+        kept = {}
+        for number, part in enumerate(self._built()):
+            p = part.first_parameter
+            kept[p] = self.state[p]
+            kept[p]["step"].fill_(part.core.steps)
+            states = {key: of_parts[number] for key, of_parts in self._gathered.items()} or {self._key(): part.save()}
+            self.state[p] = {**kept[p], "ranks": states}
+        try:
+            return super().state_dict()
+        finally:
+            self.state.update(kept)
+
+    def load_state_dict(self, state_dict: dict[str, Any], from_other_ranks: bool = False) -> None:
+        """Continues from a `state_dict()`. The parameters must be those that belong to it; `Slamb` and `ZeroOneAdam`, and
+        parameters of 16 bits with rounding="nearest", are restored with it.
+
+        :param from_other_ranks: also accepts the state of other ranks, or of another number of ranks. Compression errors then
+            start at zero. Set it on all ranks or on none, and give all the same state
+        :raises ValueError: if the state does not fit; nothing has changed then
+        """
+        before = self.__dict__.copy()
+        try:
+            super().load_state_dict(_with_opaque_states(state_dict))
+            self._adopt(from_other_ranks)
+        except BaseException:
+            self.__dict__.update(before)
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        saved = [(part.first, part.last, self._key(), part.save()) for part in self._built()]
+        own = {"_arguments": self._arguments, "_saved_parts": saved, "_parts": None, "_gathered": {}}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_saved_parts" in state:  # a copy, whose compiled part is made when it is used, over the default group
+            self._join(None)
+
+    # ------------------------------------------------------------------------------------------------------------- Of slamb
+
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Gives all ranks the parameters of rank `root` of the process group. Collective. For use before the first step."""
+        for part in self._prepared():
+            part.core.broadcast_parameters(root)
+            part.tensors.after_step()
+
+    def synchronize_parameters(self) -> None:
+        """Replaces parameters that differ between ranks by their mean, from which training continues. Collective. Parameters
+        differ only with `Slamb` and `ZeroOneAdam`. For use before the model is saved on one rank."""
+        for part in self._prepared():
+            part.core.synchronize_parameters()
+            part.tensors.after_step()
+
+    def with_averaged_parameters(self, evaluate: Callable[[], Any]) -> Any:
+        """Calls `evaluate()` while parameters are their mean over ranks, and then restores this rank's own, to the bit.
+        Collective. For evaluations during a training; `evaluate` must not call the optimizer.
+
+        :return: the result of `evaluate()`
+        """
+        parts = self._prepared()
+        result: list[Any] = []
+
+        def within(number: int) -> None:
+            if number < len(parts):
+                parts[number].core.with_averaged_parameters(lambda: within(number + 1))
+                return
+            for part in parts:
+                part.tensors.after_step()
+            result.append(evaluate())
+
+        try:
+            within(0)
+        finally:
+            for part in parts:
+                part.tensors.after_step()
+        return result[0]
+
+    def compare_ranks(self) -> None:
+        """Compares the ranks' steps and parameters now. Collective.
+
+        :raises RuntimeError: on every rank, if they differ
+        """
+        for part in self._prepared():
+            part.core.compare_ranks()
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Collects the states of all ranks at rank `to` of the process group, whose next `state_dict()` has all of them.
+        Collective. The next step discards them."""
+        if self._ranks is None:
+            return
+        self._gathered = {}
+        for part in self._built():
+            received = self._ranks.gather_bytes(part.save(), to)
+            for rank, state in enumerate(received or []):
+                self._gathered.setdefault(self._key(rank), []).append(state)
+
+    def statistics(self, with_norms: bool = False) -> dict[str, Any]:
+        """Steps, phase, and traffic of this rank: `collectives`, `payload_bytes`, `sent_bytes`, in all and by phase. With
+        parameter groups that were added later, the traffic is the sum, and the rest is of the first groups.
+
+        :param with_norms: also the norms of parameters, moments and compression errors, at the cost of a pass over them
+        """
+        parts = [part.core.statistics(with_norms) for part in self._built()]
+        return {**parts[0], **{name: sum(p[name] for p in parts) for name in ("collectives", "payload_bytes", "sent_bytes")}}
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that the optimizer holds, by purpose, without copies of parameters of 16 bits."""
+        total: dict[str, int] = {}
+        for part in self._built():
+            for purpose, count in part.core.memory().items():
+                total[purpose] = total.get(purpose, 0) + count
+        return total
+
+    # ------------------------------------------------------------------------------------------------------------- Internal
+
+    def _join(self, process_group: Optional["torch.distributed.ProcessGroup"]) -> None:
+        group = group_of(process_group) if self._arguments["exchange"] else None
+        ranks = None if group is None else Ranks(group)
+        self._ranks: Optional[Ranks] = ranks if ranks is not None and ranks.size > 1 else None
+
+    def _built(self) -> list[_Part]:
+        """The parts. Makes those of a copy, and restores their states."""
+        if self._parts is None:
+            saved = self._saved_parts or []
+            parts = [_Part(self, first, last) for first, last, _, _ in saved]
+            for part, (_, _, key, state) in zip(parts, saved):
+                part.load(state, from_other_ranks=key != self._key())
+                self._fill_state(part)
+            self._parts, self._saved_parts = parts, None
+        return self._parts
+
+    def _prepared(self) -> list[_Part]:
+        """The parts, at the present addresses of their tensors."""
+        parts = self._built()
+        for part in parts:
+            part.tensors.before_step()
+            part.refresh(self.param_groups)
+        return parts
+
+    def _key(self, rank: Optional[int] = None) -> str:
+        own, size = (self._ranks.rank, self._ranks.size) if self._ranks is not None else (0, 1)
+        return f"rank{own if rank is None else rank}_of_{size}"
+
+    def _fill_state(self, part: _Part) -> None:
+        # Not empty from the start: torch.distributed.checkpoint would take a step to fill it.
+        taken = torch.tensor(0.0)
+        for p in part.tensors.parameters:
+            self.state[p] = {"step": taken}
+
+    def _scaling(
+        self, grad_scaler: Optional[Any] = None
+    ) -> tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
+        """The loss scale and the count of overflows of a GradScaler, if one has called step()."""
+        if grad_scaler is None:  # torch >= 2.0
+            return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        scale = grad_scaler._get_scale_async()
+        found = grad_scaler._check_inf_per_device(self)
+        return scale, sum(one.to(scale.device) for one in found.values())
+
+    def _adopt(self, from_other_ranks: bool) -> None:
+        """Takes over the states that `load_state_dict` has put into `self.state`."""
+        found: list[tuple[int, dict[str, torch.Tensor]]] = []  # first group of a part, and its states by rank
+        for number, group in enumerate(self.param_groups):
+            for p in group["params"]:
+                states = self.state[p].pop("ranks", None)
+                if states is not None:
+                    found.append((number if found else 0, states.value))
+        if not found:
+            raise ValueError(
+                f"slamb: load_state_dict() was given the state of another optimizer; it must be one that "
+                f"{type(self).__name__}.state_dict() has returned"
+            )
+        ends = [first for first, _ in found[1:]] + [len(self.param_groups)]
+        chosen = [self._choose_state(states, from_other_ranks) for _, states in found]
+        parts = self._built()
+        if [(part.first, part.last) for part in parts] != [(first, end) for (first, _), end in zip(found, ends)]:
+            parts = [_Part(self, first, end) for (first, _), end in zip(found, ends)]
+        # A state that does not fit is found before anything changes, in the first of several parts only.
+        undo = [(part, part.save()) for part in parts[:-1]]
+        try:
+            for part, (state, is_of_others) in zip(parts, chosen):
+                part.load(state, is_of_others)
+        except BaseException:
+            for part, state in undo:
+                part.load(state, False)
+            raise
+        self._parts = parts
+        for part in parts:
+            self._fill_state(part)
+
+    def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool]:
+        """This rank's state, or another rank's if that is allowed. True for another's."""
+        own = self._key()
+        if own in states:
+            return states[own], from_other_ranks
+        if from_other_ranks or self._is_equal_on_all_ranks():
+            return states[min(states)], True
+        raise ValueError(
+            f"slamb: load_state_dict() was given the state of {' and '.join(sorted(states))}, but this is {own}, and each rank "
+            f"has a state of its own. Save a state on every rank, or call consolidate_state_dict() before state_dict(). To "
+            f"continue from another rank's state, without its compression errors, pass from_other_ranks=True on all ranks"
+        )
+
+    def _is_equal_on_all_ranks(self) -> bool:
+        return not self._keeps_own_parameters and self._arguments["compressor"] == "none"
+
+
+class _Opaque:
+    """Hides states from Optimizer.load_state_dict, which would convert them to the type of the parameters."""
+
+    def __init__(self, value: dict[str, torch.Tensor]) -> None:
+        self.value = value
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Opaque":
+        return self
+
+
+def _with_opaque_states(state_dict: dict[str, Any]) -> dict[str, Any]:
+    state = {
+        key: {name: _Opaque(value) if name == "ranks" else value for name, value in of_parameter.items()}
+        for key, of_parameter in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+def _address_of(cell: Optional[torch.Tensor], name: str) -> int:
+    if cell is None:
+        return 0
+    if cell.dtype != torch.float32 or cell.numel() != 1 or cell.device.type != "cpu":
+        raise ValueError(
+            f"slamb: {name} must be one torch.float32 in host memory, not {cell.numel()} of {cell.dtype} on {cell.device}"
+        )
+    return cell.data_ptr()
+
+
+class AdamW(Optimizer):
+    """AdamW, on all cores and without temporary tensors. With several ranks it averages the gradients.
+
+    :param params: parameters, or groups of them
+    :param lr: learning rate
+    :param betas: decay of the momentum and of the variance
+    :param eps: added to the square root of the variance
+    :param weight_decay: decoupled weight decay
+    :param compressor: of the gradients, with feedback of the compression error: "none", "bf16", "fp16", "int8", "int4",
+        "sign", "natural", "random_k", "top_k", "random_k+int8", "random_k+int4" or "random_k+sign"
+    :param process_group: the ranks; None: the default group of torch.distributed, or a single process without one
+    :param exchange: False: nothing is exchanged; for gradients that something else averages, as DistributedDataParallel does
+    :param rounding: of parameters of 16 bits: "nearest" from a float32 copy, or "stochastic" without one
+    :param moments: storage of momentum and variance, without a compressor: "float32", "bf16-momentum" or "8-bit"
+    :param threads: of a step; None: torch.get_num_threads()
+    :param settings: less common ones. max_gradient_norm: clips by the norm of the mean gradient. skip_non_finite: all ranks
+        skip a step if a gradient of any is not finite; by default True with several ranks, where it costs nothing. bias_correction (True). compare_every (100): steps between
+        comparisons of the ranks' parameters. check_gradients (True): the first step fails if all ranks' gradients are equal.
+        rounding_seed (0). Of compressors: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
+        scales ("fused" or "per_tensor") of sign
+    """
+
+    _recipe = "adamw"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        compressor: str = "none",
+        process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        exchange: bool = True,
+        rounding: str = "nearest",
+        moments: str = "float32",
+        threads: Optional[int] = None,
+        **settings: Setting,
+    ) -> None:
+        super().__init__(
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+        )
+
+
+class Lamb(Optimizer):
+    """LAMB: AdamW whose rate for each tensor is proportional to the tensor's norm, for large batches.
+
+    Parameters as of `AdamW`, and among the settings trust_ratio_lower (0), trust_ratio_upper (inf) and
+    adapt_without_weight_decay (True): False: trust ratio 1 in groups without weight decay.
+
+    Reference: arXiv 1904.00962
+    """
+
+    _recipe = "lamb"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-2,
+        *,
+        compressor: str = "none",
+        process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        exchange: bool = True,
+        rounding: str = "nearest",
+        moments: str = "float32",
+        threads: Optional[int] = None,
+        **settings: Setting,
+    ) -> None:
+        super().__init__(
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+        )
+
+
+class Slamb(Optimizer):
+    """SLAMB: ranks exchange a part `k` of the momentum at each step, and LAMB's rate depends on the age of its last exchange.
+
+    Parameters as of `AdamW`, but compressor: "random_k", "top_k", "random_k+int8", "random_k+int4" or "random_k+sign"; moments
+    other than "float32" with "random_k".
+
+    :param k: the part of the elements that is exchanged at each step
+    :param beta3: the discount of an element that was exchanged a steps ago is beta3 ** a
+    :param local_steps: parameters differ between ranks, and are averaged after so many steps; 0: never
+    :param settings: as of `AdamW`; also dense_below (9000): smaller tensors, and those of one dimension, are exchanged whole;
+        clip_locally (False), trust_ratio_lower (0.01), trust_ratio_upper (1000)
+
+    Reference: PMLR 202:38801
+    """
+
+    _recipe = "slamb"
+    _keeps_own_parameters = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-2,
+        *,
+        k: float = 0.1,
+        beta3: float = 0.93,
+        local_steps: int = 100,
+        compressor: str = "random_k",
+        process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        exchange: bool = True,
+        rounding: str = "nearest",
+        moments: str = "float32",
+        threads: Optional[int] = None,
+        **settings: Setting,
+    ) -> None:
+        settings = {"k": k, "beta3": beta3, "local_steps": local_steps, **settings}
+        super().__init__(
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+        )
+
+
+class OneBitAdam(Optimizer):
+    """1-bit Adam: dense gradients for `warm_up_steps`, then the momentum as signs and scales, with a fixed variance.
+
+    Parameters as of `AdamW`, but compressor: "sign", "int8", "int4", "natural", "bf16" or "fp16", and moments "float32".
+
+    :param warm_up_steps: steps before the variance is frozen and compression begins. Usually 10 to 25 % of a training
+    :param warm_up_threshold: in (0, 1]: the warm-up ends earlier, when the variance's norm has changed by no more than this ratio
+        in `warm_up_interval` steps, and not before `warm_up_least_steps`; None: it does not end earlier
+    :param settings: as of `AdamW`; also zero_aware (True): elements whose gradient was always zero in the warm-up are left out;
+        clip_locally (False), warm_up_least_steps, warm_up_interval
+
+    Reference: arXiv 2102.02888
+    """
+
+    _recipe = "one_bit_adam"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        warm_up_steps: int = 1000,
+        warm_up_threshold: Optional[float] = None,
+        compressor: str = "sign",
+        process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        exchange: bool = True,
+        rounding: str = "nearest",
+        moments: str = "float32",
+        threads: Optional[int] = None,
+        **settings: Setting,
+    ) -> None:
+        settings = _with_warm_up(settings, warm_up_steps, warm_up_threshold)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+        )
+
+
+class OneBitLamb(Optimizer):
+    """1-bit LAMB: `OneBitAdam` with LAMB's rate for each tensor.
+
+    Parameters as of `OneBitAdam`.
+
+    Reference: arXiv 2104.06069
+    """
+
+    _recipe = "one_bit_lamb"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        warm_up_steps: int = 1000,
+        warm_up_threshold: Optional[float] = None,
+        compressor: str = "sign",
+        process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        exchange: bool = True,
+        rounding: str = "nearest",
+        moments: str = "float32",
+        threads: Optional[int] = None,
+        **settings: Setting,
+    ) -> None:
+        settings = _with_warm_up(settings, warm_up_steps, warm_up_threshold)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+        )
+
+
+class ZeroOneAdam(Optimizer):
+    """0/1 Adam: gradients as signs until the variance is frozen, then local steps whose sum is exchanged as signs.
+
+    Parameters as of `OneBitAdam`, without the warm-up.
+
+    :param variance_freeze_step: the step after which the variance is frozen and local steps begin
+    :param variance_update_scaler: refreshes of the variance until their interval doubles
+    :param local_interval_scaler: steps until the interval of exchanges doubles
+    :param local_interval_clipper: the largest interval of exchanges, in steps
+
+    Reference: arXiv 2202.06009
+    """
+
+    _recipe = "zero_one_adam"
+    _keeps_own_parameters = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        variance_freeze_step: int = 12500,
+        variance_update_scaler: int = 16,
+        local_interval_scaler: int = 32678,
+        local_interval_clipper: int = 16,
+        compressor: str = "sign",
+        process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        exchange: bool = True,
+        rounding: str = "nearest",
+        moments: str = "float32",
+        threads: Optional[int] = None,
+        **settings: Setting,
+    ) -> None:
+        schedule = {
+            "variance_freeze_step": variance_freeze_step,
+            "variance_update_scaler": variance_update_scaler,
+            "local_interval_scaler": local_interval_scaler,
+            "local_interval_clipper": local_interval_clipper,
+        }
+        # An alias among the settings replaces the default.
+        aliased = {_ALIASES.get(name, name) for name in settings}
+        settings = {**{name: value for name, value in schedule.items() if name not in aliased}, **settings}
+        super().__init__(
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+        )
+
+
+def _with_warm_up(settings: dict[str, Setting], steps: int, threshold: Optional[float]) -> dict[str, Setting]:
+    if "freeze_step" not in settings:  # DeepSpeed's name
+        settings = {"warm_up_steps": steps, **settings}
+    return settings if threshold is None else {"warm_up_threshold": threshold, **settings}

@@ -1,0 +1,71 @@
+"""The ranks of a process group of torch.distributed, as the compiled module calls them."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+import torch.distributed as dist
+
+
+def group_of(process_group: Optional["dist.ProcessGroup"]) -> Optional["dist.ProcessGroup"]:
+    """The given group, else the default group, else None: a single process.
+
+    :raises ValueError: if this process is not in the given group
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        if process_group is not None:
+            raise ValueError(
+                "slamb: process_group was given, but torch.distributed is not initialized; call "
+                "torch.distributed.init_process_group() first"
+            )
+        return None
+    group = dist.group.WORLD if process_group is None else process_group
+    if dist.get_rank(group) < 0:
+        raise ValueError(
+            "slamb: this process is not in process_group; construct the optimizer with a group that has this process"
+        )
+    return group
+
+
+class Ranks:
+    """The collectives that an optimizer calls, over a process group with a backend for tensors in host memory.
+
+    Memoryviews are of the optimizer's own memory, so nothing is copied here.
+    """
+
+    def __init__(self, group: "dist.ProcessGroup") -> None:
+        self._group = group
+        self.rank: int = dist.get_rank(group)
+        self.size: int = dist.get_world_size(group)
+
+    def all_reduce_sum(self, values: memoryview) -> None:
+        dist.all_reduce(torch.frombuffer(values, dtype=torch.float32), group=self._group)
+
+    def broadcast(self, values: memoryview, root: int) -> None:
+        dist.broadcast(_bytes(values), src=dist.distributed_c10d.get_global_rank(self._group, root), group=self._group)
+
+    def all_gather(self, mine: memoryview, everything: memoryview) -> None:
+        dist.all_gather(list(_bytes(everything).chunk(self.size)), _bytes(mine), group=self._group)
+
+    def all_to_all(self, send: memoryview, receive: memoryview) -> None:
+        dist.all_to_all_single(_bytes(receive), _bytes(send), group=self._group)
+
+    def gather_words(self, word: int) -> list[int]:
+        """Every rank's word of 63 bits."""
+        all_words = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(all_words, torch.tensor([word], dtype=torch.int64), group=self._group)
+        return [int(one) for one in all_words]
+
+    def gather_bytes(self, mine: torch.Tensor, to: int) -> Optional[list[torch.Tensor]]:
+        """Every rank's tensor of bytes at rank `to`; None at the others. Their sizes may differ."""
+        sizes = self.gather_words(mine.numel())
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: mine.numel()] = mine
+        received = [torch.empty_like(padded) for _ in sizes] if self.rank == to else None
+        dist.gather(padded, received, dst=dist.distributed_c10d.get_global_rank(self._group, to), group=self._group)
+        return None if received is None else [one[:size].clone() for one, size in zip(received, sizes)]
+
+
+def _bytes(view: memoryview) -> torch.Tensor:
+    return torch.frombuffer(view, dtype=torch.uint8)

@@ -1,0 +1,333 @@
+// The Python module: optimizers over tensors that are given as addresses. It knows no framework; slamb/torch does.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <slamb/communicator/self_communicator.hpp>
+#include <slamb/core/config.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "combination.hpp"
+#include "python_communicator.hpp"
+#include "settings.hpp"
+
+namespace binding {
+
+namespace {
+
+using nb::literals::operator""_a;
+
+struct recipe_row {
+  std::string_view name;
+  std::span<const combination> (*combinations)();
+};
+constexpr std::array<recipe_row, 7> recipes{{{"adamw", adamw_combinations},
+                                             {"lamb", lamb_combinations},
+                                             {"slamb", slamb_combinations},
+                                             {"one_bit_adam", one_bit_adam_combinations},
+                                             {"one_bit_lamb", one_bit_lamb_combinations},
+                                             {"zero_one_adam", zero_one_adam_combinations},
+                                             {"mean", mean_combinations}}};
+
+const recipe_row& recipe_named(std::string_view name) {
+  const auto found = std::ranges::find(recipes, name, &recipe_row::name);
+  if (found == recipes.end()) throw std::invalid_argument("slamb: there is no recipe '" + std::string(name) + "'");
+  return *found;
+}
+
+/// The compressors of a recipe, with the given storage of moments.
+std::vector<std::string> compressors_of(const std::string& recipe, const std::string& moments) {
+  std::vector<std::string> all;
+  for (const combination& one : recipe_named(recipe).combinations())
+    if (one.moments == moments) all.emplace_back(one.compressor);
+  return all;
+}
+
+/// 'a', 'b', 'c'
+std::string quoted(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "'" : ", '") + name + "'";
+  return all;
+}
+
+maker find_maker(const std::string& recipe, const std::string& compressor, const std::string& moments) {
+  std::vector<std::string> moments_with_it;
+  for (const combination& one : recipe_named(recipe).combinations()) {
+    if (one.compressor != compressor) continue;
+    if (one.moments == moments) return one.make;
+    moments_with_it.emplace_back(one.moments);
+  }
+  if (moments_with_it.empty())
+    throw std::invalid_argument("slamb: compressor = '" + compressor + "' cannot be used with " + recipe +
+                                ", which takes " + quoted(compressors_of(recipe, "float32")));
+  throw std::invalid_argument("slamb: moments = '" + moments + "' cannot be used with " + recipe +
+                              " with compressor = '" + compressor + "', which takes " + quoted(moments_with_it));
+}
+
+using address = std::uintptr_t;
+
+/// An array of numbers that is given by its address; 0 for none.
+slamb::parameter::data_pointer pointer_to(address at, slamb::parameter::element_type type) {
+  return {reinterpret_cast<void*>(at), type};
+}
+
+slamb::parameter::element_type type_named(const std::string& name) {
+  if (name == "float32") return slamb::parameter::float32;
+  if (name == "bfloat16") return slamb::parameter::bfloat16;
+  if (name == "float16") return slamb::parameter::float16;
+  throw std::invalid_argument("slamb: tensors can be of type float32, bfloat16 or float16, not " + name);
+}
+
+/// A tensor as Python describes it.
+struct tensor {
+  std::uint64_t size = 0;
+  std::string type = "float32";
+  int dimensions = 2;
+  double weight_decay = 0.0;
+  int group = 0;
+  bool adapt = true;
+  bool compress = true;
+};
+
+nb::dict to_dict(const slamb::traffic_counts& counts) {
+  const slamb::traffic all = counts.total();
+  nb::dict to;
+  to["collectives"] = all.rounds;
+  to["payload_bytes"] = all.payload_bytes;
+  to["sent_bytes"] = all.sent_bytes;
+  return to;
+}
+
+/// An optimizer of any type, over tensors that the caller keeps alive.
+class optimizer {
+ public:
+  optimizer(const std::string& recipe, const std::string& compressor, const std::string& moments,
+            const std::vector<tensor>& tensors, const std::vector<address>& data, const std::vector<address>& gradients,
+            const std::vector<address>& masters, std::map<std::string, settings::value> given, unsigned threads,
+            std::uint64_t rounding_seed, nb::object ranks)
+      : held_(make(find_maker(recipe, compressor, moments), tensors, data, gradients, masters,
+                   settings(std::move(given), recipe + " with compressor = '" + compressor + "'"), {threads, rounding_seed}, std::move(ranks))) {
+    for (const tensor& t : tensors) types_.push_back(type_named(t.type));
+  }
+
+  void step(const std::vector<double>& rates) { held_.step(std::span<const double>(rates)); }
+  void set_gradients(const std::vector<address>& to) {
+    held_.set_gradients(std::span<const slamb::parameter::gradient_pointer>(gradients_at(to)));
+  }
+  void set_parameters(const std::vector<address>& data, const std::vector<address>& gradients) {
+    require_one_for_each(data.size(), "addresses of parameters");
+    std::vector<slamb::parameter::data_pointer> all;
+    for (std::size_t i = 0; i < data.size(); ++i) all.push_back(pointer_to(data[i], types_[i]));
+    held_.set_parameters(all, gradients_at(gradients));
+  }
+  void set_gradient_scaling(address loss_scale, address found_inf) {
+    held_.set_gradient_scaling({.loss_scale = reinterpret_cast<const float*>(loss_scale),
+                                .found_inf = reinterpret_cast<float*>(found_inf)});
+  }
+  void set_options(double beta1, double beta2, double epsilon, const std::vector<double>& weight_decay) {
+    held_.set_options({.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = weight_decay});
+  }
+
+  std::uint64_t state_bytes(bool with_parameters) const {
+    std::uint64_t bytes = 0;
+    held_.save_state([&bytes](std::span<const std::byte> piece) { bytes += piece.size(); },
+                     {.with_parameters = with_parameters});
+    return bytes;
+  }
+  void save_state(address to, std::uint64_t bytes, bool with_parameters) const {
+    std::span<std::byte> left(reinterpret_cast<std::byte*>(to), bytes);
+    held_.save_state(
+        [&left](std::span<const std::byte> piece) {
+          if (piece.size() > left.size())
+            throw std::invalid_argument("slamb: the state has more bytes than there is room for");
+          std::ranges::copy(piece, left.begin());
+          left = left.subspan(piece.size());
+        },
+        {.with_parameters = with_parameters});
+  }
+  void load_state(address from, std::uint64_t bytes, bool from_other_ranks) {
+    held_.load_state({reinterpret_cast<const std::byte*>(from), bytes}, {.from_other_ranks = from_other_ranks});
+  }
+
+  void broadcast_parameters(int root) { held_.broadcast_parameters(root); }
+  void synchronize_parameters() { held_.synchronize_parameters(); }
+  void compare_ranks() { held_.compare_ranks(); }
+  void reload_parameters() { held_.reload_parameters(); }
+  void with_averaged_parameters(const nb::callable& evaluate) {
+    const nb::gil_scoped_release released;
+    held_.with_averaged_parameters([&evaluate] {
+      const nb::gil_scoped_acquire lock;
+      evaluate();
+    });
+  }
+
+  std::uint64_t steps() const { return held_.statistics().step; }
+  std::uint64_t skipped_steps() const { return held_.statistics().skipped_steps; }
+  nb::dict statistics(bool with_norms) const {
+    const slamb::statistics all = [&] {
+      const nb::gil_scoped_release released;
+      return held_.statistics(with_norms);
+    }();
+    nb::dict to = to_dict(all.traffic);
+    to["step"] = all.step;
+    to["skipped_steps"] = all.skipped_steps;
+    to["local_skips"] = all.local_skips;
+    to["phase"] = all.phase;
+    to["warm_up_ended_after"] = all.warm_up.ended_after;
+    to["gradient_norm"] = all.gradient_norm ? nb::cast(*all.gradient_norm) : nb::none();
+    nb::dict phases;
+    for (const auto& phase : all.phases) {
+      nb::dict its = to_dict(phase.traffic);
+      its["first_step"] = phase.first_step;
+      phases[phase.name.c_str()] = its;
+    }
+    to["phases"] = phases;
+    if (with_norms) {
+      to["parameter_norm"] = all.norm.parameters;
+      to["momentum_norm"] = all.norm.momentum;
+      to["variance_norm"] = all.norm.variance;
+      to["worker_error_norms"] = nb::cast(all.worker_error);
+    }
+    return to;
+  }
+  nb::dict memory() const {
+    const slamb::memory_report report = held_.memory();
+    nb::dict to;
+    for (const auto& use : report.uses) to[use.purpose.c_str()] = use.bytes;
+    to["total"] = report.total_bytes;
+    return to;
+  }
+
+ private:
+  static slamb::optimizer make(maker make, const std::vector<tensor>& tensors, const std::vector<address>& data,
+                               const std::vector<address>& gradients, const std::vector<address>& masters,
+                               settings given, const machine& m, nb::object ranks) {
+    if (data.size() != tensors.size() || gradients.size() != tensors.size() || masters.size() != tensors.size())
+      throw std::invalid_argument("slamb: there must be one address of each kind for each tensor");
+    std::vector<slamb::parameter> all;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const tensor& t = tensors[i];
+      const auto type = type_named(t.type);
+      all.push_back({.data = pointer_to(data[i], type),
+                     .gradient = pointer_to(gradients[i], type),
+                     .size = static_cast<std::size_t>(t.size),
+                     .dimensions = t.dimensions,
+                     .options = {.weight_decay = t.weight_decay,
+                                 .adapt = t.adapt,
+                                 .compress = t.compress,
+                                 .group = t.group},
+                     .master = reinterpret_cast<float*>(masters[i])});
+    }
+    rank_communicator joined = ranks.is_none() ? rank_communicator(slamb::self_communicator{})
+                                               : rank_communicator(python_communicator(std::move(ranks)));
+    const nb::gil_scoped_release released;  // ranks compare themselves
+    return make(all, given, std::move(joined), m);
+  }
+
+  void require_one_for_each(std::size_t count, const char* of_what) const {
+    if (count != types_.size())
+      throw std::invalid_argument("slamb: " + std::to_string(count) + " " + of_what + " were given for " +
+                                  std::to_string(types_.size()) + " tensors");
+  }
+  std::vector<slamb::parameter::gradient_pointer> gradients_at(const std::vector<address>& to) const {
+    require_one_for_each(to.size(), "addresses of gradients");
+    std::vector<slamb::parameter::gradient_pointer> all;
+    all.reserve(to.size());
+    for (std::size_t i = 0; i < to.size(); ++i) all.emplace_back(pointer_to(to[i], types_[i]));
+    return all;
+  }
+
+  slamb::optimizer held_;
+  std::vector<slamb::parameter::element_type> types_;
+};
+
+/// A hash of 63 bits of the bytes of arrays, to compare gradients of different ranks; 0 if all bytes are 0. At most 64 KiB of each
+/// are read.
+std::int64_t hash_of(const std::vector<std::pair<address, std::uint64_t>>& arrays) {
+  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+  unsigned char any = 0;
+  for (const auto& [at, bytes] : arrays) {
+    const auto* const first = reinterpret_cast<const unsigned char*>(at);
+    for (std::uint64_t i = 0; i < std::min<std::uint64_t>(bytes, 1U << 16U); ++i) {
+      hash = (hash ^ first[i]) * 1099511628211ULL;
+      any |= first[i];
+    }
+  }
+  return any == 0 ? 0 : static_cast<std::int64_t>(hash >> 1U | 1U);
+}
+
+}  // namespace
+
+}  // namespace binding
+
+#ifndef SLAMB_MODULE
+#define SLAMB_MODULE _native
+#endif
+#define SLAMB_DEFINE_MODULE(name, variable) NB_MODULE(name, variable)
+
+SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
+  namespace nb = nanobind;
+  using nb::literals::operator""_a;
+  using binding::optimizer, binding::tensor;
+  using without_lock = nb::call_guard<nb::gil_scoped_release>;
+
+  m.doc() = "Optimizers over tensors that are given as addresses. slamb.torch is the interface for users.";
+  m.attr("version") = std::to_string(SLAMB_VERSION_MAJOR) + "." + std::to_string(SLAMB_VERSION_MINOR) + "." +
+                      std::to_string(SLAMB_VERSION_PATCH);
+
+  nb::class_<tensor>(m, "Tensor", "A tensor's description: number of elements, type, dimensions, and options.")
+      .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool>(), "size"_a, "type"_a, "dimensions"_a,
+           "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a);
+
+  nb::class_<optimizer>(m, "Optimizer", "An optimizer over tensors in host memory, which the caller keeps alive.")
+      .def(nb::init<const std::string&, const std::string&, const std::string&, const std::vector<tensor>&,
+                    const std::vector<binding::address>&, const std::vector<binding::address>&,
+                    const std::vector<binding::address>&, std::map<std::string, binding::settings::value>, unsigned,
+                    std::uint64_t, nb::object>(),
+           "recipe"_a, "compressor"_a, "moments"_a, "tensors"_a, "data"_a, "gradients"_a, "masters"_a, "settings"_a,
+           "threads"_a, "rounding_seed"_a, "ranks"_a.none(),
+           "Collective, if there are several ranks. Addresses: 0 for none. ranks: None, or an object with rank, size, "
+           "all_reduce_sum, broadcast, all_gather and all_to_all.")
+      .def("step", &optimizer::step, "rates"_a, without_lock(), "One step, with a learning rate for each group.")
+      .def("set_gradients", &optimizer::set_gradients, "gradients"_a, "The addresses of all gradients; 0 for none.")
+      .def("set_parameters", &optimizer::set_parameters, "data"_a, "gradients"_a,
+           "The addresses of all parameters and gradients.")
+      .def("set_gradient_scaling", &optimizer::set_gradient_scaling, "loss_scale"_a, "found_inf"_a,
+           "Addresses of floats that following steps read; 0 for none.")
+      .def("set_options", &optimizer::set_options, "beta1"_a, "beta2"_a, "epsilon"_a, "weight_decay"_a,
+           "Changes options of following steps; weight_decay: of each tensor.")
+      .def("state_bytes", &optimizer::state_bytes, "with_parameters"_a, without_lock(), "The size of the state.")
+      .def("save_state", &optimizer::save_state, "to"_a, "bytes"_a, "with_parameters"_a, without_lock(),
+           "Writes the state to memory.")
+      .def("load_state", &optimizer::load_state, "source"_a, "bytes"_a, "from_other_ranks"_a, without_lock(),
+           "Continues from a state in memory.")
+      .def("broadcast_parameters", &optimizer::broadcast_parameters, "root"_a, without_lock())
+      .def("synchronize_parameters", &optimizer::synchronize_parameters, without_lock())
+      .def("compare_ranks", &optimizer::compare_ranks, without_lock())
+      .def("reload_parameters", &optimizer::reload_parameters, without_lock())
+      .def("with_averaged_parameters", &optimizer::with_averaged_parameters, "evaluate"_a)
+      .def_prop_ro("steps", &optimizer::steps)
+      .def_prop_ro("skipped_steps", &optimizer::skipped_steps)
+      .def("statistics", &optimizer::statistics, "with_norms"_a)
+      .def("memory", &optimizer::memory);
+
+  m.def("compressors", &binding::compressors_of, "recipe"_a, "moments"_a = "float32",
+        "The compressors with which a recipe can be made.");
+  m.def("hash_of", &binding::hash_of, "arrays"_a, without_lock(),
+        "A hash of arrays, each given by its address and its number of bytes; 0 if all bytes are 0.");
+}
