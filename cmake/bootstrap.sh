@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing to build the programs and the tests, with the system's package manager.
 #
-#   bash cmake/bootstrap.sh [build] [train] [test] [cross] [docs] [--check]
+#   bash cmake/bootstrap.sh [build] [train] [test] [cross] [docs] [pytorch] [--check]
 #
 # Groups: build (compiler and CMake), train (the example's libraries and gnuplot), test (what the tests and benchmarks need),
-# cross (on x86-64: a compiler for aarch64 and qemu, which runs what it makes), docs (what builds the site). No group: build, train
-# and test.
+# cross (on x86-64: a compiler for aarch64 and qemu, which runs what it makes), docs (what builds the site), pytorch (what the
+# tests of the Python package need). No group: build, train and test.
 # --check installs nothing and exits 1 if something is missing.
 # On Debian and Ubuntu missing packages are installed by apt, as root or through sudo; a machine that has them all needs no
 # network. Elsewhere the names are listed and the script exits 1, unless the tools and libraries are all there already.
@@ -15,10 +15,11 @@ build_packages=(g++ cmake ninja-build)
 train_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev gnuplot-nox)
 test_packages=(doctest-dev libbenchmark-dev clang clang-format clang-tidy python3 procps openmpi-bin libopenmpi-dev)
 docs_packages=(doxygen python3 python3-sphinx python3-myst-parser python3-breathe furo)
+pytorch_packages=(python3-torch python3-venv)
 cross_packages=()
 if [[ "$(uname -m)" == x86_64 ]]; then cross_packages=(g++-aarch64-linux-gnu qemu-user); fi
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 check_only=false
 any_group=false
@@ -30,9 +31,10 @@ for argument in "$@"; do
     test) wanted+=("${test_packages[@]}") any_group=true ;;
     cross) wanted+=(${cross_packages[@]+"${cross_packages[@]}"}) any_group=true ;;
     docs) wanted+=("${docs_packages[@]}") any_group=true ;;
+    pytorch) wanted+=("${pytorch_packages[@]}") any_group=true ;;
     --check) check_only=true ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test, cross, docs or --check" >&2; exit 2 ;;
+    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test, cross, docs, pytorch or --check" >&2; exit 2 ;;
   esac
 done
 if ! $any_group; then
@@ -56,6 +58,8 @@ installed() {
     python3-myst-parser) has_module myst_parser ;;
     python3-breathe) has_module breathe ;;
     furo) has_module furo ;;
+    python3-torch) python3 -c 'import torch' 2>/dev/null ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
     libopenmpi-dev) command -v mpicxx >/dev/null ;;
     libeigen3-dev) has_config Eigen3 ;;

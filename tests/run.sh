@@ -6,8 +6,8 @@
 # The release suite: every test that needs neither nvcc nor a GPU, the format of the sources, and clang-tidy.
 # --all: also the bits of aarch64 under qemu; sources with intrinsics, compiled for every level of x86-64; headers without
 # precompiled ones before them; the sources for nvcc, where it is installed; the site of the documentation, with its reference
-# and its links; and the parts of the suite that may differ with another compiler: numbers and vectors by clang++, memory
-# under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
+# and its links; the Python package, with the system's PyTorch; and the parts of the suite that may differ with another compiler:
+# numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
 # --thorough: all of the suite by these three too, which takes much longer.
 # --gpu: the benchmarks and tests on this machine's GPU, and a report of them. Needs the CUDA Toolkit and CMake, and installs
 # nothing: without doctest, MPI, PyTorch or compute-sanitizer only their parts are skipped. No GPU is a failure. --stage, once
@@ -244,6 +244,23 @@ cuda_suite() {
   CUDACXX="${CUDACXX:-$nvcc}" suite cuda
 }
 
+# The tests of the Python package, and their number.
+pytorch_suite() {
+  local started=$SECONDS status=0 counts passes skips
+  run bash examples/pytorch/tests/run.sh || status=$?
+  counts="$(grep -E '^[0-9].* in [0-9.]+s' "$log" | tail -n 1)"
+  passes="$(sed -nE 's/.*\b([0-9]+) passed.*/\1/p' <<<"$counts")"
+  skips="$(sed -nE 's/.*\b([0-9]+) skipped.*/\1/p' <<<"$counts")"
+  if ((status != 0)) || [[ -z "$passes" ]]; then
+    failed=$((failed + 1))
+    cat "$log"
+    report pytorch "$started" "FAILED (${counts:-no tests ran})"
+    return 1
+  fi
+  passed=$((passed + passes)) skipped=$((skipped + ${skips:-0}))
+  report pytorch "$started" "$counts"
+}
+
 all_there_is=OFF
 if $all || $thorough; then all_there_is=ON; fi
 export jobs all_there_is
@@ -257,7 +274,7 @@ fi
 started=$SECONDS
 # Not by `run`, because sudo may ask for a password at the terminal.
 groups=(build train test)
-if $all || $thorough; then groups+=(cross docs); fi
+if $all || $thorough; then groups+=(cross docs pytorch); fi
 bash cmake/bootstrap.sh "${groups[@]}" &
 child=$!
 if ! wait_for_child; then
@@ -272,6 +289,7 @@ judge "format" "$(tool clang-format)" format_check
 judge "clang-tidy" "$(tool clang-tidy)" tidy_check
 if $all || $thorough; then
   check docs bash docs/build.sh --check-tools
+  pytorch_suite
   suite clang part_of_clang
   cuda_suite
   suite asan part_of_asan

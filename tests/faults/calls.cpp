@@ -85,6 +85,7 @@ const std::vector<named_call>& every_call() {
       {"load_state()", [](optimizer& o) { o.load_state({}); }},
       {"load_state()", [](optimizer& o) { o.load_state(slamb::detail::source_in({})); }},
       {"set_gradient_scaling()", [](optimizer& o) { o.set_gradient_scaling({}); }},
+      {"set_options()", [](optimizer& o) { o.set_options({}); }},
       {"reload_parameters()", [](optimizer& o) { o.reload_parameters(); }},
       {"set_parameters()", [](optimizer& o) { o.set_parameters({}); }},
       {"set_gradient()", [](optimizer& o) { o.set_gradient(0, nullptr); }},
@@ -112,6 +113,7 @@ class noting_recipe final : public slamb::detail::recipe {
     save,
     load,
     scale_gradients,
+    change_options,
     reload,
     set_all_parameters,
     set_one_gradient,
@@ -142,6 +144,7 @@ class noting_recipe final : public slamb::detail::recipe {
     note(load);
   }
   void set_gradient_scaling(const slamb::optimizer::gradient_scaling& /*scaling*/) override { note(scale_gradients); }
+  void set_options(const slamb::optimizer::option_changes& /*changes*/) override { note(change_options); }
   void reload_parameters() override { note(reload); }
   void set_parameters(std::span<const slamb::parameter::data_pointer> /*data*/,
                       std::optional<std::span<const slamb::parameter::gradient_pointer>> /*gradients*/) override {

@@ -121,7 +121,8 @@ class optimizer {
             const std::vector<address>& masters, std::map<std::string, settings::value> given, unsigned threads,
             std::uint64_t rounding_seed, nb::object ranks)
       : held_(make(find_maker(recipe, compressor, moments), tensors, data, gradients, masters,
-                   settings(std::move(given), recipe + " with compressor = '" + compressor + "'"), {threads, rounding_seed}, std::move(ranks))) {
+                   settings(std::move(given), recipe + " with compressor = '" + compressor + "'"),
+                   {threads, rounding_seed}, std::move(ranks))) {
     for (const tensor& t : tensors) types_.push_back(type_named(t.type));
   }
 
@@ -136,8 +137,8 @@ class optimizer {
     held_.set_parameters(all, gradients_at(gradients));
   }
   void set_gradient_scaling(address loss_scale, address found_inf) {
-    held_.set_gradient_scaling({.loss_scale = reinterpret_cast<const float*>(loss_scale),
-                                .found_inf = reinterpret_cast<float*>(found_inf)});
+    held_.set_gradient_scaling(
+        {.loss_scale = reinterpret_cast<const float*>(loss_scale), .found_inf = reinterpret_cast<float*>(found_inf)});
   }
   void set_options(double beta1, double beta2, double epsilon, const std::vector<double>& weight_decay) {
     held_.set_options({.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = weight_decay});
@@ -223,15 +224,13 @@ class optimizer {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const tensor& t = tensors[i];
       const auto type = type_named(t.type);
-      all.push_back({.data = pointer_to(data[i], type),
-                     .gradient = pointer_to(gradients[i], type),
-                     .size = static_cast<std::size_t>(t.size),
-                     .dimensions = t.dimensions,
-                     .options = {.weight_decay = t.weight_decay,
-                                 .adapt = t.adapt,
-                                 .compress = t.compress,
-                                 .group = t.group},
-                     .master = reinterpret_cast<float*>(masters[i])});
+      all.push_back(
+          {.data = pointer_to(data[i], type),
+           .gradient = pointer_to(gradients[i], type),
+           .size = static_cast<std::size_t>(t.size),
+           .dimensions = t.dimensions,
+           .options = {.weight_decay = t.weight_decay, .adapt = t.adapt, .compress = t.compress, .group = t.group},
+           .master = reinterpret_cast<float*>(masters[i])});
     }
     rank_communicator joined = ranks.is_none() ? rank_communicator(slamb::self_communicator{})
                                                : rank_communicator(python_communicator(std::move(ranks)));

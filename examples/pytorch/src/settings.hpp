@@ -22,7 +22,8 @@ class settings {
   using value = std::variant<bool, std::int64_t, double, std::string>;
 
   /// @param whose  names the optimizer in messages
-  settings(std::map<std::string, value> given, std::string whose) : given_(std::move(given)), whose_(std::move(whose)) {}
+  settings(std::map<std::string, value> given, std::string whose)
+      : given_(std::move(given)), whose_(std::move(whose)) {}
 
   /// Sets `into` to the value of this name, if there is one.
   /// @throws std::invalid_argument if it is of another type

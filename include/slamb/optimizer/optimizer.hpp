@@ -58,10 +58,11 @@ class running_call {
 
 /// Options that may change between steps. Unset: as they are.
 struct option_changes {
-  std::optional<double> beta1{};            ///< in [0, 1)
-  std::optional<double> beta2{};            ///< in [0, 1)
-  std::optional<double> epsilon{};          ///< > 0
-  std::span<const double> weight_decay{};  ///< [tensors] λ ≥ 0 of each tensor, in host memory, not kept; empty: as they are
+  std::optional<double> beta1{};    ///< in [0, 1)
+  std::optional<double> beta2{};    ///< in [0, 1)
+  std::optional<double> epsilon{};  ///< > 0
+  std::span<const double>
+      weight_decay{};  ///< [tensors] λ ≥ 0 of each tensor, in host memory, not kept; empty: as they are
 };
 
 /// The type-erased recipe that an `optimizer` holds.

@@ -39,6 +39,14 @@ template <class Options>
 void read_one_bit_options(Options& o, settings& s) {
   read_zero_aware(o, s);
   read_warm_up(o.warm_up, s);
+  if constexpr (requires { o.trust_ratio.factor_change; }) {
+    s.take("trust_ratio_lower", o.trust_ratio.lower);
+    s.take("trust_ratio_upper", o.trust_ratio.upper);
+    s.take("trust_ratio_average", o.trust_ratio.average);
+    s.take("trust_ratio_factor_lower", o.trust_ratio.factor_lower);
+    s.take("trust_ratio_factor_upper", o.trust_ratio.factor_upper);
+    s.take("trust_ratio_factor_change", o.trust_ratio.factor_change);
+  }
 }
 
 template <class TrustRatio, class Compressor>

@@ -12,8 +12,7 @@ namespace binding {
 inline void read_into(slamb::no_compressor& /*c*/, settings& /*s*/) {}
 inline void read_into(slamb::sign& c, settings& s) {
   s.take_one_of<slamb::scale_sharing>(
-      "scales", c.scales,
-      {{"fused", slamb::scale_sharing::fused}, {"per_tensor", slamb::scale_sharing::per_tensor}});
+      "scales", c.scales, {{"fused", slamb::scale_sharing::fused}, {"per_tensor", slamb::scale_sharing::per_tensor}});
 }
 template <int Bits>
 void read_into(slamb::integer<Bits>& c, settings& s) {

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The tests of the Python package: installs it into a virtual environment of its own, and runs them there.
+#
+#   bash examples/pytorch/tests/run.sh [--newest] [argument of pytest]…
+#
+# With the torch of the system's Python (Debian: python3-torch), or, with --newest, the newest torch on PyPI: 3 GB. The environment
+# is build/pytorch/system or build/pytorch/newest, and is used again by later runs. PYTHON names the interpreter. Needs a C++20
+# compiler; pip fetches everything else. The last line is pytest's, with the number of tests.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+kind=system
+case "${1:-}" in
+  --newest) kind=newest; shift ;;
+  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+esac
+
+# The first interpreter that can do it.
+python=
+for candidate in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3; do
+  command -v "$candidate" >/dev/null || continue
+  "$candidate" -c 'import ensurepip, venv' 2>/dev/null || continue
+  if [[ $kind == newest ]] || "$candidate" -c 'import torch' 2>/dev/null; then
+    python="$candidate"
+    break
+  fi
+done
+if [[ -z "$python" ]]; then
+  echo "examples/pytorch/tests/run.sh: no Python with venv$([[ $kind == newest ]] || echo ' and torch') was found;" \
+       "on Debian: apt-get install python3-venv python3-torch" >&2
+  exit 1
+fi
+
+environment="$here/../../build/pytorch/$kind"
+options=()
+[[ $kind == system ]] && options=(--system-site-packages)
+"$python" -m venv ${options[@]+"${options[@]}"} "$environment"
+pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
+[[ $kind == newest ]] && pip --upgrade torch numpy
+pip pytest
+pip --force-reinstall "$here"
+
+# Not in the folder of the sources, where `import slamb` would find them in place of the installed package.
+cd "$environment"
+"$environment/bin/python" -c 'import slamb, torch; print("slamb", slamb.__version__, "with torch", torch.__version__)'
+export OMP_NUM_THREADS=1
+exec "$environment/bin/python" -m pytest -q -p no:cacheprovider "$here/tests" "$@"
