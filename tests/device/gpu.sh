@@ -3,7 +3,7 @@
 # Each row of the report counts as one test and has a time limit. The report is written to a second file before and after each
 # row, and then renamed. So it is complete at any time, and a killed script loses only the row that runs.
 
-gpu_stages=("build bench" bench torch "build tests" tests memcheck racecheck synccheck initcheck "build examples" examples)
+gpu_stages=("build bench" bench torch pytorch "build tests" tests memcheck racecheck synccheck initcheck "build examples" examples)
 
 # The cases for compute-sanitizer: memcheck runs all of them, its slower tools only the first.
 sanitized_cases=(
@@ -35,6 +35,7 @@ choose_stages() {
     for wanted in "$@"; do
       case "$wanted" in
         bench | torch) build="build bench" ;;
+        pytorch) build="$wanted" ;;  # nothing is built
         examples) build="build examples" ;;
         build\ *) build="$wanted" ;;
         *) build="build tests" ;;
@@ -266,6 +267,37 @@ bench_torch() {
   fi
 }
 
+# begin_pytorch NAME: begins a row of the Python package. False if it cannot run; the row is settled then.
+begin_pytorch() {
+  begin "$1"
+  if $gpu_missing; then
+    settle "skipped: there is no GPU"
+  elif ! command -v python3 >/dev/null || ! "${python[@]}" -c 'import pytest, torch, slamb' 2>"$log"; then
+    settle "skipped: python3 with pytest, torch and slamb is missing"
+  else
+    return 0
+  fi
+  return 1
+}
+
+# The Python package. SLAMB_GPU_PYTHON: the folder of examples/pytorch/tests/pack_for_gpu.sh, if it is not installed.
+run_pytorch() {
+  local status=0 python=(env "PYTHONPATH=${SLAMB_GPU_PYTHON:-}" python3)
+  gpu_pending=("pytorch: costs" "pytorch: tests" ${gpu_pending[@]+"${gpu_pending[@]:1}"})
+  if begin_pytorch "pytorch: costs"; then
+    timed into "$gpu_work/pytorch.md" "${python[@]}" examples/pytorch/bench/gpu_step.py || status=$?
+    judge_tables "$status" pytorch
+    settle "$verdict"
+  fi
+  if begin_pytorch "pytorch: tests"; then
+    status=0
+    timed "${python[@]}" -m pytest -q -p no:cacheprovider examples/pytorch/tests/gpu || status=$?
+    judge_status "$status"
+    if [[ "$verdict" == passed ]]; then verdict="passed: $(tail -n 1 "$log")"; fi
+    settle "$verdict"
+  fi
+}
+
 # run_tests: a row for each source with test cases, and one for ranks that are processes.
 run_tests() {
   local source name names=() status
@@ -355,6 +387,7 @@ test_gpu() {
       "build examples") build "$stage" example_cuda_graph example_nccl ;;
       bench) bench_gpu ;;
       torch) bench_torch ;;
+      pytorch) run_pytorch ;;
       tests) run_tests ;;
       examples) run_examples ;;
       *) sanitize "$stage" ;;
@@ -393,6 +426,7 @@ print_report() {
   if [[ -e "$gpu_work/outputs" ]]; then printf '\n## Output of failures\n' && cat "$gpu_work/outputs"; fi
   if [[ -s "$gpu_work/bench.md" ]]; then printf '\n## Benchmark\n\n%s\n' "$(<"$gpu_work/bench.md")"; fi
   if [[ -s "$gpu_work/torch.md" ]]; then printf '\n## PyTorch\n\n%s\n' "$(<"$gpu_work/torch.md")"; fi
+  if [[ -s "$gpu_work/pytorch.md" ]]; then printf '\n## Steps from PyTorch\n\n%s\n' "$(<"$gpu_work/pytorch.md")"; fi
   printf '\n## Resources of kernels\n\n'
   printf 'Registers per thread, bytes of shared memory per block, bytes of local memory per thread.\n\n'
   cat "$gpu_work/kernels"

@@ -3,6 +3,6 @@
 `slamb.torch` has them as optimizers of PyTorch.
 """
 
-from slamb._load import native as _native
+import slamb._load as _load
 
-__version__: str = _native.version
+__version__: str = _load.native.version

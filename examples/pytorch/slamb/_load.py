@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import platform
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -53,10 +54,26 @@ def choose(built: set[str], level: int) -> str:
     )
 
 
+def module_for(device: str) -> ModuleType:
+    """The module for tensors on a kind of device.
+
+    :raises ValueError: if this build has none
+    """
+    if device == "cpu":
+        return native
+    if device == "cuda" and list(Path(__file__).parent.glob("_native_cuda*.so")):
+        return importlib.import_module("slamb._native_cuda")
+    raise ValueError(
+        f"slamb: parameters are on a device of type {device}, for which this build has no module; keep them in host memory"
+        + (", or install with --config-settings=cmake.define.SLAMB_PYTHON_CUDA=ON" if device == "cuda" else "")
+    )
+
+
 def _load() -> ModuleType:
-    built = {path.name.partition(".")[0] for path in Path(__file__).parent.glob("_native*.so")}
+    built = {path.name.partition(".")[0] for path in Path(__file__).parent.glob("_native*.so")} - {"_native_cuda"}
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     return importlib.import_module("slamb." + choose(built, _level_of_this_processor() if is_x86 else 0))
 
 
 native = _load()
+sys.modules["slamb._native"] = native  # by the name of its type stub

@@ -1,8 +1,8 @@
-// The optimizers of which the module consists. Each is a type; the sources in recipes/ instantiate them.
+// The optimizers of which a module consists. Each is a type; the sources in recipes/ instantiate them, for the host or, with
+// SLAMB_BINDING_CUDA, for a GPU.
 #pragma once
 
-#include <slamb/backend/host/host_backend.hpp>
-#include <slamb/backend/precision.hpp>
+#include <cstdint>
 #include <slamb/communicator/any_communicator.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/optimizer/optimizer.hpp>
@@ -11,26 +11,29 @@
 
 #include "settings.hpp"
 
+#if defined(SLAMB_BINDING_CUDA)
+#include <cuda_runtime_api.h>
+#else
+#include <slamb/core/concepts.hpp>
+#endif
+
 namespace binding {
 
-/// Joins ranks by the collectives of any framework.
-using rank_communicator = slamb::any_communicator<>;
+#if defined(SLAMB_BINDING_CUDA)
+using stream_type = cudaStream_t;
+#else
+using stream_type = slamb::host_stream;
+#endif
 
-/// The Backend of every optimizer. Parameters of 16 bits with a `parameter::master` are rounded to nearest from that copy, those
-/// without by chance. On floats it has the bits of host_backend.
-template <class Moments = slamb::precision::float_moments>
-using host = slamb::precision::mixed<slamb::host_backend, slamb::precision::stochastic_rounding, Moments>;
+/// Joins ranks by the collectives of any framework.
+using rank_communicator = slamb::any_communicator<stream_type>;
 
 /// Settings of a backend.
 struct machine {
-  unsigned threads = 0;
+  unsigned threads = 0;    ///< of the host backend
   std::uint64_t seed = 0;  ///< of rounding by chance
+  stream_type stream{};
 };
-
-template <class Backend>
-Backend backend_for(const machine& m) {
-  return {{.threads = m.threads}, {.seed = m.seed}};
-}
 
 /// Makes an optimizer over these tensors.
 /// @throws std::invalid_argument for a setting that it does not have; the exceptions of the constructor

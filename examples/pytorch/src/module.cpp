@@ -23,30 +23,39 @@
 #include <vector>
 
 #include "combination.hpp"
-#include "python_communicator.hpp"
 #include "settings.hpp"
+
+#if defined(SLAMB_BINDING_CUDA)
+#include <slamb/nccl.hpp>
+#else
+#include "python_communicator.hpp"
+#endif
 
 namespace binding {
 
 namespace {
 
+namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 struct recipe_row {
   std::string_view name;
   std::span<const combination> (*combinations)();
 };
-constexpr std::array<recipe_row, 7> recipes{{{"adamw", adamw_combinations},
-                                             {"lamb", lamb_combinations},
-                                             {"slamb", slamb_combinations},
-                                             {"one_bit_adam", one_bit_adam_combinations},
-                                             {"one_bit_lamb", one_bit_lamb_combinations},
-                                             {"zero_one_adam", zero_one_adam_combinations},
-                                             {"mean", mean_combinations}}};
+constexpr recipe_row recipes[] = {
+#if !defined(SLAMB_BINDING_CUDA)
+    {"mean", mean_combinations},
+#endif
+    {"adamw", adamw_combinations},
+    {"lamb", lamb_combinations},
+    {"slamb", slamb_combinations},
+    {"one_bit_adam", one_bit_adam_combinations},
+    {"one_bit_lamb", one_bit_lamb_combinations},
+    {"zero_one_adam", zero_one_adam_combinations}};
 
 const recipe_row& recipe_named(std::string_view name) {
   const auto found = std::ranges::find(recipes, name, &recipe_row::name);
-  if (found == recipes.end()) throw std::invalid_argument("slamb: there is no recipe '" + std::string(name) + "'");
+  if (found == std::end(recipes)) throw std::invalid_argument("slamb: there is no recipe '" + std::string(name) + "'");
   return *found;
 }
 
@@ -113,20 +122,32 @@ nb::dict to_dict(const slamb::traffic_counts& counts) {
   return to;
 }
 
+#if defined(SLAMB_BINDING_CUDA)
+stream_type stream_at(address stream) { return reinterpret_cast<cudaStream_t>(stream); }
+/// @param ranks  the address of an ncclComm_t, which must outlive the optimizer
+rank_communicator communicator_of(const nb::object& ranks) {
+  return rank_communicator(slamb::nccl_communicator::borrow(reinterpret_cast<ncclComm_t>(nb::cast<address>(ranks))));
+}
+#else
+stream_type stream_at(address /*stream*/) { return {}; }
+rank_communicator communicator_of(nb::object ranks) { return rank_communicator(python_communicator(std::move(ranks))); }
+#endif
+
 /// An optimizer of any type, over tensors that the caller keeps alive.
 class optimizer {
  public:
   optimizer(const std::string& recipe, const std::string& compressor, const std::string& moments,
             const std::vector<tensor>& tensors, const std::vector<address>& data, const std::vector<address>& gradients,
             const std::vector<address>& masters, std::map<std::string, settings::value> given, unsigned threads,
-            std::uint64_t rounding_seed, nb::object ranks)
+            std::uint64_t rounding_seed, nb::object ranks, address stream)
       : held_(make(find_maker(recipe, compressor, moments), tensors, data, gradients, masters,
                    settings(std::move(given), recipe + " with compressor = '" + compressor + "'"),
-                   {threads, rounding_seed}, std::move(ranks))) {
+                   {threads, rounding_seed, stream_at(stream)}, std::move(ranks))) {
     for (const tensor& t : tensors) types_.push_back(type_named(t.type));
   }
 
   void step(const std::vector<double>& rates) { held_.step(std::span<const double>(rates)); }
+  void step_at(address rates) { held_.step(slamb::device_learning_rates{reinterpret_cast<const double*>(rates)}); }
   void set_gradients(const std::vector<address>& to) {
     held_.set_gradients(std::span<const slamb::parameter::gradient_pointer>(gradients_at(to)));
   }
@@ -168,7 +189,6 @@ class optimizer {
   void broadcast_parameters(int root) { held_.broadcast_parameters(root); }
   void synchronize_parameters() { held_.synchronize_parameters(); }
   void compare_ranks() { held_.compare_ranks(); }
-  void reload_parameters() { held_.reload_parameters(); }
   void with_averaged_parameters(const nb::callable& evaluate) {
     const nb::gil_scoped_release released;
     held_.with_averaged_parameters([&evaluate] {
@@ -232,8 +252,8 @@ class optimizer {
            .options = {.weight_decay = t.weight_decay, .adapt = t.adapt, .compress = t.compress, .group = t.group},
            .master = reinterpret_cast<float*>(masters[i])});
     }
-    rank_communicator joined = ranks.is_none() ? rank_communicator(slamb::self_communicator{})
-                                               : rank_communicator(python_communicator(std::move(ranks)));
+    rank_communicator joined =
+        ranks.is_none() ? rank_communicator(slamb::self_communicator{}) : communicator_of(std::move(ranks));
     const nb::gil_scoped_release released;  // ranks compare themselves
     return make(all, given, std::move(joined), m);
   }
@@ -293,16 +313,21 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
       .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool>(), "size"_a, "type"_a, "dimensions"_a,
            "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a);
 
-  nb::class_<optimizer>(m, "Optimizer", "An optimizer over tensors in host memory, which the caller keeps alive.")
+  nb::class_<optimizer>(m, "Optimizer", "An optimizer over tensors that the caller keeps alive.")
       .def(nb::init<const std::string&, const std::string&, const std::string&, const std::vector<tensor>&,
                     const std::vector<binding::address>&, const std::vector<binding::address>&,
                     const std::vector<binding::address>&, std::map<std::string, binding::settings::value>, unsigned,
-                    std::uint64_t, nb::object>(),
+                    std::uint64_t, nb::object, binding::address>(),
            "recipe"_a, "compressor"_a, "moments"_a, "tensors"_a, "data"_a, "gradients"_a, "masters"_a, "settings"_a,
-           "threads"_a, "rounding_seed"_a, "ranks"_a.none(),
-           "Collective, if there are several ranks. Addresses: 0 for none. ranks: None, or an object with rank, size, "
-           "all_reduce_sum, broadcast, all_gather and all_to_all.")
+           "threads"_a, "rounding_seed"_a, "ranks"_a.none(), "stream"_a,
+           "Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; on the host an object "
+           "with "
+           "rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, on a GPU the address of an ncclComm_t. "
+           "stream: "
+           "the address of a cudaStream_t; on the host 0.")
       .def("step", &optimizer::step, "rates"_a, without_lock(), "One step, with a learning rate for each group.")
+      .def("step_at", &optimizer::step_at, "rates"_a, without_lock(),
+           "One step, with learning rates for each group that are read at this address, as float64, when it runs.")
       .def("set_gradients", &optimizer::set_gradients, "gradients"_a, "The addresses of all gradients; 0 for none.")
       .def("set_parameters", &optimizer::set_parameters, "data"_a, "gradients"_a,
            "The addresses of all parameters and gradients.")
@@ -315,15 +340,19 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
            "Writes the state to memory.")
       .def("load_state", &optimizer::load_state, "source"_a, "bytes"_a, "from_other_ranks"_a, without_lock(),
            "Continues from a state in memory.")
-      .def("broadcast_parameters", &optimizer::broadcast_parameters, "root"_a, without_lock())
-      .def("synchronize_parameters", &optimizer::synchronize_parameters, without_lock())
-      .def("compare_ranks", &optimizer::compare_ranks, without_lock())
-      .def("reload_parameters", &optimizer::reload_parameters, without_lock())
-      .def("with_averaged_parameters", &optimizer::with_averaged_parameters, "evaluate"_a)
-      .def_prop_ro("steps", &optimizer::steps)
-      .def_prop_ro("skipped_steps", &optimizer::skipped_steps)
-      .def("statistics", &optimizer::statistics, "with_norms"_a)
-      .def("memory", &optimizer::memory);
+      .def("broadcast_parameters", &optimizer::broadcast_parameters, "root"_a, without_lock(),
+           "Gives all ranks the parameters of one. Collective.")
+      .def("synchronize_parameters", &optimizer::synchronize_parameters, without_lock(),
+           "Replaces parameters that differ between ranks by their mean. Collective.")
+      .def("compare_ranks", &optimizer::compare_ranks, without_lock(), "Throws if ranks have diverged. Collective.")
+      .def("with_averaged_parameters", &optimizer::with_averaged_parameters, "evaluate"_a,
+           nb::sig("def with_averaged_parameters(self, evaluate: collections.abc.Callable[[], object]) -> None"),
+           "Calls evaluate() while parameters are their mean over ranks. Collective.")
+      .def_prop_ro("steps", &optimizer::steps, "The number of steps taken.")
+      .def_prop_ro("skipped_steps", &optimizer::skipped_steps, "The number of steps that were skipped.")
+      .def("statistics", &optimizer::statistics, "with_norms"_a,
+           nb::sig("def statistics(self, with_norms: bool) -> dict[str, typing.Any]"), "Steps, phase and traffic.")
+      .def("memory", &optimizer::memory, nb::sig("def memory(self) -> dict[str, int]"), "Bytes by purpose.");
 
   m.def("compressors", &binding::compressors_of, "recipe"_a, "moments"_a = "float32",
         "The compressors with which a recipe can be made.");

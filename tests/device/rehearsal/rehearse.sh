@@ -26,13 +26,13 @@ cp "$sources/cmake/slamb_mpirun.cmake" "$ROOT/cmake/"
 : >"$ROOT/tests/device/training.cpp"
 echo 'TEST_CASE("device: a case") {}' | tee "$ROOT/tests/device/edges.cpp" >"$ROOT/tests/device/replay.cu"
 
-all_rows=("build bench" bench torch "build tests" "tests: edges" "tests: replay" "tests: processes" memcheck racecheck synccheck
-  initcheck "build examples" "examples: cuda" "examples: nccl, 1 rank" "examples: nccl, 2 ranks")
+all_rows=("build bench" bench torch "pytorch: costs" "pytorch: tests" "build tests" "tests: edges" "tests: replay"
+  "tests: processes" memcheck racecheck synccheck initcheck "build examples" "examples: cuda" "examples: nccl, 1 rank" "examples: nccl, 2 ranks")
 
 # reset: the defaults of a run: everything is installed, and nothing fails.
 reset() {
   STAGES_THAT_FAIL='' STAGES_THAT_HANG='' STAGES_THAT_ARE_EMPTY='' KILLED_BEFORE_RENAMING='' GPU=yes SLAMB_GPU_SECONDS=60
-  PACKAGES="|sound|doctest|mpi|torch|nccl|two_gpus|"
+  PACKAGES="|sound|doctest|mpi|torch|slamb|nccl|two_gpus|"
   local name
   ln -sf "${tools[@]}" "$ROOT/path"
   for name in "${stand_ins[@]}"; do ln -sf "$STAND_IN" "$ROOT/path/$name"; done
@@ -243,7 +243,7 @@ signals() {
     context="SIG$signal while a test runs"
     run_until_killed "$signal" "tests: replay"
     ends_well
-    must has_rows "${all_rows[@]:0:12}" examples
+    must has_rows "${all_rows[@]:0:14}" examples
     must row "tests: replay" "FAILED: interrupted"
     must row "tests: edges" passed
     must row "tests: processes" "not run"
@@ -306,8 +306,9 @@ missing() {
   run
   ends_well
   must row torch "skipped: python3 is missing"
+  must row "pytorch: costs" "skipped: python3 with pytest, torch and slamb is missing"
   must row "build tests" "skipped: python3 was not found"
-  must rows_but passed torch "${tests[@]}"
+  must rows_but passed torch "pytorch: costs" "pytorch: tests" "${tests[@]}"
 
   reset
   context="tests that cannot be configured"
@@ -321,7 +322,7 @@ missing() {
 
   reset
   context="no MPI, second GPU, ninja, timeout and nvidia-smi"
-  PACKAGES="|sound|doctest|torch|nccl|"
+  PACKAGES="|sound|doctest|torch|slamb|nccl|"
   rm "$ROOT/path/ninja" "$ROOT/path/timeout" "$ROOT/path/nvidia-smi" "$ROOT/path/setsid"
   run
   ends_well
@@ -338,6 +339,7 @@ missing() {
   run
   ends_well
   must row torch "skipped: no PyTorch"
+  must row "pytorch: tests" "skipped: python3 with pytest, torch and slamb is missing"
   must row "tests: processes" "skipped: mpirun is missing"
   for name in memcheck racecheck synccheck initcheck; do must row "$name" "skipped: no compute-sanitizer"; done
   must row "examples: cuda" passed

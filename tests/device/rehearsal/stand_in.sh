@@ -104,6 +104,16 @@ case "$(basename "$0") $*" in
     [[ "$2" == --bench && -x "$3" ]] && stage torch >&2 || exit
     printf '| step | ms |\n| --- | --: |\n| `fused` | 1 |\n'
     ;;
+  "python3 -c import pytest, torch, slamb") listed "$PACKAGES" slamb ;;
+  "python3 examples/pytorch/bench/gpu_step.py")
+    need_gpu
+    stage "pytorch: costs" >&2 || exit
+    printf '| step | µs |\n| --- | --: |\n| `AdamW` | 1 |\n'
+    ;;
+  python3\ -m\ pytest\ *)
+    stage "pytorch: tests" || exit
+    echo "3 passed in 0.10s"
+    ;;
   "python3 tests/device/resources.py --markdown "*/timed_recipes.cu.o) printf '| kernel |\n| --- |\n| a kernel |\n' ;;
   slamb_device_tests\ *--source-file=*)
     need_gpu

@@ -49,7 +49,7 @@ class CompressionHook:
         threads: Optional[int] = None,
         **settings: Setting,
     ) -> None:
-        self._arguments = {"compressor": compressor, "threads": threads, "settings": settings}
+        self._arguments: dict[str, Any] = {"compressor": compressor, "threads": threads, "settings": settings}
         # DistributedDataParallel asks hooks for their names, as if they were functions.
         self.__name__ = self.__qualname__ = "slamb_" + compressor.replace("+", "_")
         self._join(process_group)
@@ -60,9 +60,11 @@ class CompressionHook:
         self._means: dict[int, torch.Tensor] = {}  # by bucket
         self._addresses: tuple[list[int], list[int]] = ([], [])
         self._loaded: Optional[dict[str, Any]] = None  # a state to begin with
-        _native.Optimizer("mean", compressor, "float32", [], [], [], [], dict(settings), 1, 0, None)  # checks them now
+        _native.Optimizer("mean", compressor, "float32", [], [], [], [], dict(settings), 1, 0, None, 0)  # checks them now
 
-    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def __call__(
+        self, state: Any, bucket: dist.GradBucket  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
             self._buckets = []  # a backward pass that has failed may have left some
         self._buckets.append(_Bucket(bucket))
@@ -112,7 +114,7 @@ class CompressionHook:
             raise ValueError(
                 "slamb: compression_hook() needs torch.distributed; call torch.distributed.init_process_group() first"
             )
-        self._ranks = Ranks(group)
+        self._ranks = Ranks(group, torch.device("cpu"))
 
     def _key(self) -> str:
         return f"rank{self._ranks.rank}_of_{self._ranks.size}"
@@ -162,6 +164,7 @@ class CompressionHook:
             self._arguments["threads"] or torch.get_num_threads(),
             0,
             self._ranks if self._ranks.size > 1 else None,
+            0,
         )
         loaded, self._loaded = self._loaded, None
         if loaded is not None and loaded["ranks"]:
@@ -183,8 +186,10 @@ class CompressionHook:
 class _Bucket:
     """The gradients of a bucket as floats, and the place of their mean."""
 
-    def __init__(self, bucket: dist.GradBucket) -> None:
+    def __init__(self, bucket: dist.GradBucket) -> None:  # type: ignore[name-defined]
         buffer = bucket.buffer()
+        if buffer.device.type != "cpu":
+            raise ValueError(f"slamb: compression hooks work on gradients in host memory, but these are on {buffer.device}")
         gradients = bucket.gradients()
         self.dtype = buffer.dtype
         self.parameters = bucket.parameters()

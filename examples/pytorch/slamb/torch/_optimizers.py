@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Optional, Union
 
 import torch
 
 from slamb import _native
+from slamb._load import module_for
 from slamb.torch._ranks import Ranks, group_of
 from slamb.torch._tensors import Tensors
 
@@ -25,7 +27,7 @@ _ALIASES = {
 }
 # Keys of parameter groups that torch's own optimizers have, and the only values with which this one works.
 _FIXED_KEYS = {"maximize": (False,), "foreach": (None, False, True), "fused": (None, False, True),
-               "capturable": (False,), "differentiable": (False,)}  # fmt: skip
+               "capturable": (False, True), "differentiable": (False,)}  # fmt: skip
 
 
 def _canonical(settings: dict[str, Setting], betas: tuple[float, float], eps: float) -> dict[str, Setting]:
@@ -50,18 +52,19 @@ class _Part:
         self.last = last
         groups = owner.param_groups[first:last]
         parameters = [p for group in groups for p in group["params"]]
-        self.tensors = Tensors(parameters, keeps_masters=owner._arguments["rounding"] == "nearest")
         if not parameters:
             raise ValueError(f"slamb: parameter group {first} has no parameters")
+        self.tensors = Tensors(parameters, keeps_masters=owner._arguments["rounding"] == "nearest")
         self.first_parameter = parameters[0]
         beta1, beta2, epsilon = self._coefficients(groups)
-        self._read = [(group["betas"], group["eps"], group["weight_decay"]) for group in groups]
+        self._read = [(tuple(group["betas"]), group["eps"], group["weight_decay"]) for group in groups]
+        module = module_for(self.tensors.device.type)
         described = []
         types = iter(self.tensors.types)
         for number, group in enumerate(groups):
             for p in group["params"]:
                 described.append(
-                    _native.Tensor(
+                    module.Tensor(
                         p.numel(), next(types), p.dim(), group["weight_decay"], number, group["adapt"], group["compress"]
                     )
                 )
@@ -71,20 +74,36 @@ class _Part:
         self._ranks = owner._ranks
         self.saves_parameters = owner._keeps_own_parameters or bool(self.tensors.masters)
         self._must_compare_gradients = self._ranks is not None and owner._arguments["check_gradients"]
-        self.core = _native.Optimizer(
-            owner._recipe,
-            owner._arguments["compressor"],
-            owner._arguments["moments"],
-            described,
-            self.tensors.data,
-            self.tensors.gradients,
-            self.tensors.master_addresses(),
-            settings,
-            owner._arguments["threads"] or torch.get_num_threads(),
-            owner._arguments["rounding_seed"],
-            self._ranks,
-        )
+        self._stream = owner._stream
+        self._rates: Optional[torch.Tensor] = None  # of steps whose rates are on the device
+        with self.on_its_stream():
+            self.core = module.Optimizer(
+                owner._recipe,
+                owner._arguments["compressor"],
+                owner._arguments["moments"],
+                described,
+                self.tensors.data,
+                self.tensors.gradients,
+                self.tensors.master_addresses(),
+                settings,
+                owner._arguments["threads"] or torch.get_num_threads(),
+                owner._arguments["rounding_seed"],
+                self._ranks if self._stream is None or self._ranks is None else self._ranks.nccl_address(),
+                0 if self._stream is None else self._stream.cuda_stream,
+            )
         self.has_started = False  # true if it has taken a step or holds a loaded state
+
+    @contextlib.contextmanager
+    def on_its_stream(self) -> Iterator[None]:
+        """Calls of `core` within it work behind what is enqueued on the current stream, which then continues behind them."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.device(self.tensors.device):
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
+            yield
+            current.wait_stream(self._stream)
 
     def refresh(self, groups: list[dict[str, Any]]) -> None:
         """Passes on what has changed since the last call: addresses, and settings of parameter groups."""
@@ -95,40 +114,86 @@ class _Part:
             self.core.set_parameters(tensors.data, tensors.gradients)
         elif tensors.have_gradients_moved():
             self.core.set_gradients(tensors.gradients)
-        read = [(group["betas"], group["eps"], group["weight_decay"]) for group in groups]
+        read = [(tuple(group["betas"]), group["eps"], group["weight_decay"]) for group in groups]
         if read != self._read:
             beta1, beta2, epsilon = self._coefficients(groups)
             decays = [float(group["weight_decay"]) for group in groups for _ in group["params"]]
             self.core.set_options(beta1, beta2, epsilon, decays)
             self._read = read
 
-    def step(self, groups: list[dict[str, Any]], loss_scale: int, found_inf: int) -> None:
+    def step(
+        self, groups: list[dict[str, Any]], loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]
+    ) -> None:
         tensors = self.tensors
         tensors.before_step()
         self.refresh(groups)
         if self._must_compare_gradients:
             self._compare_gradients()
-        if loss_scale or found_inf:
-            self.core.set_gradient_scaling(loss_scale, found_inf)
+        if loss_scale is not None or found_inf is not None:
+            self.core.set_gradient_scaling(self._cell(loss_scale, "grad_scale"), self._cell(found_inf, "found_inf"))
         try:
-            self.core.step([float(group["lr"]) for group in groups[self.first : self.last]])
+            if self._stream is None:
+                self.core.step([float(group["lr"]) for group in groups[self.first : self.last]])
+            else:
+                self._step_on_stream([group["lr"] for group in groups[self.first : self.last]])
         finally:
-            if loss_scale or found_inf:
+            if loss_scale is not None or found_inf is not None:
                 self.core.set_gradient_scaling(0, 0)
         self.has_started = True
         tensors.after_step()
 
     def save(self) -> torch.Tensor:
         """The state of this rank, as bytes."""
-        state = torch.empty(self.core.state_bytes(self.saves_parameters), dtype=torch.uint8)
-        self.core.save_state(state.data_ptr(), state.numel(), self.saves_parameters)
+        with self.on_its_stream():
+            state = torch.empty(self.core.state_bytes(self.saves_parameters), dtype=torch.uint8)
+            self.core.save_state(state.data_ptr(), state.numel(), self.saves_parameters)
         return state
 
     def load(self, state: torch.Tensor, from_other_ranks: bool) -> None:
         state = state.detach().to("cpu").contiguous()
-        self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
+        with self.on_its_stream():
+            self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
         self.has_started = True
         self.tensors.after_step()
+
+    def _step_on_stream(self, rates: list[Any]) -> None:
+        """With rates on the device, which a captured step reads at each replay, or on the host."""
+        if not any(isinstance(rate, torch.Tensor) and rate.device.type == "cuda" for rate in rates):
+            with self.on_its_stream():
+                self.core.step([float(rate) for rate in rates])
+            return
+        if self._rates is None:
+            self._rates = torch.zeros(len(rates), dtype=torch.float64, device=self.tensors.device)
+        for number, rate in enumerate(rates):
+            if isinstance(rate, torch.Tensor):
+                self._rates[number].copy_(rate.detach().reshape(()))
+            else:
+                self._rates[number].fill_(float(rate))
+        with self.on_its_stream():
+            self.core.step_at(self._rates.data_ptr())
+
+    def _cell(self, cell: Optional[torch.Tensor], name: str) -> int:
+        """The address of a number of a GradScaler."""
+        if cell is None:
+            return 0
+        if cell.dtype != torch.float32 or cell.numel() != 1 or cell.device.type != self.tensors.device.type:
+            raise ValueError(
+                f"slamb: {name} must be one torch.float32 on {self.tensors.device}, where the parameters are, not "
+                f"{cell.numel()} of {cell.dtype} on {cell.device}"
+            )
+        return cell.data_ptr()
+
+    def _hash_of_gradients(self) -> int:
+        """A number of 63 bits that differs if the gradients do; 0 if all are zero."""
+        arrays = self.tensors.bytes_of_gradients()
+        if self.tensors.device.type == "cpu":
+            return _native.hash_of(arrays)
+        gradients = [p.grad.detach().to(torch.float32) for p in self.tensors.parameters if p.grad is not None]
+        sums = [g.contiguous().view(-1).view(torch.int32).to(torch.int64).sum() for g in gradients if g.numel() > 0]
+        total = 0
+        for one in torch.stack(sums).tolist() if sums else []:
+            total = (total * 1000003 + one) % (1 << 62)
+        return total
 
     def _coefficients(self, groups: list[dict[str, Any]]) -> tuple[float, float, float]:
         """β1, β2, ε.
@@ -155,7 +220,7 @@ class _Part:
     def _compare_gradients(self) -> None:
         """Rejects gradients that are equal on all ranks, because something else has averaged them already."""
         assert self._ranks is not None
-        seen = self._ranks.gather_words(_native.hash_of(self.tensors.bytes_of_gradients()))
+        seen = self._ranks.gather_words(self._hash_of_gradients())
         if not any(seen):
             return  # nothing can be said; the next step compares again
         self._must_compare_gradients = False
@@ -227,7 +292,6 @@ class Optimizer(torch.optim.Optimizer):
         self._parts: Optional[list[_Part]] = None
         self._gathered: dict[str, list[torch.Tensor]] = {}
         self._saved_parts: Optional[list[tuple[int, int, str, torch.Tensor]]] = None
-        self._join(process_group)
         defaults: dict[str, Any] = {
             "lr": lr,
             "betas": (beta1, beta2),
@@ -238,6 +302,7 @@ class Optimizer(torch.optim.Optimizer):
             **{key: possible[0] for key, possible in _FIXED_KEYS.items()},
         }
         super().__init__(params, defaults)
+        self._join(process_group)
         self._parts = [_Part(self, 0, len(self.param_groups))]
         self._fill_state(self._parts[0])
 
@@ -258,7 +323,7 @@ class Optimizer(torch.optim.Optimizer):
         loss_scale, found_inf = self._scaling(**scaling)
         self._gathered = {}
         for part in self._built():
-            part.step(self.param_groups, _address_of(loss_scale, "grad_scale"), _address_of(found_inf, "found_inf"))
+            part.step(self.param_groups, loss_scale, found_inf)
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -323,14 +388,16 @@ class Optimizer(torch.optim.Optimizer):
     def broadcast_parameters(self, root: int = 0) -> None:
         """Gives all ranks the parameters of rank `root` of the process group. Collective. For use before the first step."""
         for part in self._prepared():
-            part.core.broadcast_parameters(root)
+            with part.on_its_stream():
+                part.core.broadcast_parameters(root)
             part.tensors.after_step()
 
     def synchronize_parameters(self) -> None:
         """Replaces parameters that differ between ranks by their mean, from which training continues. Collective. Parameters
         differ only with `Slamb` and `ZeroOneAdam`. For use before the model is saved on one rank."""
         for part in self._prepared():
-            part.core.synchronize_parameters()
+            with part.on_its_stream():
+                part.core.synchronize_parameters()
             part.tensors.after_step()
 
     def with_averaged_parameters(self, evaluate: Callable[[], Any]) -> Any:
@@ -344,11 +411,14 @@ class Optimizer(torch.optim.Optimizer):
 
         def within(number: int) -> None:
             if number < len(parts):
-                parts[number].core.with_averaged_parameters(lambda: within(number + 1))
+                with parts[number].on_its_stream():
+                    parts[number].core.with_averaged_parameters(lambda: within(number + 1))
                 return
-            for part in parts:
-                part.tensors.after_step()
-            result.append(evaluate())
+            # On a GPU the mean is computed on the optimizer's stream, and behind this call.
+            with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                for part in parts:
+                    part.tensors.after_step()
+                result.append(evaluate())
 
         try:
             within(0)
@@ -396,8 +466,11 @@ class Optimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------------------------------- Internal
 
     def _join(self, process_group: Optional["torch.distributed.ProcessGroup"]) -> None:
+        device = self.param_groups[0]["params"][0].device
+        # On a GPU all work is on a stream of its own, so that steps can be captured into graphs.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         group = group_of(process_group) if self._arguments["exchange"] else None
-        ranks = None if group is None else Ranks(group)
+        ranks = None if group is None else Ranks(group, device)
         self._ranks: Optional[Ranks] = ranks if ranks is not None and ranks.size > 1 else None
 
     def _built(self) -> list[_Part]:
@@ -503,16 +576,6 @@ def _with_opaque_states(state_dict: dict[str, Any]) -> dict[str, Any]:
         for key, of_parameter in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
-
-
-def _address_of(cell: Optional[torch.Tensor], name: str) -> int:
-    if cell is None:
-        return 0
-    if cell.dtype != torch.float32 or cell.numel() != 1 or cell.device.type != "cpu":
-        raise ValueError(
-            f"slamb: {name} must be one torch.float32 in host memory, not {cell.numel()} of {cell.dtype} on {cell.device}"
-        )
-    return cell.data_ptr()
 
 
 class AdamW(Optimizer):

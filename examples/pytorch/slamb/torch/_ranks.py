@@ -31,11 +31,14 @@ def group_of(process_group: Optional["dist.ProcessGroup"]) -> Optional["dist.Pro
 class Ranks:
     """The collectives that an optimizer calls, over a process group with a backend for tensors in host memory.
 
-    Memoryviews are of the optimizer's own memory, so nothing is copied here.
+    Memoryviews are of the optimizer's own memory, so nothing is copied here. On a GPU the optimizer calls NCCL itself.
+
+    :param device: of the parameters
     """
 
-    def __init__(self, group: "dist.ProcessGroup") -> None:
+    def __init__(self, group: "dist.ProcessGroup", device: torch.device) -> None:
         self._group = group
+        self._device = device
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
 
@@ -51,20 +54,34 @@ class Ranks:
     def all_to_all(self, send: memoryview, receive: memoryview) -> None:
         dist.all_to_all_single(_bytes(receive), _bytes(send), group=self._group)
 
+    def nccl_address(self) -> int:
+        """The address of the group's ncclComm_t. Collective.
+
+        :raises RuntimeError: if there is none
+        """
+        dist.all_reduce(torch.zeros(1, device=self._device), group=self._group)  # torch makes it at the first collective
+        find = getattr(self._group._get_backend(self._device), "_comm_ptr", None)
+        if find is None or not find():
+            raise RuntimeError(
+                f"slamb: the process group has no NCCL communicator for {self._device}; initialize it with the backend nccl, by a "
+                f"torch whose ProcessGroupNCCL has _comm_ptr()"
+            )
+        return int(find())
+
     def gather_words(self, word: int) -> list[int]:
         """Every rank's word of 63 bits."""
-        all_words = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(all_words, torch.tensor([word], dtype=torch.int64), group=self._group)
+        all_words = [torch.zeros(1, dtype=torch.int64, device=self._device) for _ in range(self.size)]
+        dist.all_gather(all_words, torch.tensor([word], dtype=torch.int64, device=self._device), group=self._group)
         return [int(one) for one in all_words]
 
     def gather_bytes(self, mine: torch.Tensor, to: int) -> Optional[list[torch.Tensor]]:
         """Every rank's tensor of bytes at rank `to`; None at the others. Their sizes may differ."""
         sizes = self.gather_words(mine.numel())
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=self._device)
         padded[: mine.numel()] = mine
         received = [torch.empty_like(padded) for _ in sizes] if self.rank == to else None
         dist.gather(padded, received, dst=dist.distributed_c10d.get_global_rank(self._group, to), group=self._group)
-        return None if received is None else [one[:size].clone() for one, size in zip(received, sizes)]
+        return None if received is None else [one[:size].to("cpu", copy=True) for one, size in zip(received, sizes)]
 
 
 def _bytes(view: memoryview) -> torch.Tensor:

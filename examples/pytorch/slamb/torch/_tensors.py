@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Optional
 
 import torch
+
+
+def _find_increment_version() -> Optional[Callable[[Sequence[torch.Tensor]], None]]:
+    """Tells autograd that tensors have changed, so that a backward pass through their older values is an error, as with torch's
+    own optimizers. None if this torch has no such function for several tensors."""
+    increment = getattr(torch.autograd.graph, "increment_version", None)
+    try:
+        if increment is not None:
+            increment([torch.zeros(1)])
+    except TypeError:
+        return None
+    return increment
+
+
+_increment_version = _find_increment_version()
 
 _gradient_of = operator.attrgetter("grad")
 _type_of = operator.attrgetter("dtype")
@@ -36,10 +51,6 @@ def type_name(number: int, tensor: torch.Tensor) -> str:
     """
     if tensor.layout != torch.strided:
         raise ValueError(f"slamb: parameter {number} has layout {tensor.layout}, but it must be dense (torch.strided)")
-    if tensor.device.type != "cpu":
-        raise ValueError(
-            f"slamb: parameter {number} is on {tensor.device}, but this build of slamb works on parameters in host memory"
-        )
     name = _TYPES.get(tensor.dtype)
     if name is None:
         raise ValueError(
@@ -58,6 +69,12 @@ class Tensors:
 
     def __init__(self, parameters: Sequence[torch.Tensor], keeps_masters: bool) -> None:
         self.parameters = list(parameters)
+        self.device = self.parameters[0].device
+        for i, p in enumerate(self.parameters):
+            if p.device != self.device:
+                raise ValueError(
+                    f"slamb: parameter {i} is on {p.device}, but parameter 0 is on {self.device}; all must be on one device"
+                )
         self.types = [type_name(i, p) for i, p in enumerate(self.parameters)]
         # Float copies of parameters of 16 bits, which steps read and update.
         self.masters: dict[int, torch.Tensor] = {}
@@ -83,6 +100,11 @@ class Tensors:
         if not self._shadows and self._addresses() == self.data:
             return False
         for i, (p, type_before) in enumerate(zip(self.parameters, self.types)):
+            if p.device != self.device:
+                raise ValueError(
+                    f"slamb: parameter {i} was on {self.device} when the optimizer was constructed, and is on {p.device} now; "
+                    f"construct the optimizer after the model has been moved"
+                )
             if type_name(i, p) != type_before:
                 raise ValueError(
                     f"slamb: parameter {i} had type {type_before} when the optimizer was constructed, and has {p.dtype} "
@@ -120,11 +142,13 @@ class Tensors:
                 self._reload_master(i)
 
     def after_step(self) -> None:
-        """Writes to the parameters what steps did not write in place."""
+        """Writes to the parameters what steps did not write in place, and tells autograd that all have changed."""
         for i, shadow in self._shadows.items():
             self.parameters[i].detach().copy_(shadow)
-            if i in self._versions:
-                self._versions[i] = self.parameters[i]._version
+        if _increment_version is not None:
+            _increment_version(self.parameters)
+        for i in self._versions:
+            self._versions[i] = self.parameters[i]._version
 
     def _reload_master(self, i: int) -> None:
         """Where a master copy, rounded, is not the parameter, the copy becomes the parameter."""
@@ -165,6 +189,8 @@ class Tensors:
             return g.data_ptr()
         staged: Optional[torch.Tensor] = self._staged.get(i)
         if staged is None or staged.stride() != stored.stride() or staged.shape != stored.shape:
-            staged = self._staged[i] = torch.empty_strided(stored.shape, stored.stride(), dtype=stored.dtype)
+            staged = self._staged[i] = torch.empty_strided(
+                stored.shape, stored.stride(), dtype=stored.dtype, device=stored.device
+            )
         staged.copy_(g.detach())
         return staged.data_ptr()

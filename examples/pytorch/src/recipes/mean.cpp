@@ -92,13 +92,13 @@ class mean_recipe final : public kit::recipe_with_state<Backend, mean_options<Co
 template <class Compressor>
 slamb::optimizer make_mean(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                            const machine& m) {
-  using optimizer = kit::optimizer_over<mean_recipe<Compressor, host<>>, rank_communicator>;
+  using optimizer = kit::optimizer_over<mean_recipe<Compressor, backend<>>, rank_communicator>;
   mean_options<Compressor> options;
   s.take("skip_non_finite", options.skip_non_finite);
   s.take("compress_single_rank", options.compress_single_rank);
   read_into(options.compressor, s);
   s.require_all_taken();
-  return optimizer(tensors, options, std::move(ranks), backend_for<host<>>(m));
+  return optimizer(tensors, options, std::move(ranks), backend<>{plain_backend_for(m), {.seed = m.seed}});
 }
 
 }  // namespace

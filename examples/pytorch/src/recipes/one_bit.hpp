@@ -52,19 +52,23 @@ void read_one_bit_options(Options& o, settings& s) {
 template <class TrustRatio, class Compressor>
 slamb::optimizer make_one_bit(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                               const machine& m) {
-  using optimizer = slamb::basic_one_bit<Compressor, slamb::two_sided<>, TrustRatio, rank_communicator, host<>,
+  using optimizer = slamb::basic_one_bit<Compressor, slamb::two_sided<>, TrustRatio, rank_communicator, backend<>,
                                          slamb::automatic_warm_up>;
   return make<optimizer, read_one_bit_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
 
 template <class TrustRatio>
-constexpr std::array<combination, 6> one_bit_combinations() {
-  return {{{"sign", "float32", make_one_bit<TrustRatio, slamb::sign>},
-           {"int8", "float32", make_one_bit<TrustRatio, slamb::int8>},
-           {"int4", "float32", make_one_bit<TrustRatio, slamb::int4>},
-           {"natural", "float32", make_one_bit<TrustRatio, slamb::natural>},
-           {"bf16", "float32", make_one_bit<TrustRatio, slamb::bf16>},
-           {"fp16", "float32", make_one_bit<TrustRatio, slamb::fp16>}}};
+constexpr auto one_bit_combinations() {
+#if defined(SLAMB_BINDING_CUDA)
+  return std::array<combination, 1>{{{"sign", "float32", make_one_bit<TrustRatio, slamb::sign>}}};
+#else
+  return std::array<combination, 6>{{{"sign", "float32", make_one_bit<TrustRatio, slamb::sign>},
+                                     {"int8", "float32", make_one_bit<TrustRatio, slamb::int8>},
+                                     {"int4", "float32", make_one_bit<TrustRatio, slamb::int4>},
+                                     {"natural", "float32", make_one_bit<TrustRatio, slamb::natural>},
+                                     {"bf16", "float32", make_one_bit<TrustRatio, slamb::bf16>},
+                                     {"fp16", "float32", make_one_bit<TrustRatio, slamb::fp16>}}};
+#endif
 }
 
 }  // namespace binding

@@ -1,13 +1,31 @@
-// Reads options and compressors from settings.
+// The backend of the optimizers, and functions that read options and compressors from settings.
 #pragma once
 
+#include <slamb/backend/precision.hpp>
 #include <slamb/slamb.hpp>
 #include <string>
 #include <utility>
 
 #include "../combination.hpp"
 
+#if defined(SLAMB_BINDING_CUDA)
+#include <slamb/cuda.cuh>
+#endif
+
 namespace binding {
+
+#if defined(SLAMB_BINDING_CUDA)
+using plain_backend = slamb::cuda_backend;
+inline plain_backend plain_backend_for(const machine& m) { return {.stream = m.stream}; }
+#else
+using plain_backend = slamb::host_backend;
+inline plain_backend plain_backend_for(const machine& m) { return {.threads = m.threads}; }
+#endif
+
+/// The Backend of every optimizer. Parameters of 16 bits with a `parameter::master` are rounded to nearest from that copy, those
+/// without by chance. On floats it has the bits of the plain backend.
+template <class Moments = slamb::precision::float_moments>
+using backend = slamb::precision::mixed<plain_backend, slamb::precision::stochastic_rounding, Moments>;
 
 inline void read_into(slamb::no_compressor& /*c*/, settings& /*s*/) {}
 inline void read_into(slamb::sign& c, settings& s) {
@@ -57,7 +75,8 @@ slamb::optimizer make(std::span<const slamb::parameter> tensors, settings& given
   read_common(options, given);
   Read(options, given);
   given.require_all_taken();
-  return Optimizer(tensors, options, std::move(ranks), backend_for<typename Optimizer::backend_type>(m));
+  return Optimizer(tensors, options, std::move(ranks),
+                   typename Optimizer::backend_type{plain_backend_for(m), {.seed = m.seed}});
 }
 
 using random_k_int8 = slamb::chain<slamb::random_k<>, slamb::int8>;

@@ -19,7 +19,7 @@ void read_slamb_options(Options& o, settings& s) {
 template <class Compressor, class Moments = slamb::precision::float_moments>
 slamb::optimizer make_slamb(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                             const machine& m) {
-  using optimizer = slamb::slamb<rank_communicator, Compressor, slamb::rescaled_trust_ratio<>, host<Moments>>;
+  using optimizer = slamb::slamb<rank_communicator, Compressor, slamb::rescaled_trust_ratio<>, backend<Moments>>;
   return make<optimizer, read_slamb_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
 
@@ -27,6 +27,10 @@ slamb::optimizer make_slamb(std::span<const slamb::parameter> tensors, settings&
 
 std::span<const combination> slamb_combinations() {
   using slamb::precision::bfloat16_momentum, slamb::precision::eight_bit_moments;
+#if defined(SLAMB_BINDING_CUDA)
+  static constexpr std::array<combination, 2> all{{{"random_k", "float32", make_slamb<slamb::random_k<>>},
+                                                   {"random_k+int8", "float32", make_slamb<random_k_int8>}}};
+#else
   static constexpr std::array<combination, 7> all{
       {{"random_k", "float32", make_slamb<slamb::random_k<>>},
        {"random_k", "bf16-momentum", make_slamb<slamb::random_k<>, bfloat16_momentum>},
@@ -35,6 +39,7 @@ std::span<const combination> slamb_combinations() {
        {"random_k+int8", "float32", make_slamb<random_k_int8>},
        {"random_k+int4", "float32", make_slamb<random_k_int4>},
        {"random_k+sign", "float32", make_slamb<random_k_sign>}}};
+#endif
   return all;
 }
 

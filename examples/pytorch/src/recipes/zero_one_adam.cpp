@@ -20,19 +20,23 @@ void read_zero_one_options(Options& o, settings& s) {
 template <class Compressor>
 slamb::optimizer make_zero_one(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                                const machine& m) {
-  using optimizer = slamb::zero_one_adam<rank_communicator, Compressor, host<>>;
+  using optimizer = slamb::zero_one_adam<rank_communicator, Compressor, backend<>>;
   return make<optimizer, read_zero_one_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
 
 }  // namespace
 
 std::span<const combination> zero_one_adam_combinations() {
+#if defined(SLAMB_BINDING_CUDA)
+  static constexpr std::array<combination, 1> all{{{"sign", "float32", make_zero_one<slamb::sign>}}};
+#else
   static constexpr std::array<combination, 6> all{{{"sign", "float32", make_zero_one<slamb::sign>},
                                                    {"int8", "float32", make_zero_one<slamb::int8>},
                                                    {"int4", "float32", make_zero_one<slamb::int4>},
                                                    {"natural", "float32", make_zero_one<slamb::natural>},
                                                    {"bf16", "float32", make_zero_one<slamb::bf16>},
                                                    {"fp16", "float32", make_zero_one<slamb::fp16>}}};
+#endif
   return all;
 }
 

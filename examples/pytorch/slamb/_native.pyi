@@ -1,0 +1,91 @@
+"""
+Optimizers over tensors that are given as addresses. slamb.torch is the interface for users.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+version: str = '0.1.0'
+
+class Tensor:
+    """
+    A tensor's description: number of elements, type, dimensions, and options.
+    """
+
+    def __init__(self, size: int, type: str, dimensions: int, weight_decay: float, group: int, adapt: bool, compress: bool) -> None: ...
+
+class Optimizer:
+    """An optimizer over tensors that the caller keeps alive."""
+
+    def __init__(self, recipe: str, compressor: str, moments: str, tensors: Sequence[Tensor], data: Sequence[int], gradients: Sequence[int], masters: Sequence[int], settings: Mapping[str, bool | int | float | str], threads: int, rounding_seed: int, ranks: object | None, stream: int) -> None:
+        """
+        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; on the host an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, on a GPU the address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.
+        """
+
+    def step(self, rates: Sequence[float]) -> None:
+        """One step, with a learning rate for each group."""
+
+    def step_at(self, rates: int) -> None:
+        """
+        One step, with learning rates for each group that are read at this address, as float64, when it runs.
+        """
+
+    def set_gradients(self, gradients: Sequence[int]) -> None:
+        """The addresses of all gradients; 0 for none."""
+
+    def set_parameters(self, data: Sequence[int], gradients: Sequence[int]) -> None:
+        """The addresses of all parameters and gradients."""
+
+    def set_gradient_scaling(self, loss_scale: int, found_inf: int) -> None:
+        """Addresses of floats that following steps read; 0 for none."""
+
+    def set_options(self, beta1: float, beta2: float, epsilon: float, weight_decay: Sequence[float]) -> None:
+        """Changes options of following steps; weight_decay: of each tensor."""
+
+    def state_bytes(self, with_parameters: bool) -> int:
+        """The size of the state."""
+
+    def save_state(self, to: int, bytes: int, with_parameters: bool) -> None:
+        """Writes the state to memory."""
+
+    def load_state(self, source: int, bytes: int, from_other_ranks: bool) -> None:
+        """Continues from a state in memory."""
+
+    def broadcast_parameters(self, root: int) -> None:
+        """Gives all ranks the parameters of one. Collective."""
+
+    def synchronize_parameters(self) -> None:
+        """
+        Replaces parameters that differ between ranks by their mean. Collective.
+        """
+
+    def compare_ranks(self) -> None:
+        """Throws if ranks have diverged. Collective."""
+
+    def with_averaged_parameters(self, evaluate: Callable[[], object]) -> None:
+        """
+        Calls evaluate() while parameters are their mean over ranks. Collective.
+        """
+
+    @property
+    def steps(self) -> int:
+        """The number of steps taken."""
+
+    @property
+    def skipped_steps(self) -> int:
+        """The number of steps that were skipped."""
+
+    def statistics(self, with_norms: bool) -> dict[str, Any]:
+        """Steps, phase and traffic."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by purpose."""
+
+def compressors(recipe: str, moments: str = 'float32') -> list[str]:
+    """The compressors with which a recipe can be made."""
+
+def hash_of(arrays: Sequence[tuple[int, int]]) -> int:
+    """
+    A hash of arrays, each given by its address and its number of bytes; 0 if all bytes are 0.
+    """

@@ -1,0 +1,2 @@
+// On a GPU.
+#include "../recipes/zero_one_adam.cpp"
