@@ -47,7 +47,13 @@ def choose(built: set[str], level: int) -> str:
             return f"_native_v{n}"
     if "_native" in built:
         return "_native"
-    levels = " and ".join(sorted(name.removeprefix("_native_v") for name in built)) or "none"
+    if not built:
+        raise ImportError("slamb has no compiled module beside its Python files; install it with pip")
+    levels = " and ".join(sorted(name.removeprefix("_native_v") for name in built))
+    if level == 0:
+        raise ImportError(
+            f"slamb was built for x86-64 of level {levels}, but this processor is none of x86-64; build it on this machine"
+        )
     raise ImportError(
         f"slamb was built for x86-64 of level {levels}, but this processor has level {level}; build it on this machine, "
         f"or with --config-settings=cmake.define.SLAMB_LEVELS=v{max(level, 2)}"

@@ -29,7 +29,7 @@ class settings {
   /// @throws std::invalid_argument if it is of another type
   template <class T>
   void take(const std::string& name, T& into) {
-    known_.push_back(name);
+    note(name);
     const auto found = given_.find(name);
     if (found == given_.end()) return;
     read(name, found->second, into);
@@ -38,7 +38,7 @@ class settings {
   /// Sets `into` to the value that the text of this name stands for, if there is one.
   template <class T>
   void take_one_of(const std::string& name, T& into, std::initializer_list<std::pair<std::string_view, T>> choices) {
-    known_.push_back(name);
+    note(name);
     const auto found = given_.find(name);
     if (found == given_.end()) return;
     std::string names;
@@ -65,6 +65,10 @@ class settings {
   }
 
  private:
+  void note(const std::string& name) {  // a sparsifier and a quantizer may have a setting of the same name
+    if (std::ranges::find(known_, name) == known_.end()) known_.push_back(name);
+  }
+
   static void read(const std::string& name, const value& from, bool& into) {
     if (const auto* const given = std::get_if<bool>(&from))
       into = *given;

@@ -4,90 +4,118 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Optional, Union
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import torch
 
 from slamb import _native
 from slamb._load import module_for
+from slamb.torch import _arguments as check
+from slamb.torch._arguments import Setting
 from slamb.torch._ranks import Ranks, group_of
-from slamb.torch._tensors import Tensors
+from slamb.torch._tensors import Strides, Tensors
 
-Setting = Union[bool, int, float, str]
-
-# The names of other libraries for settings, and ours.
-_ALIASES = {
-    "eps": "epsilon",
-    "max_grad_norm": "max_gradient_norm",
-    "freeze_step": "warm_up_steps",
-    "var_freeze_step": "variance_freeze_step",
-    "var_update_scaler": "variance_update_scaler",
-    "local_step_scaler": "local_interval_scaler",
-    "local_step_clipper": "local_interval_clipper",
+# Keys of parameter groups that torch's own optimizers have, and the values with which this one works. The first is the default.
+_FIXED_KEYS = {
+    "maximize": (False,),
+    "foreach": (None, False, True),
+    "fused": (None, False, True),
+    "capturable": (False, True),
+    "differentiable": (False,),
 }
-# Keys of parameter groups that torch's own optimizers have, and the only values with which this one works.
-_FIXED_KEYS = {"maximize": (False,), "foreach": (None, False, True), "fused": (None, False, True),
-               "capturable": (False, True), "differentiable": (False,)}  # fmt: skip
 
 
-def _canonical(settings: dict[str, Setting], betas: tuple[float, float], eps: float) -> dict[str, Setting]:
-    """Settings by our names. `betas` and `eps` can also be given as beta1, beta2 and epsilon."""
-    into: dict[str, Setting] = {"beta1": betas[0], "beta2": betas[1], "epsilon": eps}
-    given: dict[str, str] = {}
-    for name, value in settings.items():
-        own = _ALIASES.get(name, name)
-        if own in given:
-            raise ValueError(f"slamb: {given[own]} and {name} were both given, but they are one setting; give one")
-        given[own] = name
-        if value is not None:
-            into[own] = value
-    return into
+class _GroupOptions(NamedTuple):
+    """The options of a parameter group, besides the learning rate."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    adapt: bool
+    compress: bool
+    fixed: tuple[Any, ...]  # the values of _FIXED_KEYS
+
+
+def _options_of(group: dict[str, Any]) -> _GroupOptions:
+    """As they are, without a check."""
+    beta1, beta2 = group["betas"]
+    return _GroupOptions(
+        float(beta1),
+        float(beta2),
+        float(group["eps"]),
+        float(group["weight_decay"]),
+        group["adapt"],
+        group["compress"],
+        tuple(group.get(key) for key in _FIXED_KEYS),
+    )
+
+
+def _checked_options(number: int, group: dict[str, Any]) -> _GroupOptions:
+    """
+    :raises ValueError: names the parameter group and the key
+    """
+    where = f"of parameter group {number}"
+    check.rate(f"lr {where}", group["lr"])
+    check.pair(f"betas {where}", group["betas"])
+    check.number(f"eps {where}", group["eps"])
+    check.number(f"weight_decay {where}", group["weight_decay"])
+    check.truth(f"adapt {where}", group["adapt"])
+    check.truth(f"compress {where}", group["compress"])
+    for key, possible in _FIXED_KEYS.items():
+        if group.get(key, possible[0]) not in possible:
+            raise ValueError(
+                f"slamb: parameter group {number} has {key} = {group[key]!r}, which slamb's optimizers do not support; leave "
+                f"it out"
+            )
+    return _options_of(group)
 
 
 class _Part:
-    """A compiled optimizer over the parameters of some parameter groups."""
+    """A compiled optimizer over the parameters of the parameter groups first … last − 1.
 
-    def __init__(self, owner: "Optimizer", first: int, last: int) -> None:
+    :param strides: the order of parameters: see `Tensors`
+    """
+
+    def __init__(self, owner: "Optimizer", first: int, last: int, strides: Optional[dict[int, Strides]] = None) -> None:
         self.first = first
         self.last = last
-        groups = owner.param_groups[first:last]
+        arguments = owner._arguments
+        groups = self._groups(owner.param_groups)
+        self._options = [_checked_options(first + i, group) for i, group in enumerate(owner.param_groups[first:last])]
         parameters = [p for group in groups for p in group["params"]]
-        if not parameters:
-            raise ValueError(f"slamb: parameter group {first} has no parameters")
-        self.tensors = Tensors(parameters, keeps_masters=owner._arguments["rounding"] == "nearest")
-        self.first_parameter = parameters[0]
-        beta1, beta2, epsilon = self._coefficients(groups)
-        self._read = [(tuple(group["betas"]), group["eps"], group["weight_decay"]) for group in groups]
+        before = sum(len(group["params"]) for group in owner.param_groups[:first])
+        self.tensors = Tensors(parameters, arguments["rounding"] == "nearest", before, strides)
+        # State is saved with a parameter that is trained: torch.distributed.checkpoint leaves out others.
+        self.holder = next((p for p in parameters if p.requires_grad), parameters[0])
+        beta1, beta2, epsilon = self._common_coefficients()
+        self._stream = owner._stream
+        self._rates: Optional[torch.Tensor] = None  # of steps whose rates are on the device
+        self._ranks = owner._ranks
+        self.saves_parameters = owner._keeps_own_parameters or bool(self.tensors.masters)
+        self._must_compare_gradients = self._ranks is not None and arguments["check_gradients"]
+        settings = {**arguments["settings"], "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        if owner._ranks is None and "skip_non_finite" not in settings and owner._recipe in ("adamw", "lamb"):
+            settings["skip_non_finite"] = False  # costs a pass without an exchange, and torch.optim does not check either
         module = module_for(self.tensors.device.type)
         described = []
         types = iter(self.tensors.types)
         for number, group in enumerate(groups):
             for p in group["params"]:
-                described.append(
-                    module.Tensor(
-                        p.numel(), next(types), p.dim(), group["weight_decay"], number, group["adapt"], group["compress"]
-                    )
-                )
-        settings = {**owner._arguments["settings"], "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        if owner._ranks is None and "skip_non_finite" not in settings and owner._recipe in ("adamw", "lamb"):
-            settings["skip_non_finite"] = False  # costs a pass without an exchange, and torch.optim does not check either
-        self._ranks = owner._ranks
-        self.saves_parameters = owner._keeps_own_parameters or bool(self.tensors.masters)
-        self._must_compare_gradients = self._ranks is not None and owner._arguments["check_gradients"]
-        self._stream = owner._stream
-        self._rates: Optional[torch.Tensor] = None  # of steps whose rates are on the device
+                options = (float(group["weight_decay"]), number, group["adapt"], group["compress"])
+                described.append(module.Tensor(p.numel(), next(types), p.dim(), *options))
         with self.on_its_stream():
             self.core = module.Optimizer(
                 owner._recipe,
-                owner._arguments["compressor"],
-                owner._arguments["moments"],
+                arguments["compressor"],
+                arguments["moments"],
                 described,
                 self.tensors.data,
                 self.tensors.gradients,
                 self.tensors.master_addresses(),
                 settings,
-                owner._arguments["threads"] or torch.get_num_threads(),
-                owner._arguments["rounding_seed"],
+                arguments["threads"] or torch.get_num_threads(),
+                arguments["rounding_seed"],
                 self._ranks if self._stream is None or self._ranks is None else self._ranks.nccl_address(),
                 0 if self._stream is None else self._stream.cuda_stream,
             )
@@ -106,55 +134,105 @@ class _Part:
             current.wait_stream(self._stream)
 
     def refresh(self, groups: list[dict[str, Any]]) -> None:
-        """Passes on what has changed since the last call: addresses, and settings of parameter groups."""
+        """Passes on what has changed since the last call: parameters, addresses, and settings of parameter groups.
+
+        :raises ValueError: for what is not possible; nothing has happened then
+        """
+        options = [_options_of(group) for group in groups[self.first : self.last]]
+        if options != self._options:
+            self._change_options(groups, options)
+        self.refresh_tensors()
+
+    def refresh_tensors(self) -> None:
         tensors = self.tensors
-        groups = groups[self.first : self.last]
+        tensors.before_step()
         if tensors.has_moved():
             tensors.have_gradients_moved()
             self.core.set_parameters(tensors.data, tensors.gradients)
         elif tensors.have_gradients_moved():
             self.core.set_gradients(tensors.gradients)
-        read = [(tuple(group["betas"]), group["eps"], group["weight_decay"]) for group in groups]
-        if read != self._read:
-            beta1, beta2, epsilon = self._coefficients(groups)
-            decays = [float(group["weight_decay"]) for group in groups for _ in group["params"]]
-            self.core.set_options(beta1, beta2, epsilon, decays)
-            self._read = read
 
     def step(
         self, groups: list[dict[str, Any]], loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]
     ) -> None:
-        tensors = self.tensors
-        tensors.before_step()
-        self.refresh(groups)
+        """Takes a step. To be called after `refresh`."""
         if self._must_compare_gradients:
             self._compare_gradients()
-        if loss_scale is not None or found_inf is not None:
+        rates = [group["lr"] for group in self._groups(groups)]
+        is_scaled = loss_scale is not None or found_inf is not None
+        if is_scaled:
             self.core.set_gradient_scaling(self._cell(loss_scale, "grad_scale"), self._cell(found_inf, "found_inf"))
         try:
             if self._stream is None:
-                self.core.step([float(group["lr"]) for group in groups[self.first : self.last]])
+                self.core.step([float(rate) for rate in rates])
             else:
-                self._step_on_stream([group["lr"] for group in groups[self.first : self.last]])
+                self._step_on_stream(rates)
         finally:
-            if loss_scale is not None or found_inf is not None:
+            if is_scaled:
                 self.core.set_gradient_scaling(0, 0)
         self.has_started = True
-        tensors.after_step()
+        self.tensors.after_step()
 
     def save(self) -> torch.Tensor:
-        """The state of this rank, as bytes."""
+        """The state of this rank, as bytes. To be called after `refresh`."""
         with self.on_its_stream():
-            state = torch.empty(self.core.state_bytes(self.saves_parameters), dtype=torch.uint8)
-            self.core.save_state(state.data_ptr(), state.numel(), self.saves_parameters)
+            size = self.core.state_bytes(self.saves_parameters)
+            state = torch.empty(size, dtype=torch.uint8, device="cpu")
+            self.core.save_state(state.data_ptr(), size, self.saves_parameters)
         return state
 
     def load(self, state: torch.Tensor, from_other_ranks: bool) -> None:
+        """Continues from bytes that `save` has returned. To be called after `refresh`."""
         state = state.detach().to("cpu").contiguous()
         with self.on_its_stream():
             self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
         self.has_started = True
-        self.tensors.after_step()
+        if self.saves_parameters:
+            self.tensors.after_step()
+
+    def fits(self, groups: list[dict[str, Any]], first: int, last: int, strides: dict[int, Strides]) -> bool:
+        """True if it is over these groups, with their flags, and parameters in this order."""
+        flags = [(group["adapt"], group["compress"]) for group in groups[first:last]]
+        own = [(options.adapt, options.compress) for options in self._options]
+        return (self.first, self.last) == (first, last) and flags == own and self.tensors.reordered() == strides
+
+    def extend_by_empty_group(self, groups: list[dict[str, Any]]) -> None:
+        self._options.append(_checked_options(self.last, groups[self.last]))
+        self.last += 1
+
+    def _groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those that have parameters."""
+        return [group for group in groups[self.first : self.last] if group["params"]]
+
+    def _common_coefficients(self) -> tuple[float, float, float]:
+        """β1, β2 and ε.
+
+        :raises ValueError: if groups have different ones
+        """
+        first = self._options[0]
+        for number, other in enumerate(self._options, self.first):
+            if other[:3] != first[:3]:
+                raise ValueError(
+                    f"slamb: parameter group {number} has betas and eps {other[:3]}, but group {self.first} has {first[:3]}; "
+                    f"they must be equal, while lr and weight_decay may differ"
+                )
+        return first[:3]
+
+    def _change_options(self, groups: list[dict[str, Any]], options: list[_GroupOptions]) -> None:
+        for number, (old, new) in enumerate(zip(self._options, options), self.first):
+            _checked_options(number, groups[number])
+            if (old.adapt, old.compress) != (new.adapt, new.compress):
+                raise ValueError(
+                    f"slamb: adapt or compress of parameter group {number} has changed, but they are fixed at the "
+                    f"construction; construct another optimizer"
+                )
+        before, self._options = self._options, options
+        try:
+            decays = [float(group["weight_decay"]) for group in self._groups(groups) for _ in group["params"]]
+            self.core.set_options(*self._common_coefficients(), decays)
+        except BaseException:
+            self._options = before
+            raise
 
     def _step_on_stream(self, rates: list[Any]) -> None:
         """With rates on the device, which a captured step reads at each replay, or on the host."""
@@ -195,28 +273,6 @@ class _Part:
             total = (total * 1000003 + one) % (1 << 62)
         return total
 
-    def _coefficients(self, groups: list[dict[str, Any]]) -> tuple[float, float, float]:
-        """β1, β2, ε.
-
-        :raises ValueError: if groups have different ones, or ask for what no optimizer here does
-        """
-        found: list[tuple[float, float, float]] = []
-        for number, group in enumerate(groups, self.first):
-            for key, possible in _FIXED_KEYS.items():
-                if group.get(key, possible[0]) not in possible:
-                    raise ValueError(
-                        f"slamb: parameter group {number} has {key} = {group[key]}, which slamb's optimizers do not support; "
-                        f"leave it out"
-                    )
-            beta1, beta2 = group["betas"]
-            found.append((float(beta1), float(beta2), float(group["eps"])))
-            if found[-1] != found[0]:
-                raise ValueError(
-                    f"slamb: parameter group {number} has betas and eps {found[-1]}, but group {self.first} has {found[0]}; "
-                    f"they must be equal, while lr and weight_decay may differ"
-                )
-        return found[0]
-
     def _compare_gradients(self) -> None:
         """Rejects gradients that are equal on all ranks, because something else has averaged them already."""
         assert self._ranks is not None
@@ -225,6 +281,7 @@ class _Part:
             return  # nothing can be said; the next step compares again
         self._must_compare_gradients = False
         if len(set(seen)) == 1:
+            self._must_compare_gradients = True
             raise RuntimeError(
                 f"slamb: the gradients of all {self._ranks.size} ranks are equal, so they have been averaged already, or all "
                 f"ranks have computed the same batch. With DistributedDataParallel, run forward and backward within "
@@ -233,14 +290,26 @@ class _Part:
             )
 
 
+class _SavedPart(NamedTuple):
+    """The state of a part, for a copy of the optimizer."""
+
+    first: int
+    last: int
+    key: str
+    strides: dict[int, Strides]
+    state: torch.Tensor
+
+
 class Optimizer(torch.optim.Optimizer):
     """The base of slamb's optimizers. Construct one of `AdamW`, `Lamb`, `Slamb`, `OneBitAdam`, `OneBitLamb`, `ZeroOneAdam`.
 
-    Parameters are dense tensors in host memory, of float32, bfloat16 or float16, in any mixture. Those of 16 bits have a
-    float32 copy, which steps update (`rounding="nearest"`), or each update is rounded up or down at random, without a copy
-    (`rounding="stochastic"`). Keys of a parameter group: `lr`, `weight_decay`, `adapt` (False: trust ratio 1),
-    `compress` (False: always exchanged dense), and `betas` and `eps`, which must be equal in all groups. They are read at
-    each step, except adapt and compress. A group that is added after the first step has moments and schedules of its own.
+    Parameters are dense tensors of float32, bfloat16 or float16, in any mixture, in host memory, or on a GPU if the package was
+    built for it. Those of 16 bits have a float32 copy, which steps update (`rounding="nearest"`), or each update is rounded up
+    or down at random, without a copy (`rounding="stochastic"`).
+
+    Keys of a parameter group: `lr`, `weight_decay`, `betas` and `eps`, which are read at each step, and `adapt` (False: trust
+    ratio 1) and `compress` (False: always exchanged dense), which are read at the construction. `betas` and `eps` must be equal
+    in all groups. A group that is added after the first step has moments and schedules of its own.
 
     With several ranks, construction, `step()` and the calls that say so are collective: every rank must make them. Ranks
     begin with equal parameters: `broadcast_parameters()` gives all those of rank 0.
@@ -270,31 +339,38 @@ class Optimizer(torch.optim.Optimizer):
         rounding: str,
         moments: str,
         threads: Optional[int],
-        settings: dict[str, Setting],
+        own: dict[str, Optional[Setting]],
+        settings: dict[str, Optional[Setting]],
     ) -> None:
+        """
+        :param own: the named arguments of the class that are settings
+        :param settings: others, by their names here or in other libraries
+        """
         if rounding not in ("nearest", "stochastic"):
             raise ValueError(f"slamb: rounding must be 'nearest' or 'stochastic', not {rounding!r}")
-        if threads is not None and not (isinstance(threads, int) and threads >= 1):
-            raise ValueError(f"slamb: threads must be an integer >= 1 or None, not {threads!r}")
         settings = dict(settings)
         self._arguments: dict[str, Any] = {
-            "compressor": compressor,
-            "exchange": exchange,
+            "compressor": check.text("compressor", compressor),
+            "exchange": check.truth("exchange", exchange),
             "rounding": rounding,
-            "moments": moments,
-            "threads": threads,
-            "check_gradients": bool(settings.pop("check_gradients", True)),
-            "rounding_seed": settings.pop("rounding_seed", 0),
+            "moments": check.text("moments", moments),
+            "threads": None if threads is None else check.count("threads", threads, 1),
+            "check_gradients": check.truth("check_gradients", settings.pop("check_gradients", True)),
+            "rounding_seed": check.count("rounding_seed", settings.pop("rounding_seed", 0), 0),
         }
-        canonical = _canonical(settings, betas, eps)
-        beta1, beta2, epsilon = (canonical.pop(name) for name in ("beta1", "beta2", "epsilon"))
+        check.rate("lr", lr)
+        check.number("weight_decay", weight_decay)
+        canonical = check.settings_by_own_names(type(self).__init__, {"betas": betas, "eps": eps, **own}, settings)
+        canonical_betas = canonical.pop("beta1"), canonical.pop("beta2")
+        epsilon = canonical.pop("epsilon")
         self._arguments["settings"] = canonical
+        self._is_constructed = False
         self._parts: Optional[list[_Part]] = None
         self._gathered: dict[str, list[torch.Tensor]] = {}
-        self._saved_parts: Optional[list[tuple[int, int, str, torch.Tensor]]] = None
+        self._saved_parts: list[_SavedPart] = []
         defaults: dict[str, Any] = {
             "lr": lr,
-            "betas": (beta1, beta2),
+            "betas": betas if canonical_betas == check.pair("betas", betas) else canonical_betas,  # tensors may change
             "eps": epsilon,
             "weight_decay": weight_decay,
             "adapt": True,
@@ -302,9 +378,12 @@ class Optimizer(torch.optim.Optimizer):
             **{key: possible[0] for key, possible in _FIXED_KEYS.items()},
         }
         super().__init__(params, defaults)
+        if not any(group["params"] for group in self.param_groups):
+            raise ValueError("slamb: params has no parameters; give at least one")
         self._join(process_group)
         self._parts = [_Part(self, 0, len(self.param_groups))]
         self._fill_state(self._parts[0])
+        self._is_constructed = True
 
     # ------------------------------------------------------------------------------------------------ torch.optim.Optimizer
 
@@ -322,21 +401,23 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         loss_scale, found_inf = self._scaling(**scaling)
         self._gathered = {}
-        for part in self._built():
+        for part in self._prepared():
             part.step(self.param_groups, loss_scale, found_inf)
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters. Collective after the construction."""
         super().add_param_group(param_group)
-        if self._parts is None:
+        if not self._is_constructed:
             return
-        parts = self._built()
         try:
-            first = len(self.param_groups) - 1
-            if not parts[-1].has_started:
-                first = parts[-1].first
-            added = _Part(self, first, len(self.param_groups))
+            parts = self._built()
+            last = len(self.param_groups)
+            if not self.param_groups[-1]["params"]:
+                parts[-1].extend_by_empty_group(self.param_groups)
+                return
+            first = last - 1 if parts[-1].has_started else parts[-1].first
+            added = _Part(self, first, last)
         except BaseException:
             self.param_groups.pop()
             raise
@@ -345,26 +426,32 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this rank, and after `consolidate_state_dict` of all ranks. See the class."""
-        kept = {}
-        for number, part in enumerate(self._built()):
-            p = part.first_parameter
-            kept[p] = self.state[p]
-            kept[p]["step"].fill_(part.core.steps)
-            states = {key: of_parts[number] for key, of_parts in self._gathered.items()} or {self._key(): part.save()}
-            self.state[p] = {**kept[p], "ranks": states}
+        live = dict(self.state)
+        parts = self._prepared()
+        for number, part in enumerate(parts):
+            taken = torch.tensor(float(part.core.steps), device="cpu")
+            for p in part.tensors.parameters:
+                self.state[p] = {**live[p], "step": taken}
+            gathered = {key: of_parts[number] for key, of_parts in self._gathered.items()}
+            self.state[part.holder]["ranks"] = {
+                "groups": torch.tensor([part.first, part.last], device="cpu"),
+                **_as_tensors(part.tensors.reordered()),
+                **(gathered or {self._key(): part.save()}),
+            }
         try:
             return super().state_dict()
         finally:
-            self.state.update(kept)
+            self.state.update(live)
 
     def load_state_dict(self, state_dict: dict[str, Any], from_other_ranks: bool = False) -> None:
-        """Continues from a `state_dict()`. The parameters must be those that belong to it; `Slamb` and `ZeroOneAdam`, and
-        parameters of 16 bits with rounding="nearest", are restored with it.
+        """Continues from a `state_dict()`. The parameters must be those that belong to it; those of `Slamb` and `ZeroOneAdam`,
+        and parameters of 16 bits with rounding="nearest", are restored with it. Collective if parameter groups were added later.
 
         :param from_other_ranks: also accepts the state of other ranks, or of another number of ranks. Compression errors then
             start at zero. Set it on all ranks or on none, and give all the same state
         :raises ValueError: if the state does not fit; nothing has changed then
         """
+        self._built()
         before = self.__dict__.copy()
         try:
             super().load_state_dict(_with_opaque_states(state_dict))
@@ -374,8 +461,17 @@ class Optimizer(torch.optim.Optimizer):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        saved = [(part.first, part.last, self._key(), part.save()) for part in self._built()]
-        own = {"_arguments": self._arguments, "_saved_parts": saved, "_parts": None, "_gathered": {}}
+        saved = [
+            _SavedPart(part.first, part.last, self._key(), part.tensors.reordered(), part.save())
+            for part in self._prepared()
+        ]
+        own = {
+            "_arguments": self._arguments,
+            "_saved_parts": saved,
+            "_parts": None,
+            "_gathered": {},
+            "_is_constructed": True,
+        }
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -427,6 +523,12 @@ class Optimizer(torch.optim.Optimizer):
                 part.tensors.after_step()
         return result[0]
 
+    def reload_parameters(self) -> None:
+        """Takes over values that were written to parameters of 16 bits through `.data`, which steps do not notice. Values that
+        were written to the parameters themselves, as by `model.load_state_dict()`, are noticed."""
+        for part in self._prepared():
+            part.tensors.reload_masters()
+
     def compare_ranks(self) -> None:
         """Compares the ranks' steps and parameters now. Collective.
 
@@ -441,7 +543,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._ranks is None:
             return
         self._gathered = {}
-        for part in self._built():
+        for part in self._prepared():
             received = self._ranks.gather_bytes(part.save(), to)
             for rank, state in enumerate(received or []):
                 self._gathered.setdefault(self._key(rank), []).append(state)
@@ -452,8 +554,9 @@ class Optimizer(torch.optim.Optimizer):
 
         :param with_norms: also the norms of parameters, moments and compression errors, at the cost of a pass over them
         """
-        parts = [part.core.statistics(with_norms) for part in self._built()]
-        return {**parts[0], **{name: sum(p[name] for p in parts) for name in ("collectives", "payload_bytes", "sent_bytes")}}
+        parts = [part.core.statistics(with_norms) for part in self._prepared()]
+        sums = {name: sum(p[name] for p in parts) for name in ("collectives", "payload_bytes", "sent_bytes")}
+        return {**parts[0], **sums}
 
     def memory(self) -> dict[str, int]:
         """Bytes that the optimizer holds, by purpose, without copies of parameters of 16 bits."""
@@ -466,7 +569,7 @@ class Optimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------------------------------- Internal
 
     def _join(self, process_group: Optional["torch.distributed.ProcessGroup"]) -> None:
-        device = self.param_groups[0]["params"][0].device
+        device = next(p for group in self.param_groups for p in group["params"]).device
         # On a GPU all work is on a stream of its own, so that steps can be captured into graphs.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         group = group_of(process_group) if self._arguments["exchange"] else None
@@ -476,19 +579,23 @@ class Optimizer(torch.optim.Optimizer):
     def _built(self) -> list[_Part]:
         """The parts. Makes those of a copy, and restores their states."""
         if self._parts is None:
-            saved = self._saved_parts or []
-            parts = [_Part(self, first, last) for first, last, _, _ in saved]
-            for part, (_, _, key, state) in zip(parts, saved):
-                part.load(state, from_other_ranks=key != self._key())
+            parts = [_Part(self, saved.first, saved.last, saved.strides) for saved in self._saved_parts]
+            for part, saved in zip(parts, self._saved_parts):
+                # What was written to the parameters since the copy was made is kept.
+                values = [p.detach().clone() for p in part.tensors.parameters] if part.saves_parameters else []
+                part.load(saved.state, from_other_ranks=saved.key != self._key())
+                with torch.no_grad():
+                    for p, value in zip(part.tensors.parameters, values):
+                        p.copy_(value)
+                part.tensors.reload_masters()
                 self._fill_state(part)
-            self._parts, self._saved_parts = parts, None
+            self._parts, self._saved_parts = parts, []
         return self._parts
 
     def _prepared(self) -> list[_Part]:
-        """The parts, at the present addresses of their tensors."""
+        """The parts, at the present addresses of their tensors, and with the present options."""
         parts = self._built()
         for part in parts:
-            part.tensors.before_step()
             part.refresh(self.param_groups)
         return parts
 
@@ -497,63 +604,83 @@ class Optimizer(torch.optim.Optimizer):
         return f"rank{own if rank is None else rank}_of_{size}"
 
     def _fill_state(self, part: _Part) -> None:
-        # Not empty from the start: torch.distributed.checkpoint would take a step to fill it.
-        taken = torch.tensor(0.0)
+        # Not empty from the start, since torch.distributed.checkpoint takes a step to fill an empty state; and with the keys that
+        # a saved state has.
+        taken = torch.tensor(0.0, device="cpu")
         for p in part.tensors.parameters:
-            self.state[p] = {"step": taken}
+            self.state[p] = {"step": taken, "ranks": {}}
 
-    def _scaling(
-        self, grad_scaler: Optional[Any] = None
-    ) -> tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
+    def _scaling(self, grad_scaler: Optional[Any] = None) -> tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
         """The loss scale and the count of overflows of a GradScaler, if one has called step()."""
         if grad_scaler is None:  # torch >= 2.0
             return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        state = grad_scaler._per_optimizer_states[id(self)]
+        is_unscaled = getattr(state["stage"], "name", "") == "UNSCALED"
+        found = state["found_inf_per_device"] if is_unscaled else grad_scaler._check_inf_per_device(self)
         scale = grad_scaler._get_scale_async()
-        found = grad_scaler._check_inf_per_device(self)
-        return scale, sum(one.to(scale.device) for one in found.values())
+        total = sum(one.to(scale.device) for one in found.values())
+        return None if is_unscaled else scale, total if isinstance(total, torch.Tensor) else None
 
     def _adopt(self, from_other_ranks: bool) -> None:
         """Takes over the states that `load_state_dict` has put into `self.state`."""
-        found: list[tuple[int, dict[str, torch.Tensor]]] = []  # first group of a part, and its states by rank
-        for number, group in enumerate(self.param_groups):
+        found = []
+        for group in self.param_groups:
             for p in group["params"]:
-                states = self.state[p].pop("ranks", None)
-                if states is not None:
-                    found.append((number if found else 0, states.value))
-        if not found:
+                saved = self.state[p].get("ranks") if p in self.state else None
+                if isinstance(saved, _Opaque) and saved.value:
+                    found.append(_LoadedPart(saved.value))
+        ends = [0] + [one.last for one in found]
+        if not found or ends[-1] != len(self.param_groups) or any(a != one.first for a, one in zip(ends, found)):
             raise ValueError(
                 f"slamb: load_state_dict() was given the state of another optimizer; it must be one that "
                 f"{type(self).__name__}.state_dict() has returned"
             )
-        ends = [first for first, _ in found[1:]] + [len(self.param_groups)]
-        chosen = [self._choose_state(states, from_other_ranks) for _, states in found]
-        parts = self._built()
-        if [(part.first, part.last) for part in parts] != [(first, end) for (first, _), end in zip(found, ends)]:
-            parts = [_Part(self, first, end) for (first, _), end in zip(found, ends)]
-        # A state that does not fit is found before anything changes, in the first of several parts only.
-        undo = [(part, part.save()) for part in parts[:-1]]
+        chosen = [self._choose_state(one.states, from_other_ranks) for one in found]
+        old = self._prepared_for_load()
+        parts = [
+            old[i]
+            if i < len(old) and old[i].fits(self.param_groups, one.first, one.last, one.strides)
+            else _Part(self, one.first, one.last, one.strides)
+            for i, one in enumerate(found)
+        ]
+        # The state of one part is checked before it changes anything. If that of a later part does not fit, the earlier are undone.
+        undo = [(part, part.save(), part.has_started) for part in old] if len(parts) > 1 else []
         try:
             for part, (state, is_of_others) in zip(parts, chosen):
                 part.load(state, is_of_others)
-        except BaseException:
-            for part, state in undo:
+        except BaseException as failure:
+            for part, state, had_started in undo:
                 part.load(state, False)
+                part.has_started = had_started
+            if isinstance(failure, ValueError):
+                raise ValueError(
+                    f"{failure}. This optimizer is {type(self).__name__} with compressor = "
+                    f"{self._arguments['compressor']!r} and moments = {self._arguments['moments']!r}"
+                ) from None
             raise
         self._parts = parts
         for part in parts:
             self._fill_state(part)
+
+    def _prepared_for_load(self) -> list[_Part]:
+        """The parts at the present addresses, with the options that they have: those that were loaded may not fit them."""
+        parts = self._built()
+        for part in parts:
+            part.refresh_tensors()
+        return parts
 
     def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool]:
         """This rank's state, or another rank's if that is allowed. True for another's."""
         own = self._key()
         if own in states:
             return states[own], from_other_ranks
-        if from_other_ranks or self._is_equal_on_all_ranks():
+        if states and (from_other_ranks or self._is_equal_on_all_ranks()):
             return states[min(states)], True
         raise ValueError(
-            f"slamb: load_state_dict() was given the state of {' and '.join(sorted(states))}, but this is {own}, and each rank "
-            f"has a state of its own. Save a state on every rank, or call consolidate_state_dict() before state_dict(). To "
-            f"continue from another rank's state, without its compression errors, pass from_other_ranks=True on all ranks"
+            f"slamb: load_state_dict() was given the state of {' and '.join(sorted(states)) or 'no rank'}, but this is {own}, "
+            f"and each rank has a state of its own. Save a state on every rank, or call consolidate_state_dict() before "
+            f"state_dict(). To continue from another rank's state, without its compression errors, pass from_other_ranks=True "
+            f"on all ranks"
         )
 
     def _is_equal_on_all_ranks(self) -> bool:
@@ -563,7 +690,7 @@ class Optimizer(torch.optim.Optimizer):
 class _Opaque:
     """Hides states from Optimizer.load_state_dict, which would convert them to the type of the parameters."""
 
-    def __init__(self, value: dict[str, torch.Tensor]) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Opaque":
@@ -576,6 +703,36 @@ def _with_opaque_states(state_dict: dict[str, Any]) -> dict[str, Any]:
         for key, of_parameter in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
+
+
+def _as_tensors(strides: dict[int, Strides]) -> dict[str, torch.Tensor]:
+    """Strides by the number of the parameter, as checkpoints can hold them."""
+    return {f"strides{number}": torch.tensor(of_parameter, device="cpu") for number, of_parameter in strides.items()}
+
+
+class _LoadedPart:
+    """What `state_dict` has put together for a part.
+
+    :raises ValueError: if it is not that
+    """
+
+    def __init__(self, saved: Any) -> None:
+        if not isinstance(saved, dict) or not all(isinstance(one, torch.Tensor) for one in saved.values()):
+            raise ValueError("slamb: load_state_dict() was given a state whose 'ranks' are not tensors by name")
+        rest = dict(saved)
+        groups = rest.pop("groups", torch.tensor([], device="cpu")).tolist()
+        if len(groups) != 2:
+            raise ValueError("slamb: load_state_dict() was given a state whose 'ranks' have no 'groups'")
+        self.first, self.last = (int(one) for one in groups)
+        self.strides: dict[int, Strides] = {}
+        self.states: dict[str, torch.Tensor] = {}
+        for name, value in rest.items():
+            if name.startswith("strides"):
+                self.strides[int(name[len("strides") :])] = tuple(value.tolist())
+            elif value.dtype != torch.uint8:
+                raise ValueError(f"slamb: load_state_dict() was given a state whose '{name}' is {value.dtype}, not torch.uint8")
+            else:
+                self.states[name] = value
 
 
 class AdamW(Optimizer):
@@ -596,7 +753,7 @@ class AdamW(Optimizer):
     :param settings: less common ones. max_gradient_norm: clips by the norm of the mean gradient. skip_non_finite: all ranks
         skip a step if a gradient of any is not finite; by default True with several ranks, where it costs nothing. bias_correction (True). compare_every (100): steps between
         comparisons of the ranks' parameters. check_gradients (True): the first step fails if all ranks' gradients are equal.
-        rounding_seed (0). Of compressors: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
+        rounding_seed (0). compress_single_rank (False): compresses with a single rank too. Of compressors: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
         scales ("fused" or "per_tensor") of sign
     """
 
@@ -616,10 +773,10 @@ class AdamW(Optimizer):
         rounding: str = "nearest",
         moments: str = "float32",
         threads: Optional[int] = None,
-        **settings: Setting,
+        **settings: Optional[Setting],
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, {}, settings
         )
 
 
@@ -648,10 +805,10 @@ class Lamb(Optimizer):
         rounding: str = "nearest",
         moments: str = "float32",
         threads: Optional[int] = None,
-        **settings: Setting,
+        **settings: Optional[Setting],
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, {}, settings
         )
 
 
@@ -690,11 +847,11 @@ class Slamb(Optimizer):
         rounding: str = "nearest",
         moments: str = "float32",
         threads: Optional[int] = None,
-        **settings: Setting,
+        **settings: Optional[Setting],
     ) -> None:
-        settings = {"k": k, "beta3": beta3, "local_steps": local_steps, **settings}
+        own: dict[str, Optional[Setting]] = {"k": k, "beta3": beta3, "local_steps": local_steps}
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
         )
 
 
@@ -730,18 +887,19 @@ class OneBitAdam(Optimizer):
         rounding: str = "nearest",
         moments: str = "float32",
         threads: Optional[int] = None,
-        **settings: Setting,
+        **settings: Optional[Setting],
     ) -> None:
-        settings = _with_warm_up(settings, warm_up_steps, warm_up_threshold)
+        own = _warm_up(warm_up_steps, warm_up_threshold)
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
         )
 
 
 class OneBitLamb(Optimizer):
     """1-bit LAMB: `OneBitAdam` with LAMB's rate for each tensor.
 
-    Parameters as of `OneBitAdam`.
+    Parameters as of `OneBitAdam`; among the settings also those of the trust ratio: trust_ratio_lower (0.01), trust_ratio_upper
+    (10), trust_ratio_average (0.9), trust_ratio_factor_lower (0.5), trust_ratio_factor_upper (4), trust_ratio_factor_change (0.1).
 
     Reference: arXiv 2104.06069
     """
@@ -764,11 +922,11 @@ class OneBitLamb(Optimizer):
         rounding: str = "nearest",
         moments: str = "float32",
         threads: Optional[int] = None,
-        **settings: Setting,
+        **settings: Optional[Setting],
     ) -> None:
-        settings = _with_warm_up(settings, warm_up_steps, warm_up_threshold)
+        own = _warm_up(warm_up_steps, warm_up_threshold)
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
         )
 
 
@@ -806,23 +964,20 @@ class ZeroOneAdam(Optimizer):
         rounding: str = "nearest",
         moments: str = "float32",
         threads: Optional[int] = None,
-        **settings: Setting,
+        **settings: Optional[Setting],
     ) -> None:
-        schedule = {
+        own: dict[str, Optional[Setting]] = {
             "variance_freeze_step": variance_freeze_step,
             "variance_update_scaler": variance_update_scaler,
             "local_interval_scaler": local_interval_scaler,
             "local_interval_clipper": local_interval_clipper,
         }
-        # An alias among the settings replaces the default.
-        aliased = {_ALIASES.get(name, name) for name in settings}
-        settings = {**{name: value for name, value in schedule.items() if name not in aliased}, **settings}
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
         )
 
 
-def _with_warm_up(settings: dict[str, Setting], steps: int, threshold: Optional[float]) -> dict[str, Setting]:
-    if "freeze_step" not in settings:  # DeepSpeed's name
-        settings = {"warm_up_steps": steps, **settings}
-    return settings if threshold is None else {"warm_up_threshold": threshold, **settings}
+def _warm_up(steps: int, threshold: Optional[float]) -> dict[str, Optional[Setting]]:
+    if threshold is not None and not 0.0 < check.number("warm_up_threshold", threshold) <= 1.0:
+        raise ValueError(f"slamb: warm_up_threshold = {threshold!r}, but it must be in (0, 1], or None")
+    return {"warm_up_steps": steps, "warm_up_threshold": threshold}

@@ -9,6 +9,17 @@ from typing import Optional
 
 import torch
 
+_TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+# Of many tensors by `map`, without an instruction of Python for each.
+_gradient_of = operator.attrgetter("grad")
+_type_of = operator.attrgetter("dtype")
+_address_of = torch.Tensor.data_ptr
+_is_contiguous = torch.Tensor.is_contiguous
+_number_of_elements = torch.Tensor.numel
+
+Strides = tuple[int, ...]
+
 
 def _find_increment_version() -> Optional[Callable[[Sequence[torch.Tensor]], None]]:
     """Tells autograd that tensors have changed, so that a backward pass through their older values is an error, as with torch's
@@ -16,7 +27,7 @@ def _find_increment_version() -> Optional[Callable[[Sequence[torch.Tensor]], Non
     increment = getattr(torch.autograd.graph, "increment_version", None)
     try:
         if increment is not None:
-            increment([torch.zeros(1)])
+            increment([torch.zeros(1, device="cpu")])
     except TypeError:
         return None
     return increment
@@ -24,12 +35,22 @@ def _find_increment_version() -> Optional[Callable[[Sequence[torch.Tensor]], Non
 
 _increment_version = _find_increment_version()
 
-_gradient_of = operator.attrgetter("grad")
-_type_of = operator.attrgetter("dtype")
-_address_of = torch.Tensor.data_ptr
-_is_contiguous = torch.Tensor.is_contiguous
 
-_TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+def row_major(shape: Sequence[int]) -> Strides:
+    """The strides of a contiguous tensor."""
+    strides: list[int] = []
+    elements = 1
+    for size in reversed(shape):
+        strides.insert(0, elements)
+        elements *= max(size, 1)
+    return tuple(strides)
+
+
+def has_strides(tensor: torch.Tensor, strides: Strides) -> bool:
+    """True if the elements lie so. Strides of dimensions of size 1 do not matter."""
+    return tensor.numel() == 0 or all(
+        own == wanted for own, wanted, size in zip(tensor.stride(), strides, tensor.shape) if size != 1
+    )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -44,94 +65,120 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def type_name(number: int, tensor: torch.Tensor) -> str:
-    """The name of a parameter's type.
+def _require_separate(tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Rejects tensors of which one element is at the same place as another.
 
-    :raises ValueError: names what is not supported
+    :raises ValueError: names the two
     """
-    if tensor.layout != torch.strided:
-        raise ValueError(f"slamb: parameter {number} has layout {tensor.layout}, but it must be dense (torch.strided)")
-    name = _TYPES.get(tensor.dtype)
-    if name is None:
-        raise ValueError(
-            f"slamb: parameter {number} has type {tensor.dtype}, but it must be torch.float32, torch.bfloat16 or "
-            f"torch.float16"
+    by_storage: dict[tuple[int, int], list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in tensors:
+        if tensor.numel() > 0:
+            first = tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+            by_storage.setdefault((first, tensor.element_size()), []).append((name, tensor))
+    for sharing in by_storage.values():
+        if len(sharing) == 1:
+            continue
+        last = max(
+            t.storage_offset() + sum(stride * (size - 1) for stride, size in zip(t.stride(), t.shape)) for _, t in sharing
         )
-    return name
+        owners = torch.full((last + 1,), -1, dtype=torch.int32, device="cpu")
+        for number, (name, tensor) in enumerate(sharing):
+            places = owners.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            other = int(places.max())
+            if other >= 0:
+                raise ValueError(f"slamb: {name} overlaps {sharing[other][0]}; parameters must not share memory")
+            places.fill_(number)
 
 
 class Tensors:
     """The parameters of an optimizer, and where they and their gradients are.
 
-    The optimizer works in the memory of a parameter that fills it without gaps, and of a gradient that lies as its parameter
-    does. Others are copied for each step.
+    Moments are stored in the order in which a parameter's elements lay when the optimizer was constructed. The optimizer works in
+    the memory of a parameter that still lies so, and of a gradient that lies so. Others are copied for each step, as are
+    parameters with gaps.
+
+    :param number: of the first parameter, for messages
+    :param strides: the order of parameters, by their number here, as `reordered` returns it; None: that in which they lie
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], keeps_masters: bool) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        keeps_masters: bool,
+        number: int = 0,
+        strides: Optional[dict[int, Strides]] = None,
+    ) -> None:
         self.parameters = list(parameters)
+        self._number = number
         self.device = self.parameters[0].device
-        for i, p in enumerate(self.parameters):
-            if p.device != self.device:
-                raise ValueError(
-                    f"slamb: parameter {i} is on {p.device}, but parameter 0 is on {self.device}; all must be on one device"
-                )
-        self.types = [type_name(i, p) for i, p in enumerate(self.parameters)]
+        self.types = [self._type_name(i, p) for i, p in enumerate(self.parameters)]
+        self._dtypes = [p.dtype for p in self.parameters]
+        self._sizes = [p.numel() for p in self.parameters]
+        self.strides = [
+            p.stride() if strides is None and is_dense(p) else row_major(p.shape) for p in self.parameters
+        ]
+        for i, given in (strides or {}).items():
+            self.strides[i] = given
+        self._are_all_row_major = not self.reordered()
+        self._staged: dict[int, torch.Tensor] = {}  # copies of gradients
+        self._shadows: dict[int, torch.Tensor] = {}  # copies of parameters that lie otherwise
+        self._find_places()
         # Float copies of parameters of 16 bits, which steps read and update.
         self.masters: dict[int, torch.Tensor] = {}
         self._versions: dict[int, int] = {}  # of parameters with a master, as this optimizer has left them
-        self._shadows: dict[int, torch.Tensor] = {}  # contiguous copies of parameters with gaps
-        self._staged: dict[int, torch.Tensor] = {}  # copies of gradients
-        self._dtypes = [p.dtype for p in self.parameters]
-        self._are_all_plain = False
-        self._find_layouts()
         if keeps_masters:
             for i, p in enumerate(self.parameters):
                 if p.dtype != torch.float32:
                     self.masters[i] = self._stored(i).to(torch.float32)
                     self._versions[i] = p._version
         self.data = self._addresses()
-        self.gradients = self.gradient_addresses()
+        self.gradients = self._gradient_addresses()
+
+    def reordered(self) -> dict[int, Strides]:
+        """The strides of the parameters whose order is not that of a contiguous tensor."""
+        return {
+            i: strides
+            for i, (p, strides) in enumerate(zip(self.parameters, self.strides))
+            if p.numel() > 0
+            and any(a != b for a, b, size in zip(strides, row_major(p.shape), p.shape) if size != 1)
+        }
 
     def master_addresses(self) -> list[int]:
         return [self.masters[i].data_ptr() if i in self.masters else 0 for i in range(len(self.parameters))]
 
     def has_moved(self) -> bool:
-        """Finds the parameters again. True if one has moved since the last call."""
-        if not self._shadows and self._addresses() == self.data:
+        """Finds the parameters again. True if one has moved since the last call.
+
+        :raises ValueError: if one has another size, type or device than at the construction, or shares memory
+        """
+        if (
+            self._are_all_plain
+            and list(map(_address_of, self.parameters)) == self.data
+            and list(map(_number_of_elements, self.parameters)) == self._sizes
+            and all(map(_is_contiguous, self.parameters))
+        ):
             return False
-        for i, (p, type_before) in enumerate(zip(self.parameters, self.types)):
-            if p.device != self.device:
+        for i, p in enumerate(self.parameters):
+            if self._type_name(i, p) != self.types[i] or p.numel() != self._sizes[i] or p.device != self.device:
                 raise ValueError(
-                    f"slamb: parameter {i} was on {self.device} when the optimizer was constructed, and is on {p.device} now; "
-                    f"construct the optimizer after the model has been moved"
+                    f"slamb: {self._name(i)} had size {self._sizes[i]} and type {self._dtypes[i]} on {self.device} when the "
+                    f"optimizer was constructed, and has size {p.numel()} and type {p.dtype} on {p.device} now; construct the "
+                    f"optimizer after the model has been converted"
                 )
-            if type_name(i, p) != type_before:
-                raise ValueError(
-                    f"slamb: parameter {i} had type {type_before} when the optimizer was constructed, and has {p.dtype} "
-                    f"now; construct the optimizer after the model has been converted"
-                )
-        self._find_layouts()
+        self._find_places()
         before, self.data = self.data, self._addresses()
+        for i in self.masters:
+            if before[i] != self.data[i]:
+                self._reload_master(i)
         return before != self.data
 
     def have_gradients_moved(self) -> bool:
-        """Finds the gradients again. True if one has moved, come or gone since the last call."""
-        before, self.gradients = self.gradients, self.gradient_addresses()
-        return before != self.gradients
-
-    def gradient_addresses(self) -> list[int]:
-        """The addresses of the gradients, 0 for those that do not exist. Copies those that do not lie as their parameters do.
+        """Finds the gradients again. True if one has moved, come or gone since the last call.
 
         :raises ValueError: for a gradient that is not dense
         """
-        gradients = list(map(_gradient_of, self.parameters))
-        if self._are_all_plain:
-            # The usual case, in a few passes in C. A gradient that does not exist, or is sparse, has no address.
-            with contextlib.suppress(TypeError, RuntimeError):
-                addresses = list(map(_address_of, gradients))
-                if list(map(_type_of, gradients)) == self._dtypes and all(map(_is_contiguous, gradients)):
-                    return addresses
-        return [0 if g is None else self._gradient_address(i, g) for i, g in enumerate(gradients)]
+        before, self.gradients = self.gradients, self._gradient_addresses()
+        return before != self.gradients
 
     def before_step(self) -> None:
         """Takes over what others have written to parameters that steps do not read in place."""
@@ -142,19 +189,23 @@ class Tensors:
                 self._reload_master(i)
 
     def after_step(self) -> None:
-        """Writes to the parameters what steps did not write in place, and tells autograd that all have changed."""
+        """Writes to the parameters what steps did not write in place, and tells autograd that they have changed."""
         for i, shadow in self._shadows.items():
             self.parameters[i].detach().copy_(shadow)
         if _increment_version is not None:
-            _increment_version(self.parameters)
+            if 0 in self.gradients:
+                _increment_version([p for p, gradient in zip(self.parameters, self.gradients) if gradient])
+            else:
+                _increment_version(self.parameters)
         for i in self._versions:
             self._versions[i] = self.parameters[i]._version
 
-    def _reload_master(self, i: int) -> None:
+    def reload_masters(self) -> None:
         """Where a master copy, rounded, is not the parameter, the copy becomes the parameter."""
-        stored, master = self._stored(i), self.masters[i]
-        master.copy_(torch.where(master.to(stored.dtype) == stored, master, stored.to(torch.float32)))
-        self._versions[i] = self.parameters[i]._version
+        for i, shadow in self._shadows.items():
+            shadow.copy_(self.parameters[i].detach())
+        for i in self.masters:
+            self._reload_master(i)
 
     def bytes_of_gradients(self) -> list[tuple[int, int]]:
         """The address and the number of bytes of each gradient that exists."""
@@ -162,35 +213,83 @@ class Tensors:
             (at, p.numel() * p.element_size()) for at, p in zip(self.gradients, self.parameters) if at and p.numel() > 0
         ]
 
+    def _name(self, i: int) -> str:
+        return f"parameter {self._number + i}"
+
+    def _type_name(self, i: int, p: torch.Tensor) -> str:
+        if p.device != self.device:
+            raise ValueError(
+                f"slamb: {self._name(i)} is on {p.device}, but {self._name(0)} is on {self.device}; all must be on one device"
+            )
+        if p.layout != torch.strided:
+            raise ValueError(f"slamb: {self._name(i)} has layout {p.layout}, but it must be dense (torch.strided)")
+        if any(stride == 0 and size > 1 for stride, size in zip(p.stride(), p.shape)):
+            raise ValueError(f"slamb: {self._name(i)} is expanded, so its elements share memory; use a clone() of it")
+        name = _TYPES.get(p.dtype)
+        if name is None:
+            raise ValueError(
+                f"slamb: {self._name(i)} has type {p.dtype}, but it must be torch.float32, torch.bfloat16 or torch.float16"
+            )
+        return name
+
     def _stored(self, i: int) -> torch.Tensor:
         return self._shadows[i] if i in self._shadows else self.parameters[i].detach()
 
-    def _find_layouts(self) -> None:
-        self._are_all_plain = all(p.is_contiguous() for p in self.parameters)
-        for i, p in enumerate(self.parameters):
-            if is_dense(p):
+    def _find_places(self) -> None:
+        self._are_all_plain = self._are_all_row_major and all(p.is_contiguous() for p in self.parameters)
+        if self._are_all_plain:
+            self._shadows.clear()
+            return  # the compiled optimizer finds memory that is shared
+        _require_separate([(self._name(i), p) for i, p in enumerate(self.parameters)])
+        for i, (p, strides) in enumerate(zip(self.parameters, self.strides)):
+            if has_strides(p, strides):
                 self._shadows.pop(i, None)
-            elif i not in self._shadows or self._shadows[i].shape != p.shape:
-                self._shadows[i] = p.detach().clone(memory_format=torch.contiguous_format)
+            elif i not in self._shadows:
+                self._shadows[i] = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device)
+                self._shadows[i].copy_(p.detach())
 
     def _addresses(self) -> list[int]:
         if not self._shadows:
             return list(map(_address_of, self.parameters))
         return [self._stored(i).data_ptr() for i in range(len(self.parameters))]
 
+    def _gradient_addresses(self) -> list[int]:
+        """The addresses of the gradients, 0 for those that do not exist. Copies those that do not lie as their parameters do."""
+        gradients = list(map(_gradient_of, self.parameters))
+        if self._are_all_row_major:
+            # The usual case, in a few passes in C. A gradient that does not exist, or is sparse, has no address.
+            with contextlib.suppress(TypeError, RuntimeError):
+                addresses = list(map(_address_of, gradients))
+                if (
+                    list(map(_type_of, gradients)) == self._dtypes
+                    and list(map(_number_of_elements, gradients)) == self._sizes
+                    and all(map(_is_contiguous, gradients))
+                ):
+                    return addresses
+        return [0 if g is None else self._gradient_address(i, g) for i, g in enumerate(gradients)]
+
     def _gradient_address(self, i: int, g: torch.Tensor) -> int:
         if g.layout != torch.strided:
             raise ValueError(
-                f"slamb: the gradient of parameter {i} has layout {g.layout}, but it must be dense; construct "
+                f"slamb: the gradient of {self._name(i)} has layout {g.layout}, but it must be dense; construct "
                 f"torch.nn.Embedding with sparse=False"
             )
-        stored = self._stored(i)
-        if g.dtype == stored.dtype and g.stride() == stored.stride():
+        if g.shape != self.parameters[i].shape or g.device != self.device:
+            raise ValueError(
+                f"slamb: the gradient of {self._name(i)} has shape {tuple(g.shape)} on {g.device}, but the parameter has "
+                f"{tuple(self.parameters[i].shape)} on {self.device}"
+            )
+        if g.dtype == self._dtypes[i] and has_strides(g, self.strides[i]):
             return g.data_ptr()
-        staged: Optional[torch.Tensor] = self._staged.get(i)
-        if staged is None or staged.stride() != stored.stride() or staged.shape != stored.shape:
+        staged = self._staged.get(i)
+        if staged is None:
             staged = self._staged[i] = torch.empty_strided(
-                stored.shape, stored.stride(), dtype=stored.dtype, device=stored.device
+                g.shape, self.strides[i], dtype=self._dtypes[i], device=self.device
             )
         staged.copy_(g.detach())
         return staged.data_ptr()
+
+    def _reload_master(self, i: int) -> None:
+        stored, master = self._stored(i), self.masters[i]
+        master.copy_(torch.where(master.to(stored.dtype) == stored, master, stored.to(torch.float32)))
+        self._versions[i] = self.parameters[i]._version

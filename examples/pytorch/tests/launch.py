@@ -1,0 +1,111 @@
+"""Launches ranks by torchrun, and makes each check that they run a test of its own.
+
+A script of the folder ranks has named checks (see ranks/checks.py). `make_tests(script)` makes one test function, with a case for each
+check and number of ranks. The selected cases of one number of ranks share one launch, because processes start slowly.
+"""
+
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+RANKS = Path(__file__).parent / "ranks"
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+SECONDS = 150  # for all checks of a launch; ranks print where they are, and exit
+_LINE = re.compile(r"^\[default(\d+)\]:(ok|FAILED) (\S+?)(?:: (.*))?$")
+
+
+def checks_of(script):
+    """The checks of a script, in its order."""
+    sys.path.insert(0, str(RANKS))
+    try:
+        checks = importlib.import_module("checks")
+        return checks.found_in(vars(importlib.import_module(script)))
+    finally:
+        sys.path.remove(str(RANKS))
+
+
+class Launch:
+    """The results of one launch.
+
+    :param names: of the checks; every rank makes them in this order
+    """
+
+    def __init__(self, script, ranks, names, seconds=SECONDS):
+        self.ranks = ranks
+        self.results = {name: {} for name in names}  # by rank: None if it passed, or the reason
+        with tempfile.TemporaryDirectory() as folder:
+            self.output, self.errors = self._run(script, folder, names, seconds)
+        for line in self.output.splitlines():
+            match = _LINE.match(line)
+            if match and match[3] in self.results:
+                self.results[match[3]][int(match[1])] = None if match[2] == "ok" else match[4] or "no reason"
+
+    def _run(self, script, folder, names, seconds):
+        # The rendezvous c10d finds free ports. torch 1.13 on Python 3.11 does not start without both -r and -t.
+        torchrun = [
+            *(sys.executable, "-m", "torch.distributed.run", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"),
+            *("--monitor_interval", "0.1", "--nproc_per_node", str(self.ranks), "-r", "1", "-t", "1"),
+            *("--log_dir", folder, str(RANKS / f"{script}.py"), str(seconds), *names),
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            torchrun, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            output, errors = process.communicate(timeout=seconds + 30)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)  # ends the ranks too
+            try:
+                output, errors = process.communicate(timeout=40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, errors = process.communicate()
+            errors += f"\nstill running after {seconds + 30} s"
+        self.status = process.returncode
+        return output, errors
+
+    def problem_of(self, name):
+        """The reasons of all ranks at which a check did not pass; None if it passed on all."""
+        said = self.results[name]
+        silent = [rank for rank in range(self.ranks) if rank not in said]
+        reasons = [f"rank {rank}: {why}" for rank, why in sorted(said.items()) if why is not None]
+        if silent:
+            log = "\n".join((self.output + self.errors).splitlines()[-60:])
+            reasons.append(f"no result of rank {', '.join(map(str, silent))}; torchrun's status is {self.status}:\n{log}")
+        return "\n".join(reasons) or None
+
+
+def make_tests(script):
+    """A test function for all checks of a script."""
+    cases = []
+    for check in checks_of(script):
+        needs = ".".join(map(str, check.needs))
+        skip = pytest.mark.skipif(check.needs > VERSION, reason=f"needs torch {needs}, and this is {torch.__version__}")
+        for ranks in check.ranks:
+            cases.append(pytest.param(check.name, ranks, id=f"{check.name}-{ranks}", marks=[skip] if check.needs > VERSION else []))
+    launches = {}
+
+    @pytest.mark.parametrize(("name", "ranks"), cases)
+    def test(name, ranks, request):
+        if ranks not in launches:
+            selected = [
+                item.callspec.params["name"]
+                for item in request.session.items
+                if getattr(item, "function", None) is test
+                and item.callspec.params["ranks"] == ranks
+                and item.get_closest_marker("skipif") is None
+            ]
+            launches[ranks] = Launch(script, ranks, selected)
+        problem = launches[ranks].problem_of(name)
+        if problem is not None:
+            pytest.fail(problem, pytrace=False)
+
+    return test

@@ -1,0 +1,459 @@
+"""compression_hook of DistributedDataParallel."""
+
+import pickle
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from checks import (
+    SHAPES,
+    are_equal_on_all_ranks,
+    bits,
+    check,
+    copies,
+    distance,
+    gather,
+    gradients,
+    make_parameters,
+    mean_gradients,
+    noise,
+    raises,
+    rank,
+    require_near,
+    require_same_bits,
+    run,
+    size,
+)
+from optimizers import COMPRESSORS
+from slamb.torch import compression_hook
+
+COUNT = sum(torch.Size(shape).numel() for shape in SHAPES)
+
+
+class GivenGradients(torch.nn.Module):
+    """A model whose loss has exactly the given gradients. It uses its parameters in another order than it has them, so that
+    DistributedDataParallel sorts its buckets anew after the first iteration."""
+
+    def __init__(self, shapes=SHAPES, dtype=torch.float32):
+        super().__init__()
+        self.held = torch.nn.ParameterList(make_parameters(shapes, dtype=dtype))
+
+    def forward(self, values, unused=()):
+        order = sorted(range(len(values)), key=lambda i: (i * 3 + 1) % len(values))
+        return sum((self.held[i] * values[i]).sum() for i in order if i not in unused)
+
+
+class Wrapped:
+    """A model in DistributedDataParallel with a hook."""
+
+    def __init__(self, hook, shapes=SHAPES, dtype=torch.float32, **settings):
+        self.shapes, self.hook, self.buckets = shapes, hook, []
+        self.model = DistributedDataParallel(GivenGradients(shapes, dtype), **settings)
+        self.parameters = list(self.model.parameters())
+        self.number = {p: i for i, p in enumerate(self.parameters)}
+        if hook is not None:
+            self.model.register_comm_hook(None, self.noting)
+
+    def noting(self, state, bucket):
+        if bucket.index() == 0:
+            self.buckets.append([])
+        self.buckets[-1].append([self.number[p] for p in bucket.parameters()])
+        return self.hook(state, bucket)
+
+    def mean_of(self, values, **settings):
+        """The gradients that this rank gets if `values` are its own."""
+        self.model.zero_grad(set_to_none=True)
+        self.model([v.to(p.dtype) for v, p in zip(values, self.parameters)], **settings).backward()
+        return copies(p.grad for p in self.parameters)
+
+    def mean(self, step):
+        return self.mean_of(gradients(step, rank(), self.shapes))
+
+
+def make_hook(name, **settings):
+    given = COMPRESSORS[name].settings
+    return compression_hook(
+        given.get("compressor", "none"), **{key: value for key, value in given.items() if key != "compressor"}, **settings
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- Its means
+
+
+@check((2, 4))
+def none_gives_the_mean_of_ddp():
+    ours, theirs = Wrapped(make_hook("none")), Wrapped(None)
+    for step in range(4):
+        mean = ours.mean(step)
+        require_near(mean, theirs.mean(step), 1e-6)
+        require_near(mean, mean_gradients(step, range(size())), 1e-6)
+
+
+@check((2, 4), each=COMPRESSORS)
+def gradients_have_the_same_bits_on_all_ranks(name):
+    wrapped = Wrapped(make_hook(name))
+    for step in range(3):
+        mean = wrapped.mean(step)
+        assert are_equal_on_all_ranks(mean)
+        assert name == "none" or distance(mean, mean_gradients(step, range(size()))) > 0.0
+
+
+def left_out(wrapped, steps):
+    """What the received means lack of the true ones, in parts of one gradient of a rank: after half of the steps, and after all."""
+    lacking, found = [torch.zeros(shape, dtype=torch.float64) for shape in SHAPES], []
+    for step in range(steps):
+        received, true = wrapped.mean(step), mean_gradients(step, range(size()))
+        lacking = [one + t - r for one, t, r in zip(lacking, true, received)]
+        if step + 1 in (steps // 2, steps):
+            found.append(sum(float((one**2).sum()) for one in lacking) ** 0.5)
+    own = sum(float((g.double() ** 2).sum()) for g in gradients(0, rank())) ** 0.5
+    return [one / own for one in found]
+
+
+@check(2, each=COMPRESSORS)
+def what_a_compressor_leaves_out_comes_later(name):
+    half, whole = left_out(Wrapped(make_hook(name)), 60)
+    assert whole <= max(1.3 * half, 1e-5), f"{half:.3g} gradients after 30 steps, {whole:.3g} after 60"
+    assert whole <= 8.0, f"{whole:.3g} gradients"
+
+
+@check(2)
+def without_errors_in_mind_what_is_left_out_grows():
+    def forgetful(state, bucket):
+        return compression_hook("sign")(state, bucket)  # a new one, without the errors of the last
+
+    half, whole = left_out(Wrapped(forgetful), 60)
+    assert whole > 1.8 * half, f"{half:.3g} gradients after 30 steps, {whole:.3g} after 60"
+
+
+@check(2)
+def a_compressor_of_one_rank_changes_nothing():
+    groups = [dist.new_group([one]) for one in range(2)]
+    alone = Wrapped(compression_hook("sign", process_group=groups[rank()]), process_group=groups[rank()])
+    require_same_bits(alone.mean(0), gradients(0, rank()))
+
+
+@check(2)
+def a_bucket_may_be_large():
+    shapes = ((300, 700), (700,), (13, 11))
+    wrapped = Wrapped(make_hook("int8"), shapes)
+    for step in range(2):
+        require_near(wrapped.mean(step), mean_gradients(step, range(size()), shapes), 0.02)
+
+
+# ---------------------------------------------------------------------------------------------------------------- Buckets
+
+LARGE = ((500, 600), (600,), (300, 900), (20, 30), (400, 700), (9,))  # 3.4 MB
+
+
+@check(2)
+def several_buckets_are_exchanged_together():
+    ours, fewer = Wrapped(make_hook("none"), LARGE, bucket_cap_mb=1), Wrapped(make_hook("none"), LARGE, bucket_cap_mb=100)
+    for step in range(3):
+        require_same_bits(ours.mean(step), fewer.mean(step))
+    assert all(len(of_step) >= 3 for of_step in ours.buckets), ours.buckets
+    assert ours.buckets[0] != ours.buckets[1]  # it has sorted them anew
+    assert ours.hook.statistics()["collectives"] == 3
+    assert ours.hook.statistics()["step"] == 3
+
+
+@check(2, each=("int8", "sign", "random_k", "top_k", "random_k+int8"))
+def errors_stay_with_their_parameters_when_buckets_are_sorted_anew(name):
+    # One parameter has large gradients. Errors at the wrong place would add them to the others.
+    scales = [1000.0 if i == 2 else 1.0 for i in range(len(LARGE))]
+    wrapped, lacking = Wrapped(make_hook(name), LARGE, bucket_cap_mb=1), [torch.zeros(shape) for shape in LARGE]
+    for step in range(6):
+        values = [[s * g for s, g in zip(scales, gradients(step, one, LARGE))] for one in range(2)]
+        received = wrapped.mean_of(values[rank()])
+        lacking = [one + (a + b) / 2 - r for one, a, b, r in zip(lacking, *values, received)]
+    assert wrapped.buckets[0] != wrapped.buckets[1]
+    if name == "sign":
+        return  # its scale is shared by all parameters
+    for i, one in enumerate(lacking):
+        assert float(one.abs().max()) < 200 * scales[i], f"parameter {i} lacks up to {float(one.abs().max()):.3g}"
+
+
+@check(2, each=("none", "int8"))
+def a_parameter_that_is_not_used_is_exchanged_as_zero(name):
+    wrapped = Wrapped(make_hook(name), find_unused_parameters=True)
+    for step in range(4):
+        unused = (1, 3) if step % 2 else ()
+        mean = wrapped.mean_of(gradients(step, rank()), unused=unused)
+        true = mean_gradients(step, range(size()))
+        for i in range(len(SHAPES)):
+            if i not in unused:
+                require_near([mean[i]], [true[i]], 1e-6 if name == "none" else 0.05)
+            elif name == "none":
+                assert not mean[i].any()
+        assert are_equal_on_all_ranks(mean)
+
+
+@check(2)
+def a_parameter_that_one_rank_does_not_use_counts_as_zero_there():
+    wrapped = Wrapped(make_hook("none"), find_unused_parameters=True)
+    for step in range(3):
+        mean = wrapped.mean_of(gradients(step, rank()), unused=(1,) if rank() == 0 else ())
+        require_near(mean[1:2], [gradients(step, 1)[1] / 2], 1e-6)
+
+
+@check(2, each=("none", "int8"))
+def gradients_can_be_views_of_buckets(name):
+    views, copied = Wrapped(make_hook(name), gradient_as_bucket_view=True), Wrapped(make_hook(name))
+    for step in range(4):
+        require_same_bits(views.mean(step), copied.mean(step))
+
+
+@check(2)
+def gradients_accumulate_within_no_sync():
+    wrapped = Wrapped(make_hook("none"))
+    wrapped.model.zero_grad(set_to_none=True)
+    with wrapped.model.no_sync():
+        wrapped.model(gradients(0, rank())).backward()
+    wrapped.model(gradients(1, rank())).backward()
+    expected = [a + b for a, b in zip(mean_gradients(0, range(size())), mean_gradients(1, range(size())))]
+    require_near([p.grad for p in wrapped.parameters], expected, 1e-6)
+
+
+@check(2)
+def gradients_of_sixteen_bits_are_means_rounded_once():
+    wrapped = Wrapped(make_hook("none"), dtype=torch.bfloat16)
+    for step in range(3):
+        of_ranks = [[g.bfloat16().float() for g in gradients(step, one)] for one in range(size())]
+        mean = wrapped.mean_of(of_ranks[rank()])
+        assert {g.dtype for g in mean} == {torch.bfloat16}
+        require_same_bits(mean, [((a + b) / 2).bfloat16() for a, b in zip(*of_ranks)])
+
+
+@check(2)
+def parameters_may_be_of_several_types():
+    class Mixed(GivenGradients):
+        def __init__(self):
+            super().__init__()
+            self.held[1] = torch.nn.Parameter(self.held[1].detach().bfloat16())
+
+    model = DistributedDataParallel(Mixed())
+    model.register_comm_hook(None, make_hook("none"))
+    for step in range(3):
+        model.zero_grad(set_to_none=True)
+        model([g.to(p.dtype) for g, p in zip(gradients(step, rank()), model.parameters())]).backward()
+        mean = [p.grad for p in model.parameters()]
+        assert [g.dtype for g in mean] == [p.dtype for p in model.parameters()]
+        require_near([g.float() for g in mean], mean_gradients(step, range(size())), 2**-7)
+
+
+@check(2)
+def the_group_can_be_a_part_of_the_ranks():
+    groups = [dist.new_group([one]) for one in range(2)] + [dist.new_group([0, 1])]
+    wrapped = Wrapped(make_hook("none", process_group=groups[2]), process_group=groups[2])
+    require_near(wrapped.mean(0), mean_gradients(0, range(2)), 1e-6)
+    with raises(ValueError, "this process is not in process_group"):
+        make_hook("none", process_group=groups[1 - rank()])
+
+
+# ------------------------------------------------------------------------------------------------------------- Not finite
+
+
+@check(2, each=("none", "int8", "sign", "random_k", "random_k+int8"))
+def a_gradient_that_is_not_finite_becomes_nan_on_all_ranks_and_changes_no_error(name):
+    wrapped, undisturbed = Wrapped(make_hook(name)), Wrapped(make_hook(name))
+    for step in range(6):
+        if step in (2, 4):
+            before = wrapped.hook.state_dict()
+            values = gradients(100, rank())
+            if rank() == 1:
+                values[step % 4].view(-1)[0] = float("nan" if step == 2 else "-inf")
+            mean = wrapped.mean_of(values)
+            assert all(bool(g.isnan().all()) for g in mean)
+            norms = [wrapped.hook.statistics()[key] for key in ("step", "skipped_steps")]
+            assert norms == [step, step // 2], norms
+            after = wrapped.hook.state_dict()
+            assert after["sizes"] == before["sizes"] and list(after["ranks"]) == list(before["ranks"])
+        require_same_bits(wrapped.mean(step), undisturbed.mean(step))
+
+
+# ------------------------------------------------------------------------------------------------------------ Checkpoints
+
+
+@check((2, 4), each=("int8", "sign", "random_k", "top_k", "random_k+int8", "none"))
+def a_state_continues_with_the_same_bits(name):
+    whole = Wrapped(make_hook(name), LARGE, bucket_cap_mb=1)
+    for step in range(4):
+        whole.mean(step)
+    saved = pickle.dumps(whole.hook.state_dict())
+    hook = make_hook(name)
+    hook.load_state_dict(pickle.loads(saved))
+    assert pickle.dumps(hook.state_dict()) == saved  # before the first step
+    resumed = Wrapped(hook, LARGE, bucket_cap_mb=1)
+    fresh = Wrapped(make_hook(name), LARGE, bucket_cap_mb=1)
+    for step in range(4, 7):
+        expected = whole.mean(step)
+        require_same_bits(resumed.mean(step), expected)
+        assert name == "none" or bits(fresh.mean(step)) != bits(expected)  # the state matters
+    require_same_bits(list(whole.hook.state_dict()["ranks"].values()), list(hook.state_dict()["ranks"].values()))
+
+
+@check(2)
+def a_state_can_be_loaded_between_steps():
+    wrapped = Wrapped(make_hook("int8"))
+    for step in range(3):
+        wrapped.mean(step)
+    saved = wrapped.hook.state_dict()
+    expected = [wrapped.mean(step) for step in (3, 4)]
+    wrapped.hook.load_state_dict(saved)
+    for step, mean in zip((3, 4), expected):
+        require_same_bits(wrapped.mean(step), mean)
+    wrapped.hook.load_state_dict({"sizes": [], "ranks": {}})  # of a hook before its first step
+    require_same_bits(wrapped.mean(0), Wrapped(make_hook("int8")).mean(0))
+
+
+@check(2)
+def a_state_of_another_rank_or_model_is_rejected():
+    wrapped = Wrapped(make_hook("int8"))
+    for step in range(3):
+        wrapped.mean(step)
+    own, other = wrapped.hook.state_dict(), gather(wrapped.hook.state_dict())[1 - rank()]
+    key, key_of_other = list(own["ranks"])[0], list(other["ranks"])[0]
+    for hook in (wrapped.hook, make_hook("int8")):
+        with raises(ValueError, f"the errors of {key_of_other}", f"this is {key}", "each rank's own"):
+            hook.load_state_dict(other)
+    with raises(ValueError, "other sizes"):
+        wrapped.hook.load_state_dict({**own, "sizes": own["sizes"][::-1]})
+    hook = make_hook("int8")
+    hook.load_state_dict({**own, "sizes": own["sizes"][::-1]})
+    try:
+        Wrapped(hook).mean(0)
+    except (ValueError, RuntimeError) as error:  # torch 1.13 makes it a RuntimeError
+        assert "other sizes" in str(error), error
+    else:
+        raise AssertionError("a state of another model was accepted in the first step")
+    # Nothing has changed.
+    require_same_bits(list(wrapped.hook.state_dict()["ranks"].values()), list(own["ranks"].values()))
+
+
+@check(2)
+def a_pickled_hook_continues_with_the_same_bits():
+    whole = Wrapped(make_hook("random_k+int8"))
+    for step in range(3):
+        whole.mean(step)
+    resumed = Wrapped(pickle.loads(pickle.dumps(whole.hook)))
+    for step in range(3, 6):
+        require_same_bits(resumed.mean(step), whole.mean(step))
+    unused = pickle.loads(pickle.dumps(make_hook("int8")))
+    require_same_bits(Wrapped(unused).mean(0), Wrapped(make_hook("int8")).mean(0))
+
+
+# -------------------------------------------------------------------------------------------------------- Torch's contract
+
+
+@check(2)
+def a_hook_is_registered_directly_and_only_once():
+    model = DistributedDataParallel(GivenGradients())
+    hook = make_hook("int8")
+    assert hook.__name__ == "slamb_int8"
+    model.register_comm_hook(None, hook)
+    try:
+        model.register_comm_hook(None, hook)
+    except RuntimeError as error:
+        assert "register_comm_hook" in str(error)
+    else:
+        raise AssertionError("torch has accepted two hooks")
+    for step in range(2):
+        model.zero_grad(set_to_none=True)
+        model(gradients(step, rank())).backward()
+    assert hook.statistics()["step"] == 2
+
+
+@check(2)
+def a_hook_for_another_model_must_be_constructed():
+    hook = make_hook("int8")
+    Wrapped(hook).mean(0)
+    try:
+        Wrapped(hook, ((3, 4), (5,))).mean(0)
+    except (RuntimeError, KeyError) as error:
+        assert "construct another hook" in str(error), repr(error)
+    else:
+        raise AssertionError("a hook with the errors of one model was accepted by another")
+
+
+@check(2)
+def wrong_arguments_are_rejected_at_once():
+    with raises(ValueError, "'zip'", "'int8'"):
+        compression_hook("zip")
+    with raises(ValueError, "no setting 'k'"):
+        compression_hook("int8", k=0.1)
+    with raises(ValueError, "k"):
+        compression_hook("random_k", k=2.0)
+
+
+@check(2)
+def ranks_with_other_hooks_are_told():
+    wrapped = Wrapped(make_hook(("int8", "sign")[rank()]))
+    try:
+        wrapped.mean(0)
+    except RuntimeError as error:
+        assert "ranks differ in" in str(error), error
+    else:
+        raise AssertionError("ranks with different compressors were accepted")
+
+
+# --------------------------------------------------------------------------------------------------------------- Training
+
+
+def train(hook, state=None, steps=60):
+    """The last losses of a regression, and the number of parameters."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+    )
+    model.register_comm_hook(state, hook)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    target, losses = noise((32, 4), 1), []
+    for step in range(steps):
+        x = noise((32, 32), 2, step, rank())
+        optimizer.zero_grad()
+        loss = ((model(x) - x @ target) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert are_equal_on_all_ranks(model.parameters())
+    last = torch.tensor(sum(losses[-10:]) / 10)
+    dist.all_reduce(last)
+    return float(last) / size(), sum(p.numel() for p in model.parameters())
+
+
+@check(2)
+def trainings_reach_losses_like_those_with_hooks_of_torch():
+    dense, count = train(default_hooks.allreduce_hook, dist.group.WORLD)
+    half, _ = train(default_hooks.fp16_compress_hook, dist.group.WORLD)
+    low_rank, _ = train(
+        powerSGD_hook.powerSGD_hook,
+        powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=4, start_powerSGD_iter=2),
+    )
+    start, _ = train(default_hooks.allreduce_hook, dist.group.WORLD, steps=10)
+    assert dense < 0.25 * start, f"the training does not learn: {start} and {dense}"
+    all_losses = f"dense {dense:.3f}, fp16 of torch {half:.3f}, PowerSGD {low_rank:.3f}"
+    for name, bound, part in [
+        ("none", 1.001, 1.0),
+        ("fp16", 1.02, 0.51),
+        ("bf16", 1.02, 0.51),
+        ("int8", 1.1, 0.27),
+        ("int4", 1.3, 0.15),
+        ("natural", 1.3, 0.27),
+        ("random_k", 4.0, 0.26),
+        ("top_k", 4.0, 0.28),
+        ("random_k+int8", 4.0, 0.08),
+    ]:
+        hook = make_hook(name)
+        loss, _ = train(hook)
+        assert loss <= bound * dense, f"{name} {loss:.3f}, {all_losses}"
+        sent, of_dense = hook.statistics()["sent_bytes"], 60 * 4 * count  # 8 d (N − 1)/N a step
+        assert sent <= part * of_dense, f"{name} sends {sent / of_dense:.4f} of the bytes"
+        assert name != "none" or sent == of_dense
+        if bound < 1.05:
+            assert loss <= 1.02 * min(half, low_rank), f"{name} {loss:.3f}, {all_losses}"
+
+
+if __name__ == "__main__":
+    run(globals())
