@@ -146,11 +146,15 @@ class _Part:
     def refresh_tensors(self) -> None:
         tensors = self.tensors
         tensors.before_step()
-        if tensors.has_moved():
-            tensors.have_gradients_moved()
-            self.core.set_parameters(tensors.data, tensors.gradients)
-        elif tensors.have_gradients_moved():
-            self.core.set_gradients(tensors.gradients)
+        try:
+            if tensors.has_moved():
+                tensors.have_gradients_moved()
+                self.core.set_parameters(tensors.data, tensors.gradients)
+            elif tensors.have_gradients_moved():
+                self.core.set_gradients(tensors.gradients)
+        except BaseException:
+            tensors.forget_places()  # which `core` has not taken over
+            raise
 
     def step(
         self, groups: list[dict[str, Any]], loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]

@@ -73,7 +73,7 @@ def _require_separate(tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
     by_storage: dict[tuple[int, int], list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in tensors:
         if tensor.numel() > 0:
-            first = tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+            first = tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
             by_storage.setdefault((first, tensor.element_size()), []).append((name, tensor))
     for sharing in by_storage.values():
         if len(sharing) == 1:
@@ -168,7 +168,7 @@ class Tensors:
         self._find_places()
         before, self.data = self.data, self._addresses()
         for i in self.masters:
-            if before[i] != self.data[i]:
+            if not before or before[i] != self.data[i]:
                 self._reload_master(i)
         return before != self.data
 
@@ -179,6 +179,10 @@ class Tensors:
         """
         before, self.gradients = self.gradients, self._gradient_addresses()
         return before != self.gradients
+
+    def forget_places(self) -> None:
+        """The next calls find that everything has moved."""
+        self.data, self.gradients = [], []
 
     def before_step(self) -> None:
         """Takes over what others have written to parameters that steps do not read in place."""
