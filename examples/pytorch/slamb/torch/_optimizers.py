@@ -13,7 +13,7 @@ from slamb._load import module_for
 from slamb.torch import _arguments as check
 from slamb.torch._arguments import Setting
 from slamb.torch._ranks import Ranks, group_of
-from slamb.torch._tensors import Strides, Tensors
+from slamb.torch._tensors import Strides, Tensors, is_sharded
 
 # Keys of parameter groups that torch's own optimizers have, and the values with which this one works. The first is the default.
 _FIXED_KEYS = {
@@ -86,6 +86,8 @@ class _Part:
         parameters = [p for group in groups for p in group["params"]]
         before = sum(len(group["params"]) for group in owner.param_groups[:first])
         self.tensors = Tensors(parameters, arguments["rounding"] == "nearest", before, strides)
+        if self.tensors.are_sharded:
+            owner._require_sharding_possible()
         # State is saved with a parameter that is trained: torch.distributed.checkpoint leaves out others.
         self.holder = next((p for p in parameters if p.requires_grad), parameters[0])
         beta1, beta2, epsilon = self._common_coefficients()
@@ -98,12 +100,15 @@ class _Part:
         if owner._ranks is None and "skip_non_finite" not in settings and owner._recipe in ("adamw", "lamb"):
             settings["skip_non_finite"] = False  # costs a pass without an exchange, and torch.optim does not check either
         module = module_for(self.tensors.device.type)
-        described = []
-        types = iter(self.tensors.types)
-        for number, group in enumerate(groups):
-            for p in group["params"]:
-                options = (float(group["weight_decay"]), number, group["adapt"], group["compress"])
-                described.append(module.Tensor(p.numel(), next(types), p.dim(), *options))
+        options = [
+            (float(group["weight_decay"]), number, group["adapt"], group["compress"])
+            for number, group in enumerate(groups)
+            for _ in group["params"]
+        ]
+        described = [
+            module.Tensor(p.numel(), type_name, p.dim(), *of_group)
+            for p, type_name, of_group in zip(self.tensors.parameters, self.tensors.types, options)
+        ]
         with self.on_its_stream():
             self.core = module.Optimizer(
                 owner._recipe,
@@ -434,7 +439,7 @@ class Optimizer(torch.optim.Optimizer):
         parts = self._prepared()
         for number, part in enumerate(parts):
             taken = torch.tensor(float(part.core.steps), device="cpu")
-            for p in part.tensors.parameters:
+            for p in part.tensors.given:
                 self.state[p] = {**live[p], "step": taken}
             gathered = {key: of_parts[number] for key, of_parts in self._gathered.items()}
             self.state[part.holder]["ranks"] = {
@@ -603,7 +608,24 @@ class Optimizer(torch.optim.Optimizer):
             part.refresh(self.param_groups)
         return parts
 
+    def _require_sharding_possible(self) -> None:
+        """
+        :raises ValueError: if this optimizer cannot work on parts of parameters
+        """
+        if self._recipe != "adamw":
+            raise ValueError(
+                f"slamb: parameters are DTensors, of which each rank has a part, but {type(self).__name__} needs whole ones; "
+                f"use slamb.torch.AdamW with exchange=False"
+            )
+        if self._arguments["exchange"] or "max_gradient_norm" in self._arguments["settings"]:
+            raise ValueError(
+                "slamb: parameters are DTensors, whose gradients FSDP has averaged already, and whose norms no rank knows; "
+                "construct the optimizer with exchange=False and without max_gradient_norm"
+            )
+
     def _key(self, rank: Optional[int] = None) -> str:
+        if any(is_sharded(p) for group in self.param_groups for p in group["params"]):
+            return f"rank{torch.distributed.get_rank()}_of_{torch.distributed.get_world_size()}"
         own, size = (self._ranks.rank, self._ranks.size) if self._ranks is not None else (0, 1)
         return f"rank{own if rank is None else rank}_of_{size}"
 
@@ -611,7 +633,7 @@ class Optimizer(torch.optim.Optimizer):
         # Not empty from the start, since torch.distributed.checkpoint takes a step to fill an empty state; and with the keys that
         # a saved state has.
         taken = torch.tensor(0.0, device="cpu")
-        for p in part.tensors.parameters:
+        for p in part.tensors.given:
             self.state[p] = {"step": taken, "ranks": {}}
 
     def _scaling(self, grad_scaler: Optional[Any] = None) -> tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
@@ -688,7 +710,8 @@ class Optimizer(torch.optim.Optimizer):
         )
 
     def _is_equal_on_all_ranks(self) -> bool:
-        return not self._keeps_own_parameters and self._arguments["compressor"] == "none"
+        is_sharded_here = any(is_sharded(p) for group in self.param_groups for p in group["params"])
+        return not self._keeps_own_parameters and self._arguments["compressor"] == "none" and not is_sharded_here
 
 
 class _Opaque:

@@ -36,6 +36,15 @@ def _find_increment_version() -> Optional[Callable[[Sequence[torch.Tensor]], Non
 _increment_version = _find_increment_version()
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """True for a DTensor of torch.distributed, of which this rank has a part."""
+    return hasattr(tensor, "_local_tensor") and hasattr(tensor, "placements")
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
 def row_major(shape: Sequence[int]) -> Strides:
     """The strides of a contiguous tensor."""
     strides: list[int] = []
@@ -97,6 +106,8 @@ class Tensors:
     the memory of a parameter that still lies so, and of a gradient that lies so. Others are copied for each step, as are
     parameters with gaps.
 
+    Of a DTensor it is this rank's part.
+
     :param number: of the first parameter, for messages
     :param strides: the order of parameters, by their number here, as `reordered` returns it; None: that in which they lie
     """
@@ -108,7 +119,9 @@ class Tensors:
         number: int = 0,
         strides: Optional[dict[int, Strides]] = None,
     ) -> None:
-        self.parameters = list(parameters)
+        self.given = list(parameters)
+        self.are_sharded = any(map(is_sharded, self.given))
+        self.parameters = list(map(_local, self.given))
         self._number = number
         self.device = self.parameters[0].device
         self.types = [self._type_name(i, p) for i, p in enumerate(self.parameters)]
@@ -151,6 +164,8 @@ class Tensors:
 
         :raises ValueError: if one has another size, type or device than at the construction, or shares memory
         """
+        if self.are_sharded:
+            self.parameters = list(map(_local, self.given))
         if (
             self._are_all_plain
             and list(map(_address_of, self.parameters)) == self.data
@@ -198,9 +213,9 @@ class Tensors:
             self.parameters[i].detach().copy_(shadow)
         if _increment_version is not None:
             if 0 in self.gradients:
-                _increment_version([p for p, gradient in zip(self.parameters, self.gradients) if gradient])
+                _increment_version([p for p, gradient in zip(self.given, self.gradients) if gradient])
             else:
-                _increment_version(self.parameters)
+                _increment_version(self.given)
         for i in self._versions:
             self._versions[i] = self.parameters[i]._version
 
@@ -259,7 +274,9 @@ class Tensors:
 
     def _gradient_addresses(self) -> list[int]:
         """The addresses of the gradients, 0 for those that do not exist. Copies those that do not lie as their parameters do."""
-        gradients = list(map(_gradient_of, self.parameters))
+        gradients = list(map(_gradient_of, self.given))
+        if self.are_sharded:
+            gradients = [None if g is None else _local(g) for g in gradients]
         if self._are_all_row_major:
             # The usual case, in a few passes in C. A gradient that does not exist, or is sparse, has no address.
             with contextlib.suppress(TypeError, RuntimeError):

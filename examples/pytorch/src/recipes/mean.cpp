@@ -48,8 +48,6 @@ class mean_recipe final : public kit::recipe_with_state<Backend, mean_options<Co
   using typename base::options_type;
   static constexpr const char* recipe_name = "mean of gradients";
 
-  static void validate(const options_type& o) { slamb::detail::validate_policy(o.compressor); }
-
   mean_recipe(std::span<const slamb::parameter> parameters, const options_type& options,
               typename base::ranks_type ranks, Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
