@@ -1,7 +1,7 @@
-"""Launches ranks by torchrun, and makes each check that they run a test of its own.
+"""Launches ranks by torchrun, and makes each check that they make a test of its own.
 
-A script of the folder ranks has named checks (see ranks/checks.py). `make_tests(script)` makes one test function, with a case for each
-check and number of ranks. The selected cases of one number of ranks share one launch, because processes start slowly.
+A script of the folder ranks has named checks (see ranks/checks.py). `make_tests(script)` makes one test function, with a case for
+each check and number of ranks. All selected cases with the same number of ranks share one launch, because processes start slowly.
 """
 
 import importlib
@@ -18,7 +18,7 @@ import torch
 
 RANKS = Path(__file__).parent / "ranks"
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-SECONDS = 150  # for all checks of a launch; ranks print where they are, and exit
+SECONDS = 300  # for all checks of a launch; then ranks print where they are, and exit
 _LINE = re.compile(r"^\[default(\d+)\]:(ok|FAILED) (\S+?)(?:: (.*))?$")
 
 
@@ -32,35 +32,26 @@ def checks_of(script):
         sys.path.remove(str(RANKS))
 
 
-class Launch:
-    """The results of one launch.
+class Torchrun:
+    """A script that has been run by a number of ranks: its status, output and errors."""
 
-    :param names: of the checks; every rank makes them in this order
-    """
-
-    def __init__(self, script, ranks, names, seconds=SECONDS):
-        self.ranks = ranks
-        self.results = {name: {} for name in names}  # by rank: None if it passed, or the reason
+    def __init__(self, script, ranks, arguments=(), seconds=SECONDS):
         with tempfile.TemporaryDirectory() as folder:
-            self.output, self.errors = self._run(script, folder, names, seconds)
-        for line in self.output.splitlines():
-            match = _LINE.match(line)
-            if match and match[3] in self.results:
-                self.results[match[3]][int(match[1])] = None if match[2] == "ok" else match[4] or "no reason"
+            self.status, self.output, self.errors = self._run(folder, script, ranks, arguments, seconds + 30)
 
-    def _run(self, script, folder, names, seconds):
+    def _run(self, folder, script, ranks, arguments, seconds):
         # The rendezvous c10d finds free ports. torch 1.13 on Python 3.11 does not start without both -r and -t.
-        torchrun = [
+        command = [
             *(sys.executable, "-m", "torch.distributed.run", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"),
-            *("--monitor_interval", "0.1", "--nproc_per_node", str(self.ranks), "-r", "1", "-t", "1"),
-            *("--log_dir", folder, str(RANKS / f"{script}.py"), str(seconds), *names),
+            *("--monitor_interval", "0.1", "--nproc_per_node", str(ranks), "-r", "1", "-t", "1", "--log_dir", folder),
+            *(str(RANKS / f"{script}.py"), *arguments),
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            torchrun, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         try:
-            output, errors = process.communicate(timeout=seconds + 30)
+            output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)  # ends the ranks too
             try:
@@ -68,9 +59,24 @@ class Launch:
             except subprocess.TimeoutExpired:
                 process.kill()
                 output, errors = process.communicate()
-            errors += f"\nstill running after {seconds + 30} s"
-        self.status = process.returncode
-        return output, errors
+            errors += f"\nstill running after {seconds} s"
+        return process.returncode, output, errors
+
+
+class Launch:
+    """The results of checks.
+
+    :param names: as script:check; every rank makes them in this order
+    """
+
+    def __init__(self, ranks, names, seconds=SECONDS):
+        self.ranks = ranks
+        self.results = {name: {} for name in names}  # by rank: None if it passed, or the reason
+        self.run = Torchrun("run", ranks, [str(seconds), *names], seconds)
+        for line in self.run.output.splitlines():
+            match = _LINE.match(line)
+            if match and match[3] in self.results:
+                self.results[match[3]][int(match[1])] = None if match[2] == "ok" else match[4] or "no reason"
 
     def problem_of(self, name):
         """The reasons of all ranks at which a check did not pass; None if it passed on all."""
@@ -78,9 +84,14 @@ class Launch:
         silent = [rank for rank in range(self.ranks) if rank not in said]
         reasons = [f"rank {rank}: {why}" for rank, why in sorted(said.items()) if why is not None]
         if silent:
-            log = "\n".join((self.output + self.errors).splitlines()[-60:])
-            reasons.append(f"no result of rank {', '.join(map(str, silent))}; torchrun's status is {self.status}:\n{log}")
+            log = "\n".join((self.run.output + self.run.errors).splitlines()[-60:])
+            reasons.append(
+                f"no result of rank {', '.join(map(str, silent))}; torchrun's status is {self.run.status}:\n{log}"
+            )
         return "\n".join(reasons) or None
+
+
+_launches = {}  # by number of ranks
 
 
 def make_tests(script):
@@ -88,24 +99,26 @@ def make_tests(script):
     cases = []
     for check in checks_of(script):
         needs = ".".join(map(str, check.needs))
-        skip = pytest.mark.skipif(check.needs > VERSION, reason=f"needs torch {needs}, and this is {torch.__version__}")
+        marks = [pytest.mark.skip(f"needs torch {needs}; this is {torch.__version__}")] if check.needs > VERSION else []
         for ranks in check.ranks:
-            cases.append(pytest.param(check.name, ranks, id=f"{check.name}-{ranks}", marks=[skip] if check.needs > VERSION else []))
-    launches = {}
+            cases.append(pytest.param(check.name, ranks, id=f"{check.name}-{ranks}", marks=marks))
 
     @pytest.mark.parametrize(("name", "ranks"), cases)
     def test(name, ranks, request):
-        if ranks not in launches:
-            selected = [
-                item.callspec.params["name"]
-                for item in request.session.items
-                if getattr(item, "function", None) is test
-                and item.callspec.params["ranks"] == ranks
-                and item.get_closest_marker("skipif") is None
-            ]
-            launches[ranks] = Launch(script, ranks, selected)
-        problem = launches[ranks].problem_of(name)
+        if ranks not in _launches:
+            _launches[ranks] = Launch(ranks, _selected(request.session.items, ranks))
+        problem = _launches[ranks].problem_of(f"{script}:{name}")
         if problem is not None:
             pytest.fail(problem, pytrace=False)
 
+    test.script_of_checks = script
     return test
+
+
+def _selected(items, ranks):
+    names = []
+    for item in items:
+        script = getattr(getattr(item, "function", None), "script_of_checks", None)
+        if script and item.callspec.params["ranks"] == ranks and not item.get_closest_marker("skip"):
+            names.append(f"{script}:{item.callspec.params['name']}")
+    return names

@@ -110,6 +110,10 @@ class ThreadRanks:
         parts = [one.chunk(2)[self.rank] for one in self.exchange("all_to_all", send)]
         torch.frombuffer(receive, dtype=torch.uint8).copy_(torch.cat(parts))
 
+    def require_equal(self, settings):
+        everything = self.exchange("require_equal", repr(settings).encode())
+        assert len({bytes(one) for one in everything}) == 1
+
     def gather_words(self, word):
         return [int(one.view(torch.int64)) for one in self.exchange("gather_words", word.to_bytes(8, sys.byteorder))]
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from launch import Launch, checks_of, make_tests
+from launch import RANKS, Launch, checks_of, make_tests
 
 
 @pytest.fixture(scope="module")
 def launched():
-    names = [one.name for one in checks_of("defective") if one.name != "waits_for_ever" and one.needs < (99, 0)]
-    return Launch("defective", 2, names)
+    names = [f"defective:{one.name}" for one in checks_of("defective") if one.needs < (99, 0)]
+    return Launch(2, [name for name in names if name != "defective:waits_for_ever"])
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def launched():
     ],
 )
 def test_accepts(launched, name):
-    assert launched.problem_of(name) is None, launched.problem_of(name)
+    assert launched.problem_of(f"defective:{name}") is None
 
 
 @pytest.mark.parametrize(
@@ -37,17 +37,23 @@ def test_accepts(launched, name):
     ],
 )
 def test_rejects(launched, name, said, not_said):
-    problem = launched.problem_of(name)
+    problem = launched.problem_of(f"defective:{name}")
     assert problem is not None
     assert [part for part in said if part not in problem] == []
     assert not_said not in problem
 
 
 def test_ranks_that_do_not_end_are_ended():
-    launched = Launch("defective", 2, ["passes", "waits_for_ever"], seconds=2)
-    assert launched.problem_of("passes") is None
-    assert "no result of rank 0, 1" in launched.problem_of("waits_for_ever")
-    assert "waits_for_ever" in launched.errors  # the traceback of where it was
+    launched = Launch(2, ["defective:passes", "defective:waits_for_ever"], seconds=2)
+    assert launched.problem_of("defective:passes") is None
+    assert "no result of rank 0, 1" in launched.problem_of("defective:waits_for_ever")
+    assert "waits_for_ever" in launched.run.errors  # the traceback of where it was
+
+
+def test_every_script_has_a_module_of_tests():
+    scripts = {path.stem for path in RANKS.glob("*.py") if "@check(" in path.read_text()} - {"defective"}
+    modules = {path.stem.replace("test_ranks_", "") for path in RANKS.parent.glob("test_ranks_*.py") if "make_tests(" in path.read_text()}
+    assert scripts == modules - {"launch"}
 
 
 def test_checks_are_found_by_number_of_ranks_and_version():

@@ -131,11 +131,13 @@ class CompressionHook:
             if mean is None or mean.numel() != bucket.values.numel():
                 mean = self._means[number] = torch.zeros_like(bucket.values)
             for p, first in zip(bucket.parameters, bucket.offsets):
-                i = self._order[p]
+                i = self._order.get(p)
+                if i is None:
+                    raise self._other_model()
                 data[i] = mean.data_ptr() + 4 * first
                 gradients[i] = bucket.values.data_ptr() + 4 * first
         if 0 in data:
-            raise RuntimeError("slamb: the model has other parameters than at the first step; construct another hook for it")
+            raise self._other_model()
         if self._core is None:
             self._core = self._make_core(data, gradients)
         elif (data, gradients) != self._addresses:
@@ -149,6 +151,10 @@ class CompressionHook:
             if not is_finite:
                 mean.fill_(float("nan"))
             bucket.mean.set_result(mean.to(bucket.dtype))
+
+    @staticmethod
+    def _other_model() -> RuntimeError:
+        return RuntimeError("slamb: the model has other parameters than at the first step; construct another hook for it")
 
     def _make_core(self, data: Sequence[int], gradients: Sequence[int]) -> _native.Optimizer:
         described = [_native.Tensor(p.numel(), "float32", p.dim(), 0.0, 0, True, True) for p in self._order]

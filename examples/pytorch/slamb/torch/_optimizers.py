@@ -25,6 +25,10 @@ _FIXED_KEYS = {
 }
 
 
+# Arguments that the compiled module does not compare between ranks.
+_NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
+
+
 class _GroupOptions(NamedTuple):
     """The options of a parameter group, besides the learning rate."""
 
@@ -96,6 +100,8 @@ class _Part:
         self._ranks = owner._ranks
         self.saves_parameters = owner._keeps_own_parameters or bool(self.tensors.masters)
         self._must_compare_gradients = self._ranks is not None and arguments["check_gradients"]
+        if self._ranks is not None:
+            self._ranks.require_equal({name: arguments[name] for name in _NOT_COMPARED_ELSEWHERE})
         settings = {**arguments["settings"], "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
         if owner._ranks is None and "skip_non_finite" not in settings and owner._recipe in ("adamw", "lamb"):
             settings["skip_non_finite"] = False  # costs a pass without an exchange, and torch.optim does not check either

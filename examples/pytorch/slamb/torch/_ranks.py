@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Optional
+import atexit
+import weakref
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
@@ -42,17 +44,27 @@ class Ranks:
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
 
+        self._kept: list[torch.Tensor] = []
+        _living.add(self)
+
     def all_reduce_sum(self, values: memoryview) -> None:
-        dist.all_reduce(torch.frombuffer(values, dtype=torch.float32), group=self._group)
+        dist.all_reduce(self._tensor(values, torch.float32), group=self._group)
 
     def broadcast(self, values: memoryview, root: int) -> None:
-        dist.broadcast(_bytes(values), src=dist.distributed_c10d.get_global_rank(self._group, root), group=self._group)
+        dist.broadcast(self._tensor(values), src=dist.distributed_c10d.get_global_rank(self._group, root), group=self._group)
 
     def all_gather(self, mine: memoryview, everything: memoryview) -> None:
-        dist.all_gather(list(_bytes(everything).chunk(self.size)), _bytes(mine), group=self._group)
+        dist.all_gather(list(self._tensor(everything).chunk(self.size)), self._tensor(mine), group=self._group)
 
     def all_to_all(self, send: memoryview, receive: memoryview) -> None:
-        dist.all_to_all_single(_bytes(receive), _bytes(send), group=self._group)
+        dist.all_to_all_single(self._tensor(receive), self._tensor(send), group=self._group)
+
+    def _tensor(self, view: memoryview, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        """A tensor in this memory. The last ones are kept: a thread of the backend, which may be the last to let go of a tensor,
+        would need the interpreter's lock for it, and end the process if Python has ended."""
+        tensor = torch.frombuffer(view, dtype=dtype)
+        self._kept = [*self._kept[-15:], tensor]
+        return tensor
 
     def nccl_address(self) -> int:
         """The address of the group's ncclComm_t. Collective.
@@ -67,6 +79,21 @@ class Ranks:
                 f"torch whose ProcessGroupNCCL has _comm_ptr()"
             )
         return int(find())
+
+    def require_equal(self, settings: dict[str, Any]) -> None:
+        """Compares settings. Collective.
+
+        :raises RuntimeError: on every rank, if they differ
+        """
+        everything: list[Any] = [None] * self.size
+        dist.all_gather_object(everything, settings, group=self._group)
+        for rank, other in enumerate(everything):
+            for name, value in everything[0].items():
+                if other.get(name) != value:
+                    raise RuntimeError(
+                        f"slamb: ranks differ in {name}: {value!r} on rank 0, {other.get(name)!r} on rank {rank}; construct the "
+                        f"optimizer with the same arguments on all ranks"
+                    )
 
     def gather_words(self, word: int) -> list[int]:
         """Every rank's word of 63 bits."""
@@ -84,5 +111,12 @@ class Ranks:
         return None if received is None else [one[:size].to("cpu", copy=True) for one, size in zip(received, sizes)]
 
 
-def _bytes(view: memoryview) -> torch.Tensor:
-    return torch.frombuffer(view, dtype=torch.uint8)
+# A process group that an object still holds when Python has ended makes torch end the process by a signal.
+_living: "weakref.WeakSet[Ranks]" = weakref.WeakSet()
+
+
+@atexit.register
+def _release_groups() -> None:
+    for ranks in list(_living):
+        ranks._kept.clear()
+        del ranks._group

@@ -1,15 +1,16 @@
 """Named checks that each rank of a launch makes.
 
-A check is a function with the decorator `check`. It fails by an exception. A script ends with `run(globals())`, and is called
-with the seconds that it has and the names of checks. Each rank prints `ok NAME` or `FAILED NAME: why` for each.
+A check is a function with the decorator `check`. It fails by an exception. Each rank prints `ok NAME` or `FAILED NAME: why` for
+each. Scripts end with `run(globals())`, so that torchrun can run one of them by hand; run.py makes checks of several.
 
-Each check has a process group of its own: a check that fails between two collectives does not disturb the next.
+After a check that fails, the process group is made anew: one that fails between two collectives does not disturb the next.
 """
 
 import contextlib
 import dataclasses
 import datetime
 import faulthandler
+import functools
 import gc
 import sys
 import traceback
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-TIMEOUT = datetime.timedelta(seconds=60)
+TIMEOUT = datetime.timedelta(seconds=30)  # of a rank that waits for another
 
 
 @dataclasses.dataclass
@@ -85,19 +86,39 @@ def leave() -> None:
 
 
 def run(names: dict[str, Any]) -> None:
-    faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
+    """Makes the checks of a script that the command line names, or all."""
+    found = {one.name: one for one in found_in(names)}
+    make([(name, found[name]) for name in sys.argv[1:] or found], 300.0)
+
+
+def make(checks: list[tuple[str, Check]], seconds: float) -> None:
+    """Makes these checks, and prints the results by their names. After so many seconds it prints where it is, and exits."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
     torch.set_num_threads(1)
     _Store.store, _Store.rank, _Store.size = next(rendezvous("env://", timeout=TIMEOUT))
-    found = {one.name: one for one in found_in(names)}
-    for number, name in enumerate(sys.argv[2:]):
-        join(f"check {number}")
-        why = _why_it_fails(found[name])
+    gc.freeze()  # the modules: gc.collect() need not look at them
+    join("start")
+    for number, (name, one) in enumerate(checks):
+        why = _why_it_fails(one)
         if why is not None:
             leave()  # so that collectives of the others fail now
-        print(f"ok {name}" if why is None else f"FAILED {name}: {why}", flush=True)
-        _wait_for_all(f"end of check {number}")
-        leave()
+        line = f"ok {name}" if why is None else f"FAILED {name}: {why}"
+        sys.stdout.write(line + "\n")  # by one call, because ranks write at the same time
+        sys.stdout.flush()
+        if not _all_passed(f"check {number}", why is None):
+            leave()
+            join(f"after check {number}")
+    leave()
     faulthandler.cancel_dump_traceback_later()
+
+
+def _all_passed(key: str, passed: bool) -> bool:
+    """Waits until all ranks have ended a check. True if it passed on all."""
+    assert _Store.store is not None
+    _Store.store.set(f"{key}, rank {_Store.rank}", "passed" if passed else "failed")
+    keys = [f"{key}, rank {one}" for one in range(_Store.size)]
+    _Store.store.wait(keys, TIMEOUT + TIMEOUT)
+    return all(_Store.store.get(one) == b"passed" for one in keys)
 
 
 def _why_it_fails(one: Check) -> Optional[str]:
@@ -110,12 +131,6 @@ def _why_it_fails(one: Check) -> Optional[str]:
         text = f"{type(error).__name__}: {error}" if str(error) else f"{type(error).__name__} in `{frames[-1].line}`"
         return f"{at}: {text}".replace("\n", " | ")
     return None
-
-
-def _wait_for_all(key: str) -> None:
-    assert _Store.store is not None
-    _Store.store.set(f"{key}, rank {_Store.rank}", "reached")
-    _Store.store.wait([f"{key}, rank {rank}" for rank in range(_Store.size)], TIMEOUT + TIMEOUT)
 
 
 # ------------------------------------------------------------------------------------------------------- What checks share
@@ -188,6 +203,12 @@ SHAPES = ((40, 30), (30,), (3, 5, 2), (1,))
 
 
 def noise(shape, *seeds: int) -> torch.Tensor:
+    """Normal random numbers, the same at every call."""
+    return _noise(tuple(shape), seeds).clone()
+
+
+@functools.lru_cache(maxsize=10000)
+def _noise(shape: tuple[int, ...], seeds: tuple[int, ...]) -> torch.Tensor:
     seed = 0
     for one in seeds:
         seed = seed * 1009 + one + 1

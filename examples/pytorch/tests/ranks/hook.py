@@ -45,6 +45,19 @@ class GivenGradients(torch.nn.Module):
         return sum((self.held[i] * values[i]).sum() for i in order if i not in unused)
 
 
+def noting(hook, buckets, number):
+    """The hook, which also notes the parameters of the buckets of each backward pass. It must not hold the model, which holds it
+    out of sight of the garbage collector."""
+
+    def noting_hook(state, bucket):
+        if bucket.index() == 0:
+            buckets.append([])
+        buckets[-1].append([number[p] for p in bucket.parameters()])
+        return hook(state, bucket)
+
+    return noting_hook
+
+
 class Wrapped:
     """A model in DistributedDataParallel with a hook."""
 
@@ -52,21 +65,15 @@ class Wrapped:
         self.shapes, self.hook, self.buckets = shapes, hook, []
         self.model = DistributedDataParallel(GivenGradients(shapes, dtype), **settings)
         self.parameters = list(self.model.parameters())
-        self.number = {p: i for i, p in enumerate(self.parameters)}
         if hook is not None:
-            self.model.register_comm_hook(None, self.noting)
-
-    def noting(self, state, bucket):
-        if bucket.index() == 0:
-            self.buckets.append([])
-        self.buckets[-1].append([self.number[p] for p in bucket.parameters()])
-        return self.hook(state, bucket)
+            number = {p: i for i, p in enumerate(self.parameters)}
+            self.model.register_comm_hook(None, noting(hook, self.buckets, number))
 
     def mean_of(self, values, **settings):
         """The gradients that this rank gets if `values` are its own."""
         self.model.zero_grad(set_to_none=True)
         self.model([v.to(p.dtype) for v, p in zip(values, self.parameters)], **settings).backward()
-        return copies(p.grad for p in self.parameters)
+        return [None if p.grad is None else p.grad.clone() for p in self.parameters]
 
     def mean(self, step):
         return self.mean_of(gradients(step, rank(), self.shapes))
@@ -112,7 +119,8 @@ def left_out(wrapped, steps):
     return [one / own for one in found]
 
 
-@check(2, each=COMPRESSORS)
+# With random_k+sign elements share one magnitude and are sent in half of the steps: large ones wait for more steps than there are here.
+@check(2, each=[name for name in COMPRESSORS if name != "random_k+sign"])
 def what_a_compressor_leaves_out_comes_later(name):
     half, whole = left_out(Wrapped(make_hook(name)), 60)
     assert whole <= max(1.3 * half, 1e-5), f"{half:.3g} gradients after 30 steps, {whole:.3g} after 60"
@@ -145,32 +153,31 @@ def a_bucket_may_be_large():
 
 # ---------------------------------------------------------------------------------------------------------------- Buckets
 
-LARGE = ((500, 600), (600,), (300, 900), (20, 30), (400, 700), (9,))  # 3.4 MB
+# The first bucket has up to 1 MB, the others as much as is set.
+LARGE = ((256, 256), (600,), (260, 256), (20, 30), (512, 513), (9,))
 
 
 @check(2)
 def several_buckets_are_exchanged_together():
-    ours, fewer = Wrapped(make_hook("none"), LARGE, bucket_cap_mb=1), Wrapped(make_hook("none"), LARGE, bucket_cap_mb=100)
+    ours, fewer = Wrapped(make_hook("none"), LARGE, bucket_cap_mb=0.25), Wrapped(make_hook("none"), LARGE, bucket_cap_mb=100)
     for step in range(3):
         require_same_bits(ours.mean(step), fewer.mean(step))
-    assert all(len(of_step) >= 3 for of_step in ours.buckets), ours.buckets
+    assert all(len(of_step) >= 3 for of_step in ours.buckets[1:]), ours.buckets
     assert ours.buckets[0] != ours.buckets[1]  # it has sorted them anew
     assert ours.hook.statistics()["collectives"] == 3
     assert ours.hook.statistics()["step"] == 3
 
 
-@check(2, each=("int8", "sign", "random_k", "top_k", "random_k+int8"))
+@check(2, each=("int8", "sign_per_tensor", "random_k", "top_k", "random_k+int8"))
 def errors_stay_with_their_parameters_when_buckets_are_sorted_anew(name):
     # One parameter has large gradients. Errors at the wrong place would add them to the others.
     scales = [1000.0 if i == 2 else 1.0 for i in range(len(LARGE))]
-    wrapped, lacking = Wrapped(make_hook(name), LARGE, bucket_cap_mb=1), [torch.zeros(shape) for shape in LARGE]
+    wrapped, lacking = Wrapped(make_hook(name), LARGE, bucket_cap_mb=0.25), [torch.zeros(shape) for shape in LARGE]
     for step in range(6):
         values = [[s * g for s, g in zip(scales, gradients(step, one, LARGE))] for one in range(2)]
         received = wrapped.mean_of(values[rank()])
         lacking = [one + (a + b) / 2 - r for one, a, b, r in zip(lacking, *values, received)]
     assert wrapped.buckets[0] != wrapped.buckets[1]
-    if name == "sign":
-        return  # its scale is shared by all parameters
     for i, one in enumerate(lacking):
         assert float(one.abs().max()) < 200 * scales[i], f"parameter {i} lacks up to {float(one.abs().max()):.3g}"
 
@@ -182,12 +189,10 @@ def a_parameter_that_is_not_used_is_exchanged_as_zero(name):
         unused = (1, 3) if step % 2 else ()
         mean = wrapped.mean_of(gradients(step, rank()), unused=unused)
         true = mean_gradients(step, range(size()))
-        for i in range(len(SHAPES)):
-            if i not in unused:
-                require_near([mean[i]], [true[i]], 1e-6 if name == "none" else 0.05)
-            elif name == "none":
-                assert not mean[i].any()
-        assert are_equal_on_all_ranks(mean)
+        assert [i for i, g in enumerate(mean) if g is None] == list(unused)  # DistributedDataParallel leaves them alone
+        used = [i for i in range(len(SHAPES)) if i not in unused]
+        require_near([mean[i] for i in used], [true[i] for i in used], 1e-6 if name == "none" else 0.05)
+        assert are_equal_on_all_ranks([mean[i] for i in used])
 
 
 @check(2)
@@ -216,14 +221,25 @@ def gradients_accumulate_within_no_sync():
     require_near([p.grad for p in wrapped.parameters], expected, 1e-6)
 
 
-@check(2)
-def gradients_of_sixteen_bits_are_means_rounded_once():
-    wrapped = Wrapped(make_hook("none"), dtype=torch.bfloat16)
+def gradients_of_type(dtype):
+    """Means of gradients of 16 bits are those of floats, rounded once."""
+    wrapped = Wrapped(make_hook("none"), dtype=dtype)
     for step in range(3):
-        of_ranks = [[g.bfloat16().float() for g in gradients(step, one)] for one in range(size())]
+        of_ranks = [[g.to(dtype).float() for g in gradients(step, one)] for one in range(size())]
         mean = wrapped.mean_of(of_ranks[rank()])
-        assert {g.dtype for g in mean} == {torch.bfloat16}
-        require_same_bits(mean, [((a + b) / 2).bfloat16() for a, b in zip(*of_ranks)])
+        assert {g.dtype for g in mean} == {dtype}
+        require_same_bits(mean, [((a + b) / 2).to(dtype) for a, b in zip(*of_ranks)])
+
+
+@check(2)
+def gradients_can_be_of_float16():
+    gradients_of_type(torch.float16)
+
+
+# Before, Gloo could not send the parameters of such a model, as DistributedDataParallel does at first.
+@check(2, needs=(2, 1))
+def gradients_can_be_of_bfloat16():
+    gradients_of_type(torch.bfloat16)
 
 
 @check(2)
@@ -231,7 +247,7 @@ def parameters_may_be_of_several_types():
     class Mixed(GivenGradients):
         def __init__(self):
             super().__init__()
-            self.held[1] = torch.nn.Parameter(self.held[1].detach().bfloat16())
+            self.held[1] = torch.nn.Parameter(self.held[1].detach().half())
 
     model = DistributedDataParallel(Mixed())
     model.register_comm_hook(None, make_hook("none"))
@@ -276,22 +292,27 @@ def a_gradient_that_is_not_finite_becomes_nan_on_all_ranks_and_changes_no_error(
 # ------------------------------------------------------------------------------------------------------------ Checkpoints
 
 
-@check((2, 4), each=("int8", "sign", "random_k", "top_k", "random_k+int8", "none"))
+def state_of(hook):
+    return list(hook.state_dict()["ranks"].values())
+
+
+
+@check(lambda name: (2, 4) if name == "int8" else 2, each=("int8", "sign", "random_k", "top_k", "random_k+int8", "none"))
 def a_state_continues_with_the_same_bits(name):
-    whole = Wrapped(make_hook(name), LARGE, bucket_cap_mb=1)
+    whole = Wrapped(make_hook(name), LARGE, bucket_cap_mb=0.25)
     for step in range(4):
         whole.mean(step)
-    saved = pickle.dumps(whole.hook.state_dict())
+    saved = whole.hook.state_dict()
     hook = make_hook(name)
-    hook.load_state_dict(pickle.loads(saved))
-    assert pickle.dumps(hook.state_dict()) == saved  # before the first step
-    resumed = Wrapped(hook, LARGE, bucket_cap_mb=1)
-    fresh = Wrapped(make_hook(name), LARGE, bucket_cap_mb=1)
+    hook.load_state_dict(pickle.loads(pickle.dumps(saved)))
+    require_same_bits(state_of(hook), list(saved["ranks"].values()))  # before the first step
+    resumed = Wrapped(hook, LARGE, bucket_cap_mb=0.25)
+    fresh = Wrapped(make_hook(name), LARGE, bucket_cap_mb=0.25)
     for step in range(4, 7):
         expected = whole.mean(step)
         require_same_bits(resumed.mean(step), expected)
         assert name == "none" or bits(fresh.mean(step)) != bits(expected)  # the state matters
-    require_same_bits(list(whole.hook.state_dict()["ranks"].values()), list(hook.state_dict()["ranks"].values()))
+    require_same_bits(state_of(whole.hook), state_of(hook))
 
 
 @check(2)
@@ -329,7 +350,7 @@ def a_state_of_another_rank_or_model_is_rejected():
     else:
         raise AssertionError("a state of another model was accepted in the first step")
     # Nothing has changed.
-    require_same_bits(list(wrapped.hook.state_dict()["ranks"].values()), list(own["ranks"].values()))
+    require_same_bits(state_of(wrapped.hook), list(own["ranks"].values()))
 
 
 @check(2)
@@ -371,7 +392,7 @@ def a_hook_for_another_model_must_be_constructed():
     Wrapped(hook).mean(0)
     try:
         Wrapped(hook, ((3, 4), (5,))).mean(0)
-    except (RuntimeError, KeyError) as error:
+    except RuntimeError as error:
         assert "construct another hook" in str(error), repr(error)
     else:
         raise AssertionError("a hook with the errors of one model was accepted by another")
@@ -434,25 +455,28 @@ def trainings_reach_losses_like_those_with_hooks_of_torch():
     start, _ = train(default_hooks.allreduce_hook, dist.group.WORLD, steps=10)
     assert dense < 0.25 * start, f"the training does not learn: {start} and {dense}"
     all_losses = f"dense {dense:.3f}, fp16 of torch {half:.3f}, PowerSGD {low_rank:.3f}"
+    # Signs and sparse gradients need more steps than these, because Adam's variance grows by them: they must learn.
     for name, bound, part in [
-        ("none", 1.001, 1.0),
-        ("fp16", 1.02, 0.51),
-        ("bf16", 1.02, 0.51),
-        ("int8", 1.1, 0.27),
-        ("int4", 1.3, 0.15),
-        ("natural", 1.3, 0.27),
-        ("random_k", 4.0, 0.26),
-        ("top_k", 4.0, 0.28),
-        ("random_k+int8", 4.0, 0.08),
+        ("none", 1.001 * dense, 1.0),
+        ("fp16", 1.02 * dense, 0.53),
+        ("bf16", 1.02 * dense, 0.53),
+        ("int8", 1.05 * dense, 0.27),
+        ("int4", 1.5 * dense, 0.14),
+        ("natural", 1.8 * dense, 0.27),
+        ("sign", 0.75 * start, 0.04),
+        ("random_k", 0.5 * start, 0.25),
+        ("top_k", 0.5 * start, 0.27),
+        ("random_k+int8", 0.5 * start, 0.08),
+        ("random_k+int4", 0.55 * start, 0.04),
     ]:
         hook = make_hook(name)
         loss, _ = train(hook)
-        assert loss <= bound * dense, f"{name} {loss:.3f}, {all_losses}"
+        assert loss <= bound, f"{name} {loss:.3f}, {all_losses}"
+        if name in ("none", "fp16", "bf16", "int8"):
+            assert loss <= 1.05 * min(half, low_rank), f"{name} {loss:.3f}, {all_losses}"
         sent, of_dense = hook.statistics()["sent_bytes"], 60 * 4 * count  # 8 d (N − 1)/N a step
         assert sent <= part * of_dense, f"{name} sends {sent / of_dense:.4f} of the bytes"
         assert name != "none" or sent == of_dense
-        if bound < 1.05:
-            assert loss <= 1.02 * min(half, low_rank), f"{name} {loss:.3f}, {all_losses}"
 
 
 if __name__ == "__main__":

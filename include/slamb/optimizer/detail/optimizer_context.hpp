@@ -435,7 +435,7 @@ class optimizer_context {
   void note_absent() {
     std::uint64_t hash = 0;
     for (std::size_t i = 0; i < tensors.segments().size(); ++i)
-      if (!std::as_const(tensors).segments()[i].has_gradient) hash = hash_with(hash == 0 ? 1 : hash, i);
+      if (!std::as_const(tensors).segments()[i].has_gradient) hash = hash_with(hash == 0 ? hash_of_nothing : hash, i);
     if (hash == absent_) return;
     absent_ = hash;
     executor.write(&record()->absent, absent_);
