@@ -22,7 +22,8 @@ def launched():
     ],
 )
 def test_accepts(launched, name):
-    assert launched.problem_of(f"defective:{name}") is None
+    problem = launched.problem_of(f"defective:{name}")
+    assert problem is None, problem
 
 
 @pytest.mark.parametrize(

@@ -761,3 +761,42 @@ def test_every_optimizer_of_the_package_is_tested():
     assert found - {st.Optimizer} == set(CLASSES.values())
     assert {name for name, _, _ in COMBINATIONS} == set(CLASSES)
     assert {compressor for _, compressor, _ in COMBINATIONS} == set(LOSSY)
+
+
+# ------------------------------------------------------------------------------------- What must not be loaded or forgotten
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 3)), ((2, 3, 4, 4), (1, 6, 4, 4))], ids=["transposed", "regrouped"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["plain", "channels_last"])
+def test_a_state_of_parameters_of_other_shapes_with_as_many_elements_is_rejected(shapes, memory_format):
+    if len(shapes[0]) != 4 and memory_format is torch.channels_last:
+        pytest.skip("channels_last is of four dimensions")
+    p, q = (torch.nn.Parameter(noise(one, 1).contiguous(memory_format=memory_format)) for one in shapes)
+    optimizer, other = st.AdamW([p]), st.AdamW([q])
+    train(optimizer, 1, 2)
+    with pytest.raises(ValueError, match="other shapes"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_a_state_with_an_impossible_order_of_elements_is_rejected():
+    p = torch.nn.Parameter(noise((2, 3, 4, 4), 1).contiguous(memory_format=torch.channels_last))
+    optimizer = st.AdamW([p])
+    train(optimizer, 1, 2)
+    state = optimizer.state_dict()
+    state["state"][0]["ranks"]["strides0"] = torch.tensor([480, 1, 120, 30])
+    with pytest.raises(ValueError, match="parameter 0"):
+        optimizer.load_state_dict(state)
+
+
+def test_a_step_that_a_later_group_refuses_moves_nothing():
+    p, q = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
+    optimizer = st.AdamW([p], lr=0.1)
+    p.grad, q.grad = torch.ones(3), torch.ones(3)
+    optimizer.step()
+    optimizer.add_param_group({"params": [q]})
+    optimizer.param_groups[1]["lr"] = -1.0
+    before = [p.detach().clone(), q.detach().clone()]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="lr of parameter group 1"):
+            optimizer.step()
+    assert torch.equal(p, before[0]) and torch.equal(q, before[1])

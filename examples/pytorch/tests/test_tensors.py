@@ -558,3 +558,43 @@ def test_the_layouts_of_these_tests_are_what_they_are_called():
     assert strides["transposed"] == (1, 3) and strides["gaps"] == (8, 2) and strides["expanded"] == (0, 0)
     assert bytes_of(p.t()) != bytes_of(p)
     assert np.array_equal(np.frombuffer(bytes_of(p.t()), np.float32).reshape(4, 3), p.t().numpy())
+
+
+# ------------------------------------------------------------------------ What is not seen in addresses and numbers of elements
+
+
+def test_a_parameter_of_another_type_in_the_same_memory_is_rejected():
+    p = torch.nn.Parameter(torch.ones(1000))
+    optimizer = st.AdamW([p])
+    train(optimizer, 1, 1)
+    p.data = p.data.view(torch.bfloat16)[:1000]
+    p.grad = torch.ones_like(p)
+    with pytest.raises(ValueError, match="parameter 0.*torch.float32.*torch.bfloat16"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("beside", [torch.contiguous_format, torch.channels_last])
+def test_a_parameter_of_another_shape_with_as_many_elements_is_rejected(beside):
+    a = torch.nn.Parameter(noise((2, 3, 4, 4), 1).contiguous(memory_format=beside))
+    b = torch.nn.Parameter(torch.ones(30, 40))
+    optimizer = st.AdamW([a, b])
+    b.data = torch.ones(20, 60)
+    a.grad, b.grad = torch.ones_like(a), torch.ones_like(b)
+    with pytest.raises(ValueError, match=r"parameter 1.*\(30, 40\).*\(20, 60\)"):
+        optimizer.step()
+    assert bool((b == 1.0).all())
+
+
+def test_a_gradient_whose_memory_has_the_other_sign_moves_the_parameter_as_with_torch():
+    x = torch.nn.Parameter(torch.zeros(1))
+    y = torch.nn.Parameter(torch.zeros(1))
+    for p, kind in ((x, st.AdamW), (y, torch.optim.AdamW)):
+        z = torch.complex(torch.ones(1), p).conj()
+        torch.view_as_real(z.resolve_conj())[..., 1].sum().backward()
+        kind([p], lr=0.1).step()
+    assert_near([x], [y])
+    assert float(x.detach()) > 0.0
+    p = torch.nn.Parameter(torch.zeros(5))
+    p.grad = torch._neg_view(torch.ones(5))
+    st.AdamW([p], lr=0.1).step()
+    assert bool((p > 0.0).all())

@@ -55,7 +55,7 @@ class CompressionHook:
         self._join(process_group)
         self._core: Optional[_native.Optimizer] = None
         self._order: dict[torch.Tensor, int] = {}  # parameters, in the order in which the first step has seen them
-        self._sizes: list[int] = []
+        self._sizes: list[list[int]] = []  # of the parameters of each bucket of the first step
         self._buckets: list[_Bucket] = []  # of this step, so far
         self._means: dict[int, torch.Tensor] = {}  # by bucket
         self._addresses: tuple[list[int], list[int]] = ([], [])
@@ -94,7 +94,7 @@ class CompressionHook:
         if self._core is None or not state_dict["ranks"]:
             self._loaded, self._core = dict(state_dict), None
             return
-        self._load(state_dict)
+        self._load(state_dict, self._core)
 
     def statistics(self) -> dict[str, Any]:
         """Steps and traffic of this rank so far: see `Optimizer.statistics`."""
@@ -124,7 +124,7 @@ class CompressionHook:
         buckets, self._buckets = self._buckets, []
         if not self._order:
             self._order = {p: i for i, p in enumerate(p for bucket in buckets for p in bucket.parameters)}
-            self._sizes = [p.numel() for p in self._order]
+            self._sizes = [[p.numel() for p in bucket.parameters] for bucket in buckets]
         data, gradients = [0] * len(self._order), [0] * len(self._order)
         for number, bucket in enumerate(buckets):
             mean = self._means.get(number)
@@ -172,21 +172,22 @@ class CompressionHook:
             self._ranks if self._ranks.size > 1 else None,
             0,
         )
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None and loaded["ranks"]:
-            self._core = core
-            self._load(loaded)
+        if self._loaded is not None and self._loaded["ranks"]:
+            self._load(self._loaded, core)
+        self._loaded = None
         return core
 
-    def _load(self, state_dict: dict[str, Any]) -> None:
+    def _load(self, state_dict: dict[str, Any], into: _native.Optimizer) -> None:
         if list(state_dict["sizes"]) != self._sizes:
             raise ValueError(
-                f"slamb: load_state_dict() was given errors of {len(state_dict['sizes'])} parameters, which have other sizes "
-                f"than the {len(self._sizes)} of this model, or are in another order"
+                "slamb: load_state_dict() was given errors of another model, or of one whose buckets are cut otherwise; load them "
+                "with the same model and the same bucket_cap_mb"
             )
-        state = state_dict["ranks"][self._key()].contiguous()
-        assert self._core is not None
-        self._core.load_state(state.data_ptr(), state.numel(), False)
+        state = state_dict["ranks"][self._key()]
+        if state.dtype != torch.uint8:
+            raise ValueError(f"slamb: load_state_dict() was given errors of type {state.dtype}, not torch.uint8")
+        state = state.detach().to("cpu").contiguous()
+        into.load_state(state.data_ptr(), state.numel(), False)
 
 
 class _Bucket:

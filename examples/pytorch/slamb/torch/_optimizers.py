@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Optional
 
@@ -167,12 +168,23 @@ class _Part:
             tensors.forget_places()  # which `core` has not taken over
             raise
 
+    def check_step(
+        self, groups: list[dict[str, Any]], loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]
+    ) -> None:
+        """
+        :raises ValueError, RuntimeError: if the step cannot be taken; nothing has changed then
+        """
+        for number, group in enumerate(groups[self.first : self.last], self.first):
+            check.rate(f"lr of parameter group {number}", group["lr"])
+        self._cell(loss_scale, "grad_scale")
+        self._cell(found_inf, "found_inf")
+        if self._must_compare_gradients:
+            self._compare_gradients()
+
     def step(
         self, groups: list[dict[str, Any]], loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]
     ) -> None:
-        """Takes a step. To be called after `refresh`."""
-        if self._must_compare_gradients:
-            self._compare_gradients()
+        """Takes a step. To be called after `refresh` and `check_step`."""
         rates = [group["lr"] for group in self._groups(groups)]
         is_scaled = loss_scale is not None or found_inf is not None
         if is_scaled:
@@ -416,7 +428,10 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         loss_scale, found_inf = self._scaling(**scaling)
         self._gathered = {}
-        for part in self._prepared():
+        parts = self._prepared()
+        for part in parts:
+            part.check_step(self.param_groups, loss_scale, found_inf)  # all, before the first has changed anything
+        for part in parts:
             part.step(self.param_groups, loss_scale, found_inf)
         return loss
 
@@ -425,6 +440,7 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         if not self._is_constructed:
             return
+        self._gathered = {}
         try:
             parts = self._built()
             last = len(self.param_groups)
@@ -441,19 +457,20 @@ class Optimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this rank, and after `consolidate_state_dict` of all ranks. See the class."""
-        live = dict(self.state)
         parts = self._prepared()
-        for number, part in enumerate(parts):
-            taken = torch.tensor(float(part.core.steps), device="cpu")
-            for p in part.tensors.given:
-                self.state[p] = {**live[p], "step": taken}
-            gathered = {key: of_parts[number] for key, of_parts in self._gathered.items()}
-            self.state[part.holder]["ranks"] = {
-                "groups": torch.tensor([part.first, part.last], device="cpu"),
-                **_as_tensors(part.tensors.reordered()),
-                **(gathered or {self._key(): part.save()}),
-            }
+        live = dict(self.state)
         try:
+            for number, part in enumerate(parts):
+                taken = torch.tensor(float(part.core.steps), device="cpu")
+                for p in part.tensors.given:
+                    self.state[p] = {**live[p], "step": taken}
+                gathered = {key: of_parts[number] for key, of_parts in self._gathered.items()}
+                self.state[part.holder]["ranks"] = {
+                    "groups": torch.tensor([part.first, part.last], device="cpu"),
+                    "shapes": _numbers_of(p.shape for p in part.tensors.given),
+                    **_as_tensors(part.tensors.reordered()),
+                    **(gathered or {self._key(): part.save()}),
+                }
             return super().state_dict()
         finally:
             self.state.update(live)
@@ -467,6 +484,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises ValueError: if the state does not fit; nothing has changed then
         """
         self._built()
+        self._gathered = {}
         before = self.__dict__.copy()
         try:
             super().load_state_dict(_with_opaque_states(state_dict))
@@ -494,10 +512,18 @@ class Optimizer(torch.optim.Optimizer):
         if "_saved_parts" in state:  # a copy, whose compiled part is made when it is used, over the default group
             self._join(None)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Optimizer":
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        copied._join(self._process_group)
+        return copied
+
     # ------------------------------------------------------------------------------------------------------------- Of slamb
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Gives all ranks the parameters of rank `root` of the process group. Collective. For use before the first step."""
+        self._gathered = {}
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.broadcast_parameters(root)
@@ -506,6 +532,7 @@ class Optimizer(torch.optim.Optimizer):
     def synchronize_parameters(self) -> None:
         """Replaces parameters that differ between ranks by their mean, from which training continues. Collective. Parameters
         differ only with `Slamb` and `ZeroOneAdam`. For use before the model is saved on one rank."""
+        self._gathered = {}
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.synchronize_parameters()
@@ -518,6 +545,8 @@ class Optimizer(torch.optim.Optimizer):
         :return: the result of `evaluate()`
         """
         parts = self._prepared()
+        # The memory that is restored stays alive, even if `evaluate` gives parameters another.
+        own = [(p, p.detach()) for part in parts for p in part.tensors.parameters]
         result: list[Any] = []
 
         def within(number: int) -> None:
@@ -536,6 +565,9 @@ class Optimizer(torch.optim.Optimizer):
         finally:
             for part in parts:
                 part.tensors.after_step()
+            for p, restored in own:
+                if p.data_ptr() != restored.data_ptr():
+                    p.detach().copy_(restored)
         return result[0]
 
     def reload_parameters(self) -> None:
@@ -584,6 +616,7 @@ class Optimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------------------------------- Internal
 
     def _join(self, process_group: Optional["torch.distributed.ProcessGroup"]) -> None:
+        self._process_group = process_group
         device = next(p for group in self.param_groups for p in group["params"]).device
         # On a GPU all work is on a stream of its own, so that steps can be captured into graphs.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -594,6 +627,12 @@ class Optimizer(torch.optim.Optimizer):
     def _built(self) -> list[_Part]:
         """The parts. Makes those of a copy, and restores their states."""
         if self._parts is None:
+            for saved in self._saved_parts:
+                if saved.key != self._key() and not self._is_equal_on_all_ranks():
+                    raise ValueError(
+                        f"slamb: this is a copy of the optimizer of {saved.key}, but this process is {self._key()}, and each rank "
+                        f"has a state of its own; save state_dict() in place of pickling the optimizer"
+                    )
             parts = [_Part(self, saved.first, saved.last, saved.strides) for saved in self._saved_parts]
             for part, saved in zip(parts, self._saved_parts):
                 # What was written to the parameters since the copy was made is kept.
@@ -668,6 +707,9 @@ class Optimizer(torch.optim.Optimizer):
                 f"{type(self).__name__}.state_dict() has returned"
             )
         chosen = [self._choose_state(one.states, from_other_ranks) for one in found]
+        for one in found:
+            groups = self.param_groups[one.first : one.last]
+            one.require_shapes([p.shape for group in groups for p in group["params"]])
         old = self._prepared_for_load()
         parts = [
             old[i]
@@ -738,6 +780,11 @@ def _with_opaque_states(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "state": state}
 
 
+def _numbers_of(shapes: Iterable[torch.Size]) -> torch.Tensor:
+    """For each shape the number of dimensions and then their sizes."""
+    return torch.tensor([number for shape in shapes for number in (len(shape), *shape)], dtype=torch.int64, device="cpu")
+
+
 def _as_tensors(strides: dict[int, Strides]) -> dict[str, torch.Tensor]:
     """Strides by the number of the parameter, as checkpoints can hold them."""
     return {f"strides{number}": torch.tensor(of_parameter, device="cpu") for number, of_parameter in strides.items()}
@@ -757,6 +804,7 @@ class _LoadedPart:
         if len(groups) != 2:
             raise ValueError("slamb: load_state_dict() was given a state whose 'ranks' have no 'groups'")
         self.first, self.last = (int(one) for one in groups)
+        self._shapes = rest.pop("shapes", torch.tensor([], device="cpu"))
         self.strides: dict[int, Strides] = {}
         self.states: dict[str, torch.Tensor] = {}
         for name, value in rest.items():
@@ -766,6 +814,14 @@ class _LoadedPart:
                 raise ValueError(f"slamb: load_state_dict() was given a state whose '{name}' is {value.dtype}, not torch.uint8")
             else:
                 self.states[name] = value
+
+    def require_shapes(self, shapes: list[torch.Size]) -> None:
+        own = _numbers_of(shapes)
+        if self._shapes.tolist() != own.tolist():
+            raise ValueError(
+                f"slamb: load_state_dict() was given the state of parameters of other shapes; those of this optimizer are "
+                f"{[tuple(shape) for shape in shapes][:10]}{' …' if len(shapes) > 10 else ''}"
+            )
 
 
 class AdamW(Optimizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import weakref
 from typing import Any, Optional
 
@@ -44,26 +45,27 @@ class Ranks:
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
 
-        self._kept: list[torch.Tensor] = []
+        self._last: collections.deque[torch.Tensor] = collections.deque(maxlen=64 + 4 * self.size)
         _living.add(self)
 
     def all_reduce_sum(self, values: memoryview) -> None:
-        dist.all_reduce(self._tensor(values, torch.float32), group=self._group)
+        dist.all_reduce(self._kept(torch.frombuffer(values, dtype=torch.float32)), group=self._group)
 
     def broadcast(self, values: memoryview, root: int) -> None:
-        dist.broadcast(self._tensor(values), src=dist.distributed_c10d.get_global_rank(self._group, root), group=self._group)
+        source = dist.distributed_c10d.get_global_rank(self._group, root)
+        dist.broadcast(self._kept(_bytes(values)), src=source, group=self._group)
 
     def all_gather(self, mine: memoryview, everything: memoryview) -> None:
-        dist.all_gather(list(self._tensor(everything).chunk(self.size)), self._tensor(mine), group=self._group)
+        parts = [self._kept(part) for part in self._kept(_bytes(everything)).chunk(self.size)]
+        dist.all_gather(parts, self._kept(_bytes(mine)), group=self._group)
 
     def all_to_all(self, send: memoryview, receive: memoryview) -> None:
-        dist.all_to_all_single(self._tensor(receive), self._tensor(send), group=self._group)
+        dist.all_to_all_single(self._kept(_bytes(receive)), self._kept(_bytes(send)), group=self._group)
 
-    def _tensor(self, view: memoryview, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
-        """A tensor in this memory. The last ones are kept: a thread of the backend, which may be the last to let go of a tensor,
-        would need the interpreter's lock for it, and end the process if Python has ended."""
-        tensor = torch.frombuffer(view, dtype=dtype)
-        self._kept = [*self._kept[-15:], tensor]
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Keeps the tensor for a while. A thread of the backend, if it were the last to let go of it, would need the interpreter's
+        lock, and end the process if Python has ended."""
+        self._last.append(tensor)
         return tensor
 
     def nccl_address(self) -> int:
@@ -71,7 +73,7 @@ class Ranks:
 
         :raises RuntimeError: if there is none
         """
-        dist.all_reduce(torch.zeros(1, device=self._device), group=self._group)  # torch makes it at the first collective
+        dist.all_reduce(self._kept(torch.zeros(1, device=self._device)), group=self._group)  # torch makes it at the first collective
         find = getattr(self._group._get_backend(self._device), "_comm_ptr", None)
         if find is None or not find():
             raise RuntimeError(
@@ -97,8 +99,9 @@ class Ranks:
 
     def gather_words(self, word: int) -> list[int]:
         """Every rank's word of 63 bits."""
-        all_words = [torch.zeros(1, dtype=torch.int64, device=self._device) for _ in range(self.size)]
-        dist.all_gather(all_words, torch.tensor([word], dtype=torch.int64, device=self._device), group=self._group)
+        all_words = [self._kept(torch.zeros(1, dtype=torch.int64, device=self._device)) for _ in range(self.size)]
+        own = self._kept(torch.tensor([word], dtype=torch.int64, device=self._device))
+        dist.all_gather(all_words, own, group=self._group)
         return [int(one) for one in all_words]
 
     def gather_bytes(self, mine: torch.Tensor, to: int) -> Optional[list[torch.Tensor]]:
@@ -107,8 +110,14 @@ class Ranks:
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=self._device)
         padded[: mine.numel()] = mine
         received = [torch.empty_like(padded) for _ in sizes] if self.rank == to else None
+        for tensor in (padded, *(received or [])):
+            self._kept(tensor)
         dist.gather(padded, received, dst=dist.distributed_c10d.get_global_rank(self._group, to), group=self._group)
         return None if received is None else [one[:size].to("cpu", copy=True) for one, size in zip(received, sizes)]
+
+
+def _bytes(view: memoryview) -> torch.Tensor:
+    return torch.frombuffer(view, dtype=torch.uint8)
 
 
 # A process group that an object still holds when Python has ended makes torch end the process by a signal.
@@ -118,5 +127,5 @@ _living: "weakref.WeakSet[Ranks]" = weakref.WeakSet()
 @atexit.register
 def _release_groups() -> None:
     for ranks in list(_living):
-        ranks._kept.clear()
+        ranks._last.clear()
         del ranks._group

@@ -17,6 +17,8 @@ _type_of = operator.attrgetter("dtype")
 _address_of = torch.Tensor.data_ptr
 _is_contiguous = torch.Tensor.is_contiguous
 _number_of_elements = torch.Tensor.numel
+_shape_of = operator.attrgetter("shape")
+_is_negated = torch.Tensor.is_neg  # the memory has the values without the sign, as in the imaginary part of a conjugate
 
 Strides = tuple[int, ...]
 
@@ -41,7 +43,7 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "_local_tensor") and hasattr(tensor, "placements")
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -62,16 +64,21 @@ def has_strides(tensor: torch.Tensor, strides: Strides) -> bool:
     )
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """True if the elements fill a piece of memory without gaps, in any order of dimensions, as in channels_last."""
-    if tensor.numel() == 0:
-        return True
+def is_order_of(strides: Strides, shape: Sequence[int]) -> bool:
+    """True if elements with these strides fill a piece of memory without gaps."""
+    if len(strides) != len(shape):
+        return False
     expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape) if size != 1):
         if stride != expected:
             return False
         expected *= size
     return True
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """True if the elements fill a piece of memory without gaps, in any order of dimensions, as in channels_last."""
+    return tensor.numel() == 0 or is_order_of(tensor.stride(), tensor.shape)
 
 
 def _require_separate(tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -121,16 +128,19 @@ class Tensors:
     ) -> None:
         self.given = list(parameters)
         self.are_sharded = any(map(is_sharded, self.given))
-        self.parameters = list(map(_local, self.given))
+        self.parameters = list(map(local_part, self.given))
         self._number = number
         self.device = self.parameters[0].device
         self.types = [self._type_name(i, p) for i, p in enumerate(self.parameters)]
         self._dtypes = [p.dtype for p in self.parameters]
         self._sizes = [p.numel() for p in self.parameters]
+        self.shapes = [p.shape for p in self.parameters]
         self.strides = [
             p.stride() if strides is None and is_dense(p) else row_major(p.shape) for p in self.parameters
         ]
         for i, given in (strides or {}).items():
+            if not (0 <= i < len(self.parameters) and is_order_of(given, self.parameters[i].shape)):
+                raise ValueError(f"slamb: strides {given} are no order of the elements of {self._name(i)}")
             self.strides[i] = given
         self._are_all_row_major = not self.reordered()
         self._staged: dict[int, torch.Tensor] = {}  # copies of gradients
@@ -165,20 +175,21 @@ class Tensors:
         :raises ValueError: if one has another size, type or device than at the construction, or shares memory
         """
         if self.are_sharded:
-            self.parameters = list(map(_local, self.given))
+            self.parameters = list(map(local_part, self.given))
         if (
             self._are_all_plain
             and list(map(_address_of, self.parameters)) == self.data
-            and list(map(_number_of_elements, self.parameters)) == self._sizes
+            and list(map(_shape_of, self.parameters)) == self.shapes
+            and list(map(_type_of, self.parameters)) == self._dtypes
             and all(map(_is_contiguous, self.parameters))
         ):
             return False
         for i, p in enumerate(self.parameters):
-            if self._type_name(i, p) != self.types[i] or p.numel() != self._sizes[i] or p.device != self.device:
+            if p.dtype != self._dtypes[i] or p.shape != self.shapes[i] or p.device != self.device:
                 raise ValueError(
-                    f"slamb: {self._name(i)} had size {self._sizes[i]} and type {self._dtypes[i]} on {self.device} when the "
-                    f"optimizer was constructed, and has size {p.numel()} and type {p.dtype} on {p.device} now; construct the "
-                    f"optimizer after the model has been converted"
+                    f"slamb: {self._name(i)} had shape {tuple(self.shapes[i])} and type {self._dtypes[i]} on {self.device} when "
+                    f"the optimizer was constructed, and has shape {tuple(p.shape)} and type {p.dtype} on {p.device} now; "
+                    f"construct the optimizer after the model has been converted"
                 )
         self._find_places()
         before, self.data = self.data, self._addresses()
@@ -244,6 +255,8 @@ class Tensors:
             raise ValueError(f"slamb: {self._name(i)} has layout {p.layout}, but it must be dense (torch.strided)")
         if any(stride == 0 and size > 1 for stride, size in zip(p.stride(), p.shape)):
             raise ValueError(f"slamb: {self._name(i)} is expanded, so its elements share memory; use a clone() of it")
+        if p.is_neg():
+            raise ValueError(f"slamb: {self._name(i)} is a negated view; use its resolve_neg()")
         name = _TYPES.get(p.dtype)
         if name is None:
             raise ValueError(
@@ -276,7 +289,7 @@ class Tensors:
         """The addresses of the gradients, 0 for those that do not exist. Copies those that do not lie as their parameters do."""
         gradients = list(map(_gradient_of, self.given))
         if self.are_sharded:
-            gradients = [None if g is None else _local(g) for g in gradients]
+            gradients = [None if g is None else local_part(g) for g in gradients]
         if self._are_all_row_major:
             # The usual case, in a few passes in C. A gradient that does not exist, or is sparse, has no address.
             with contextlib.suppress(TypeError, RuntimeError):
@@ -285,6 +298,7 @@ class Tensors:
                     list(map(_type_of, gradients)) == self._dtypes
                     and list(map(_number_of_elements, gradients)) == self._sizes
                     and all(map(_is_contiguous, gradients))
+                    and not any(map(_is_negated, gradients))
                 ):
                     return addresses
         return [0 if g is None else self._gradient_address(i, g) for i, g in enumerate(gradients)]
@@ -300,7 +314,7 @@ class Tensors:
                 f"slamb: the gradient of {self._name(i)} has shape {tuple(g.shape)} on {g.device}, but the parameter has "
                 f"{tuple(self.parameters[i].shape)} on {self.device}"
             )
-        if g.dtype == self._dtypes[i] and has_strides(g, self.strides[i]):
+        if g.dtype == self._dtypes[i] and has_strides(g, self.strides[i]) and not g.is_neg():
             return g.data_ptr()
         staged = self._staged.get(i)
         if staged is None:

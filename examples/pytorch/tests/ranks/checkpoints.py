@@ -24,6 +24,47 @@ from checks import (
 from optimizers import OPTIMIZERS, make
 from slamb.torch import AdamW, Slamb
 
+@check(2)
+def a_collected_state_is_forgotten_when_another_is_loaded():
+    parameters = make_parameters()
+    optimizer = AdamW(parameters, compressor="int8")
+    train(optimizer, parameters, range(1))
+    early = optimizer.state_dict()
+    train(optimizer, parameters, range(1, 5))
+    optimizer.consolidate_state_dict()
+    optimizer.load_state_dict(early)
+    other = AdamW(make_parameters(), compressor="int8")
+    other.load_state_dict(optimizer.state_dict())
+    assert other.statistics()["step"] == 1
+
+
+@check(2)
+def a_copy_stays_in_the_group_of_the_optimizer():
+    import copy
+
+    groups = [dist.new_group([one]) for one in range(2)]
+    parameters = make_parameters()
+    optimizer = AdamW(parameters, process_group=groups[rank()])
+    train(optimizer, parameters, range(2))
+    copied = copy.deepcopy(optimizer)
+    own = [p for group in copied.param_groups for p in group["params"]]
+    train(copied, own, range(2, 4 + rank()))  # alone, so ranks may take different numbers of steps
+    train(optimizer, parameters, range(2, 4 + rank()))
+    require_same_bits(own, parameters)
+
+
+@check(2)
+def a_pickle_of_another_rank_is_rejected():
+    import pickle
+
+    parameters = make_parameters()
+    optimizer = AdamW(parameters, compressor="int8")
+    train(optimizer, parameters, range(2))
+    theirs = pickle.loads(gather(pickle.dumps(optimizer))[1 - rank()])
+    with raises(ValueError, f"rank{1 - rank()}_of_2", f"rank{rank()}_of_2", "state_dict()"):
+        theirs.statistics()
+
+
 SAVED = 8  # steps before a checkpoint: all are compressed; SLAMB has averaged at the fifth, and 0/1 Adam takes local steps
 OWN = ("slamb", "zero_one_adam")  # parameters differ between ranks
 

@@ -1,13 +1,13 @@
 """Optimizers that exchange gradients, momenta and parameters between ranks, without DistributedDataParallel."""
 
 import datetime
-import threading
 import weakref
 
 import torch
 import torch.distributed as dist
 
-from checks import (
+from checks import (  # fmt: skip
+    noise,
     SHAPES,
     are_equal_on_all_ranks,
     bits,
@@ -411,6 +411,26 @@ def statistics_count_what_has_happened():
     }
 
 
+@check(2)
+def parameters_that_an_evaluation_moves_are_restored():
+    model = torch.nn.Linear(300, 200)
+    with torch.no_grad():
+        for i, p in enumerate(model.parameters()):
+            p.copy_(noise(p.shape, 50, i))
+    optimizer = Slamb(model.parameters(), lr=0.1, local_steps=0)
+    train(optimizer, list(model.parameters()), range(3))
+    before = copies(model.parameters())
+
+    def evaluate():
+        model.double()
+        model.float()
+        return [torch.zeros(1) for _ in range(100)]
+
+    optimizer.with_averaged_parameters(evaluate)
+    require_same_bits(list(model.parameters()), before)
+    train(optimizer, list(model.parameters()), range(3, 4))
+
+
 # -------------------------------------------------------------------------------------------------------------- Failures
 
 # Settings of all ranks, of rank 1, and the words that the error must have.
@@ -603,24 +623,42 @@ def an_exception_of_a_collective_arrives_and_the_step_can_be_taken_again(name):
     assert phases == set(optimizer.statistics()["phases"]), phases
 
 
-# A thread of Gloo that drops the last reference to an object of Python takes the interpreter's lock for it, and aborts the process
-# if the interpreter ends meanwhile: "terminate called without an active exception".
+# A thread of Gloo may be the last that holds a tensor of Python. It takes the interpreter's lock to release it, and if the interpreter
+# ends meanwhile, the process is aborted: "terminate called without an active exception". So the caller must keep the tensors.
 @check(2)
-def threads_of_gloo_release_no_objects_of_python():
-    parameters, released = make_parameters(((3,),)), []
-    optimizer = AdamW(parameters)
-    ranks = optimizer._ranks
-    call = ranks.all_reduce_sum
+def tensors_are_kept_after_their_collective():
+    ranks = AdamW(make_parameters(((3,),)))._ranks
+    given = []
 
-    def noting(values):
-        weakref.finalize(values, lambda: released.append(threading.current_thread() is threading.main_thread()))
-        call(values)
+    def instead(*arguments, **_):  # in place of all collectives: holds nothing
+        for argument in arguments:
+            tensors = argument if isinstance(argument, list) else [argument]
+            given.extend(weakref.ref(t) for t in tensors if t is not None)
+        if isinstance(arguments[0], list):
+            for one in arguments[0]:
+                one.copy_(arguments[1])
 
-    ranks.all_reduce_sum = noting
-    train(optimizer, parameters, range(300))
-    del ranks.all_reduce_sum
-    assert len(released) > 200
-    assert all(released), f"{released.count(False)} of {len(released)} were released by other threads"
+    names = ("all_reduce", "all_gather", "all_to_all_single", "broadcast", "gather")
+    real = {name: getattr(dist, name) for name in names}
+    some, all_of_some = memoryview(bytearray(64)), memoryview(bytearray(128))
+    try:
+        for name in names:
+            setattr(dist, name, instead)
+        for name, arguments in [
+            ("all_reduce_sum", [some]),
+            ("broadcast", [some, 0]),
+            ("all_gather", [some, all_of_some]),
+            ("all_to_all", [all_of_some, all_of_some]),
+            ("gather_words", [3]),
+            ("gather_bytes", [torch.zeros(5, dtype=torch.uint8), 0]),
+        ]:
+            given.clear()
+            getattr(ranks, name)(*arguments)
+            gone = [one() is None for one in given].count(True)
+            assert given and not gone, f"{name}: {gone} of {len(given)} tensors are gone"
+    finally:
+        for name, call in real.items():
+            setattr(dist, name, call)
 
 
 @check(2)
