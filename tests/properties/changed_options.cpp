@@ -180,8 +180,8 @@ TEST_CASE("changed options: wrong ones are rejected by name, and nothing has cha
       {{.epsilon = nan}, "slamb: epsilon = nan, but it must be in [1.2e-38, 3.4e38]"},
       {{.beta1 = 0.5, .weight_decay = two}, "slamb: set_options() was given 2 weight decays, but there are 3 tensors"},
       {{.beta1 = 0.5, .weight_decay = negative}, "slamb: tensor 2's weight_decay = -1, but it must be in [0, 3.4e38]"}};
-  for (const auto& [given, message] : wrong)
-    CHECK(said_by<std::invalid_argument>([&] { optimizer.set_options(given); }) == message);
+  for (const auto& one : wrong)
+    CHECK(said_by<std::invalid_argument>([&] { optimizer.set_options(one.first); }) == one.second);
   for (std::size_t t = 0; t < 3; ++t) {
     mine.set_gradient(e.gradients[t][0]);
     other.set_gradient(e.gradients[t][0]);

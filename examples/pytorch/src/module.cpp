@@ -305,6 +305,8 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
   using binding::optimizer, binding::tensor;
   using without_lock = nb::call_guard<nb::gil_scoped_release>;
 
+  nb::set_leak_warnings(false);  // a hook that holds its model lives as long as the process, in torch
+
   m.doc() = "Optimizers over tensors that are given as addresses. slamb.torch is the interface for users.";
   m.attr("version") = std::to_string(SLAMB_VERSION_MAJOR) + "." + std::to_string(SLAMB_VERSION_MINOR) + "." +
                       std::to_string(SLAMB_VERSION_PATCH);

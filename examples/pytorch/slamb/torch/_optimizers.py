@@ -833,7 +833,7 @@ class AdamW(Optimizer):
     :param eps: added to the square root of the variance
     :param weight_decay: decoupled weight decay
     :param compressor: of the gradients, with feedback of the compression error: "none", "bf16", "fp16", "int8", "int4",
-        "sign", "natural", "random_k", "top_k", "random_k+int8", "random_k+int4" or "random_k+sign"
+        "sign", "natural", "random_k", "top_k", "random_k+int8" or "random_k+int4"
     :param process_group: the ranks; None: the default group of torch.distributed, or a single process without one
     :param exchange: False: nothing is exchanged; for gradients that something else averages, as DistributedDataParallel does
     :param rounding: of parameters of 16 bits: "nearest" from a float32 copy, or "stochastic" without one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import ctypes
 import weakref
 from typing import Any, Optional
 
@@ -127,5 +128,6 @@ _living: "weakref.WeakSet[Ranks]" = weakref.WeakSet()
 @atexit.register
 def _release_groups() -> None:
     for ranks in list(_living):
-        ranks._last.clear()
+        for tensor in ranks._last:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # lives on, for a thread may still hold it
         del ranks._group

@@ -102,7 +102,7 @@ slamb::optimizer make_mean(std::span<const slamb::parameter> tensors, settings& 
 }  // namespace
 
 std::span<const combination> mean_combinations() {
-  static constexpr std::array<combination, 12> all{{{"none", "float32", make_mean<slamb::no_compressor>},
+  static constexpr std::array<combination, 11> all{{{"none", "float32", make_mean<slamb::no_compressor>},
                                                     {"sign", "float32", make_mean<slamb::sign>},
                                                     {"int8", "float32", make_mean<slamb::int8>},
                                                     {"int4", "float32", make_mean<slamb::int4>},
@@ -112,8 +112,7 @@ std::span<const combination> mean_combinations() {
                                                     {"random_k", "float32", make_mean<slamb::random_k<>>},
                                                     {"top_k", "float32", make_mean<slamb::top_k>},
                                                     {"random_k+int8", "float32", make_mean<random_k_int8>},
-                                                    {"random_k+int4", "float32", make_mean<random_k_int4>},
-                                                    {"random_k+sign", "float32", make_mean<random_k_sign>}}};
+                                                    {"random_k+int4", "float32", make_mean<random_k_int4>}}};
   return all;
 }
 

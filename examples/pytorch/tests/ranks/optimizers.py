@@ -50,5 +50,4 @@ COMPRESSORS = {
     "top_k": Compressor({"compressor": "top_k", "k": 0.25}, 0.2, 0.28),
     "random_k+int8": Compressor({"compressor": "random_k+int8", "k": 0.25}, 0.2, 0.22),
     "random_k+int4": Compressor({"compressor": "random_k+int4", "k": 0.25}, 0.2, 0.11),
-    "random_k+sign": Compressor({"compressor": "random_k+sign", "k": 0.5}, 0.55, 0.11),
 }
