@@ -25,7 +25,7 @@ def compression_hook(
         model.register_comm_hook(None, hook)
 
     Each step sends the gradients of all buckets together, when the last is ready. Ranks keep the compression errors and add them
-    to the next gradients. They belong into checkpoints: `hook.state_dict()` of every rank, and `hook.load_state_dict()` before
+    to the next gradients. They belong in checkpoints: `hook.state_dict()` of every rank, and `hook.load_state_dict()` before
     the first step. If a gradient of any rank is not finite, all ranks get gradients of NaN, and the errors do not change.
 
     :param compressor: "sign", "int8", "int4", "natural", "bf16", "fp16", "random_k", "top_k", "random_k+int8", "random_k+int4"
@@ -33,6 +33,7 @@ def compression_hook(
     :param process_group: that of the model; None: the default group
     :param threads: None: torch.get_num_threads()
     :param settings: of the compressor: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
+        seed of natural,
         scales ("fused" or "per_tensor") of sign
     :raises ValueError: for a wrong argument
     """

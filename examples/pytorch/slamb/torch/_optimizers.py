@@ -338,14 +338,14 @@ class Optimizer(torch.optim.Optimizer):
     ratio 1) and `compress` (False: always exchanged dense), which are read at the construction. `betas` and `eps` must be equal
     in all groups. A group that is added after the first step has moments and schedules of its own.
 
-    With several ranks, construction, `step()` and the calls that say so are collective: every rank must make them. Ranks
-    begin with equal parameters: `broadcast_parameters()` gives all those of rank 0.
+    With several ranks, all ranks must construct the optimizer, call `step()`, and make the calls whose description says
+    "Collective". All ranks must begin with equal parameters. `broadcast_parameters()` gives them those of rank 0.
 
     Checkpoints: `state_dict()` has this rank's complete state, which differs between ranks if they keep compression errors,
     momenta or parameters of their own. Save it on every rank, or call `consolidate_state_dict()` on all ranks before
     `state_dict()` on one. A run that continues from it computes the same bits as one that was not interrupted.
 
-    :raises ValueError: for a wrong argument; the message names it and says what would be right. Nothing has happened then
+    :raises ValueError: for a wrong argument; the message names it and says what would be right. Nothing has changed then
     :raises RuntimeError: if ranks differ in settings or parameters, or a collective failed
     """
 
@@ -415,7 +415,7 @@ class Optimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------------------ torch.optim.Optimizer
 
     def step(self, closure: Optional[Callable[[], Any]] = None, **scaling: Any) -> Any:
-        """One step. Collective. Parameters whose gradient is None, on all ranks, are left as they are.
+        """One step. Collective. Parameters whose gradient is None are left as they are. It must be None on all ranks.
 
         :param closure: computes the loss again and returns it, with gradients
         :return: the closure's loss
@@ -476,8 +476,8 @@ class Optimizer(torch.optim.Optimizer):
             self.state.update(live)
 
     def load_state_dict(self, state_dict: dict[str, Any], from_other_ranks: bool = False) -> None:
-        """Continues from a `state_dict()`. The parameters must be those that belong to it; those of `Slamb` and `ZeroOneAdam`,
-        and parameters of 16 bits with rounding="nearest", are restored with it. Collective if parameter groups were added later.
+        """Continues from a `state_dict()`. Load the model's parameters too. Those of `Slamb` and `ZeroOneAdam`, and parameters of
+        16 bits with rounding="nearest", are restored from this state. Collective if parameter groups were added later.
 
         :param from_other_ranks: also accepts the state of other ranks, or of another number of ranks. Compression errors then
             start at zero. Set it on all ranks or on none, and give all the same state
@@ -522,7 +522,8 @@ class Optimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------------------------------- Of slamb
 
     def broadcast_parameters(self, root: int = 0) -> None:
-        """Gives all ranks the parameters of rank `root` of the process group. Collective. For use before the first step."""
+        """Gives all ranks the parameters of rank `root` of the process group. Collective. Call it
+        before the first step."""
         self._gathered = {}
         for part in self._prepared():
             with part.on_its_stream():
@@ -531,7 +532,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def synchronize_parameters(self) -> None:
         """Replaces parameters that differ between ranks by their mean, from which training continues. Collective. Parameters
-        differ only with `Slamb` and `ZeroOneAdam`. For use before the model is saved on one rank."""
+        differ only with `Slamb` and `ZeroOneAdam`. Call it before one rank saves the model."""
         self._gathered = {}
         for part in self._prepared():
             with part.on_its_stream():
@@ -825,25 +826,36 @@ class _LoadedPart:
 
 
 class AdamW(Optimizer):
-    """AdamW, on all cores and without temporary tensors. With several ranks it averages the gradients.
+    """AdamW. One pass over memory updates all parameters, on all cores. Several ranks average their gradients.
 
-    :param params: parameters, or groups of them
+    :param params: parameters, or parameter groups
     :param lr: learning rate
-    :param betas: decay of the momentum and of the variance
+    :param betas: decay rates of the momentum and of the variance
     :param eps: added to the square root of the variance
     :param weight_decay: decoupled weight decay
-    :param compressor: of the gradients, with feedback of the compression error: "none", "bf16", "fp16", "int8", "int4",
+    :param compressor: compresses the gradients that ranks exchange, with error feedback: "none", "bf16", "fp16", "int8", "int4",
         "sign", "natural", "random_k", "top_k", "random_k+int8" or "random_k+int4"
-    :param process_group: the ranks; None: the default group of torch.distributed, or a single process without one
-    :param exchange: False: nothing is exchanged; for gradients that something else averages, as DistributedDataParallel does
-    :param rounding: of parameters of 16 bits: "nearest" from a float32 copy, or "stochastic" without one
-    :param moments: storage of momentum and variance, without a compressor: "float32", "bf16-momentum" or "8-bit"
-    :param threads: of a step; None: torch.get_num_threads()
-    :param settings: less common ones. max_gradient_norm: clips by the norm of the mean gradient. skip_non_finite: all ranks
-        skip a step if a gradient of any is not finite; by default True with several ranks, where it costs nothing. bias_correction (True). compare_every (100): steps between
-        comparisons of the ranks' parameters. check_gradients (True): the first step fails if all ranks' gradients are equal.
-        rounding_seed (0). compress_single_rank (False): compresses with a single rank too. Of compressors: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
-        scales ("fused" or "per_tensor") of sign
+    :param process_group: the ranks that train this model. None: the default group of torch.distributed; a single rank if it is
+        not initialized
+    :param exchange: False: ranks exchange nothing, because something else averages the gradients, such as
+        DistributedDataParallel
+    :param rounding: how parameters of 16 bits are updated: "nearest" updates a float32 copy and rounds it; "stochastic" keeps no
+        copy and rounds at random
+    :param moments: how momentum and variance are stored: "float32", "bf16-momentum" or "8-bit". The last two need
+        compressor="none"
+    :param threads: threads of a step. None: torch.get_num_threads()
+    :param settings: less common arguments, with their defaults; None stands for the default:
+
+        - max_gradient_norm (inf): clips by the norm of the mean gradient
+        - skip_non_finite (True with several ranks, where it costs nothing; False for a single rank): all ranks skip a step if a
+          gradient of any rank is not finite
+        - bias_correction (True)
+        - compare_every (100): steps between comparisons of the ranks' parameters; 0: never
+        - check_gradients (True): the first step fails if all ranks have equal gradients
+        - compress_single_rank (False): a single rank compresses too, to show the effect on a training
+        - rounding_seed (0): of "stochastic"
+        - of compressors: k, block and seed of random_k; k of top_k; seed and quantizer_block of int8 and int4; seed of natural;
+          scales ("fused" or "per_tensor") of sign
     """
 
     _recipe = "adamw"
@@ -870,10 +882,11 @@ class AdamW(Optimizer):
 
 
 class Lamb(Optimizer):
-    """LAMB: AdamW whose rate for each tensor is proportional to the tensor's norm, for large batches.
+    """LAMB: AdamW whose learning rate for each tensor is scaled by the trust ratio: the norm of the tensor over the norm of its
+    update.
 
-    Parameters as of `AdamW`, and among the settings trust_ratio_lower (0), trust_ratio_upper (inf) and
-    adapt_without_weight_decay (True): False: trust ratio 1 in groups without weight decay.
+    The arguments of `AdamW`, and these settings: trust_ratio_lower (0) and trust_ratio_upper (inf) bound the trust ratio;
+    adapt_without_weight_decay (True): with False, tensors without weight decay have the trust ratio 1.
 
     Reference: arXiv 1904.00962
     """
@@ -902,16 +915,18 @@ class Lamb(Optimizer):
 
 
 class Slamb(Optimizer):
-    """SLAMB: ranks exchange a part `k` of the momentum at each step, and LAMB's rate depends on the age of its last exchange.
+    """SLAMB: LAMB whose ranks exchange a part `k` of the momentum in each step. Elements that were not exchanged for longer move
+    less.
 
-    Parameters as of `AdamW`, but compressor: "random_k", "top_k", "random_k+int8", "random_k+int4" or "random_k+sign"; moments
-    other than "float32" with "random_k".
+    The arguments of `AdamW`, with these differences. compressor: "random_k", "top_k", "random_k+int8", "random_k+int4" or
+    "random_k+sign". moments: other than "float32" only with "random_k".
 
-    :param k: the part of the elements that is exchanged at each step
-    :param beta3: the discount of an element that was exchanged a steps ago is beta3 ** a
-    :param local_steps: parameters differ between ranks, and are averaged after so many steps; 0: never
-    :param settings: as of `AdamW`; also dense_below (9000): smaller tensors, and those of one dimension, are exchanged whole;
-        clip_locally (False), trust_ratio_lower (0.01), trust_ratio_upper (1000)
+    :param k: the part of the elements that ranks exchange in each step
+    :param beta3: an element that was last exchanged a steps ago is discounted by beta3 ** a
+    :param local_steps: ranks average their parameters every `local_steps` steps, and differ between; 0: they never average
+    :param settings: those of `AdamW` but skip_non_finite, which is always on; dense_below (9000): tensors with fewer elements,
+        and all of one dimension, are exchanged completely; clip_locally (False): each rank clips by the norm of its own gradient;
+        trust_ratio_lower (0.01) and trust_ratio_upper (1000)
 
     Reference: PMLR 202:38801
     """
@@ -945,15 +960,20 @@ class Slamb(Optimizer):
 
 
 class OneBitAdam(Optimizer):
-    """1-bit Adam: dense gradients for `warm_up_steps`, then the momentum as signs and scales, with a fixed variance.
+    """1-bit Adam: exchanges dense gradients during a warm-up; then freezes the variance and exchanges the momentum as signs and
+    scales.
 
-    Parameters as of `AdamW`, but compressor: "sign", "int8", "int4", "natural", "bf16" or "fp16", and moments "float32".
+    The arguments of `AdamW`, with these differences. compressor: "sign", "int8", "int4", "natural", "bf16" or "fp16". moments:
+    "float32".
 
-    :param warm_up_steps: steps before the variance is frozen and compression begins. Usually 10 to 25 % of a training
-    :param warm_up_threshold: in (0, 1]: the warm-up ends earlier, when the variance's norm has changed by no more than this ratio
-        in `warm_up_interval` steps, and not before `warm_up_least_steps`; None: it does not end earlier
-    :param settings: as of `AdamW`; also zero_aware (True): elements whose gradient was always zero in the warm-up are left out;
-        clip_locally (False), warm_up_least_steps, warm_up_interval
+    :param warm_up_steps: length of the warm-up; usually 10 to 25 % of a training. A variance that is frozen too early makes it
+        diverge
+    :param warm_up_threshold: in (0, 1]: ends the warm-up earlier: when the norm of the variance, divided by its norm
+        `warm_up_interval` steps before, reaches this ratio, for example 0.96, but after more than `warm_up_least_steps`. None: only
+        `warm_up_steps` counts
+    :param settings: those of `AdamW` but skip_non_finite, which is always on, and bias_correction; zero_aware (True): signs leave
+        out elements whose gradient was always zero in the warm-up; clip_locally (False): each rank clips by the norm of its own
+        gradient; warm_up_least_steps (0); warm_up_interval (0: 1/(1 - beta2) steps)
 
     Reference: arXiv 2102.02888
     """
@@ -985,10 +1005,10 @@ class OneBitAdam(Optimizer):
 
 
 class OneBitLamb(Optimizer):
-    """1-bit LAMB: `OneBitAdam` with LAMB's rate for each tensor.
+    """1-bit LAMB: `OneBitAdam` whose learning rate for each tensor is scaled by a trust ratio, which is frozen with the variance.
 
-    Parameters as of `OneBitAdam`; among the settings also those of the trust ratio: trust_ratio_lower (0.01), trust_ratio_upper
-    (10), trust_ratio_average (0.9), trust_ratio_factor_lower (0.5), trust_ratio_factor_upper (4), trust_ratio_factor_change (0.1).
+    The arguments of `OneBitAdam`, and settings of the trust ratio: trust_ratio_lower (0.01), trust_ratio_upper (10),
+    trust_ratio_average (0.9), trust_ratio_factor_lower (0.5), trust_ratio_factor_upper (4), trust_ratio_factor_change (0.1).
 
     Reference: arXiv 2104.06069
     """
@@ -1020,14 +1040,15 @@ class OneBitLamb(Optimizer):
 
 
 class ZeroOneAdam(Optimizer):
-    """0/1 Adam: gradients as signs until the variance is frozen, then local steps whose sum is exchanged as signs.
+    """0/1 Adam: exchanges dense gradients in steps that become rarer, and signs in the others. After the variance is frozen, ranks
+    take local steps, and exchange their sum as signs.
 
-    Parameters as of `OneBitAdam`, without the warm-up.
+    The arguments of `OneBitAdam`, without the warm-up.
 
-    :param variance_freeze_step: the step after which the variance is frozen and local steps begin
-    :param variance_update_scaler: refreshes of the variance until their interval doubles
-    :param local_interval_scaler: steps until the interval of exchanges doubles
-    :param local_interval_clipper: the largest interval of exchanges, in steps
+    :param variance_freeze_step: the variance is frozen after this step, and local steps begin
+    :param variance_update_scaler: the interval between refreshes of the variance doubles after so many refreshes
+    :param local_interval_scaler: the interval between exchanges doubles after so many steps
+    :param local_interval_clipper: the largest interval between exchanges, in steps
 
     Reference: arXiv 2202.06009
     """
