@@ -246,6 +246,21 @@ TEST_CASE("custom_optimizer: choose takes it") {
   });
 }
 
+TEST_CASE("custom_optimizer: options change between steps, and one that it does not have is rejected by name") {
+  replica memory;
+  lion<> optimizer(memory.tensors, {});
+  optimizer.set_options({.beta1 = 0.8, .beta2 = 0.9});
+  CHECK_THROWS_WITH_AS(optimizer.set_options({.beta1 = 0.1, .epsilon = 1e-8}),
+                       "slamb: set_options() was given epsilon, which this optimizer does not have",
+                       std::invalid_argument);
+  for (std::size_t t = 0; t < 3; ++t) {
+    memory.compute(0, t);
+    optimizer.step(rates[t]);
+  }
+  CHECK(largest_error(memory.all(), expected(1, {.beta1 = 0.8, .beta2 = 0.9}, 3)) < 1e-6);
+  CHECK(largest_error(memory.all(), expected(1, {}, 3)) > 1e-4);
+}
+
 TEST_CASE("custom_optimizer: options out of range, and options that differ between ranks, are rejected") {
   replica memory;
   const auto refusal = [&](const lion_options& o) {

@@ -7,11 +7,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
+#include <iterator>
 #include <map>
 #include <slamb/communicator/self_communicator.hpp>
 #include <slamb/core/config.hpp>
@@ -323,10 +321,8 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
            "recipe"_a, "compressor"_a, "moments"_a, "tensors"_a, "data"_a, "gradients"_a, "masters"_a, "settings"_a,
            "threads"_a, "rounding_seed"_a, "ranks"_a.none(), "stream"_a,
            "Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; on the host an object "
-           "with "
-           "rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, on a GPU the address of an ncclComm_t. "
-           "stream: "
-           "the address of a cudaStream_t; on the host 0.")
+           "with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all; on a GPU the address of an "
+           "ncclComm_t. stream: the address of a cudaStream_t; on the host 0.")
       .def("step", &optimizer::step, "rates"_a, without_lock(), "One step, with a learning rate for each group.")
       .def("step_at", &optimizer::step_at, "rates"_a, without_lock(),
            "One step, with learning rates for each group that are read at this address, as float64, when it runs.")

@@ -598,3 +598,14 @@ def test_a_gradient_whose_memory_has_the_other_sign_moves_the_parameter_as_with_
     p.grad = torch._neg_view(torch.ones(5))
     st.AdamW([p], lr=0.1).step()
     assert bool((p > 0.0).all())
+
+
+def test_a_parameter_that_is_expanded_later_is_rejected_before_the_step():
+    p = torch.nn.Parameter(torch.ones(3, 4))
+    optimizer = st.AdamW([p])
+    train(optimizer, 1, 1)
+    p.data = torch.ones(3, 1).expand(3, 4)
+    p.grad = torch.ones(3, 4)
+    with pytest.raises(ValueError, match="parameter 0 is expanded"):
+        optimizer.step()
+    assert optimizer._parts[0].core.steps == 1

@@ -2,15 +2,15 @@
 # Without `from __future__ import annotations`: DistributedDataParallel compares the annotations of hooks with types.
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
 
 from slamb import _native
+from slamb.torch import _arguments as check
+from slamb.torch._arguments import Setting
 from slamb.torch._ranks import Ranks, group_of
-
-Setting = Union[bool, int, float, str]
 
 
 def compression_hook(
@@ -33,8 +33,7 @@ def compression_hook(
     :param process_group: that of the model; None: the default group
     :param threads: None: torch.get_num_threads()
     :param settings: of the compressor: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
-        seed of natural,
-        scales ("fused" or "per_tensor") of sign
+        seed of natural, scales ("fused" or "per_tensor") of sign
     :raises ValueError: for a wrong argument
     """
     return CompressionHook(compressor, process_group, threads, **settings)
@@ -50,7 +49,11 @@ class CompressionHook:
         threads: Optional[int] = None,
         **settings: Setting,
     ) -> None:
-        self._arguments: dict[str, Any] = {"compressor": compressor, "threads": threads, "settings": settings}
+        self._arguments: dict[str, Any] = {
+            "compressor": check.text("compressor", compressor),
+            "threads": None if threads is None else check.count("threads", threads, 1),
+            "settings": {name: check.setting(name, value) for name, value in settings.items()},
+        }
         # DistributedDataParallel asks hooks for their names, as if they were functions.
         self.__name__ = self.__qualname__ = "slamb_" + compressor.replace("+", "_")
         self._join(process_group)
@@ -61,7 +64,7 @@ class CompressionHook:
         self._means: dict[int, torch.Tensor] = {}  # by bucket
         self._addresses: tuple[list[int], list[int]] = ([], [])
         self._loaded: Optional[dict[str, Any]] = None  # a state to begin with
-        _native.Optimizer("mean", compressor, "float32", [], [], [], [], dict(settings), 1, 0, None, 0)  # checks them now
+        _native.Optimizer("mean", compressor, "float32", [], [], [], [], self._arguments["settings"], 1, 0, None, 0)  # checks them now
 
     def __call__(
         self, state: Any, bucket: dist.GradBucket  # type: ignore[name-defined]
@@ -78,7 +81,7 @@ class CompressionHook:
         """The compression errors of this rank."""
         if self._core is None:
             return dict(self._loaded) if self._loaded is not None else {"sizes": [], "ranks": {}}
-        state = torch.empty(self._core.state_bytes(False), dtype=torch.uint8)
+        state = torch.empty(self._core.state_bytes(False), dtype=torch.uint8, device="cpu")
         self._core.save_state(state.data_ptr(), state.numel(), False)
         return {"sizes": list(self._sizes), "ranks": {self._key(): state}}
 
@@ -167,7 +170,7 @@ class CompressionHook:
             data,
             gradients,
             [0] * len(described),
-            dict(self._arguments["settings"]),
+            self._arguments["settings"],
             self._arguments["threads"] or torch.get_num_threads(),
             0,
             self._ranks if self._ranks.size > 1 else None,

@@ -25,7 +25,6 @@ _FIXED_KEYS = {
     "differentiable": (False,),
 }
 
-
 # Arguments that the compiled module does not compare between ranks.
 _NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
 
@@ -142,8 +141,10 @@ class _Part:
         with torch.cuda.device(self.tensors.device):
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
-            yield
-            current.wait_stream(self._stream)
+            try:
+                yield
+            finally:
+                current.wait_stream(self._stream)
 
     def refresh(self, groups: list[dict[str, Any]]) -> None:
         """Passes on what has changed since the last call: parameters, addresses, and settings of parameter groups.
@@ -306,15 +307,14 @@ class _Part:
         seen = self._ranks.gather_words(self._hash_of_gradients())
         if not any(seen):
             return  # nothing can be said; the next step compares again
-        self._must_compare_gradients = False
         if len(set(seen)) == 1:
-            self._must_compare_gradients = True
             raise RuntimeError(
                 f"slamb: the gradients of all {self._ranks.size} ranks are equal, so they have been averaged already, or all "
                 f"ranks have computed the same batch. With DistributedDataParallel, run forward and backward within "
                 f"model.no_sync(), or do not wrap the model; to leave the averaging to it, construct the optimizer with "
                 f"exchange=False; to train on equal batches, with check_gradients=False"
             )
+        self._must_compare_gradients = False
 
 
 class _SavedPart(NamedTuple):
@@ -522,8 +522,7 @@ class Optimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------------------------------- Of slamb
 
     def broadcast_parameters(self, root: int = 0) -> None:
-        """Gives all ranks the parameters of rank `root` of the process group. Collective. Call it
-        before the first step."""
+        """Gives all ranks the parameters of rank `root` of the process group. Collective. Call it before the first step."""
         self._gathered = {}
         for part in self._prepared():
             with part.on_its_stream():

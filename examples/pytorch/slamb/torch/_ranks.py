@@ -45,7 +45,6 @@ class Ranks:
         self._device = device
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
-
         self._last: collections.deque[torch.Tensor] = collections.deque(maxlen=64 + 4 * self.size)
         _living.add(self)
 

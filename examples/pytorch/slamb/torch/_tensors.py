@@ -172,7 +172,7 @@ class Tensors:
     def has_moved(self) -> bool:
         """Finds the parameters again. True if one has moved since the last call.
 
-        :raises ValueError: if one has another size, type or device than at the construction, or shares memory
+        :raises ValueError: if one has another shape, type or device than at the construction, or shares memory
         """
         if self.are_sharded:
             self.parameters = list(map(local_part, self.given))
@@ -191,6 +191,7 @@ class Tensors:
                     f"the optimizer was constructed, and has shape {tuple(p.shape)} and type {p.dtype} on {p.device} now; "
                     f"construct the optimizer after the model has been converted"
                 )
+            self._type_name(i, p)  # rejects other layouts
         self._find_places()
         before, self.data = self.data, self._addresses()
         for i in self.masters:

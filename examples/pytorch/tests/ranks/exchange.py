@@ -436,7 +436,7 @@ def parameters_that_an_evaluation_moves_are_restored():
 DIFFERENCES = {
     "betas": (AdamW, {}, {"betas": (0.8, 0.999)}, ["beta1", "0.9 on rank 0", "0.8 on rank 1"]),
     "eps": (AdamW, {}, {"eps": 1e-5}, ["epsilon", "1e-05 on rank 1"]),
-    "weight_decay": (AdamW, {}, {"weight_decay": 0.5}, ["weight decay", "0.5 on rank 1"]),
+    "weight_decay": (AdamW, {}, {"weight_decay": 0.5}, ["weight decay", "0.01 on rank 0", "0.5 on rank 1"]),
     "max_gradient_norm": (AdamW, {}, {"max_gradient_norm": 7.0}, ["max_gradient_norm", "7 on rank 1"]),
     "bias_correction": (AdamW, {}, {"bias_correction": False}, ["bias_correction"]),
     "skip_non_finite": (AdamW, {}, {"skip_non_finite": False}, ["skip_non_finite"]),

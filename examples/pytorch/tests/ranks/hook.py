@@ -405,6 +405,13 @@ def wrong_arguments_are_rejected_at_once():
         compression_hook("int8", k=0.1)
     with raises(ValueError, "k"):
         compression_hook("random_k", k=2.0)
+    for threads in (0, "2", True):
+        with raises(ValueError, f"threads = {threads!r}", "an integer >= 1"):
+            compression_hook("int8", threads=threads)
+    with raises(ValueError, "compressor must be a text"):
+        compression_hook(None)
+    with raises(ValueError, "scales must be"):
+        compression_hook("sign", scales=[1])
 
 
 @check(2)

@@ -77,8 +77,8 @@ inline void describe_tensors(const layout& tensors, consistency_check& facts) {
     const std::string tensor = "tensor " + std::to_string(i);
     facts.add_word("the size of " + tensor, s.size);
     facts.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
-    facts.add("the weight decay of " + tensor, s.weight_decay);
-    facts.add("the learning-rate factor of " + tensor, s.learning_rate_factor);
+    facts.add_float("the weight decay of " + tensor, s.weight_decay);
+    facts.add_float("the learning-rate factor of " + tensor, s.learning_rate_factor);
     facts.add_word("the group of " + tensor, s.group);
     facts.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
     facts.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
