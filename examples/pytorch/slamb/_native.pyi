@@ -20,7 +20,7 @@ class Optimizer:
 
     def __init__(self, recipe: str, compressor: str, moments: str, tensors: Sequence[Tensor], data: Sequence[int], gradients: Sequence[int], masters: Sequence[int], settings: Mapping[str, bool | int | float | str], threads: int, rounding_seed: int, ranks: object | None, stream: int) -> None:
         """
-        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; on the host an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, on a GPU the address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.
+        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; on the host an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all; on a GPU the address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.
         """
 
     def step(self, rates: Sequence[float]) -> None:
@@ -81,6 +81,20 @@ class Optimizer:
 
     def memory(self) -> dict[str, int]:
         """Bytes by purpose."""
+
+class TensorLayouts:
+    """Types, shapes and the device of tensors."""
+
+    @staticmethod
+    def of(table: object, tensors: list[Any]) -> TensorLayouts | None:
+        """
+        Of tensors of a framework that has this table for their exchange, DLPackExchangeAPI in a capsule. None if it cannot describe them.
+        """
+
+    def addresses(self, tensors: list[Any]) -> list[int] | None:
+        """
+        The addresses of tensors, 0 for None. None if one has another type, shape or device, or is not contiguous.
+        """
 
 def compressors(recipe: str, moments: str = 'float32') -> list[str]:
     """The compressors with which a recipe can be made."""

@@ -1,6 +1,7 @@
 // The Python module: optimizers over tensors that are given as addresses. It knows no framework; slamb/torch does.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -22,6 +23,7 @@
 
 #include "combination.hpp"
 #include "settings.hpp"
+#include "tensor_layouts.hpp"
 
 #if defined(SLAMB_BINDING_CUDA)
 #include <slamb/nccl.hpp>
@@ -351,6 +353,15 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
       .def("statistics", &optimizer::statistics, "with_norms"_a,
            nb::sig("def statistics(self, with_norms: bool) -> dict[str, typing.Any]"), "Steps, phase and traffic.")
       .def("memory", &optimizer::memory, nb::sig("def memory(self) -> dict[str, int]"), "Bytes by purpose.");
+
+  nb::class_<binding::tensor_layouts>(m, "TensorLayouts", "Types, shapes and the device of tensors.")
+      .def_static("of", &binding::tensor_layouts::of, "table"_a, "tensors"_a,
+                  nb::sig("def of(table: object, tensors: list[typing.Any]) -> TensorLayouts | None"),
+                  "Of tensors of a framework that has this table for their exchange, DLPackExchangeAPI in a capsule. "
+                  "None if it cannot describe them.")
+      .def("addresses", &binding::tensor_layouts::addresses, "tensors"_a,
+           nb::sig("def addresses(self, tensors: list[typing.Any]) -> list[int] | None"),
+           "The addresses of tensors, 0 for None. None if one has another type, shape or device, or is not contiguous.");
 
   m.def("compressors", &binding::compressors_of, "recipe"_a, "moments"_a = "float32",
         "The compressors with which a recipe can be made.");

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Optional
 
@@ -176,7 +178,9 @@ class _Part:
         :raises ValueError, RuntimeError: if the step cannot be taken; nothing has changed then
         """
         for number, group in enumerate(groups[self.first : self.last], self.first):
-            check.rate(f"lr of parameter group {number}", group["lr"])
+            rate = group["lr"]
+            if not (type(rate) is float and 0.0 <= rate < math.inf):
+                check.rate(f"lr of parameter group {number}", rate)
         self._cell(loss_scale, "grad_scale")
         self._cell(found_inf, "found_inf")
         if self._must_compare_gradients:
@@ -190,6 +194,7 @@ class _Part:
         is_scaled = loss_scale is not None or found_inf is not None
         if is_scaled:
             self.core.set_gradient_scaling(self._cell(loss_scale, "grad_scale"), self._cell(found_inf, "found_inf"))
+        self.tensors.mark_changed()
         try:
             if self._stream is None:
                 self.core.step([float(rate) for rate in rates])
@@ -216,6 +221,7 @@ class _Part:
             self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
         self.has_started = True
         if self.saves_parameters:
+            self.tensors.mark_changed()
             self.tensors.after_step()
 
     def fits(self, groups: list[dict[str, Any]], first: int, last: int, strides: dict[int, Strides]) -> bool:
@@ -516,7 +522,7 @@ class Optimizer(torch.optim.Optimizer):
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        copied._join(self._process_group)
+        copied._join(None if self._process_group is None else self._process_group())
         return copied
 
     # ------------------------------------------------------------------------------------------------------------- Of slamb
@@ -527,6 +533,7 @@ class Optimizer(torch.optim.Optimizer):
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.broadcast_parameters(root)
+            part.tensors.mark_changed()
             part.tensors.after_step()
 
     def synchronize_parameters(self) -> None:
@@ -536,6 +543,7 @@ class Optimizer(torch.optim.Optimizer):
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.synchronize_parameters()
+            part.tensors.mark_changed()
             part.tensors.after_step()
 
     def with_averaged_parameters(self, evaluate: Callable[[], Any]) -> Any:
@@ -557,6 +565,7 @@ class Optimizer(torch.optim.Optimizer):
             # On a GPU the mean is computed on the optimizer's stream, and behind this call.
             with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 for part in parts:
+                    part.tensors.mark_changed()
                     part.tensors.after_step()
                 result.append(evaluate())
 
@@ -564,6 +573,7 @@ class Optimizer(torch.optim.Optimizer):
             within(0)
         finally:
             for part in parts:
+                part.tensors.mark_changed()
                 part.tensors.after_step()
             for p, restored in own:
                 if p.data_ptr() != restored.data_ptr():
@@ -616,11 +626,11 @@ class Optimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------------------------------------- Internal
 
     def _join(self, process_group: Optional["torch.distributed.ProcessGroup"]) -> None:
-        self._process_group = process_group
         device = next(p for group in self.param_groups for p in group["params"]).device
         # On a GPU all work is on a stream of its own, so that steps can be captured into graphs.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         group = group_of(process_group) if self._arguments["exchange"] else None
+        self._process_group = None if process_group is None or group is None else weakref.ref(group)
         ranks = None if group is None else Ranks(group, device)
         self._ranks: Optional[Ranks] = ranks if ranks is not None and ranks.size > 1 else None
 

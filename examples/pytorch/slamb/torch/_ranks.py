@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
+import pickle
 import weakref
 from typing import Any, Optional
 
@@ -41,40 +42,43 @@ class Ranks:
     """
 
     def __init__(self, group: "dist.ProcessGroup", device: torch.device) -> None:
-        self._group = group
+        # The group is torch's. Its threads end when destroy_process_group() drops the last reference, so none is kept here.
+        self._reference = weakref.ref(group)
         self._device = device
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
-        self._last: collections.deque[torch.Tensor] = collections.deque(maxlen=64 + 4 * self.size)
-        _living.add(self)
+
+    @property
+    def group(self) -> "dist.ProcessGroup":
+        """:raises RuntimeError: if it has been destroyed"""
+        group = self._reference()
+        if group is None:
+            raise RuntimeError(
+                "slamb: the process group has been destroyed; call torch.distributed.destroy_process_group() after the last step"
+            )
+        return group
 
     def all_reduce_sum(self, values: memoryview) -> None:
-        dist.all_reduce(self._kept(torch.frombuffer(values, dtype=torch.float32)), group=self._group)
+        _wait(dist.all_reduce(torch.frombuffer(values, dtype=torch.float32), group=self.group, async_op=True))
 
     def broadcast(self, values: memoryview, root: int) -> None:
-        source = dist.distributed_c10d.get_global_rank(self._group, root)
-        dist.broadcast(self._kept(_bytes(values)), src=source, group=self._group)
+        _wait(dist.broadcast(_bytes(values), src=self._global_rank(root), group=self.group, async_op=True))
 
     def all_gather(self, mine: memoryview, everything: memoryview) -> None:
-        parts = [self._kept(part) for part in self._kept(_bytes(everything)).chunk(self.size)]
-        dist.all_gather(parts, self._kept(_bytes(mine)), group=self._group)
+        parts = list(_bytes(everything).chunk(self.size))
+        _wait(dist.all_gather(parts, _bytes(mine), group=self.group, async_op=True))
 
     def all_to_all(self, send: memoryview, receive: memoryview) -> None:
-        dist.all_to_all_single(self._kept(_bytes(receive)), self._kept(_bytes(send)), group=self._group)
-
-    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Keeps the tensor for a while. A thread of the backend, if it were the last to let go of it, would need the interpreter's
-        lock, and end the process if Python has ended."""
-        self._last.append(tensor)
-        return tensor
+        _wait(dist.all_to_all_single(_bytes(receive), _bytes(send), group=self.group, async_op=True))
 
     def nccl_address(self) -> int:
         """The address of the group's ncclComm_t. Collective.
 
         :raises RuntimeError: if there is none
         """
-        dist.all_reduce(self._kept(torch.zeros(1, device=self._device)), group=self._group)  # torch makes it at the first collective
-        find = getattr(self._group._get_backend(self._device), "_comm_ptr", None)
+        # torch makes it at the first collective.
+        _wait(dist.all_reduce(torch.zeros(1, device=self._device), group=self.group, async_op=True))
+        find = getattr(self.group._get_backend(self._device), "_comm_ptr", None)
         if find is None or not find():
             raise RuntimeError(
                 f"slamb: the process group has no NCCL communicator for {self._device}; initialize it with the backend nccl, by a "
@@ -87,8 +91,8 @@ class Ranks:
 
         :raises RuntimeError: on every rank, if they differ
         """
-        everything: list[Any] = [None] * self.size
-        dist.all_gather_object(everything, settings, group=self._group)
+        mine = torch.frombuffer(bytearray(pickle.dumps(settings)), dtype=torch.uint8)
+        everything = [pickle.loads(one.numpy().tobytes()) for one in self._all_gather_bytes(mine)]
         for rank, other in enumerate(everything):
             for name, value in everything[0].items():
                 if other.get(name) != value:
@@ -99,34 +103,51 @@ class Ranks:
 
     def gather_words(self, word: int) -> list[int]:
         """Every rank's word of 63 bits."""
-        all_words = [self._kept(torch.zeros(1, dtype=torch.int64, device=self._device)) for _ in range(self.size)]
-        own = self._kept(torch.tensor([word], dtype=torch.int64, device=self._device))
-        dist.all_gather(all_words, own, group=self._group)
+        all_words = [torch.zeros(1, dtype=torch.int64, device=self._device) for _ in range(self.size)]
+        own = torch.tensor([word], dtype=torch.int64, device=self._device)
+        _wait(dist.all_gather(all_words, own, group=self.group, async_op=True))
         return [int(one) for one in all_words]
 
     def gather_bytes(self, mine: torch.Tensor, to: int) -> Optional[list[torch.Tensor]]:
         """Every rank's tensor of bytes at rank `to`; None at the others. Their sizes may differ."""
+        sizes, padded = self._padded(mine)
+        received = [torch.empty_like(padded) for _ in sizes] if self.rank == to else None
+        _wait(dist.gather(padded, received, dst=self._global_rank(to), group=self.group, async_op=True))
+        return None if received is None else [one[:size].to("cpu", copy=True) for one, size in zip(received, sizes)]
+
+    def _all_gather_bytes(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        sizes, padded = self._padded(mine)
+        received = [torch.empty_like(padded) for _ in sizes]
+        _wait(dist.all_gather(received, padded, group=self.group, async_op=True))
+        return [one[:size].cpu() for one, size in zip(received, sizes)]
+
+    def _padded(self, mine: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+        """The sizes of all ranks' tensors, and this one with as many bytes as the largest."""
         sizes = self.gather_words(mine.numel())
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=self._device)
         padded[: mine.numel()] = mine
-        received = [torch.empty_like(padded) for _ in sizes] if self.rank == to else None
-        for tensor in (padded, *(received or [])):
-            self._kept(tensor)
-        dist.gather(padded, received, dst=dist.distributed_c10d.get_global_rank(self._group, to), group=self._group)
-        return None if received is None else [one[:size].to("cpu", copy=True) for one, size in zip(received, sizes)]
+        return sizes, padded
+
+    def _global_rank(self, rank: int) -> int:
+        return int(dist.distributed_c10d.get_global_rank(self.group, rank))
 
 
 def _bytes(view: memoryview) -> torch.Tensor:
     return torch.frombuffer(view, dtype=torch.uint8)
 
 
-# A process group that an object still holds when Python has ended makes torch end the process by a signal.
-_living: "weakref.WeakSet[Ranks]" = weakref.WeakSet()
+# A thread of Gloo lets go of a collective's tensors a little after it has announced the collective's end. To release a tensor that
+# Python knows, it takes the interpreter's lock; if Python ends meanwhile, the process aborts. So the last collectives are kept, and
+# a thread is never the one that releases their tensors.
+_last: "collections.deque[Any]" = collections.deque(maxlen=8)
+
+
+def _wait(work: Any) -> None:
+    work.wait()
+    _last.append(work)
 
 
 @atexit.register
-def _release_groups() -> None:
-    for ranks in list(_living):
-        for tensor in ranks._last:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))  # lives on, for a thread may still hold it
-        del ranks._group
+def _keep_for_ever() -> None:
+    for work in _last:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))

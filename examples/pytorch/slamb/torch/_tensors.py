@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import torch
+
+from slamb import _native
 
 _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -16,9 +18,13 @@ _gradient_of = operator.attrgetter("grad")
 _type_of = operator.attrgetter("dtype")
 _address_of = torch.Tensor.data_ptr
 _is_contiguous = torch.Tensor.is_contiguous
-_number_of_elements = torch.Tensor.numel
 _shape_of = operator.attrgetter("shape")
 _is_negated = torch.Tensor.is_neg  # the memory has the values without the sign, as in the imaginary part of a conjugate
+
+
+def _exists(gradient: Optional[torch.Tensor]) -> bool:
+    return gradient is not None
+
 
 Strides = tuple[int, ...]
 
@@ -133,7 +139,6 @@ class Tensors:
         self.device = self.parameters[0].device
         self.types = [self._type_name(i, p) for i, p in enumerate(self.parameters)]
         self._dtypes = [p.dtype for p in self.parameters]
-        self._sizes = [p.numel() for p in self.parameters]
         self.shapes = [p.shape for p in self.parameters]
         self.strides = [
             p.stride() if strides is None and is_dense(p) else row_major(p.shape) for p in self.parameters
@@ -146,6 +151,9 @@ class Tensors:
         self._staged: dict[int, torch.Tensor] = {}  # copies of gradients
         self._shadows: dict[int, torch.Tensor] = {}  # copies of parameters that lie otherwise
         self._find_places()
+        # Describes contiguous tensors in one call. Older torch has no such table.
+        table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        self._layouts = None if table is None else _native.TensorLayouts.of(table, self.parameters)
         # Float copies of parameters of 16 bits, which steps read and update.
         self.masters: dict[int, torch.Tensor] = {}
         self._versions: dict[int, int] = {}  # of parameters with a master, as this optimizer has left them
@@ -176,13 +184,7 @@ class Tensors:
         """
         if self.are_sharded:
             self.parameters = list(map(local_part, self.given))
-        if (
-            self._are_all_plain
-            and list(map(_address_of, self.parameters)) == self.data
-            and list(map(_shape_of, self.parameters)) == self.shapes
-            and list(map(_type_of, self.parameters)) == self._dtypes
-            and all(map(_is_contiguous, self.parameters))
-        ):
+        if self._are_all_plain and self._contiguous_addresses(self.parameters) == self.data:
             return False
         for i, p in enumerate(self.parameters):
             if p.dtype != self._dtypes[i] or p.shape != self.shapes[i] or p.device != self.device:
@@ -219,15 +221,18 @@ class Tensors:
             if self.parameters[i]._version != version:
                 self._reload_master(i)
 
-    def after_step(self) -> None:
-        """Writes to the parameters what steps did not write in place, and tells autograd that they have changed."""
-        for i, shadow in self._shadows.items():
-            self.parameters[i].detach().copy_(shadow)
+    def mark_changed(self) -> None:
+        """Tells autograd that parameters change. Before a step rather than behind it, when caches still have their descriptions."""
         if _increment_version is not None:
             if 0 in self.gradients:
                 _increment_version([p for p, gradient in zip(self.given, self.gradients) if gradient])
             else:
                 _increment_version(self.given)
+
+    def after_step(self) -> None:
+        """Writes to the parameters what steps did not write in place."""
+        for i, shadow in self._shadows.items():
+            self.parameters[i].detach().copy_(shadow)
         for i in self._versions:
             self._versions[i] = self.parameters[i]._version
 
@@ -286,22 +291,29 @@ class Tensors:
             return list(map(_address_of, self.parameters))
         return [self._stored(i).data_ptr() for i in range(len(self.parameters))]
 
+    def _contiguous_addresses(self, tensors: list[Any]) -> Optional[list[int]]:
+        """The addresses of tensors of these types and shapes that are contiguous; 0 for None. The usual case, without an
+        instruction of Python for each tensor. None if it is another case."""
+        if self._layouts is not None:
+            return self._layouts.addresses(tensors)
+        with contextlib.suppress(TypeError, RuntimeError):  # one is None, or sparse
+            if (
+                all(map(_is_contiguous, tensors))
+                and list(map(_type_of, tensors)) == self._dtypes
+                and list(map(_shape_of, tensors)) == self.shapes
+            ):
+                return list(map(_address_of, tensors))
+        return None
+
     def _gradient_addresses(self) -> list[int]:
         """The addresses of the gradients, 0 for those that do not exist. Copies those that do not lie as their parameters do."""
         gradients = list(map(_gradient_of, self.given))
         if self.are_sharded:
             gradients = [None if g is None else local_part(g) for g in gradients]
         if self._are_all_row_major:
-            # The usual case, in a few passes in C. A gradient that does not exist, or is sparse, has no address.
-            with contextlib.suppress(TypeError, RuntimeError):
-                addresses = list(map(_address_of, gradients))
-                if (
-                    list(map(_type_of, gradients)) == self._dtypes
-                    and list(map(_number_of_elements, gradients)) == self._sizes
-                    and all(map(_is_contiguous, gradients))
-                    and not any(map(_is_negated, gradients))
-                ):
-                    return addresses
+            addresses = self._contiguous_addresses(gradients)
+            if addresses is not None and not any(map(_is_negated, gradients if all(addresses) else filter(_exists, gradients))):
+                return addresses
         return [0 if g is None else self._gradient_address(i, g) for i, g in enumerate(gradients)]
 
     def _gradient_address(self, i: int, g: torch.Tensor) -> int:

@@ -1,7 +1,7 @@
 """Optimizers that exchange gradients, momenta and parameters between ranks, without DistributedDataParallel."""
 
 import datetime
-import weakref
+import gc
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ from checks import (  # fmt: skip
     train,
 )
 from optimizers import COMPRESSORS, OPTIMIZERS, make
-from slamb.torch import AdamW, Lamb, OneBitAdam, OneBitLamb, Slamb, ZeroOneAdam
+from slamb.torch import _ranks, AdamW, Lamb, OneBitAdam, OneBitLamb, Slamb, ZeroOneAdam
 
 COUNT = sum(torch.Size(shape).numel() for shape in SHAPES)
 
@@ -622,42 +622,61 @@ def an_exception_of_a_collective_arrives_and_the_step_can_be_taken_again(name):
     assert phases == set(optimizer.statistics()["phases"]), phases
 
 
-# A thread of Gloo may be the last that holds a tensor of Python. It takes the interpreter's lock to release it, and if the interpreter
-# ends meanwhile, the process is aborted: "terminate called without an active exception". So the caller must keep the tensors.
+# A thread of Gloo may be the last that holds a collective and its tensors, which Python knows. It takes the interpreter's lock to
+# release them, and if the interpreter ends meanwhile, the process is aborted: "terminate called without an active exception".
 @check(2)
-def tensors_are_kept_after_their_collective():
+def collectives_are_kept_after_their_end():
     ranks = AdamW(make_parameters(((3,),)))._ranks
     given = []
 
-    def instead(*arguments, **_):  # in place of all collectives: holds nothing
-        for argument in arguments:
-            tensors = argument if isinstance(argument, list) else [argument]
-            given.extend(weakref.ref(t) for t in tensors if t is not None)
-        if isinstance(arguments[0], list):
-            for one in arguments[0]:
-                one.copy_(arguments[1])
+    def noted(name, call):
+        def instead(*arguments, **keywords):
+            assert keywords.get("async_op"), f"{name} keeps its work to itself"
+            given.append(call(*arguments, **keywords))
+            return given[-1]
+
+        return instead
 
     names = ("all_reduce", "all_gather", "all_to_all_single", "broadcast", "gather")
     real = {name: getattr(dist, name) for name in names}
     some, all_of_some = memoryview(bytearray(64)), memoryview(bytearray(128))
     try:
-        for name in names:
-            setattr(dist, name, instead)
+        for name, call in real.items():
+            setattr(dist, name, noted(name, call))
         for name, arguments in [
             ("all_reduce_sum", [some]),
             ("broadcast", [some, 0]),
             ("all_gather", [some, all_of_some]),
             ("all_to_all", [all_of_some, all_of_some]),
+            ("require_equal", [{"a setting": "x" * (1 + rank())}]),
             ("gather_words", [3]),
-            ("gather_bytes", [torch.zeros(5, dtype=torch.uint8), 0]),
+            ("gather_bytes", [torch.zeros(5 + rank(), dtype=torch.uint8), 0]),
         ]:
             given.clear()
-            getattr(ranks, name)(*arguments)
-            gone = [one() is None for one in given].count(True)
-            assert given and not gone, f"{name}: {gone} of {len(given)} tensors are gone"
+            try:
+                getattr(ranks, name)(*arguments)
+            except RuntimeError as error:
+                assert name == "require_equal" and "'x' on rank 0, 'xx' on rank 1" in str(error), error
+            assert given and all(any(work is kept for kept in _ranks._last) for work in given), name
     finally:
         for name, call in real.items():
             setattr(dist, name, call)
+
+
+@check(2)
+def a_destroyed_group_is_named():
+    group = dist.new_group()
+    parameters = make_parameters()
+    optimizer = AdamW(parameters, process_group=group)
+    train(optimizer, parameters, range(1))
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    before = copies(parameters)
+    give(parameters, gradients(1, rank()))
+    with raises(RuntimeError, "the process group has been destroyed; call torch.distributed.destroy_process_group() after"):
+        optimizer.step()
+    require_same_bits(parameters, before)
 
 
 @check(2)
