@@ -84,7 +84,8 @@ class tensor_layouts {
     bool is_row_major = true;
     for (std::size_t i = shape.size(); i-- > 0; elements *= shape[i])
       is_row_major = is_row_major && (shape[i] == 1 || now.strides == nullptr || now.strides[i] == elements);
-    return is_row_major || elements == 0;
+    if (elements == 0) return true;
+    return is_row_major && now.data != nullptr;  // null: of a tensor without memory of its own
   }
 
   const dlpack_exchange_table* table_;

@@ -105,6 +105,7 @@ def test_addresses_are_those_of_the_table_and_0_for_none():
         {"type": (INT, 32, 1)},
         {"type": (FLOAT, 16, 1)},
         {"type": (FLOAT, 32, 2)},
+        {"data": None},
     ],
     ids=str,
 )

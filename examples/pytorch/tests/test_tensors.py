@@ -235,6 +235,32 @@ def test_a_model_on_a_device_without_memory_is_rejected():
         st.AdamW(torch.nn.Linear(3, 2, device="meta").parameters())
 
 
+class Wrapper(torch.Tensor):
+    """A subclass whose values are in another tensor, as those of quantized weights are."""
+
+    @staticmethod
+    def __new__(cls, values):
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype, device=values.device)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return args[0]  # of detach()
+
+
+def test_tensors_without_memory_of_their_own_are_rejected():
+    p = make_parameters([(2,), (3,)])
+    optimizer = st.AdamW(p)
+    train(optimizer, 1, 1)
+    before = copies_of(p)
+    give_gradients(p, 2)
+    p[1].grad = Wrapper(torch.ones(3))
+    with pytest.raises(ValueError, match="gradient of parameter 1 is a Wrapper, which has no memory"):
+        optimizer.step()
+    assert_same_bits(p, before)
+    with pytest.raises(ValueError, match="parameter 0 is a .*, which has no memory"):
+        st.AdamW([torch.nn.Parameter(Wrapper(torch.ones(3)))])
+
+
 def test_a_sparse_gradient_is_rejected_with_the_number_of_its_parameter_and_advice():
     p = make_parameters([(2, 2), (5, 3)])
     q = copies_of(p)

@@ -263,6 +263,8 @@ class Tensors:
             raise ValueError(f"slamb: {self._name(i)} is expanded, so its elements share memory; use a clone() of it")
         if p.is_neg():
             raise ValueError(f"slamb: {self._name(i)} is a negated view; use its resolve_neg()")
+        if p.device.type != "meta" and p.numel() > 0 and not p.data_ptr():
+            raise ValueError(f"slamb: {self._name(i)} is a {type(p).__name__}, which has no memory of its own")
         name = _TYPES.get(p.dtype)
         if name is None:
             raise ValueError(
@@ -302,7 +304,9 @@ class Tensors:
                 and list(map(_type_of, tensors)) == self._dtypes
                 and list(map(_shape_of, tensors)) == self.shapes
             ):
-                return list(map(_address_of, tensors))
+                addresses = list(map(_address_of, tensors))
+                if all(addresses):
+                    return addresses
         return None
 
     def _gradient_addresses(self) -> list[int]:
@@ -327,6 +331,8 @@ class Tensors:
                 f"slamb: the gradient of {self._name(i)} has shape {tuple(g.shape)} on {g.device}, but the parameter has "
                 f"{tuple(self.parameters[i].shape)} on {self.device}"
             )
+        if g.numel() > 0 and not g.data_ptr():
+            raise ValueError(f"slamb: the gradient of {self._name(i)} is a {type(g).__name__}, which has no memory of its own")
         if g.dtype == self._dtypes[i] and has_strides(g, self.strides[i]) and not g.is_neg():
             return g.data_ptr()
         staged = self._staged.get(i)
