@@ -101,8 +101,12 @@ class CompressionHook:
         self._load(state_dict, self._core)
 
     def statistics(self) -> dict[str, Any]:
-        """Steps and traffic of this rank so far: see `Optimizer.statistics`."""
-        return {"step": 0, "sent_bytes": 0} if self._core is None else self._core.statistics(True)
+        """Steps and traffic of this rank so far, and the norms of its compression errors: see `Optimizer.statistics`."""
+        counts = ("step", "skipped_steps", "local_skips", "collectives", "payload_bytes", "sent_bytes")
+        if self._core is None:
+            return {**dict.fromkeys(counts, 0), "worker_error_norms": []}
+        now = self._core.statistics(True)
+        return {name: now[name] for name in (*counts, "worker_error_norms")}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_arguments": self._arguments, "_loaded": self.state_dict()}

@@ -167,6 +167,21 @@ def several_buckets_are_exchanged_together():
     assert ours.hook.statistics()["step"] == 3
 
 
+@check(2)
+def statistics_count_from_the_start():
+    wrapped = Wrapped(make_hook("int8"))
+    before = wrapped.hook.statistics()
+    assert before == {**dict.fromkeys(before, 0), "worker_error_norms": []}
+    for step in range(2):
+        wrapped.mean(step)
+    now = wrapped.hook.statistics()
+    assert now.keys() == before.keys()
+    assert (now["step"], now["skipped_steps"], now["local_skips"]) == (2, 0, 0)
+    assert now["collectives"] == 4 and now["payload_bytes"] > now["sent_bytes"] > 2 * COUNT
+    (norm,) = now["worker_error_norms"]
+    assert 0.0 < norm < 0.1 * sum(float(g.norm()) for g in gradients(1, rank()))
+
+
 @check(2, each=("int8", "sign_per_tensor", "random_k", "top_k", "random_k+int8"))
 def errors_stay_with_their_parameters_when_buckets_are_sorted_anew(name):
     # One parameter has large gradients. Errors at the wrong place would add them to the others.
