@@ -210,6 +210,49 @@ TEST_CASE("diverged ranks: other learning rates are rejected in the same step, o
     }
 }
 
+TEST_CASE(
+    "diverged ranks: options that one rank has changed are rejected in the same step, or before a local update is "
+    "sent") {
+  const experiment e = small_experiment(15);
+  const std::string remedy = "; all ranks must change their options alike";
+  for (const test_support::recipe& r : every_recipe())
+    for (const std::size_t t : {std::size_t{0}, std::size_t{3}, std::size_t{7}, std::size_t{11}}) {
+      CAPTURE(r.name);
+      CAPTURE(t);
+      const std::vector<double> decays(e.tensors.size(), 0.25);
+      for (const bool of_tensors : {false, true}) {
+        std::vector<std::string> then(world);
+        const ranks_said all = said_after(e, r.make, t, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+          const auto change = [&] {
+            if (of_tensors)
+              run.set_options({.weight_decay = decays});
+            else
+              run.set_options({.beta1 = 0.75});
+          };
+          if (rank == 1) change();
+          for (std::size_t next = t; next < e.steps(); ++next) {
+            mine.set_gradient(e.gradients[next][rank]);
+            const std::string said = said_by_step(run, mine, e.rates[next]);
+            if (said.empty()) continue;
+            if (next > t && r.rounds[t] != 0) return "later: " + said;
+            if (r.rounds[t] == 0) return said;  // ranks have taken other steps, and stay apart
+            if (rank != 1) change();
+            then[rank] = said_by([&] { take(run, mine, e, rank, next, e.steps()); });
+            return said;
+          }
+          return std::string();
+        });
+        CAPTURE(all);
+        for (const std::string& said : all.of_rank) {
+          CHECK(said.starts_with(of_tensors ? "slamb: ranks differ in the weight decay of tensor 0: "
+                                            : "slamb: ranks differ in beta1: "));
+          CHECK(said.ends_with((of_tensors ? "0.25 on rank 1" : "0.75 on rank 1") + remedy));
+        }
+        CHECK(then == std::vector<std::string>(world));
+      }
+    }
+}
+
 TEST_CASE("diverged ranks: other parameters are rejected at the first step, until they are broadcast") {
   experiment e = small_experiment(6);
   std::vector<float> others = e.start;

@@ -359,9 +359,10 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
                   nb::sig("def of(table: object, tensors: list[typing.Any]) -> TensorLayouts | None"),
                   "Of tensors of a framework that has this table for their exchange, DLPackExchangeAPI in a capsule. "
                   "None if it cannot describe them.")
-      .def("addresses", &binding::tensor_layouts::addresses, "tensors"_a,
-           nb::sig("def addresses(self, tensors: list[typing.Any]) -> list[int] | None"),
-           "The addresses of tensors, 0 for None. None if one has another type, shape or device, or is not contiguous.");
+      .def(
+          "addresses", &binding::tensor_layouts::addresses, "tensors"_a,
+          nb::sig("def addresses(self, tensors: list[typing.Any]) -> list[int] | None"),
+          "The addresses of tensors, 0 for None. None if one has another type, shape or device, or is not contiguous.");
 
   m.def("compressors", &binding::compressors_of, "recipe"_a, "moments"_a = "float32",
         "The compressors with which a recipe can be made.");

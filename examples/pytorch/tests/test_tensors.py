@@ -235,6 +235,77 @@ def test_a_model_on_a_device_without_memory_is_rejected():
         st.AdamW(torch.nn.Linear(3, 2, device="meta").parameters())
 
 
+def test_parameters_that_are_replaced_in_their_group_are_rejected():
+    for replace in (
+        lambda params: params.__setitem__(1, torch.nn.Parameter(torch.ones(3))),
+        lambda params: params.append(torch.nn.Parameter(torch.ones(3))),
+        lambda params: params.pop(),
+        lambda params: params.reverse(),
+    ):
+        p = make_parameters([(2,), (3,)])
+        optimizer = st.AdamW(p)
+        train(optimizer, 1, 1)
+        before = copies_of(p)
+        own = list(optimizer.param_groups[0]["params"])
+        replace(optimizer.param_groups[0]["params"])
+        for one in (*p, *optimizer.param_groups[0]["params"]):
+            one.grad = torch.ones_like(one)
+        with pytest.raises(ValueError, match="are other tensors than at the construction.*add_param_group"):
+            optimizer.step()
+        assert_same_bits(p, before)
+        optimizer.param_groups[0]["params"] = own
+        optimizer.step()
+
+
+def test_a_backward_pass_through_older_values_is_an_error_after_each_call_that_changes_parameters():
+    increment = getattr(torch.autograd.graph, "increment_version", None)
+    if increment is None:
+        pytest.skip("this torch has no such function")
+    p = make_parameters([(3,)])
+    optimizer = st.Slamb(p)
+    train(optimizer, 1, 2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    train(optimizer, 3, 3)
+    for change in (
+        lambda: optimizer.load_state_dict(saved),
+        lambda: optimizer.broadcast_parameters(),
+        lambda: optimizer.synchronize_parameters(),
+        lambda: optimizer.with_averaged_parameters(lambda: None),
+        lambda: train(optimizer, 4, 4),
+    ):
+        p[0].grad = None
+        loss = p[0].square().sum()
+        change()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    # A parameter without a gradient does not change in a step, and a step that fails changes none.
+    p[0].grad = None
+    loss = p[0].square().sum()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = -1.0
+    p[0].grad = torch.ones(3)
+    with pytest.raises(ValueError, match="lr of parameter group 0"):
+        optimizer.step()
+    loss.backward()
+
+
+def test_tensors_whose_changes_cannot_be_noticed_are_rejected_if_they_must_be():
+    with torch.inference_mode():
+        short, full = (torch.nn.Parameter(torch.ones(3, dtype=one)) for one in (torch.bfloat16, torch.float32))
+    with pytest.raises(ValueError, match="parameter 1 was made in torch.inference_mode"):
+        st.AdamW([full, short])
+    st.AdamW([full])
+    st.AdamW([short], rounding="stochastic")
+
+
+def test_nested_tensors_are_rejected():
+    if not hasattr(torch, "nested"):
+        pytest.skip("this torch has none")
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(ValueError, match="parameter 0 is nested"):
+        st.AdamW([torch.nn.Parameter(nested)])
+
+
 class Wrapper(torch.Tensor):
     """A subclass whose values are in another tensor, as those of quantized weights are."""
 

@@ -313,8 +313,8 @@ class optimizer {
     called("set_gradient_scaling()")->set_gradient_scaling(scaling);
   }
 
-  /// Changes options of the following steps, for schedules of β and of the weight decay. All ranks must make the same changes;
-  /// a difference is found when ranks next compare their parameters.
+  /// Changes options of the following steps, for schedules of β and of the weight decay. All ranks must make the same changes:
+  /// the next step with an exchange finds a difference, as it does with learning rates.
   ///
   ///     optimizer.set_options({.beta1 = 0.85});
   ///

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Optional
@@ -26,6 +28,8 @@ _FIXED_KEYS = {
     "capturable": (False, True),
     "differentiable": (False,),
 }
+
+_parameters_of = operator.itemgetter("params")
 
 # Arguments that the compiled module does not compare between ranks.
 _NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
@@ -153,6 +157,13 @@ class _Part:
 
         :raises ValueError: for what is not possible; nothing has happened then
         """
+        parameters = list(itertools.chain.from_iterable(map(_parameters_of, groups[self.first : self.last])))
+        given = self.tensors.given
+        if len(parameters) != len(given) or not all(map(operator.is_, parameters, given)):
+            raise ValueError(
+                f"slamb: params of the parameter groups {self.first} to {self.last - 1} are other tensors than at the "
+                f"construction; add new ones by add_param_group(), or construct another optimizer"
+            )
         options = [_options_of(group) for group in groups[self.first : self.last]]
         if options != self._options:
             self._change_options(groups, options)
@@ -194,7 +205,6 @@ class _Part:
         is_scaled = loss_scale is not None or found_inf is not None
         if is_scaled:
             self.core.set_gradient_scaling(self._cell(loss_scale, "grad_scale"), self._cell(found_inf, "found_inf"))
-        self.tensors.mark_changed()
         try:
             if self._stream is None:
                 self.core.step([float(rate) for rate in rates])
@@ -204,7 +214,7 @@ class _Part:
             if is_scaled:
                 self.core.set_gradient_scaling(0, 0)
         self.has_started = True
-        self.tensors.after_step()
+        self.tensors.after_step(with_gradient_only=True)
 
     def save(self) -> torch.Tensor:
         """The state of this rank, as bytes. To be called after `refresh`."""
@@ -221,7 +231,6 @@ class _Part:
             self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
         self.has_started = True
         if self.saves_parameters:
-            self.tensors.mark_changed()
             self.tensors.after_step()
 
     def fits(self, groups: list[dict[str, Any]], first: int, last: int, strides: dict[int, Strides]) -> bool:
@@ -521,8 +530,11 @@ class Optimizer(torch.optim.Optimizer):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Optimizer":
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
+        group = None if self._process_group is None else self._process_group()
+        if self._process_group is not None and group is None:
+            raise RuntimeError("slamb: the process group has been destroyed; copy the optimizer before that")
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        copied._join(None if self._process_group is None else self._process_group())
+        copied._join(group)
         return copied
 
     # ------------------------------------------------------------------------------------------------------------- Of slamb
@@ -533,7 +545,6 @@ class Optimizer(torch.optim.Optimizer):
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.broadcast_parameters(root)
-            part.tensors.mark_changed()
             part.tensors.after_step()
 
     def synchronize_parameters(self) -> None:
@@ -543,7 +554,6 @@ class Optimizer(torch.optim.Optimizer):
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.synchronize_parameters()
-            part.tensors.mark_changed()
             part.tensors.after_step()
 
     def with_averaged_parameters(self, evaluate: Callable[[], Any]) -> Any:
@@ -565,7 +575,6 @@ class Optimizer(torch.optim.Optimizer):
             # On a GPU the mean is computed on the optimizer's stream, and behind this call.
             with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 for part in parts:
-                    part.tensors.mark_changed()
                     part.tensors.after_step()
                 result.append(evaluate())
 
@@ -573,7 +582,6 @@ class Optimizer(torch.optim.Optimizer):
             within(0)
         finally:
             for part in parts:
-                part.tensors.mark_changed()
                 part.tensors.after_step()
             for p, restored in own:
                 if p.data_ptr() != restored.data_ptr():

@@ -113,7 +113,12 @@ class Ranks:
         sizes, padded = self._padded(mine)
         received = [torch.empty_like(padded) for _ in sizes] if self.rank == to else None
         _wait(dist.gather(padded, received, dst=self._global_rank(to), group=self.group, async_op=True))
-        return None if received is None else [one[:size].to("cpu", copy=True) for one, size in zip(received, sizes)]
+        if received is None:
+            _release(padded)
+            return None
+        all_of_them = [one[:size].to("cpu", copy=True) for one, size in zip(received, sizes)]
+        _release(padded, *received)
+        return all_of_them
 
     def _all_gather_bytes(self, mine: torch.Tensor) -> list[torch.Tensor]:
         sizes, padded = self._padded(mine)
@@ -145,6 +150,12 @@ _last: "collections.deque[Any]" = collections.deque(maxlen=8)
 def _wait(work: Any) -> None:
     work.wait()
     _last.append(work)
+
+
+def _release(*tensors: torch.Tensor) -> None:
+    """Releases the memory of large tensors of a collective, which is kept."""
+    for tensor in tensors:
+        tensor.data = tensor.new_empty(0)
 
 
 @atexit.register

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import torch
 
@@ -31,14 +31,19 @@ Strides = tuple[int, ...]
 
 def _find_increment_version() -> Optional[Callable[[Sequence[torch.Tensor]], None]]:
     """Tells autograd that tensors have changed, so that a backward pass through their older values is an error, as with torch's
-    own optimizers. None if this torch has no such function for several tensors."""
-    increment = getattr(torch.autograd.graph, "increment_version", None)
+    own optimizers. None if this torch has no such function."""
+    increment: Any = getattr(torch.autograd.graph, "increment_version", None)
+
+    def one_by_one(tensors: Sequence[torch.Tensor]) -> None:
+        for one in tensors:
+            increment(one)
+
     try:
         if increment is not None:
             increment([torch.zeros(1, device="cpu")])
-    except TypeError:
-        return None
-    return increment
+    except TypeError:  # older torch takes one tensor
+        return one_by_one
+    return cast(Optional[Callable[[Sequence[torch.Tensor]], None]], increment)
 
 
 _increment_version = _find_increment_version()
@@ -160,6 +165,11 @@ class Tensors:
         if keeps_masters:
             for i, p in enumerate(self.parameters):
                 if p.dtype != torch.float32:
+                    if p.is_inference():
+                        raise ValueError(
+                            f"slamb: {self._name(i)} was made in torch.inference_mode(), so a change of it cannot be noticed; "
+                            f"make the model outside of it, or construct the optimizer with rounding='stochastic'"
+                        )
                     self.masters[i] = self._stored(i).to(torch.float32)
                     self._versions[i] = p._version
         self.data = self._addresses()
@@ -221,18 +231,18 @@ class Tensors:
             if self.parameters[i]._version != version:
                 self._reload_master(i)
 
-    def mark_changed(self) -> None:
-        """Tells autograd that parameters change. Before a step rather than behind it, when caches still have their descriptions."""
+    def after_step(self, with_gradient_only: bool = False) -> None:
+        """Writes to the parameters what was not written in place, and tells autograd that they have changed.
+
+        :param with_gradient_only: only parameters that have a gradient have changed
+        """
+        for i, shadow in self._shadows.items():
+            self.parameters[i].detach().copy_(shadow)
         if _increment_version is not None:
-            if 0 in self.gradients:
+            if with_gradient_only and 0 in self.gradients:
                 _increment_version([p for p, gradient in zip(self.given, self.gradients) if gradient])
             else:
                 _increment_version(self.given)
-
-    def after_step(self) -> None:
-        """Writes to the parameters what steps did not write in place."""
-        for i, shadow in self._shadows.items():
-            self.parameters[i].detach().copy_(shadow)
         for i in self._versions:
             self._versions[i] = self.parameters[i]._version
 
@@ -259,6 +269,8 @@ class Tensors:
             )
         if p.layout != torch.strided:
             raise ValueError(f"slamb: {self._name(i)} has layout {p.layout}, but it must be dense (torch.strided)")
+        if getattr(p, "is_nested", False):
+            raise ValueError(f"slamb: {self._name(i)} is nested, but it must be a plain tensor")
         if any(stride == 0 and size > 1 for stride, size in zip(p.stride(), p.shape)):
             raise ValueError(f"slamb: {self._name(i)} is expanded, so its elements share memory; use a clone() of it")
         if p.is_neg():

@@ -44,7 +44,7 @@ struct step_record {
   std::uint64_t payload = 0;      ///< a hash of the payload received in step `payload_of`
   std::uint64_t payload_of = 0;   ///< 0: there is no hash
   std::uint32_t has_norm = 0;     ///< not 0: last_norm is valid
-  std::uint64_t absent = 0;       ///< a hash of the tensors without a gradient; 0: there are none
+  std::uint64_t given = 0;        ///< a hash of the tensors without a gradient and of changed options; 0: of neither
 };
 
 // Functions that an executor invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
@@ -106,7 +106,7 @@ struct begin_step {
     record->skip = record->diverged;
     record->received = 0;
     record->history = hash_with(record->lineage, record->taken);
-    if (record->absent != 0) record->history = hash_with(record->history, record->absent);
+    if (record->given != 0) record->history = hash_with(record->history, record->given);
   }
 };
 

@@ -56,6 +56,7 @@ class difference_of_ranks {
     require(all, &difference_of_ranks::describe_call);
     if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // others have no rates
     if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_gradients);
+    require(all, &difference_of_ranks::describe_options);
     if (compares_parameters) {
       if (context_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
@@ -100,6 +101,13 @@ class difference_of_ranks {
       facts.add_word("the number of gradients of tensor " + std::to_string(i),
                      std::as_const(context_.tensors).segments()[i].has_gradient ? 1 : 0,
                      "a gradient must be null on all ranks or on none");
+  }
+  void describe_options(consistency_check& facts) const {
+    constexpr const char* remedy = "all ranks must change their options alike";
+    for (const auto& [name, value] : context_.coefficients()) facts.add(name, value, remedy);
+    for (std::size_t i = 0; i < context_.tensors.segments().size(); ++i)
+      facts.add_float("the weight decay of tensor " + std::to_string(i),
+                      std::as_const(context_.tensors).segments()[i].weight_decay, remedy);
   }
   void describe_parameters(consistency_check& facts) const {
     const std::vector<std::uint64_t> of_tensor = hashes_of_parameters();

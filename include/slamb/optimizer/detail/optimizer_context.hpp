@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -128,7 +129,8 @@ class optimizer_context {
     executor.upload(tensors.tiles(), memory.view(tiles_));
     executor.upload(tensors.first_tiles(), memory.view(first_tile_));
     rates.start(memory, executor);
-    note_absent();
+    constructed_with_ = hash_of_options();
+    note_given();
     masters.reload(*this);
   }
 
@@ -300,14 +302,21 @@ class optimizer_context {
     require_no_capture("set_parameters() copies tables to the device");
     tensors.set_pointers(data, gradients);
     upload_tensors();
-    note_absent();
+    note_given();
   }
 
   /// Sets the weight decays of all tensors.
   void set_weight_decay(std::span<const double> decays) {
     tensors.set_weight_decay(decays);
     upload_tensors();
+    note_given();
   }
+  /// Tells which β and ε the recipe has, with their names, so that ranks compare them. Weight decays are known.
+  void set_coefficients(std::vector<std::pair<const char*, double>> now) {
+    coefficients_ = std::move(now);
+    if (memory.bytes().data() != nullptr) note_given();  // else the construction will
+  }
+  std::span<const std::pair<const char*, double>> coefficients() const noexcept { return coefficients_; }
 
   /// Looks for overflows that a framework has found, once all gradients of a step are ready.
   void read_overflow() const {
@@ -429,20 +438,31 @@ class optimizer_context {
     executor.upload(some, local.given(memory, memory.view(segments_)).subspan(first, count));
     std::ranges::copy(changed, tensors.segments().begin());
     if (local.is_active()) local.start(*this, memory.view(segments_));
-    note_absent();
+    note_given();
   }
-  // Ranks compare the tensors without a gradient.
-  void note_absent() {
+  // Ranks compare the tensors without a gradient, and options that have changed since the construction, when all were equal.
+  void note_given() {
     std::uint64_t hash = 0;
+    const auto add = [&hash](std::uint64_t word) { hash = hash_with(hash == 0 ? hash_of_nothing : hash, word); };
     for (std::size_t i = 0; i < tensors.segments().size(); ++i)
-      if (!std::as_const(tensors).segments()[i].has_gradient) hash = hash_with(hash == 0 ? hash_of_nothing : hash, i);
-    if (hash == absent_) return;
-    absent_ = hash;
-    executor.write(&record()->absent, absent_);
+      if (!std::as_const(tensors).segments()[i].has_gradient) add(i);
+    if (const std::uint64_t options = hash_of_options(); options != constructed_with_) add(options);
+    if (hash == given_) return;
+    given_ = hash;
+    executor.write(&record()->given, given_);
+  }
+  std::uint64_t hash_of_options() const {
+    std::uint64_t hash = hash_of_nothing;
+    for (const auto& [name, value] : coefficients_) hash = hash_with(hash, std::bit_cast<std::uint64_t>(value));
+    for (const segment& s : std::as_const(tensors).segments())
+      hash = hash_with(hash, std::bit_cast<std::uint32_t>(s.weight_decay));
+    return hash;
   }
 
   Backend backend_;
-  std::uint64_t absent_ = 0;
+  std::vector<std::pair<const char*, double>> coefficients_;
+  std::uint64_t constructed_with_ = 0;
+  std::uint64_t given_ = 0;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;

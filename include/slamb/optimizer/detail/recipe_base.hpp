@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/detail/sentence.hpp"
@@ -298,6 +299,7 @@ class recipe_with_state : public recipe_base<Backend> {
                              state_type::template stored<typename precision_of<Backend>::type>),
         options_(options) {
     state_.plan(context_);
+    context_.set_coefficients(coefficients());
   }
 
   /// @throws std::invalid_argument that names the value out of range
@@ -314,6 +316,7 @@ class recipe_with_state : public recipe_base<Backend> {
     validate_settings(changed);
     recipe_base<Backend>::set_options(rest);
     options_ = std::move(changed);
+    context_.set_coefficients(coefficients());
   }
 
  protected:
@@ -332,6 +335,13 @@ class recipe_with_state : public recipe_base<Backend> {
   state_type state_;
 
  private:
+  std::vector<std::pair<const char*, double>> coefficients() const {
+    std::vector<std::pair<const char*, double>> all;
+    if constexpr (requires(Options o) { o.beta1; }) all.emplace_back("beta1", options_.beta1);
+    if constexpr (requires(Options o) { o.beta2; }) all.emplace_back("beta2", options_.beta2);
+    if constexpr (requires(Options o) { o.epsilon; }) all.emplace_back("epsilon", options_.epsilon);
+    return all;
+  }
   static void take(std::optional<double>& from, double& into) {
     if (from) into = *from;
     from.reset();
