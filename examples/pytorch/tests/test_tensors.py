@@ -25,6 +25,7 @@ from conftest import (
 )
 
 import slamb.torch as st
+from slamb.torch import _tensors
 
 SIXTEEN = [torch.bfloat16, torch.float16]
 MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -287,6 +288,24 @@ def test_a_backward_pass_through_older_values_is_an_error_after_each_call_that_c
     with pytest.raises(ValueError, match="lr of parameter group 0"):
         optimizer.step()
     loss.backward()
+
+
+def test_older_torch_is_told_of_each_changed_tensor(monkeypatch):
+    told = []
+
+    def of_one(tensor):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError("increment_version() takes a tensor")
+        told.append(tensor)
+
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", of_one, raising=False)
+    monkeypatch.setattr(_tensors, "_increment_version", _tensors._find_increment_version())
+    p = make_parameters([(2,), (3,)])
+    optimizer = st.AdamW(p)
+    give_gradients(p, 1)
+    p[0].grad = None
+    optimizer.step()
+    assert [id(one) for one in told] == [id(p[1])]
 
 
 def test_tensors_whose_changes_cannot_be_noticed_are_rejected_if_they_must_be():
