@@ -40,7 +40,7 @@ pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --q
 pip pytest
 pip --force-reinstall "$here"
 
-# Not in the folder of the sources, where `import slamb` would find them in place of the installed package.
+# Anywhere but in the folder of a package named slamb.
 cd "$environment"
 "$environment/bin/python" -c 'import slamb, torch; print("slamb", slamb.__version__, "with torch", torch.__version__)'
 export OMP_NUM_THREADS=1

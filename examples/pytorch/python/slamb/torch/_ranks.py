@@ -12,6 +12,12 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
+if dist.is_available():
+    # Its functions have the default group as default arguments, evaluated at its import. torch.optim imports it when the first
+    # optimizer is constructed, usually after init_process_group(). The group would then outlive destroy_process_group(), and with
+    # it its threads, which can abort the process at its end.
+    import torch.distributed.nn  # noqa: F401
+
 
 def group_of(process_group: Optional["dist.ProcessGroup"]) -> Optional["dist.ProcessGroup"]:
     """The given group, else the default group, else None: a single process.
