@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Runs slamb_bench_mpi over links of limited bandwidth, all on this machine: every rank in a network namespace of its own,
-# joined by veth pairs to a bridge in another. Needs root, Open MPI, and ip and tc of iproute2.
+# Runs slamb_bench_mpi, or a program of torch.distributed, over links of limited bandwidth, all on this machine: every rank in a
+# network namespace of its own, joined by veth pairs to a bridge in another. Needs root, ip and tc of iproute2, and Open MPI for
+# programs of MPI.
 #
-#   bash bench/network/run.sh [--rates "100mbit 1gbit 10gbit unlimited"] [--ranks 4] [--delay MS]
-#                             [--congestion NAME] [--out DIR] [--program PATH] [-- options of slamb_bench_mpi]
+#   bash bench/network/run.sh [--rates "100mbit 1gbit 10gbit unlimited"] [--ranks 4] [--delay MS] [--congestion NAME]
+#                             [--launcher mpirun] [--out DIR] [--program PATH] [-- options of the program]
+#   bash bench/network/run.sh --launcher environment --program "$(command -v python3)" -- train.py
 #
 #   --rates    to which each rank's link is limited in each direction (tc's token bucket): a whole number of bit, kbit, mbit
 #              or gbit a second, or unlimited
@@ -11,6 +13,8 @@
 #   --delay    milliseconds from rank to rank (tc's netem); left out, and said to be, where the kernel has none
 #   --congestion  TCP's congestion control between ranks, one that the kernel has; by default cubic where it is there, Linux's
 #              own, for bbr, which some machines have set instead, reaches a fifth less over links with hardly any latency
+#   --launcher  mpirun, or environment: starts the program on each rank with the variables that torch.distributed reads (RANK,
+#              WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), and GLOO_SOCKET_IFNAME
 #   --out      a folder for slamb_bench_mpi's JSON documents, RATE.json
 #   --program  slamb_bench_mpi; build/release/bin/slamb_bench_mpi by default
 #
@@ -28,15 +32,18 @@ rates="100mbit 1gbit 10gbit unlimited"
 ranks=4
 delay=0
 congestion=""
+launcher_name=mpirun
 out=""
 program=""
 options=()
 
 while (($# > 0)); do
   case "$1" in
-    --rates | --ranks | --delay | --congestion | --out | --program)
+    --rates | --ranks | --delay | --congestion | --launcher | --out | --program)
       (($# >= 2)) || refuse "$1 needs a value"
-      printf -v "${1#--}" '%s' "$2"
+      name="${1#--}"
+      [[ "$name" == launcher ]] && name=launcher_name
+      printf -v "$name" '%s' "$2"
       shift 2
       ;;
     --)
@@ -48,7 +55,7 @@ while (($# > 0)); do
       sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) refuse "'$1' is not an option; expected --rates, --ranks, --delay, --congestion, --out, --program, or -- and options of the program" ;;
+    *) refuse "'$1' is not an option; expected --rates, --ranks, --delay, --congestion, --launcher, --out, --program, or -- and options of the program" ;;
   esac
 done
 
@@ -75,6 +82,11 @@ for rate in "${rate_list[@]}"; do
   bits_list+=("$bits")
 done
 [[ "$ranks" =~ ^([2-9]|[1-5][0-9]|6[0-4])$ ]] || refuse "--ranks: '$ranks' is not an integer in [2, 64]"
+[[ "$launcher_name" =~ ^(mpirun|environment)$ ]] || refuse "--launcher: '$launcher_name' is neither mpirun nor environment"
+if [[ "$launcher_name" == environment ]]; then
+  [[ -n "$program" ]] || refuse "--launcher environment needs --program"
+  [[ -z "$out" ]] || refuse "--out is for slamb_bench_mpi; give the program its own options behind --"
+fi
 [[ "$delay" =~ ^[0-9]{1,4}(\.[0-9]{1,3})?$ ]] || refuse "--delay: '$delay' is not a number of milliseconds in [0, 9999]"
 
 [[ -r /proc/sys/net/ipv4/tcp_available_congestion_control ]] || refuse "network namespaces and tc need Linux"
@@ -87,17 +99,21 @@ fi
   refuse "--congestion: the kernel has no '$congestion'; it has: ${known[*]}"
 
 ((EUID == 0)) || refuse "network namespaces and tc need root: sudo bash bench/network/run.sh"
-for tool in ip tc mpirun unshare awk; do
+tools=(ip tc unshare awk)
+[[ "$launcher_name" == environment ]] || tools+=(mpirun)
+for tool in "${tools[@]}"; do
   command -v "$tool" >/dev/null ||
     refuse "'$tool' was not found; on Debian or Ubuntu: apt install iproute2 openmpi-bin util-linux mawk"
 done
-mpirun --version 2>/dev/null | grep -q 'Open MPI' || refuse "mpirun is not Open MPI's, but this script needs its launcher"
+if [[ "$launcher_name" == mpirun ]]; then
+  mpirun --version 2>/dev/null | grep -q 'Open MPI' || refuse "mpirun is not Open MPI's, but this script needs its launcher"
+fi
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 program="${program:-$root/build/release/bin/slamb_bench_mpi}"
 [[ -f "$program" && -x "$program" ]] ||
   refuse "$program does not exist, or is not executable; build it: cmake --preset release && ninja -C build/release slamb_bench_mpi"
-program="$(realpath "$program")"
+program="$(realpath -s "$program")" # a virtual environment is found by the link to its Python
 if [[ -n "$out" ]]; then
   { mkdir -p "$out" 2>/dev/null && [[ -w "$out" ]]; } || refuse "--out: $out is not a writable folder"
   out="$(realpath "$out")"
@@ -180,6 +196,20 @@ exec ip netns exec "$prefix-\$i" unshare --uts bash -c 'hostname "\$1" && exec b
 AGENT
 chmod +x "$folder/agent"
 
+# In the place of mpirun: starts a program on every rank, and ends when all have ended or one has failed.
+cat >"$folder/start" <<START
+#!/usr/bin/env bash
+trap 'kill \$(jobs -p) 2>/dev/null; wait; exit 143' TERM
+for ((i = 0; i < $ranks; ++i)); do
+  ip netns exec "$prefix-\$i" env RANK="\$i" WORLD_SIZE=$ranks LOCAL_RANK=0 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 \
+    GLOO_SOCKET_IFNAME=eth0 "\$@" &
+done
+for ((i = 0; i < $ranks; ++i)); do
+  wait -n || { status=\$?; kill \$(jobs -p) 2>/dev/null; exit "\$status"; }
+done
+START
+chmod +x "$folder/start"
+
 # Whether the kernel has netem, tried where it matters to nobody.
 if [[ ! "$delay" =~ ^[0.]+$ ]] && ! tc -n "$net" qdisc add dev lo root netem delay 1ms 2>"$folder/said"; then
   echo "run.sh: no delay: the kernel has no netem ($(tr '\n' ' ' <"$folder/said"))" >&2
@@ -231,6 +261,8 @@ launch=(mpirun -n "$ranks" --hostfile "$folder/hosts" --map-by node --bind-to no
   --mca plm rsh --mca plm_rsh_agent "$folder/agent" --mca plm_rsh_no_tree_spawn 1
   --mca oob_tcp_if_include "$subnet" --mca btl_tcp_if_include "$subnet" --mca pml ob1 --mca btl "tcp,self"
   --mca mpi_yield_when_idle 1 --mca orte_tmpdir_base "$folder")
+in_net=(ip netns exec "$net")
+[[ "$launcher_name" == mpirun ]] || launch=("$folder/start") in_net=() # which enters the ranks' namespaces itself
 
 for index in "${!rate_list[@]}"; do
   rate="${rate_list[$index]}" bits="${bits_list[$index]}"
@@ -239,14 +271,16 @@ for index in "${!rate_list[@]}"; do
     limit "$net" "port$i" "$bits" 0
   done
   given=()
-  ((bits == 0)) || given+=(--link-bandwidth "$bits")
-  [[ "$delay" =~ ^[0.]+$ ]] || given+=(--latency "$(awk "BEGIN { print $delay / 1000 }")")
-  [[ -z "$out" ]] || given+=(--json "$out/$rate.json")
+  if [[ "$launcher_name" == mpirun ]]; then
+    ((bits == 0)) || given+=(--link-bandwidth "$bits")
+    [[ "$delay" =~ ^[0.]+$ ]] || given+=(--latency "$(awk "BEGIN { print $delay / 1000 }")")
+    [[ -z "$out" ]] || given+=(--json "$out/$rate.json")
+  fi
 
   echo "== $rate, $ranks ranks, TCP: $congestion"
   sample &
   disown # nothing is said of how it ends
-  ip netns exec "$net" "${launch[@]}" "$program" ${given[@]+"${given[@]}"} ${options[@]+"${options[@]}"} </dev/null &
+  ${in_net[@]+"${in_net[@]}"} "${launch[@]}" "$program" ${given[@]+"${given[@]}"} ${options[@]+"${options[@]}"} </dev/null &
   launcher=$!
   status=0
   wait "$launcher" || status=$?

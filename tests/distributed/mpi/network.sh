@@ -32,6 +32,19 @@ if ((status == 2)) && grep -Eq "need root|may not make|was not found|does not ex
 grep -Eq "^one_bit_adam +[0-9,]+ +2\.00 " "$said" || fail "no line of one_bit_adam"
 grep -q "^the busiest second of a link" "$said" || fail "no word on the links"
 
+# Ranks of torch.distributed; the first that fails ends the others.
+options_of_ranks=(--ranks 2 --rates 100mbit --launcher environment --program "$(command -v bash)" --)
+# shellcheck disable=SC2016 # the inner shell's
+bash "$script" "${options_of_ranks[@]}" -c 'echo "rank $RANK of $WORLD_SIZE at $MASTER_ADDR, $GLOO_SOCKET_IFNAME"' >"$said" 2>&1 ||
+  fail "ended with status $? with --launcher environment: $(cat "$said")"
+for rank in 0 1; do
+  grep -q "^rank $rank of 2 at 10.0.0.1, eth0$" "$said" || fail "no rank $rank with --launcher environment: $(cat "$said")"
+done
+status=0
+# shellcheck disable=SC2016
+bash "$script" "${options_of_ranks[@]}" -c '((RANK == 0)) && exit 5; sleep 100' >"$said" 2>&1 || status=$?
+((status == 1)) || fail "ended with status $status, expected 1 where a rank fails: $(cat "$said")"
+
 # left PID: the remaining namespaces and processes of the run with that number.
 left() { ip netns list | awk -v own="^slamb$1-" '$1 ~ own { print "namespace " $1 }'; }
 : >"$said"
