@@ -1,0 +1,215 @@
+"""Compares methods on the same training, with the same effort for each.
+
+    python3 examples/pytorch/compare.py run lm.csv --task lm
+    python3 examples/pytorch/compare.py report lm.csv --plot lm.svg
+
+`run` trains every method with learning rates of one grid on seed 0: from the rate 0.004 upwards or downwards, until rates on both
+sides of the best are tried, and at least four. Then it trains with the best rate on the seeds 1, 2 and 3. The logs of all trainings
+are added to the file. Trainings that it has already are not repeated, so `run` can be interrupted, and continues.
+
+`report` prints tables in Markdown: the loss for each rate, the loss at the end, and at each tenth of the steps.
+
+    sudo python3 examples/pytorch/compare.py run lm-100mbit.csv --task lm --link 100mbit --best-of lm.csv --seeds 1
+    python3 examples/pytorch/compare.py times lm-100mbit.csv lm-1gbit.csv
+
+With --link, every rank is in a network namespace of its own, and its link to the others is limited (see bench/network/run.sh). With
+--best-of, rates are the best of another file. `times` prints when each method has reached the loss at which torch's AdamW ended.
+
+A method is written with its options, as in "slamb k=0.3 local_steps=10". The option lr gives the rate, and nothing is searched. What
+follows -- goes to the training, for example -- --steps 2400.
+"""
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from training import report
+from training.curves import read_log
+
+HERE = Path(__file__).parent
+METHODS = (
+    "ddp",
+    "ddp+fp16",
+    "ddp+powersgd",
+    "ddp+int8",
+    "adamw",
+    "lamb",
+    "slamb",
+    "slamb+int8",
+    "one_bit_adam",
+    "one_bit_lamb",
+    "zero_one_adam",
+)
+RATES = tuple(0.0005 * 2**i for i in range(8))  # 0.0005 … 0.064
+
+class Results:
+    """The logs of trainings, in one file.
+
+    Its first line says how they were trained. The others have a column for the method, the rate and the seed, and those of a log.
+    """
+
+    def __init__(self, file: Path, training: str = "") -> None:
+        """
+        :param training: must be that of the file, if there is one; empty: any
+        """
+        self.file = file
+        self.logs: report.Logs = {}
+        self.training = training
+        if file.exists():
+            first, *lines = file.read_text(encoding="utf-8").splitlines()
+            if not first.startswith("# "):
+                raise SystemExit(f"compare.py: {file} is not a file of compare.py")
+            if training and first[2:] != training:
+                raise SystemExit(f"compare.py: {file} has trainings by '{first[2:]}', not by '{training}'; name another file")
+            self.training = first[2:]
+            for row in csv.DictReader(lines):
+                key = (row.pop("method"), float(row.pop("lr")), int(row.pop("seed")))
+                self.logs.setdefault(key, []).append({name: float(value) for name, value in row.items()})
+
+    def add(self, method: str, lr: float, seed: int, log: list[dict[str, float]]) -> None:
+        """Also to the file, which is replaced as a whole."""
+        self.logs[method, lr, seed] = log
+        names = ["method", "lr", "seed", *next(iter(self.logs.values()))[0]]
+        new = self.file.with_suffix(".new")
+        with new.open("w", newline="", encoding="utf-8") as stream:
+            stream.write(f"# {self.training}\n")
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(names)
+            for (of_method, of_lr, of_seed), rows in sorted(self.logs.items()):
+                for row in rows:
+                    writer.writerow([of_method, of_lr, of_seed, *(format(row[name], ".7g") for name in names[3:])])
+        new.replace(self.file)
+
+
+class Comparison:
+    """Trainings that fill in what results lack."""
+
+    def __init__(self, results: Results, task: str, ranks: int, link: str, options: list[str], rates: list[float]) -> None:
+        """
+        :param link: limits the links between ranks, as "100mbit"; empty: no limit
+        :param options: of the training
+        :param rates: the grid
+        """
+        self.results = results
+        self.task = task
+        self.ranks = ranks
+        self.link = link
+        self.options = options
+        self.rates = rates
+
+    def search(self, method: str) -> float:
+        """The best rate for a method."""
+        fixed = [option for option in method.split()[1:] if option.startswith("lr=")]
+        if fixed:
+            return float(fixed[0][3:])
+        losses: dict[int, float] = {}
+
+        def loss(i: int) -> float:
+            if i not in losses:
+                log = self.train(method, self.rates[i], report.SEARCH_SEED)
+                losses[i] = report.final_loss(log)
+            return losses[i]
+
+        best = self.rates.index(0.004) if 0.004 in self.rates else len(self.rates) // 2
+        while True:
+            near = [i for i in (best - 1, best, best + 1) if 0 <= i < len(self.rates)]
+            better = min(near, key=loss)
+            if better == best:
+                break
+            best = better
+        for i in sorted(range(len(self.rates)), key=lambda i: abs(i - best)):
+            if len(losses) < 4:
+                loss(i)
+        return self.rates[min(losses, key=losses.__getitem__)]
+
+    def train(self, method: str, lr: float, seed: int) -> list[dict[str, float]]:
+        """The log of a training, which is made if it is not there."""
+        if (method, lr, seed) not in self.results.logs:
+            name, *settings = method.split()
+            settings = [option for option in settings if not option.startswith("lr=")]
+            with tempfile.TemporaryDirectory() as folder:
+                command = [
+                    *self.launcher(folder),
+                    *(str(HERE / f"train_{self.task}.py"), "--method", name, "--lr", str(lr), "--seed", str(seed)),
+                    *("--out", folder, *self.options, *(["--set", *settings] if settings else [])),
+                ]
+                environment = {"OMP_NUM_THREADS": "1", **os.environ}
+                run = subprocess.run(command, env=environment, capture_output=True, text=True)
+                if run.returncode != 0:
+                    raise SystemExit(f"compare.py: {' '.join(command)} failed:\n{run.stdout}{run.stderr}")
+                log = read_log(Path(folder) / "log.csv")
+            self.results.add(method, lr, seed, log)
+            print(f"{method}, lr {lr:g}, seed {seed}: {report.final_loss(log):.4f}", flush=True)
+        return self.results.logs[method, lr, seed]
+
+    def launcher(self, folder: str) -> list[str]:
+        """The command that starts a script on all ranks."""
+        if self.link:
+            script = str(HERE.parent.parent / "bench" / "network" / "run.sh")
+            limits = ["--rates", self.link, "--ranks", str(self.ranks)]
+            return ["bash", script, *limits, "--launcher", "environment", "--program", sys.executable, "--"]
+        ranks = ["--standalone", "--nproc_per_node", str(self.ranks)]
+        return [sys.executable, "-m", "torch.distributed.run", *ranks, "-r", "1", "-t", "1", "--log_dir", folder]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.strip(), formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    run = actions.add_parser("run", help="trains")
+    run.add_argument("file", type=Path, help="of results")
+    run.add_argument("--task", choices=("lm", "images"), required=True)
+    run.add_argument("--methods", nargs="+", default=METHODS, metavar="METHOD")
+    run.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="RATE", help="the grid, ascending")
+    run.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3], metavar="SEED", help="(1 2 3)")
+    run.add_argument("--ranks", type=int, default=4, help="(4)")
+    run.add_argument("--link", default="", metavar="RATE", help="limits the ranks' links, as 100mbit; needs root")
+    run.add_argument("--best-of", type=Path, metavar="FILE", help="take the best rates of these results")
+    show = actions.add_parser("report", help="prints tables")
+    show.add_argument("file", type=Path, help="of results")
+    show.add_argument("--plot", type=Path, metavar="FILE", help="also draw the losses, as SVG or PNG")
+    show.add_argument("--methods", nargs="+", metavar="METHOD", help="only these, in this order")
+    show.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="SEED", help="(1 2 3)")
+
+    times = actions.add_parser("times", help="prints times until dense AdamW's loss")
+    times.add_argument("files", type=Path, nargs="+", metavar="FILE", help="of results, by link")
+    times.add_argument("--target", default="ddp", metavar="METHOD", help="whose final loss is the target (ddp)")
+
+    own, options = sys.argv[1:], []
+    if "--" in own:
+        own, options = own[: own.index("--")], own[own.index("--") + 1 :]
+    given = parser.parse_args(own)
+    if given.action == "run":
+        compare(given, options)
+        return
+    files = [given.file] if given.action == "report" else given.files
+    for file in files:
+        if not file.exists():
+            parser.error(f"there is no file {file}")
+    if given.action == "report":
+        report.write(Results(given.file).logs, given.methods, given.seeds, given.plot)
+    else:
+        report.write_times({file.stem: Results(file).logs for file in files}, given.target)
+
+
+def compare(given: argparse.Namespace, options: list[str]) -> None:
+    training = " ".join([f"train_{given.task}.py, {given.ranks} ranks", *([given.link] if given.link else []), *options])
+    comparison = Comparison(Results(given.file, training), given.task, given.ranks, given.link, options, list(given.rates))
+    if given.best_of is None:
+        best = {method: comparison.search(method) for method in given.methods}
+    else:
+        searched = Results(given.best_of).logs
+        best = {method: report.best_rate(searched, method) for method in given.methods}
+        missing = [method for method, lr in best.items() if lr is None]
+        if missing:
+            raise SystemExit(f"compare.py: {given.best_of} has no search of a rate for {', '.join(missing)}")
+    for method, lr in best.items():
+        for seed in given.seeds:
+            comparison.train(method, lr, seed)
+
+
+if __name__ == "__main__":
+    main()

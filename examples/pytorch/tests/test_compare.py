@@ -1,0 +1,173 @@
+"""compare.py and what it uses: the search of a rate, files of results, tables."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1]
+sys.path.insert(0, str(FOLDER))
+
+import compare  # noqa: E402
+import train_lm  # noqa: E402
+
+from training import curves, loop, report  # noqa: E402
+
+RATES = [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]
+
+
+def log_of(*losses, seconds=1.0):
+    return [
+        {"step": 10.0 * i, "train_loss": 1.0, "bits_per_byte": loss, "sent_bytes": 100.0 * i, "seconds": seconds * i}
+        for i, loss in enumerate(losses, 1)
+    ]
+
+
+class Counted(compare.Comparison):
+    """Whose trainings have made-up losses by rate."""
+
+    def __init__(self, loss_of, tmp_path, rates=None):
+        super().__init__(compare.Results(tmp_path / "r.csv", "made up"), "lm", 4, "", [], rates or RATES)
+        self.loss_of = loss_of
+        self.tried = []
+
+    def train(self, method, lr, seed):
+        assert seed == report.SEARCH_SEED
+        self.tried.append(lr)
+        return log_of(self.loss_of(lr))
+
+
+@pytest.mark.parametrize("best", RATES)
+def test_search_finds_the_best_rate_and_tries_both_sides_and_at_least_four(best, tmp_path):
+    comparison = Counted(lambda lr: abs(math.log(lr / best)), tmp_path)
+    assert comparison.search("lamb") == best
+    assert len(comparison.tried) == len(set(comparison.tried)) >= 4
+    at = RATES.index(best)
+    assert {RATES[i] for i in (at - 1, at + 1) if 0 <= i < len(RATES)} <= set(comparison.tried)
+
+
+def test_search_treats_a_diverged_training_as_the_worst(tmp_path):
+    comparison = Counted(lambda lr: math.nan if lr > 0.003 else 1.0 / lr, tmp_path)
+    assert comparison.search("lamb") == 0.002
+
+
+def test_search_takes_a_given_rate(tmp_path):
+    comparison = Counted(lambda lr: 1.0, tmp_path)
+    assert comparison.search("slamb k=0.3 lr=0.5") == 0.5
+    assert comparison.tried == []
+
+
+def test_results_are_read_as_they_were_written(tmp_path):
+    file = tmp_path / "r.csv"
+    results = compare.Results(file, "train_lm.py, 4 ranks")
+    results.add("lamb", 0.002, 1, log_of(3.0, 2.5))
+    results.add("slamb k=0.3", 0.004, 1, log_of(3.0, math.inf))
+    again = compare.Results(file, "train_lm.py, 4 ranks")
+    assert again.logs == results.logs
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_results_of_other_trainings_are_not_mixed(tmp_path):
+    file = tmp_path / "r.csv"
+    compare.Results(file, "train_lm.py, 4 ranks").add("lamb", 0.002, 1, log_of(3.0))
+    with pytest.raises(SystemExit, match="has trainings by 'train_lm.py, 4 ranks', not by 'train_lm.py, 2 ranks'"):
+        compare.Results(file, "train_lm.py, 2 ranks")
+    file.write_text("method,lr\n")
+    with pytest.raises(SystemExit, match="is not a file of compare.py"):
+        compare.Results(file)
+
+
+def test_tables_have_means_deviations_and_the_distance_from_the_best_dense_method(capsys):
+    logs = {("lamb", 0.01, seed): log_of(3.0, loss) for seed, loss in ((0, 9.0), (1, 1.0), (2, 3.0))}
+    logs |= {("slamb", 0.02, seed): log_of(3.0, loss) for seed, loss in ((0, 8.0), (1, 2.0), (2, 3.0))}
+    logs["lamb", 0.02, 0] = log_of(3.0, math.nan)
+    report.write(logs, None, [1, 2], None)
+    printed = capsys.readouterr().out
+    assert "| `lamb` | **9.000** | diverged |" in printed
+    assert "| `slamb` |  | **8.000** |" in printed
+    assert "| `lamb` | 0.01 | 2.000 ± 1.414 | +0.0 % | 0.0 | 1.0 |" in printed
+    assert "| `slamb` | 0.02 | 2.500 ± 0.707 | +25.0 % | 0.0 | 1.0 |" in printed
+    assert "| method | step 10 | step 20 |" in printed
+    assert "| `slamb` | 3.000 ± 0.000 | 2.500 ± 0.707 |" in printed
+
+
+def test_times_are_until_the_loss_of_dense_adamw(capsys):
+    logs = {
+        ("ddp", 0.01, 1): log_of(3.0, 2.5, 2.0, seconds=10.0),
+        ("slamb", 0.01, 1): log_of(2.5, 1.9, 1.8, seconds=2.0),
+        ("lamb", 0.01, 1): log_of(3.0, 2.9, 2.1),
+    }
+    report.write_times({"1gbit": logs}, "ddp")
+    printed = capsys.readouterr().out
+    assert "| `ddp` | 30 | 30 | 30 | 1.0 |" in printed
+    assert "| `slamb` | 6 | 20 | 4 | 7.5 |" in printed
+    assert "| `lamb` | 3 | not reached (2.100) | | |" in printed
+
+
+def test_a_plot_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    logs = {"lamb": [log_of(3.0, 2.5), log_of(3.1, 2.4)], "slamb": [log_of(3.0, math.nan)]}
+    curves.draw(tmp_path / "plot.svg", logs, "bits_per_byte", "validation loss, bits per byte")
+    text = (tmp_path / "plot.svg").read_text()
+    assert "megabytes sent per rank" in text and "slamb" in text
+
+
+def test_the_library_is_split_by_files(tmp_path, monkeypatch):
+    for number in range(64):
+        (tmp_path / f"m{number}.py").write_bytes(b"%03d" % number)
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "left_out.py").write_bytes(b"no")
+    monkeypatch.setattr(train_lm.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    train, validation, _ = train_lm.read_library()
+    files = [bytes(text.tolist()) for text in (train, validation)]
+    names = [{text[i : i + 3] for i in range(0, len(text), 3)} for text in files]
+    assert names[0].isdisjoint(names[1]) and names[0] | names[1] == {b"%03d" % number for number in range(64)}
+    assert 0 < len(names[1]) < 16
+    (tmp_path / "another.py").write_bytes(b"###")  # moves no other file
+    more = {bytes(text.tolist()).replace(b"###", b"") for text in train_lm.read_library()[:2]}
+    assert more == set(files)
+
+
+@pytest.mark.parametrize(
+    "texts, expected",
+    [
+        (["k=0.3", "local_steps=10"], {"k": 0.3, "local_steps": 10}),
+        (["compressor=top_k", "moments=8-bit"], {"compressor": "top_k", "moments": "8-bit"}),
+        (["betas=(0.9, 0.99)", "zero_aware=False"], {"betas": (0.9, 0.99), "zero_aware": False}),
+    ],
+)
+def test_options_are_values_of_python(texts, expected):
+    assert loop.options_of(texts) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("--method adam --lr 0.1", "invalid choice: 'adam'"),
+        ("--method lamb --lr 0", "argument --lr: 0 is not a number above 0"),
+        ("--method lamb --lr 0.1 --steps 0", "argument --steps: 0 is not at least 1"),
+        ("--method lamb --lr 0.1 --set k", "--set: 'k' is not NAME=VALUE, such as k=0.3"),
+        ("--method lamb --lr 0.1 --resume", "--resume and --checkpoints need --out"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        loop.parse(train_lm.LanguageModel, arguments=arguments.split())
+    assert message in capsys.readouterr().err
+
+
+def test_rates_rise_and_fall():
+    rates = [loop._rate(step, 10, 110) for step in range(110)]
+    assert rates[:10] == [pytest.approx((step + 1) / 10) for step in range(10)]
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[60] == pytest.approx(0.5) and 0.0 < rates[-1] < 0.001
+
+
+@pytest.mark.parametrize("name", ["train_lm.py", "train_images.py"])
+def test_a_training_without_torchrun_says_how_to_start_it(name):
+    command = [sys.executable, str(FOLDER / name), "--method", "lamb", "--lr", "0.01"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "start it by torchrun: torchrun --nproc_per_node 4" in ended.stderr

@@ -1,0 +1,1 @@
+"""What train_lm.py and train_images.py have in common."""

@@ -1,0 +1,60 @@
+"""Logs of trainings: their files, and plots of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from pathlib import Path
+
+Row = dict[str, float]  # step, train_loss, the measures of the task, sent_bytes (by rank 0), seconds (without evaluations)
+
+
+def write_log(file: Path, rows: list[Row]) -> None:
+    """Replaces the file. It is complete, or the old one."""
+    new = file.with_suffix(".new")
+    with new.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: format(value, ".10g") for name, value in row.items()})
+    new.replace(file)
+
+
+def read_log(file: Path) -> list[Row]:
+    with file.open(newline="", encoding="utf-8") as stream:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(stream)]
+
+
+def mean_and_sd(values: list[float]) -> tuple[float, float]:
+    """The standard deviation is that of a sample; 0 for one value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def draw(file: Path, logs: dict[str, list[list[Row]]], measure: str, text: str) -> None:
+    """Plots a measure against steps and against bytes sent, each curve the mean of its logs. Nothing without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "slamb"  # the same file from the same numbers
+    figure, (by_step, by_bytes) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True, layout="constrained")
+    colors = pyplot.get_cmap("tab20").colors
+    for number, (name, runs) in enumerate(logs.items()):
+        style = {"label": name, "color": colors[number % len(colors)], "linewidth": 1.3}
+        means = [statistics.fmean(row[measure] for row in rows) for rows in zip(*runs)]
+        by_step.plot([row["step"] for row in runs[0]], means, **style)
+        by_bytes.plot([row["sent_bytes"] / 1e6 for row in runs[0]], means, **style)
+    finite = [row[measure] for runs in logs.values() for run in runs for row in run if math.isfinite(row[measure])]
+    if finite:
+        by_step.set_ylim(0.98 * min(finite), min(max(finite), 2.0 * statistics.median(finite)))
+    by_step.set(xlabel="steps", ylabel=text)
+    by_bytes.set(xlabel="megabytes sent per rank", xscale="log")
+    for axes in (by_step, by_bytes):
+        axes.grid(alpha=0.3)
+    by_bytes.legend(fontsize="small")
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    pyplot.close(figure)

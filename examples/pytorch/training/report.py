@@ -1,0 +1,154 @@
+"""Tables of many trainings, in Markdown."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Optional
+
+from training.curves import Row, draw, mean_and_sd
+
+Logs = dict[tuple[str, float, int], list[Row]]  # by method, rate and seed
+
+DENSE = ("adamw", "ddp", "lamb")
+SEARCH_SEED = 0
+
+
+def measure_of(log: list[Row]) -> str:
+    """The name of the validation loss: the column behind train_loss."""
+    names = list(log[0])
+    return names[names.index("train_loss") + 1]
+
+
+def final_loss(log: list[Row]) -> float:
+    """Infinite if the training has diverged."""
+    loss = log[-1][measure_of(log)]
+    return loss if math.isfinite(loss) else math.inf
+
+
+def best_rate(logs: Logs, method: str) -> Optional[float]:
+    """The rate with the least loss in the search; None if nothing was searched."""
+    searched = {lr: final_loss(log) for (name, lr, seed), log in logs.items() if name == method and seed == SEARCH_SEED}
+    return min(searched, key=searched.__getitem__) if searched else None
+
+
+def counted(logs: Logs, seeds: list[int], methods: Optional[list[str]]) -> dict[str, tuple[float, list[list[Row]]]]:
+    """By method: the rate, and the logs of the seeds. Without methods that lack a seed."""
+    names = methods or list(dict.fromkeys(name for name, _, _ in logs))
+    found = {}
+    for name in names:
+        rates = sorted({lr for method, lr, seed in logs if method == name and seed in seeds})
+        complete = [lr for lr in rates if all((name, lr, seed) in logs for seed in seeds)]
+        if complete:
+            found[name] = complete[0], [logs[name, complete[0], seed] for seed in seeds]
+    return found
+
+
+def write(logs: Logs, methods: Optional[list[str]], seeds: list[int], plot: Optional[Path]) -> None:
+    """Prints all tables, and draws the plot."""
+    measure = measure_of(next(iter(logs.values())))
+    write_search(logs, methods, measure)
+    by_method = counted(logs, seeds, methods)
+    if not by_method:
+        return
+    write_ends(by_method, measure, seeds)
+    write_course(by_method, measure)
+    if plot is not None:
+        draw(plot, {name: of_seeds for name, (_, of_seeds) in by_method.items()}, measure, measure.replace("_", " "))
+
+
+def write_search(logs: Logs, methods: Optional[list[str]], measure: str) -> None:
+    searched: dict[str, dict[float, float]] = {}
+    for (name, lr, seed), log in logs.items():
+        if seed == SEARCH_SEED and (not methods or name in methods):
+            searched.setdefault(name, {})[lr] = final_loss(log)
+    if not searched:
+        return
+    rates = sorted({lr for losses in searched.values() for lr in losses})
+    print(f"\n{measure} at the end by learning rate, seed {SEARCH_SEED}:\n")
+    _table(["method", *(f"{lr:g}" for lr in rates)])
+    for name in methods or searched:
+        losses = searched.get(name, {})
+        best = min(losses.values(), default=math.nan)
+        cells = [_loss(losses[lr], losses[lr] == best) if lr in losses else "" for lr in rates]
+        print(f"| `{name}` | {' | '.join(cells)} |")
+
+
+def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str, seeds: list[int]) -> None:
+    """The ends, with losses relative to the best dense method, and bytes relative to `lamb`."""
+    ends = {name: [final_loss(log) for log in of_seeds] for name, (_, of_seeds) in by_method.items()}
+    dense = {name: mean_and_sd(losses)[0] for name, losses in ends.items() if name in DENSE}
+    best = min(dense, key=dense.__getitem__) if dense else None
+    log = next(iter(by_method.values()))[1][0]
+    more = [name for name in log[0] if name not in ("step", "train_loss", measure, "sent_bytes", "seconds")]
+    sent = {name: sum(one[-1]["sent_bytes"] for one in of_seeds) / len(of_seeds) for name, (_, of_seeds) in by_method.items()}
+    dense_bytes = next((sent[name] for name in DENSE if name in sent), math.nan)
+    print(f"\nThe end, step {log[-1]['step']:.0f}, mean ± standard deviation of the seeds {', '.join(map(str, seeds))}:\n")
+    against = f"beside `{best}`" if best else "beside the best dense method"
+    _table(["method", "lr", measure, against, *more, "MB sent", "dense bytes / bytes"])
+    for name, (lr, of_seeds) in by_method.items():
+        mean, deviation = mean_and_sd(ends[name])
+        relative = f"{100 * (mean / dense[best] - 1):+.1f} %" if best and math.isfinite(mean) else ""
+        others = [_with_deviation([one[-1][column] for one in of_seeds]) for column in more]
+        cells = [f"{lr:g}", _with_deviation(ends[name]), relative, *others, f"{sent[name] / 1e6:.1f}"]
+        print(f"| `{name}` | {' | '.join(cells)} | {dense_bytes / sent[name]:.1f} |")
+
+
+def write_course(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str) -> None:
+    """At each tenth of the steps, or at each evaluation if there are fewer."""
+    rows = min(len(log) for _, of_seeds in by_method.values() for log in of_seeds)
+    columns = min(10, rows)
+    shown = [rows * column // columns - 1 for column in range(1, columns + 1)]
+    log = next(iter(by_method.values()))[1][0]
+    print(f"\n{measure} during the training, mean ± standard deviation:\n")
+    _table(["method", *(f"step {log[i]['step']:.0f}" for i in shown)])
+    for name, (_, of_seeds) in by_method.items():
+        cells = [_with_deviation([log[i][measure] for log in of_seeds]) for i in shown]
+        print(f"| `{name}` | {' | '.join(cells)} |")
+
+
+def write_times(files: dict[str, Logs], target_of: str) -> None:
+    """Seconds until the validation loss is that of dense AdamW at its end, by link.
+
+    :param files: by link: the logs of one seed
+    :param target_of: the method whose final loss is the target, in the same file
+    """
+    for link, logs in files.items():
+        by_method = {name: log for (name, _, _), log in logs.items()}
+        if target_of not in by_method:
+            raise SystemExit(f"compare.py: {link} has no training by {target_of}, whose end is the target")
+        measure = measure_of(by_method[target_of])
+        target = final_loss(by_method[target_of])
+        slow = seconds_until(by_method[target_of], target)
+        print(f"\n{link}: time until {measure} {target:.3f}, the end of `{target_of}`:\n")
+        _table(["method", "seconds of the training", "steps until then", "seconds until then", "times as fast"])
+        for name, log in by_method.items():
+            reached = steps_until(log, target)
+            if reached is None:
+                print(f"| `{name}` | {log[-1]['seconds']:.0f} | not reached ({final_loss(log):.3f}) | | |")
+                continue
+            seconds = seconds_until(log, target)
+            print(f"| `{name}` | {log[-1]['seconds']:.0f} | {reached:.0f} | {seconds:.0f} | {slow / seconds:.1f} |")
+
+
+def steps_until(log: list[Row], loss: float) -> Optional[float]:
+    """The first step at which an evaluation has this loss or less. None if there is none."""
+    return next((row["step"] for row in log if row[measure_of(log)] <= loss), None)
+
+
+def seconds_until(log: list[Row], loss: float) -> float:
+    return next((row["seconds"] for row in log if row[measure_of(log)] <= loss), math.inf)
+
+
+def _table(heads: list[str]) -> None:
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+
+
+def _loss(value: float, is_best: bool) -> str:
+    text = f"{value:.3f}" if math.isfinite(value) else "diverged"
+    return f"**{text}**" if is_best else text
+
+
+def _with_deviation(values: list[float]) -> str:
+    mean, deviation = mean_and_sd(values)
+    return f"{mean:.3f} ± {deviation:.3f}" if math.isfinite(mean) else "diverged"
