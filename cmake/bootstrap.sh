@@ -15,7 +15,8 @@ build_packages=(g++ cmake ninja-build)
 train_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev gnuplot-nox)
 test_packages=(doctest-dev libbenchmark-dev clang clang-format clang-tidy python3 procps openmpi-bin libopenmpi-dev)
 docs_packages=(doxygen python3 python3-sphinx python3-myst-parser python3-breathe furo)
-pytorch_packages=(python3-torch python3-venv)
+# Without OpenBLAS, Debian's torch multiplies matrices by the reference BLAS, twenty times as slowly.
+pytorch_packages=(python3-torch python3-venv python3-matplotlib python3-tqdm libopenblas0-pthread)
 cross_packages=()
 if [[ "$(uname -m)" == x86_64 ]]; then cross_packages=(g++-aarch64-linux-gnu qemu-user); fi
 
@@ -59,6 +60,9 @@ installed() {
     python3-breathe) has_module breathe ;;
     furo) has_module furo ;;
     python3-torch) python3 -c 'import torch' 2>/dev/null ;;
+    python3-matplotlib) python3 -c 'import matplotlib' 2>/dev/null ;;
+    python3-tqdm) python3 -c 'import tqdm' 2>/dev/null ;;
+    libopenblas0-pthread) ldconfig -p 2>/dev/null | grep -q libopenblas ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
     libopenmpi-dev) command -v mpicxx >/dev/null ;;

@@ -36,7 +36,7 @@ options=()
 [[ $kind == system ]] && options=(--system-site-packages)
 "$python" -m venv ${options[@]+"${options[@]}"} "$environment"
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
-[[ $kind == newest ]] && pip --upgrade torch numpy
+[[ $kind == newest ]] && pip --upgrade torch numpy matplotlib tqdm
 pip pytest
 pip --force-reinstall "$here"
 
