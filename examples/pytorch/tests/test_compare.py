@@ -148,6 +148,7 @@ def test_options_are_values_of_python(texts, expected):
         ("--method adam --lr 0.1", "invalid choice: 'adam'"),
         ("--method lamb --lr 0", "argument --lr: 0 is not a number above 0"),
         ("--method lamb --lr 0.1 --steps 0", "argument --steps: 0 is not at least 1"),
+        ("--method lamb --lr 0.1 --warm-up 5", "argument --warm-up: 5 is not in [0, 1]"),
         ("--method lamb --lr 0.1 --set k", "--set: 'k' is not NAME=VALUE, such as k=0.3"),
         ("--method lamb --lr 0.1 --resume", "--resume and --checkpoints need --out"),
     ],

@@ -71,7 +71,7 @@ def parse(kind: type[Task], description: Optional[str] = None, arguments: Option
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the optimizer or of the hook")
     parser.add_argument("--steps", type=_count, help="of the training")
     parser.add_argument("--batch", type=_count, help="examples of each rank in a step")
-    parser.add_argument("--warm-up", type=float, default=0.05, help="the part of the steps in which the rate rises (0.05)")
+    parser.add_argument("--warm-up", type=_part, default=0.05, help="the part of the steps in which the rate rises (0.05)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial parameters and the batches (0)")
     parser.add_argument("--out", type=Path, help="a folder for log.csv, the plot and checkpoints")
     parser.add_argument("--evaluations", type=_count, default=20, help="during the training (20)")
@@ -219,7 +219,7 @@ class _Run:
         return measures
 
     def save(self, folder: Path) -> None:
-        """Replaces the checkpoint of this rank. The file is complete or the old one."""
+        """Replaces the checkpoints of all ranks, when all have written theirs. Collective."""
         saved = self.method.saved
         state = {
             "step": self.step,
@@ -234,10 +234,18 @@ class _Run:
         }
         file = folder / f"rank{dist.get_rank()}.pt"
         torch.save(state, file.with_suffix(".new"))
+        dist.barrier()
         file.with_suffix(".new").replace(file)
 
     def load(self, folder: Path) -> None:
-        state = torch.load(folder / f"rank{dist.get_rank()}.pt", weights_only=False)
+        """Continues from the checkpoints of all ranks. Collective.
+
+        :raises FileNotFoundError, RuntimeError: if there are none, or not of one step
+        """
+        file = folder / f"rank{dist.get_rank()}.pt"
+        if not file.exists():
+            raise FileNotFoundError(f"--resume: there is no {file}; train with --checkpoints first, on as many ranks")
+        state = torch.load(file, weights_only=False)
         steps = [None] * dist.get_world_size()
         dist.all_gather_object(steps, state["step"])
         if len(set(steps)) > 1:
@@ -273,6 +281,12 @@ def _count(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return int(text)
+
+
+def _part(text: str) -> float:
+    if not 0.0 <= float(text) <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
+    return float(text)
 
 
 def _positive(text: str) -> float:

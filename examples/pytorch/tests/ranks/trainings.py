@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from checks import check, run
+from checks import check, raises, run
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -71,6 +71,20 @@ def a_training_continues_from_a_checkpoint(method):
     for one, other in zip(whole, rest):
         differ = [name for name in one if name != "seconds" and one[name] != other[name]]
         assert not differ, f"step {one['step']}: {[(name, one[name], other[name]) for name in differ]}"
+
+
+@check(ranks=2)
+def a_checkpoint_that_is_missing_or_of_another_step_is_named():
+    options = f"--method lamb --lr 0.01 {TINY['lm']}"
+    folder = in_common_folder()
+    with raises(FileNotFoundError, "--resume", f"rank{dist.get_rank()}.pt", "--checkpoints"):
+        trained("lm", f"{options} --out {folder} --resume")
+    trained("lm", f"{options} --out {folder} --checkpoints 1 --stop-after 6")
+    file = folder / f"rank{dist.get_rank()}.pt"
+    if dist.get_rank() == 1:
+        torch.save({**torch.load(file, weights_only=False), "step": 5}, file)
+    with raises(RuntimeError, "of steps [6, 5]"):
+        trained("lm", f"{options} --out {folder} --resume")
 
 
 @check(ranks=2, each=["slamb", "zero_one_adam"])
