@@ -114,17 +114,16 @@ class Comparison:
                 losses[i] = report.final_loss(log)
             return losses[i]
 
-        best = self.rates.index(0.004) if 0.004 in self.rates else len(self.rates) // 2
-        while True:
-            near = [i for i in (best - 1, best, best + 1) if 0 <= i < len(self.rates)]
-            better = min(near, key=loss)
-            if better == best:
-                break
-            best = better
-        for i in sorted(range(len(self.rates)), key=lambda i: abs(i - best)):
-            if len(losses) < 4:
+        start = self.rates.index(0.004) if 0.004 in self.rates else len(self.rates) // 2
+        wanted = {start}
+        while wanted:
+            for i in sorted(wanted):
                 loss(i)
-        return self.rates[min(losses, key=losses.__getitem__)]
+            best = min(losses, key=losses.__getitem__)
+            wanted = {i for i in (best - 1, best + 1) if 0 <= i < len(self.rates)} - losses.keys()
+            if not wanted and len(losses) < min(4, len(self.rates)):
+                wanted = {min(set(range(len(self.rates))) - losses.keys(), key=lambda i: abs(i - best))}
+        return self.rates[best]
 
     def train(self, method: str, lr: float, seed: int) -> list[dict[str, float]]:
         """The log of a training, which is made if it is not there."""

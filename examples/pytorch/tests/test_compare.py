@@ -48,6 +48,14 @@ def test_search_finds_the_best_rate_and_tries_both_sides_and_at_least_four(best,
     assert {RATES[i] for i in (at - 1, at + 1) if 0 <= i < len(RATES)} <= set(comparison.tried)
 
 
+def test_search_goes_on_where_a_rate_further_away_is_better(tmp_path):
+    losses = {0.001: 1.0, 0.002: 3.0, 0.004: 2.0, 0.008: 2.5, 0.016: 5.0, 0.032: 6.0}
+    comparison = Counted(losses.__getitem__, tmp_path, [0.0005, *RATES])
+    losses[0.0005] = 1.5
+    assert comparison.search("lamb") == 0.001
+    assert 0.0005 in comparison.tried
+
+
 def test_search_treats_a_diverged_training_as_the_worst(tmp_path):
     comparison = Counted(lambda lr: math.nan if lr > 0.003 else 1.0 / lr, tmp_path)
     assert comparison.search("lamb") == 0.002
