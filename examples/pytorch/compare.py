@@ -44,7 +44,7 @@ METHODS = (
     "one_bit_lamb",
     "zero_one_adam",
 )
-RATES = tuple(0.0005 * 2**i for i in range(8))  # 0.0005 … 0.064
+RATES = tuple(0.000125 * 2**i for i in range(10))  # 0.000125 … 0.064
 
 class Results:
     """The logs of trainings, in one file.
