@@ -20,15 +20,24 @@ follows -- goes to the training, for example -- --steps 2400.
 """
 
 import argparse
+import contextlib
 import csv
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from training import report
+import torch
+import train_images
+import train_lm
+
+from training import loop, report
 from training.curves import read_log
+from training.methods import METHODS as KNOWN_METHODS
 
 HERE = Path(__file__).parent
 METHODS = (
@@ -44,7 +53,12 @@ METHODS = (
     "one_bit_lamb",
     "zero_one_adam",
 )
+TASKS = {"lm": train_lm.LanguageModel, "images": train_images.Images}
 RATES = tuple(0.000125 * 2**i for i in range(10))  # 0.000125 … 0.064
+
+class Failure(Exception):
+    """Ends the program with a message."""
+
 
 class Results:
     """The logs of trainings, in one file.
@@ -54,21 +68,51 @@ class Results:
 
     def __init__(self, file: Path, training: str = "") -> None:
         """
-        :param training: must be that of the file, if there is one; empty: any
+        :param training: must be that of the file, if there is one; empty: any, and the file must be there
+        :raises Failure: for a file that does not fit
         """
         self.file = file
         self.logs: report.Logs = {}
         self.training = training
-        if file.exists():
-            first, *lines = file.read_text(encoding="utf-8").splitlines()
-            if not first.startswith("# "):
-                raise SystemExit(f"compare.py: {file} is not a file of compare.py")
-            if training and first[2:] != training:
-                raise SystemExit(f"compare.py: {file} has trainings by '{first[2:]}', not by '{training}'; name another file")
-            self.training = first[2:]
-            for row in csv.DictReader(lines):
+        if not file.exists() and training:
+            return
+        try:
+            first, *lines = file.read_text(encoding="utf-8").splitlines() or [""]
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failure(f"{file} cannot be read: {error}") from None
+        if not first.startswith("# "):
+            raise Failure(f"{file} is not a file of compare.py")
+        if training and first[2:] != training:
+            raise Failure(f"{file} has trainings by '{first[2:]}', not by '{training}'; name another file")
+        self.training = first[2:]
+        for number, row in enumerate(csv.DictReader(lines), 3):
+            try:
                 key = (row.pop("method"), float(row.pop("lr")), int(row.pop("seed")))
                 self.logs.setdefault(key, []).append({name: float(value) for name, value in row.items()})
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise Failure(f"{file}, line {number}: not a row of compare.py") from None
+        if not self.logs and not training:
+            raise Failure(f"{file} has no trainings")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else adds trainings meanwhile.
+
+        :raises Failure: if somebody does, or the folder is not writable
+        """
+        try:
+            lock = self.file.with_suffix(".lock").open("w")
+        except OSError as error:
+            raise Failure(f"{self.file} cannot be written: {error}") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Failure(f"another compare.py adds to {self.file}") from None
+            try:
+                yield
+            finally:
+                self.file.with_suffix(".lock").unlink()
 
     def add(self, method: str, lr: float, seed: int, log: list[dict[str, float]]) -> None:
         """Also to the file, which is replaced as a whole."""
@@ -137,9 +181,7 @@ class Comparison:
                     *("--out", folder, *self.options, *(["--set", *settings] if settings else [])),
                 ]
                 environment = {"OMP_NUM_THREADS": "1", **os.environ}
-                run = subprocess.run(command, env=environment, capture_output=True, text=True)
-                if run.returncode != 0:
-                    raise SystemExit(f"compare.py: {' '.join(command)} failed:\n{run.stdout}{run.stderr}")
+                run_to_its_end(command, environment)
                 log = read_log(Path(folder) / "log.csv")
             self.results.add(method, lr, seed, log)
             print(f"{method}, lr {lr:g}, seed {seed}: {report.final_loss(log):.4f}", flush=True)
@@ -155,26 +197,58 @@ class Comparison:
         return [sys.executable, "-m", "torch.distributed.run", *ranks, "-r", "1", "-t", "1", "--log_dir", folder]
 
 
+def run_to_its_end(command: list[str], environment: dict[str, str]) -> None:
+    """Whatever ends this program, the command and its processes end first, in order.
+
+    :raises Failure: if the command fails
+    """
+    with tempfile.TemporaryFile("w+") as said:
+        # In a session of its own, so that Ctrl-C reaches it only as the signal below.
+        child = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = child.wait()
+        except BaseException:
+            child.send_signal(signal.SIGTERM)
+            try:
+                child.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+        if status != 0:
+            said.seek(0)
+            raise Failure(f"{' '.join(command)} ended with status {status}:\n{said.read()}")
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    try:
+        work()
+    except (Failure, ValueError) as error:
+        raise SystemExit(f"compare.py: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def work() -> None:
     parser = argparse.ArgumentParser(description=__doc__.strip(), formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
     run = actions.add_parser("run", help="trains")
-    run.add_argument("file", type=Path, help="of results")
+    run.add_argument("file", type=Path, help="the file of results, which is made or continued")
     run.add_argument("--task", choices=("lm", "images"), required=True)
-    run.add_argument("--methods", nargs="+", default=METHODS, metavar="METHOD")
-    run.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="RATE", help="the grid, ascending")
+    run.add_argument("--methods", nargs="+", default=METHODS, metavar="METHOD", help=f"({' '.join(METHODS)})")
+    run.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="RATE", help="the grid (0.000125 … 0.064, doubled)")
     run.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3], metavar="SEED", help="(1 2 3)")
-    run.add_argument("--ranks", type=int, default=4, help="(4)")
+    run.add_argument("--ranks", type=int, default=4, help="number of processes (4)")
     run.add_argument("--link", default="", metavar="RATE", help="limits the ranks' links, as 100mbit; needs root")
     run.add_argument("--best-of", type=Path, metavar="FILE", help="take the best rates of these results")
     show = actions.add_parser("report", help="prints tables")
-    show.add_argument("file", type=Path, help="of results")
+    show.add_argument("file", type=Path, help="a file of results")
     show.add_argument("--plot", type=Path, metavar="FILE", help="also draw the losses, as SVG or PNG")
     show.add_argument("--methods", nargs="+", metavar="METHOD", help="only these, in this order")
     show.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="SEED", help="(1 2 3)")
 
     times = actions.add_parser("times", help="prints times until dense AdamW's loss")
-    times.add_argument("files", type=Path, nargs="+", metavar="FILE", help="of results, by link")
+    times.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of results, one for each link")
     times.add_argument("--target", default="ddp", metavar="METHOD", help="whose final loss is the target (ddp)")
 
     own, options = sys.argv[1:], []
@@ -184,30 +258,43 @@ def main() -> None:
     if given.action == "run":
         compare(given, options)
         return
-    files = [given.file] if given.action == "report" else given.files
-    for file in files:
-        if not file.exists():
-            parser.error(f"there is no file {file}")
     if given.action == "report":
         report.write(Results(given.file).logs, given.methods, given.seeds, given.plot)
     else:
-        report.write_times({file.stem: Results(file).logs for file in files}, given.target)
+        report.write_times({file.stem: Results(file).logs for file in given.files}, given.target)
 
 
 def compare(given: argparse.Namespace, options: list[str]) -> None:
+    """All that can be seen to be wrong is an error before the first training."""
+    for method in given.methods:
+        if not method or method.split()[0] not in KNOWN_METHODS:
+            raise Failure(f"--methods: '{method}' is none of {', '.join(KNOWN_METHODS)}, with options behind the name")
+        loop.options_of([option for option in method.split()[1:] if not option.startswith("lr=")])
+    if list(given.rates) != sorted(set(given.rates)) or given.rates[0] <= 0.0:
+        raise Failure("--rates: must be above 0 and ascend")
+    if given.ranks < 1:
+        raise Failure(f"--ranks: {given.ranks} is not at least 1")
+    own = ("--method", "--lr", "--seed", "--out", "--resume", "--stop-after", "--set", "--checkpoints")
+    for option in options:
+        if option.startswith("--") and any(name.startswith(option.partition("=")[0]) for name in own):
+            raise Failure(f"{option} behind -- is set by compare.py itself")
+    kind = TASKS[given.task]
+    data = kind(loop.parse(kind, arguments=["--method", "lamb", "--lr", "1", *options])).description
     training = " ".join([f"train_{given.task}.py, {given.ranks} ranks", *([given.link] if given.link else []), *options])
-    comparison = Comparison(Results(given.file, training), given.task, given.ranks, given.link, options, list(given.rates))
-    if given.best_of is None:
-        best = {method: comparison.search(method) for method in given.methods}
-    else:
-        searched = Results(given.best_of).logs
-        best = {method: report.best_rate(searched, method) for method in given.methods}
-        missing = [method for method, lr in best.items() if lr is None]
-        if missing:
-            raise SystemExit(f"compare.py: {given.best_of} has no search of a rate for {', '.join(missing)}")
-    for method, lr in best.items():
-        for seed in given.seeds:
-            comparison.train(method, lr, seed)
+    results = Results(given.file, f"{training}; {data}; torch {torch.__version__}")
+    comparison = Comparison(results, given.task, given.ranks, given.link, options, list(given.rates))
+    with results.locked():
+        if given.best_of is None:
+            best = {method: comparison.search(method) for method in given.methods}
+        else:
+            searched = Results(given.best_of).logs
+            best = {method: report.rate_of(searched, method) for method in given.methods}
+            missing = [method for method, lr in best.items() if lr is None]
+            if missing:
+                raise Failure(f"{given.best_of} has no search of a rate for {', '.join(missing)}")
+        for method, lr in best.items():
+            for seed in given.seeds:
+                comparison.train(method, lr, seed)
 
 
 if __name__ == "__main__":

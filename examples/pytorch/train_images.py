@@ -23,7 +23,7 @@ DATA = Path(__file__).parent.parent / "data" / "digits.csv"
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Three convolutions with group normalization, each behind the first on a quarter of the pixels, and two linear layers."""
+    """Three convolutions with group normalization, of which two are followed by pooling, and two linear layers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

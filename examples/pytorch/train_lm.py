@@ -102,6 +102,8 @@ class LanguageModel:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
+        if arguments.width % arguments.heads != 0:
+            raise ValueError(f"--heads: {arguments.heads} does not divide --width {arguments.width}")
         self.train, self.validation, self.hash = read_library()
         self.description = f"{len(self.train)} bytes for training, {len(self.validation)} for validation, hash {self.hash}"
 

@@ -1,8 +1,10 @@
 """compare.py and what it uses: the search of a rate, files of results, tables."""
 
 import math
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,11 +82,88 @@ def test_results_are_read_as_they_were_written(tmp_path):
 def test_results_of_other_trainings_are_not_mixed(tmp_path):
     file = tmp_path / "r.csv"
     compare.Results(file, "train_lm.py, 4 ranks").add("lamb", 0.002, 1, log_of(3.0))
-    with pytest.raises(SystemExit, match="has trainings by 'train_lm.py, 4 ranks', not by 'train_lm.py, 2 ranks'"):
+    with pytest.raises(compare.Failure, match="has trainings by 'train_lm.py, 4 ranks', not by 'train_lm.py, 2 ranks'"):
         compare.Results(file, "train_lm.py, 2 ranks")
     file.write_text("method,lr\n")
-    with pytest.raises(SystemExit, match="is not a file of compare.py"):
+    with pytest.raises(compare.Failure, match="is not a file of compare.py"):
         compare.Results(file)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "is not a file of compare.py"),
+        ("# a\n", "has no trainings"),
+        ("# a\nmethod,lr,seed,step\n", "has no trainings"),
+        ("# a\nmethod,lr,seed,step\nlamb,0.1\n", "line 3: not a row"),
+        ("# a\nmethod,lr,seed,step\nlamb,0.1,1,1\nlamb,abc,1,1\n", "line 4: not a row"),
+        ("# a\nmethod,lr,step\nlamb,0.1,1\n", "line 3: not a row"),
+    ],
+)
+def test_damaged_results_are_named_with_the_line(text, message, tmp_path):
+    (tmp_path / "r.csv").write_text(text)
+    with pytest.raises(compare.Failure, match=message):
+        compare.Results(tmp_path / "r.csv")
+
+
+def test_results_that_are_not_there_or_not_text_are_named(tmp_path):
+    with pytest.raises(compare.Failure, match="r.csv cannot be read"):
+        compare.Results(tmp_path / "r.csv")
+    (tmp_path / "r.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(compare.Failure, match="r.csv cannot be read"):
+        compare.Results(tmp_path / "r.csv")
+
+
+def test_only_one_program_adds_to_a_file(tmp_path):
+    results, others = (compare.Results(tmp_path / "r.csv", "made up") for _ in range(2))
+    with results.locked():
+        with pytest.raises(compare.Failure, match="another compare.py adds to"):
+            with others.locked():
+                pass
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("run none/r.csv --task images", "none/r.csv cannot be written"),
+        ("run r.csv --task images --methods lamb nosuch", "--methods: 'nosuch' is none of ddp"),
+        ("run r.csv --task images --rates 0.1 0.01", "--rates: must be above 0 and ascend"),
+        ("run r.csv --task images --ranks 0", "--ranks: 0 is not at least 1"),
+        ("run r.csv --task images -- --se 3", "--se behind -- is set by compare.py itself"),
+        ("run r.csv --task images -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
+        ("run r.csv --task images --best-of none.csv", "none.csv cannot be read"),
+        ("report none.csv", "none.csv cannot be read"),
+        ("times none.csv", "none.csv cannot be read"),
+    ],
+)
+def test_wrong_arguments_of_compare_are_named_before_a_training(arguments, message, tmp_path):
+    command = [sys.executable, str(FOLDER / "compare.py"), *arguments.split()]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode in (1, 2) and message in ended.stderr, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_is_ended_ends_its_training_first(tmp_path):
+    """The command notes that it was told to end."""
+    note = tmp_path / "note"
+    code = f"trap 'echo told > {note}; exit 1' TERM; echo ready > {note}; while :; do sleep 0.05; done"
+    program = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import compare; compare.work = lambda: "
+    program += f"compare.run_to_its_end(['bash', '-c', {code!r}], dict()); compare.main()"
+    for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        child = subprocess.Popen([sys.executable, "-c", program])
+        while not note.exists() or note.read_text() != "ready\n":
+            assert child.poll() is None
+            time.sleep(0.05)
+        child.send_signal(number)
+        assert child.wait() == status
+        assert note.read_text() == "told\n"
+
+
+def test_a_command_that_fails_shows_what_it_said():
+    with pytest.raises(compare.Failure, match="ended with status 3:\nout\nerr"):
+        compare.run_to_its_end(["bash", "-c", "echo out; echo err >&2; exit 3"], {})
 
 
 def test_tables_have_means_deviations_and_the_distance_from_the_best_dense_method(capsys):
@@ -99,6 +178,38 @@ def test_tables_have_means_deviations_and_the_distance_from_the_best_dense_metho
     assert "| `slamb` | 0.02 | 2.500 ± 0.707 | +25.0 % | 0.0 | 1.0 |" in printed
     assert "| method | step 10 | step 20 |" in printed
     assert "| `slamb` | 3.000 ± 0.000 | 2.500 ± 0.707 |" in printed
+
+
+def test_tables_are_of_the_best_rate_and_say_what_is_left_out(capsys):
+    logs = {("lamb", 0.01, 0): log_of(9.0), ("lamb", 0.02, 0): log_of(2.0)}
+    logs |= {("lamb", lr, seed): log_of(100 * lr) for lr in (0.01, 0.02) for seed in (1, 2)}
+    logs |= {("slamb", 0.02, 0): log_of(8.0), ("slamb", 0.02, 1): log_of(8.0)}
+    report.write(logs, None, [1, 2], None)
+    printed = capsys.readouterr().out
+    assert "| `lamb` | 0.02 | 2.000 ± 0.000 | +0.0 %" in printed
+    assert "(`slamb` is left out: no training at its best rate 0.02 with seed 2.)" in printed
+    with pytest.raises(ValueError, match="there is no training by 'lmab', only by lamb, slamb"):
+        report.write(logs, ["lmab"], [1], None)
+
+
+def test_a_seed_that_diverged_is_said(capsys):
+    logs = {("lamb", 0.01, seed): log_of(3.0, loss) for seed, loss in ((0, 2.0), (1, 1.0), (2, math.nan), (3, 1.2))}
+    report.write(logs, None, [1, 2, 3], None)
+    assert "| `lamb` | 0.01 | diverged |  | 0.0 | 1.0 |" in capsys.readouterr().out
+
+
+def test_one_seed_has_no_deviation(capsys):
+    report.write({("lamb", 0.01, 1): log_of(3.0)}, None, [1], None)
+    assert "| `lamb` | 0.01 | 3.000 | +0.0 % |" in capsys.readouterr().out
+
+
+def test_times_of_several_trainings_or_without_an_end_are_refused():
+    logs = {("ddp", 0.01, 1): log_of(3.0), ("ddp", 0.02, 1): log_of(2.0)}
+    with pytest.raises(ValueError, match="1gbit has several trainings by ddp"):
+        report.write_times({"1gbit": logs}, "ddp")
+    for others in ({("lamb", 0.01, 1): log_of(3.0)}, {("ddp", 0.01, 1): log_of(math.nan)}):
+        with pytest.raises(ValueError, match="has no training by ddp that has ended with a finite loss"):
+            report.write_times({"1gbit": others}, "ddp")
 
 
 def test_times_are_until_the_loss_of_dense_adamw(capsys):
@@ -155,8 +266,10 @@ def test_options_are_values_of_python(texts, expected):
     [
         ("--method adam --lr 0.1", "invalid choice: 'adam'"),
         ("--method lamb --lr 0", "argument --lr: 0 is not a number above 0"),
-        ("--method lamb --lr 0.1 --steps 0", "argument --steps: 0 is not at least 1"),
+        ("--method lamb --lr 0.1 --steps 0", "argument --steps: 0 is not an integer of at least 1"),
         ("--method lamb --lr 0.1 --warm-up 5", "argument --warm-up: 5 is not in [0, 1]"),
+        ("--method lamb --lr abc", "argument --lr: abc is not a number above 0"),
+        ("--method lamb --lr 0.1 --set lr=1", "--set: lr is not an option of its own"),
         ("--method lamb --lr 0.1 --set k", "--set: 'k' is not NAME=VALUE, such as k=0.3"),
         ("--method lamb --lr 0.1 --resume", "--resume and --checkpoints need --out"),
     ],

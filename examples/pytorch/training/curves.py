@@ -27,7 +27,9 @@ def read_log(file: Path) -> list[Row]:
 
 
 def mean_and_sd(values: list[float]) -> tuple[float, float]:
-    """The standard deviation is that of a sample; 0 for one value."""
+    """The standard deviation is that of a sample; 0 for one value. Both are infinite if a value is not finite."""
+    if not all(math.isfinite(value) for value in values):
+        return math.inf, math.inf
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 

@@ -75,9 +75,9 @@ def parse(kind: type[Task], description: Optional[str] = None, arguments: Option
     parser.add_argument("--seed", type=int, default=0, help="of the initial parameters and the batches (0)")
     parser.add_argument("--out", type=Path, help="a folder for log.csv, the plot and checkpoints")
     parser.add_argument("--evaluations", type=_count, default=20, help="during the training (20)")
-    parser.add_argument("--checkpoints", type=int, default=0, help="during the training; the last one is kept (0)")
+    parser.add_argument("--checkpoints", type=_count, default=0, help="during the training; the last one is kept (0)")
     parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint in --out")
-    parser.add_argument("--stop-after", type=int, help="end after this step, as if interrupted")
+    parser.add_argument("--stop-after", type=_count, help="end after this step, as if interrupted")
     kind.add_arguments(parser)
     given = parser.parse_args(arguments)
     try:
@@ -100,6 +100,8 @@ def options_of(texts: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"--set: {text!r} is not NAME=VALUE, such as k=0.3")
+        if name in ("lr", "params"):
+            raise ValueError(f"--set: {name} is not an option of its own; give the learning rate by --lr")
         try:
             options[name] = ast.literal_eval(value)
         except (SyntaxError, ValueError):
@@ -116,8 +118,10 @@ def train(task: Task, given: argparse.Namespace) -> list[Row]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(given.seed)
     model = task.make_model()
-    batches = torch.Generator().manual_seed(given.seed * ranks + rank + 1)
+    batches = batches_of(given.seed, rank, ranks)
     method = METHODS[given.method](Setup(model, given.lr, given.steps, given.options))
+    if (given.checkpoints or given.resume) and not method.can_be_saved:
+        raise ValueError(f"--checkpoints, --resume: {given.method} cannot continue from a checkpoint")
     warm_up = max(1, round(given.warm_up * given.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(method.optimizer, lambda step: _rate(step, warm_up, given.steps))
     validation = task.validation_batches(rank, ranks)
@@ -125,7 +129,7 @@ def train(task: Task, given: argparse.Namespace) -> list[Row]:
         elements = sum(p.numel() for p in model.parameters())
         print(f"{given.method}, {ranks} ranks, {elements} parameters; {task.description}", flush=True)
 
-    run = _Run(method, schedule, model, batches)
+    run = _Run({**_training(given), "ranks": ranks}, method, schedule, model, batches)
     if given.resume:
         run.load(given.out)
     elif given.out is not None and rank == 0:
@@ -148,10 +152,15 @@ def train(task: Task, given: argparse.Namespace) -> list[Row]:
     if rank == 0 and run.log:
         end = run.log[-1]
         values = ", ".join(f"{name} {end[name]:.4f}" for name in end if name not in ("step", "sent_bytes", "seconds"))
-        print(f"step {run.step}: {values}, {end['sent_bytes']:.0f} bytes sent, {end['seconds']:.1f} s", flush=True)
+        print(f"step {end['step']:.0f}: {values}, {end['sent_bytes']:.0f} bytes sent, {end['seconds']:.1f} s", flush=True)
         if given.out is not None:
             draw(given.out / "plot.svg", {given.method: [read_log(given.out / "log.csv")]}, task.measure, task.measure_text)
     return run.log
+
+
+def batches_of(seed: int, rank: int, ranks: int) -> torch.Generator:
+    """The generator that draws the batches of a rank, other ones on each rank."""
+    return torch.Generator().manual_seed(seed * ranks + rank + 1)
 
 
 def evaluate(task: Task, model: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, float]:
@@ -170,10 +179,32 @@ def evaluate(task: Task, model: nn.Module, batches: list[tuple[torch.Tensor, tor
     return {name: (value / total[-1]).item() for name, value in zip(sums, total)}
 
 
+def _checkpoint(folder: Path, step: int) -> Path:
+    """The file of this rank."""
+    return folder / f"rank{dist.get_rank()}-step{step}.pt"
+
+
+def _checkpoints(folder: Path) -> dict[int, Path]:
+    """The files of this rank, by step."""
+    return {int(file.stem.split("-step")[1]): file for file in folder.glob(f"rank{dist.get_rank()}-step*.pt")}
+
+
+def _training(given: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that must be equal when a training continues."""
+    others = ("out", "evaluations", "checkpoints", "resume", "stop_after", "set")
+    return {name: value for name, value in vars(given).items() if name not in others}
+
+
 class _Run:
     """A training at some step."""
 
-    def __init__(self, method: Method, schedule: Any, model: nn.Module, batches: torch.Generator) -> None:
+    def __init__(
+        self, training: dict[str, Any], method: Method, schedule: Any, model: nn.Module, batches: torch.Generator
+    ) -> None:
+        """
+        :param training: says how it is trained; a checkpoint of another training is refused
+        """
+        self.training = training
         self.method = method
         self.schedule = schedule
         self.model = model
@@ -219,9 +250,10 @@ class _Run:
         return measures
 
     def save(self, folder: Path) -> None:
-        """Replaces the checkpoints of all ranks, when all have written theirs. Collective."""
+        """Writes a checkpoint, and removes older ones when all ranks have written theirs. Collective."""
         saved = self.method.saved
         state = {
+            "training": self.training,
             "step": self.step,
             "log": self.log,
             "sums": (self._train_loss, self._losses, self._seconds),
@@ -232,24 +264,30 @@ class _Run:
             "schedule": self.schedule.state_dict(),
             "hook": saved.state_dict() if saved is not None else None,
         }
-        file = folder / f"rank{dist.get_rank()}.pt"
+        file = _checkpoint(folder, self.step)
         torch.save(state, file.with_suffix(".new"))
-        dist.barrier()
         file.with_suffix(".new").replace(file)
+        dist.barrier()
+        for older in _checkpoints(folder).values():
+            if older != file:
+                older.unlink()
 
     def load(self, folder: Path) -> None:
-        """Continues from the checkpoints of all ranks. Collective.
+        """Continues from the last step of which all ranks have a checkpoint. Collective.
 
-        :raises FileNotFoundError, RuntimeError: if there are none, or not of one step
+        :raises FileNotFoundError, ValueError: if there is none, or of another training
         """
-        file = folder / f"rank{dist.get_rank()}.pt"
-        if not file.exists():
-            raise FileNotFoundError(f"--resume: there is no {file}; train with --checkpoints first, on as many ranks")
+        steps: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(steps, set(_checkpoints(folder)))
+        common = set.intersection(*steps)
+        if not common:
+            found = ", ".join(f"rank {rank}: {sorted(of_rank) or 'none'}" for rank, of_rank in enumerate(steps))
+            raise FileNotFoundError(f"--resume: {folder} has no step of which all ranks have a checkpoint; steps of {found}")
+        file = _checkpoint(folder, max(common))
         state = torch.load(file, weights_only=False)
-        steps = [None] * dist.get_world_size()
-        dist.all_gather_object(steps, state["step"])
-        if len(set(steps)) > 1:
-            raise RuntimeError(f"the checkpoints in {folder} are of steps {steps}; they must be of one step on all ranks")
+        for name, value in self.training.items():
+            if state["training"].get(name) != value:
+                raise ValueError(f"--resume: {file} is of a training with {name} = {state['training'].get(name)}, not {value}")
         self.step, self.log = state["step"], state["log"]
         self._train_loss, self._losses, self._seconds = state["sums"]
         self.batches.set_state(state["batches"])
@@ -278,18 +316,26 @@ def _progress(steps: range, total: int, first: int) -> Any:
 
 
 def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not an integer of at least 1")
     return int(text)
 
 
 def _part(text: str) -> float:
-    if not 0.0 <= float(text) <= 1.0:
+    if not 0.0 <= _number(text) <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
     return float(text)
 
 
 def _positive(text: str) -> float:
-    if not 0.0 < float(text) < math.inf:
+    if not 0.0 < _number(text) < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return float(text)
+
+
+def _number(text: str) -> float:
+    """NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

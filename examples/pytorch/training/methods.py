@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
@@ -17,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import slamb.torch
 
 WEIGHT_DECAY = 0.01
+NOT_SAVED = object()  # in place of what has a state
 
 
 class Setup(NamedTuple):
@@ -31,7 +31,7 @@ class Setup(NamedTuple):
 class Method:
     """A training's optimizer, and the module to call for the forward pass.
 
-    :param saved: what has a state besides the optimizer: has state_dict() and load_state_dict()
+    :param saved: what has a state besides the optimizer: has state_dict() and load_state_dict(). NOT_SAVED: its state cannot be saved
     :param sent_bytes: those that this rank has sent, as a bandwidth-optimal collective sends them
     """
 
@@ -41,7 +41,8 @@ class Method:
         self.forward = forward
         self.optimizer = optimizer
         self.sent_bytes = sent_bytes
-        self.saved = saved
+        self.can_be_saved = saved is not NOT_SAVED
+        self.saved = saved if self.can_be_saved else None
 
     def with_common_parameters(self, function: Callable[[], Any]) -> Any:
         """The function's result, with parameters that are equal on all ranks."""
@@ -71,7 +72,9 @@ def _ddp(
 
     :param average: prepares the averaging; returns what has a state, and the bytes after a number of steps
     """
-    model = DistributedDataParallel(setup.model, **({} if bucket_cap_mb is None else {"bucket_cap_mb": bucket_cap_mb}))
+    # Buffers are constants here, and would be broadcast in every step.
+    options = {} if bucket_cap_mb is None else {"bucket_cap_mb": bucket_cap_mb}
+    model = DistributedDataParallel(setup.model, broadcast_buffers=False, **options)
     hook, sent_bytes = average(model, setup)
     return Method(model, torch.optim.AdamW(groups_of(setup.model), lr=setup.lr, foreach=False), sent_bytes, hook)
 
@@ -87,18 +90,26 @@ def _elements(model: nn.Module) -> int:
 
 
 def _dense(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Callable[[int], float]]:
+    _refuse_options(setup)
     return None, lambda step: step * _ring_bytes(_elements(model), 4)
 
 
 def _fp16(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Callable[[int], float]]:
+    _refuse_options(setup)
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     return None, lambda step: step * _ring_bytes(_elements(model), 2)
+
+
+def _refuse_options(setup: Setup) -> None:
+    if setup.options:
+        raise ValueError(f"--set: this method has no options, but {', '.join(setup.options)} was given")
 
 
 def _power_sgd(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Callable[[int], float]]:
     """Of rank 4, after dense gradients in a tenth of the steps.
 
-    With Gloo, torch's hook fails if a model has several buckets, because ranks start the collectives of their buckets in different
+    Its errors have the order of parameters in a bucket, which DistributedDataParallel changes after its first step. So they do not
+    fit a training that continues. With Gloo, torch's hook fails if a model has several buckets, because ranks start the collectives of their buckets in different
     orders.
     """
     options = {"matrix_approximation_rank": 4, "start_powerSGD_iter": max(2, setup.steps // 10), **setup.options}
@@ -110,20 +121,7 @@ def _power_sgd(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Calla
         _, _, compressed = state.compression_stats()
         return dense_steps * _ring_bytes(_elements(model), 4) + _ring_bytes(compressed, 4)
 
-    return _Pickled(state), sent_bytes
-
-
-class _Pickled:
-    """Gives an object of torch that can be pickled the methods of one that has a state."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> bytes:
-        return pickle.dumps(self.value)
-
-    def load_state_dict(self, state: bytes) -> None:
-        self.value.__setstate__(pickle.loads(state).__getstate__())
+    return NOT_SAVED, sent_bytes
 
 
 def _slamb_hook(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Callable[[int], float]]:

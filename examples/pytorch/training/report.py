@@ -32,20 +32,38 @@ def best_rate(logs: Logs, method: str) -> Optional[float]:
     return min(searched, key=searched.__getitem__) if searched else None
 
 
+def rate_of(logs: Logs, method: str) -> Optional[float]:
+    """The rate that the name of the method gives, or the best of the search, or the only one. None if there is no such rate."""
+    fixed = [option[3:] for option in method.split()[1:] if option.startswith("lr=")]
+    if fixed:
+        return float(fixed[0])
+    best = best_rate(logs, method)
+    rates = {lr for name, lr, _ in logs if name == method}
+    return best if best is not None else rates.pop() if len(rates) == 1 else None
+
+
 def counted(logs: Logs, seeds: list[int], methods: Optional[list[str]]) -> dict[str, tuple[float, list[list[Row]]]]:
-    """By method: the rate, and the logs of the seeds. Without methods that lack a seed."""
-    names = methods or list(dict.fromkeys(name for name, _, _ in logs))
+    """By method: its rate, and the logs of the seeds. Says which methods lack a seed, and leaves them out."""
     found = {}
-    for name in names:
-        rates = sorted({lr for method, lr, seed in logs if method == name and seed in seeds})
-        complete = [lr for lr in rates if all((name, lr, seed) in logs for seed in seeds)]
-        if complete:
-            found[name] = complete[0], [logs[name, complete[0], seed] for seed in seeds]
+    for name in methods or dict.fromkeys(name for name, _, _ in logs):
+        lr = rate_of(logs, name)
+        missing = [seed for seed in seeds if lr is None or (name, lr, seed) not in logs]
+        if missing:
+            at = "" if lr is None else f" at its best rate {lr:g}"
+            print(f"\n(`{name}` is left out: no training{at} with seed {', '.join(map(str, missing))}.)")
+        else:
+            found[name] = lr, [logs[name, lr, seed] for seed in seeds]
     return found
 
 
 def write(logs: Logs, methods: Optional[list[str]], seeds: list[int], plot: Optional[Path]) -> None:
-    """Prints all tables, and draws the plot."""
+    """Prints all tables, and draws the plot.
+
+    :raises ValueError: for a method of which there is nothing
+    """
+    for name in methods or ():
+        if not any(name == method for method, _, _ in logs):
+            raise ValueError(f"there is no training by '{name}', only by {', '.join(dict.fromkeys(m for m, _, _ in logs))}")
     measure = measure_of(next(iter(logs.values())))
     write_search(logs, methods, measure)
     by_method = counted(logs, seeds, methods)
@@ -75,7 +93,7 @@ def write_search(logs: Logs, methods: Optional[list[str]], measure: str) -> None
 
 
 def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str, seeds: list[int]) -> None:
-    """The ends, with losses relative to the best dense method, and bytes relative to `lamb`."""
+    """The ends, with losses relative to the best dense method, and bytes relative to a dense method."""
     ends = {name: [final_loss(log) for log in of_seeds] for name, (_, of_seeds) in by_method.items()}
     dense = {name: mean_and_sd(losses)[0] for name, losses in ends.items() if name in DENSE}
     best = min(dense, key=dense.__getitem__) if dense else None
@@ -91,7 +109,7 @@ def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str
         relative = f"{100 * (mean / dense[best] - 1):+.1f} %" if best and math.isfinite(mean) else ""
         others = [_with_deviation([one[-1][column] for one in of_seeds]) for column in more]
         cells = [f"{lr:g}", _with_deviation(ends[name]), relative, *others, f"{sent[name] / 1e6:.1f}"]
-        print(f"| `{name}` | {' | '.join(cells)} | {dense_bytes / sent[name]:.1f} |")
+        print(f"| `{name}` | {' | '.join(cells)} | {dense_bytes / sent[name] if sent[name] else math.nan:.1f} |")
 
 
 def write_course(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str) -> None:
@@ -110,13 +128,18 @@ def write_course(by_method: dict[str, tuple[float, list[list[Row]]]], measure: s
 def write_times(files: dict[str, Logs], target_of: str) -> None:
     """Seconds until the validation loss is that of dense AdamW at its end, by link.
 
-    :param files: by link: the logs of one seed
+    :param files: by link: the logs of one seed and one rate for each method
     :param target_of: the method whose final loss is the target, in the same file
+    :raises ValueError: if there are several trainings by a method, or no end of the target
     """
     for link, logs in files.items():
-        by_method = {name: log for (name, _, _), log in logs.items()}
-        if target_of not in by_method:
-            raise SystemExit(f"compare.py: {link} has no training by {target_of}, whose end is the target")
+        by_method: dict[str, list[Row]] = {}
+        for (name, lr, seed), log in logs.items():
+            if name in by_method:
+                raise ValueError(f"{link} has several trainings by {name}; times are of one rate and one seed: --best-of, --seeds 1")
+            by_method[name] = log
+        if target_of not in by_method or not math.isfinite(final_loss(by_method[target_of])):
+            raise ValueError(f"{link} has no training by {target_of} that has ended with a finite loss, which is the target")
         measure = measure_of(by_method[target_of])
         target = final_loss(by_method[target_of])
         slow = seconds_until(by_method[target_of], target)
@@ -151,4 +174,6 @@ def _loss(value: float, is_best: bool) -> str:
 
 def _with_deviation(values: list[float]) -> str:
     mean, deviation = mean_and_sd(values)
-    return f"{mean:.3f} ± {deviation:.3f}" if math.isfinite(mean) else "diverged"
+    if not math.isfinite(mean):
+        return "diverged"
+    return f"{mean:.3f} ± {deviation:.3f}" if len(values) > 1 else f"{mean:.3f}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from checks import check, raises, run
+from checks import check, gather, raises, run
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -59,7 +59,6 @@ def the_final_loss_is_below_its_bound(name):
     assert loss < bound, f"{loss}, but it must be below {bound}"
 
 
-# PowerSGD's errors are kept by their place in a bucket, and DistributedDataParallel orders parameters otherwise in its first step.
 @check(ranks=2, each=[method for method in METHODS if method != "ddp+powersgd"])
 def a_training_continues_from_a_checkpoint(method):
     options = f"--method {method} --lr 0.01 {TINY['lm']}"
@@ -77,14 +76,18 @@ def a_training_continues_from_a_checkpoint(method):
 def a_checkpoint_that_is_missing_or_of_another_step_is_named():
     options = f"--method lamb --lr 0.01 {TINY['lm']}"
     folder = in_common_folder()
-    with raises(FileNotFoundError, "--resume", f"rank{dist.get_rank()}.pt", "--checkpoints"):
+    with raises(FileNotFoundError, "--resume", str(folder), "rank 0: none, rank 1: none"):
         trained("lm", f"{options} --out {folder} --resume")
     trained("lm", f"{options} --out {folder} --checkpoints 1 --stop-after 6")
-    file = folder / f"rank{dist.get_rank()}.pt"
-    if dist.get_rank() == 1:
-        torch.save({**torch.load(file, weights_only=False), "step": 5}, file)
-    with raises(RuntimeError, "of steps [6, 5]"):
+    assert sorted(file.name for file in folder.glob("*.pt")) == ["rank0-step6.pt", "rank1-step6.pt"]
+    dist.barrier()
+    if dist.get_rank() == 1:  # as if the last checkpoint of this rank had not been written
+        (folder / "rank1-step6.pt").rename(folder / "rank1-step5.pt")
+    dist.barrier()
+    with raises(FileNotFoundError, "rank 0: [6], rank 1: [5]"):
         trained("lm", f"{options} --out {folder} --resume")
+    with raises(ValueError, "ddp+powersgd cannot continue"):
+        trained("lm", f"--method ddp+powersgd --lr 0.01 {TINY['lm']} --out {folder} --checkpoints 1")
 
 
 @check(ranks=2, each=["slamb", "zero_one_adam"])
@@ -110,19 +113,56 @@ def bytes_are_those_of_the_formula(method):
     assert least <= log[-1]["sent_bytes"] <= most, f"{log[-1]['sent_bytes']} bytes, expected {expected}"
 
 
+@check(ranks=(2, 4), each=["ddp+fp16", "ddp+powersgd"])
+def bytes_of_hooks_are_those_of_their_collectives(method):
+    original, elements = dist.all_reduce, []
+
+    def counted(tensor, *arguments, **options):
+        if tensor.dtype != torch.float64:  # of evaluations
+            elements.append(tensor.numel() * tensor.element_size())
+        return original(tensor, *arguments, **options)
+
+    dist.all_reduce = counted
+    try:
+        log = trained("lm", f"--method {method} --lr 0.01 {TINY['lm']}")
+    finally:
+        dist.all_reduce = original
+    ranks = dist.get_world_size()
+    expected = 2 * sum(elements) * (ranks - 1) / ranks
+    assert abs(log[-1]["sent_bytes"] - expected) <= 1e-6 * expected, f"{log[-1]['sent_bytes']} bytes, expected {expected}"
+
+
+@check(ranks=2, each=KINDS)
+def ranks_train_on_other_batches_and_validate_a_part_each(task):
+    made = KINDS[task](loop.parse(KINDS[task], arguments=f"--method lamb --lr 0.01 {TINY[task]}".split()))
+    batches, parts = [], []
+    make, evaluated = made.batch, made.validation_batches
+    made.batch = lambda generator: batches.append(make(generator)) or batches[-1]
+    made.validation_batches = lambda rank, ranks: parts.extend(evaluated(rank, ranks)) or list(parts)
+    loop.train(made, loop.parse(KINDS[task], arguments=f"--method ddp --lr 0.01 {TINY[task]}".split()))
+    assert len(batches) == 12
+    first, second = gather([(inputs.tolist(), targets.tolist()) for inputs, targets in batches])
+    assert all(a != b for a, b in zip(first, second))
+    examples = [repr(x) for part in gather([x.tolist() for inputs, _ in parts for x in inputs]) for x in part]
+    everything = [repr(x.tolist()) for inputs, _ in evaluated(0, 1) for x in inputs]
+    assert sorted(examples) == sorted(everything)
+
+
 @check(ranks=2)
-def the_data_of_ranks_differ_and_validation_data_are_shared_out():
-    for task, kind in KINDS.items():
-        made = kind(loop.parse(kind, arguments=f"--method lamb --lr 0.01 {TINY[task]}".split()))
-        own = sum(len(inputs) for inputs, _ in made.validation_batches(dist.get_rank(), 2))
-        total = torch.tensor([own])
-        dist.all_reduce(total)
-        assert total.item() == sum(len(inputs) for inputs, _ in made.validation_batches(0, 1)), task
-        batches = torch.Generator().manual_seed(dist.get_rank() + 1)
-        inputs = made.batch(batches)[0].double()
-        others = [torch.empty_like(inputs) for _ in range(2)]
-        dist.all_gather(others, inputs)
-        assert not torch.equal(others[0], others[1]), task
+def a_checkpoint_of_another_training_is_refused():
+    options = f"--method lamb --lr 0.01 {TINY['lm']}"
+    folder = in_common_folder()
+    trained("lm", f"{options} --out {folder} --checkpoints 1 --stop-after 6")
+    for other in ("--lr 0.02", "--seed 7", "--steps 24", "--method adamw", "--batch 3", "--set max_gradient_norm=1.0"):
+        name = other.split()[0].strip("-").replace("set", "options")
+        with raises(ValueError, "--resume", f"is of a training with {name} ="):
+            trained("lm", f"{options} {other} --out {folder} --resume")
+
+
+@check(ranks=2, each=["ddp", "ddp+fp16"])
+def options_of_a_method_without_options_are_refused(method):
+    with raises(ValueError, "this method has no options, but k was given"):
+        trained("lm", f"--method {method} --lr 0.01 {TINY['lm']} --set k=0.3")
 
 
 if __name__ == "__main__":
