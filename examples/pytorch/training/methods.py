@@ -31,7 +31,7 @@ class Setup(NamedTuple):
 class Method:
     """A training's optimizer, and the module to call for the forward pass.
 
-    :param saved: what has a state besides the optimizer: has state_dict() and load_state_dict(). NOT_SAVED: its state cannot be saved
+    :param saved: what has a state besides the optimizer, by state_dict() and load_state_dict(). NOT_SAVED: it cannot be saved
     :param sent_bytes: those that this rank has sent, as a bandwidth-optimal collective sends them
     """
 
@@ -72,8 +72,8 @@ def _ddp(
 
     :param average: prepares the averaging; returns what has a state, and the bytes after a number of steps
     """
-    # Buffers are constants here, and would be broadcast in every step.
     options = {} if bucket_cap_mb is None else {"bucket_cap_mb": bucket_cap_mb}
+    # Buffers are constants here, and would be broadcast in every step.
     model = DistributedDataParallel(setup.model, broadcast_buffers=False, **options)
     hook, sent_bytes = average(model, setup)
     return Method(model, torch.optim.AdamW(groups_of(setup.model), lr=setup.lr, foreach=False), sent_bytes, hook)
@@ -109,8 +109,8 @@ def _power_sgd(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Calla
     """Of rank 4, after dense gradients in a tenth of the steps.
 
     Its errors have the order of parameters in a bucket, which DistributedDataParallel changes after its first step. So they do not
-    fit a training that continues. With Gloo, torch's hook fails if a model has several buckets, because ranks start the collectives of their buckets in different
-    orders.
+    fit a training that continues. With Gloo, torch's hook fails if a model has several buckets, because ranks start the collectives
+    of their buckets in different orders.
     """
     options = {"matrix_approximation_rank": 4, "start_powerSGD_iter": max(2, setup.steps // 10), **setup.options}
     state = powerSGD_hook.PowerSGDState(None, **options)
