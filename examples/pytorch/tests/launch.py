@@ -47,9 +47,8 @@ class Torchrun:
             *(str(RANKS / f"{script}.py"), *arguments),
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, cwd=folder, env=environment, **pipes, text=True, start_new_session=True)
         try:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -57,7 +56,7 @@ class Torchrun:
             try:
                 output, errors = process.communicate(timeout=40)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # the ranks too, because communicate() waits for all writers
                 output, errors = process.communicate()
             errors += f"\nstill running after {seconds} s"
         return process.returncode, output, errors

@@ -37,11 +37,12 @@ options=()
 "$python" -m venv ${options[@]+"${options[@]}"} "$environment"
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
 [[ $kind == newest ]] && pip --upgrade torch numpy matplotlib tqdm
-pip pytest
+pip pytest pytest-timeout
 pip --force-reinstall "$here"
 
 # Anywhere but in the folder of a package named slamb.
 cd "$environment"
 "$environment/bin/python" -c 'import slamb, torch; print("slamb", slamb.__version__, "with torch", torch.__version__)'
 export OMP_NUM_THREADS=1
-exec "$environment/bin/python" -m pytest -q -p no:cacheprovider "$here/tests" "$@"
+# Twice what a launch of ranks may take (tests/launch.py).
+exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 "$here/tests" "$@"

@@ -139,7 +139,7 @@ def test_only_one_program_adds_to_a_file(tmp_path):
 )
 def test_wrong_arguments_of_compare_are_named_before_a_training(arguments, message, tmp_path):
     command = [sys.executable, str(FOLDER / "compare.py"), *arguments.split()]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert ended.returncode in (1, 2) and message in ended.stderr, ended.stderr
     assert "Traceback" not in ended.stderr
     assert not list(tmp_path.iterdir())
@@ -151,13 +151,17 @@ def test_a_program_that_is_ended_ends_its_training_first(tmp_path):
     code = f"trap 'echo told > {note}; exit 1' TERM; echo ready > {note}; while :; do sleep 0.05; done"
     program = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import compare; compare.work = lambda: "
     program += f"compare.run_to_its_end(['bash', '-c', {code!r}], dict()); compare.main()"
+
+    def obey():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which scripts ignore in what they start in the background
+
     for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        child = subprocess.Popen([sys.executable, "-c", program])
+        child = subprocess.Popen([sys.executable, "-c", program], preexec_fn=obey)
         while not note.exists() or note.read_text() != "ready\n":
             assert child.poll() is None
             time.sleep(0.05)
         child.send_signal(number)
-        assert child.wait() == status
+        assert child.wait(60) == status
         assert note.read_text() == "told\n"
 
 
@@ -290,6 +294,6 @@ def test_rates_rise_and_fall():
 @pytest.mark.parametrize("name", ["train_lm.py", "train_images.py"])
 def test_a_training_without_torchrun_says_how_to_start_it(name):
     command = [sys.executable, str(FOLDER / name), "--method", "lamb", "--lr", "0.01"]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "start it by torchrun: torchrun --nproc_per_node 4" in ended.stderr
