@@ -7,7 +7,8 @@
 sides of the best are tried, and at least four. Then it trains with the best rate on the seeds 1, 2 and 3. The logs of all trainings
 are added to the file. Trainings that it has already are not repeated, so `run` can be interrupted, and continues.
 
-`report` prints tables in Markdown: the loss for each rate, the loss at the end, and at each tenth of the steps.
+`report` prints tables in Markdown: the loss for each rate, the loss at the end, and at each tenth of the steps. Of several files, it
+prints common ones.
 
     sudo python3 examples/pytorch/compare.py run lm-100mbit.csv --task lm --link 100mbit --best-of lm.csv --seeds 1
     python3 examples/pytorch/compare.py times lm-100mbit.csv lm-1gbit.csv
@@ -55,6 +56,7 @@ METHODS = (
 )
 TASKS = {"lm": train_lm.LanguageModel, "images": train_images.Images}
 RATES = tuple(0.000125 * 2**i for i in range(10))  # 0.000125 … 0.064
+
 
 class Failure(Exception):
     """Ends the program with a message."""
@@ -223,7 +225,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         work()
-    except (Failure, ValueError) as error:
+    except (Failure, ImportError, ValueError) as error:
         raise SystemExit(f"compare.py: {error}") from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -242,7 +244,7 @@ def work() -> None:
     run.add_argument("--link", default="", metavar="RATE", help="limits the ranks' links, as 100mbit; needs root")
     run.add_argument("--best-of", type=Path, metavar="FILE", help="take the best rates of these results")
     show = actions.add_parser("report", help="prints tables")
-    show.add_argument("file", type=Path, help="a file of results")
+    show.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of results, of the same training")
     show.add_argument("--plot", type=Path, metavar="FILE", help="also draw the losses, as SVG or PNG")
     show.add_argument("--methods", nargs="+", metavar="METHOD", help="only these, in this order")
     show.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="SEED", help="(1 2 3)")
@@ -259,9 +261,31 @@ def work() -> None:
         compare(given, options)
         return
     if given.action == "report":
-        report.write(Results(given.file).logs, given.methods, given.seeds, given.plot)
+        report.write(together(given.files), given.methods, _different(given.seeds), given.plot)
     else:
         report.write_times({file.stem: Results(file).logs for file in given.files}, given.target)
+
+
+def together(files: list[Path]) -> report.Logs:
+    """The logs of all files.
+
+    :raises Failure: if they are not of the same training, or two have a training in common
+    """
+    first, *others = [Results(file) for file in files]
+    logs = dict(first.logs)
+    for other in others:
+        if other.training != first.training:
+            raise Failure(f"{other.file} has trainings by '{other.training}', but {first.file} by '{first.training}'")
+        for method, lr, seed in logs.keys() & other.logs.keys():
+            raise Failure(f"{other.file} and another file have a training by {method}, rate {lr:g}, seed {seed}")
+        logs |= other.logs
+    return logs
+
+
+def _different(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) != len(seeds):
+        raise Failure(f"--seeds: {' '.join(map(str, seeds))} has a seed twice")
+    return seeds
 
 
 def compare(given: argparse.Namespace, options: list[str]) -> None:
@@ -272,6 +296,7 @@ def compare(given: argparse.Namespace, options: list[str]) -> None:
         loop.options_of([option for option in method.split()[1:] if not option.startswith("lr=")])
     if list(given.rates) != sorted(set(given.rates)) or given.rates[0] <= 0.0:
         raise Failure("--rates: must be above 0 and ascend")
+    _different(given.seeds)
     if given.ranks < 1:
         raise Failure(f"--ranks: {given.ranks} is not at least 1")
     own = ("--method", "--lr", "--seed", "--out", "--resume", "--stop-after", "--set", "--checkpoints")

@@ -130,6 +130,7 @@ def test_only_one_program_adds_to_a_file(tmp_path):
         ("run r.csv --task images --methods lamb nosuch", "--methods: 'nosuch' is none of ddp"),
         ("run r.csv --task images --rates 0.1 0.01", "--rates: must be above 0 and ascend"),
         ("run r.csv --task images --ranks 0", "--ranks: 0 is not at least 1"),
+        ("run r.csv --task images --seeds 1 2 1", "--seeds: 1 2 1 has a seed twice"),
         ("run r.csv --task images -- --se 3", "--se behind -- is set by compare.py itself"),
         ("run r.csv --task images -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
         ("run r.csv --task images --best-of none.csv", "none.csv cannot be read"),
@@ -205,6 +206,33 @@ def test_a_seed_that_diverged_is_said(capsys):
 def test_one_seed_has_no_deviation(capsys):
     report.write({("lamb", 0.01, 1): log_of(3.0)}, None, [1], None)
     assert "| `lamb` | 0.01 | 3.000 | +0.0 % |" in capsys.readouterr().out
+
+
+def test_a_report_is_of_several_files_of_the_same_training(tmp_path):
+    names = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    for file, training, method in zip(names, ("one", "one", "two"), ("lamb", "slamb", "slamb")):
+        compare.Results(file, training).add(method, 0.01, 1, log_of(3.0))
+    logs = compare.together(names[:2])
+    assert logs == {(method, 0.01, 1): log_of(3.0) for method in ("lamb", "slamb")}
+    with pytest.raises(compare.Failure, match="c.csv has trainings by 'two', but .*a.csv by 'one'"):
+        compare.together([names[0], names[2]])
+    with pytest.raises(compare.Failure, match="have a training by lamb, rate 0.01, seed 1"):
+        compare.together([names[0], names[0]])
+
+
+@pytest.mark.parametrize(
+    "method, dense",
+    [("lamb", True), ("lamb lr=0.1", True), ("lamb compressor=int8", False), ("ddp+fp16", False), ("slamb k=1", False)],
+)
+def test_dense_methods_send_every_float(method, dense):
+    assert report.is_dense(method) == dense
+
+
+def test_a_plot_without_matplotlib_is_refused_before_the_tables(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match="matplotlib"):
+        report.write({("lamb", 0.01, 1): log_of(3.0)}, None, [1], Path("plot.svg"))
+    assert capsys.readouterr().out == ""
 
 
 def test_times_of_several_trainings_or_without_an_end_are_refused():
@@ -289,6 +317,15 @@ def test_rates_rise_and_fall():
     assert rates[:10] == [pytest.approx((step + 1) / 10) for step in range(10)]
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[60] == pytest.approx(0.5) and 0.0 < rates[-1] < 0.001
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    command = [sys.executable, str(FOLDER / "train_images.py"), *"--method lamb --lr 0.01 --out".split()]
+    ended = subprocess.run([*command, str(tmp_path / "file")], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "--out: " in ended.stderr and f"File exists: '{tmp_path / 'file'}'" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["train_lm.py", "train_images.py"])

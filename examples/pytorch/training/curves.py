@@ -34,11 +34,12 @@ def mean_and_sd(values: list[float]) -> tuple[float, float]:
 
 
 def draw(file: Path, logs: dict[str, list[list[Row]]], measure: str, text: str) -> None:
-    """Plots a measure against steps and against bytes sent, each curve the mean of its logs. Nothing without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        return
+    """Plots a measure against steps and against bytes sent, each curve the mean of its logs.
+
+    :raises ImportError: without matplotlib
+    """
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -49,6 +49,11 @@ class Task(Protocol):
 def main(kind: type[Task], description: Optional[str]) -> None:
     """The program of a task."""
     given = parse(kind, description)
+    if given.out is not None and not given.resume:
+        try:
+            given.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SystemExit(f"{sys.argv[0]}: --out: {error}") from None
     if "RANK" not in os.environ:
         raise SystemExit(f"{sys.argv[0]}: start it by torchrun: torchrun --nproc_per_node 4 {' '.join(sys.argv)}")
     dist.init_process_group("gloo")
@@ -132,8 +137,6 @@ def train(task: Task, given: argparse.Namespace) -> list[Row]:
     run = _Run({**_training(given), "ranks": ranks}, method, schedule, model, batches)
     if given.resume:
         run.load(given.out)
-    elif given.out is not None and rank == 0:
-        given.out.mkdir(parents=True, exist_ok=True)
     evaluate_at = {round(given.steps * i / given.evaluations) for i in range(1, given.evaluations + 1)}
     save_at = {round(given.steps * i / (given.checkpoints + 1)) for i in range(1, given.checkpoints + 1)}
     last = given.steps if given.stop_after is None else min(given.steps, given.stop_after)
@@ -154,7 +157,10 @@ def train(task: Task, given: argparse.Namespace) -> list[Row]:
         values = ", ".join(f"{name} {end[name]:.4f}" for name in end if name not in ("step", "sent_bytes", "seconds"))
         print(f"step {end['step']:.0f}: {values}, {end['sent_bytes']:.0f} bytes sent, {end['seconds']:.1f} s", flush=True)
         if given.out is not None:
-            draw(given.out / "plot.svg", {given.method: [read_log(given.out / "log.csv")]}, task.measure, task.measure_text)
+            try:
+                draw(given.out / "plot.svg", {given.method: [read_log(given.out / "log.csv")]}, task.measure, task.measure_text)
+            except ImportError as error:
+                print(f"no plot.svg: {error}", flush=True)
     return run.log
 
 

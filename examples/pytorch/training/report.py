@@ -20,6 +20,12 @@ def measure_of(log: list[Row]) -> str:
     return names[names.index("train_loss") + 1]
 
 
+def is_dense(method: str) -> bool:
+    """Whether its ranks send every element of the gradient as a float."""
+    name, *options = method.split()
+    return name in DENSE and not any(option.startswith("compressor=") for option in options)
+
+
 def final_loss(log: list[Row]) -> float:
     """Infinite if the training has diverged."""
     loss = log[-1][measure_of(log)]
@@ -60,7 +66,10 @@ def write(logs: Logs, methods: Optional[list[str]], seeds: list[int], plot: Opti
     """Prints all tables, and draws the plot.
 
     :raises ValueError: for a method of which there is nothing
+    :raises ImportError: for a plot without matplotlib
     """
+    if plot is not None:
+        import matplotlib  # noqa: F401
     for name in methods or ():
         if not any(name == method for method, _, _ in logs):
             raise ValueError(f"there is no training by '{name}', only by {', '.join(dict.fromkeys(m for m, _, _ in logs))}")
@@ -95,12 +104,12 @@ def write_search(logs: Logs, methods: Optional[list[str]], measure: str) -> None
 def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str, seeds: list[int]) -> None:
     """The ends, with losses relative to the best dense method, and bytes relative to a dense method."""
     ends = {name: [final_loss(log) for log in of_seeds] for name, (_, of_seeds) in by_method.items()}
-    dense = {name: mean_and_sd(losses)[0] for name, losses in ends.items() if name in DENSE}
+    dense = {name: mean_and_sd(losses)[0] for name, losses in ends.items() if is_dense(name)}
     best = min(dense, key=dense.__getitem__) if dense else None
     log = next(iter(by_method.values()))[1][0]
     more = [name for name in log[0] if name not in ("step", "train_loss", measure, "sent_bytes", "seconds")]
     sent = {name: sum(one[-1]["sent_bytes"] for one in of_seeds) / len(of_seeds) for name, (_, of_seeds) in by_method.items()}
-    dense_bytes = next((sent[name] for name in DENSE if name in sent), math.nan)
+    dense_bytes = next((sent[name] for name in dense), math.nan)
     print(f"\nThe end, step {log[-1]['step']:.0f}, mean ± standard deviation of the seeds {', '.join(map(str, seeds))}:\n")
     against = f"beside `{best}`" if best else "beside the best dense method"
     _table(["method", "lr", measure, against, *more, "MB sent", "dense bytes / bytes"])
