@@ -1,6 +1,8 @@
 """compare.py and what it uses: the search of a rate, files of results, tables."""
 
 import math
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -334,3 +336,21 @@ def test_a_training_without_torchrun_says_how_to_start_it(name):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "start it by torchrun: torchrun --nproc_per_node 4" in ended.stderr
+
+
+def test_tables_of_the_documents_are_those_that_their_commands_print(monkeypatch, capsys):
+    root = FOLDER.parent.parent
+    document = (root / "docs" / "measured" / "convergence.md").read_text()
+    lines = set(document.splitlines())
+    commands = re.findall(r"^ {4}python3 examples/pytorch/compare.py ((?:report|times) (?:[^\n\\]|\\\n)*)$", document, re.MULTILINE)
+    assert commands
+    monkeypatch.chdir(root)
+    for command in commands:
+        words = shlex.split(command.replace("\\\n", ""))
+        if "--plot" in words:
+            del words[words.index("--plot") : words.index("--plot") + 2]
+        monkeypatch.setattr(sys, "argv", ["compare.py", *words])
+        compare.work()
+        rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+        assert rows
+        assert [row for row in rows if row not in lines] == [], command

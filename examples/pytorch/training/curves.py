@@ -47,13 +47,15 @@ def draw(file: Path, logs: dict[str, list[list[Row]]], measure: str, text: str) 
     figure, (by_step, by_bytes) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True, layout="constrained")
     colors = pyplot.get_cmap("tab20").colors
     for number, (name, runs) in enumerate(logs.items()):
-        style = {"label": name, "color": colors[number % len(colors)], "linewidth": 1.3}
+        style = {"label": name, "color": colors[number % len(colors)], "linestyle": ("-", "--")[number % 2]}
         means = [statistics.fmean(row[measure] for row in rows) for rows in zip(*runs)]
         by_step.plot([row["step"] for row in runs[0]], means, **style)
         by_bytes.plot([row["sent_bytes"] / 1e6 for row in runs[0]], means, **style)
-    finite = [row[measure] for runs in logs.values() for run in runs for row in run if math.isfinite(row[measure])]
+    # Without the first tenth of the steps, whose losses are large, and without what diverges.
+    late = [row[measure] for runs in logs.values() for run in runs for row in run if row["step"] > run[-1]["step"] / 10]
+    finite = sorted(filter(math.isfinite, late))
     if finite:
-        by_step.set_ylim(0.98 * min(finite), min(max(finite), 2.0 * statistics.median(finite)))
+        by_step.set_ylim(0.98 * finite[0], 1.02 * min(finite[-1], 5.0 * finite[len(finite) // 2]))
     by_step.set(xlabel="steps", ylabel=text)
     by_bytes.set(xlabel="megabytes sent per rank", xscale="log")
     for axes in (by_step, by_bytes):
