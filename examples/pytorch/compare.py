@@ -4,8 +4,10 @@
     python3 examples/pytorch/compare.py report lm.csv --plot lm.svg
 
 `run` trains every method with learning rates of one grid on seed 0: from the rate 0.004 upwards or downwards, until rates on both
-sides of the best are tried, and at least four. Then it trains with the best rate on the seeds 1, 2 and 3. The logs of all trainings
-are added to the file. Trainings that it has already are not repeated, so `run` can be interrupted, and continues.
+sides of the best are tried, and at least four. If the lowest of them has failed, lower ones are tried too. A training has failed if
+its loss is no better than that of a guess, which gives all outcomes the same probability. Then `run` trains with the best rate on the
+seeds 1, 2 and 3. The logs of all trainings are added to the file. Trainings that it has already are not repeated, so `run` can be
+interrupted, and continues.
 
 `report` prints tables in Markdown: the loss for each rate, the loss at the end, and at each tenth of the steps. Of several files, it
 prints common ones.
@@ -24,6 +26,7 @@ import argparse
 import contextlib
 import csv
 import fcntl
+import math
 import os
 import signal
 import subprocess
@@ -167,6 +170,9 @@ class Comparison:
                 loss(i)
             best = min(losses, key=losses.__getitem__)
             wanted = {i for i in (best - 1, best + 1) if 0 <= i < len(self.rates)} - losses.keys()
+            lowest = min(losses)
+            if math.isinf(losses[lowest]) and lowest > 0:
+                wanted.add(lowest - 1)
             if not wanted and len(losses) < min(4, len(self.rates)):
                 wanted = {min(set(range(len(self.rates))) - losses.keys(), key=lambda i: abs(i - best))}
         return self.rates[best]
@@ -186,7 +192,7 @@ class Comparison:
                 run_to_its_end(command, environment)
                 log = read_log(Path(folder) / "log.csv")
             self.results.add(method, lr, seed, log)
-            print(f"{method}, lr {lr:g}, seed {seed}: {report.final_loss(log):.4f}", flush=True)
+            print(f"{method}, lr {lr:g}, seed {seed}: {log[-1][report.measure_of(log)]:.4g}", flush=True)
         return self.results.logs[method, lr, seed]
 
     def launcher(self, folder: str) -> list[str]:

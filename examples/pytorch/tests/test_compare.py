@@ -60,9 +60,24 @@ def test_search_goes_on_where_a_rate_further_away_is_better(tmp_path):
     assert 0.0005 in comparison.tried
 
 
-def test_search_treats_a_diverged_training_as_the_worst(tmp_path):
-    comparison = Counted(lambda lr: math.nan if lr > 0.003 else 1.0 / lr, tmp_path)
+def test_search_treats_a_failed_training_as_the_worst(tmp_path):
+    comparison = Counted(lambda lr: math.nan if lr > 0.003 else 0.001 / lr, tmp_path)
     assert comparison.search("lamb") == 0.002
+
+
+@pytest.mark.parametrize("failed", [math.nan, math.inf, 8.0, 1e30])
+def test_search_goes_below_rates_that_all_fail(failed, tmp_path):
+    comparison = Counted(lambda lr: failed if lr > 0.0005 else 2.0 + lr, tmp_path, [0.00025 * 2**i for i in range(8)])
+    assert comparison.search("lamb") == 0.00025
+    comparison = Counted(lambda lr: failed, tmp_path)
+    comparison.search("slamb")
+    assert min(comparison.tried) == min(RATES)
+
+
+def test_search_goes_below_a_rate_that_fails_beside_one_that_does_not(tmp_path):
+    losses = {0.004: 7.9, 0.002: 9.0, 0.008: 9.0, 0.001: 3.0, 0.0005: 4.0}
+    comparison = Counted(losses.__getitem__, tmp_path, [0.0005, *RATES])
+    assert comparison.search("lamb") == 0.001
 
 
 def test_search_takes_a_given_rate(tmp_path):
@@ -174,13 +189,13 @@ def test_a_command_that_fails_shows_what_it_said():
 
 
 def test_tables_have_means_deviations_and_the_distance_from_the_best_dense_method(capsys):
-    logs = {("lamb", 0.01, seed): log_of(3.0, loss) for seed, loss in ((0, 9.0), (1, 1.0), (2, 3.0))}
-    logs |= {("slamb", 0.02, seed): log_of(3.0, loss) for seed, loss in ((0, 8.0), (1, 2.0), (2, 3.0))}
+    logs = {("lamb", 0.01, seed): log_of(3.0, loss) for seed, loss in ((0, 7.0), (1, 1.0), (2, 3.0))}
+    logs |= {("slamb", 0.02, seed): log_of(3.0, loss) for seed, loss in ((0, 6.0), (1, 2.0), (2, 3.0))}
     logs["lamb", 0.02, 0] = log_of(3.0, math.nan)
     report.write(logs, None, [1, 2], None)
     printed = capsys.readouterr().out
-    assert "| `lamb` | **9.000** | diverged |" in printed
-    assert "| `slamb` |  | **8.000** |" in printed
+    assert "| `lamb` | **7.000** | failed |" in printed
+    assert "| `slamb` |  | **6.000** |" in printed
     assert "| `lamb` | 0.01 | 2.000 ± 1.414 | +0.0 % | 0.0 | 1.0 |" in printed
     assert "| `slamb` | 0.02 | 2.500 ± 0.707 | +25.0 % | 0.0 | 1.0 |" in printed
     assert "| method | step 10 | step 20 |" in printed
@@ -188,9 +203,9 @@ def test_tables_have_means_deviations_and_the_distance_from_the_best_dense_metho
 
 
 def test_tables_are_of_the_best_rate_and_say_what_is_left_out(capsys):
-    logs = {("lamb", 0.01, 0): log_of(9.0), ("lamb", 0.02, 0): log_of(2.0)}
+    logs = {("lamb", 0.01, 0): log_of(7.0), ("lamb", 0.02, 0): log_of(2.0)}
     logs |= {("lamb", lr, seed): log_of(100 * lr) for lr in (0.01, 0.02) for seed in (1, 2)}
-    logs |= {("slamb", 0.02, 0): log_of(8.0), ("slamb", 0.02, 1): log_of(8.0)}
+    logs |= {("slamb", 0.02, 0): log_of(6.0), ("slamb", 0.02, 1): log_of(6.0)}
     report.write(logs, None, [1, 2], None)
     printed = capsys.readouterr().out
     assert "| `lamb` | 0.02 | 2.000 ± 0.000 | +0.0 %" in printed
@@ -199,10 +214,10 @@ def test_tables_are_of_the_best_rate_and_say_what_is_left_out(capsys):
         report.write(logs, ["lmab"], [1], None)
 
 
-def test_a_seed_that_diverged_is_said(capsys):
+def test_a_seed_that_failed_is_said(capsys):
     logs = {("lamb", 0.01, seed): log_of(3.0, loss) for seed, loss in ((0, 2.0), (1, 1.0), (2, math.nan), (3, 1.2))}
     report.write(logs, None, [1, 2, 3], None)
-    assert "| `lamb` | 0.01 | diverged |  | 0.0 | 1.0 |" in capsys.readouterr().out
+    assert "| `lamb` | 0.01 | failed |  | 0.0 | 1.0 |" in capsys.readouterr().out
 
 
 def test_one_seed_has_no_deviation(capsys):

@@ -12,6 +12,7 @@ Logs = dict[tuple[str, float, int], list[Row]]  # by method, rate and seed
 
 DENSE = ("adamw", "ddp", "lamb")
 SEARCH_SEED = 0
+GUESS = {"bits_per_byte": 8.0, "cross_entropy": math.log(10.0)}  # the loss of a model that gives all outcomes one probability
 
 
 def measure_of(log: list[Row]) -> str:
@@ -27,9 +28,13 @@ def is_dense(method: str) -> bool:
 
 
 def final_loss(log: list[Row]) -> float:
-    """Infinite if the training has diverged."""
-    loss = log[-1][measure_of(log)]
-    return loss if math.isfinite(loss) else math.inf
+    """Infinite if the training has failed: it is no better than a guess, or has diverged."""
+    return loss_at(log[-1], measure_of(log))
+
+
+def loss_at(row: Row, measure: str) -> float:
+    """Infinite if it is no better than a guess."""
+    return row[measure] if row[measure] < GUESS[measure] else math.inf
 
 
 def best_rate(logs: Logs, method: str) -> Optional[float]:
@@ -130,7 +135,7 @@ def write_course(by_method: dict[str, tuple[float, list[list[Row]]]], measure: s
     print(f"\n{measure} during the training, mean ± standard deviation:\n")
     _table(["method", *(f"step {log[i]['step']:.0f}" for i in shown)])
     for name, (_, of_seeds) in by_method.items():
-        cells = [_with_deviation([log[i][measure] for log in of_seeds]) for i in shown]
+        cells = [_with_deviation([loss_at(log[i], measure) for log in of_seeds]) for i in shown]
         print(f"| `{name}` | {' | '.join(cells)} |")
 
 
@@ -177,12 +182,12 @@ def _table(heads: list[str]) -> None:
 
 
 def _loss(value: float, is_best: bool) -> str:
-    text = f"{value:.3f}" if math.isfinite(value) else "diverged"
+    text = f"{value:.3f}" if math.isfinite(value) else "failed"
     return f"**{text}**" if is_best else text
 
 
 def _with_deviation(values: list[float]) -> str:
     mean, deviation = mean_and_sd(values)
     if not math.isfinite(mean):
-        return "diverged"
+        return "failed"
     return f"{mean:.3f} ± {deviation:.3f}" if len(values) > 1 else f"{mean:.3f}"
