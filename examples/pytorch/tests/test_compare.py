@@ -214,6 +214,11 @@ def test_tables_are_of_the_best_rate_and_say_what_is_left_out(capsys):
         report.write(logs, ["lmab"], [1], None)
 
 
+def test_no_rate_is_best_where_all_failed(capsys):
+    report.write({("lamb", lr, 0): log_of(math.nan) for lr in (0.01, 0.02)}, None, [1], None)
+    assert "| `lamb` | failed | failed |" in capsys.readouterr().out
+
+
 def test_a_seed_that_failed_is_said(capsys):
     logs = {("lamb", 0.01, seed): log_of(3.0, loss) for seed, loss in ((0, 2.0), (1, 1.0), (2, math.nan), (3, 1.2))}
     report.write(logs, None, [1, 2, 3], None)
@@ -360,6 +365,7 @@ def test_tables_of_the_documents_are_those_that_their_commands_print(monkeypatch
     commands = re.findall(r"^ {4}python3 examples/pytorch/compare.py ((?:report|times) (?:[^\n\\]|\\\n)*)$", document, re.MULTILINE)
     assert commands
     monkeypatch.chdir(root)
+    printed = set()
     for command in commands:
         words = shlex.split(command.replace("\\\n", ""))
         if "--plot" in words:
@@ -369,3 +375,5 @@ def test_tables_of_the_documents_are_those_that_their_commands_print(monkeypatch
         rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
         assert rows
         assert [row for row in rows if row not in lines] == [], command
+        printed |= set(rows)
+    assert [line for line in lines if line.startswith("|") and line not in printed] == []

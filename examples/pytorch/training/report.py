@@ -182,8 +182,9 @@ def _table(heads: list[str]) -> None:
 
 
 def _loss(value: float, is_best: bool) -> str:
-    text = f"{value:.3f}" if math.isfinite(value) else "failed"
-    return f"**{text}**" if is_best else text
+    if not math.isfinite(value):
+        return "failed"
+    return f"**{value:.3f}**" if is_best else f"{value:.3f}"
 
 
 def _with_deviation(values: list[float]) -> str:
