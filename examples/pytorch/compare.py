@@ -5,21 +5,22 @@
 
 `run` trains every method with learning rates of one grid on seed 0: from the rate 0.004 upwards or downwards, until rates on both
 sides of the best are tried, and at least four. If the lowest of them has failed, lower ones are tried too. A training has failed if
-its loss is no better than that of a guess, which gives all outcomes the same probability. Then `run` trains with the best rate on the
-seeds 1, 2 and 3. The logs of all trainings are added to the file. Trainings that it has already are not repeated, so `run` can be
-interrupted, and continues.
+its loss is no better than that of a guess, which gives all outcomes the same probability. Then `run` trains with the best rate on
+the seeds 1, 2 and 3. The logs of all trainings are added to the file. Trainings that it has already are not repeated, so `run` can
+be interrupted, and continues.
 
-`report` prints tables in Markdown: the loss for each rate, the loss at the end, and at each tenth of the steps. Of several files, it
-prints common ones.
+`report` prints tables in Markdown: the loss for each rate, the loss at the end, and at each tenth of the steps. Of several files,
+it prints common ones.
 
     sudo python3 examples/pytorch/compare.py run lm-100mbit.csv --task lm --link 100mbit --best-of lm.csv --seeds 1
-    python3 examples/pytorch/compare.py times lm-100mbit.csv lm-1gbit.csv
+    python3 examples/pytorch/compare.py times lm-100mbit.csv lm-1gbit.csv --losses lm.csv
 
 With --link, every rank is in a network namespace of its own, and its link to the others is limited (see bench/network/run.sh). With
 --best-of, rates are the best of another file. `times` prints when each method has reached the loss at which torch's AdamW ended.
+Links do not change losses, so one seed gives the seconds; with --losses, another file gives the losses of several seeds.
 
-A method is written with its options, as in "slamb k=0.3 local_steps=10". The option lr gives the rate, and nothing is searched. What
-follows -- goes to the training, for example -- --steps 2400.
+A method is written with its options, as in "slamb k=0.3 local_steps=10". The option lr gives the rate, and nothing is searched.
+What follows -- goes to the training, for example -- --steps 2400.
 """
 
 import argparse
@@ -257,6 +258,7 @@ def work() -> None:
 
     times = actions.add_parser("times", help="prints times until dense AdamW's loss")
     times.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of results, one for each link")
+    times.add_argument("--losses", type=Path, metavar="FILE", help="whose losses are taken, of all seeds")
     times.add_argument("--target", default="ddp", metavar="METHOD", help="whose final loss is the target (ddp)")
 
     own, options = sys.argv[1:], []
@@ -269,7 +271,8 @@ def work() -> None:
     if given.action == "report":
         report.write(together(given.files), given.methods, _different(given.seeds), given.plot)
     else:
-        report.write_times({file.stem: Results(file).logs for file in given.files}, given.target)
+        losses = None if given.losses is None else Results(given.losses).logs
+        report.write_times({file.stem: Results(file).logs for file in given.files}, given.target, losses)
 
 
 def together(files: list[Path]) -> report.Logs:

@@ -139,42 +139,58 @@ def write_course(by_method: dict[str, tuple[float, list[list[Row]]]], measure: s
         print(f"| `{name}` | {' | '.join(cells)} |")
 
 
-def write_times(files: dict[str, Logs], target_of: str) -> None:
-    """Seconds until the validation loss is that of dense AdamW at its end, by link.
+def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] = None) -> None:
+    """Seconds until the validation loss is that of dense AdamW at its end with the same seed, by link.
 
-    :param files: by link: the logs of one seed and one rate for each method
-    :param target_of: the method whose final loss is the target, in the same file
-    :raises ValueError: if there are several trainings by a method, or no end of the target
+    :param files: by link: the logs of one seed and one rate for each method, which give the seconds
+    :param target_of: the method whose final loss is the target
+    :param losses: with the same rates, give the losses of all their seeds but that of the search; None: those of the files
+    :raises ValueError: if there are several trainings by a method in a file, no end of the target, or no losses of a method
     """
     for link, logs in files.items():
-        by_method: dict[str, list[Row]] = {}
+        timed: dict[str, tuple[float, list[Row]]] = {}
         for (name, lr, seed), log in logs.items():
-            if name in by_method:
+            if name in timed:
                 raise ValueError(f"{link} has several trainings by {name}; times are of one rate and one seed: --best-of, --seeds 1")
-            by_method[name] = log
-        if target_of not in by_method or not math.isfinite(final_loss(by_method[target_of])):
-            raise ValueError(f"{link} has no training by {target_of} that has ended with a finite loss, which is the target")
-        measure = measure_of(by_method[target_of])
-        target = final_loss(by_method[target_of])
-        slow = seconds_until(by_method[target_of], target)
-        print(f"\n{link}: time until {measure} {target:.3f}, the end of `{target_of}`:\n")
+            timed[name] = lr, log
+        if target_of not in timed:
+            raise ValueError(f"{link} has no training by {target_of}, whose final loss is the target")
+        courses = {name: _courses(logs if losses is None else losses, name, lr) for name, (lr, _) in timed.items()}
+        targets = {seed: final_loss(course) for seed, course in courses[target_of].items()}
+        if not targets or not all(map(math.isfinite, targets.values())):
+            raise ValueError(f"no training by {target_of} for {link} has ended with a finite loss, which is the target")
+        for name, (lr, _) in timed.items():
+            if missing := targets.keys() - courses[name].keys():
+                seeds = ", ".join(map(str, sorted(missing)))
+                raise ValueError(f"no losses of {name} for {link} at rate {lr:g} with seed {seeds}")
+        measure = measure_of(timed[target_of][1])
+        print(f"\n{link}: time until {measure} {_with_deviation(list(targets.values()))}, the end of `{target_of}`:\n")
         _table(["method", "seconds of the training", "steps until then", "seconds until then", "times as fast"])
-        for name, log in by_method.items():
-            reached = steps_until(log, target)
-            if reached is None:
-                print(f"| `{name}` | {log[-1]['seconds']:.0f} | not reached ({final_loss(log):.3f}) | | |")
-                continue
-            seconds = seconds_until(log, target)
-            print(f"| `{name}` | {log[-1]['seconds']:.0f} | {reached:.0f} | {seconds:.0f} | {slow / seconds:.1f} |")
+        slow: list[float] = []
+        for name in sorted(timed, key=lambda name: name != target_of):
+            log = timed[name][1]
+            steps = [steps_until(courses[name][seed], loss) for seed, loss in targets.items()]
+            seconds = [row["seconds"] for step in steps for row in log if row["step"] == step]
+            slow = slow or seconds
+            if None in steps:
+                by = "" if len(steps) == 1 else f" by {steps.count(None)} of {len(steps)}"
+                end = _with_deviation([final_loss(courses[name][seed]) for seed in targets])
+                cells = [f"not reached{by} ({end})", "", ""]
+            else:
+                ratios = [slow_one / one for slow_one, one in zip(slow, seconds)]
+                cells = [_with_deviation(steps, 0), _with_deviation(seconds, 0), _with_deviation(ratios, 1)]
+            print(f"| `{name}` | {log[-1]['seconds']:.0f} | {' | '.join(cells)} |")
+
+
+def _courses(logs: Logs, method: str, lr: float) -> dict[int, list[Row]]:
+    """By seed, without the search's where there are others."""
+    found = {seed: log for (name, of_lr, seed), log in sorted(logs.items()) if name == method and of_lr == lr}
+    return {seed: log for seed, log in found.items() if seed != SEARCH_SEED or len(found) == 1}
 
 
 def steps_until(log: list[Row], loss: float) -> Optional[float]:
     """The first step at which an evaluation has this loss or less. None if there is none."""
     return next((row["step"] for row in log if row[measure_of(log)] <= loss), None)
-
-
-def seconds_until(log: list[Row], loss: float) -> float:
-    return next((row["seconds"] for row in log if row[measure_of(log)] <= loss), math.inf)
 
 
 def _table(heads: list[str]) -> None:
@@ -187,8 +203,8 @@ def _loss(value: float, is_best: bool) -> str:
     return f"**{value:.3f}**" if is_best else f"{value:.3f}"
 
 
-def _with_deviation(values: list[float]) -> str:
+def _with_deviation(values: list[float], digits: int = 3) -> str:
     mean, deviation = mean_and_sd(values)
     if not math.isfinite(mean):
         return "failed"
-    return f"{mean:.3f} ± {deviation:.3f}" if len(values) > 1 else f"{mean:.3f}"
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
