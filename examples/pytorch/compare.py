@@ -259,6 +259,7 @@ def work() -> None:
     times = actions.add_parser("times", help="prints times until dense AdamW's loss")
     times.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of results, one for each link")
     times.add_argument("--losses", type=Path, metavar="FILE", help="whose losses are taken, of all seeds")
+    times.add_argument("--within", type=float, default=0.0, metavar="PERCENT", help="the loss may be so much above the target (0)")
     times.add_argument("--target", default="ddp", metavar="METHOD", help="whose final loss is the target (ddp)")
 
     own, options = sys.argv[1:], []
@@ -271,8 +272,10 @@ def work() -> None:
     if given.action == "report":
         report.write(together(given.files), given.methods, _different(given.seeds), given.plot)
     else:
+        if not 0.0 <= given.within < 100.0:
+            raise Failure(f"--within: {given.within:g} is not in [0, 100)")
         losses = None if given.losses is None else Results(given.losses).logs
-        report.write_times({file.stem: Results(file).logs for file in given.files}, given.target, losses)
+        report.write_times({file.stem: Results(file).logs for file in given.files}, given.target, losses, given.within)
 
 
 def together(files: list[Path]) -> report.Logs:

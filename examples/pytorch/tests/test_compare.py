@@ -153,6 +153,7 @@ def test_only_one_program_adds_to_a_file(tmp_path):
         ("run r.csv --task images --best-of none.csv", "none.csv cannot be read"),
         ("report none.csv", "none.csv cannot be read"),
         ("times none.csv", "none.csv cannot be read"),
+        ("times none.csv --within -1", "--within: -1 is not in [0, 100)"),
     ],
 )
 def test_wrong_arguments_of_compare_are_named_before_a_training(arguments, message, tmp_path):
@@ -293,6 +294,10 @@ def test_times_of_several_seeds_have_seconds_of_one(capsys):
     assert "| `ddp` | 30 | 30 ± 0 | 30 ± 0 | 1.0 ± 0.0 |" in printed
     assert "| `slamb` | 6 | 25 ± 7 | 5 ± 1 | 6.2 ± 1.8 |" in printed  # 20 and 30 steps, 4 and 6 seconds
     assert "| `lamb` | 3 | not reached by 1 of 2 (2.100 ± 0.000) |  |  |" in printed
+    report.write_times({"1gbit": links}, "ddp", losses | ignored, within=5.0)
+    printed = capsys.readouterr().out
+    assert "2.205 ± 0.148, the end of `ddp` and 5 %" in printed
+    assert "| `lamb` | 3 | 25 ± 7 | 2 ± 1 | 12.5 ± 3.5 |" in printed  # 30 and 20 steps, 3 and 2 seconds
     del losses["slamb", 0.02, 2]
     with pytest.raises(ValueError, match="no losses of slamb for 1gbit at rate 0.02 with seed 2"):
         report.write_times({"1gbit": links}, "ddp", losses)

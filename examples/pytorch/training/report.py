@@ -139,12 +139,13 @@ def write_course(by_method: dict[str, tuple[float, list[list[Row]]]], measure: s
         print(f"| `{name}` | {' | '.join(cells)} |")
 
 
-def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] = None) -> None:
+def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] = None, within: float = 0.0) -> None:
     """Seconds until the validation loss is that of dense AdamW at its end with the same seed, by link.
 
     :param files: by link: the logs of one seed and one rate for each method, which give the seconds
     :param target_of: the method whose final loss is the target
     :param losses: with the same rates, give the losses of all their seeds but that of the search; None: those of the files
+    :param within: by how many percent the loss may be above the target
     :raises ValueError: if there are several trainings by a method in a file, no end of the target, or no losses of a method
     """
     for link, logs in files.items():
@@ -156,7 +157,7 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
         if target_of not in timed:
             raise ValueError(f"{link} has no training by {target_of}, whose final loss is the target")
         courses = {name: _courses(logs if losses is None else losses, name, lr) for name, (lr, _) in timed.items()}
-        targets = {seed: final_loss(course) for seed, course in courses[target_of].items()}
+        targets = {seed: final_loss(course) * (1.0 + within / 100.0) for seed, course in courses[target_of].items()}
         if not targets or not all(map(math.isfinite, targets.values())):
             raise ValueError(f"no training by {target_of} for {link} has ended with a finite loss, which is the target")
         for name, (lr, _) in timed.items():
@@ -164,7 +165,8 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
                 seeds = ", ".join(map(str, sorted(missing)))
                 raise ValueError(f"no losses of {name} for {link} at rate {lr:g} with seed {seeds}")
         measure = measure_of(timed[target_of][1])
-        print(f"\n{link}: time until {measure} {_with_deviation(list(targets.values()))}, the end of `{target_of}`:\n")
+        end = f"the end of `{target_of}`" + (f" and {within:g} %" if within else "")
+        print(f"\n{link}: time until {measure} {_with_deviation(list(targets.values()))}, {end}:\n")
         _table(["method", "seconds of the training", "steps until then", "seconds until then", "times as fast"])
         slow: list[float] = []
         for name in sorted(timed, key=lambda name: name != target_of):
@@ -174,8 +176,8 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
             slow = slow or seconds
             if None in steps:
                 by = "" if len(steps) == 1 else f" by {steps.count(None)} of {len(steps)}"
-                end = _with_deviation([final_loss(courses[name][seed]) for seed in targets])
-                cells = [f"not reached{by} ({end})", "", ""]
+                losses_of = _with_deviation([final_loss(courses[name][seed]) for seed in targets])
+                cells = [f"not reached{by} ({losses_of})", "", ""]
             else:
                 ratios = [slow_one / one for slow_one, one in zip(slow, seconds)]
                 cells = [_with_deviation(steps, 0), _with_deviation(seconds, 0), _with_deviation(ratios, 1)]
