@@ -152,7 +152,7 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
         timed: dict[str, tuple[float, list[Row]]] = {}
         for (name, lr, seed), log in logs.items():
             if name in timed:
-                raise ValueError(f"{link} has several trainings by {name}; times are of one rate and one seed: --best-of, --seeds 1")
+                raise ValueError(f"{link} has several trainings by {name}; times are of one rate and seed: --best-of, --seeds 1")
             timed[name] = lr, log
         if target_of not in timed:
             raise ValueError(f"{link} has no training by {target_of}, whose final loss is the target")
