@@ -9,8 +9,8 @@ its loss is no better than that of a guess, which gives all outcomes the same pr
 the seeds 1, 2 and 3. The logs of all trainings are added to the file. Trainings that it has already are not repeated, so `run` can
 be interrupted, and continues.
 
-`report` prints tables in Markdown: the loss for each rate, the loss at the end, and at each tenth of the steps. Of several files,
-it prints common ones.
+`report` prints tables in Markdown: the loss for each rate (search), at the end (end), and at each tenth of the steps (course). Of
+several files, it prints common ones.
 
     sudo python3 examples/pytorch/compare.py run lm-100mbit.csv --task lm --link 100mbit --best-of lm.csv --seeds 1
     python3 examples/pytorch/compare.py times lm-100mbit.csv lm-1gbit.csv --losses lm.csv
@@ -254,6 +254,8 @@ def work() -> None:
     show.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of results, of the same training")
     show.add_argument("--plot", type=Path, metavar="FILE", help="also draw the losses, as SVG or PNG")
     show.add_argument("--methods", nargs="+", metavar="METHOD", help="only these, in this order")
+    tables = {"nargs": "+", "choices": report.TABLES, "default": report.TABLES}
+    show.add_argument("--tables", **tables, help=f"only these ({' '.join(report.TABLES)})")
     show.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="SEED", help="(1 2 3)")
 
     times = actions.add_parser("times", help="prints times until dense AdamW's loss")
@@ -270,7 +272,7 @@ def work() -> None:
         compare(given, options)
         return
     if given.action == "report":
-        report.write(together(given.files), given.methods, _different(given.seeds), given.plot)
+        report.write(together(given.files), given.methods, _different(given.seeds), given.plot, given.tables)
     else:
         if not 0.0 <= given.within < 100.0:
             raise Failure(f"--within: {given.within:g} is not in [0, 100)")

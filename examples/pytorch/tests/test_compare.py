@@ -231,6 +231,17 @@ def test_one_seed_has_no_deviation(capsys):
     assert "| `lamb` | 0.01 | 3.000 | +0.0 % |" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "table, row",
+    [("search", "| `lamb` | **2.000** |"), ("end", "| `lamb` | 0.01 | 3.000 |"), ("course", "| `lamb` | 4.000 |")],
+)
+def test_a_report_has_the_tables_that_are_asked_for(table, row, capsys):
+    logs = {("lamb", 0.01, 0): log_of(2.0), ("lamb", 0.01, 1): log_of(4.0, 3.0)}
+    report.write(logs, None, [1], None, [table])
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
+    assert len(printed) == 1 and printed[0].startswith(row)
+
+
 def test_a_report_is_of_several_files_of_the_same_training(tmp_path):
     names = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
     for file, training, method in zip(names, ("one", "one", "two"), ("lamb", "slamb", "slamb")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Optional
 
@@ -12,6 +13,7 @@ Logs = dict[tuple[str, float, int], list[Row]]  # by method, rate and seed
 
 DENSE = ("adamw", "ddp", "lamb")
 SEARCH_SEED = 0
+TABLES = ("search", "end", "course")
 GUESS = {"bits_per_byte": 8.0, "cross_entropy": math.log(10.0)}  # the loss of a model that gives all outcomes one probability
 
 
@@ -67,9 +69,12 @@ def counted(logs: Logs, seeds: list[int], methods: Optional[list[str]]) -> dict[
     return found
 
 
-def write(logs: Logs, methods: Optional[list[str]], seeds: list[int], plot: Optional[Path]) -> None:
-    """Prints all tables, and draws the plot.
+def write(
+    logs: Logs, methods: Optional[list[str]], seeds: list[int], plot: Optional[Path], tables: Collection[str] = TABLES
+) -> None:
+    """Prints tables, and draws the plot.
 
+    :param tables: some of TABLES
     :raises ValueError: for a method of which there is nothing
     :raises ImportError: for a plot without matplotlib
     """
@@ -79,12 +84,15 @@ def write(logs: Logs, methods: Optional[list[str]], seeds: list[int], plot: Opti
         if not any(name == method for method, _, _ in logs):
             raise ValueError(f"there is no training by '{name}', only by {', '.join(dict.fromkeys(m for m, _, _ in logs))}")
     measure = measure_of(next(iter(logs.values())))
-    write_search(logs, methods, measure)
+    if "search" in tables:
+        write_search(logs, methods, measure)
     by_method = counted(logs, seeds, methods)
     if not by_method:
         return
-    write_ends(by_method, measure, seeds)
-    write_course(by_method, measure)
+    if "end" in tables:
+        write_ends(by_method, measure, seeds)
+    if "course" in tables:
+        write_course(by_method, measure)
     if plot is not None:
         draw(plot, {name: of_seeds for name, (_, of_seeds) in by_method.items()}, measure, measure.replace("_", " "))
 
