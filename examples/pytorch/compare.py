@@ -17,7 +17,7 @@ several files, it prints common ones.
 
 With --link, every rank is in a network namespace of its own, and its link to the others is limited (see bench/network/run.sh). With
 --best-of, rates are the best of another file. `times` prints when each method has reached the loss at which torch's AdamW ended.
-Links do not change losses, so one seed gives the seconds; with --losses, another file gives the losses of several seeds.
+Links do not change losses, so one seed gives the seconds; with --losses, other files give the losses of several seeds.
 
 A method is written with its options, as in "slamb k=0.3 local_steps=10". The option lr gives the rate, and nothing is searched.
 What follows -- goes to the training, for example -- --steps 2400.
@@ -260,7 +260,7 @@ def work() -> None:
 
     times = actions.add_parser("times", help="prints times until dense AdamW's loss")
     times.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of results, one for each link")
-    times.add_argument("--losses", type=Path, metavar="FILE", help="whose losses are taken, of all seeds")
+    times.add_argument("--losses", type=Path, nargs="+", metavar="FILE", help="whose losses are taken, of all seeds")
     times.add_argument("--within", type=float, default=0.0, metavar="PERCENT", help="the loss may be so much above the target (0)")
     times.add_argument("--target", default="ddp", metavar="METHOD", help="whose final loss is the target (ddp)")
 
@@ -276,7 +276,7 @@ def work() -> None:
     else:
         if not 0.0 <= given.within < 100.0:
             raise Failure(f"--within: {given.within:g} is not in [0, 100)")
-        losses = None if given.losses is None else Results(given.losses).logs
+        losses = None if given.losses is None else together(given.losses)
         report.write_times({file.stem: Results(file).logs for file in given.files}, given.target, losses, given.within)
 
 
