@@ -44,7 +44,7 @@ def draw(file: Path, logs: dict[str, list[list[Row]]], measure: str, text: str) 
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = "slamb"  # the same file from the same numbers
-    figure, (by_step, by_bytes) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True, layout="constrained")
+    figure, (by_step, by_bytes) = pyplot.subplots(1, 2, figsize=(14, 5), sharey=True, layout="constrained")
     colors = pyplot.get_cmap("tab20").colors
     for number, (name, runs) in enumerate(logs.items()):
         style = {"label": name, "color": colors[number % len(colors)], "linestyle": ("-", "--")[number % 2]}
@@ -60,6 +60,6 @@ def draw(file: Path, logs: dict[str, list[list[Row]]], measure: str, text: str) 
     by_bytes.set(xlabel="megabytes sent per rank", xscale="log")
     for axes in (by_step, by_bytes):
         axes.grid(alpha=0.3)
-    by_bytes.legend(fontsize="small")
+    by_bytes.legend(bbox_to_anchor=(1.02, 1.0), loc="upper left", borderaxespad=0.0, fontsize="small")
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     pyplot.close(figure)
