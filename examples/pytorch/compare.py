@@ -29,6 +29,7 @@ import csv
 import fcntl
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,6 +100,9 @@ class Results:
                 raise Failure(f"{file}, line {number}: not a row of compare.py") from None
         if not self.logs and not training:
             raise Failure(f"{file} has no trainings")
+        for log in self.logs.values():
+            if not {"step", "train_loss", "sent_bytes", "seconds"} < log[0].keys() or not report.GUESS.keys() & log[0].keys():
+                raise Failure(f"{file} lacks a column: step, train_loss, {' or '.join(report.GUESS)}, sent_bytes, seconds")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -232,7 +236,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         work()
-    except (Failure, ImportError, ValueError) as error:
+    except (Failure, ImportError, OSError, ValueError) as error:
         raise SystemExit(f"compare.py: {error}") from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -271,13 +275,31 @@ def work() -> None:
     if given.action == "run":
         compare(given, options)
         return
+    if options:
+        raise Failure(f"{' '.join(options)}: only run passes options to trainings")
     if given.action == "report":
         report.write(together(given.files), given.methods, _different(given.seeds), given.plot, given.tables)
     else:
         if not 0.0 <= given.within < 100.0:
             raise Failure(f"--within: {given.within:g} is not in [0, 100)")
-        losses = None if given.losses is None else together(given.losses)
-        report.write_times({file.stem: Results(file).logs for file in given.files}, given.target, losses, given.within)
+        print_times(given)
+
+
+def print_times(given: argparse.Namespace) -> None:
+    losses = None if given.losses is None else together(given.losses)
+    links: dict[str, report.Logs] = {}
+    for file in given.files:
+        results = Results(file)
+        if losses is not None and _without_link(results.training) != (of_losses := Results(given.losses[0]).training):
+            raise Failure(f"{file} has trainings by '{results.training}', which are not those by '{of_losses}' over a link")
+        if file.stem in links:
+            raise Failure(f"two files are named {file.stem}, but the name stands for the link")
+        links[file.stem] = results.logs
+    report.write_times(links, given.target, losses, given.within)
+
+
+def _without_link(training: str) -> str:
+    return re.sub(r"( ranks) (\d+[kmg]?bit|unlimited)(?=[ ;])", r"\1", training)
 
 
 def together(files: list[Path]) -> report.Logs:
@@ -330,7 +352,7 @@ def compare(given: argparse.Namespace, options: list[str]) -> None:
             best = {method: report.rate_of(searched, method) for method in given.methods}
             missing = [method for method, lr in best.items() if lr is None]
             if missing:
-                raise Failure(f"{given.best_of} has no search of a rate for {', '.join(missing)}")
+                raise Failure(f"{given.best_of} has no search that found a rate for {', '.join(missing)}")
         for method, lr in best.items():
             for seed in given.seeds:
                 comparison.train(method, lr, seed)

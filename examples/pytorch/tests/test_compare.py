@@ -152,6 +152,7 @@ def test_only_one_program_adds_to_a_file(tmp_path):
         ("run r.csv --task images -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
         ("run r.csv --task images --best-of none.csv", "none.csv cannot be read"),
         ("report none.csv", "none.csv cannot be read"),
+        ("report none.csv -- --steps 3", "--steps 3: only run passes options to trainings"),
         ("times none.csv", "none.csv cannot be read"),
         ("times none.csv --within -1", "--within: -1 is not in [0, 100)"),
     ],
@@ -229,6 +230,28 @@ def test_a_seed_that_failed_is_said(capsys):
 def test_one_seed_has_no_deviation(capsys):
     report.write({("lamb", 0.01, 1): log_of(3.0)}, None, [1], None)
     assert "| `lamb` | 0.01 | 3.000 | +0.0 % |" in capsys.readouterr().out
+
+
+def test_a_search_that_failed_as_a_whole_has_no_rate(capsys):
+    logs = {("lamb", lr, 0): log_of(math.nan) for lr in (0.01, 0.02)} | {("lamb", 0.01, 1): log_of(math.nan)}
+    assert report.rate_of(logs, "lamb") is None
+    report.write(logs | {("slamb", 0.01, seed): log_of(3.0) for seed in (0, 1)}, None, [1], None)
+    printed = capsys.readouterr().out
+    assert "(`lamb` is left out: its search found no rate.)" in printed
+    assert "| `slamb` | 0.01 | 3.000 |  |" in printed
+
+
+def test_losses_are_not_beside_those_of_a_dense_method_that_failed(capsys):
+    report.write({("lamb", 0.01, 1): log_of(math.nan), ("slamb", 0.01, 1): log_of(3.0)}, None, [1], None, ["end"])
+    assert "| `slamb` | 0.01 | 3.000 |  |" in capsys.readouterr().out
+
+
+def test_a_file_without_a_column_or_a_search_says_so(tmp_path, capsys):
+    (tmp_path / "r.csv").write_text("# lm\nmethod,lr,seed,step,train_loss,bits_per_byte,seconds\nlamb,0.01,1,10,1,1,1\n")
+    with pytest.raises(compare.Failure, match="r.csv lacks a column: step, train_loss, .*, sent_bytes, seconds"):
+        compare.Results(tmp_path / "r.csv")
+    report.write({("lamb", 0.01, 1): log_of(3.0)}, None, [1], None, ["search"])
+    assert capsys.readouterr().out == "\n(No rates were searched: there is no training with seed 0.)\n"
 
 
 @pytest.mark.parametrize(
@@ -312,6 +335,37 @@ def test_times_of_several_seeds_have_seconds_of_one(capsys):
     del losses["slamb", 0.02, 2]
     with pytest.raises(ValueError, match="no losses of slamb for 1gbit at rate 0.02 with seed 2"):
         report.write_times({"1gbit": links}, "ddp", losses)
+
+
+def test_times_without_seconds_where_the_losses_have_a_step_are_refused():
+    links = {("ddp", 0.01, 1): log_of(3.0, 2.5, 2.0), ("lamb", 0.01, 1): log_of(3.0, 2.0)[1:]}
+    losses = {("ddp", 0.01, 1): log_of(3.0, 2.5, 2.0), ("lamb", 0.01, 1): log_of(2.0, 2.0)}
+    with pytest.raises(ValueError, match="1gbit, lamb: no seconds at step 10, where the losses have one"):
+        report.write_times({"1gbit": links}, "ddp", losses)
+
+
+def test_times_are_of_links_with_different_names_and_losses_of_the_same_training(tmp_path, monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["compare.py", "times", *map(str, words)])
+        compare.work()
+
+    files = {}
+    (tmp_path / "other").mkdir()
+    for name, training in (
+        ("lm.csv", "train_lm.py, 4 ranks --steps 9; data; torch 2"),
+        ("100mbit.csv", "train_lm.py, 4 ranks 100mbit --steps 9; data; torch 2"),
+        ("unlimited.csv", "train_lm.py, 4 ranks unlimited --steps 9; data; torch 2"),
+        ("longer.csv", "train_lm.py, 4 ranks 100mbit --steps 99; data; torch 2"),
+        ("other/100mbit.csv", "train_lm.py, 4 ranks 100mbit --steps 9; data; torch 2"),
+    ):
+        files[name] = tmp_path / name
+        compare.Results(files[name], training).add("ddp", 0.01, 1, log_of(3.0))
+    run(files["100mbit.csv"], files["unlimited.csv"], "--losses", files["lm.csv"])
+    assert capsys.readouterr().out.count("| `ddp` | 1 | 10 | 1 | 1.0 |") == 2
+    with pytest.raises(compare.Failure, match="longer.csv has trainings by .* which are not those by .* over a link"):
+        run(files["longer.csv"], "--losses", files["lm.csv"])
+    with pytest.raises(compare.Failure, match="two files are named 100mbit"):
+        run(files["100mbit.csv"], files["other/100mbit.csv"])
 
 
 def test_a_plot_is_drawn(tmp_path):
@@ -407,8 +461,11 @@ def test_tables_of_the_documents_are_those_that_their_commands_print(monkeypatch
             del words[words.index("--plot") : words.index("--plot") + 2]
         monkeypatch.setattr(sys, "argv", ["compare.py", *words])
         compare.work()
-        rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-        assert rows
-        assert [row for row in rows if row not in lines] == [], command
-        printed |= set(rows)
+        tables = re.findall(r"^\|.*(?:\n\|.*)*", capsys.readouterr().out, re.MULTILINE)
+        assert tables
+        end = document.index(command)
+        for table in tables:
+            assert document.find(f"\n{table}\n", end) >= 0, f"the document does not have, in order behind {command}:\n{table}"
+            end = document.index(f"\n{table}\n", end)
+            printed |= set(table.splitlines())
     assert [line for line in lines if line.startswith("|") and line not in printed] == []

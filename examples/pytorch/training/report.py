@@ -40,9 +40,10 @@ def loss_at(row: Row, measure: str) -> float:
 
 
 def best_rate(logs: Logs, method: str) -> Optional[float]:
-    """The rate with the least loss in the search; None if nothing was searched."""
+    """The rate with the least loss in the search; None if nothing was searched, or all has failed."""
     searched = {lr: final_loss(log) for (name, lr, seed), log in logs.items() if name == method and seed == SEARCH_SEED}
-    return min(searched, key=searched.__getitem__) if searched else None
+    best = min(searched, key=searched.__getitem__, default=None)
+    return None if best is None or math.isinf(searched[best]) else best
 
 
 def rate_of(logs: Logs, method: str) -> Optional[float]:
@@ -60,10 +61,11 @@ def counted(logs: Logs, seeds: list[int], methods: Optional[list[str]]) -> dict[
     found = {}
     for name in methods or dict.fromkeys(name for name, _, _ in logs):
         lr = rate_of(logs, name)
-        missing = [seed for seed in seeds if lr is None or (name, lr, seed) not in logs]
-        if missing:
-            at = "" if lr is None else f" at its best rate {lr:g}"
-            print(f"\n(`{name}` is left out: no training{at} with seed {', '.join(map(str, missing))}.)")
+        missing = [seed for seed in seeds if (name, lr, seed) not in logs]
+        if lr is None:
+            print(f"\n(`{name}` is left out: its search found no rate.)")
+        elif missing:
+            print(f"\n(`{name}` is left out: no training at its best rate {lr:g} with seed {', '.join(map(str, missing))}.)")
         else:
             found[name] = lr, [logs[name, lr, seed] for seed in seeds]
     return found
@@ -86,7 +88,7 @@ def write(
     measure = measure_of(next(iter(logs.values())))
     if "search" in tables:
         write_search(logs, methods, measure)
-    by_method = counted(logs, seeds, methods)
+    by_method = counted(logs, seeds, methods) if plot is not None or set(tables) - {"search"} else {}
     if not by_method:
         return
     if "end" in tables:
@@ -103,6 +105,7 @@ def write_search(logs: Logs, methods: Optional[list[str]], measure: str) -> None
         if seed == SEARCH_SEED and (not methods or name in methods):
             searched.setdefault(name, {})[lr] = final_loss(log)
     if not searched:
+        print(f"\n(No rates were searched: there is no training with seed {SEARCH_SEED}.)")
         return
     rates = sorted({lr for losses in searched.values() for lr in losses})
     print(f"\n{measure} at the end by learning rate, seed {SEARCH_SEED}:\n")
@@ -118,7 +121,7 @@ def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str
     """The ends, with losses relative to the best dense method, and bytes relative to a dense method."""
     ends = {name: [final_loss(log) for log in of_seeds] for name, (_, of_seeds) in by_method.items()}
     dense = {name: mean_and_sd(losses)[0] for name, losses in ends.items() if is_dense(name)}
-    best = min(dense, key=dense.__getitem__) if dense else None
+    best = min((name for name in dense if math.isfinite(dense[name])), key=dense.__getitem__, default=None)
     log = next(iter(by_method.values()))[1][0]
     more = [name for name in log[0] if name not in ("step", "train_loss", measure, "sent_bytes", "seconds")]
     sent = {name: sum(one[-1]["sent_bytes"] for one in of_seeds) / len(of_seeds) for name, (_, of_seeds) in by_method.items()}
@@ -154,7 +157,8 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
     :param target_of: the method whose final loss is the target
     :param losses: with the same rates, give the losses of all their seeds but that of the search; None: those of the files
     :param within: by how many percent the loss may be above the target
-    :raises ValueError: if there are several trainings by a method in a file, no end of the target, or no losses of a method
+    :raises ValueError: if there are several trainings by a method in a file, no end of the target, or no losses or seconds of a
+        method
     """
     for link, logs in files.items():
         timed: dict[str, tuple[float, list[Row]]] = {}
@@ -164,7 +168,7 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
             timed[name] = lr, log
         if target_of not in timed:
             raise ValueError(f"{link} has no training by {target_of}, whose final loss is the target")
-        courses = {name: _courses(logs if losses is None else losses, name, lr) for name, (lr, _) in timed.items()}
+        courses = {name: _courses(logs, losses, name, lr) for name, (lr, _) in timed.items()}
         targets = {seed: final_loss(course) * (1.0 + within / 100.0) for seed, course in courses[target_of].items()}
         if not targets or not all(map(math.isfinite, targets.values())):
             raise ValueError(f"no training by {target_of} for {link} has ended with a finite loss, which is the target")
@@ -180,7 +184,7 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
         for name in sorted(timed, key=lambda name: name != target_of):
             log = timed[name][1]
             steps = [steps_until(courses[name][seed], loss) for seed, loss in targets.items()]
-            seconds = [row["seconds"] for step in steps for row in log if row["step"] == step]
+            seconds = _seconds_at(steps, log, f"{link}, {name}")
             slow = slow or seconds
             if None in steps:
                 by = "" if len(steps) == 1 else f" by {steps.count(None)} of {len(steps)}"
@@ -192,10 +196,23 @@ def write_times(files: dict[str, Logs], target_of: str, losses: Optional[Logs] =
             print(f"| `{name}` | {log[-1]['seconds']:.0f} | {' | '.join(cells)} |")
 
 
-def _courses(logs: Logs, method: str, lr: float) -> dict[int, list[Row]]:
-    """By seed, without the search's where there are others."""
-    found = {seed: log for (name, of_lr, seed), log in sorted(logs.items()) if name == method and of_lr == lr}
-    return {seed: log for seed, log in found.items() if seed != SEARCH_SEED or len(found) == 1}
+def _courses(logs: Logs, losses: Optional[Logs], method: str, lr: float) -> dict[int, list[Row]]:
+    """By seed: the logs of a file, or those of others without the search."""
+    if losses is not None:
+        logs = {key: log for key, log in losses.items() if key[2] != SEARCH_SEED}
+    return {seed: log for (name, of_lr, seed), log in sorted(logs.items()) if name == method and of_lr == lr}
+
+
+def _seconds_at(steps: list[Optional[float]], log: list[Row], name: str) -> list[float]:
+    """Of the steps that are not None.
+
+    :raises ValueError: if the log lacks one
+    """
+    seconds = {row["step"]: row["seconds"] for row in log}
+    for step in steps:
+        if step is not None and seconds.get(step, 0.0) <= 0.0:
+            raise ValueError(f"{name}: no seconds at step {step:g}, where the losses have one")
+    return [seconds[step] for step in steps if step is not None]
 
 
 def steps_until(log: list[Row], loss: float) -> Optional[float]:
