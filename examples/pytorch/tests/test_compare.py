@@ -237,7 +237,7 @@ def test_a_search_that_failed_as_a_whole_has_no_rate(capsys):
     assert report.rate_of(logs, "lamb") is None
     report.write(logs | {("slamb", 0.01, seed): log_of(3.0) for seed in (0, 1)}, None, [1], None)
     printed = capsys.readouterr().out
-    assert "(`lamb` is left out: its search found no rate.)" in printed
+    assert "(`lamb` is left out: no search has found a rate.)" in printed
     assert "| `slamb` | 0.01 | 3.000 |  |" in printed
 
 

@@ -63,7 +63,7 @@ def counted(logs: Logs, seeds: list[int], methods: Optional[list[str]]) -> dict[
         lr = rate_of(logs, name)
         missing = [seed for seed in seeds if (name, lr, seed) not in logs]
         if lr is None:
-            print(f"\n(`{name}` is left out: its search found no rate.)")
+            print(f"\n(`{name}` is left out: no search has found a rate.)")
         elif missing:
             print(f"\n(`{name}` is left out: no training at its best rate {lr:g} with seed {', '.join(map(str, missing))}.)")
         else:
