@@ -268,13 +268,28 @@ struct model_view {
       nullptr;  ///< if it points to a value other than 0, the step is skipped and passes do nothing
 };
 
+// What a view has for some precisions only. These are bases because views are parameters of kernels: as [[no_unique_address]] members,
+// nvcc 13.0 would lay out the view on the device in more bytes than on the host.
+template <class Draws>
+struct draws_in_view {
+  Draws draws{};  ///< of stochastic rounding
+};
+template <>
+struct draws_in_view<no_draws> {};
+template <class Scales>
+struct scales_in_view {
+  Scales scales{};  ///< of moments in blocks
+};
+template <>
+struct scales_in_view<no_scales> {};
+
 /// A model whose arrays are stored with this precision: the view on which passes run.
 template <class Precision = single_precision>
-struct view_in : model_view {
+struct view_in : model_view, draws_in_view<typename Precision::draws>, scales_in_view<typename Precision::scales> {
   using precision = Precision;
 
-  [[no_unique_address]] typename Precision::draws draws{};    ///< of stochastic rounding
-  [[no_unique_address]] typename Precision::scales scales{};  ///< of moments in blocks
+  view_in() = default;
+  view_in(const model_view& tables) : model_view(tables) {}  // NOLINT(google-explicit-constructor): without draws
 };
 
 /// A view with state arrays added, [state elements] each.

@@ -21,7 +21,6 @@ template <class Precision, bool InBlocks = has_blocks<Precision>>
 class moment_scales {
  public:
   static void plan_memory(const arena& /*memory*/, const layout& /*tensors*/) noexcept {}
-  static no_scales at(const arena& /*memory*/) noexcept { return {}; }
   static void visit(const state_visitor& /*part*/, const arena& /*memory*/, const layout& /*tensors*/) noexcept {}
 };
 template <class Precision>

@@ -354,7 +354,8 @@ class optimizer_context {
                             .first_tile = memory.view(first_tile_).data(),
                             .gradient_scale = local.is_active() ? nullptr : input_scale(),
                             .skip = &record()->skip};
-    view_type all{tables, {}, scales.at(memory)};
+    view_type all(tables);
+    if constexpr (has_blocks<precision>) all.scales = scales.at(memory);
     if constexpr (has_draws<precision>) all.draws = {.seed = backend_.rounding.seed, .steps = &record()->taken};
     return all;
   }

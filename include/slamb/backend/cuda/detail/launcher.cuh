@@ -170,7 +170,8 @@ inline constexpr unsigned least_blocks =
     blocks_at_once<Kernel>* Kernel::threads <= threads_at_once ? blocks_at_once<Kernel>
                                                                : threads_at_once / Kernel::threads;
 
-template <class Kernel>
+/// @tparam Bytes  is in the name that ptxas reports, so that a test can compare it with the size of the parameter on the device
+template <class Kernel, std::size_t Bytes = sizeof(Kernel)>
 __global__ void __launch_bounds__(Kernel::threads, least_blocks<Kernel>)
     run_kernel(const __grid_constant__ Kernel kernel) {
   device_block<Kernel::threads> block;

@@ -192,13 +192,13 @@ requires(has_draws<Precision>) struct tile_draws<Precision> {
 
 /// The arrays of one tile, which a thread reads and writes.
 template <class List, class Precision = single_precision>
-struct tile_arrays : tile_pointers<List, Precision> {
+struct tile_arrays : tile_pointers<List, Precision>, private tile_draws<Precision> {
   using precision = Precision;
 
   /// @param number  of the tile `t`
   template <class View>
   SLAMB_HOST_DEVICE tile_arrays(const View& view, const segment& s, const tile& t, std::size_t number)
-      : tile_pointers<List, Precision>(view, s, t, number), draws_(view, t) {}
+      : tile_pointers<List, Precision>(view, s, t, number), tile_draws<Precision>(view, t) {}
   /// The arrays of a payload, which are floats.
   template <std::size_t Planes>
   SLAMB_HOST_DEVICE tile_arrays(float* const (&planes)[Planes], std::uint64_t first)
@@ -288,7 +288,7 @@ struct tile_arrays : tile_pointers<List, Precision> {
   template <unsigned Width>
   SLAMB_ELEMENT void store_array(const float (&from)[Width], const bfloat16_numbers& array, std::size_t i) const {
     std::uint16_t bits[Width];
-    draws_.visit(width<Width>(), i, [&](unsigned j, std::uint32_t draw) {
+    draws().visit(width<Width>(), i, [&](unsigned j, std::uint32_t draw) {
       bits[j] = static_cast<std::uint16_t>(stochastic_bfloat16_bits(scalar(from[j]), draw_of_momentum(draw)));
     });
     store_to(bits, array.bits, i);
@@ -299,7 +299,7 @@ struct tile_arrays : tile_pointers<List, Precision> {
     std::uint8_t codes[Width];
     if (scale <= 0x1.fffffep127F) {
       const scalar inverse(per_scale(scale));
-      draws_.visit(width<Width>(), i, [&](unsigned j, std::uint32_t draw) {
+      draws().visit(width<Width>(), i, [&](unsigned j, std::uint32_t draw) {
         const std::uint32_t own = Signed ? draw_of_momentum(draw) : draw_of_variance(draw);
         codes[j] = static_cast<std::uint8_t>(dynamic_map<Signed>::code_of(scalar(from[j]), inverse, own));
       });
@@ -314,11 +314,12 @@ struct tile_arrays : tile_pointers<List, Precision> {
       store_to(from, static_cast<float*>(array.address), i);
       if (array.rounded != nullptr) store_nearest(from, array.rounded, array.rounded_type, i);
     } else if constexpr (Precision::rounds_by_chance) {
-      store_by_chance(from, draws_, array.address, array.type, i);
+      store_by_chance(from, draws(), array.address, array.type, i);
     }
   }
 
-  [[no_unique_address]] tile_draws<Precision> draws_;
+  // A base rather than a member, because it is empty for most precisions.
+  SLAMB_ELEMENT const tile_draws<Precision>& draws() const { return *this; }
 };
 
 /// The arrays that a pass accesses.
