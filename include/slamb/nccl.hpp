@@ -6,3 +6,4 @@
 #include "slamb/communicator/nccl_communicator.hpp"
 #include "slamb/communicator/nccl_error.hpp"
 #include "slamb/communicator/nccl_types.hpp"
+#include "slamb/detail/runtime/cuda_stream.hpp"  // also for self_communicator on the streams of CUDA

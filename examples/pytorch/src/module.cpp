@@ -38,6 +38,9 @@ namespace {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
+static_assert(slamb::capability::has_all_to_all<slamb::self_communicator, std::byte, stream_type>,
+              "1-bit optimizers of a single rank exchange codes too");
+
 struct recipe_row {
   std::string_view name;
   std::span<const combination> (*combinations)();

@@ -4,7 +4,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <span>
 
+#include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
 
 namespace slamb::detail::cuda {
@@ -30,3 +32,11 @@ inline bool is_capturing(cudaStream_t stream) {
 }
 
 }  // namespace slamb::detail::cuda
+
+/// For collectives that copy, as those of self_communicator.
+template <>
+struct slamb::detail::stream_copy<cudaStream_t> {
+  static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
+    ::slamb::detail::cuda::copy_async(to.data(), from.data(), from.size(), stream);
+  }
+};

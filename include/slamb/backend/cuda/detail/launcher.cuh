@@ -19,13 +19,6 @@
 #include "slamb/detail/runtime/cuda_side_stream.hpp"
 #include "slamb/detail/runtime/cuda_stream.hpp"
 
-template <>
-struct slamb::detail::stream_copy<cudaStream_t> {
-  static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
-    ::slamb::detail::cuda::copy_async(to.data(), from.data(), from.size(), stream);
-  }
-};
-
 namespace slamb::detail::cuda {
 
 /// Several sums that are added up in one reduction.
