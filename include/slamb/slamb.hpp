@@ -43,6 +43,8 @@
 #include "slamb/plan/slamb.hpp"
 #include "slamb/plan/storage.hpp"
 #include "slamb/plan/zero_one_adam.hpp"
+#include "slamb/parameter_sync/quantized_difference.hpp"
+#include "slamb/parameter_sync/whole_average.hpp"
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/schedule/learning_rate.hpp"
 #include "slamb/schedule/warm_up.hpp"
@@ -50,6 +52,7 @@
 #include "slamb/threads.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
+#include "slamb/trust_ratio/mean_step_trust_ratio.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 

@@ -13,4 +13,7 @@
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
 #include "slamb/optimizer/slamb.hpp"
+#include "slamb/parameter_sync/quantized_difference.hpp"
+#include "slamb/parameter_sync/whole_average.hpp"
 #include "slamb/schedule/learning_rate.hpp"
+#include "slamb/trust_ratio/mean_step_trust_ratio.hpp"

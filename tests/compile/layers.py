@@ -12,6 +12,7 @@ import sys
 LAYERS = [
     ["core"],
     ["compressor", "error_feedback", "trust_ratio", "schedule", "detail/runtime"],
+    ["parameter_sync"],
     ["communicator", "detail/pass"],
     ["detail/state"],
     ["backend/host", "backend/cuda"],

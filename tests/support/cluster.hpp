@@ -159,7 +159,10 @@ oracle::settings oracle_settings(const Options& o) {
 template <class Options>
 oracle::slamb_settings oracle_slamb_settings(const Options& o) {
   constexpr bool blend = std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::blend>>;
-  return {.form = blend ? oracle::rescaling::blend : oracle::rescaling::product,
+  constexpr bool mean_step = std::same_as<decltype(o.trust_ratio), slamb::mean_step_trust_ratio>;
+  return {.form = mean_step ? oracle::rescaling::mean_step
+                  : blend   ? oracle::rescaling::blend
+                            : oracle::rescaling::product,
           .beta1 = o.beta1,
           .beta2 = o.beta2,
           .beta3 = o.beta3,

@@ -43,8 +43,8 @@ struct settings {
   bool adapt_without_weight_decay = true;  ///< false: no trust ratio where λ = 0
 };
 
-/// The two rescalings of SLAMB.
-enum class rescaling { product, blend };
+/// The two rescalings of SLAMB, and the ratio of the ranks' mean step.
+enum class rescaling { product, blend, mean_step };
 
 /// Settings of SLAMB.
 struct slamb_settings {
@@ -172,6 +172,7 @@ class slamb {
             const std::vector<std::uint8_t>& selected) {
     ++t_;
     update_moments(gradients);
+    own_ = m_;
     exchange(selected);
     for (std::size_t rank = 0; rank < p_.size(); ++rank) {
       std::size_t begin = 0;
@@ -179,13 +180,15 @@ class slamb {
         const double gamma = learning_rates[l] * tensors_[l].learning_rate_factor;
         if (how_.form == rescaling::product) {
           apply_product(rank, tensors_[l], begin, gamma);
+        } else if (how_.form == rescaling::mean_step) {
+          apply_mean_step(rank, tensors_[l], begin, gamma);
         } else {
           apply_blend(rank, tensors_[l], begin, gamma);
         }
         begin += tensors_[l].size;
       }
     }
-    if ((t_ - 1) % how_.local_steps == 0) synchronize_parameters();
+    if (how_.local_steps > 0 && (t_ - 1) % how_.local_steps == 0) synchronize_parameters();
   }
 
   /// p ← mean of p over ranks.
@@ -197,6 +200,7 @@ class slamb {
   }
 
   const vector& parameters(int rank) const { return p_.at(static_cast<std::size_t>(rank)); }
+  std::vector<vector>& all_parameters() { return p_; }  ///< [rank][n], for another synchronisation after a step
   const vector& momentum(int rank) const { return m_.at(static_cast<std::size_t>(rank)); }
   const vector& variance(int rank) const { return v_.at(static_cast<std::size_t>(rank)); }
   const std::vector<std::uint64_t>& ages() const { return age_; }       ///< a_j after the last step
@@ -232,7 +236,10 @@ class slamb {
 
   /// m̂ / (√v̂ + ε) of one element, for a given ε.
   double direction(std::size_t rank, std::size_t j, double epsilon) const {
-    const double m_hat = m_[rank][j] / correction(how_.beta1);
+    return direction_of(m_[rank][j], rank, j, epsilon);
+  }
+  double direction_of(double m, std::size_t rank, std::size_t j, double epsilon) const {
+    const double m_hat = m / correction(how_.beta1);
     const double v_hat = v_[rank][j] / correction(how_.beta2);
     return m_hat / (std::sqrt(v_hat) + epsilon);
   }
@@ -288,9 +295,33 @@ class slamb {
     }
   }
 
+  // p ← p − γ φ u, with φ = ‖p‖/√(‖u[M]‖² + η² ‖u[¬M]‖²) and η² = ‖w̄[M]‖²/‖w[M]‖² in [1/N, 1]
+  void apply_mean_step(std::size_t rank, const tensor& layer, std::size_t begin, double gamma) {
+    vector& p = p_[rank];
+    vector u(layer.size);
+    double of_p = 0.0, after = 0.0, before = 0.0, of_u[2] = {0.0, 0.0};
+    for (std::size_t i = 0; i < layer.size; ++i) {
+      const std::size_t j = begin + i;
+      const double w = direction(rank, j, how_.epsilon);
+      u[i] = w + layer.weight_decay * p[j];
+      of_p += p[j] * p[j];
+      of_u[mask_[j]] += u[i] * u[i];
+      if (mask_[j] == 0) continue;
+      after += w * w;
+      before += std::pow(direction_of(own_[rank][j], rank, j, how_.epsilon), 2.0);
+    }
+    const double world = static_cast<double>(p_.size());
+    const double eta =
+        after > 0.0 && before > 0.0 ? std::clamp(std::sqrt(after / before), 1.0 / std::sqrt(world), 1.0) : 1.0;
+    double phi = std::clamp(ratio(of_p, of_u[1] + eta * eta * of_u[0]), how_.trust_lower, how_.trust_upper);
+    if (!layer.adapt) phi = 1.0;
+    for (std::size_t i = 0; i < layer.size; ++i) p[begin + i] -= gamma * phi * u[i];
+  }
+
   std::vector<tensor> tensors_;
   slamb_settings how_;
   std::vector<vector> p_, m_, v_;  // [rank][n]
+  std::vector<vector> own_;        // [rank][n] m before the exchange
   std::vector<std::uint64_t> age_;
   std::vector<std::uint8_t> mask_;
   std::uint64_t t_ = 0;

@@ -353,6 +353,29 @@ concept error_feedback = detail::copyable<F> && requires {
   { F::server_state } -> detail::converts_to<bool>;  // has a buffer for the server error
 };
 
+// -------------------------------------------------------------------------------------------- ParameterSync
+
+/// Decides how the ranks' parameters are kept together, in a recipe whose ranks move by momenta of their own. A type without a
+/// quantizer averages them in floats.
+template <class S>
+concept parameter_sync = detail::copyable<S> && requires {
+  {
+    S::default_local_steps
+    } -> detail::converts_to<std::int64_t>;  // steps between exchanges, unless the user says otherwise
+};
+
+namespace capability {
+
+/// A ParameterSync that exchanges quantized differences from a common point: by `quantizer`, and their mean by
+/// `mean_quantizer`.
+template <class S>
+concept sends_differences = parameter_sync<S> && requires(const S& s) {
+  requires quantizer<std::remove_cvref_t<decltype(s.quantizer)>>;
+  requires quantizer<std::remove_cvref_t<decltype(s.mean_quantizer)>>;
+};
+
+}  // namespace capability
+
 // ------------------------------------------------------------------------------------------------ TrustRatio
 
 /// The terms of one element's update, for a trust ratio's sums (Real: float, or a vector of floats).
@@ -403,6 +426,24 @@ template <class T>
 concept has_uncorrected_epsilon = trust_ratio<T> && requires {
   { T::epsilon_is_uncorrected } -> detail::converts_to<bool>;
 } && bool(T::epsilon_is_uncorrected);
+
+}  // namespace capability
+
+namespace capability {
+
+/// A trust ratio that also wants the terms of exchanged elements as they are on this rank before the exchange, in recipes that
+/// exchange a part of the elements: `accumulate_sent(x, sums)` is called for each of them.
+template <class T>
+concept looks_before_exchange = trust_ratio<T> &&
+    requires(const T& t, update_terms<float> x, detail::sums_archetype& sums) {
+  t.accumulate_sent(x, sums);
+};
+
+/// A trust ratio whose scale does not depend on the staleness discount.
+template <class T>
+concept ignores_staleness = trust_ratio<T> && requires {
+  requires T::ignores_staleness;
+};
 
 }  // namespace capability
 

@@ -25,17 +25,19 @@
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/parameter_exchange.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
+#include "slamb/parameter_sync/whole_average.hpp"
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 
 namespace slamb {
 
 /// Options of `basic_slamb`.
-template <class Compressor, class ErrorFeedback, class TrustRatio>
+template <class Compressor, class ErrorFeedback, class TrustRatio, class ParameterSync = whole_average>
 struct slamb_options {
   double beta1 = 0.9;           ///< in [0, 1)
   double beta2 = 0.999;         ///< in [0, 1)
@@ -46,8 +48,8 @@ struct slamb_options {
   /// c > 0: g_i ← g_i min(1, c/(n + 1e-6)), with n = √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
   bool clip_locally = false;  ///< n = ‖g_i‖ of each rank, which takes no collective
-  std::int64_t local_steps =
-      100;  ///< H: parameters are averaged at steps 1, 1 + H, 1 + 2H, …; 0: only by synchronize_parameters()
+  /// H: parameters are exchanged at steps 1, 1 + H, 1 + 2H, …; 0: only by synchronize_parameters()
+  std::int64_t local_steps = ParameterSync::default_local_steps;
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and tensors of one dimension, are always exchanged dense
   std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
   std::uint64_t compare_every =
@@ -55,16 +57,19 @@ struct slamb_options {
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};
+  ParameterSync parameter_sync{};
 };
 
 namespace detail {
 
 /// `basic_slamb` on ranks of any Communicator.
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
-class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compressor, ErrorFeedback, TrustRatio>,
-                                                    array::momentum, array::variance> {
-  using base = recipe_with_state<Backend, slamb_options<Compressor, ErrorFeedback, TrustRatio>, array::momentum,
-                                 array::variance>;
+template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
+          parameter_sync ParameterSync = whole_average>
+class slamb_recipe final
+    : public recipe_with_state<Backend, slamb_options<Compressor, ErrorFeedback, TrustRatio, ParameterSync>,
+                               array::momentum, array::variance> {
+  using base = recipe_with_state<Backend, slamb_options<Compressor, ErrorFeedback, TrustRatio, ParameterSync>,
+                                 array::momentum, array::variance>;
   using base::context_, base::options_, base::view;
 
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
@@ -94,13 +99,17 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
   static void validate(const options_type& o) {
     base::validate(o);
     require_in(o.beta3 >= 0.0 && o.beta3 <= 1.0, "beta3", o.beta3, "in [0, 1]");
+    validate_policy(o.parameter_sync);
     require_in(o.local_steps >= 0, "local_steps", static_cast<double>(o.local_steps),
                ">= 0 (0: parameters are averaged only by synchronize_parameters())");
   }
 
   slamb_recipe(std::span<const parameter> parameters, const options_type& options, typename base::ranks_type ranks,
                Backend backend)
-      : base(parameters, options, std::move(ranks), std::move(backend)), exchange_(options.compressor) {
+      : base(parameters, options, std::move(ranks), std::move(backend)),
+        exchange_(options.compressor),
+        parameters_(options.parameter_sync) {
+    parameters_.plan(context_);
     mark_dense_tensors();
     plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(context_.tensors).segments());
     const std::vector<float> discount = discounts_by_age(options_.beta3);
@@ -115,20 +124,28 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     selector_.plan(context_);
     clip_.plan(context_, options_);
     exchange_.plan(context_, plane_);
-    context_.allocate(consistency(), byte_collectives_of<Compressor>);
+    byte_collectives called = byte_collectives_of<Compressor>;
+    called.of_codes = called.of_codes || parameter_exchange_type::sends_codes;
+    context_.allocate(consistency(), called);
+    parameters_.start(context_);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     context_.enter_phase("sparse");
     context_.executor.upload(std::span<const float>(discount), context_.memory.view(discounts_));
   }
 
   bool keeps_own_parameters() const noexcept override { return true; }
-  void average() override { average_unless(nullptr); }
+  void average() override {
+    is_averaging_ = true;
+    average_parameters(context_, capacity());
+    is_averaging_ = false;
+  }
 
   // Parameters may differ after the first step, except in the step after an averaging. This excludes an averaging that has
   // failed, and a step before a state was loaded, because another run may have had another interval.
   bool parameters_differ() override {
     const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
-      return t - 1 > first && !is_averaging_ && options_.local_steps > 0 && interval()(t - 1);
+      return !parameter_exchange_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&
+             interval()(t - 1);
     };
     return context_.ranks.size() > 1 &&
            context_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
@@ -148,13 +165,17 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
   using selector_type = selector<sparsifier_type, context_type>;
   using selection_type = typename selector_type::selection_type;
   using age_type = stored_age_t<selection_type>;
+  using parameter_exchange_type = parameter_exchange<ParameterSync, context_type>;
   using factors_type = factors_of<TrustRatio>;
 
   static constexpr std::uint64_t planes = passes::form::packs::count;  // m, and v and p for the sums
 
   // A step: docs/algorithms/slamb.md.
   void begin() override {
-    averages_ = averages_now();
+    exchanges_parameters_ = exchanges_parameters_now();
+    parameters_.begin(context_);
+    context_.compared.set_anchor(parameters_.anchor(context_));
+    context_.compared.compare_anchor(context_);
     context_.template begin_step<TrustRatio>(options_, 1.0,
                                              selector_.finds(sparsifier_of(options_.compressor), context_));
     if constexpr (!data_dependent_sparsifier<sparsifier_type>) select();
@@ -176,7 +197,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     return true;
   }
 
-  // R(M), R(¬M): (11) … (15);  v, p ← …: (2), (4) … (8). Every H steps p ← mean over ranks: (9)
+  // R(M), R(¬M): (11) … (15);  v, p ← …: (2), (4) … (8). Every H steps parameters are exchanged: (9), or (17) … (20)
   void finish() override {
     if (!context_.is_skipped_on_host()) {
       const float received_scale = exchange_.scale(context_);  // makes the sum a mean
@@ -191,7 +212,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     }
     if constexpr (!capability::chained<Compressor>)  // a chain's ranks have added their own compression errors
       context_.compared.note_payload(context_, payload());
-    if (context_.end_step() && averages_) average_unless(context_.was_skipped());
+    if (context_.end_step() && exchanges_parameters_) exchange_parameters();
   }
 
   // Selects elements, and computes their places in the payload.
@@ -221,19 +242,20 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
                          tile_offsets[bucket.tiles.last] - tile_offsets[bucket.tiles.first]);
   }
 
-  void average_unless(const std::uint32_t* skip) {
+  // Not after a step that was skipped.
+  void exchange_parameters() {
     is_averaging_ = true;
-    average_parameters(context_, capacity(), skip);
+    parameters_.exchange(context_, capacity(), context_.was_skipped());
     is_averaging_ = false;
   }
 
-  // True for the steps after which parameters are averaged; for H > 0.
+  // True for the steps after which parameters are exchanged; for H > 0.
   every interval() const noexcept { return {static_cast<std::uint64_t>(options_.local_steps)}; }
 
-  bool averages_now() {
-    return options_.local_steps > 0 &&
-           context_.holds_at_this_step(interval(),
-                                       "only some steps average the parameters; set local_steps = 0, and call "
+  bool exchanges_parameters_now() {
+    if (options_.local_steps <= 1) return options_.local_steps == 1;
+    return context_.holds_at_this_step(interval(),
+                                       "only some steps exchange the parameters; set local_steps = 0, and call "
                                        "synchronize_parameters() yourself");
   }
 
@@ -243,6 +265,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
     consistency_check all = consistency_of(recipe_name, options_, context_.tensors.segments().size());
     all.add("beta3", options_.beta3);
     all.add("local_steps", static_cast<double>(options_.local_steps));
+    describe_policy(options_.parameter_sync, all);
     all.add("dense_below", static_cast<double>(options_.dense_below));
     return all;
   }
@@ -269,8 +292,13 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
   void visit_state(const state_visitor& part) override {
     base::visit_state(part);
     part("age", std::as_writable_bytes(context_.memory.view(age_)), state_part::common);
+    parameters_.visit_state(context_, part);
   }
-  void go_on_from_replaced() override { is_averaging_ = false; }
+  void go_on_from_average() override { parameters_.go_on_from_equal(context_, true); }
+  void go_on_from_replaced() override {
+    is_averaging_ = false;
+    parameters_.go_on_from_equal(context_, false);
+  }
   void go_on_from_saved(const restore_options& /*options*/) override {
     is_averaging_ = false;
     context_.start_in_phase("sparse");
@@ -278,6 +306,7 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
 
   selector_type selector_;
   payload_exchange<Compressor, context_type> exchange_;
+  parameter_exchange_type parameters_;
   own_gradient_clip clip_;
   region<factors_type> factors_;
   region<std::uint64_t> tile_offsets_;
@@ -288,19 +317,20 @@ class slamb_recipe final : public recipe_with_state<Backend, slamb_options<Compr
   // Of the current step:
   std::optional<typename selector_type::selected_type> selection_;
   std::span<float> sent_;
-  bool averages_ = false;
-  bool is_averaging_ = false;  // also after an averaging that has failed
+  bool exchanges_parameters_ = false;
+  bool is_averaging_ = false;  // also after an exchange of parameters that has failed
 };
 
 /// The recipe of `basic_slamb`, if its template arguments fit.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
+          class ParameterSync>
 struct slamb_recipe_of {
   using type = no_recipe;
 };
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          backend Backend>
-struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend> {
-  using type = slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>;
+          backend Backend, parameter_sync ParameterSync>
+struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync> {
+  using type = slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, ParameterSync>;
 };
 
 }  // namespace detail
@@ -311,7 +341,7 @@ struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Back
 ///     m_i ← β1 m_i + (1−β1) g_i        v_i ← β2 v_i + (1−β2) g_i²
 ///     m_i[M] ← mean over ranks of m_i[M]
 ///     u = m̂/(√v̂ + ε) + λ p            p_j ← p_j − γ scale(norms of M, norms of ¬M, β3^age_j) u_j
-///     every H steps: p ← mean of p over ranks
+///     every H steps: p ← mean of p over ranks, or as the ParameterSync says
 ///
 /// *Memory*: 8 bytes of state a parameter (9 or 10 if the compressor does not compute ages) and 12 k of payload.
 /// *Cost*: 44 + 28 k bytes of memory traffic a parameter. On the wire: one all_reduce of the selected elements a step,
@@ -322,12 +352,19 @@ struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Back
 /// steps are skipped by all ranks; random numbers come from the library's generator only.
 ///
 /// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
+/// @tparam ParameterSync  how the ranks' parameters are kept together: whole_average or quantized_difference
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
+          class ParameterSync = whole_average>
 class basic_slamb
-    : public detail::optimizer_over<
-          typename detail::slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::type,
-          Communicator> {
+    : public detail::optimizer_over<typename detail::slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio,
+                                                                     Communicator, Backend, ParameterSync>::type,
+                                    Communicator> {
   static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
+  static_assert(
+      parameter_sync<ParameterSync>,
+      "slamb: the ParameterSync of basic_slamb must be whole_average, quantized_difference, or a type with their "
+      "members. It is the last template argument of basic_slamb<Compressor, ErrorFeedback, TrustRatio, "
+      "Communicator, Backend, ParameterSync>");
 
  public:
   using basic_slamb::optimizer_over::optimizer_over;

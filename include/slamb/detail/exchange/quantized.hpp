@@ -147,7 +147,7 @@ double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quan
 /// *Wire*: 2 `wire_layout::all_message_bytes()`, and dense tensors as floats.
 template <class Quantizer, class ErrorFeedback, class Context>
 class quantized_exchange {
-  static_assert(quantizer<Quantizer>,
+  static_assert(quantizer<signal_quantizer_t<Quantizer>> && quantizer<mean_quantizer_t<Quantizer>>,
                 "slamb: the first template argument of quantized_exchange must be a quantizer, such as sign or int8");
   static_assert(error_feedback<ErrorFeedback>,
                 "slamb: the second template argument of quantized_exchange must be an ErrorFeedback, such as "
@@ -171,11 +171,12 @@ class quantized_exchange {
 
   /// Lays out the messages for the tensors, divides their tiles to fit, and plans lasting memory. To be called before sums are
   /// planned.
-  void plan(Context& context) {
+  /// @param reads_rows  false: all rows are active
+  void plan(Context& context, bool reads_rows = true) {
     if (!is_active(context)) return;
     codes_.lay_out(wire_tensors_of(context), context.ranks.size(), context.ranks.rank());
     context.tensors.make_tiles(codes_.wire().pieces());
-    plan_tables(context, true);
+    plan_tables(context, reads_rows);
   }
 
   /// Plans the dense exchange of a recipe whose other exchange, with the layout `other`, has been planned. It uses the tiles of

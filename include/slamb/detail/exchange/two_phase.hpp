@@ -24,23 +24,24 @@ namespace slamb::detail {
 class two_phase_tables {
  public:
   /// Makes the tables on the host. Allocates only if they are larger than before.
-  void assign(const wire_layout& wire, int rank) {
+  /// @param mean  the layout of messages of the mean, if it is another one; or null
+  void assign(const wire_layout& wire, const wire_layout* mean, int rank) {
     placed_.clear();
+    mean_placed_.clear();
     own_.clear();
-    for (const wire_piece& piece : wire.pieces())
-      for (std::uint64_t done = 0; done < piece.count; done += layout::tile_size) {
-        if (piece.owner == static_cast<std::uint32_t>(rank)) own_.push_back(placed_.size());
-        const std::uint64_t blocks = wire.scales().of == scale_groups::blocks ? done / wire.scales().block : 0;
-        placed_.push_back({piece.code + done, piece.scale + blocks, piece.owner});
-      }
+    place_tiles(wire, placed_);
+    if (mean != nullptr) place_tiles(*mean, mean_placed_);
+    for (std::size_t i = 0; i < placed_.size(); ++i)
+      if (placed_[i].owner == static_cast<std::uint32_t>(rank)) own_.push_back(i);
     sent_.assign_sent(wire);
-    averaged_.assign_averaged(wire, placed_, own_);
+    averaged_.assign_averaged(mean == nullptr ? wire : *mean, mean == nullptr ? placed_ : mean_placed_, own_);
   }
 
   /// Plans memory for the tables, and for tables of up to `tiles` tiles of one tensor.
   template <class Context>
   void plan(Context& context, std::uint64_t tiles = 0) {
     reserve(context, placed_, placed_at_, tiles);
+    if (!mean_placed_.empty()) reserve(context, mean_placed_, mean_placed_at_, tiles);
     reserve(context, own_, own_at_, tiles);
     const std::uint64_t most_scales = sent_.groups.empty() ? 0 : tiles;
     plan(context, sent_, sent_at_, most_scales);
@@ -51,6 +52,7 @@ class two_phase_tables {
   template <class Context>
   void upload(Context& context) const {
     copy(context, placed_, placed_at_);
+    copy(context, mean_placed_, mean_placed_at_);
     copy(context, own_, own_at_);
     upload(context, sent_, sent_at_);
     upload(context, averaged_, averaged_at_);
@@ -64,6 +66,10 @@ class two_phase_tables {
   template <class Context>
   const wire_tile* placed(const Context& context) const noexcept {
     return context.memory.view(placed_at_).data();
+  }
+  template <class Context>
+  const wire_tile* mean_placed(const Context& context) const noexcept {
+    return mean_placed_.empty() ? nullptr : context.memory.view(mean_placed_at_).data();
   }
   template <class Context>
   std::span<const std::size_t> own(const Context& context) const noexcept {
@@ -113,11 +119,21 @@ class two_phase_tables {
             context.memory.view(at.places).data(), lists.groups.size()};
   }
 
-  std::vector<wire_tile> placed_;  // [tiles]
+  static void place_tiles(const wire_layout& wire, std::vector<wire_tile>& placed) {
+    for (const wire_piece& piece : wire.pieces())
+      for (std::uint64_t done = 0; done < piece.count; done += layout::tile_size) {
+        const std::uint64_t blocks = wire.scales().of == scale_groups::blocks ? done / wire.scales().block : 0;
+        placed.push_back({piece.code + done, piece.scale + blocks, piece.owner});
+      }
+  }
+
+  std::vector<wire_tile> placed_;       // [tiles]
+  std::vector<wire_tile> mean_placed_;  // [tiles] in messages of the mean, if these have another layout
   std::vector<std::size_t> own_;
   scale_lists sent_;
   scale_lists averaged_;
   region<wire_tile> placed_at_;
+  region<wire_tile> mean_placed_at_;
   region<std::size_t> own_at_;
   scale_regions sent_at_;
   scale_regions averaged_at_;
@@ -125,37 +141,49 @@ class two_phase_tables {
 
 /// A quantized exchange. It owns the layout and the tables, but no buffers.
 ///
+/// @tparam Quantizers  a quantizer, or `two_quantizers`
 /// @tparam WorkerStorage, ServerStorage  types of stored errors: float, bfloat16, or the executor's no_error_storage
-template <quantizer Quantizer, class Executor, class WorkerStorage, class ServerStorage>
+template <class Quantizers, class Executor, class WorkerStorage, class ServerStorage>
 class two_phase_exchange {
-  static_assert(
-      !capability::stochastic_quantizer<Quantizer> ||
-          requires(const Quantizer& q) {
-            { q.seed } -> converts_to<std::uint64_t>;
-          },
-      "slamb: a quantizer with is_stochastic = true must have a member seed for its random numbers");
+  using signal_quantizer = signal_quantizer_t<Quantizers>;
+  using mean_quantizer = mean_quantizer_t<Quantizers>;
+  static constexpr bool phases_differ = !std::is_same_v<Quantizers, signal_quantizer>;
+
+  template <class Q>
+  static constexpr bool has_seed_if_random = !capability::stochastic_quantizer<Q> || requires(const Q& q) {
+    { q.seed } -> converts_to<std::uint64_t>;
+  };
+  static_assert(has_seed_if_random<signal_quantizer> && has_seed_if_random<mean_quantizer>,
+                "slamb: a quantizer with is_stochastic = true must have a member seed for its random numbers");
 
  public:
-  /// @throws std::invalid_argument if the quantizer's block is out of range
-  explicit two_phase_exchange(const Quantizer& quantizer) : quantizer_(quantizer) {
-    if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
-      require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024, "a quantizer's block",
-                 groups.block, "a power of two in [16, 1024]");
+  /// @throws std::invalid_argument if a quantizer's block is out of range
+  explicit two_phase_exchange(const Quantizers& quantizers) : quantizers_(quantizers) {
+    require_blocks(quantizer());
+    if constexpr (phases_differ) require_blocks(quantizer_of_mean(quantizers_));
   }
 
-  const Quantizer& quantizer() const noexcept { return quantizer_; }
+  /// Of the signal.
+  const signal_quantizer& quantizer() const noexcept { return quantizer_of_signal(quantizers_); }
+  /// Of the signal, and of the mean unless the phases differ.
   const wire_layout& wire() const noexcept { return wire_; }
+  const wire_layout& mean_wire() const noexcept { return phases_differ ? mean_wire_ : wire_; }
   two_phase_tables& tables() noexcept { return tables_; }
   const two_phase_tables& tables() const noexcept { return tables_; }
 
   /// Lays out the messages. Allocates only if there are more pieces than before.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
-    lay_out(tensors, ranks, rank, chunks_with(scale_groups_of(quantizer_)));
+    const chunks_of of_signal = chunks_with(scale_groups_of(quantizer()));
+    const chunks_of of_mean = chunks_with(scale_groups_of(quantizer_of_mean(quantizers_)));
+    lay_out(tensors, ranks, rank, of_mean == chunks_of::each_tensor ? of_mean : of_signal);
   }
   /// Lays them out with the cuts of another exchange.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank, chunks_of chunks) {
-    wire_.assign(tensors, ranks, scale_groups_of(quantizer_), Quantizer::bits_per_element, chunks);
-    tables_.assign(wire_, rank);
+    wire_.assign(tensors, ranks, scale_groups_of(quantizer()), signal_quantizer::bits_per_element, chunks);
+    if constexpr (phases_differ)
+      mean_wire_.assign(tensors, ranks, scale_groups_of(quantizer_of_mean(quantizers_)),
+                        mean_quantizer::bits_per_element, chunks);
+    tables_.assign(wire_, phases_differ ? &mean_wire_ : nullptr, rank);
   }
 
   /// Bytes of the buffer: received messages and dense signals, then sent and averaged messages, and the mean as floats. An
@@ -180,13 +208,16 @@ class two_phase_exchange {
             .scale_bytes = wire_.scale_bytes(),
             .random_stream = static_cast<std::uint64_t>(rank),
             .ranks = static_cast<std::uint32_t>(ranks),
-            .rank = static_cast<std::uint32_t>(rank)};
+            .rank = static_cast<std::uint32_t>(rank),
+            .mean_message_bytes = mean_wire().message_bytes(),
+            .mean_scale_bytes = mean_wire().scale_bytes()};
   }
   /// The buffers and tables of one rank's optimizer. Random draws depend on the number of the step.
   template <class Context>
   wire_view view(const Context& context, std::span<std::byte> buffer) const noexcept {
     wire_view wire = view(buffer, context.ranks.size(), context.ranks.rank());
     wire.tiles = tables_.placed(context);
+    wire.mean_tiles = tables_.mean_placed(context);
     wire.steps = &context.record()->taken;
     return wire;
   }
@@ -196,7 +227,7 @@ class two_phase_exchange {
   auto starts(const wire_view& wire, const step_record* record) const {
     return all_in_order(
         start_messages{nullptr, wire.sent, wire_.message_bytes(), wire.sent == nullptr ? 0U : wire_.ranks()},
-        start_messages{record, wire.averaged, wire_.message_bytes(), wire.averaged == nullptr ? 0U : 1U});
+        start_messages{record, wire.averaged, mean_wire().message_bytes(), wire.averaged == nullptr ? 0U : 1U});
   }
 
   /// Runs both phases. Changes nothing that lasts. All ranks skip the step if any rank has found a value that is not finite, or
@@ -208,20 +239,22 @@ class two_phase_exchange {
             double* statistic) const {
     // Starts the mean's message again: it was started before ranks of this node could know that they have diverged.
     if (context.ranks.local_size() > 1)
-      context.executor.invoke(start_messages{context.record(), wire.averaged, wire_.message_bytes(), 1});
+      context.executor.invoke(start_messages{context.record(), wire.averaged, mean_wire().message_bytes(), 1});
     encode_signal(pass, context, model, wire, counts, statistic);
-    context.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire),
+    context.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire, wire_),
                              context.executor.stream());
     const read_overflow_flags read_flags{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
     encode_mean(context, model, wire, read_flags, counts, statistic);
     if (context.is_skipped_on_host()) return;
-    context.ranks.all_gather(std::span<const std::byte>(wire.averaged, wire_.message_bytes()), received(wire),
-                             context.executor.stream());
+    context.ranks.all_gather(std::span<const std::byte>(wire.averaged, mean_wire().message_bytes()),
+                             received(wire, mean_wire()), context.executor.stream());
     // Also for flags that a device has raised in the first phase.
-    context.executor.invoke(skip_if_not_finite{context.record()}, read_flags,
-                            compare_fingerprints{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()},
-                            note_received{context.record(), wire.received, wire_.message_bytes(), wire_.ranks(),
-                                          wire_.scale_bytes(), has_word_of_codes()});
+    context.executor.invoke(
+        skip_if_not_finite{context.record()},
+        read_overflow_flags{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks()},
+        compare_fingerprints{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks()},
+        note_received{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
+                      mean_wire().scale_bytes(), has_word_of_codes()});
     if (context.is_skipped_on_host()) return;
     if (wire_.dense_elements() > 0)
       context.ranks.all_reduce_sum(std::span<float>(wire.dense, wire_.dense_elements()), context.executor.stream());
@@ -232,33 +265,42 @@ class two_phase_exchange {
   template <class Pass, class View>
   void receive(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire, tile_range tiles,
                double* results) const {
-    executor.template receive<WorkerStorage, ServerStorage>(pass, quantizer_, model, wire, tiles, results);
+    executor.template receive<WorkerStorage, ServerStorage>(pass, quantizers_, model, wire, tiles, results);
   }
 
   /// ‖x‖² and ‖x − x̂‖² of the sent signal: `squares` [tiles][2].
   template <class Pass, class View>
   void measure(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire,
                double* squares) const {
-    executor.template measure<WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), squares);
+    executor.template measure<WorkerStorage>(pass, quantizer(), model, wire, all_tiles(), squares);
   }
 
  private:
-  static constexpr bool needs_scale_first = shared_scales<Quantizer>::are_known_first;
+  template <class Q>
+  static constexpr bool needs_scale_first = shared_scales<Q>::are_known_first;
+
+  template <class Q>
+  static void require_blocks(const Q& quantizer) {
+    if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
+      require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024, "a quantizer's block",
+                 groups.block, "a power of two in [16, 1024]");
+  }
 
   tile_range all_tiles() const noexcept { return {0, tables_.tiles()}; }
   bool has_word_of_codes() const noexcept {
     const std::span<const wire_piece> pieces = wire_.pieces();
-    return !pieces.empty() && pieces[0].owner == 0 && pieces[0].count * Quantizer::bits_per_element >= 32;
+    return !pieces.empty() && pieces[0].owner == 0 && pieces[0].count * mean_quantizer::bits_per_element >= 32;
   }
-  std::span<std::byte> received(const wire_view& wire) const noexcept {
-    return {wire.received, wire_.all_message_bytes()};
+  static std::span<std::byte> received(const wire_view& wire, const wire_layout& messages) noexcept {
+    return {wire.received, messages.all_message_bytes()};
   }
 
   // The offset of a part of the buffer, a multiple of message_unit.
   std::uint64_t part(int number) const noexcept {
-    const std::uint64_t sizes[] = {wire_.all_message_bytes(),
+    const std::uint64_t sizes[] = {std::max(wire_.all_message_bytes(), mean_wire().all_message_bytes()),
                                    (wire_.dense_elements() + wire_layout::code_unit) * sizeof(float),
-                                   wire_.all_message_bytes(), wire_.message_bytes(), wire_.codes() * sizeof(float)};
+                                   wire_.all_message_bytes(), mean_wire().message_bytes(),
+                                   wire_.codes() * sizeof(float)};
     std::uint64_t first = 0;
     constexpr std::uint64_t unit = wire_layout::message_unit;
     for (int i = 0; i < number; ++i) first += (sizes[i] + unit - 1) / unit * unit;
@@ -271,14 +313,14 @@ class two_phase_exchange {
                      const std::uint64_t* counts, double* statistic) const {
     const Executor& executor = context.executor;
     const auto run = [&](auto work) {
-      executor.template send<work(), WorkerStorage>(pass, quantizer_, model, wire, all_tiles(), statistic,
+      executor.template send<work(), WorkerStorage>(pass, quantizer(), model, wire, all_tiles(), statistic,
                                                     context.not_finite());
     };
-    run([] { return needs_scale_first ? encoding::measure : encoding::both; });
-    executor.template finish_scales<Quantizer>(
+    run([] { return needs_scale_first<signal_quantizer> ? encoding::measure : encoding::both; });
+    executor.template finish_scales<signal_quantizer>(
         tables_.sent_scales(context), statistic, counts, wire.sent, model.skip,
         write_overflow_flags{context.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
-    if constexpr (needs_scale_first) run([] { return encoding::encode; });
+    if constexpr (needs_scale_first<signal_quantizer>) run([] { return encoding::encode; });
   }
 
   // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
@@ -287,17 +329,18 @@ class two_phase_exchange {
                    const read_overflow_flags& read_flags, const std::uint64_t* counts, double* statistic) const {
     const Executor& executor = context.executor;
     const auto run = [&](auto work) {
-      executor.template average<work(), ServerStorage>(quantizer_, model, wire, tables_.own(context), statistic,
+      executor.template average<work(), ServerStorage>(quantizers_, model, wire, tables_.own(context), statistic,
                                                        read_flags);
     };
-    run([] { return needs_scale_first ? encoding::measure : encoding::both; });
-    executor.template finish_scales<Quantizer>(tables_.averaged_scales(context), statistic, counts, wire.averaged,
-                                               model.skip);
-    if constexpr (needs_scale_first) run([] { return encoding::encode; });
+    run([] { return needs_scale_first<mean_quantizer> ? encoding::measure : encoding::both; });
+    executor.template finish_scales<mean_quantizer>(tables_.averaged_scales(context), statistic, counts, wire.averaged,
+                                                    model.skip);
+    if constexpr (needs_scale_first<mean_quantizer>) run([] { return encoding::encode; });
   }
 
-  Quantizer quantizer_;
+  Quantizers quantizers_;
   wire_layout wire_;
+  wire_layout mean_wire_;  // if the phases differ
   two_phase_tables tables_;
 };
 

@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "slamb/core/config.hpp"
 #include "slamb/detail/pass/pass.hpp"
@@ -51,12 +53,55 @@ struct wire_view {
   std::uint32_t rank = 0;          ///< this one
   bool follows_gradients = false;  ///< tensors without a gradient are left out, as in the pass that the exchange is for
   const std::uint8_t* takes_part = nullptr;  ///< [tensors] 0: the tensor is left out; null: none is
+  const wire_tile* mean_tiles = nullptr;  ///< [tiles] in messages of the mean, if these have another quantizer; or null
+  std::uint64_t mean_message_bytes = 0;   ///< likewise
+  std::uint64_t mean_scale_bytes = 0;     ///< likewise
 
   /// The stream of this step's random draws.
   SLAMB_HOST_DEVICE std::uint64_t stream() const {
     return steps == nullptr ? random_stream : ((*steps + 1) << 16U) | random_stream;
   }
+
+  /// The place of a tile in messages of the mean.
+  SLAMB_HOST_DEVICE wire_tile mean_tile(std::size_t number) const {
+    return mean_tiles == nullptr ? tiles[number] : mean_tiles[number];
+  }
+  SLAMB_HOST_DEVICE std::uint64_t bytes_of_mean_message() const {
+    return mean_tiles == nullptr ? message_bytes : mean_message_bytes;
+  }
+  SLAMB_HOST_DEVICE std::uint64_t bytes_of_mean_scales() const {
+    return mean_tiles == nullptr ? scale_bytes : mean_scale_bytes;
+  }
 };
+
+/// The quantizers of an exchange whose phases differ. Functions that take a quantizer take this too.
+template <class Signal, class Mean>
+struct two_quantizers {
+  Signal signal;  ///< of the ranks' signals
+  Mean mean;      ///< of their mean
+};
+
+// The quantizer of a phase.
+template <class Quantizer>
+SLAMB_HOST_DEVICE const Quantizer& quantizer_of_signal(const Quantizer& both) {
+  return both;
+}
+template <class Signal, class Mean>
+SLAMB_HOST_DEVICE const Signal& quantizer_of_signal(const two_quantizers<Signal, Mean>& q) {
+  return q.signal;
+}
+template <class Quantizer>
+SLAMB_HOST_DEVICE const Quantizer& quantizer_of_mean(const Quantizer& both) {
+  return both;
+}
+template <class Signal, class Mean>
+SLAMB_HOST_DEVICE const Mean& quantizer_of_mean(const two_quantizers<Signal, Mean>& q) {
+  return q.mean;
+}
+template <class Quantizers>
+using signal_quantizer_t = std::remove_cvref_t<decltype(quantizer_of_signal(std::declval<const Quantizers&>()))>;
+template <class Quantizers>
+using mean_quantizer_t = std::remove_cvref_t<decltype(quantizer_of_mean(std::declval<const Quantizers&>()))>;
 
 /// True if the exchange leaves out the tensor of this tile: its codes are neither written nor read, and its errors stay. Its
 /// statistic is negative, so that scales that tensors share do not count its elements.
@@ -87,6 +132,7 @@ struct pass_with_own_signal : Pass {
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Constants& constants, Sums& results) const {
     e.exchanged = Pass::signal(e, constants, results);
+    if constexpr (requires { Pass::uses_compression_error; }) e.compression_error = typename Element::real(0.0F);
     Pass::operator()(e, constants, results);
   }
 };

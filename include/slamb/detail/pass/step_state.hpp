@@ -212,6 +212,27 @@ struct end_step {
   }
 };
 
+/// Begins an exchange that follows a step: it is skipped if the step was.
+struct begin_following_exchange {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    record->skip = record->was_skipped != 0 || record->diverged != 0 ? 1 : 0;
+    record->received = 0;
+    record->history = hash_with(record->lineage, record->taken);
+  }
+};
+
+/// Ends it, and clears the flags for passes between steps.
+struct end_following_exchange {
+  step_record* record;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    if (record->skip == 0) record->lineage = hash_with(record->lineage, record->received);
+    record->not_finite = record->found_inf = record->skip = 0;
+  }
+};
+
 /// Takes a local step without this rank's gradient: no collective tells the other ranks, which take the step too.
 struct drop_local_gradient {
   step_record* record;

@@ -80,6 +80,7 @@ class recipe_base : public recipe {
     context_.overlap.require_closed("synchronize_parameters()");
     context_.compared.compare_in_call(context_, comparing_call::synchronize_parameters, are_equal());
     average();
+    go_on_from_average();
     if (!context_.is_captured()) context_.compared.note_equal_parameters();
   }
 
@@ -196,6 +197,8 @@ class recipe_base : public recipe {
   virtual bool keeps_own_parameters() const noexcept { return false; }
   /// Replaces the parameters by their mean over ranks, if they may differ.
   virtual void average() {}
+  /// Called when the parameters have been replaced by their mean, to stay so.
+  virtual void go_on_from_average() {}
   /// The kind of the states that it saves and loads.
   virtual state_kind kind() const noexcept = 0;
   /// Calls part(name, bytes, state_part) for each part of the lasting state, the context's first.

@@ -38,6 +38,18 @@ struct momentum_to_choose_from : adam_update<TrustRatio> {
   }
 };
 
+/// The sums of a sparse pass, for selected elements.
+template <class Sums, class Mask>
+struct sums_of_selected {
+  Sums& all;
+  const Mask& selected;
+
+  template <class Real>
+  SLAMB_ELEMENT void add_square(int index, const Real& x) {
+    all.add_square_of(selected, index, x);
+  }
+};
+
 /// A: packs m of selected elements, with v and p for B, and sums the elements that are not selected.
 template <class TrustRatio>
 struct form_payload : adam_update<TrustRatio> {
@@ -51,12 +63,18 @@ struct form_payload : adam_update<TrustRatio> {
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   template <class Element, class Lanes, class Constants, class Sums>
-  SLAMB_ELEMENT void operator()(Element& e, const Lanes& /*at*/, const Constants& tensor, Sums& results) const {
+  SLAMB_ELEMENT void operator()(Element& e, [[maybe_unused]] const Lanes& at, const Constants& tensor,
+                                Sums& results) const {
     results.check_finite(e.gradient);
     update_momentum(e, tensor.scalars);
     if constexpr (sums_norms) {
       update_variance(e, tensor.scalars);
-      this->trust_ratio.accumulate(this->update_terms_of(e, tensor), false, results);
+      const auto terms = this->update_terms_of(e, tensor);
+      this->trust_ratio.accumulate(terms, false, results);
+      if constexpr (capability::looks_before_exchange<TrustRatio>) {
+        sums_of_selected<Sums, decltype(at.selected)> sent{results, at.selected};
+        this->trust_ratio.accumulate_sent(terms, sent);
+      }
     }
   }
 };
@@ -85,7 +103,7 @@ struct apply_received : adam_update<TrustRatio> {
   using writes = arrays<array::momentum, array::variance, array::parameter>;
   using packs = arrays<>;
   static constexpr bool receives = true;
-  static constexpr bool needs_discount = true;
+  static constexpr bool needs_discount = !capability::ignores_staleness<TrustRatio>;
   static constexpr int sums = 0;
 
   float per_rank;  ///< 1/N

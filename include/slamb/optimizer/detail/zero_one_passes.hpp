@@ -10,6 +10,7 @@
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/anchor.hpp"
 #include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
@@ -23,15 +24,6 @@ struct accumulated_update : state_array {
   template <class T>
   struct field {
     T accumulated_update;
-  };
-};
-
-/// a: the anchor, the parameters that all ranks had after the last exchange.
-struct anchor : state_array {
-  static constexpr const char* name = "common parameters";
-  template <class T>
-  struct field {
-    T anchor;
   };
 };
 

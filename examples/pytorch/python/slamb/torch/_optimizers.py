@@ -940,10 +940,14 @@ class Slamb(Optimizer):
 
     :param k: the part of the elements that ranks exchange in each step
     :param beta3: an element that was last exchanged a steps ago is discounted by beta3 ** a
-    :param local_steps: ranks average their parameters every `local_steps` steps, and differ between; 0: they never average
+    :param local_steps: ranks exchange their parameters every `local_steps` steps, and differ between; 0: never. None: 100, or 1
+        with parameter_sync "signs"
     :param settings: those of `AdamW` but skip_non_finite, which is always on; dense_below (9000): tensors with fewer elements,
         and all of one dimension, are exchanged completely; clip_locally (False): each rank clips by the norm of its own gradient;
-        trust_ratio_lower (0.01) and trust_ratio_upper (1000)
+        trust_ratio_lower (0.01) and trust_ratio_upper (1000). parameter_sync ("average"): how ranks exchange their parameters;
+        "signs": by the signs of their differences from a common point, and the mean of these in four bits. trust_ratio
+        ("rescaled"): the paper's; "mean_step": LAMB's, of the ranks' mean step. Both are for "random_k", "random_k+int8" and
+        "random_k+int4", with float32 moments
 
     Reference: PMLR 202:38801
     """
@@ -961,7 +965,7 @@ class Slamb(Optimizer):
         *,
         k: float = 0.1,
         beta3: float = 0.93,
-        local_steps: int = 100,
+        local_steps: Optional[int] = None,
         compressor: str = "random_k",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,

@@ -18,33 +18,36 @@
 namespace slamb::detail::cuda {
 
 /// One tile after the exchange: `sent` has the codes of this rank's signal, `result` the received codes of the mean over ranks.
-template <class Quantizer>
+template <class Quantizers>
 struct decoded_tile {
   static constexpr bool is_lossy = true;
 
-  const Quantizer& quantizer;
+  const Quantizers& quantizers;
   tile_active active;
-  tile_codes<Quantizer, const std::byte> sent;
-  tile_codes<Quantizer, const std::byte> result;
-  unsigned shift;
+  tile_codes<signal_quantizer_t<Quantizers>, const std::byte> sent;
+  tile_codes<mean_quantizer_t<Quantizers>, const std::byte> result;
+  unsigned sent_shift;
+  unsigned result_shift;
 
-  SLAMB_HOST_DEVICE decoded_tile(const Quantizer& q, const wire_view& wire, const wire_tile& t)
-      : quantizer(q),
-        active(wire, t),
-        sent(wire.sent + t.owner * wire.message_bytes, wire, t),
-        result(wire.received + t.owner * wire.message_bytes, wire, t),
-        shift(scale_facts<Quantizer>::block_shift(q)) {}
+  SLAMB_HOST_DEVICE decoded_tile(const Quantizers& q, const wire_view& wire, std::size_t number)
+      : quantizers(q),
+        active(wire, wire.tiles[number]),
+        sent(wire.sent + wire.tiles[number].owner * wire.message_bytes, wire, wire.tiles[number]),
+        result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.bytes_of_mean_scales(),
+               wire.mean_tile(number)),
+        sent_shift(scale_facts<signal_quantizer_t<Quantizers>>::block_shift(quantizer_of_signal(q))),
+        result_shift(scale_facts<mean_quantizer_t<Quantizers>>::block_shift(quantizer_of_mean(q))) {}
 
   template <unsigned Width>
   SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
-    result.decode(quantizer, i, shift, x);
+    result.decode(quantizer_of_mean(quantizers), i, result_shift, x);
     active.keep(x, i);
   }
   // x ← the compression error of the signal x: x − its decoded codes.
   template <unsigned Width>
   SLAMB_ELEMENT void lose(std::uint32_t i, scalar (&x)[Width]) const {
     scalar said[Width];
-    sent.decode(quantizer, i, shift, said);
+    sent.decode(quantizer_of_signal(quantizers), i, sent_shift, said);
     for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - said[j];
     active.keep(x, i);
   }
@@ -104,9 +107,10 @@ struct receive_kernel {
         const unmasked_tile dense{wire.dense + w.code, scalar(1.0F) / scalar(static_cast<float>(wire.ranks))};
         run<no_storage>(block, i, t, {nullptr, 0}, dense);
       } else {
-        run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, w));
+        run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, i));
         if constexpr (error_array<ServerStorage>::exists)
-          if (w.owner == wire.rank) keep_server_error<ServerStorage>(block, quantizer, view, wire, i);
+          if (w.owner == wire.rank)
+            keep_server_error<ServerStorage>(block, quantizer_of_mean(quantizer), view, wire, i);
       }
     }
   }
@@ -217,7 +221,7 @@ struct measure_kernel {
         tile_arrays_of<Pass, Precision>(view, s, t, number),
         {wire.worker_error, s.state + t.first},
         {wire, w}};
-    const decoded_tile<Quantizer> decoded(quantizer, wire, w);
+    const decoded_tile<Quantizer> decoded(quantizer, wire, number);
     block.each([&](unsigned thread) {
       thread_sums<2> own;
       for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {

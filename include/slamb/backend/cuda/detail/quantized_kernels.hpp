@@ -157,12 +157,14 @@ struct send_kernel {
 /// overflow flag, encodes nothing and sets `not_finite`, which no block reads. It must not set `skip`, because blocks that begin
 /// late still read it: `skip` is set after the second collective. Every block reads the flags itself, because blocks run in no
 /// fixed order.
-template <encoding Work, class Storage, class Quantizer>
+template <encoding Work, class Storage, class Quantizers>
 struct average_kernel {
   static constexpr unsigned threads = 512;
-  using encoder = tile_encoder<Work, Quantizer, threads>;
+  using signal_quantizer = signal_quantizer_t<Quantizers>;
+  using mean_quantizer = mean_quantizer_t<Quantizers>;
+  using encoder = tile_encoder<Work, mean_quantizer, threads>;
 
-  Quantizer quantizer;
+  Quantizers quantizers;
   model_view view;
   wire_view wire;
   const std::size_t* own = nullptr;  ///< [own_tiles] the tiles of this rank's chunk
@@ -187,10 +189,15 @@ struct average_kernel {
         if constexpr (encoder::has_statistic) block.first([&] { statistic[own[i]] = -1.0; });
         continue;
       }
-      const server_source<Quantizer, Storage> source{
-          quantizer, wire, w, {wire.server_error, w.code}, {wire, w}, scale_facts<Quantizer>::block_shift(quantizer)};
-      const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
-      const encoder encode{quantizer, ~wire.stream(), w.owner * wire.codes + w.code, view.tiles[own[i]].count};
+      const signal_quantizer& of_signal = quantizer_of_signal(quantizers);
+      const server_source<signal_quantizer, Storage> source{
+          of_signal, wire,
+          w,         {wire.server_error, w.code},
+          {wire, w}, scale_facts<signal_quantizer>::block_shift(of_signal)};
+      const tile_codes<mean_quantizer, std::byte> to(wire.averaged, wire.bytes_of_mean_scales(),
+                                                     wire.mean_tile(own[i]));
+      const encoder encode{quantizer_of_mean(quantizers), ~wire.stream(), w.owner * wire.codes + w.code,
+                           view.tiles[own[i]].count};
       encode(block, source, source.active, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
     }
   }
@@ -207,6 +214,8 @@ struct average_kernel {
 };
 
 /// Stores the server error of a tile of this rank's chunk: the compression error of its mean.
+///
+/// @param quantizer  of the mean
 template <class Storage, class Block, class Quantizer>
 SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantizer, const model_view& view,
                                          const wire_view& wire, std::size_t number) {
@@ -216,7 +225,7 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
   const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
-  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
+  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.bytes_of_mean_scales(), wire.mean_tile(number));
   const float* const mean = wire.mean + w.code;
   block.each([&](unsigned thread) {
     const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {

@@ -23,6 +23,9 @@ struct unsent_sums {
   SLAMB_ELEMENT void add_square(int index, scalar x) {
     if (counts) all.add_square(index, x);
   }
+  SLAMB_ELEMENT void add_square_of(bool other, int index, scalar x) {
+    if (other) all.add_square(index, x);
+  }
   SLAMB_ELEMENT void check_finite(scalar x) { all.check_finite(x); }
 };
 

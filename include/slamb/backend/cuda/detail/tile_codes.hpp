@@ -112,7 +112,9 @@ struct tile_codes {
   std::uint64_t scale;
 
   SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t)
-      : message(of_owner), codes(of_owner + wire.scale_bytes + t.code * bits / 8), scale(t.scale) {}
+      : tile_codes(of_owner, wire.scale_bytes, t) {}
+  SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, std::uint64_t scale_bytes, const wire_tile& t)
+      : message(of_owner), codes(of_owner + scale_bytes + t.code * bits / 8), scale(t.scale) {}
 
   // The scale of the block of 2^shift elements that contains element i.
   SLAMB_ELEMENT scalar scale_at(std::uint32_t i, unsigned shift) const {

@@ -12,27 +12,30 @@ namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// A quantized tile after the exchange: the codes of the mean over ranks, and of this rank's own signal.
-template <class Quantizer>
+template <class Quantizers>
 struct decoded_tile {
-  const Quantizer& quantizer;
+  const Quantizers& quantizers;
   tile_active active;
-  tile_codes<Quantizer, const std::byte> sent;
-  tile_codes<Quantizer, const std::byte> result;
+  tile_codes<signal_quantizer_t<Quantizers>, const std::byte> sent;
+  tile_codes<mean_quantizer_t<Quantizers>, const std::byte> result;
 
-  decoded_tile(const Quantizer& q, const wire_view& wire, const wire_tile& t)
-      : quantizer(q),
-        active(wire, t),
-        sent(wire.sent + t.owner * wire.message_bytes, wire, t),
-        result(wire.received + t.owner * wire.message_bytes, wire, t) {}
+  decoded_tile(const Quantizers& q, const wire_view& wire, std::size_t number)
+      : quantizers(q),
+        active(wire, wire.tiles[number]),
+        sent(wire.sent + wire.tiles[number].owner * wire.message_bytes, wire, wire.tiles[number]),
+        result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.bytes_of_mean_scales(),
+               wire.mean_tile(number)) {}
 
   SLAMB_ALWAYS_INLINE floats masked(const floats& x, std::uint32_t i) const {
     return active.bits == nullptr ? x : select(mask_of(active.bits[i / lanes]), x, floats(0.0F));
   }
   SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const {
+    const auto& quantizer = quantizer_of_mean(quantizers);
     return masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
   }
   // x minus its decoded codes; 0 for inactive elements.
   SLAMB_ALWAYS_INLINE floats compression_error(const floats& x, std::uint32_t i) const {
+    const auto& quantizer = quantizer_of_signal(quantizers);
     return masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
   }
 };
@@ -101,7 +104,7 @@ SLAMB_FLATTEN void receive_tile(const Pass& pass, const Quantizer& quantizer, co
     if (auto of_rest = rest_sums(); i < t.count) receive(of_rest, static_cast<int>(t.count - i));
   } else {
     const error_array<Storage> error(wire.worker_error, s.state + t.first);
-    const decoded_tile<Quantizer> decoded(quantizer, wire, w);
+    const decoded_tile<Quantizer> decoded(quantizer, wire, tile_number);
     for (; i + lanes <= t.count; i += lanes) receive_lanes(pass, constants, at, error, decoded, i, sums);
     if (auto of_rest = rest_sums(); i < t.count)
       receive_lanes(pass, constants, at, error, decoded, i, of_rest, static_cast<int>(t.count - i));
@@ -146,7 +149,7 @@ SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, co
       {wire.worker_error, s.state + t.first},
       {wire, w},
       unused};
-  const decoded_tile<Quantizer> decoded(quantizer, wire, w);
+  const decoded_tile<Quantizer> decoded(quantizer, wire, tile_number);
   double_sum signal, compression_error;
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) {
     const floats x = source(i, number...);

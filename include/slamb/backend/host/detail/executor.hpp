@@ -246,7 +246,8 @@ class executor {
       double* const of_tile = results == nullptr ? nullptr : results + i * results_of<Pass>();
       receive_tile<Storage>(pass, quantizer, its, wire, i, of_tile);
       if constexpr (error_array<ServerStorage>::exists)
-        if (wire.tiles[i].owner == wire.rank) keep_server_error<ServerStorage>(quantizer, view, wire, i);
+        if (wire.tiles[i].owner == wire.rank)
+          keep_server_error<ServerStorage>(quantizer_of_mean(quantizer), view, wire, i);
       return true;
     });
   }

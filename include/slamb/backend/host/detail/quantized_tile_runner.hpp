@@ -185,21 +185,25 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
 }
 
 /// Encodes the mean over ranks of one tile of this rank's chunk, or computes its statistic.
-template <encoding Work, class Storage, class Quantizer>
-SLAMB_FLATTEN void average_tile(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
+template <encoding Work, class Storage, class Quantizers>
+SLAMB_FLATTEN void average_tile(const Quantizers& quantizers, const model_view& view, const wire_view& wire,
                                 std::size_t tile_number, double* statistic) {
   const wire_tile w = wire.tiles[tile_number];
   if (is_left_out(wire, view, tile_number)) {
     *statistic = -1.0;
     return;
   }
-  const server_source<Quantizer, Storage> source{quantizer, wire, w, {wire.server_error, w.code}, {wire, w}};
-  const tile_codes<Quantizer, std::byte> to(wire.averaged, wire, w);
-  *statistic = encode_elements<Work>(quantizer, source, view.tiles[tile_number].count, ~wire.stream(),
-                                     w.owner * wire.codes + w.code, to);
+  const server_source<signal_quantizer_t<Quantizers>, Storage> source{
+      quantizer_of_signal(quantizers), wire, w, {wire.server_error, w.code}, {wire, w}};
+  const tile_codes<mean_quantizer_t<Quantizers>, std::byte> to(wire.averaged, wire.bytes_of_mean_scales(),
+                                                               wire.mean_tile(tile_number));
+  *statistic = encode_elements<Work>(quantizer_of_mean(quantizers), source, view.tiles[tile_number].count,
+                                     ~wire.stream(), w.owner * wire.codes + w.code, to);
 }
 
 /// Stores the server error of one tile of this rank's chunk: the compression error of its mean.
+///
+/// @param quantizer  of the mean
 template <class Storage, class Quantizer>
 SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                                      std::size_t tile_number) {
@@ -207,7 +211,8 @@ SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_vie
   const wire_tile w = wire.tiles[tile_number];
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
-  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire, w);
+  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.bytes_of_mean_scales(),
+                                                    wire.mean_tile(tile_number));
   const std::uint32_t count = view.tiles[tile_number].count;
   for (std::uint32_t i = 0; i < count; i += lanes) {
     const floats compression_error =

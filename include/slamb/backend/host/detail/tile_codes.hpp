@@ -71,8 +71,9 @@ struct tile_codes {
   Byte* codes;
   std::uint64_t scale;
 
-  tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t)
-      : message(of_owner), codes(of_owner + wire.scale_bytes + t.code * bits / 8), scale(t.scale) {}
+  tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t) : tile_codes(of_owner, wire.scale_bytes, t) {}
+  tile_codes(Byte* of_owner, std::uint64_t scale_bytes, const wire_tile& t)
+      : message(of_owner), codes(of_owner + scale_bytes + t.code * bits / 8), scale(t.scale) {}
 
   // The scale of element i: its block's, or the shared one, or 1 if the quantizer has no scale.
   floats scale_at(const Quantizer& quantizer, std::size_t i) const {

@@ -59,6 +59,10 @@ struct masked_tile_sums {
   SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) {
     all.add_square(index, select(counts, x, floats(0.0F)));
   }
+  /// Adds the lanes in `others` instead.
+  SLAMB_ALWAYS_INLINE void add_square_of(const lane_mask& others, int index, const floats& x) {
+    all.add_square(index, select(others, x, floats(0.0F)));
+  }
   SLAMB_ALWAYS_INLINE void take_maximum(int index, const floats& x) {
     all.take_maximum(index, select(counts, x, floats(0.0F)));
   }

@@ -1,0 +1,158 @@
+// The exchange of the ranks' parameters after a step, by a ParameterSync: as floats, or as quantized differences from the anchor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <type_traits>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/exchange/norms.hpp"
+#include "slamb/detail/exchange/quantized.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/state/saved_state.hpp"
+#include "slamb/optimizer/detail/anchor.hpp"
+#include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
+
+namespace slamb::detail {
+
+/// Parameters are replaced by their mean.
+template <class ParameterSync, class Context>
+class parameter_exchange {
+ public:
+  static constexpr bool sends_codes = false;
+
+  explicit parameter_exchange(const ParameterSync& /*sync*/) {}
+
+  static void plan(Context& /*context*/) {}
+  static void start(Context& /*context*/) {}
+  static void begin(Context& /*context*/) {}
+  static float* anchor(const Context& /*context*/) noexcept { return nullptr; }
+
+  /// Exchanges the parameters after a step.
+  /// @param buffer  floats, as for `average_parameters`; @param skip  as there
+  static void exchange(Context& context, std::span<float> buffer, const std::uint32_t* skip) {
+    average_parameters(context, buffer, skip);
+  }
+  /// Continues from parameters that are equal on all ranks.
+  static void go_on_from_equal(Context& /*context*/, bool /*keeps_error*/) {}
+  static void visit_state(const Context& /*context*/, const state_visitor& /*part*/) {}
+};
+
+/// d_i is sent, and ref and p_i move by the received mean: docs/algorithms/slamb.md (17) … (20)
+struct exchange_difference : pass_without_constants {
+  using signal_reads = arrays<array::parameter, array::anchor>;
+  using reads = signal_reads;
+  using writes = signal_reads;
+  static constexpr int sums = 0;
+  static constexpr bool uses_compression_error = true;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& results) const {
+    const auto difference = e.parameter - e.anchor;
+    results.check_finite(difference);
+    return difference;
+  }
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.anchor = e.anchor + e.exchanged;
+    e.parameter = e.anchor + e.compression_error;
+  }
+};
+
+/// ref ← p
+struct set_anchor : pass_without_constants {
+  using reads = arrays<array::parameter>;
+  using writes = arrays<array::anchor>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.anchor = e.parameter;
+  }
+};
+
+/// ErrorFeedback of the differences: what a rank does not send stays in its parameters, and the error of the mean is kept.
+struct error_of_mean {
+  static constexpr bool keeps_unsent = false;
+  static constexpr bool worker_state = false;
+  static constexpr bool server_state = true;
+};
+
+/// Parameters move by the quantized differences of all ranks from the anchor. With one rank it does nothing.
+template <capability::sends_differences ParameterSync, class Context>
+class parameter_exchange<ParameterSync, Context> {
+  using quantizers = two_quantizers<std::remove_cvref_t<decltype(ParameterSync::quantizer)>,
+                                    std::remove_cvref_t<decltype(ParameterSync::mean_quantizer)>>;
+
+ public:
+  static constexpr bool sends_codes = true;
+
+  explicit parameter_exchange(const ParameterSync& sync) : codes_({sync.quantizer, sync.mean_quantizer}, false) {}
+
+  /// Divides the tiles; to be called before a tensor is marked as dense for another exchange, and before sums are planned.
+  void plan(Context& context) {
+    codes_.plan(context, false);
+    anchor_.plan(context, codes_.is_active(context));
+    buffer_ = context.memory.template plan<std::byte>("exchange", codes_.buffer_bytes());
+  }
+  void start(Context& context) { codes_.start(context); }
+
+  /// [state elements] equal on all ranks; null: there is none yet.
+  float* anchor(const Context& context) const noexcept { return is_set_ ? view(context).anchor : nullptr; }
+
+  /// Begins a step. The first one begins with equal parameters on all ranks.
+  void begin(Context& context) {
+    if (is_set_ || !codes_.is_active(context)) return;
+    context.require_no_capture("the first step sets the point that ranks have in common; take it before the capture");
+    go_on_from_equal(context, false);
+  }
+
+  void exchange(Context& context, std::span<float> /*buffer*/, const std::uint32_t* /*skip*/) {
+    if (!codes_.is_active(context)) return;
+    const exchange_difference pass{};
+    const auto model = view(context);
+    context.executor.invoke(begin_following_exchange{context.record()}, codes_.starts(context, codes(context)));
+    codes_.send(pass, context, model, codes(context));
+    if (!context.is_skipped_on_host()) codes_.receive(pass, context, model, codes(context), context.all_tiles());
+    context.executor.invoke(end_following_exchange{context.record()});
+  }
+
+  void go_on_from_equal(Context& context, bool keeps_error) {
+    if (!codes_.is_active(context)) return;
+    auto model = view(context);
+    model.skip = nullptr;
+    context.executor.run(set_anchor{}, model, context.all_tiles());
+    if (!keeps_error) codes_.clear_errors(context);
+    is_set_ = true;
+  }
+
+  void visit_state(const Context& context, const state_visitor& part) {
+    anchor_.visit(part, context.memory, state_part::common);
+    codes_.visit_state(context, part);
+    visit_flag(part, "common parameters are set", is_set_, state_part::common);
+  }
+
+ private:
+  std::span<std::byte> codes(const Context& context) const noexcept { return context.memory.view(buffer_); }
+  auto view(const Context& context) const noexcept {
+    auto model = anchor_.over(context.view(), context.memory);
+    if constexpr (Context::precision::rounds_by_chance) model.draws.use = rounding_draws::of_average;
+    return model;
+  }
+
+  quantized_exchange<quantizers, error_of_mean, Context> codes_;
+  state_arrays<array::anchor> anchor_;
+  region<std::byte> buffer_;
+  bool is_set_ = false;
+};
+
+}  // namespace slamb::detail

@@ -1,0 +1,62 @@
+// SLAMB's ParameterSync by quantized differences: ranks exchange, in a few bits, how far they have moved from a common point.
+#pragma once
+
+#include <cstdint>
+
+#include "slamb/compressor/integer.hpp"
+#include "slamb/compressor/sign.hpp"
+#include "slamb/core/concepts.hpp"
+
+namespace slamb {
+
+/// Exchanges the differences of the ranks' parameters p_i from a common point, which is equal on all ranks, bit for bit. Each
+/// exchange moves that point by the mean of what the ranks have sent:
+///
+///     d_i = p_i − ref;   q_i = Q(d_i);   s = mean of q_i;   s' = M(s + e);   e ← s + e − s'
+///     ref ← ref + s';   p_i ← ref + (d_i − q_i)
+///
+/// What Q does not send stays in the parameters themselves, so a rank has no error buffer. The mean of all p_i, plus e, is
+/// what it was before the exchange, for any Q and M.
+///
+/// The common point is first that of the parameters before the first step, which are equal on all ranks.
+///
+/// *Memory*: 4 bytes of state a parameter, and 4/N for e, the compression error of the mean of this rank's chunk.
+/// *Cost*: 24 bytes of memory traffic a parameter and the codes. On the wire: the bits of Q and of M, each (N − 1)/N times, by
+/// two collectives for any number of tensors.
+/// *Determinism*: the same bits from run to run; ref is equal on all ranks after each exchange.
+///
+/// @tparam Quantizer      Q, of the differences
+/// @tparam MeanQuantizer  M, of their mean; with fewer than four bits the mean is sent late
+template <quantizer Quantizer = basic_sign<segment_scale::l1>, quantizer MeanQuantizer = int4>
+struct quantized_difference {
+  static constexpr std::int64_t default_local_steps = 1;
+
+  Quantizer quantizer = with_scales_of_tensors<Quantizer>();
+  MeanQuantizer mean_quantizer = with_scales_of_tensors<MeanQuantizer>();
+
+  /// @throws std::invalid_argument
+  void validate() const {
+    if constexpr (requires { quantizer.validate(); }) quantizer.validate();
+    if constexpr (requires { mean_quantizer.validate(); }) mean_quantizer.validate();
+  }
+
+  /// Lists the options that must be equal on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    if constexpr (requires { quantizer.describe(facts); }) quantizer.describe(facts);
+    if constexpr (requires { mean_quantizer.describe(facts); }) mean_quantizer.describe(facts);
+  }
+
+ private:
+  // Tensors move by steps of different sizes.
+  template <class Q>
+  static constexpr Q with_scales_of_tensors() {
+    Q all{};
+    if constexpr (requires { all.scales; }) all.scales = scale_sharing::per_tensor;
+    return all;
+  }
+};
+
+static_assert(parameter_sync<quantized_difference<>> && capability::sends_differences<quantized_difference<>>);
+
+}  // namespace slamb

@@ -1,0 +1,309 @@
+// SLAMB whose parameters are kept together by quantized differences, compared with the oracle; what every exchange conserves; and
+// the common point, which must be equal on all ranks.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/cluster.hpp"
+#include "support/difference_oracle.hpp"
+
+namespace optimizer_parameter_sync_tests {
+namespace {
+
+using slamb::quantized_difference;
+using slamb::thread_communicator;
+using test_support::experiment;
+
+using signs = slamb::basic_sign<slamb::segment_scale::l1>;
+
+/// A float's own bits: nothing is lost.
+struct exact {
+  static constexpr int bits_per_element = 32;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
+
+  template <class Real>
+  SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& /*scale*/, const Real& /*uniform*/) const {
+    using slamb::as_word;
+    return as_word(x);
+  }
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& /*scale*/) const {
+    using slamb::as_real;
+    return as_real(code);
+  }
+};
+static_assert(slamb::quantizer<exact>);
+
+template <class ParameterSync, class Communicator = thread_communicator>
+using optimizer = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
+                                     Communicator, slamb::host_backend, ParameterSync>;
+
+oracle::vector unchanged(const oracle::vector& values) { return values; }
+oracle::vector to_bfloat16(const oracle::vector& values) {
+  oracle::vector all(values.size());
+  std::transform(values.begin(), values.end(), all.begin(), [](double x) {
+    return static_cast<double>(slamb::detail::to_float(slamb::detail::to_bfloat16(static_cast<float>(x))));
+  });
+  return all;
+}
+
+/// Three tensors: one that three ranks share, one that fits into one rank's part, and one of one dimension.
+test_support::model some_model() { return {{.size = 700}, {.size = 100}, {.size = 60, .dimensions = 1}}; }
+
+/// The largest error against the oracle; negative if a value was so near to 0 that its sign may differ.
+template <class ParameterSync>
+double error_of(std::uint64_t seed, int world, std::int64_t every, const oracle::lossy& difference,
+                const oracle::lossy& mean) {
+  using slamb_type = optimizer<ParameterSync>;
+  experiment e = test_support::make_experiment(some_model(), seed, world, 8);
+  const typename slamb_type::options_type options{
+      .local_steps = every, .dense_below = 10, .compressor = {.k = 0.25, .seed = seed}};
+  test_support::take_masks(e, options.compressor);
+  const test_support::trajectory got = test_support::train<slamb_type>(e, options);
+  auto never_averaged = options;
+  never_averaged.local_steps = 0;
+  oracle::slamb run = test_support::slamb_oracle(e, never_averaged);
+  oracle::difference_exchange exchange(test_support::oracle_tensors(e.tensors, options.weight_decay),
+                                       test_support::widened(e.start), difference, mean);
+  double worst = 0.0;
+  for (std::size_t t = 0; t < e.steps(); ++t) {
+    const std::vector<oracle::vector> before = run.all_parameters();
+    run.step(test_support::rates_of(e.tensors, e.rates[t]), test_support::widened(e.gradients[t]), e.masks[t]);
+    if (t % static_cast<std::size_t>(every) == 0) exchange(run.all_parameters());
+    for (int rank = 0; rank < world; ++rank)
+      worst = std::max(worst,
+                       test_support::max_relative_error(got[t][static_cast<std::size_t>(rank)], run.parameters(rank)));
+  }
+  return exchange.closest() < 2e-4 ? -1.0 : worst;
+}
+
+constexpr double tolerance = 2e-6;
+
+/// Ranks whose parameters are moved apart by hand before the second step. Steps have a learning rate of 0.
+///
+/// @return [step][rank][n] the parameters after each exchange; the first are those that were moved apart
+template <class ParameterSync>
+std::vector<std::vector<std::vector<float>>> exchanges_of(const ParameterSync& sync, int world, std::size_t n,
+                                                          int steps) {
+  std::vector<std::vector<std::vector<float>>> reached(
+      static_cast<std::size_t>(steps) + 1, std::vector<std::vector<float>>(static_cast<std::size_t>(world)));
+  slamb::run_ranks(world, [&](thread_communicator ranks) {
+    const auto rank = static_cast<std::size_t>(ranks.rank());
+    std::vector<float> p(n, 1.0F), g(n, 0.5F);
+    const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+    optimizer<ParameterSync> its({parameters}, {.parameter_sync = sync}, std::move(ranks));
+    its.step(0.0);
+    test_support::random_source source(n, rank + 1);
+    for (float& x : p) x += 0.01F * static_cast<float>(source.bell());
+    reached[0][rank] = p;
+    for (int t = 1; t <= steps; ++t) {
+      its.step(0.0);
+      reached[static_cast<std::size_t>(t)][rank] = p;
+    }
+  });
+  return reached;
+}
+
+/// [n] the mean over ranks.
+std::vector<double> mean_of(const std::vector<std::vector<float>>& of_ranks) {
+  std::vector<double> mean(of_ranks[0].size());
+  for (const std::vector<float>& p : of_ranks)
+    for (std::size_t j = 0; j < mean.size(); ++j)
+      mean[j] += static_cast<double>(p[j]) / static_cast<double>(of_ranks.size());
+  return mean;
+}
+double largest_difference(std::span<const double> a, std::span<const double> b) {
+  double largest = 0.0;
+  for (std::size_t j = 0; j < a.size(); ++j) largest = std::max(largest, std::abs(a[j] - b[j]));
+  return largest;
+}
+
+/// Q loses something, M nothing: the mean of the parameters stays.
+template <class Quantizer>
+void check_that_mean_stays(const Quantizer& quantizer) {
+  const quantized_difference<Quantizer, exact> sync{quantizer};
+  for (const int world : {2, 3, 8}) {
+    const auto reached = exchanges_of(sync, world, 1000, 6);
+    for (const auto& of_ranks : reached) CHECK(largest_difference(mean_of(of_ranks), mean_of(reached[0])) <= 1e-6);
+  }
+}
+
+/// M loses something, Q nothing: all ranks have equal parameters, and reach the mean in the end, because its error is sent later.
+template <class Quantizer>
+void check_that_error_is_sent(const Quantizer& quantizer, double left) {
+  const quantized_difference<exact, Quantizer> sync{{}, quantizer};
+  const auto reached = exchanges_of(sync, 3, 1000, 40);
+  for (std::size_t t = 1; t < reached.size(); ++t)
+    for (const std::vector<float>& p : reached[t]) CHECK(largest_difference(mean_of({p}), mean_of(reached[t])) <= 1e-7);
+  const double first = largest_difference(mean_of(reached[1]), mean_of(reached[0]));
+  CHECK(largest_difference(mean_of(reached.back()), mean_of(reached[0])) <= left * first);
+}
+
+}  // namespace
+}  // namespace optimizer_parameter_sync_tests
+
+using namespace optimizer_parameter_sync_tests;  // NOLINT(google-build-using-namespace): of this file
+
+TEST_CASE("differences: signs and their mean follow the oracle, at any interval") {
+  int compared = 0;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed)
+    for (const int world : {2, 3, 4}) {
+      const double error = error_of<quantized_difference<signs, signs>>(
+          seed, world, 1 + static_cast<std::int64_t>(seed % 3), oracle::signs_of, oracle::signs_of);
+      CAPTURE(seed);
+      CAPTURE(world);
+      CHECK(error <= tolerance);
+      if (error >= 0.0) ++compared;
+    }
+  CHECK(compared >= 10);
+}
+
+TEST_CASE("differences: without loss, parameters are averaged") {
+  for (const int world : {1, 2, 3, 4}) {
+    using paper = optimizer<slamb::whole_average>;
+    using by_differences = optimizer<quantized_difference<exact, exact>>;
+    experiment e = test_support::make_experiment(some_model(), 5, world, 12);
+    const auto averaged = test_support::train<paper>(e, {.local_steps = 1, .dense_below = 10});
+    const auto reached = test_support::train<by_differences>(e, {.local_steps = 1, .dense_below = 10});
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      CHECK(test_support::ranks_agree(reached, t));
+      CHECK(test_support::max_relative_error(reached[t][0], test_support::widened(averaged[t][0])) <= 1e-6);
+    }
+  }
+}
+
+TEST_CASE("differences: the oracle finds a lost error and a wrong sign") {
+  const auto forgets = [](const oracle::vector& values) {
+    oracle::vector all = oracle::signs_of(values);
+    for (double& x : all) x *= 1.001;
+    return all;
+  };
+  const auto negates = [](const oracle::vector& values) {
+    oracle::vector all = oracle::signs_of(values);
+    all[0] = -all[0];
+    return all;
+  };
+  int compared = 0;
+  for (const oracle::lossy& wrong : {oracle::lossy(forgets), oracle::lossy(negates)}) {
+    for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+      const double of_difference = error_of<quantized_difference<signs, exact>>(seed, 3, 1, wrong, unchanged);
+      const double of_mean = error_of<quantized_difference<exact, signs>>(seed, 3, 1, unchanged, wrong);
+      CHECK((of_difference < 0.0 || of_difference > 10.0 * tolerance));
+      CHECK((of_mean < 0.0 || of_mean > 10.0 * tolerance));
+      compared += (of_difference > 0.0 ? 1 : 0) + (of_mean > 0.0 ? 1 : 0);
+    }
+  }
+  CHECK(compared >= 10);
+}
+
+TEST_CASE("differences: the mean in sixteen bits follows the oracle") {
+  // A number between two of sixteen bits may be rounded to another one than in the oracle; the next exchange sends the difference.
+  CHECK(error_of<quantized_difference<exact, slamb::bf16>>(3, 3, 1, unchanged, to_bfloat16) <= 1e-4);
+}
+
+TEST_CASE("differences: for every quantizer the mean of the ranks' parameters stays") {
+  check_that_mean_stays(signs{.scales = slamb::scale_sharing::per_tensor});
+  check_that_mean_stays(slamb::sign{});
+  check_that_mean_stays(slamb::int8{});
+  check_that_mean_stays(slamb::int4{.block = 16});
+  check_that_mean_stays(slamb::integer<2>{});
+  check_that_mean_stays(slamb::natural{});
+  check_that_mean_stays(slamb::bf16{});
+}
+
+TEST_CASE("differences: for every quantizer of the mean its error is sent later") {
+  check_that_error_is_sent(slamb::int8{}, 0.01);
+  check_that_error_is_sent(slamb::int4{}, 0.05);
+  check_that_error_is_sent(slamb::natural{}, 0.01);
+  check_that_error_is_sent(slamb::bf16{}, 0.1);
+  check_that_error_is_sent(signs{}, 0.6);
+}
+
+TEST_CASE("differences: the common point is equal on all ranks for 1,000 steps, also after skipped ones") {
+  constexpr int world = 3;
+  constexpr std::size_t n = 500;
+  std::vector<std::vector<float>> after(world);
+  std::vector<slamb::statistics> said(world);
+  slamb::run_ranks(world, [&](thread_communicator ranks) {
+    const auto rank = static_cast<std::size_t>(ranks.rank());
+    std::vector<float> p(n, 0.5F), g(n);
+    const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+    // Ranks compare the common point before each step.
+    optimizer<quantized_difference<>> its({parameters}, {.dense_below = 10, .compare_every = 1}, std::move(ranks));
+    for (std::uint64_t t = 1; t <= 1000; ++t) {
+      test_support::random_source source(t, rank);
+      for (float& x : g) x = static_cast<float>(source.bell());
+      if (t % 97 == rank * 10) g[t % n] = std::numeric_limits<float>::quiet_NaN();
+      its.step(0.01);
+    }
+    its.synchronize_parameters();
+    after[rank] = p;
+    said[rank] = its.statistics();
+  });
+  for (int rank = 0; rank < world; ++rank) {
+    CHECK(after[static_cast<std::size_t>(rank)] == after[0]);
+    CHECK(said[static_cast<std::size_t>(rank)].skipped_steps >= 20);
+    CHECK(said[static_cast<std::size_t>(rank)].step + said[static_cast<std::size_t>(rank)].skipped_steps == 1000);
+  }
+}
+
+TEST_CASE("differences: a run that continues from a saved state has the bits of one that was not interrupted") {
+  constexpr int world = 3;
+  constexpr std::size_t n = 700;
+  slamb::run_ranks(world, [&](thread_communicator ranks) {
+    const auto rank = static_cast<std::size_t>(ranks.rank());
+    std::vector<float> p(n, 0.5F), g(n);
+    const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+    optimizer<quantized_difference<>> its({parameters}, {.dense_below = 10}, std::move(ranks));
+    const auto train = [&](std::uint64_t first, std::uint64_t last) {
+      for (std::uint64_t t = first; t <= last; ++t) {
+        test_support::random_source source(t, rank);
+        for (float& x : g) x = static_cast<float>(source.bell());
+        its.step(0.01);
+      }
+    };
+    train(1, 7);
+    const std::vector<std::byte> saved = its.save_state();
+    const std::vector<float> saved_parameters = p;
+    train(8, 12);
+    const std::vector<float> uninterrupted = p;
+    its.load_state(saved);
+    p = saved_parameters;
+    train(8, 12);
+    CHECK(p == uninterrupted);
+  });
+}
+
+TEST_CASE("the ratio of the mean step follows the oracle") {
+  using together = slamb::slamb<thread_communicator, slamb::random_k<>, slamb::mean_step_trust_ratio>;
+  for (const int world : {1, 2, 3, 8}) {
+    const auto seed = static_cast<std::uint64_t>(world) + 40;
+    const experiment e = test_support::make_experiment(test_support::random_model(seed, 6), seed, world, 7);
+    for (const std::uint64_t dense_below : {16, 9000}) {
+      const typename together::options_type options{
+          .local_steps = 1, .dense_below = dense_below, .compressor = {.k = 0.25, .seed = seed}};
+      CHECK(test_support::error_of_slamb<together>(e, options) <= tolerance);
+    }
+    const typename together::options_type clamped{
+        .local_steps = 3, .compressor = {.k = 0.1}, .trust_ratio = {.lower = 0.5, .upper = 1.5}};
+    CHECK(test_support::error_of_slamb<together>(e, clamped) <= tolerance);
+  }
+}
+
+TEST_CASE("the ratio of the mean step: one rank takes LAMB's steps, whatever it selects") {
+  using together = slamb::slamb<thread_communicator, slamb::random_k<>, slamb::mean_step_trust_ratio>;
+  const experiment e = test_support::make_experiment(some_model(), 9, 1, 10);
+  const auto of_lamb = test_support::train<slamb::lamb<thread_communicator>>(e, {});
+  const auto reached = test_support::train<together>(e, {.dense_below = 10, .compressor = {.k = 0.25}});
+  for (std::size_t t = 0; t < e.steps(); ++t)
+    CHECK(test_support::max_relative_error(reached[t][0], test_support::widened(of_lamb[t][0])) <= 1e-6);
+}

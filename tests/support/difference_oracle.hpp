@@ -1,0 +1,99 @@
+// The exchange of quantized differences in double precision, written only from its equations:
+//
+//   d_i = p_i − ref;   q_i = Q(d_i);   y = mean of q_i + e;   s' = M(y);   e ← y − s'
+//   ref ← ref + s';   p_i ← ref + (d_i − q_i)
+//
+// Q codes each tensor. M codes the parts of each tensor that the ranks own: ⌈n/(128 N)⌉·128 elements, the last ones short.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "oracle.hpp"
+
+namespace oracle {
+
+/// The values that receivers decode for some values that are encoded together.
+using lossy = std::function<vector(const vector&)>;
+
+/// Their signs, times the mean of their magnitudes.
+inline vector signs_of(const vector& values) {
+  double scale = 0.0;
+  for (const double x : values) scale += std::abs(x) / static_cast<double>(values.size());
+  vector all(values.size());
+  std::transform(values.begin(), values.end(), all.begin(), [scale](double x) { return x >= 0.0 ? scale : -scale; });
+  return all;
+}
+
+class difference_exchange {
+ public:
+  difference_exchange(std::vector<tensor> tensors, vector start, lossy difference, lossy mean)
+      : tensors_(std::move(tensors)),
+        ref_(std::move(start)),
+        error_(ref_.size()),
+        difference_(std::move(difference)),
+        mean_(std::move(mean)) {}
+
+  const vector& reference() const { return ref_; }
+  const vector& error() const { return error_; }  ///< [n] e of each element, of the rank that owns it
+  /// The smallest |x| that was coded, relative to the mean |x| of its group: single precision may see another sign of a small one.
+  double closest() const { return closest_; }
+
+  /// @param p  [rank][n]
+  void operator()(std::vector<vector>& p) {
+    std::size_t begin = 0;
+    for (const tensor& l : tensors_) {
+      exchange(p, begin, begin + l.size);
+      begin += l.size;
+    }
+  }
+
+ private:
+  void exchange(std::vector<vector>& p, std::size_t begin, std::size_t end) {
+    const std::size_t world = p.size(), size = end - begin;
+    if (size == 0) return;
+    std::vector<vector> kept(world);
+    vector y(error_.begin() + static_cast<std::ptrdiff_t>(begin), error_.begin() + static_cast<std::ptrdiff_t>(end));
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      vector d(size);
+      for (std::size_t i = 0; i < size; ++i) d[i] = p[rank][begin + i] - ref_[begin + i];
+      look(d);
+      const vector q = difference_(d);
+      for (std::size_t i = 0; i < size; ++i) {
+        y[i] += q[i] / static_cast<double>(world);
+        d[i] -= q[i];
+      }
+      kept[rank] = std::move(d);
+    }
+    const std::size_t chunk = (size + 128 * world - 1) / (128 * world) * 128;
+    for (std::size_t first = 0; first < size; first += chunk) {
+      const vector part(y.begin() + static_cast<std::ptrdiff_t>(first),
+                        y.begin() + static_cast<std::ptrdiff_t>(std::min(size, first + chunk)));
+      look(part);
+      const vector coded = mean_(part);
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const std::size_t j = begin + first + i;
+        error_[j] = part[i] - coded[i];
+        ref_[j] += coded[i];
+        for (std::size_t rank = 0; rank < world; ++rank) p[rank][j] = ref_[j] + kept[rank][first + i];
+      }
+    }
+  }
+
+  void look(const vector& values) {
+    double usual = 0.0;
+    for (const double x : values) usual += std::abs(x) / static_cast<double>(values.size());
+    for (const double x : values) closest_ = std::min(closest_, std::abs(x) / usual);
+  }
+
+  std::vector<tensor> tensors_;
+  vector ref_, error_;
+  lossy difference_, mean_;
+  double closest_ = 1.0;
+};
+
+}  // namespace oracle
