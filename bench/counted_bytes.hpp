@@ -60,13 +60,17 @@ double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRat
 }
 
 /// SLAMB.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-double counted_bytes(const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
-                     std::span<const slamb::parameter> tensors, const steps_taken& taken) {
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
+          class ParameterSync>
+double counted_bytes(
+    const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync>& optimizer,
+    std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   using passes = slamb::detail::slamb_passes<TrustRatio>;
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
-  return passes::memory_bytes(optimizer.options().compressor, taken.ranks, payload.sent, payload.selectable,
-                              taken.averagings, slamb::plan::stored_by<Backend>(tensors));
+  const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);
+  return passes::memory_bytes(optimizer.options().compressor, taken.ranks, payload.sent, payload.selectable, stored) +
+         taken.averagings *
+             slamb::detail::parameter_exchange_bytes(optimizer.options().parameter_sync, taken.ranks, stored);
 }
 
 /// 1-bit Adam and 1-bit LAMB.

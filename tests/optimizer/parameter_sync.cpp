@@ -307,3 +307,31 @@ TEST_CASE("the ratio of the mean step: one rank takes LAMB's steps, whatever it 
   for (std::size_t t = 0; t < e.steps(); ++t)
     CHECK(test_support::max_relative_error(reached[t][0], test_support::widened(of_lamb[t][0])) <= 1e-6);
 }
+
+TEST_CASE("differences: plans count the bytes of a run") {
+  using by_differences = optimizer<quantized_difference<>>;
+  for (const int world : {1, 2, 3}) {
+    for (const std::int64_t every : {1, 3}) {
+      const experiment e = test_support::make_experiment(some_model(), 6, world, 7);
+      const typename by_differences::options_type options{.local_steps = every, .dense_below = 10};
+      std::vector<slamb::plan::tensor_shape> shapes;
+      for (const test_support::tensor_spec& l : e.tensors)
+        shapes.push_back({.size = l.size, .dimensions = l.dimensions});
+      const auto plan = slamb::plan::plan_traffic(shapes, options, {.ranks = world});
+      slamb::run_ranks(world, [&](thread_communicator ranks) {
+        const auto rank = static_cast<std::size_t>(ranks.rank());
+        test_support::replica mine(e.tensors, e.start);
+        by_differences its(mine.parameters(), options, std::move(ranks));
+        slamb::traffic_counts before;
+        for (std::size_t t = 0; t < e.steps(); ++t) {
+          mine.set_gradient(e.gradients[t][rank]);
+          its.step(0.01);
+          const slamb::traffic_counts now = its.statistics().traffic;
+          CHECK(now - before == plan.step(t + 1));
+          before = now;
+        }
+        CHECK(before == plan.total(e.steps()));
+      });
+    }
+  }
+}

@@ -25,20 +25,27 @@ struct recipe {
   optimizer_maker make;               // on ranks of thread_communicator
   std::vector<std::uint64_t> rounds;  // [steps], without SLAMB's averaging of parameters at step 1
   std::vector<expected_phase> phases;
-  bool averages_at_first = false;  // true for SLAMB: it averages parameters at step 1
+  bool averages_at_first = false;  // true for SLAMB by whole averages: it averages parameters at step 1
   bool equalizes_momenta =
       false;  // true for 1-bit LAMB: it equalizes the momenta of all tensors when compression begins
 };
+
+/// True for options of SLAMB whose ParameterSync averages.
+template <class Options>
+constexpr bool averages_parameters() {
+  if constexpr (requires(const Options& o) { o.parameter_sync; })
+    return !slamb::capability::sends_differences<decltype(Options::parameter_sync)>;
+  else
+    return false;
+}
 
 template <class Optimizer>
 recipe recipe_of(std::string name, const typename Optimizer::options_type& options, std::vector<std::uint64_t> rounds,
                  std::vector<expected_phase> phases) {
   using options_type = typename Optimizer::options_type;
-  return {std::move(name), maker_of<Optimizer>(options), std::move(rounds), std::move(phases),
-          requires(const options_type& o){o.local_steps;
-}
-, requires(const options_type& o) { o.trust_ratio.factor_change; }
-};  // namespace test_support
+  constexpr bool equalizes = requires(const options_type& o) { o.trust_ratio.factor_change; };
+  return {std::move(name),   maker_of<Optimizer>(options),        std::move(rounds),
+          std::move(phases), averages_parameters<options_type>(), equalizes};
 }
 
 constexpr std::size_t steps_of_recipes = 15;
@@ -68,6 +75,9 @@ template <class Compressor, class ErrorFeedback>
 using lamb = slamb::basic_lamb<Compressor, ErrorFeedback, layerwise_trust_ratio, communicator, slamb::host_backend>;
 template <class Compressor>
 using slamb_with = slamb::slamb<communicator, Compressor>;
+
+using slamb_by_differences = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
+                                                communicator, slamb::host_backend, slamb::quantized_difference<>>;
 
 using byte_chain = slamb::chain<slamb::random_k<>, slamb::int8>;
 using chosen_chain = slamb::chain<slamb::top_k, slamb::int4>;
@@ -110,7 +120,9 @@ inline std::vector<recipe> recipes_of_slamb() {
           with("top_k", slamb::top_k{.k = 0.1}, 2),
           with("random_k and int8", detail::byte_chain{}, 2),
           with("bernoulli and natural", detail::drawn_chain{}, 2),
-          with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3)};
+          with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3),
+          recipe_of<detail::slamb_by_differences>("slamb, random_k, by differences", {.dense_below = 10}, always(3),
+                                                  {{"sparse", 1}})};
 }
 
 /// Optimizers with phases.

@@ -197,7 +197,7 @@ class slamb_recipe final
     return true;
   }
 
-  // R(M), R(¬M): (11) … (15);  v, p ← …: (2), (4) … (8). Every H steps parameters are exchanged: (9), or (17) … (20)
+  // R(M), R(¬M): (11) … (15);  v, p ← …: (2), (4) … (8). Every H steps parameters are exchanged: (9), or (19) … (21)
   void finish() override {
     if (!context_.is_skipped_on_host()) {
       const float received_scale = exchange_.scale(context_);  // makes the sum a mean

@@ -18,15 +18,19 @@
 namespace slamb::plan {
 
 /// The plan of `basic_slamb`.
-template <class Compressor, class ErrorFeedback, class TrustRatio>
-class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
+template <class Compressor, class ErrorFeedback, class TrustRatio, class ParameterSync>
+class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio, ParameterSync>> {
  public:
-  using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio>;
+  using options_type = slamb_options<Compressor, ErrorFeedback, TrustRatio, ParameterSync>;
 
   traffic_plan(std::span<const tensor_shape> tensors, const options_type& options, const world& world)
       : options_(options), world_(world), payload_(options.compressor, marked(tensors, options.dense_below), world) {
     detail::require_in(options_.local_steps >= 0, "local_steps", static_cast<double>(options_.local_steps), ">= 0");
-    if (world_.ranks > 1) plan_averaging();
+    if (world_.ranks == 1) return;
+    if constexpr (capability::sends_differences<ParameterSync>)
+      plan_differences(tensors);
+    else
+      plan_averaging();
   }
 
   /// |M_t|, the number of elements selected at step t = 1, 2, ….
@@ -36,7 +40,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   traffic_counts step(std::uint64_t t) const {
     traffic_counts counts = payload_.step(t);
     detail::add_times(counts, detail::clip_traffic(options_, world_), 1);
-    if (local_steps() > 0 && (t - 1) % local_steps() == 0) detail::add_times(counts, averaging_, 1);
+    if (local_steps() > 0 && (t - 1) % local_steps() == 0) detail::add_times(counts, exchange_, 1);
     return counts;
   }
 
@@ -44,18 +48,19 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   traffic_counts total(std::uint64_t steps) const {
     traffic_counts counts = payload_.total(steps);
     detail::add_times(counts, detail::clip_traffic(options_, world_), steps);
-    detail::add_times(counts, averaging_, averagings(steps));
+    detail::add_times(counts, exchange_, exchanges(steps));
     return counts;
   }
 
   /// Bytes of memory traffic per parameter and step, the mean of steps 1 … steps; docs/performance.md. Selected elements are
   /// counted at step 1.
   double memory_bytes(std::uint64_t steps) const {
-    const bool averages = world_.ranks > 1 && steps > 0;
+    const double exchanges_per_step =
+        world_.ranks > 1 && steps > 0 ? static_cast<double>(exchanges(steps)) / static_cast<double>(steps) : 0.0;
     return detail::own_clip_bytes(std::isfinite(options_.max_gradient_norm), world_.stored) +
-           detail::slamb_passes<TrustRatio>::memory_bytes(
-               options_.compressor, world_.ranks, payload_.part_selected(), payload_.part_selectable(),
-               averages ? static_cast<double>(averagings(steps)) / static_cast<double>(steps) : 0.0, world_.stored);
+           detail::slamb_passes<TrustRatio>::memory_bytes(options_.compressor, world_.ranks, payload_.part_selected(),
+                                                          payload_.part_selectable(), world_.stored) +
+           exchanges_per_step * detail::parameter_exchange_bytes(options_.parameter_sync, world_.ranks, world_.stored);
   }
 
  private:
@@ -68,10 +73,19 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
 
   std::uint64_t local_steps() const noexcept { return static_cast<std::uint64_t>(options_.local_steps); }
 
-  // Averagings of the parameters in steps 1 … steps.
-  std::uint64_t averagings(std::uint64_t steps) const noexcept {
+  // Exchanges of the parameters in steps 1 … steps.
+  std::uint64_t exchanges(std::uint64_t steps) const noexcept {
     if (local_steps() == 0) return 0;
     return steps / local_steps() + (steps % local_steps() != 0 ? 1 : 0);
+  }
+
+  // Differences of all tensors are sent in codes, also of those that are always exchanged dense as a part of the momentum.
+  void plan_differences(std::span<const tensor_shape> tensors) {
+    const auto& difference = options_.parameter_sync.quantizer;
+    const auto& mean = options_.parameter_sync.mean_quantizer;
+    const detail::chunks_of chunks = detail::common_chunks(difference, mean);
+    exchange_ = detail::quantized_traffic(detail::wire_of(tensors, difference, world_.ranks, chunks),
+                                          detail::wire_of(tensors, mean, world_.ranks, chunks), world_);
   }
 
   // Parameters are averaged in pieces, through the payload's memory.
@@ -85,14 +99,14 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio>> {
     detail::for_each_piece(
         tiles.size(), std::max(payload_.largest() * planes, least), [&](std::size_t i) { return tiles[i]; },
         [&](detail::tile_range, std::uint64_t elements) {
-          detail::add_times(averaging_, detail::sum_of(elements, world_), 1);
+          detail::add_times(exchange_, detail::sum_of(elements, world_), 1);
         });
   }
 
   options_type options_;
   world world_;
   detail::payload_plan<Compressor> payload_;
-  traffic_counts averaging_;
+  traffic_counts exchange_;  // of the parameters
 };
 
 }  // namespace slamb::plan

@@ -138,6 +138,17 @@ inline traffic_counts quantized_traffic(const wire_layout& wire, const plan::wor
   return counts;
 }
 
+/// A quantized exchange whose phases have different quantizers.
+inline traffic_counts quantized_traffic(const wire_layout& wire, const wire_layout& mean, const plan::world& world) {
+  traffic_counts counts;
+  if (world.ranks == 1) return counts;
+  counts.record(collective::all_to_all, wire.all_message_bytes(), 1, world.ranks);
+  counts.record(collective::all_gather, mean.all_message_bytes(), 1, world.ranks);
+  if (wire.dense_elements() > 0)
+    counts.record(collective::all_reduce, wire.dense_elements(), world.value_bytes, world.ranks);
+  return counts;
+}
+
 /// The layout on the wire of all tensors.
 /// @param chunks  the cuts, if they are those of another exchange
 template <quantizer Q>

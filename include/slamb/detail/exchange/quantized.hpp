@@ -111,11 +111,12 @@ double code_bytes(const Quantizer& quantizer) {
 /// Bytes of memory traffic an element of `quantized_exchange` around `Pass`, and of the pass itself. Scales that tiles share and
 /// the padding of messages are too few to count.
 ///
+/// @param quantizers    a quantizer, or `two_quantizers`
 /// @param ranks         N
 /// @param is_quantized  false: a single rank encodes nothing, and checks the signal before it runs the pass
 /// @param stored        how arrays are stored
-template <class Pass, error_feedback ErrorFeedback, quantizer Quantizer>
-double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized = true,
+template <class Pass, error_feedback ErrorFeedback, class Quantizers>
+double exchange_memory_bytes(const Quantizers& quantizers, int ranks, bool is_quantized = true,
                              const plan::storage_bytes& stored = {}) {
   if (!is_quantized)
     return bytes_per_element<check_signal<Pass>>(stored) + bytes_per_element<pass_with_own_signal<Pass>>(stored);
@@ -124,18 +125,20 @@ double exchange_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quan
   constexpr double worker_error = ErrorFeedback::worker_state ? error : 0.0;
   constexpr double server_error = ErrorFeedback::server_state ? error : 0.0;
   // A scale that must be known before anything is encoded takes a pass of its own.
-  constexpr double times = shared_scales<Quantizer>::are_known_first ? 2.0 : 1.0;
+  constexpr double times = shared_scales<signal_quantizer_t<Quantizers>>::are_known_first ? 2.0 : 1.0;
+  constexpr double mean_times = shared_scales<mean_quantizer_t<Quantizers>>::are_known_first ? 2.0 : 1.0;
   // The compression error is found from the signal, formed once more, and this rank's own codes.
   constexpr bool finds_error = ErrorFeedback::worker_state || requires { Pass::uses_compression_error; };
   using reads = union_of_t<typename Pass::reads, arrays_if<finds_error, typename Pass::signal_reads>>;
-  const double code = code_bytes(quantizer), per_rank = 1.0 / ranks;
+  const double code = code_bytes(quantizer_of_signal(quantizers)), per_rank = 1.0 / ranks;
+  const double mean_code = code_bytes(quantizer_of_mean(quantizers));
   const double signal = bytes_of_list<typename Pass::signal_reads>::read(stored);
 
   const double encode = times * (signal + worker_error) + code;
-  const double average = times * (code + per_rank * (server_error + value)) + per_rank * code;
-  const double keep = ErrorFeedback::server_state ? per_rank * (value + code + server_error) : 0.0;
+  const double average = mean_times * (code + per_rank * (server_error + value)) + per_rank * mean_code;
+  const double keep = ErrorFeedback::server_state ? per_rank * (value + mean_code + server_error) : 0.0;
   const double receive = bytes_of_list<reads>::read(stored) + bytes_of_list<typename Pass::writes>::written(stored) +
-                         2.0 * worker_error + (finds_error ? 2.0 : 1.0) * code;
+                         2.0 * worker_error + mean_code + (finds_error ? code : 0.0);
   return encode + average + keep + receive;
 }
 

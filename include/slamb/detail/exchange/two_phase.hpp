@@ -173,9 +173,7 @@ class two_phase_exchange {
 
   /// Lays out the messages. Allocates only if there are more pieces than before.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
-    const chunks_of of_signal = chunks_with(scale_groups_of(quantizer()));
-    const chunks_of of_mean = chunks_with(scale_groups_of(quantizer_of_mean(quantizers_)));
-    lay_out(tensors, ranks, rank, of_mean == chunks_of::each_tensor ? of_mean : of_signal);
+    lay_out(tensors, ranks, rank, common_chunks(quantizer(), quantizer_of_mean(quantizers_)));
   }
   /// Lays them out with the cuts of another exchange.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank, chunks_of chunks) {

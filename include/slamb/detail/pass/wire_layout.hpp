@@ -42,6 +42,13 @@ constexpr chunks_of chunks_with(scale_groups scales) noexcept {
   return scales.of == scale_groups::per_tensor ? chunks_of::each_tensor : chunks_of::all_tensors;
 }
 
+/// The cuts of an exchange whose phases have these quantizers.
+template <quantizer Signal, quantizer Mean>
+constexpr chunks_of common_chunks(const Signal& signal, const Mean& mean) noexcept {
+  const chunks_of of_mean = chunks_with(scale_groups_of(mean));
+  return of_mean == chunks_of::each_tensor ? of_mean : chunks_with(scale_groups_of(signal));
+}
+
 /// A tensor in the layout.
 struct wire_tensor {
   std::uint64_t size = 0;  ///< elements

@@ -46,7 +46,7 @@ class parameter_exchange {
   static void visit_state(const Context& /*context*/, const state_visitor& /*part*/) {}
 };
 
-/// d_i is sent, and ref and p_i move by the received mean: docs/algorithms/slamb.md (17) … (20)
+/// d_i is sent, and ref and p_i move by the received mean: docs/algorithms/slamb.md (19) … (21)
 struct exchange_difference : pass_without_constants {
   using signal_reads = arrays<array::parameter, array::anchor>;
   using reads = signal_reads;
@@ -154,5 +154,16 @@ class parameter_exchange<ParameterSync, Context> {
   region<std::byte> buffer_;
   bool is_set_ = false;
 };
+
+/// Bytes of memory traffic an element, of one exchange.
+template <parameter_sync ParameterSync>
+double parameter_exchange_bytes([[maybe_unused]] const ParameterSync& sync, [[maybe_unused]] int ranks,
+                                const plan::storage_bytes& stored) {
+  if constexpr (capability::sends_differences<ParameterSync>)
+    return exchange_memory_bytes<exchange_difference, error_of_mean>(
+        two_quantizers{sync.quantizer, sync.mean_quantizer}, ranks, true, stored);
+  else
+    return bytes_per_element<gather_parameters>(stored) + bytes_per_element<scatter_parameters>(stored);
+}
 
 }  // namespace slamb::detail

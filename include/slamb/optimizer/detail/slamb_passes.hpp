@@ -126,15 +126,12 @@ struct slamb_passes {
   using form = form_payload<TrustRatio>;
   using sum = sum_received<TrustRatio>;  ///< over the payload, if there are norms
   using apply = apply_received<TrustRatio>;
-  using gather = gather_parameters;    ///< of the parameters' mean over ranks
-  using scatter = scatter_parameters;  ///< likewise
 
-  /// Bytes of memory traffic an element.
+  /// Bytes of memory traffic an element, without an exchange of parameters.
   /// @param sent        part of the elements that is exchanged
   /// @param selectable  part of the elements in tensors that are not exchanged dense
-  /// @param averagings  averagings of the parameters per step
   template <class Compressor>
-  static double memory_bytes(const Compressor& compressor, int ranks, double sent, double selectable, double averagings,
+  static double memory_bytes(const Compressor& compressor, int ranks, double sent, double selectable,
                              const plan::storage_bytes& stored) {
     using sparsifier = std::remove_cvref_t<decltype(sparsifier_of(compressor))>;
     constexpr double value = sizeof(float);
@@ -142,8 +139,7 @@ struct slamb_passes {
            bytes_per_element<form>(stored) + value * form::packs::stored * sent +
            payload_memory_bytes<false>(compressor, ranks) * sent +
            (needs_norms ? bytes_per_element<sum>() * sent : 0.0) + bytes_per_element<apply>(stored) +
-           (apply::receives ? value : 0.0) * sent +
-           averagings * (bytes_per_element<gather>(stored) + bytes_per_element<scatter>(stored));
+           (apply::receives ? value : 0.0) * sent;
   }
 };
 

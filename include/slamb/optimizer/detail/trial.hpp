@@ -138,20 +138,23 @@ struct trial_of {
   static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
 };
 
-/// SLAMB: a step, and the averaging of parameters, which counts once in H steps.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>> {
-  using type = basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>;
+/// SLAMB: a step, and the averaging of parameters, which counts once in H steps. Differences are exchanged in each step of the
+/// trial, for any H.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
+          class ParameterSync>
+struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync>> {
+  using type = basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync>;
   using options_type = typename type::options_type;
   static constexpr std::size_t kinds = 2, each_time = 1;
 
   static options_type options(options_type o, double part) {
-    o.local_steps = 0;
+    o.local_steps = capability::sends_differences<ParameterSync> && o.local_steps > 0 ? 1 : 0;
     o.dense_below = detail::scaled_size(o.dense_below, part);
     return o;
   }
   static std::array<double, 2> weights(const options_type& o, std::uint64_t /*training_steps*/) {
-    return {1.0, o.local_steps > 0 ? 1.0 / static_cast<double>(o.local_steps) : 0.0};
+    const bool averages = !capability::sends_differences<ParameterSync> && o.local_steps > 0;
+    return {1.0, averages ? 1.0 / static_cast<double>(o.local_steps) : 0.0};
   }
   static void take(type& optimizer, std::size_t kind) {
     kind == 0 ? optimizer.step(detail::trial_rate) : optimizer.synchronize_parameters();
