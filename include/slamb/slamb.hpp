@@ -52,7 +52,6 @@
 #include "slamb/threads.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
-#include "slamb/trust_ratio/mean_step_trust_ratio.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 

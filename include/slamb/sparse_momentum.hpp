@@ -16,4 +16,3 @@
 #include "slamb/parameter_sync/quantized_difference.hpp"
 #include "slamb/parameter_sync/whole_average.hpp"
 #include "slamb/schedule/learning_rate.hpp"
-#include "slamb/trust_ratio/mean_step_trust_ratio.hpp"

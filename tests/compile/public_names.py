@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 MOST = 130  # at slamb::
-NAMESPACES = {"slamb", "slamb::capability", "slamb::kit", "slamb::learning_rate", "slamb::plan", "slamb::precision"}
+NAMESPACES = {"slamb", "slamb::capability", "slamb::kit", "slamb::learning_rate", "slamb::plan", "slamb::precision", "slamb::sync"}
 INLINE = {"SLAMB_SIMD_NAMESPACE"}  # an inline namespace: its names are those of the one around it
 NAMED = re.compile(r"^(?:```\{doxygen[a-z]+\} |\| `)(slamb(?:::\w+)+)", re.MULTILINE)
 

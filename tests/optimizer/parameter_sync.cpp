@@ -19,8 +19,8 @@
 namespace optimizer_parameter_sync_tests {
 namespace {
 
-using slamb::quantized_difference;
 using slamb::thread_communicator;
+using slamb::sync::quantized_difference;
 using test_support::experiment;
 
 using signs = slamb::basic_sign<slamb::segment_scale::l1>;
@@ -169,7 +169,7 @@ TEST_CASE("differences: signs and their mean follow the oracle, at any interval"
 
 TEST_CASE("differences: without loss, parameters are averaged") {
   for (const int world : {1, 2, 3, 4}) {
-    using paper = optimizer<slamb::whole_average>;
+    using paper = optimizer<slamb::sync::whole_average>;
     using by_differences = optimizer<quantized_difference<exact, exact>>;
     experiment e = test_support::make_experiment(some_model(), 5, world, 12);
     const auto averaged = test_support::train<paper>(e, {.local_steps = 1, .dense_below = 10});
@@ -284,7 +284,8 @@ TEST_CASE("differences: a run that continues from a saved state has the bits of 
 }
 
 TEST_CASE("the ratio of the mean step follows the oracle") {
-  using together = slamb::slamb<thread_communicator, slamb::random_k<>, slamb::mean_step_trust_ratio>;
+  using together =
+      slamb::slamb<thread_communicator, slamb::random_k<>, slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>>;
   for (const int world : {1, 2, 3, 8}) {
     const auto seed = static_cast<std::uint64_t>(world) + 40;
     const experiment e = test_support::make_experiment(test_support::random_model(seed, 6), seed, world, 7);
@@ -300,7 +301,8 @@ TEST_CASE("the ratio of the mean step follows the oracle") {
 }
 
 TEST_CASE("the ratio of the mean step: one rank takes LAMB's steps, whatever it selects") {
-  using together = slamb::slamb<thread_communicator, slamb::random_k<>, slamb::mean_step_trust_ratio>;
+  using together =
+      slamb::slamb<thread_communicator, slamb::random_k<>, slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>>;
   const experiment e = test_support::make_experiment(some_model(), 9, 1, 10);
   const auto of_lamb = test_support::train<slamb::lamb<thread_communicator>>(e, {});
   const auto reached = test_support::train<together>(e, {.dense_below = 10, .compressor = {.k = 0.25}});

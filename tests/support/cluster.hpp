@@ -159,7 +159,8 @@ oracle::settings oracle_settings(const Options& o) {
 template <class Options>
 oracle::slamb_settings oracle_slamb_settings(const Options& o) {
   constexpr bool blend = std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::blend>>;
-  constexpr bool mean_step = std::same_as<decltype(o.trust_ratio), slamb::mean_step_trust_ratio>;
+  constexpr bool mean_step =
+      std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>>;
   return {.form = mean_step ? oracle::rescaling::mean_step
                   : blend   ? oracle::rescaling::blend
                             : oracle::rescaling::product,

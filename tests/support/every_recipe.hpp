@@ -77,7 +77,7 @@ template <class Compressor>
 using slamb_with = slamb::slamb<communicator, Compressor>;
 
 using slamb_by_differences = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
-                                                communicator, slamb::host_backend, slamb::quantized_difference<>>;
+                                                communicator, slamb::host_backend, slamb::sync::quantized_difference<>>;
 
 using byte_chain = slamb::chain<slamb::random_k<>, slamb::int8>;
 using chosen_chain = slamb::chain<slamb::top_k, slamb::int4>;

@@ -355,21 +355,23 @@ concept error_feedback = detail::copyable<F> && requires {
 
 // -------------------------------------------------------------------------------------------- ParameterSync
 
+namespace sync {
+
 /// Decides how the ranks' parameters are kept together, in a recipe whose ranks move by momenta of their own. A type without a
 /// quantizer averages them in floats.
 template <class S>
 concept parameter_sync = detail::copyable<S> && requires {
-  {
-    S::default_local_steps
-    } -> detail::converts_to<std::int64_t>;  // steps between exchanges, unless the user says otherwise
+  { S::default_local_steps } -> detail::converts_to<std::int64_t>;  // steps between exchanges, by default
 };
+
+}  // namespace sync
 
 namespace capability {
 
 /// A ParameterSync that exchanges quantized differences from a common point: by `quantizer`, and their mean by
 /// `mean_quantizer`.
 template <class S>
-concept sends_differences = parameter_sync<S> && requires(const S& s) {
+concept sends_differences = sync::parameter_sync<S> && requires(const S& s) {
   requires quantizer<std::remove_cvref_t<decltype(s.quantizer)>>;
   requires quantizer<std::remove_cvref_t<decltype(s.mean_quantizer)>>;
 };

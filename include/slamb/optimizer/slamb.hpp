@@ -37,7 +37,7 @@
 namespace slamb {
 
 /// Options of `basic_slamb`.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class ParameterSync = whole_average>
+template <class Compressor, class ErrorFeedback, class TrustRatio, class ParameterSync = sync::whole_average>
 struct slamb_options {
   double beta1 = 0.9;           ///< in [0, 1)
   double beta2 = 0.999;         ///< in [0, 1)
@@ -64,7 +64,7 @@ namespace detail {
 
 /// `basic_slamb` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
-          parameter_sync ParameterSync = whole_average>
+          sync::parameter_sync ParameterSync = sync::whole_average>
 class slamb_recipe final
     : public recipe_with_state<Backend, slamb_options<Compressor, ErrorFeedback, TrustRatio, ParameterSync>,
                                array::momentum, array::variance> {
@@ -328,7 +328,7 @@ struct slamb_recipe_of {
   using type = no_recipe;
 };
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          backend Backend, parameter_sync ParameterSync>
+          backend Backend, sync::parameter_sync ParameterSync>
 struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync> {
   using type = slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, ParameterSync>;
 };
@@ -352,19 +352,19 @@ struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Back
 /// steps are skipped by all ranks; random numbers come from the library's generator only.
 ///
 /// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
-/// @tparam ParameterSync  how the ranks' parameters are kept together: whole_average or quantized_difference
+/// @tparam ParameterSync  how the ranks' parameters are kept together: sync::whole_average or sync::quantized_difference
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
-          class ParameterSync = whole_average>
+          class ParameterSync = sync::whole_average>
 class basic_slamb
     : public detail::optimizer_over<typename detail::slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio,
                                                                      Communicator, Backend, ParameterSync>::type,
                                     Communicator> {
   static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
-  static_assert(
-      parameter_sync<ParameterSync>,
-      "slamb: the ParameterSync of basic_slamb must be whole_average, quantized_difference, or a type with their "
-      "members. It is the last template argument of basic_slamb<Compressor, ErrorFeedback, TrustRatio, "
-      "Communicator, Backend, ParameterSync>");
+  static_assert(sync::parameter_sync<ParameterSync>,
+                "slamb: the ParameterSync of basic_slamb must be sync::whole_average, sync::quantized_difference, or a "
+                "type with their "
+                "members. It is the last template argument of basic_slamb<Compressor, ErrorFeedback, TrustRatio, "
+                "Communicator, Backend, ParameterSync>");
 
  public:
   using basic_slamb::optimizer_over::optimizer_over;

@@ -7,7 +7,7 @@
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
 
-namespace slamb {
+namespace slamb::sync {
 
 /// Exchanges the differences of the ranks' parameters p_i from a common point, which is equal on all ranks, bit for bit. Each
 /// exchange moves that point by the mean of what the ranks have sent:
@@ -59,4 +59,4 @@ struct quantized_difference {
 
 static_assert(parameter_sync<quantized_difference<>> && capability::sends_differences<quantized_difference<>>);
 
-}  // namespace slamb
+}  // namespace slamb::sync

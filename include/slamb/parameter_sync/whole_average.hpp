@@ -5,7 +5,7 @@
 
 #include "slamb/core/concepts.hpp"
 
-namespace slamb {
+namespace slamb::sync {
 
 /// Replaces the parameters by their mean over ranks, in floats. Between exchanges each rank's parameters move by its own momentum.
 ///
@@ -18,4 +18,4 @@ struct whole_average {
 
 static_assert(parameter_sync<whole_average>);
 
-}  // namespace slamb
+}  // namespace slamb::sync

@@ -38,14 +38,14 @@ slamb::optimizer make_any_slamb(std::span<const slamb::parameter> tensors, setti
     return make<optimizer, read_slamb_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
   };
   using rescaled = slamb::rescaled_trust_ratio<>;
-  using differences = slamb::quantized_difference<>;
+  using differences = slamb::sync::quantized_difference<>;
   if (!by_signs) {
-    if (of_mean_step)
-      throw std::invalid_argument("slamb: trust_ratio = 'mean_step' needs parameter_sync = 'signs'");
-    return make_with.template operator()<rescaled, slamb::whole_average>();
+    if (of_mean_step) throw std::invalid_argument("slamb: trust_ratio = 'mean_step' needs parameter_sync = 'signs'");
+    return make_with.template operator()<rescaled, slamb::sync::whole_average>();
   }
-  return of_mean_step ? make_with.template operator()<slamb::mean_step_trust_ratio, differences>()
-                      : make_with.template operator()<rescaled, differences>();
+  return of_mean_step
+             ? make_with.template operator()<slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>, differences>()
+             : make_with.template operator()<rescaled, differences>();
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ class parameter_exchange<ParameterSync, Context> {
 };
 
 /// Bytes of memory traffic an element, of one exchange.
-template <parameter_sync ParameterSync>
+template <sync::parameter_sync ParameterSync>
 double parameter_exchange_bytes([[maybe_unused]] const ParameterSync& sync, [[maybe_unused]] int ranks,
                                 const plan::storage_bytes& stored) {
   if constexpr (capability::sends_differences<ParameterSync>)
