@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 #include "support/difference_oracle.hpp"
@@ -43,9 +44,21 @@ struct exact {
 };
 static_assert(slamb::quantizer<exact>);
 
-template <class ParameterSync, class Communicator = thread_communicator>
-using optimizer = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
-                                     Communicator, slamb::host_backend, ParameterSync>;
+template <class ParameterSync, class TrustRatio = slamb::rescaled_trust_ratio<>, class Backend = slamb::host_backend>
+using optimizer = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, TrustRatio, thread_communicator, Backend,
+                                     ParameterSync>;
+
+/// Trains on the kernels of the CUDA backend, emulated.
+template <class Optimizer>
+test_support::trajectory train_on_kernels(const experiment& e, const typename Optimizer::options_type& options) {
+  test_support::trajectory reached = test_support::place_of(e);
+  slamb::run_ranks(e.world, [&](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    CHECK(test_support::train_rank<Optimizer>(e, rank, options, std::move(communicator), slamb::emulated_backend{},
+                                              reached));
+  });
+  return reached;
+}
 
 oracle::vector unchanged(const oracle::vector& values) { return values; }
 oracle::vector to_bfloat16(const oracle::vector& values) {
@@ -335,5 +348,30 @@ TEST_CASE("differences: plans count the bytes of a run") {
         CHECK(before == plan.total(e.steps()));
       });
     }
+  }
+}
+
+TEST_CASE("differences: the kernels of the CUDA backend follow the host") {
+  using slamb::emulated_backend, slamb::rescaled_trust_ratio, slamb::rescaling;
+  using mean_step = rescaled_trust_ratio<rescaling::mean_step>;
+  const auto compare = []<class ParameterSync, class TrustRatio>(int world, std::int64_t every) {
+    using on_host = optimizer<ParameterSync, TrustRatio>;
+    using on_kernels = optimizer<ParameterSync, TrustRatio, emulated_backend>;
+    const experiment e = test_support::make_experiment(some_model(), 17, world, 6);
+    const typename on_host::options_type options{.local_steps = every, .dense_below = 10, .compressor = {.k = 0.25}};
+    const typename on_kernels::options_type same{.local_steps = every, .dense_below = 10, .compressor = {.k = 0.25}};
+    // Norms are summed in another order, so the parameters differ by rounding, and a sign may differ if it is of a small number.
+    const auto host = test_support::train<on_host>(e, options);
+    const auto kernels = train_on_kernels<on_kernels>(e, same);
+    std::size_t differing = 0, all = 0;
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(world); ++rank)
+      for (std::size_t j = 0; j < host.back()[rank].size(); ++j, ++all)
+        if (std::abs(host.back()[rank][j] - kernels.back()[rank][j]) > 1e-5F) ++differing;
+    CHECK(differing * 100 <= all);
+  };
+  for (const int world : {2, 3}) {
+    compare.operator()<quantized_difference<>, rescaled_trust_ratio<>>(world, 1);
+    compare.operator()<quantized_difference<>, mean_step>(world, 2);
+    compare.operator()<quantized_difference<exact, slamb::int8>, mean_step>(world, 1);
   }
 }
