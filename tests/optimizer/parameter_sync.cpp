@@ -375,3 +375,94 @@ TEST_CASE("differences: the kernels of the CUDA backend follow the host") {
     compare.operator()<quantized_difference<exact, slamb::int8>, mean_step>(world, 1);
   }
 }
+
+TEST_CASE("differences: statistics have the distance from the common point") {
+  for (const int world : {1, 2}) {
+    constexpr std::size_t n = 300;
+    slamb::run_ranks(world, [&](thread_communicator ranks) {
+      std::vector<float> p(n, 0.5F), g(n, ranks.rank() == 0 ? 1.0F : -1.0F);
+      const std::vector<slamb::parameter> parameters{
+          {.data = p.data(), .gradient = g.data(), .size = n, .options = {.group = 1}}};
+      // Nothing is lost, so the point that ranks have in common is what they had after the last exchange.
+      optimizer<quantized_difference<exact, exact>> its({parameters}, {.local_steps = 2, .dense_below = 10},
+                                                        std::move(ranks));
+      const std::vector<double> rates{0.01, 0.01};
+      CHECK(its.statistics(true).parameter_drift.empty());
+      its.step(rates);
+      const std::vector<float> common = p;
+      its.step(rates);
+      CHECK(its.statistics().parameter_drift.empty());
+      const std::vector<double> found = its.statistics(true).parameter_drift;
+      REQUIRE(found.size() == (world == 1 ? 0U : 2U));
+      if (world == 1) return;
+      double expected = 0.0;
+      for (std::size_t j = 0; j < n; ++j) expected += std::pow(static_cast<double>(p[j] - common[j]), 2.0);
+      CHECK(found[0] == 0.0);
+      CHECK(found[1] > 0.0);
+      CHECK(found[1] == doctest::Approx(std::sqrt(expected)));
+    });
+  }
+}
+
+namespace optimizer_parameter_sync_tests {
+namespace {
+
+template <slamb::rescaling Form, class Compressor>
+void check_cap(const Compressor& compressor) {
+  using slamb::rescaled_trust_ratio;
+  using capped = slamb::slamb<thread_communicator, Compressor, rescaled_trust_ratio<Form, true>>;
+  using free = slamb::slamb<thread_communicator, Compressor, rescaled_trust_ratio<Form>>;
+  for (const int world : {1, 2, 3, 8}) {
+    const auto seed = static_cast<std::uint64_t>(world) + 60;
+    const experiment e = test_support::make_experiment(test_support::random_model(seed, 6), seed, world, 9);
+    // With lower = 0 the clamp of the product form changes nothing, and the cap is exact.
+    const typename capped::options_type options{
+        .local_steps = 4, .dense_below = 16, .compressor = compressor, .trust_ratio = {.lower = 0.0}};
+    CHECK(test_support::error_of_slamb<capped>(e, options) <= tolerance);
+    // The cap acts: without it the parameters are others.
+    const typename free::options_type same{
+        .local_steps = 4, .dense_below = 16, .compressor = compressor, .trust_ratio = {.lower = 0.0}};
+    experiment its = e;
+    test_support::take_masks(its, compressor);
+    CHECK(test_support::worst_error(its, test_support::train<free>(its, same),
+                                    test_support::slamb_oracle(its, options)) > 10.0 * tolerance);
+  }
+}
+
+}  // namespace
+}  // namespace optimizer_parameter_sync_tests
+
+TEST_CASE("the cap: both forms follow the oracle, also with ages that are stored") {
+  check_cap<slamb::rescaling::product>(slamb::random_k<>{.k = 0.25});
+  check_cap<slamb::rescaling::product>(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.25});
+  check_cap<slamb::rescaling::blend>(slamb::random_k<>{.k = 0.25});
+  check_cap<slamb::rescaling::blend>(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.25});
+}
+
+TEST_CASE("the cap: no step of a tensor is longer than LAMB's, also where the clamp acts") {
+  using capped = slamb::slamb<thread_communicator, slamb::random_k<>,
+                              slamb::rescaled_trust_ratio<slamb::rescaling::product, true>>;
+  constexpr std::size_t n = 400;
+  for (const double lower : {0.01, 0.5, 2.0})
+    for (const double upper : {2.0, 1000.0})
+      slamb::run_ranks(2, [&](thread_communicator ranks) {
+        test_support::random_source source(4, static_cast<std::uint64_t>(ranks.rank()));
+        std::vector<float> p(n), g(n);
+        for (std::size_t j = 0; j < n; ++j) p[j] = 0.1F + 0.001F * static_cast<float>(j);
+        const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+        capped its({parameters},
+                   {.local_steps = 0, .dense_below = 10, .compressor = {.k = 0.1}, .trust_ratio = {lower, upper}},
+                   std::move(ranks));
+        for (int t = 0; t < 30; ++t) {
+          for (float& x : g) x = static_cast<float>(source.bell());
+          const std::vector<float> before = p;
+          its.step(0.1);
+          double of_step = 0.0, of_parameters = 0.0;
+          for (std::size_t j = 0; j < n; ++j) {
+            of_step += std::pow(static_cast<double>(p[j]) - static_cast<double>(before[j]), 2.0);
+            of_parameters += std::pow(static_cast<double>(before[j]), 2.0);
+          }
+          CHECK(std::sqrt(of_step) <= 0.1 * std::sqrt(of_parameters) * (1.0 + 1e-5));
+        }
+      });
+}

@@ -155,15 +155,21 @@ oracle::settings oracle_settings(const Options& o) {
   return how;
 }
 
+/// The oracle's form of a trust ratio.
+template <class TrustRatio>
+inline constexpr oracle::rescaling form_of = oracle::rescaling::product;
+template <bool Capped>
+inline constexpr oracle::rescaling form_of<slamb::rescaled_trust_ratio<slamb::rescaling::blend, Capped>> =
+    oracle::rescaling::blend;
+template <>
+inline constexpr oracle::rescaling form_of<slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>> =
+    oracle::rescaling::mean_step;
+
 /// The oracle's settings for SLAMB, from the library's options.
 template <class Options>
 oracle::slamb_settings oracle_slamb_settings(const Options& o) {
-  constexpr bool blend = std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::blend>>;
-  constexpr bool mean_step =
-      std::same_as<decltype(o.trust_ratio), slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>>;
-  return {.form = mean_step ? oracle::rescaling::mean_step
-                  : blend   ? oracle::rescaling::blend
-                            : oracle::rescaling::product,
+  using ratio = decltype(o.trust_ratio);
+  return {.form = form_of<ratio>,
           .beta1 = o.beta1,
           .beta2 = o.beta2,
           .beta3 = o.beta3,
@@ -172,7 +178,8 @@ oracle::slamb_settings oracle_slamb_settings(const Options& o) {
           .local_steps = static_cast<std::uint64_t>(o.local_steps),
           .dense_below = static_cast<std::size_t>(o.dense_below),
           .trust_lower = o.trust_ratio.lower,
-          .trust_upper = o.trust_ratio.upper};
+          .trust_upper = o.trust_ratio.upper,
+          .capped = slamb::capability::looks_at_staleness<ratio>};
 }
 
 /// Trains AdamW or LAMB, and returns the error against the oracle.

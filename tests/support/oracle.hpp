@@ -58,6 +58,7 @@ struct slamb_settings {
   std::size_t dense_below = 9000;
   double trust_lower = 0.01;
   double trust_upper = 1000.0;
+  bool capped = false;  ///< the step of a tensor is at most γ‖p‖ long
 };
 
 inline std::size_t total_size(const std::vector<tensor>& tensors) {
@@ -268,8 +269,22 @@ class slamb {
       double phi = std::clamp(s * r1 + (1.0 - s) * r2, how_.trust_lower, how_.trust_upper);
       if (layer.dimensions <= 1) phi = r1;  // no clamp
       if (!layer.adapt) phi = 1.0;
-      p[j] -= phi * (s * gamma + (1.0 - s) * gamma / root_n) * u[i];
+      u[i] *= phi * (s + (1.0 - s) / root_n);
     }
+    move(p, u, layer, begin, gamma);
+  }
+
+  // p ← p − γ w, or with min(1, ‖p‖/‖w‖) of it. A tensor whose elements were all exchanged has no cap, which would be 1.
+  void move(vector& p, const vector& w, const tensor& layer, std::size_t begin, double gamma) const {
+    double squares_p = 0.0, squares_w = 0.0;
+    bool is_whole = true;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      squares_p += p[begin + i] * p[begin + i];
+      squares_w += w[i] * w[i];
+      is_whole = is_whole && mask_[begin + i] != 0;
+    }
+    const double cap = how_.capped && layer.adapt && !is_whole ? std::min(1.0, ratio(squares_p, squares_w)) : 1.0;
+    for (std::size_t i = 0; i < w.size(); ++i) p[begin + i] -= gamma * cap * w[i];
   }
 
   void apply_blend(std::size_t rank, const tensor& layer, std::size_t begin, double gamma) {
@@ -290,9 +305,9 @@ class slamb {
     for (std::size_t i = 0; i < layer.size; ++i) {
       const std::size_t j = begin + i;
       const double s = discount(j);
-      const double u = w[i] + layer.weight_decay * p[j];
-      p[j] -= gamma * a * s * u + gamma / root_n * b * (1.0 - s) * u;
+      w[i] = (a * s + b * (1.0 - s) / root_n) * (w[i] + layer.weight_decay * p[j]);
     }
+    move(p, w, layer, begin, gamma);
   }
 
   // p ← p − γ φ u, with φ = ‖p‖/√(‖u[M]‖² + η² ‖u[¬M]‖²) and η² = ‖w̄[M]‖²/‖w[M]‖² in [1/N, 1]

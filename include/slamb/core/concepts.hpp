@@ -388,6 +388,17 @@ struct update_terms {
   Real update;     ///< direction + λ p
 };
 
+namespace capability {
+
+/// The age of one element at this step, for a trust ratio's sums.
+template <class Real>
+struct update_age {
+  Real discount;     ///< β3^age; 1 if the element is exchanged
+  Real unsent_rate;  ///< 1/√N
+};
+
+}  // namespace capability
+
 /// Properties of a tensor, for its trust ratio.
 struct tensor_properties {
   bool adapt = true;             ///< tensor_options::adapt
@@ -439,6 +450,13 @@ template <class T>
 concept looks_before_exchange = trust_ratio<T> &&
     requires(const T& t, update_terms<float> x, detail::sums_archetype& sums) {
   t.accumulate_sent(x, sums);
+};
+
+/// A trust ratio whose sums depend on the ages of elements: `accumulate(x, received, age, sums)` is called instead.
+template <class T>
+concept looks_at_staleness = trust_ratio<T> &&
+    requires(const T& t, update_terms<float> x, update_age<float> age, detail::sums_archetype& sums) {
+  t.accumulate(x, true, age, sums);
 };
 
 /// A trust ratio whose scale does not depend on the staleness discount.

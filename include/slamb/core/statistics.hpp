@@ -124,6 +124,9 @@ struct statistics {
   norms_type norm{};                 ///< zero unless `with_norms`
   std::vector<double>
       worker_error{};  ///< [groups] ‖e‖ of this rank's worker error; empty without `with_norms`, or if no error is kept
+  /// [groups] ‖p_i − ref‖: how far this rank's parameters are from the common point, with a ParameterSync that has one. Empty without
+  /// `with_norms`, and before the first step.
+  std::vector<double> parameter_drift{};
   std::vector<compression_type> compression{};  ///< [groups] errors of the last measured step; empty if none
 };
 

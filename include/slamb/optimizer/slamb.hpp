@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -153,7 +154,10 @@ class slamb_recipe final
 
   statistics report(bool with_norms) const override {
     statistics all = context_.report();
-    if (with_norms) all.norm = norms_of(context_, view());
+    if (with_norms) {
+      all.norm = norms_of(context_, view());
+      all.parameter_drift = parameters_.drift(context_);
+    }
     return all;
   }
 
@@ -186,7 +190,7 @@ class slamb_recipe final
     if (!bucket.is_last && !can_exchange_early(bucket)) return false;
     clip_.clip(context_);
     if constexpr (data_dependent_sparsifier<sparsifier_type>) select();
-    context_.executor.run(typename passes::form{update()}, view(), payload(), *selection_, bucket.tiles,
+    context_.executor.run(typename passes::form{update(), unsent_rate()}, view(), payload(), *selection_, bucket.tiles,
                           context_.sums(), context_.not_finite());
     if (!bucket.is_last) {
       context_.overlap.start_sum(sent_in(bucket), context_.ranks);
@@ -259,6 +263,7 @@ class slamb_recipe final
                                        "synchronize_parameters() yourself");
   }
 
+  float unsent_rate() const noexcept { return 1.0F / std::sqrt(static_cast<float>(context_.ranks.size())); }
   adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
 
   consistency_check consistency() const {

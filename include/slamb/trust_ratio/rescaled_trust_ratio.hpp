@@ -27,13 +27,18 @@ enum class rescaling {
 ///
 /// Tensors with `adapt = false` have ratios of 1.
 ///
+/// `Capped`: the scales of a tensor are multiplied by min(1, ‖p‖/‖scale u‖), so that its step is at most as long as LAMB's, γ‖p‖.
+/// ‖scale u‖ is computed without the clamp of *product* to `upper`, and with both ratios at least `lower`. So where this clamp acts,
+/// the step is shorter than necessary.
+///
 /// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1 and section 3.
-template <rescaling Form = rescaling::product>
+template <rescaling Form = rescaling::product, bool Capped = false>
 struct rescaled_trust_ratio {
   double lower = 0.01;
   double upper = 1000.0;
 
-  static constexpr int sums_per_segment = 4;  // of M: ‖p‖², ‖u‖² (or ‖w‖²); of ¬M: the same
+  // Of M: ‖p‖², ‖u‖² (or ‖w‖²); of ¬M: the same. Capped, of all: Σ (s c u)², Σ ((1 − s) c u)², Σ (c u)²
+  static constexpr int sums_per_segment = Capped ? 7 : 4;
   static constexpr bool epsilon_is_uncorrected = Form == rescaling::blend;
 
   struct segment_factors {
@@ -58,7 +63,23 @@ struct rescaled_trust_ratio {
   SLAMB_ELEMENT void accumulate(const update_terms<Real>& x, bool received, Sums& sums) const {
     const int part = received ? 0 : 2;
     sums.add_square(part, x.parameter);
-    sums.add_square(part + 1, Form == rescaling::product ? x.update : x.direction);
+    sums.add_square(part + 1, Form == rescaling::blend ? x.direction : x.update);
+  }
+  template <class Real, class Sums>
+  requires Capped SLAMB_ELEMENT void accumulate(const update_terms<Real>& x, bool received,
+                                                const capability::update_age<Real>& age, Sums& sums) const {
+    accumulate(x, received, sums);
+    const Real stale = (Real(1.0F) - age.discount) * age.unsent_rate;  // of blend
+    if constexpr (Form == rescaling::blend) {
+      sums.add_square(4, age.discount * x.update);
+      sums.add_square(5, stale * x.update);
+      sums.add_square(6, (age.discount + stale) * x.update);
+    } else {
+      const Real scaled = (age.discount + stale) * x.update;
+      sums.add_square(4, age.discount * scaled);
+      sums.add_square(5, (Real(1.0F) - age.discount) * scaled);
+      sums.add_square(6, scaled);
+    }
   }
 
   static constexpr float unbounded = std::numeric_limits<float>::infinity();
@@ -67,14 +88,18 @@ struct rescaled_trust_ratio {
     const auto unsent_rate = static_cast<float>(1.0 / sqrt(static_cast<double>(facts.world)));
     if (!facts.adapt) return {1.0F, 1.0F, 0.0F, unbounded, unsent_rate};
     if constexpr (Form == rescaling::product) {
-      const auto sent = static_cast<float>(detail::norm_ratio(sums[0], sums[1], 1.0));
-      const auto unsent = static_cast<float>(detail::norm_ratio(sums[2], sums[3], 1.0));
-      if (facts.one_dimensional) return {sent, sent, 0.0F, unbounded, unsent_rate};
-      return {sent, unsent, static_cast<float>(lower), static_cast<float>(upper), unsent_rate};
+      const double sent = detail::norm_ratio(sums[0], sums[1], 1.0);
+      const double unsent = detail::norm_ratio(sums[2], sums[3], 1.0);
+      if (facts.one_dimensional)
+        return {static_cast<float>(sent), static_cast<float>(sent), 0.0F, unbounded, unsent_rate};
+      const double cap = cap_of(sums, detail::clamp(sent, lower, unbounded), detail::clamp(unsent, lower, unbounded));
+      return {static_cast<float>(cap * sent), static_cast<float>(cap * unsent), static_cast<float>(cap * lower),
+              static_cast<float>(cap * upper), unsent_rate};
     } else {
       const double sent = detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper);
       const double unsent = detail::clamp(detail::norm_ratio(sums[2], sums[3], 0.0), 0.0, upper);
-      return {static_cast<float>(sent), static_cast<float>(unsent), 0.0F, unbounded, unsent_rate};
+      const double cap = cap_of(sums, sent, unsent);
+      return {static_cast<float>(cap * sent), static_cast<float>(cap * unsent), 0.0F, unbounded, unsent_rate};
     }
   }
 
@@ -87,6 +112,21 @@ struct rescaled_trust_ratio {
       return clamped * (discount + staleness * Real(f.unsent_rate));
     } else {
       return Real(f.sent) * discount + Real(f.unsent) * (staleness * Real(f.unsent_rate));
+    }
+  }
+
+ private:
+  // min(1, ‖p‖/‖w‖), with ‖w‖² = sent² Σ (s c u)² + 2 sent unsent Σ s (1 − s) c² u² + unsent² Σ ((1 − s) c u)². 1 if all elements were
+  // exchanged at this step, when ‖w‖ = ‖p‖.
+  SLAMB_HOST_DEVICE static double cap_of([[maybe_unused]] const double* sums, [[maybe_unused]] double sent,
+                                         [[maybe_unused]] double unsent) {
+    if constexpr (Capped) {
+      if (!(sums[5] > 0.0)) return 1.0;
+      const double mixed = sums[6] - sums[4] - sums[5];
+      const double squared = sent * sent * sums[4] + sent * unsent * mixed + unsent * unsent * sums[5];
+      return detail::clamp(detail::norm_ratio(sums[0] + sums[2], squared, 1.0), 0.0, 1.0);
+    } else {
+      return 1.0;
     }
   }
 };
@@ -103,7 +143,7 @@ struct rescaled_trust_ratio {
 ///
 /// Tensors with `adapt = false` have φ = 1.
 template <>
-struct rescaled_trust_ratio<rescaling::mean_step> {
+struct rescaled_trust_ratio<rescaling::mean_step, false> {
   double lower = 0.0;
   double upper = std::numeric_limits<double>::infinity();
 
@@ -151,6 +191,8 @@ struct rescaled_trust_ratio<rescaling::mean_step> {
 
 static_assert(trust_ratio<rescaled_trust_ratio<rescaling::product>>);
 static_assert(trust_ratio<rescaled_trust_ratio<rescaling::blend>>);
+static_assert(capability::looks_at_staleness<rescaled_trust_ratio<rescaling::product, true>> &&
+              !capability::looks_at_staleness<rescaled_trust_ratio<rescaling::product>>);
 static_assert(capability::looks_before_exchange<rescaled_trust_ratio<rescaling::mean_step>> &&
               capability::ignores_staleness<rescaled_trust_ratio<rescaling::mean_step>>);
 

@@ -1,11 +1,13 @@
 // The exchange of the ranks' parameters after a step, by a ParameterSync: as floats, or as quantized differences from the anchor.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <type_traits>
+#include <vector>
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/norms.hpp"
@@ -43,6 +45,8 @@ class parameter_exchange {
   }
   /// Continues from parameters that are equal on all ranks.
   static void go_on_from_equal(Context& /*context*/, bool /*keeps_error*/) {}
+  /// As statistics::parameter_drift.
+  static std::vector<double> drift(const Context& /*context*/) { return {}; }
   static void visit_state(const Context& /*context*/, const state_visitor& /*part*/) {}
 };
 
@@ -77,6 +81,18 @@ struct set_anchor : pass_without_constants {
   template <class Element, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     e.anchor = e.parameter;
+  }
+};
+
+/// ‖d_i‖²
+struct sum_difference : pass_without_constants {
+  using reads = arrays<array::parameter, array::anchor>;
+  using writes = arrays<>;
+  static constexpr int sums = 1;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
+    results.add_square(0, e.parameter - e.anchor);
   }
 };
 
@@ -133,6 +149,19 @@ class parameter_exchange<ParameterSync, Context> {
     context.executor.run(set_anchor{}, model, context.all_tiles());
     if (!keeps_error) codes_.clear_errors(context);
     is_set_ = true;
+  }
+
+  std::vector<double> drift(const Context& context) const {
+    if (!is_set_) return {};
+    auto model = view(context);
+    model.skip = nullptr;
+    context.executor.run(sum_difference{}, model, context.all_tiles(), context.sums());
+    std::vector<double> all(context.tensors.groups(), 0.0);
+    context.executor.template visit_segments<1>(
+        context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.wrapped(),
+        [&](std::size_t i, const double* square) { all[context.tensors.segments()[i].group] += *square; });
+    for (double& norm : all) norm = std::sqrt(norm);
+    return all;
   }
 
   void visit_state(const Context& context, const state_visitor& part) {

@@ -59,8 +59,10 @@ struct form_payload : adam_update<TrustRatio> {
   using writes = arrays<>;
   using packs = union_of_t<arrays<array::momentum>, arrays_if<sums_norms, arrays<array::variance, array::parameter>>>;
   static constexpr bool receives = false;
-  static constexpr bool needs_discount = false;
+  static constexpr bool needs_discount = capability::looks_at_staleness<TrustRatio>;
   static constexpr int sums = TrustRatio::sums_per_segment;
+
+  float unsent_rate = 1.0F;  ///< 1/√N
 
   template <class Element, class Lanes, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, [[maybe_unused]] const Lanes& at, const Constants& tensor,
@@ -69,8 +71,13 @@ struct form_payload : adam_update<TrustRatio> {
     update_momentum(e, tensor.scalars);
     if constexpr (sums_norms) {
       update_variance(e, tensor.scalars);
+      using Real = typename Element::real;
       const auto terms = this->update_terms_of(e, tensor);
-      this->trust_ratio.accumulate(terms, false, results);
+      if constexpr (needs_discount)
+        this->trust_ratio.accumulate(terms, false, capability::update_age<Real>{at.discount, Real(unsent_rate)},
+                                     results);
+      else
+        this->trust_ratio.accumulate(terms, false, results);
       if constexpr (capability::looks_before_exchange<TrustRatio>) {
         sums_of_selected<Sums, decltype(at.selected)> sent{results, at.selected};
         this->trust_ratio.accumulate_sent(terms, sent);
@@ -92,7 +99,11 @@ struct sum_received : adam_update<TrustRatio> {
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
     using Real = typename Element::real;
     e.momentum = e.momentum * Real(per_rank);
-    this->trust_ratio.accumulate(this->update_terms_of(e, tensor), true, results);
+    const auto terms = this->update_terms_of(e, tensor);
+    if constexpr (capability::looks_at_staleness<TrustRatio>)
+      this->trust_ratio.accumulate(terms, true, capability::update_age<Real>{Real(1.0F), Real(1.0F)}, results);
+    else
+      this->trust_ratio.accumulate(terms, true, results);
   }
 };
 

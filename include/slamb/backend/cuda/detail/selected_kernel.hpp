@@ -182,7 +182,7 @@ struct selected_kernel {
     ((planes[plane++][place] = value_of<Arrays, scalar>(e).value), ...);
   }
 
-  // discounts ← β3^age. Ages that the selection does not know are stored, and are incremented once a step.
+  // discounts ← β3^age. Ages that the selection does not know are stored, and are incremented once a step: by the pass that receives.
   template <unsigned Width>
   SLAMB_ELEMENT void find_discounts(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
                                     const coordinate& c, std::uint32_t first, std::uint32_t i,
@@ -201,7 +201,7 @@ struct selected_kernel {
           age[j] = static_cast<age_type>(age[j] + 1U);
         discounts[j] = payload.discount[static_cast<std::uint32_t>(age[j])];
       }
-      store_together(age, t.age + first + i);
+      if constexpr (Pass::receives) store_together(age, t.age + first + i);
     }
   }
 };

@@ -212,8 +212,8 @@ std::uint64_t count_selected(const Selection& selection, const segment& s, const
 }
 
 /// Fills `chunk` for `count` elements from `c` on. If the selection has no ages, they are stored in `age` [count], and each call
-/// with `Discounted` updates them.
-template <bool Discounted, class Selection>
+/// with `Discounted` and `Ageing` updates them.
+template <bool Discounted, bool Ageing, class Selection>
 void fill_chunk(const Selection& selection, const segment& s, coordinate c, std::uint32_t count,
                 const payload_view& payload, stored_age_t<Selection>* age, chunk_selection& chunk) {
   chunk.clear();
@@ -227,8 +227,10 @@ void fill_chunk(const Selection& selection, const segment& s, coordinate c, std:
     for (std::uint32_t i = 0; i < count; ++i) {
       const bool selected = ((chunk.bits[i / lanes] >> (i % lanes)) & 1U) != 0;
       const bool oldest = age[i] == std::numeric_limits<stored_age_t<Selection>>::max();
-      if (!oldest || selected) age[i] = static_cast<stored_age_t<Selection>>(selected ? 0U : age[i] + 1U);
-      chunk.discount[i] = payload.discount[static_cast<std::uint32_t>(age[i])];
+      stored_age_t<Selection> now = age[i];
+      if (!oldest || selected) now = static_cast<stored_age_t<Selection>>(selected ? 0U : now + 1U);
+      if constexpr (Ageing) age[i] = now;
+      chunk.discount[i] = payload.discount[static_cast<std::uint32_t>(now)];
     }
   }
 }
@@ -308,8 +310,8 @@ SLAMB_FLATTEN bool run_selected_tile(const Pass& pass, const View& view, const p
     const std::uint32_t count = std::min(chunk_selection::size, t.count - first);
     stored_age_t<Selection>* age = nullptr;
     if constexpr (needs_ages) age = static_cast<stored_age_t<Selection>*>(payload.age) + s.state + t.first + first;
-    fill_chunk<Pass::needs_discount>(selection, s, coordinate_of(s, t.segment, t.first + first), count, payload, age,
-                                     chunk);
+    fill_chunk<Pass::needs_discount, Pass::receives>(selection, s, coordinate_of(s, t.segment, t.first + first), count,
+                                                     payload, age, chunk);
     std::uint32_t i = 0;
     for (; i + lanes <= count; i += lanes) runner.run(first + i, chunk.bits[i / lanes], all_lanes, chunk.discount + i);
     if (const std::uint32_t rest = count - i; rest > 0)
