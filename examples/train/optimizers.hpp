@@ -24,7 +24,7 @@ std::vector<std::string_view> optimizer_names();
 /// The names for --compressor.
 std::vector<std::string_view> compressor_names();
 
-/// The optimizers that a run compares. Without names, all but auto; each with every named compressor, or with its own if none
+/// The optimizers that a run compares. Without names, all but slamb_by_signs and auto; each with every named compressor, or with its own if none
 /// is named. All optimizers with a compressor means all that accept it.
 ///
 /// @throws usage_error for a combination that does not exist; it lists those that do

@@ -36,6 +36,7 @@
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/optimizer/one_bit.hpp"
 #include "slamb/optimizer/slamb.hpp"
+#include "slamb/optimizer/slamb_by_signs.hpp"
 #include "slamb/optimizer/zero_one_adam.hpp"
 #include "slamb/plan/lamb.hpp"
 #include "slamb/plan/network.hpp"

@@ -62,9 +62,24 @@ constexpr std::array<combination, 5> all_auto{{{"random_k", make_auto<make_rando
                                                {"random_k+int4", make_auto<make_chain<make_random_k, make_int4>>},
                                                {"random_k+sign", make_auto<make_chain<make_random_k, make_sign>>}}};
 
+template <auto MakeCompressor>
+optimizer_maker make_by_signs(const settings& chosen, std::uint64_t seed) {
+  using optimizer = slamb::sync::slamb_by_signs<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
+  typename optimizer::options_type options{.weight_decay = chosen.weight_decay,
+                                           .compressor = MakeCompressor(chosen, seed)};
+  options.parameter_sync.mean_quantizer.seed = seed;
+  return maker_of<optimizer>(options, seed);
+}
+
+constexpr std::array<combination, 2> all_by_signs{
+    {{"random_k+int8", make_by_signs<make_chain<make_random_k, make_int8>>},
+     {"random_k", make_by_signs<make_random_k>}}};
+
 }  // namespace
 
 std::span<const combination> slamb_combinations() { return all; }
+
+std::span<const combination> slamb_by_signs_combinations() { return all_by_signs; }
 
 std::span<const combination> auto_combinations() { return all_auto; }
 
