@@ -59,6 +59,7 @@ std::unique_ptr<optimizer> lamb_on_host(ingredients from);
 std::unique_ptr<optimizer> slamb_on_host(ingredients from);
 std::unique_ptr<optimizer> slamb_int8_on_host(ingredients from);
 std::unique_ptr<optimizer> slamb_top_k_on_host(ingredients from);
+std::unique_ptr<optimizer> slamb_by_signs_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_host(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from);
@@ -70,18 +71,20 @@ std::unique_ptr<optimizer> lamb_on_device(ingredients from);
 std::unique_ptr<optimizer> slamb_on_device(ingredients from);
 std::unique_ptr<optimizer> slamb_int8_on_device(ingredients from);
 std::unique_ptr<optimizer> slamb_top_k_on_device(ingredients from);
+std::unique_ptr<optimizer> slamb_by_signs_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_device(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_device(ingredients from);
 std::unique_ptr<optimizer> lamb_in_eight_bits_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_from_bf16_on_device(ingredients from);
 
-inline constexpr std::array<recipe, 10> recipes{{
+inline constexpr std::array<recipe, 11> recipes{{
     {"adamw", adamw_on_host, adamw_on_device},
     {"lamb", lamb_on_host, lamb_on_device},
     {"slamb", slamb_on_host, slamb_on_device},
     {"slamb_int8", slamb_int8_on_host, slamb_int8_on_device, false},
     {"slamb_top_k", slamb_top_k_on_host, slamb_top_k_on_device, false, false},
+    {"slamb_by_signs", slamb_by_signs_on_host, slamb_by_signs_on_device, false, false},
     {"one_bit_adam", one_bit_adam_on_host, one_bit_adam_on_device},
     {"one_bit_lamb", one_bit_lamb_on_host, one_bit_lamb_on_device},
     {"zero_one_adam", zero_one_adam_on_host, zero_one_adam_on_device, true, false},

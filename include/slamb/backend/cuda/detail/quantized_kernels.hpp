@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
 #include "slamb/backend/cuda/detail/scalar.hpp"
@@ -163,6 +164,8 @@ struct average_kernel {
   using signal_quantizer = signal_quantizer_t<Quantizers>;
   using mean_quantizer = mean_quantizer_t<Quantizers>;
   using encoder = tile_encoder<Work, mean_quantizer, threads>;
+  /// With two quantizers ptxas aims at three blocks for sm_80, and spills; two allow 64 registers a thread. 0: it chooses.
+  static constexpr unsigned blocks_at_once = std::is_same_v<Quantizers, signal_quantizer> ? 0 : 2;
 
   Quantizers quantizers;
   model_view view;
