@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
 #include "slamb/backend/cuda/detail/scalar.hpp"
@@ -164,8 +163,8 @@ struct average_kernel {
   using signal_quantizer = signal_quantizer_t<Quantizers>;
   using mean_quantizer = mean_quantizer_t<Quantizers>;
   using encoder = tile_encoder<Work, mean_quantizer, threads>;
-  /// With two quantizers ptxas aims at three blocks for sm_80, and spills; two allow 64 registers a thread. 0: it chooses.
-  static constexpr unsigned blocks_at_once = std::is_same_v<Quantizers, signal_quantizer> ? 0 : 2;
+  /// For a mean with scales of blocks, ptxas aims at three blocks of threads, and spills; two allow 64 registers. 0: it chooses.
+  static constexpr unsigned blocks_at_once = scale_facts<mean_quantizer>::has_blocks ? 2 : 0;
 
   Quantizers quantizers;
   model_view view;
