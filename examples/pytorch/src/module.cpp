@@ -226,6 +226,7 @@ class optimizer {
       to["momentum_norm"] = all.norm.momentum;
       to["variance_norm"] = all.norm.variance;
       to["worker_error_norms"] = nb::cast(all.worker_error);
+      to["parameter_drift"] = nb::cast(all.parameter_drift);
     }
     return to;
   }

@@ -97,6 +97,11 @@ WRONG_OF_ONE = [
     ("slamb", {"dense_below": -1}, r"dense_below = -1.*>= 0"),
     ("slamb", {"clip_locally": 3}, r"clip_locally must be True or False"),
     ("slamb", {"trust_ratio_upper": "x"}, r"trust_ratio_upper must be a number"),
+    ("slamb", {"parameter_sync": "sign"}, r"parameter_sync must be 'average' or 'signs', not 'sign'"),
+    ("slamb", {"trust_ratio": 1}, r"trust_ratio must be 'rescaled' or 'mean_step', a text"),
+    ("slamb", {"trust_ratio": "mean_step"}, r"trust_ratio = 'mean_step' needs parameter_sync = 'signs'"),
+    ("slamb", {"compressor": "top_k", "parameter_sync": "signs"}, r"no setting 'parameter_sync'"),
+    ("slamb", {"moments": "8-bit", "parameter_sync": "signs"}, r"no setting 'parameter_sync'"),
     ("slamb", {"compressor": "top_k", "moments": "8-bit"}, r"moments = '8-bit'.*takes 'float32'"),
     ("one_bit_adam", {"warm_up_steps": -1}, r"warm_up_steps = -1.*>= 0"),
     ("one_bit_adam", {"warm_up_steps": 2.5}, r"warm_up_steps must be an integer"),
@@ -290,7 +295,7 @@ def test_statistics_have_the_documented_keys_and_types(name, with_norms):
     assert statistics["phase"] in statistics["phases"]
     for phase in statistics["phases"].values():
         assert set(phase) == {"first_step", "collectives", "payload_bytes", "sent_bytes"}
-    norms = {"parameter_norm", "momentum_norm", "variance_norm", "worker_error_norms"}
+    norms = {"parameter_norm", "momentum_norm", "variance_norm", "worker_error_norms", "parameter_drift"}
     assert norms & set(statistics) == (norms if with_norms else set())
 
 

@@ -408,6 +408,7 @@ def statistics_count_what_has_happened():
         "momentum_norm",
         "variance_norm",
         "worker_error_norms",
+        "parameter_drift",
     }
 
 

@@ -11,6 +11,10 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lamb": (Lamb, {}),
     "lamb+random_k": (Lamb, {"compressor": "random_k", "k": 0.25}),
     "slamb": (Slamb, {"k": 0.25, "beta3": 0.8, "local_steps": 5, "dense_below": 40}),
+    "slamb_by_signs": (
+        Slamb,
+        {"compressor": "random_k+int8", "k": 0.25, "parameter_sync": "signs", "trust_ratio": "mean_step", "dense_below": 40},
+    ),
     "one_bit_adam": (OneBitAdam, {"warm_up_steps": 4}),
     "one_bit_lamb": (OneBitLamb, {"warm_up_steps": 4}),
     "zero_one_adam": (
