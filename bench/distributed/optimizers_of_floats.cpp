@@ -44,6 +44,14 @@ measurement measure_slamb(const scene& at, const std::string& name) {
   return measure<Optimizer>(at, name, slamb_options<Optimizer>(at.chosen), sparse_steps(at.chosen));
 }
 
+// Every step exchanges the differences of the parameters.
+measurement measure_slamb_by_signs(const scene& at, const std::string& name) {
+  using optimizer = slamb::sync::slamb_by_signs<ranks>;
+  optimizer::options_type options = slamb_options<optimizer>(at.chosen);
+  options.local_steps = 1;
+  return measure<optimizer>(at, name, options, {.phase = "sparse", .period = 1});
+}
+
 // LAMB or SLAMB, whichever is faster here.
 measurement measure_auto(const scene& at, const std::string& name) {
   using sparse = slamb::slamb<ranks>;
@@ -66,11 +74,12 @@ measurement measure_auto(const scene& at, const std::string& name) {
 }  // namespace
 
 std::span<const measured_optimizer> optimizers_of_floats() {
-  static constexpr std::array<measured_optimizer, 5> all{{
+  static constexpr std::array<measured_optimizer, 6> all{{
       {"lamb", measure_dense<lamb>},
       {"adamw", measure_dense<slamb::adamw<ranks>>},
       {"slamb", measure_slamb<slamb::slamb<ranks>>},
       {"slamb+int8", measure_slamb<slamb_int8>},
+      {"slamb_by_signs", measure_slamb_by_signs},
       {"auto", measure_auto},
   }};
   return all;
