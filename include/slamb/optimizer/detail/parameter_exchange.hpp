@@ -57,6 +57,8 @@ struct exchange_difference : pass_without_constants {
   using writes = signal_reads;
   static constexpr int sums = 0;
   static constexpr bool uses_compression_error = true;
+  static constexpr bool follows_gradient =
+      true;  // a tensor without a gradient stays as it is, with what it has not sent
 
   template <class Element, class Sums>
   SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& results) const {
