@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -375,4 +376,71 @@ TEST_CASE("differences: statistics have the distance from the common point") {
       CHECK(found[1] == doctest::Approx(std::sqrt(expected)));
     });
   }
+}
+
+TEST_CASE("differences: parameters that are replaced before the first step become the common point") {
+  constexpr std::size_t n = 200;
+  slamb::run_ranks(3, [&](thread_communicator ranks) {
+    std::vector<float> p(n, 0.5F), g(n, 0.1F);
+    const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+    optimizer<quantized_difference<>> its({parameters}, {.dense_below = 10}, std::move(ranks));
+    its.broadcast_parameters(0);
+    std::fill(p.begin(), p.end(), 2.0F);  // as load_state_dict() of a framework does
+    its.step(1e-3);
+    CHECK(its.statistics(true).parameter_drift.at(0) < 0.05);
+    for (const float x : p) CHECK(std::abs(x - 2.0F) < 0.05F);
+  });
+}
+
+TEST_CASE("differences: a state of another number of ranks continues") {
+  constexpr std::size_t n = 300;
+  std::vector<std::byte> saved;
+  const auto train = [&](int world, bool loads) {
+    slamb::run_ranks(world, [&](thread_communicator ranks) {
+      const int rank = ranks.rank();
+      std::vector<float> p(n, 0.5F), g(n, rank == 0 ? 1.0F : 0.5F);
+      const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+      optimizer<quantized_difference<>> its({parameters}, {.dense_below = 10}, std::move(ranks));
+      if (loads) its.load_state(saved, {.from_other_ranks = true});
+      for (int t = 0; t < 5; ++t) its.step(1e-2);
+      CHECK(its.statistics().step == (loads ? 10U : 5U));
+      if (rank == 0 && !loads) saved = its.save_state();
+    });
+  };
+  for (const auto& [from, to] : {std::pair(1, 2), std::pair(3, 1), std::pair(3, 2), std::pair(2, 4)}) {
+    train(from, false);
+    train(to, true);
+  }
+}
+
+TEST_CASE("differences: an exchange of what is not finite is skipped and counted; the step is taken") {
+  constexpr std::size_t n = 100;
+  slamb::run_ranks(2, [&](thread_communicator ranks) {
+    const int rank = ranks.rank();
+    std::vector<float> p(n, 0.5F), g(n, 0.1F);
+    const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+    optimizer<quantized_difference<>> its({parameters}, {.weight_decay = 0.0, .dense_below = 10}, std::move(ranks));
+    its.step(1e-2);
+    if (rank == 1) p[7] = std::numeric_limits<float>::infinity();
+    its.step(0.0);
+    CHECK(its.statistics().step == 2);
+    CHECK(its.statistics().skipped_exchanges == 1);
+    if (rank == 0)
+      for (const float x : p) CHECK(std::isfinite(x));
+    if (rank == 1) p[7] = 0.5F;
+    its.step(0.0);
+    CHECK(its.statistics().skipped_exchanges == 1);
+  });
+}
+
+TEST_CASE("differences: a quantizer that leaves out elements by their variance is rejected") {
+  const std::vector<slamb::parameter> none;
+  using by_signs = optimizer<quantized_difference<signs, signs>>;
+  slamb::run_ranks(2, [&](thread_communicator ranks) {
+    typename by_signs::options_type options;
+    (ranks.size() > 1 ? options.parameter_sync.mean_quantizer : options.parameter_sync.quantizer).zero_aware = true;
+    CHECK_THROWS_WITH_AS(by_signs({none}, options, std::move(ranks)),
+                         doctest::Contains("parameter_sync.mean_quantizer has zero_aware = true"),
+                         std::invalid_argument);
+  });
 }

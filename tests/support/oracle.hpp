@@ -274,16 +274,15 @@ class slamb {
     move(p, u, layer, begin, gamma);
   }
 
-  // p ← p − γ w, or with min(1, ‖p‖/‖w‖) of it. A tensor whose elements were all exchanged has no cap, which would be 1.
+  // p ← p − γ w, or with min(1, ‖p‖/‖w‖) of it.
   void move(vector& p, const vector& w, const tensor& layer, std::size_t begin, double gamma) const {
     double squares_p = 0.0, squares_w = 0.0;
-    bool is_whole = true;
     for (std::size_t i = 0; i < w.size(); ++i) {
       squares_p += p[begin + i] * p[begin + i];
       squares_w += w[i] * w[i];
-      is_whole = is_whole && mask_[begin + i] != 0;
     }
-    const double cap = how_.capped && layer.adapt && !is_whole ? std::min(1.0, ratio(squares_p, squares_w)) : 1.0;
+    const bool is_exempt = !layer.adapt || (how_.form == rescaling::product && layer.dimensions <= 1);
+    const double cap = how_.capped && !is_exempt ? std::min(1.0, ratio(squares_p, squares_w)) : 1.0;
     for (std::size_t i = 0; i < w.size(); ++i) p[begin + i] -= gamma * cap * w[i];
   }
 

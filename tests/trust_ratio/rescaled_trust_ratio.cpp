@@ -82,30 +82,41 @@ TEST_CASE("the cap: both forms follow the oracle, also with ages that are stored
   check_cap<slamb::rescaling::blend>(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.25});
 }
 
-TEST_CASE("the cap: no step of a tensor is longer than LAMB's, also where the clamp acts") {
-  using capped = slamb::slamb<thread_communicator, slamb::random_k<>,
-                              slamb::rescaled_trust_ratio<slamb::rescaling::product, true>>;
-  constexpr std::size_t n = 400;
-  for (const double lower : {0.01, 0.5, 2.0})
-    for (const double upper : {2.0, 1000.0})
-      slamb::run_ranks(2, [&](thread_communicator ranks) {
-        test_support::random_source source(4, static_cast<std::uint64_t>(ranks.rank()));
-        std::vector<float> p(n), g(n);
-        for (std::size_t j = 0; j < n; ++j) p[j] = 0.1F + 0.001F * static_cast<float>(j);
-        const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
-        capped its({parameters},
-                   {.local_steps = 0, .dense_below = 10, .compressor = {.k = 0.1}, .trust_ratio = {lower, upper}},
-                   std::move(ranks));
-        for (int t = 0; t < 30; ++t) {
-          for (float& x : g) x = static_cast<float>(source.bell());
-          const std::vector<float> before = p;
-          its.step(0.1);
-          double of_step = 0.0, of_parameters = 0.0;
-          for (std::size_t j = 0; j < n; ++j) {
-            of_step += std::pow(static_cast<double>(p[j]) - static_cast<double>(before[j]), 2.0);
-            of_parameters += std::pow(static_cast<double>(before[j]), 2.0);
-          }
-          CHECK(std::sqrt(of_step) <= 0.1 * std::sqrt(of_parameters) * (1.0 + 1e-5));
+TEST_CASE("the cap: no step of a tensor is longer than LAMB's, also where the clamp acts and where all is exchanged") {
+  const auto check = []<slamb::rescaling Form>(double lower, double upper, double weight_decay,
+                                               std::uint64_t dense_below) {
+    using capped = slamb::slamb<thread_communicator, slamb::random_k<>, slamb::rescaled_trust_ratio<Form, true>>;
+    constexpr std::size_t n = 400;
+    slamb::run_ranks(2, [&](thread_communicator ranks) {
+      test_support::random_source source(4, static_cast<std::uint64_t>(ranks.rank()));
+      std::vector<float> p(n), g(n);
+      for (std::size_t j = 0; j < n; ++j) p[j] = 0.1F + 0.001F * static_cast<float>(j);
+      const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+      capped its({parameters},
+                 {.weight_decay = weight_decay,
+                  .local_steps = 0,
+                  .dense_below = dense_below,
+                  .compressor = {.k = 0.1},
+                  .trust_ratio = {lower, upper}},
+                 std::move(ranks));
+      for (int t = 0; t < 30; ++t) {
+        for (float& x : g) x = static_cast<float>(source.bell());
+        const std::vector<float> before = p;
+        its.step(0.1);
+        double of_step = 0.0, of_parameters = 0.0;
+        for (std::size_t j = 0; j < n; ++j) {
+          of_step += std::pow(static_cast<double>(p[j]) - static_cast<double>(before[j]), 2.0);
+          of_parameters += std::pow(static_cast<double>(before[j]), 2.0);
         }
-      });
+        CHECK(std::sqrt(of_step) <= 0.1 * std::sqrt(of_parameters) * (1.0 + 1e-5));
+      }
+    });
+  };
+  for (const std::uint64_t dense_below : {10, 9000})
+    for (const double weight_decay : {0.01, 5.0})
+      for (const double lower : {0.01, 0.5, 2.0})
+        for (const double upper : {2.0, 1000.0}) {
+          check.operator()<slamb::rescaling::product>(lower, upper, weight_decay, dense_below);
+          check.operator()<slamb::rescaling::blend>(lower, upper, weight_decay, dense_below);
+        }
 }

@@ -106,7 +106,9 @@ struct statistics {
 
   std::uint64_t step = 0;           ///< t: steps taken, without skipped steps
   std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
-  std::uint64_t local_skips = 0;    ///< local steps without this rank's gradient, which was not finite
+  /// Exchanges of the parameters that no rank made, though the step was taken, because the parameters of some rank are not finite.
+  std::uint64_t skipped_exchanges = 0;
+  std::uint64_t local_skips = 0;  ///< local steps without this rank's gradient, which was not finite
   /// Ranks have diverged: all steps are skipped until `step` throws the error that names the difference. On the host the same
   /// step throws it.
   bool has_diverged = false;
@@ -125,7 +127,7 @@ struct statistics {
   std::vector<double>
       worker_error{};  ///< [groups] ‖e‖ of this rank's worker error; empty without `with_norms`, or if no error is kept
   /// [groups] ‖p_i − ref‖: how far this rank's parameters are from the common point, with a ParameterSync that has one. Empty without
-  /// `with_norms`, and before the first step.
+  /// `with_norms`, with one rank, and where the next step sets that point.
   std::vector<double> parameter_drift{};
   std::vector<compression_type> compression{};  ///< [groups] errors of the last measured step; empty if none
 };

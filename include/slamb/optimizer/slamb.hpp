@@ -270,9 +270,20 @@ class slamb_recipe final
     consistency_check all = consistency_of(recipe_name, options_, context_.tensors.segments().size());
     all.add("beta3", options_.beta3);
     all.add("local_steps", static_cast<double>(options_.local_steps));
-    describe_policy(options_.parameter_sync, all);
+    describe_parameter_sync(all);
     all.add("dense_below", static_cast<double>(options_.dense_below));
     return all;
+  }
+
+  // A ParameterSync need not describe its quantizers.
+  void describe_parameter_sync(consistency_check& all) const {
+    const ParameterSync& its = options_.parameter_sync;
+    if constexpr (!requires { its.describe(all); } && capability::sends_differences<ParameterSync>) {
+      describe_policy(its.quantizer, all);
+      describe_policy(its.mean_quantizer, all);
+    } else {
+      describe_policy(its, all);
+    }
   }
 
   // Marks the tensors that are always exchanged dense.
@@ -299,13 +310,14 @@ class slamb_recipe final
     part("age", std::as_writable_bytes(context_.memory.view(age_)), state_part::common);
     parameters_.visit_state(context_, part);
   }
-  void go_on_from_average() override { parameters_.go_on_from_equal(context_, true); }
+  void go_on_from_average() override { parameters_.go_on_from_average(context_); }
   void go_on_from_replaced() override {
     is_averaging_ = false;
-    parameters_.go_on_from_equal(context_, false);
+    parameters_.go_on_from_replaced(context_);
   }
-  void go_on_from_saved(const restore_options& /*options*/) override {
+  void go_on_from_saved(const restore_options& options) override {
     is_averaging_ = false;
+    parameters_.go_on_from_saved(options.from_other_ranks);
     context_.start_in_phase("sparse");
   }
 
@@ -370,6 +382,12 @@ class basic_slamb
                 "type with their "
                 "members. It is the last template argument of basic_slamb<Compressor, ErrorFeedback, TrustRatio, "
                 "Communicator, Backend, ParameterSync>");
+  static_assert(capability::sends_differences<ParameterSync> ||
+                    !(
+                        requires(const ParameterSync& s) { s.quantizer; } ||
+                        requires(const ParameterSync& s) { s.mean_quantizer; }),
+                "slamb: a ParameterSync with a quantizer must have two: the members quantizer, of the differences, and "
+                "mean_quantizer, of their mean. Without both, basic_slamb would average the parameters in floats");
 
  public:
   using basic_slamb::optimizer_over::optimizer_over;

@@ -116,13 +116,11 @@ struct rescaled_trust_ratio {
   }
 
  private:
-  // min(1, ‖p‖/‖w‖), with ‖w‖² = sent² Σ (s c u)² + 2 sent unsent Σ s (1 − s) c² u² + unsent² Σ ((1 − s) c u)². 1 if all elements were
-  // exchanged at this step, when ‖w‖ = ‖p‖.
+  // min(1, ‖p‖/‖w‖), with ‖w‖² = sent² Σ (s c u)² + 2 sent unsent Σ s (1 − s) (c u)² + unsent² Σ ((1 − s) c u)².
   SLAMB_HOST_DEVICE static double cap_of([[maybe_unused]] const double* sums, [[maybe_unused]] double sent,
                                          [[maybe_unused]] double unsent) {
     if constexpr (Capped) {
-      if (!(sums[5] > 0.0)) return 1.0;
-      const double mixed = sums[6] - sums[4] - sums[5];
+      const double mixed = sums[5] > 0.0 ? sums[6] - sums[4] - sums[5] : 0.0;
       const double squared = sent * sent * sums[4] + sent * unsent * mixed + unsent * unsent * sums[5];
       return detail::clamp(detail::norm_ratio(sums[0] + sums[2], squared, 1.0), 0.0, 1.0);
     } else {

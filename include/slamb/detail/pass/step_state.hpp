@@ -45,6 +45,8 @@ struct step_record {
   std::uint64_t payload_of = 0;   ///< 0: there is no hash
   std::uint32_t has_norm = 0;     ///< not 0: last_norm is valid
   std::uint64_t given = 0;        ///< a hash of the tensors without a gradient and of changed options; 0: of neither
+  std::uint64_t skipped_exchanges =
+      0;  ///< that followed a step which was taken, because a value of a rank was not finite
 };
 
 // Functions that an executor invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
@@ -228,7 +230,10 @@ struct end_following_exchange {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->skip == 0) record->lineage = hash_with(record->lineage, record->received);
+    if (record->skip == 0)
+      record->lineage = hash_with(record->lineage, record->received);
+    else if (record->was_skipped == 0 && record->diverged == 0)
+      ++record->skipped_exchanges;
     record->not_finite = record->found_inf = record->skip = 0;
   }
 };

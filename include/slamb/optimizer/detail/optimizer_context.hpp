@@ -404,6 +404,7 @@ class optimizer_context {
     const step_record now = read(record());
     statistics all{.step = now.taken,
                    .skipped_steps = now.skipped,
+                   .skipped_exchanges = now.skipped_exchanges,
                    .local_skips = now.local_skips,
                    .has_diverged = now.diverged != 0,
                    .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,

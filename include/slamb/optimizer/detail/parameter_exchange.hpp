@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -43,8 +44,12 @@ class parameter_exchange {
   static void exchange(Context& context, std::span<float> buffer, const std::uint32_t* skip) {
     average_parameters(context, buffer, skip);
   }
-  /// Continues from parameters that are equal on all ranks.
-  static void go_on_from_equal(Context& /*context*/, bool /*keeps_error*/) {}
+  /// Continues from the mean of the parameters.
+  static void go_on_from_average(Context& /*context*/) {}
+  /// Continues from parameters that have been replaced by equal ones.
+  static void go_on_from_replaced(Context& /*context*/) {}
+  /// Continues from a saved state. @param from_other_ranks  it was another number of ranks
+  static void go_on_from_saved(bool /*from_other_ranks*/) {}
   /// As statistics::parameter_drift.
   static std::vector<double> drift(const Context& /*context*/) { return {}; }
   static void visit_state(const Context& /*context*/, const state_visitor& /*part*/) {}
@@ -114,7 +119,11 @@ class parameter_exchange<ParameterSync, Context> {
  public:
   static constexpr bool sends_codes = true;
 
-  explicit parameter_exchange(const ParameterSync& sync) : codes_({sync.quantizer, sync.mean_quantizer}, false) {}
+  /// @throws std::invalid_argument for a quantizer that leaves out elements by their variance
+  explicit parameter_exchange(const ParameterSync& sync) : codes_({sync.quantizer, sync.mean_quantizer}, false) {
+    require_all_elements("parameter_sync.quantizer", sync.quantizer);
+    require_all_elements("parameter_sync.mean_quantizer", sync.mean_quantizer);
+  }
 
   /// Divides the tiles; to be called before a tensor is marked as dense for another exchange, and before sums are planned.
   void plan(Context& context) {
@@ -131,7 +140,8 @@ class parameter_exchange<ParameterSync, Context> {
   void begin(Context& context) {
     if (is_set_ || !codes_.is_active(context)) return;
     context.require_no_capture("the first step sets the point that ranks have in common; take it before the capture");
-    go_on_from_equal(context, false);
+    set(context);
+    is_set_ = true;
   }
 
   void exchange(Context& context, std::span<float> /*buffer*/, const std::uint32_t* /*skip*/) {
@@ -144,13 +154,18 @@ class parameter_exchange<ParameterSync, Context> {
     context.executor.invoke(end_following_exchange{context.record()});
   }
 
-  void go_on_from_equal(Context& context, bool keeps_error) {
+  void go_on_from_average(Context& context) {
+    if (is_set_) set(context);
+  }
+  // The next step sets the anchor again, because more may be replaced before.
+  void go_on_from_replaced(Context& context) {
     if (!codes_.is_active(context)) return;
-    auto model = view(context);
-    model.skip = nullptr;
-    context.executor.run(set_anchor{}, model, context.all_tiles());
-    if (!keeps_error) codes_.clear_errors(context);
-    is_set_ = true;
+    codes_.clear_errors(context);
+    if (is_set_) set(context);
+    is_set_ = false;
+  }
+  void go_on_from_saved(bool from_other_ranks) {
+    if (from_other_ranks) is_set_ = false;
   }
 
   std::vector<double> drift(const Context& context) const {
@@ -167,13 +182,29 @@ class parameter_exchange<ParameterSync, Context> {
   }
 
   void visit_state(const Context& context, const state_visitor& part) {
-    anchor_.visit(part, context.memory, state_part::common);
+    anchor_.visit(part, context.memory, state_part::errors);  // another number of ranks begins with its parameters
     codes_.visit_state(context, part);
-    visit_flag(part, "common parameters are set", is_set_, state_part::common);
+    visit_flag(part, "common parameters are set", is_set_, state_part::errors);
   }
 
  private:
   std::span<std::byte> codes(const Context& context) const noexcept { return context.memory.view(buffer_); }
+  template <class Quantizer>
+  static void require_all_elements(const char* name, const Quantizer& quantizer) {
+    if constexpr (requires { quantizer.zero_aware; })
+      if (quantizer.zero_aware)
+        throw std::invalid_argument(std::string("slamb: ") + name +
+                                    " has zero_aware = true, but differences of all elements are exchanged; it must be "
+                                    "false");
+  }
+
+  // ref ← p
+  void set(Context& context) const {
+    auto model = view(context);
+    model.skip = nullptr;
+    context.executor.run(set_anchor{}, model, context.all_tiles());
+  }
+
   auto view(const Context& context) const noexcept {
     auto model = anchor_.over(context.view(), context.memory);
     if constexpr (Context::precision::rounds_by_chance) model.draws.use = rounding_draws::of_average;

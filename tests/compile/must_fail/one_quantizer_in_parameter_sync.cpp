@@ -1,0 +1,12 @@
+// expect: a ParameterSync with a quantizer must have two
+#include "slamb/slamb.hpp"
+
+struct misspelt {
+  static constexpr std::int64_t default_local_steps = 1;
+  slamb::int8 quantizer{};
+  slamb::int8 mean_quantiser{};
+};
+
+slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>, slamb::self_communicator,
+                   slamb::host_backend, misspelt>
+    optimizer({});
