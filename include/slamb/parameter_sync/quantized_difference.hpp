@@ -18,7 +18,9 @@ namespace slamb::sync {
 /// What Q does not send stays in the parameters themselves, so a rank has no error buffer. The mean of all p_i, plus e, is
 /// what it was before the exchange, for any Q and M.
 ///
-/// The common point is first that of the parameters before the first step, which are equal on all ranks.
+/// The common point is first that of the parameters before the first step, which are equal on all ranks. Later, replace parameters
+/// by `broadcast_parameters()`. A tensor without a gradient is not exchanged. `tensor_options::rows` has no effect here. Parameters of
+/// 16 bits without master copies are rounded in every exchange.
 ///
 /// *Memory*: 4 bytes of state a parameter, and 4/N for e, the compression error of the mean of this rank's chunk.
 /// *Cost*: 24 bytes of memory traffic a parameter and the codes. On the wire: the bits of Q and of M, each (N − 1)/N times, by
