@@ -15,6 +15,7 @@
 
 #include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
+#include "support/archetype_quantizers.hpp"
 #include "support/cluster.hpp"
 #include "support/difference_oracle.hpp"
 
@@ -27,23 +28,7 @@ using test_support::experiment;
 
 using signs = slamb::basic_sign<slamb::segment_scale::l1>;
 
-/// A float's own bits: nothing is lost.
-struct exact {
-  static constexpr int bits_per_element = 32;
-  static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
-
-  template <class Real>
-  SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& /*scale*/, const Real& /*uniform*/) const {
-    using slamb::as_word;
-    return as_word(x);
-  }
-  template <class Real>
-  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& /*scale*/) const {
-    using slamb::as_real;
-    return as_real(code);
-  }
-};
-static_assert(slamb::quantizer<exact>);
+using exact = test_support::archetype_floats;  // loses nothing
 
 template <class ParameterSync, class TrustRatio = slamb::rescaled_trust_ratio<>, class Backend = slamb::host_backend>
 using optimizer = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, TrustRatio, thread_communicator, Backend,
