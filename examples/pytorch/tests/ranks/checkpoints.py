@@ -66,7 +66,7 @@ def a_pickle_of_another_rank_is_rejected():
 
 
 SAVED = 8  # steps before a checkpoint: all are compressed; SLAMB has averaged at the fifth, and 0/1 Adam takes local steps
-OWN = ("slamb", "zero_one_adam")  # parameters differ between ranks
+OWN = ("slamb", "slamb_by_signs", "zero_one_adam")  # parameters differ between ranks
 
 
 def saved(value):

@@ -608,8 +608,8 @@ def an_exception_of_a_collective_arrives_and_the_step_can_be_taken_again(name):
             failure.remove()
             if not failure.has_failed:
                 break
-            if optimizer.statistics()["step"] > first:  # SLAMB's average has failed, which comes after the step
-                assert name == "slamb" and first in (0, 5)
+            if optimizer.statistics()["step"] > first:  # the exchange of SLAMB's parameters has failed, which comes after the step
+                assert (name == "slamb" and first in (0, 5)) or name == "slamb_by_signs"
                 train(optimizer, parameters, range(first + 1, 10))
                 optimizer.compare_ranks()
                 continue
