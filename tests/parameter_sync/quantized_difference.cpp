@@ -148,9 +148,6 @@ void check_that_error_is_sent(const Quantizer& quantizer, double left) {
 }
 
 }  // namespace
-}  // namespace parameter_sync_quantized_difference_tests
-
-using namespace parameter_sync_quantized_difference_tests;  // NOLINT(google-build-using-namespace): of this file
 
 TEST_CASE("differences: signs and their mean follow the oracle, at any interval") {
   int compared = 0;
@@ -429,3 +426,32 @@ TEST_CASE("differences: a quantizer that leaves out elements by their variance i
                          std::invalid_argument);
   });
 }
+
+TEST_CASE("whole_average: ranks have equal parameters after an exchange, and their own between two") {
+  using averaged = optimizer<slamb::sync::whole_average>;
+  CHECK(typename averaged::options_type{}.local_steps == 100);
+  const experiment e = test_support::make_experiment(some_model(), 21, 3, 5);
+  const auto reached =
+      test_support::train<averaged>(e, {.local_steps = 3, .dense_below = 10, .compressor = {.k = 0.1}});
+  for (std::size_t t = 0; t < e.steps(); ++t) CHECK(test_support::ranks_agree(reached, t) == (t % 3 == 0));
+}
+
+TEST_CASE("slamb_by_signs: ranks with targets of their own meet at the mean, with less than a byte a parameter") {
+  constexpr int world = 4;
+  constexpr std::size_t n = 20'000;
+  slamb::run_ranks(world, [&](thread_communicator ranks) {
+    const float target = static_cast<float>(ranks.rank()) - 1.5F;  // the mean of all is 0
+    std::vector<float> p(n, 1.0F), g(n);
+    const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+    slamb::sync::slamb_by_signs<thread_communicator> its({parameters}, {}, std::move(ranks));
+    for (int t = 0; t < 100; ++t) {
+      for (std::size_t j = 0; j < n; ++j) g[j] = p[j] - target;
+      its.step(0.05);
+    }
+    CHECK(static_cast<double>(its.statistics().traffic.total().sent_bytes) < 0.8 * 100.0 * static_cast<double>(n));
+    its.synchronize_parameters();
+    for (const float x : p) REQUIRE(std::abs(x) < 0.2F);
+  });
+}
+
+}  // namespace parameter_sync_quantized_difference_tests

@@ -44,9 +44,6 @@ void check_cap(const Compressor& compressor) {
 }
 
 }  // namespace
-}  // namespace trust_ratio_rescaled_trust_ratio_tests
-
-using namespace trust_ratio_rescaled_trust_ratio_tests;  // NOLINT(google-build-using-namespace): of this file
 
 TEST_CASE("the ratio of the mean step follows the oracle") {
   using together =
@@ -120,3 +117,5 @@ TEST_CASE("the cap: no step of a tensor is longer than LAMB's, also where the cl
           check.operator()<slamb::rescaling::blend>(lower, upper, weight_decay, dense_below);
         }
 }
+
+}  // namespace trust_ratio_rescaled_trust_ratio_tests
