@@ -51,7 +51,7 @@ TEST_CASE("the ratio of the mean step follows the oracle") {
   for (const int world : {1, 2, 3, 8}) {
     const auto seed = static_cast<std::uint64_t>(world) + 40;
     const experiment e = test_support::make_experiment(test_support::random_model(seed, 6), seed, world, 7);
-    for (const std::uint64_t dense_below : {16, 9000}) {
+    for (const std::uint64_t dense_below : {16U, 9000U}) {
       const typename together::options_type options{
           .local_steps = 1, .dense_below = dense_below, .compressor = {.k = 0.25, .seed = seed}};
       CHECK(test_support::error_of_slamb<together>(e, options) <= tolerance);
@@ -109,7 +109,7 @@ TEST_CASE("the cap: no step of a tensor is longer than LAMB's, also where the cl
       }
     });
   };
-  for (const std::uint64_t dense_below : {10, 9000})
+  for (const std::uint64_t dense_below : {10U, 9000U})
     for (const double weight_decay : {0.01, 5.0})
       for (const double lower : {0.01, 0.5, 2.0})
         for (const double upper : {2.0, 1000.0}) {
