@@ -395,7 +395,7 @@ TEST_CASE("differences: a state of another number of ranks continues") {
   }
 }
 
-TEST_CASE("differences: an exchange of what is not finite is skipped and counted; the step is taken") {
+TEST_CASE("differences: an exchange of what is not finite is skipped and counted, and the step is taken") {
   constexpr std::size_t n = 100;
   slamb::run_ranks(2, [&](thread_communicator ranks) {
     const int rank = ranks.rank();

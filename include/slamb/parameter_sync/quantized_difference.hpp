@@ -7,7 +7,21 @@
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
 
-namespace slamb::sync {
+namespace slamb {
+
+namespace detail {
+
+// Tensors move by steps of different sizes.
+template <class Q>
+constexpr Q with_scales_of_tensors() {
+  Q all{};
+  if constexpr (requires { all.scales; }) all.scales = scale_sharing::per_tensor;
+  return all;
+}
+
+}  // namespace detail
+
+namespace sync {
 
 /// Exchanges the differences of the ranks' parameters p_i from a common point, which is equal on all ranks, bit for bit. Each
 /// exchange moves that point by the mean of what the ranks have sent:
@@ -33,8 +47,8 @@ template <quantizer Quantizer = basic_sign<segment_scale::l1>, quantizer MeanQua
 struct quantized_difference {
   static constexpr std::int64_t default_local_steps = 1;
 
-  Quantizer quantizer = with_scales_of_tensors<Quantizer>();
-  MeanQuantizer mean_quantizer = with_scales_of_tensors<MeanQuantizer>();
+  Quantizer quantizer = detail::with_scales_of_tensors<Quantizer>();
+  MeanQuantizer mean_quantizer = detail::with_scales_of_tensors<MeanQuantizer>();
 
   /// @throws std::invalid_argument
   void validate() const {
@@ -48,17 +62,10 @@ struct quantized_difference {
     if constexpr (requires { quantizer.describe(facts); }) quantizer.describe(facts);
     if constexpr (requires { mean_quantizer.describe(facts); }) mean_quantizer.describe(facts);
   }
-
- private:
-  // Tensors move by steps of different sizes.
-  template <class Q>
-  static constexpr Q with_scales_of_tensors() {
-    Q all{};
-    if constexpr (requires { all.scales; }) all.scales = scale_sharing::per_tensor;
-    return all;
-  }
 };
 
 static_assert(parameter_sync<quantized_difference<>> && capability::sends_differences<quantized_difference<>>);
 
-}  // namespace slamb::sync
+}  // namespace sync
+
+}  // namespace slamb
