@@ -71,9 +71,13 @@ def subject_of_header(header):
     return header.stem if "cuda" not in header.parts else "cuda_" + re.sub("^cuda_", "", header.stem)
 
 
-def subjects_in(source):
+def names_in(source):
     for literals in re.findall(r'TEST_CASE(?:_TEMPLATE)?\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', text_of(source)):
-        yield "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', literals)).partition(":")[0]
+        yield "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', literals))
+
+
+def subjects_in(source):
+    return (name.partition(":")[0] for name in names_in(source))
 
 
 def only_includes(header):
@@ -132,6 +136,12 @@ class tree:
             if folder not in OF_MANY and self.header_of(source) is None:
                 yield f"tests/{source}: no header of this name in its component"
 
+    def wrong_names(self):
+        for source in self.sources:
+            for name in names_in(self.tests / source):
+                if ";" in name:
+                    yield f"tests/{source}: '{name}' has a semicolon, at which CTest divides it into two tests"
+
     def wrong_subjects(self):
         for spelled in self.spellings.values():
             if len(spelled) > 1:
@@ -169,7 +179,7 @@ class tree:
                 yield f"{header}: {test} does not have '{word}', which shows that it tests it"
 
     def wrong(self):
-        return sorted({*self.wrong_sources(), *self.wrong_subjects(), *self.wrong_patterns(), *self.wrong_headers()})
+        return sorted({*self.wrong_sources(), *self.wrong_names(), *self.wrong_subjects(), *self.wrong_patterns(), *self.wrong_headers()})
 
 
 if __name__ == "__main__":
