@@ -174,6 +174,7 @@ result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k
 
 void register_compressors(const shape_set& shapes, unsigned threads) {
   register_quantizer("sign", shapes, threads, slamb::sign{});
+  register_quantizer("four_levels", shapes, threads, slamb::four_levels{});
   register_quantizer("int8", shapes, threads, slamb::int8{});
   register_quantizer("int4", shapes, threads, slamb::int4{});
   register_quantizer("natural", shapes, threads, slamb::natural{});

@@ -10,7 +10,7 @@ the seeds 1, 2 and 3. The logs of all trainings are added to the file. Trainings
 be interrupted, and continues.
 
 `report` prints tables in Markdown: the loss for each rate (search), at the end (end), and at each tenth of the steps (course). Of
-several files, it prints common ones.
+several files, it prints common ones. --plot draws the losses during the trainings, --ends those at the end against the bytes sent.
 
     sudo python3 examples/pytorch/compare.py run lm-100mbit.csv --task lm --link 100mbit --best-of lm.csv --seeds 1
     python3 examples/pytorch/compare.py times lm-100mbit.csv lm-1gbit.csv --losses lm.csv
@@ -258,6 +258,7 @@ def work() -> None:
     show = actions.add_parser("report", help="prints tables")
     show.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files of results, of the same training")
     show.add_argument("--plot", type=Path, metavar="FILE", help="also draw the losses, as SVG or PNG")
+    show.add_argument("--ends", type=Path, metavar="FILE", help="also draw the losses at the end against the bytes sent")
     show.add_argument("--methods", nargs="+", metavar="METHOD", help="only these, in this order")
     tables = {"nargs": "+", "choices": report.TABLES, "default": report.TABLES}
     show.add_argument("--tables", **tables, help=f"only these ({' '.join(report.TABLES)})")
@@ -279,7 +280,7 @@ def work() -> None:
     if options:
         raise Failure(f"{' '.join(options)}: only run passes options to trainings")
     if given.action == "report":
-        report.write(together(given.files), given.methods, _different(given.seeds), given.plot, given.tables)
+        report.write(together(given.files), given.methods, _different(given.seeds), given.plot, given.tables, given.ends)
     else:
         if not 0.0 <= given.within < 100.0:
             raise Failure(f"--within: {given.within:g} is not in [0, 100)")

@@ -4,6 +4,7 @@
 #include "slamb/core/config.hpp"  // first: checks the compiler's settings
 
 #include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/four_levels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
 #include "slamb/compressor/sign.hpp"

@@ -6,6 +6,7 @@
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/explicit_mask.hpp"
 #include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/four_levels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
 #include "slamb/compressor/no_compressor.hpp"

@@ -18,6 +18,7 @@
 #include "slamb/backend/host/detail/simd_words.hpp"
 #include "slamb/backend/host/detail/uniform.hpp"
 #include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/four_levels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
 #include "slamb/compressor/sign.hpp"
@@ -144,6 +145,16 @@ interval expected(const slamb::basic_sign<segment_scale::l2>&, float x, float sc
 
 interval expected(const slamb::basic_sign<segment_scale::l1>&, float x, float scale) {
   return expected(slamb::sign{}, x, scale);
+}
+
+/// Both levels where a float's 5/4 scale may be on the other side of x.
+interval expected(const slamb::four_levels&, float x, float scale) {
+  const double magnitude = std::abs(static_cast<double>(x)), alpha = static_cast<double>(scale);
+  const double slack = 1.25 * alpha * 0x1p-23 + 0x1p-149;
+  const interval levels{(magnitude < 1.25 * alpha + slack ? 0.5 : 2.0) * alpha,
+                        (magnitude >= 1.25 * alpha - slack ? 2.0 : 0.5) * alpha};
+  const interval between{levels.low - 0x1p-149, levels.high};  // half of the smallest float is none
+  return x < 0.0F ? interval{-between.high, -between.low} : between;
 }
 
 /// Multiples of scale/L around x. Whole multiples are met only to a float's accuracy, except 0 and the scale.
@@ -450,6 +461,11 @@ TEST_CASE("sign: conforms, with either scale") {
   check(slamb::sign{});
   check(slamb::sign{.scales = slamb::scale_sharing::per_tensor, .zero_aware = true});
   check(slamb::basic_sign<segment_scale::l1>{});
+}
+
+TEST_CASE("four_levels: conforms") {
+  check(slamb::four_levels{});
+  check(slamb::four_levels{.scales = slamb::scale_sharing::per_tensor, .zero_aware = true});
 }
 
 TEST_CASE("integer: conforms, with 2, 4 and 8 bits") {

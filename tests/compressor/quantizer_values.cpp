@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/four_levels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
 #include "slamb/compressor/sign.hpp"
@@ -92,6 +93,59 @@ TEST_CASE("sign: encodes both zeros as 1, and decodes to the scale with the sign
         "sign's scales (0: fused, 1: per tensor)");
   CHECK(told_apart_by(q, slamb::sign{.zero_aware = true}) == "sign's zero_aware");
   CHECK(told_apart_by(q, q) == "no fact");
+}
+
+TEST_CASE("four_levels: half or twice the scale, from five quarters of it on") {
+  const slamb::four_levels q;
+  for (const float scale : {1.0F, 0.1F, 3.3e-20F, 7e30F}) {
+    CAPTURE(scale);
+    const float threshold = 1.25F * scale;
+    CHECK(decoded(q, 0.0F, scale, 0.5F) == 0.5F * scale);
+    CHECK(decoded(q, -0.0F, scale, 0.5F) == 0.5F * scale);
+    CHECK(decoded(q, -smallest, scale, 0.5F) == -0.5F * scale);
+    CHECK(decoded(q, std::nextafter(threshold, 0.0F), scale, 0.5F) == 0.5F * scale);
+    CHECK(decoded(q, threshold, scale, 0.5F) == 2.0F * scale);
+    CHECK(decoded(q, -threshold, scale, 0.5F) == -2.0F * scale);
+  }
+  CHECK(code_of(q, 0.0F, 0.0F, 0.5F) == 1);
+  CHECK(q.decode<float>(1, 0.0F) == 0.0F);
+  CHECK(told_apart_by(q, slamb::four_levels{.scales = slamb::scale_sharing::per_tensor}) ==
+        "four_levels' scales (0: fused, 1: per tensor)");
+  CHECK(told_apart_by(q, slamb::four_levels{.zero_aware = true}) == "four_levels' zero_aware");
+}
+
+TEST_CASE("four_levels: the error is below the signal, for any signal") {
+  struct sums {
+    double signal, error, bound;
+  };
+  const auto sums_of = [](const std::vector<float>& all) {
+    double magnitudes = 0.0, signal = 0.0, error = 0.0;
+    for (const float x : all) {
+      magnitudes += std::abs(static_cast<double>(x));
+      signal += static_cast<double>(x) * static_cast<double>(x);
+    }
+    const auto n = static_cast<double>(all.size());
+    const auto scale = static_cast<float>(magnitudes / n);
+    for (const float x : all) {
+      const double lost = static_cast<double>(x) - static_cast<double>(decoded(slamb::four_levels{}, x, scale, 0.5F));
+      error += lost * lost;
+    }
+    return sums{signal, error, signal - 0.75 * magnitudes * magnitudes / n};
+  };
+  test_support::random_source source(5);
+  for (int power = 1; power <= 9; power += 2) {  // from a normal distribution to one with few large elements
+    std::vector<float> all(4096);
+    for (float& x : all) x = static_cast<float>(std::pow(source.bell(), power));
+    const sums of = sums_of(all);
+    CHECK(of.error <= of.bound * (1.0 + 1e-5));
+    CHECK(of.bound < of.signal);
+    if (power == 1) CHECK(of.error <= 0.13 * of.signal);
+  }
+  std::vector<float> alone(1000);
+  alone[3] = 7.0F;
+  CHECK(sums_of(alone).error <= sums_of(alone).bound * (1.0 + 1e-5));
+  const sums equal = sums_of(std::vector<float>(64, 1.0F));  // on inner levels alone the bound is met
+  CHECK(equal.error == equal.bound);
 }
 
 TEST_CASE("integer: zero and the largest of a block are exact for every draw") {

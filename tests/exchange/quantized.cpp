@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/four_levels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
 #include "slamb/compressor/sign.hpp"
@@ -113,6 +114,7 @@ using l1_sign = slamb::basic_sign<segment_scale::l1>;
   };
 SLAMB_MEANING(sign, code_models::sign)
 SLAMB_MEANING(l1_sign, code_models::sign)
+SLAMB_MEANING(slamb::four_levels, code_models::four_levels)
 SLAMB_MEANING(slamb::int8, code_models::integer<8>)
 SLAMB_MEANING(slamb::int4, code_models::integer<4>)
 SLAMB_MEANING(slamb::natural, code_models::natural)
@@ -130,6 +132,7 @@ const std::vector<combination>& combinations() {
     std::vector<combination> made;
     append<sign, no_error_feedback, residual<bfloat16>, two_sided<>, two_sided<bfloat16>>(made);
     append<l1_sign, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<slamb::four_levels, residual<>, two_sided<bfloat16>>(made);
     append<slamb::int8, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
     append<slamb::int4, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
     append<slamb::natural, no_error_feedback, residual<bfloat16>, two_sided<>>(made);

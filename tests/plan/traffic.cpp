@@ -173,6 +173,7 @@ TEST_CASE("plan: 1-bit Adam and 1-bit LAMB send the planned bytes, in the warm-u
 TEST_CASE("plan: 1-bit Adam with other quantizers sends the planned bytes") {
   check_quantizer(slamb::int8{});
   check_quantizer(slamb::int4{.block = 16});
+  check_quantizer(slamb::four_levels{});
   check_quantizer(slamb::natural{});
   check_quantizer(slamb::fp16{});
 }

@@ -47,6 +47,14 @@ inline constexpr code_model sign{1, [](std::uint32_t code, double scale) { retur
                                    return number_range{x >= 0.0 ? scale : -scale, x >= 0.0 ? scale : -scale};
                                  }};
 
+inline constexpr code_model four_levels{
+    2,
+    [](std::uint32_t code, double scale) {
+      const double magnitude = (code % 2 == 0 ? 0.5 : 2.0) * scale;
+      return code < 2 ? magnitude : -magnitude;
+    },
+    [](double x, double scale) { return two_levels(x, 1.25 * scale, 0.5 * scale, 2.0 * scale); }};
+
 template <int Bits>
 inline constexpr code_model integer{
     Bits,

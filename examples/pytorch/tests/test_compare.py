@@ -289,6 +289,8 @@ def test_a_plot_without_matplotlib_is_refused_before_the_tables(monkeypatch, cap
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match="matplotlib"):
         report.write({("lamb", 0.01, 1): log_of(3.0)}, None, [1], Path("plot.svg"))
+    with pytest.raises(ImportError, match="matplotlib"):
+        report.write({("lamb", 0.01, 1): log_of(3.0)}, None, [1], None, ends=Path("ends.svg"))
     assert capsys.readouterr().out == ""
 
 
@@ -376,6 +378,20 @@ def test_a_plot_is_drawn(tmp_path):
     assert "megabytes sent per rank" in text and "slamb" in text
 
 
+def test_ends_are_drawn_without_those_that_failed(tmp_path):
+    pytest.importorskip("matplotlib")
+    logs = {("lamb", 0.1, 1): log_of(3.0), ("slamb k=0.3", 0.1, 1): log_of(3.1), ("adamw", 0.1, 1): log_of(math.nan)}
+    report.write(logs, None, [1], None, ["end"], tmp_path / "ends.svg")
+    text = (tmp_path / "ends.svg").read_text()
+    assert "megabytes sent per rank" in text and "2: slamb k=0.3" in text and "adamw" not in text
+
+
+def test_the_front_is_of_those_that_none_is_better_than_in_both():
+    points = [(3.0, 1.0), (1.0, 3.0), (2.0, 3.0), (2.0, 2.0), (2.5, 2.0), (4.0, 1.0), (1.0, 3.0)]
+    assert curves.front_of(points) == [(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]
+    assert curves.front_of([]) == []
+
+
 def test_the_library_is_split_by_files(tmp_path, monkeypatch):
     for number in range(64):
         (tmp_path / f"m{number}.py").write_bytes(b"%03d" % number)
@@ -457,8 +473,8 @@ def test_tables_of_the_documents_are_those_that_their_commands_print(monkeypatch
     printed = set()
     for command in commands:
         words = shlex.split(command.replace("\\\n", ""))
-        if "--plot" in words:
-            del words[words.index("--plot") : words.index("--plot") + 2]
+        for plot in {"--plot", "--ends"} & set(words):
+            del words[words.index(plot) : words.index(plot) + 2]
         monkeypatch.setattr(sys, "argv", ["compare.py", *words])
         compare.work()
         tables = re.findall(r"^\|.*(?:\n\|.*)*", capsys.readouterr().out, re.MULTILINE)

@@ -63,3 +63,44 @@ def draw(file: Path, logs: dict[str, list[list[Row]]], measure: str, text: str) 
     by_bytes.legend(bbox_to_anchor=(1.02, 1.0), loc="upper left", borderaxespad=0.0, fontsize="small")
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     pyplot.close(figure)
+
+
+def draw_ends(file: Path, ends: dict[str, tuple[float, float, float]], text: str) -> None:
+    """Plots the loss at the end of each method against what a rank has sent, with the front: the methods of which none has both
+    fewer bytes and a lower loss.
+
+    :param ends: by method: the megabytes; the mean and the standard deviation of the losses, which may be infinite: left out
+    :param text: what the loss is
+    :raises ImportError: without matplotlib
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "slamb"
+    figure, axes = pyplot.subplots(figsize=(12, 6.5), layout="constrained")
+    colors = pyplot.get_cmap("tab10").colors
+    finite = {name: end for name, end in ends.items() if math.isfinite(end[1])}
+    families = list(dict.fromkeys(name.split()[0] for name in finite))
+    for number, (name, (megabytes, mean, deviation)) in enumerate(finite.items()):
+        family = families.index(name.split()[0])
+        style = {"color": colors[family % len(colors)], "marker": "osD^vPX*"[family % 8], "capsize": 3}
+        axes.errorbar(megabytes, mean, deviation, label=f"{number + 1}: {name}", linestyle="", **style)
+        axes.annotate(f"{number + 1}", (megabytes, mean), xytext=(6, 4), textcoords="offset points", fontsize="small")
+    front = front_of([(megabytes, mean) for megabytes, mean, _ in finite.values()])
+    axes.step([at[0] for at in front], [at[1] for at in front], where="post", color="gray", linewidth=0.8, zorder=0)
+    axes.set(xlabel="megabytes sent per rank", xscale="log", ylabel=text)
+    axes.grid(alpha=0.3)
+    axes.legend(bbox_to_anchor=(1.02, 1.0), loc="upper left", borderaxespad=0.0, fontsize="small")
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    pyplot.close(figure)
+
+
+def front_of(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points of which no other is as low in one and lower in the other, with ascending first values."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(set(points)):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front

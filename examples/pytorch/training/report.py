@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Optional
 
-from training.curves import Row, draw, mean_and_sd
+from training.curves import Row, draw, draw_ends, mean_and_sd
 
 Logs = dict[tuple[str, float, int], list[Row]]  # by method, rate and seed
 
@@ -72,15 +72,22 @@ def counted(logs: Logs, seeds: list[int], methods: Optional[list[str]]) -> dict[
 
 
 def write(
-    logs: Logs, methods: Optional[list[str]], seeds: list[int], plot: Optional[Path], tables: Collection[str] = TABLES
+    logs: Logs,
+    methods: Optional[list[str]],
+    seeds: list[int],
+    plot: Optional[Path],
+    tables: Collection[str] = TABLES,
+    ends: Optional[Path] = None,
 ) -> None:
-    """Prints tables, and draws the plot.
+    """Prints tables, and draws plots.
 
+    :param plot: of the losses during the trainings
     :param tables: some of TABLES
+    :param ends: a plot of the losses at the end
     :raises ValueError: for a method of which there is nothing
     :raises ImportError: for a plot without matplotlib
     """
-    if plot is not None:
+    if plot is not None or ends is not None:
         import matplotlib  # noqa: F401
     for name in methods or ():
         if not any(name == method for method, _, _ in logs):
@@ -88,7 +95,7 @@ def write(
     measure = measure_of(next(iter(logs.values())))
     if "search" in tables:
         write_search(logs, methods, measure)
-    by_method = counted(logs, seeds, methods) if plot is not None or set(tables) - {"search"} else {}
+    by_method = counted(logs, seeds, methods) if plot or ends or set(tables) - {"search"} else {}
     if not by_method:
         return
     if "end" in tables:
@@ -97,6 +104,12 @@ def write(
         write_course(by_method, measure)
     if plot is not None:
         draw(plot, {name: of_seeds for name, (_, of_seeds) in by_method.items()}, measure, measure.replace("_", " "))
+    if ends is not None:
+        of_methods = {
+            name: (_sent_bytes(of_seeds) / 1e6, *mean_and_sd([final_loss(log) for log in of_seeds]))
+            for name, (_, of_seeds) in by_method.items()
+        }
+        draw_ends(ends, of_methods, measure.replace("_", " ") + " at the end")
 
 
 def write_search(logs: Logs, methods: Optional[list[str]], measure: str) -> None:
@@ -124,7 +137,7 @@ def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str
     best = min((name for name in dense if math.isfinite(dense[name])), key=dense.__getitem__, default=None)
     log = next(iter(by_method.values()))[1][0]
     more = [name for name in log[0] if name not in ("step", "train_loss", measure, "sent_bytes", "seconds")]
-    sent = {name: sum(one[-1]["sent_bytes"] for one in of_seeds) / len(of_seeds) for name, (_, of_seeds) in by_method.items()}
+    sent = {name: _sent_bytes(of_seeds) for name, (_, of_seeds) in by_method.items()}
     dense_bytes = next((sent[name] for name in dense), math.nan)
     print(f"\nThe end, step {log[-1]['step']:.0f}, mean ± standard deviation of the seeds {', '.join(map(str, seeds))}:\n")
     against = f"beside `{best}`" if best else "beside the best dense method"
@@ -135,6 +148,10 @@ def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str
         others = [_with_deviation([one[-1][column] for one in of_seeds]) for column in more]
         cells = [f"{lr:g}", _with_deviation(ends[name]), relative, *others, f"{sent[name] / 1e6:.1f}"]
         print(f"| `{name}` | {' | '.join(cells)} | {dense_bytes / sent[name] if sent[name] else math.nan:.1f} |")
+
+
+def _sent_bytes(of_seeds: list[list[Row]]) -> float:
+    return sum(log[-1]["sent_bytes"] for log in of_seeds) / len(of_seeds)
 
 
 def write_course(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str) -> None:

@@ -19,18 +19,20 @@ namespace slamb {
 /// nccl_communicator accepts a type of yours:
 ///
 ///     template <>
-///     struct slamb::nccl_type<my_half> : slamb::nccl_element<ncclFloat16> {};
+///     struct slamb::nccl_type<my_half> {
+///       static constexpr ncclDataType_t value = ncclFloat16;
+///       static constexpr bool is_summable = true;
+///     };
 template <class T>
 struct nccl_type {};
 
-/// The base of a specialisation of `nccl_type`. With `Summable` = false, elements can be sent but not added.
+namespace detail {
+
 template <ncclDataType_t Type, bool Summable = true>
 struct nccl_element {
   static constexpr ncclDataType_t value = Type;
   static constexpr bool is_summable = Summable;
 };
-
-namespace detail {
 
 /// Integers of 8, 32 and 64 bits under any name. NCCL has no 16-bit integers.
 template <class T>
@@ -47,30 +49,30 @@ constexpr ncclDataType_t nccl_integer_type() noexcept {
 }  // namespace detail
 
 template <detail::nccl_integer T>
-struct nccl_type<T> : nccl_element<detail::nccl_integer_type<T>()> {};
+struct nccl_type<T> : detail::nccl_element<detail::nccl_integer_type<T>()> {};
 template <>
-struct nccl_type<std::byte> : nccl_element<ncclUint8, false> {};
+struct nccl_type<std::byte> : detail::nccl_element<ncclUint8, false> {};
 template <>
-struct nccl_type<float> : nccl_element<ncclFloat32> {};
+struct nccl_type<float> : detail::nccl_element<ncclFloat32> {};
 template <>
-struct nccl_type<double> : nccl_element<ncclFloat64> {};
+struct nccl_type<double> : detail::nccl_element<ncclFloat64> {};
 
 // nccl.h includes CUDA's headers of narrow floats, if both versions know them.
 #if defined(__CUDA_FP16_H__)
 template <>
-struct nccl_type<__half> : nccl_element<ncclFloat16> {};
+struct nccl_type<__half> : detail::nccl_element<ncclFloat16> {};
 #endif
 #if defined(__CUDA_BF16_H__)
 template <>
-struct nccl_type<__nv_bfloat16> : nccl_element<ncclBfloat16> {};
+struct nccl_type<__nv_bfloat16> : detail::nccl_element<ncclBfloat16> {};
 template <>
-struct nccl_type<bfloat16> : nccl_element<ncclBfloat16> {};
+struct nccl_type<bfloat16> : detail::nccl_element<ncclBfloat16> {};
 #endif
 #if defined(__CUDA_FP8_H__) && NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
 template <>
-struct nccl_type<__nv_fp8_e4m3> : nccl_element<ncclFloat8e4m3> {};  // sums need compute capability 9.0
+struct nccl_type<__nv_fp8_e4m3> : detail::nccl_element<ncclFloat8e4m3> {};  // sums need compute capability 9.0
 template <>
-struct nccl_type<__nv_fp8_e5m2> : nccl_element<ncclFloat8e5m2> {};
+struct nccl_type<__nv_fp8_e5m2> : detail::nccl_element<ncclFloat8e5m2> {};
 #endif
 
 namespace detail {

@@ -44,7 +44,10 @@ struct user_half {
 }  // namespace nccl_calls_tests
 
 template <>
-struct slamb::nccl_type<nccl_calls_tests::user_half> : slamb::nccl_element<ncclFloat16, false> {};
+struct slamb::nccl_type<nccl_calls_tests::user_half> {
+  static constexpr ncclDataType_t value = ncclFloat16;
+  static constexpr bool is_summable = false;
+};
 
 namespace nccl_calls_tests {
 

@@ -1,0 +1,54 @@
+// The quantizer four_levels: two bits an element, its sign and whether it is large.
+#pragma once
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/core/real.hpp"
+
+namespace slamb {
+
+/// Sends x as one of the four levels ±α/2 and ±2α, where α = Σ|x|/n. The outer levels are for |x| ≥ 5/4 α.
+///
+/// The error is always below the signal: Σ (x − decoded)² ≤ Σ x² − ¾ (Σ|x|)²/n. Of a normal distribution 12 % of Σ x² is lost; a
+/// sign with the same scale loses 36 %, and the best four levels lose 11.8 %.
+///
+/// Like `sign`, it cannot represent zero; `zero_aware` leaves out elements with variance 0.
+///
+/// *Cost*: 1/4 byte an element.
+/// *Determinism*: a function of x and the scale. Decoding does not round.
+/// *Reference*: compare Max, "Quantizing for minimum distortion", IRE Transactions on Information Theory 6, 1960.
+struct four_levels {
+  scale_sharing scales = scale_sharing::fused;  ///< per_tensor is better if tensors differ in size
+  bool zero_aware = false;                      ///< leaves out elements whose variance is 0
+
+  static constexpr int bits_per_element = 2;
+  static constexpr segment_scale scale = segment_scale::l1;
+
+  /// Lists the options that must be equal on all ranks.
+  template <class Facts>
+  void describe(Facts& facts) const {
+    facts.add("four_levels' scales (0: fused, 1: per tensor)",
+              static_cast<double>(scales == scale_sharing::per_tensor));
+    facts.add("four_levels' zero_aware", static_cast<double>(zero_aware));
+  }
+
+  /// Bit 0: x is on an outer level; bit 1: x < 0.
+  template <class Real>
+  SLAMB_ELEMENT word_of<Real> encode(const Real& x, const Real& alpha, const Real& /*uniform*/) const {
+    using word = word_of<Real>;
+    const word is_outer = select(absolute(x) < Real(1.25F) * alpha, word(0U), word(1U));
+    return is_outer | select(x < Real(0.0F), word(2U), word(0U));
+  }
+
+  /// ±α/2 or ±2α, and finite for any α.
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const word_of<Real>& code, const Real& alpha) const {
+    using word = word_of<Real>;
+    const Real level = select((code & word(1U)) == word(0U), Real(0.5F), Real(2.0F));
+    return as_real(as_word(level * minimum(alpha, Real(0x1p126F))) | ((code & word(2U)) << 30));
+  }
+};
+
+static_assert(quantizer<four_levels>);
+
+}  // namespace slamb
