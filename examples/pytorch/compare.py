@@ -55,7 +55,7 @@ METHODS = (
     "lamb",
     "slamb",
     "slamb+int8",
-    "slamb_by_signs",
+    "slamb_by_differences",
     "one_bit_adam",
     "one_bit_lamb",
     "zero_one_adam",

@@ -17,7 +17,7 @@ void add_optimizer_options(command_line& line, settings& into, const known_names
   line.add_names("--optimizer", into.optimizers,
                  "Optimizers from " + joined(known.optimizers) +
                      "; repeat it or join by commas. auto is lamb, or slamb if its first steps are faster "
-                     "[all but slamb_by_signs and auto]")
+                     "[all but slamb_by_differences and auto]")
       ->check(one_of(known.optimizers));
   line.add_names("--compressor", into.compressors,
                  "Compressor of the gradient or momentum, one of " + joined(known.compressors) +

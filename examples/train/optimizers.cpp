@@ -24,8 +24,8 @@ struct table_row {
 // Each learning rate is the one of 0.002, 0.005, 0.01, 0.02, 0.05 with the best mean accuracy over 3 seeds on a fifth of the
 // training set that was held out for this choice, with the other settings at their defaults: `slamb_train --held-out --seeds 3
 // --learning-rate X`. If means are equal, it is the one with the smaller deviation. The test set was not used. auto has LAMB's
-// rate, which suits SLAMB as well. slamb_by_signs and auto are trained only if they are named. The choice of auto depends on the time
-// of steps.
+// rate, which suits SLAMB as well. slamb_by_differences and auto are trained only if they are named. The choice of auto depends on
+// the time of steps.
 constexpr std::array<table_row, 9> table{
     {{"lamb", "lamb", "none", 0.01, lamb_combinations},
      {"adamw", "adamw", "none", 0.02, adamw_combinations},
@@ -34,7 +34,7 @@ constexpr std::array<table_row, 9> table{
      {"one_bit_adam", "one_bit_adam", "sign", 0.01, one_bit_adam_combinations},
      {"one_bit_lamb", "one_bit_lamb", "sign", 0.02, one_bit_lamb_combinations},
      {"zero_one_adam", "zero_one_adam", "sign", 0.002, zero_one_adam_combinations},
-     {"slamb_by_signs", "slamb_by_signs", "random_k+int8", 0.02, slamb_by_signs_combinations, false},
+     {"slamb_by_differences", "slamb_by_differences", "random_k+int8", 0.02, slamb_by_differences_combinations, false},
      {"auto", "auto", "random_k", 0.01, auto_combinations, false}}};
 
 bool is_recipe(const table_row& row) { return row.name == row.recipe; }

@@ -24,8 +24,8 @@ std::vector<std::string_view> optimizer_names();
 /// The names for --compressor.
 std::vector<std::string_view> compressor_names();
 
-/// The optimizers that a run compares. Without names, all but slamb_by_signs and auto; each with every named compressor, or with its own if none
-/// is named. All optimizers with a compressor means all that accept it.
+/// The optimizers that a run compares. Without names, all but slamb_by_differences and auto; each with every named compressor,
+/// or with its own if none is named. All optimizers with a compressor means all that accept it.
 ///
 /// @throws usage_error for a combination that does not exist; it lists those that do
 std::vector<optimizer_entry> choose_optimizers(const settings& chosen);

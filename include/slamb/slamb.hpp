@@ -37,7 +37,7 @@
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/optimizer/one_bit.hpp"
 #include "slamb/optimizer/slamb.hpp"
-#include "slamb/optimizer/slamb_by_signs.hpp"
+#include "slamb/optimizer/slamb_by_differences.hpp"
 #include "slamb/optimizer/zero_one_adam.hpp"
 #include "slamb/parameter_sync/quantized_difference.hpp"
 #include "slamb/parameter_sync/whole_average.hpp"

@@ -14,7 +14,7 @@
 #include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
 #include "slamb/optimizer/slamb.hpp"
-#include "slamb/optimizer/slamb_by_signs.hpp"
+#include "slamb/optimizer/slamb_by_differences.hpp"
 #include "slamb/parameter_sync/quantized_difference.hpp"
 #include "slamb/parameter_sync/whole_average.hpp"
 #include "slamb/schedule/learning_rate.hpp"

@@ -59,7 +59,7 @@ std::unique_ptr<optimizer> lamb_on_host(ingredients from);
 std::unique_ptr<optimizer> slamb_on_host(ingredients from);
 std::unique_ptr<optimizer> slamb_int8_on_host(ingredients from);
 std::unique_ptr<optimizer> slamb_top_k_on_host(ingredients from);
-std::unique_ptr<optimizer> slamb_by_signs_on_host(ingredients from);
+std::unique_ptr<optimizer> slamb_by_differences_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_host(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_host(ingredients from);
@@ -71,7 +71,7 @@ std::unique_ptr<optimizer> lamb_on_device(ingredients from);
 std::unique_ptr<optimizer> slamb_on_device(ingredients from);
 std::unique_ptr<optimizer> slamb_int8_on_device(ingredients from);
 std::unique_ptr<optimizer> slamb_top_k_on_device(ingredients from);
-std::unique_ptr<optimizer> slamb_by_signs_on_device(ingredients from);
+std::unique_ptr<optimizer> slamb_by_differences_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_adam_on_device(ingredients from);
 std::unique_ptr<optimizer> one_bit_lamb_on_device(ingredients from);
 std::unique_ptr<optimizer> zero_one_adam_on_device(ingredients from);
@@ -84,7 +84,7 @@ inline constexpr std::array<recipe, 11> recipes{{
     {"slamb", slamb_on_host, slamb_on_device},
     {"slamb_int8", slamb_int8_on_host, slamb_int8_on_device, false},
     {"slamb_top_k", slamb_top_k_on_host, slamb_top_k_on_device, false, false},
-    {"slamb_by_signs", slamb_by_signs_on_host, slamb_by_signs_on_device, false, false},
+    {"slamb_by_differences", slamb_by_differences_on_host, slamb_by_differences_on_device, false, false},
     {"one_bit_adam", one_bit_adam_on_host, one_bit_adam_on_device},
     {"one_bit_lamb", one_bit_lamb_on_host, one_bit_lamb_on_device},
     {"zero_one_adam", zero_one_adam_on_host, zero_one_adam_on_device, true, false},

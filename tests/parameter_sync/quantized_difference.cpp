@@ -58,12 +58,12 @@ oracle::vector to_bfloat16(const oracle::vector& values) {
 /// Three tensors: one that three ranks share, one that fits into one rank's part, and one of one dimension.
 test_support::model some_model() { return {{.size = 700}, {.size = 100}, {.size = 60, .dimensions = 1}}; }
 
-/// The largest error against the oracle; negative if a value was so near to 0 that its sign may differ.
+/// The largest error against the oracle; negative if a value was so near to a threshold that its code may differ.
 template <class ParameterSync>
 double error_of(std::uint64_t seed, int world, std::int64_t every, const oracle::lossy& difference,
-                const oracle::lossy& mean) {
+                const oracle::lossy& mean, const oracle::vector& thresholds = {0.0}, std::size_t steps = 8) {
   using slamb_type = optimizer<ParameterSync>;
-  experiment e = test_support::make_experiment(some_model(), seed, world, 8);
+  experiment e = test_support::make_experiment(some_model(), seed, world, steps);
   const typename slamb_type::options_type options{
       .local_steps = every, .dense_below = 10, .compressor = {.k = 0.25, .seed = seed}};
   test_support::take_masks(e, options.compressor);
@@ -72,7 +72,7 @@ double error_of(std::uint64_t seed, int world, std::int64_t every, const oracle:
   never_averaged.local_steps = 0;
   oracle::slamb run = test_support::slamb_oracle(e, never_averaged);
   oracle::difference_exchange exchange(test_support::oracle_tensors(e.tensors, options.weight_decay),
-                                       test_support::widened(e.start), difference, mean);
+                                       test_support::widened(e.start), difference, mean, thresholds);
   double worst = 0.0;
   for (std::size_t t = 0; t < e.steps(); ++t) {
     const std::vector<oracle::vector> before = run.all_parameters();
@@ -99,7 +99,7 @@ std::vector<std::vector<std::vector<float>>> exchanges_of(const ParameterSync& s
     const auto rank = static_cast<std::size_t>(ranks.rank());
     std::vector<float> p(n, 1.0F), g(n, 0.5F);
     const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
-    optimizer<ParameterSync> its({parameters}, {.parameter_sync = sync}, std::move(ranks));
+    optimizer<ParameterSync> its({parameters}, {.local_steps = 1, .parameter_sync = sync}, std::move(ranks));
     its.step(0.0);
     test_support::random_source source(n, rank + 1);
     for (float& x : p) x += 0.01F * static_cast<float>(source.bell());
@@ -161,6 +161,22 @@ TEST_CASE("differences: signs and their mean follow the oracle, at any interval"
       if (error >= 0.0) ++compared;
     }
   CHECK(compared >= 10);
+}
+
+TEST_CASE("differences: four levels of both follow the oracle") {
+  int compared = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed)
+    for (const int world : {2, 3}) {
+      const double error =
+          error_of<quantized_difference<>>(seed, world, 1 + static_cast<std::int64_t>(seed % 2), oracle::four_levels_of,
+                                           oracle::four_levels_of, {0.0, 1.25}, 4);
+      CAPTURE(seed);
+      CAPTURE(world);
+      CHECK(error <= tolerance);
+      if (error >= 0.0) ++compared;
+    }
+  CHECK(compared >= 10);
+  CHECK(typename optimizer<quantized_difference<>>::options_type{}.local_steps == 2);
 }
 
 TEST_CASE("differences: without loss, parameters are averaged") {
@@ -236,7 +252,8 @@ TEST_CASE("differences: the common point is equal on all ranks for 1,000 steps, 
     std::vector<float> p(n, 0.5F), g(n);
     const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
     // Ranks compare the common point before each step.
-    optimizer<quantized_difference<>> its({parameters}, {.dense_below = 10, .compare_every = 1}, std::move(ranks));
+    optimizer<quantized_difference<>> its({parameters}, {.local_steps = 1, .dense_below = 10, .compare_every = 1},
+                                          std::move(ranks));
     for (std::uint64_t t = 1; t <= 1000; ++t) {
       test_support::random_source source(t, rank);
       for (float& x : g) x = static_cast<float>(source.bell());
@@ -403,7 +420,8 @@ TEST_CASE("differences: an exchange of what is not finite is skipped and counted
     const int rank = ranks.rank();
     std::vector<float> p(n, 0.5F), g(n, 0.1F);
     const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
-    optimizer<quantized_difference<>> its({parameters}, {.weight_decay = 0.0, .dense_below = 10}, std::move(ranks));
+    optimizer<quantized_difference<>> its({parameters}, {.weight_decay = 0.0, .local_steps = 1, .dense_below = 10},
+                                          std::move(ranks));
     its.step(1e-2);
     if (rank == 1) p[7] = std::numeric_limits<float>::infinity();
     its.step(0.0);
@@ -438,19 +456,20 @@ TEST_CASE("whole_average: ranks have equal parameters after an exchange, and the
   for (std::size_t t = 0; t < e.steps(); ++t) CHECK(test_support::ranks_agree(reached, t) == (t % 3 == 0));
 }
 
-TEST_CASE("slamb_by_signs: ranks with targets of their own meet at the mean, with less than a byte a parameter") {
+TEST_CASE(
+    "slamb_by_differences: ranks with targets of their own meet at the mean, with less than half a byte a parameter") {
   constexpr int world = 4;
   constexpr std::size_t n = 20'000;
   slamb::run_ranks(world, [&](thread_communicator ranks) {
     const float target = static_cast<float>(ranks.rank()) - 1.5F;  // the mean of all is 0
     std::vector<float> p(n, 1.0F), g(n);
     const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
-    slamb::sync::slamb_by_signs<thread_communicator> its({parameters}, {}, std::move(ranks));
+    slamb::sync::slamb_by_differences<thread_communicator> its({parameters}, {}, std::move(ranks));
     for (int t = 0; t < 100; ++t) {
       for (std::size_t j = 0; j < n; ++j) g[j] = p[j] - target;
       its.step(0.05);
     }
-    CHECK(static_cast<double>(its.statistics().traffic.total().sent_bytes) < 0.8 * 100.0 * static_cast<double>(n));
+    CHECK(static_cast<double>(its.statistics().traffic.total().sent_bytes) < 0.5 * 100.0 * static_cast<double>(n));
     its.synchronize_parameters();
     for (const float x : p) REQUIRE(std::abs(x) < 0.2F);
   });

@@ -29,18 +29,29 @@ inline vector signs_of(const vector& values) {
   return all;
 }
 
+/// ±½ or ±2 times the mean of their magnitudes, of which 5/4 divides the two.
+inline vector four_levels_of(const vector& values) {
+  vector all = signs_of(values);
+  for (std::size_t i = 0; i < values.size(); ++i) all[i] *= std::abs(values[i]) < 1.25 * std::abs(all[i]) ? 0.5 : 2.0;
+  return all;
+}
+
 class difference_exchange {
  public:
-  difference_exchange(std::vector<tensor> tensors, vector start, lossy difference, lossy mean)
+  /// @param thresholds  magnitudes at which codes change, relative to the mean magnitude of a group
+  difference_exchange(std::vector<tensor> tensors, vector start, lossy difference, lossy mean,
+                      vector thresholds = {0.0})
       : tensors_(std::move(tensors)),
         ref_(std::move(start)),
         error_(ref_.size()),
         difference_(std::move(difference)),
-        mean_(std::move(mean)) {}
+        mean_(std::move(mean)),
+        thresholds_(std::move(thresholds)) {}
 
   const vector& reference() const { return ref_; }
   const vector& error() const { return error_; }  ///< [n] e of each element, of the rank that owns it
-  /// The smallest |x| that was coded, relative to the mean |x| of its group: single precision may see another sign of a small one.
+  /// The least distance of an |x| that was coded from a threshold, relative to the mean |x| of its group: single precision may see
+  /// a near one on the other side.
   double closest() const { return closest_; }
 
   /// @param p  [rank][n]
@@ -87,12 +98,15 @@ class difference_exchange {
   void look(const vector& values) {
     double usual = 0.0;
     for (const double x : values) usual += std::abs(x) / static_cast<double>(values.size());
-    for (const double x : values) closest_ = std::min(closest_, std::abs(x) / usual);
+    for (const double x : values)
+      for (const double threshold : thresholds_)
+        closest_ = std::min(closest_, std::abs(std::abs(x) / usual - threshold));
   }
 
   std::vector<tensor> tensors_;
   vector ref_, error_;
   lossy difference_, mean_;
+  vector thresholds_;
   double closest_ = 1.0;
 };
 

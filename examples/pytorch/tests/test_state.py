@@ -36,7 +36,7 @@ LOSSY = {
     "random_k": {"k": 0.25},
     "top_k": {"k": 0.25},
     **{one: {"k": 0.5, "compress_single_rank": True} for one in ("random_k+int8", "random_k+int4", "random_k+sign")},
-    **{one: {"compress_single_rank": True} for one in ("sign", "int8", "int4", "natural", "bf16", "fp16")},
+    **{one: {"compress_single_rank": True} for one in ("sign", "four_levels", "int8", "int4", "natural", "bf16", "fp16")},
 }
 
 

@@ -142,8 +142,8 @@ def _slamb_settings(compressor: str, steps: int) -> dict[str, Any]:
     return {"compressor": compressor, "local_steps": 50}
 
 
-def _slamb_by_signs_settings(steps: int) -> dict[str, Any]:
-    return {"compressor": "random_k+int8", "parameter_sync": "signs", "trust_ratio": "mean_step"}
+def _slamb_by_differences_settings(steps: int) -> dict[str, Any]:
+    return {"compressor": "random_k+int8", "parameter_sync": "four_levels"}
 
 
 def _one_bit_adam_settings(steps: int) -> dict[str, Any]:
@@ -168,7 +168,7 @@ METHODS: dict[str, Callable[[Setup], Method]] = {
     "lamb": functools.partial(_own, slamb.torch.Lamb, _dense_settings),
     "slamb": functools.partial(_own, slamb.torch.Slamb, functools.partial(_slamb_settings, "random_k")),
     "slamb+int8": functools.partial(_own, slamb.torch.Slamb, functools.partial(_slamb_settings, "random_k+int8")),
-    "slamb_by_signs": functools.partial(_own, slamb.torch.Slamb, _slamb_by_signs_settings),
+    "slamb_by_differences": functools.partial(_own, slamb.torch.Slamb, _slamb_by_differences_settings),
     "one_bit_adam": functools.partial(_own, slamb.torch.OneBitAdam, _one_bit_adam_settings),
     "one_bit_lamb": functools.partial(_own, slamb.torch.OneBitLamb, _one_bit_lamb_settings),
     "zero_one_adam": functools.partial(_own, slamb.torch.ZeroOneAdam, _zero_one_adam_settings),

@@ -29,8 +29,8 @@ struct combination {
 std::span<const combination> lamb_combinations();
 std::span<const combination> adamw_combinations();
 std::span<const combination> slamb_combinations();
-/// SLAMB whose parameters are kept together by signs in every step.
-std::span<const combination> slamb_by_signs_combinations();
+/// SLAMB whose parameters are kept together by differences in every second step.
+std::span<const combination> slamb_by_differences_combinations();
 std::span<const combination> one_bit_adam_combinations();
 std::span<const combination> one_bit_lamb_combinations();
 std::span<const combination> zero_one_adam_combinations();

@@ -63,23 +63,21 @@ constexpr std::array<combination, 5> all_auto{{{"random_k", make_auto<make_rando
                                                {"random_k+sign", make_auto<make_chain<make_random_k, make_sign>>}}};
 
 template <auto MakeCompressor>
-optimizer_maker make_by_signs(const settings& chosen, std::uint64_t seed) {
-  using optimizer = slamb::sync::slamb_by_signs<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
-  typename optimizer::options_type options{.weight_decay = chosen.weight_decay,
-                                           .compressor = MakeCompressor(chosen, seed)};
-  options.parameter_sync.mean_quantizer.seed = seed;
-  return maker_of<optimizer>(options, seed);
+optimizer_maker make_by_differences(const settings& chosen, std::uint64_t seed) {
+  using optimizer =
+      slamb::sync::slamb_by_differences<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
+  return maker_of<optimizer>({.weight_decay = chosen.weight_decay, .compressor = MakeCompressor(chosen, seed)}, seed);
 }
 
-constexpr std::array<combination, 2> all_by_signs{
-    {{"random_k+int8", make_by_signs<make_chain<make_random_k, make_int8>>},
-     {"random_k", make_by_signs<make_random_k>}}};
+constexpr std::array<combination, 2> all_by_differences{
+    {{"random_k+int8", make_by_differences<make_chain<make_random_k, make_int8>>},
+     {"random_k", make_by_differences<make_random_k>}}};
 
 }  // namespace
 
 std::span<const combination> slamb_combinations() { return all; }
 
-std::span<const combination> slamb_by_signs_combinations() { return all_by_signs; }
+std::span<const combination> slamb_by_differences_combinations() { return all_by_differences; }
 
 std::span<const combination> auto_combinations() { return all_auto; }
 

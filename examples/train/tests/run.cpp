@@ -240,7 +240,7 @@ TEST_CASE("slamb_train: compares all or only the named optimizers, with their ow
   for (const train::optimizer_entry& entry : entries_of({})) names.push_back(entry.name);
   CHECK(names == std::vector<std::string>{"lamb", "adamw", "slamb", "slamb+int8", "one_bit_adam", "one_bit_lamb",
                                           "zero_one_adam"});
-  names.insert(names.end(), {"slamb_by_signs", "auto"});  // these are trained only if they are named
+  names.insert(names.end(), {"slamb_by_differences", "auto"});  // these are trained only if they are named
   CHECK(std::ranges::equal(names, train::optimizer_names()));
   const auto named = entries_of({"slamb+int8", "lamb"});
   REQUIRE(named.size() == 2);

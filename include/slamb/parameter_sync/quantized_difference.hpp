@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-#include "slamb/compressor/integer.hpp"
-#include "slamb/compressor/sign.hpp"
+#include "slamb/compressor/four_levels.hpp"
 #include "slamb/core/concepts.hpp"
 
 namespace slamb {
@@ -37,15 +36,15 @@ namespace sync {
 /// 16 bits without master copies are rounded in every exchange.
 ///
 /// *Memory*: 4 bytes of state a parameter, and 4/N for e, the compression error of the mean of this rank's chunk.
-/// *Cost*: 24 bytes of memory traffic a parameter and the codes. On the wire: the bits of Q and of M, each (N − 1)/N times, by
-/// two collectives for any number of tensors.
+/// *Cost*: 24 bytes of memory traffic a parameter and exchange, and the codes. On the wire: the bits of Q and of M, each (N − 1)/N
+/// times, by two collectives for any number of tensors.
 /// *Determinism*: the same bits from run to run; ref is equal on all ranks after each exchange.
 ///
 /// @tparam Quantizer      Q, of the differences
-/// @tparam MeanQuantizer  M, of their mean; with fewer than four bits the mean is sent late
-template <quantizer Quantizer = basic_sign<segment_scale::l1>, quantizer MeanQuantizer = int4>
+/// @tparam MeanQuantizer  M, of their mean
+template <quantizer Quantizer = four_levels, quantizer MeanQuantizer = Quantizer>
 struct quantized_difference {
-  static constexpr std::int64_t default_local_steps = 1;
+  static constexpr std::int64_t default_local_steps = 2;
 
   Quantizer quantizer = detail::with_scales_of_tensors<Quantizer>();
   MeanQuantizer mean_quantizer = detail::with_scales_of_tensors<MeanQuantizer>();

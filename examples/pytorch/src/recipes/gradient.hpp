@@ -41,11 +41,12 @@ constexpr auto gradient_combinations() {
       {{"none", "float32", make_gradient<TrustRatio, slamb::no_compressor, float_moments>},
        {"int8", "float32", make_gradient<TrustRatio, slamb::int8, float_moments>}}};
 #else
-  return std::array<combination, 13>{
+  return std::array<combination, 14>{
       {{"none", "float32", make_gradient<TrustRatio, slamb::no_compressor, float_moments>},
        {"none", "bf16-momentum", make_gradient<TrustRatio, slamb::no_compressor, bfloat16_momentum>},
        {"none", "8-bit", make_gradient<TrustRatio, slamb::no_compressor, eight_bit_moments>},
        {"sign", "float32", make_gradient<TrustRatio, slamb::sign, float_moments>},
+       {"four_levels", "float32", make_gradient<TrustRatio, slamb::four_levels, float_moments>},
        {"int8", "float32", make_gradient<TrustRatio, slamb::int8, float_moments>},
        {"int4", "float32", make_gradient<TrustRatio, slamb::int4, float_moments>},
        {"natural", "float32", make_gradient<TrustRatio, slamb::natural, float_moments>},

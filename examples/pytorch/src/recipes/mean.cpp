@@ -102,8 +102,9 @@ slamb::optimizer make_mean(std::span<const slamb::parameter> tensors, settings& 
 }  // namespace
 
 std::span<const combination> mean_combinations() {
-  static constexpr std::array<combination, 11> all{{{"none", "float32", make_mean<slamb::no_compressor>},
+  static constexpr std::array<combination, 12> all{{{"none", "float32", make_mean<slamb::no_compressor>},
                                                     {"sign", "float32", make_mean<slamb::sign>},
+                                                    {"four_levels", "float32", make_mean<slamb::four_levels>},
                                                     {"int8", "float32", make_mean<slamb::int8>},
                                                     {"int4", "float32", make_mean<slamb::int4>},
                                                     {"natural", "float32", make_mean<slamb::natural>},

@@ -25,27 +25,46 @@ slamb::optimizer make_slamb(std::span<const slamb::parameter> tensors, settings&
   return make<optimizer, read_slamb_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
 
-/// Also with parameters that are kept together by signs of their differences, and with the ratio of the mean step.
+/// How ranks keep their parameters together.
+enum class kept_by { average, four_levels, int4, sign };
+
+/// Also with parameters that are kept together by differences, and with the ratio of the mean step.
 template <class Compressor>
 slamb::optimizer make_any_slamb(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                                 const machine& m) {
-  bool by_signs = false, of_mean_step = false;
-  s.take_one_of("parameter_sync", by_signs, {{"average", false}, {"signs", true}});
+  using rescaled = slamb::rescaled_trust_ratio<>;
+  using mean_step = slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>;
+  using slamb::sync::quantized_difference, slamb::sync::whole_average;
+  kept_by sync = kept_by::average;
+  s.take_one_of("parameter_sync", sync,
+                {{"average", kept_by::average},
+                 {"four_levels", kept_by::four_levels},
+                 {"int4", kept_by::int4},
+                 {"sign", kept_by::sign}});
+  bool of_mean_step = sync != kept_by::average;
   s.take_one_of("trust_ratio", of_mean_step, {{"rescaled", false}, {"mean_step", true}});
   const auto make_with = [&]<class TrustRatio, class ParameterSync>() {
     using optimizer = slamb::basic_slamb<Compressor, slamb::local_momentum, TrustRatio, rank_communicator,
                                          backend<slamb::precision::float_moments>, ParameterSync>;
     return make<optimizer, read_slamb_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
   };
-  using rescaled = slamb::rescaled_trust_ratio<>;
-  using differences = slamb::sync::quantized_difference<>;
-  if (!by_signs) {
-    if (of_mean_step) throw std::invalid_argument("slamb: trust_ratio = 'mean_step' needs parameter_sync = 'signs'");
-    return make_with.template operator()<rescaled, slamb::sync::whole_average>();
+  if (of_mean_step != (sync != kept_by::average) && sync != kept_by::four_levels)
+    throw std::invalid_argument(
+        of_mean_step ? "slamb: trust_ratio = 'mean_step' needs another parameter_sync than 'average'"
+                     : "slamb: trust_ratio = 'rescaled' needs parameter_sync = 'average' or 'four_levels'");
+  switch (sync) {
+    case kept_by::four_levels:
+      return of_mean_step ? make_with.template operator()<mean_step, quantized_difference<>>()
+                          : make_with.template operator()<rescaled, quantized_difference<>>();
+    case kept_by::int4:
+      return make_with.template operator()<mean_step, quantized_difference<slamb::int4>>();
+    case kept_by::sign:
+      return make_with.template
+      operator()<mean_step, quantized_difference<slamb::basic_sign<slamb::segment_scale::l1>, slamb::four_levels>>();
+    case kept_by::average:
+      break;
   }
-  return of_mean_step
-             ? make_with.template operator()<slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>, differences>()
-             : make_with.template operator()<rescaled, differences>();
+  return make_with.template operator()<rescaled, whole_average>();
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ def a_pickle_of_another_rank_is_rejected():
 
 
 SAVED = 8  # steps before a checkpoint: all are compressed; SLAMB has averaged at the fifth, and 0/1 Adam takes local steps
-OWN = ("slamb", "slamb_by_signs", "zero_one_adam")  # parameters differ between ranks
+OWN = ("slamb", "slamb_by_differences", "zero_one_adam")  # parameters differ between ranks
 
 
 def saved(value):
@@ -221,7 +221,7 @@ def the_state_of_another_rank_is_accepted_where_all_are_equal(name):
 def from_other_ranks_continues_from_the_state_of_one_without_its_errors(name):
     optimizer, parameters = interrupted(name)
     norms = optimizer.statistics(with_norms=True)
-    assert name in ("adamw", "lamb", "slamb", "slamb_by_signs") or norms["worker_error_norms"][0] > 0.0
+    assert name in ("adamw", "lamb", "slamb", "slamb_by_differences") or norms["worker_error_norms"][0] > 0.0
     of_rank_0, of_parameters, norms = gather((optimizer.state_dict(), copies(parameters), norms))[0]
     resumed, others = fresh(name, of_parameters)
     resumed.load_state_dict(of_rank_0, from_other_ranks=True)

@@ -11,9 +11,9 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lamb": (Lamb, {}),
     "lamb+random_k": (Lamb, {"compressor": "random_k", "k": 0.25}),
     "slamb": (Slamb, {"k": 0.25, "beta3": 0.8, "local_steps": 5, "dense_below": 40}),
-    "slamb_by_signs": (
+    "slamb_by_differences": (
         Slamb,
-        {"compressor": "random_k+int8", "k": 0.25, "parameter_sync": "signs", "trust_ratio": "mean_step", "dense_below": 40},
+        {"compressor": "random_k+int8", "k": 0.25, "parameter_sync": "four_levels", "dense_below": 40},
     ),
     "one_bit_adam": (OneBitAdam, {"warm_up_steps": 4}),
     "one_bit_lamb": (OneBitLamb, {"warm_up_steps": 4}),
@@ -49,6 +49,7 @@ COMPRESSORS = {
     "int4": Compressor({"compressor": "int4"}, 0.02, 0.22),
     "natural": Compressor({"compressor": "natural"}, 0.03, 0.42),
     "sign": Compressor({"compressor": "sign"}, 0.15, 0.11),
+    "four_levels": Compressor({"compressor": "four_levels"}, 0.1, 0.14),
     "sign_per_tensor": Compressor({"compressor": "sign", "scales": "per_tensor"}, 0.15, 0.11),
     "random_k": Compressor({"compressor": "random_k", "k": 0.25}, 0.2, 0.26),
     "top_k": Compressor({"compressor": "top_k", "k": 0.25}, 0.2, 0.28),

@@ -28,12 +28,12 @@ def compression_hook(
     to the next gradients. They belong in checkpoints: `hook.state_dict()` of every rank, and `hook.load_state_dict()` before
     the first step. If a gradient of any rank is not finite, all ranks get gradients of NaN, and the errors do not change.
 
-    :param compressor: "sign", "int8", "int4", "natural", "bf16", "fp16", "random_k", "top_k", "random_k+int8", "random_k+int4"
-        or "none"
+    :param compressor: "sign", "four_levels", "int8", "int4", "natural", "bf16", "fp16", "random_k", "top_k", "random_k+int8",
+        "random_k+int4" or "none"
     :param process_group: that of the model; None: the default group
     :param threads: None: torch.get_num_threads()
     :param settings: of the compressor: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
-        seed of natural, scales ("fused" or "per_tensor") of sign
+        seed of natural, scales ("fused" or "per_tensor") of sign and four_levels
     :raises ValueError: for a wrong argument
     """
     return CompressionHook(compressor, process_group, threads, **settings)

@@ -851,7 +851,7 @@ class AdamW(Optimizer):
     :param eps: added to the square root of the variance
     :param weight_decay: decoupled weight decay
     :param compressor: compresses the gradients that ranks exchange, with error feedback: "none", "bf16", "fp16", "int8", "int4",
-        "sign", "natural", "random_k", "top_k", "random_k+int8" or "random_k+int4"
+        "four_levels", "sign", "natural", "random_k", "top_k", "random_k+int8" or "random_k+int4"
     :param process_group: the ranks that train this model. None: the default group of torch.distributed; a single rank if it is
         not initialized
     :param exchange: False: ranks exchange nothing, because something else averages the gradients, such as
@@ -872,7 +872,7 @@ class AdamW(Optimizer):
         - compress_single_rank (False): a single rank compresses too, to show the effect on a training
         - rounding_seed (0): of "stochastic"
         - of compressors: k, block and seed of random_k; k of top_k; seed and quantizer_block of int8 and int4; seed of natural;
-          scales ("fused" or "per_tensor") of sign
+          scales ("fused" or "per_tensor") of sign and four_levels
     """
 
     _recipe = "adamw"
@@ -940,14 +940,16 @@ class Slamb(Optimizer):
 
     :param k: the part of the elements that ranks exchange in each step
     :param beta3: an element that was last exchanged a steps ago is discounted by beta3 ** a
-    :param local_steps: ranks exchange their parameters every `local_steps` steps, and differ between; 0: never. None: 100, or 1
-        with parameter_sync "signs"
+    :param local_steps: ranks exchange their parameters every `local_steps` steps, and differ between; 0: never. None: 100, or 2
+        if they exchange differences
     :param settings: those of `AdamW` but skip_non_finite, which is always on; dense_below (9000): tensors with fewer elements,
         and all of one dimension, are exchanged completely; clip_locally (False): each rank clips by the norm of its own gradient;
-        trust_ratio_lower (0.01) and trust_ratio_upper (1000). parameter_sync ("average"): how ranks exchange their parameters;
-        "signs": by the signs of their differences from a common point, and the mean of these in four bits. trust_ratio
-        ("rescaled"): the paper's; "mean_step": LAMB's, of the ranks' mean step. Both are for "random_k", "random_k+int8" and
-        "random_k+int4", with float32 moments
+        trust_ratio_lower (0.01) and trust_ratio_upper (1000).
+    :param parameter_sync: among the settings: "average" (default): ranks exchange whole parameters; or how they quantize their
+        differences from a common point: "four_levels", "int4", or "sign", whose mean is sent by four_levels. With "random_k",
+        "random_k+int8" and "random_k+int4", and float32 moments
+    :param trust_ratio: among the settings: "rescaled", the paper's, is the default with "average", and possible with "four_levels";
+        "mean_step", LAMB's of the ranks' mean step, is the default with differences
 
     Reference: PMLR 202:38801
     """
