@@ -62,6 +62,10 @@ void register_steps_of_two_ranks(const shape_set& shapes) {
   for (const std::size_t block : {1U, 16U})
     register_two_ranks<slamb_bernoulli<communicator>>(with_block("slamb_bernoulli", block), shapes,
                                                       {.compressor = {.block = block}});
+  // What it costs to exchange differences of the parameters: in no step, and in every step.
+  for (const std::int64_t every : {0, 1})
+    register_two_ranks<slamb::sync::slamb_by_differences<communicator>>(
+        "slamb_by_differences/every:" + std::to_string(every), shapes, {.local_steps = every});
 }
 
 }  // namespace bench

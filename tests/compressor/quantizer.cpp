@@ -465,7 +465,7 @@ TEST_CASE("sign: conforms, with either scale") {
 
 TEST_CASE("four_levels: conforms") {
   check(slamb::four_levels{});
-  check(slamb::four_levels{.scales = slamb::scale_sharing::per_tensor, .zero_aware = true});
+  check(slamb::four_levels{.block = 16, .zero_aware = true});
 }
 
 TEST_CASE("integer: conforms, with 2, 4 and 8 bits") {

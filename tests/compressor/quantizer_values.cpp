@@ -109,9 +109,16 @@ TEST_CASE("four_levels: half or twice the scale, from five quarters of it on") {
   }
   CHECK(code_of(q, 0.0F, 0.0F, 0.5F) == 1);
   CHECK(q.decode<float>(1, 0.0F) == 0.0F);
-  CHECK(told_apart_by(q, slamb::four_levels{.scales = slamb::scale_sharing::per_tensor}) ==
-        "four_levels' scales (0: fused, 1: per tensor)");
+  CHECK(told_apart_by(q, slamb::four_levels{.block = 128}) == "four_levels' block");
   CHECK(told_apart_by(q, slamb::four_levels{.zero_aware = true}) == "four_levels' zero_aware");
+}
+
+TEST_CASE("four_levels: names the mistake in a block") {
+  for (const std::uint32_t size : {0U, 8U, 24U, 2048U})
+    CHECK(refusal(slamb::four_levels{.block = size}).find("four_levels' block = " + std::to_string(size)) !=
+          std::string::npos);
+  for (const std::uint32_t size : {16U, 256U, 1024U})
+    CHECK(refusal(slamb::four_levels{.block = size}) == "nothing was thrown");
 }
 
 TEST_CASE("four_levels: the error is below the signal, for any signal") {

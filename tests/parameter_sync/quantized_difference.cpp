@@ -61,7 +61,8 @@ test_support::model some_model() { return {{.size = 700}, {.size = 100}, {.size 
 /// The largest error against the oracle; negative if a value was so near to a threshold that its code may differ.
 template <class ParameterSync>
 double error_of(std::uint64_t seed, int world, std::int64_t every, const oracle::lossy& difference,
-                const oracle::lossy& mean, const oracle::vector& thresholds = {0.0}, std::size_t steps = 8) {
+                const oracle::lossy& mean, const oracle::vector& thresholds = {0.0}, std::size_t block = 0,
+                std::size_t steps = 8) {
   using slamb_type = optimizer<ParameterSync>;
   experiment e = test_support::make_experiment(some_model(), seed, world, steps);
   const typename slamb_type::options_type options{
@@ -72,7 +73,7 @@ double error_of(std::uint64_t seed, int world, std::int64_t every, const oracle:
   never_averaged.local_steps = 0;
   oracle::slamb run = test_support::slamb_oracle(e, never_averaged);
   oracle::difference_exchange exchange(test_support::oracle_tensors(e.tensors, options.weight_decay),
-                                       test_support::widened(e.start), difference, mean, thresholds);
+                                       test_support::widened(e.start), difference, mean, thresholds, block);
   double worst = 0.0;
   for (std::size_t t = 0; t < e.steps(); ++t) {
     const std::vector<oracle::vector> before = run.all_parameters();
@@ -169,7 +170,7 @@ TEST_CASE("differences: four levels of both follow the oracle") {
     for (const int world : {2, 3}) {
       const double error =
           error_of<quantized_difference<>>(seed, world, 1 + static_cast<std::int64_t>(seed % 2), oracle::four_levels_of,
-                                           oracle::four_levels_of, {0.0, 1.25}, 4);
+                                           oracle::four_levels_of, {0.0, 1.25}, 256, 4);
       CAPTURE(seed);
       CAPTURE(world);
       CHECK(error <= tolerance);

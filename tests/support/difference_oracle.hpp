@@ -3,7 +3,8 @@
 //   d_i = p_i − ref;   q_i = Q(d_i);   y = mean of q_i + e;   s' = M(y);   e ← y − s'
 //   ref ← ref + s';   p_i ← ref + (d_i − q_i)
 //
-// Q codes each tensor. M codes the parts of each tensor that the ranks own: ⌈n/(128 N)⌉·128 elements, the last ones short.
+// Q codes each tensor. M codes the parts of each tensor that the ranks own: ⌈n/(128 N)⌉·128 elements, the last ones short. With
+// scales of blocks, the tensors are cut into such parts end to end; Q and M code what is in one tensor and one part, by blocks.
 #pragma once
 
 #include <algorithm>
@@ -39,14 +40,16 @@ inline vector four_levels_of(const vector& values) {
 class difference_exchange {
  public:
   /// @param thresholds  magnitudes at which codes change, relative to the mean magnitude of a group
+  /// @param block  elements that share a scale; 0: all that are coded together
   difference_exchange(std::vector<tensor> tensors, vector start, lossy difference, lossy mean,
-                      vector thresholds = {0.0})
+                      vector thresholds = {0.0}, std::size_t block = 0)
       : tensors_(std::move(tensors)),
         ref_(std::move(start)),
         error_(ref_.size()),
         difference_(std::move(difference)),
         mean_(std::move(mean)),
-        thresholds_(std::move(thresholds)) {}
+        thresholds_(std::move(thresholds)),
+        block_(block) {}
 
   const vector& reference() const { return ref_; }
   const vector& error() const { return error_; }  ///< [n] e of each element, of the rank that owns it
@@ -57,14 +60,29 @@ class difference_exchange {
   /// @param p  [rank][n]
   void operator()(std::vector<vector>& p) {
     std::size_t begin = 0;
+    const std::size_t part = part_of(ref_.size(), p.size());
     for (const tensor& l : tensors_) {
-      exchange(p, begin, begin + l.size);
-      begin += l.size;
+      const std::size_t end = begin + l.size;
+      if (block_ == 0) {
+        exchange(p, begin, end, part_of(l.size, p.size()));
+      } else {
+        for (std::size_t first = begin; first < end;) {
+          const std::size_t last = std::min(end, (first / part + 1) * part);
+          for (; first < last; first = std::min(last, first + block_))
+            exchange(p, first, std::min(last, first + block_), block_);
+        }
+      }
+      begin = end;
     }
   }
 
  private:
-  void exchange(std::vector<vector>& p, std::size_t begin, std::size_t end) {
+  static std::size_t part_of(std::size_t size, std::size_t world) {
+    return (size + 128 * world - 1) / (128 * world) * 128;
+  }
+
+  // The elements [begin, end) are coded together by Q, and by M in chunks.
+  void exchange(std::vector<vector>& p, std::size_t begin, std::size_t end, std::size_t chunk) {
     const std::size_t world = p.size(), size = end - begin;
     if (size == 0) return;
     std::vector<vector> kept(world);
@@ -80,7 +98,6 @@ class difference_exchange {
       }
       kept[rank] = std::move(d);
     }
-    const std::size_t chunk = (size + 128 * world - 1) / (128 * world) * 128;
     for (std::size_t first = 0; first < size; first += chunk) {
       const vector part(y.begin() + static_cast<std::ptrdiff_t>(first),
                         y.begin() + static_cast<std::ptrdiff_t>(std::min(size, first + chunk)));
@@ -107,6 +124,7 @@ class difference_exchange {
   vector ref_, error_;
   lossy difference_, mean_;
   vector thresholds_;
+  std::size_t block_;
   double closest_ = 1.0;
 };
 

@@ -1,34 +1,43 @@
 // The quantizer four_levels: two bits an element, its sign and whether it is large.
 #pragma once
 
+#include <bit>
+#include <cstdint>
+
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/config.hpp"
+#include "slamb/core/error.hpp"
 #include "slamb/core/real.hpp"
 
 namespace slamb {
 
-/// Sends x as one of the four levels ±α/2 and ±2α, where α = Σ|x|/n. The outer levels are for |x| ≥ 5/4 α.
+/// Sends x as one of the four levels ±α/2 and ±2α, where α = Σ|x|/n over a block. The outer levels are for |x| ≥ 5/4 α.
 ///
-/// The error is always below the signal: Σ (x − decoded)² ≤ Σ x² − ¾ (Σ|x|)²/n. Of a normal distribution 12 % of Σ x² is lost; a
+/// The error of a block is always below its signal: Σ (x − decoded)² ≤ Σ x² − ¾ (Σ|x|)²/n. Of a normal distribution 12 % of Σ x² is lost; a
 /// sign with the same scale loses 36 %, and the best four levels lose 11.8 %.
 ///
 /// Like `sign`, it cannot represent zero; `zero_aware` leaves out elements with variance 0.
 ///
-/// *Cost*: 1/4 byte an element.
+/// *Cost*: 1/4 byte an element, and 4 a block.
 /// *Determinism*: a function of x and the scale. Decoding does not round.
 /// *Reference*: compare Max, "Quantizing for minimum distortion", IRE Transactions on Information Theory 6, 1960.
 struct four_levels {
-  scale_sharing scales = scale_sharing::fused;  ///< per_tensor is better if tensors differ in size
-  bool zero_aware = false;                      ///< leaves out elements whose variance is 0
+  std::uint32_t block = 256;  ///< consecutive elements that share a scale: a power of two, 16 … 1024
+  bool zero_aware = false;    ///< leaves out elements whose variance is 0
 
   static constexpr int bits_per_element = 2;
   static constexpr segment_scale scale = segment_scale::l1;
 
+  /// @throws std::invalid_argument
+  void validate() const {
+    detail::require_in(std::has_single_bit(block) && block >= 16 && block <= 1024, "four_levels' block", block,
+                       "a power of two in [16, 1024]");
+  }
+
   /// Lists the options that must be equal on all ranks.
   template <class Facts>
   void describe(Facts& facts) const {
-    facts.add("four_levels' scales (0: fused, 1: per tensor)",
-              static_cast<double>(scales == scale_sharing::per_tensor));
+    facts.add("four_levels' block", block);
     facts.add("four_levels' zero_aware", static_cast<double>(zero_aware));
   }
 

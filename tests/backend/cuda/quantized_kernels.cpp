@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "slamb/compressor/four_levels.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "support/archetype_quantizers.hpp"
 #include "support/cuda_quantized.hpp"
@@ -36,12 +35,6 @@ TEST_CASE("cuda quantized_kernels: signs with a mean magnitude") {
   using l1 = slamb::basic_sign<slamb::segment_scale::l1>;
   compare_all<quantized<l1, exchange_updates, bfloat16>>({});
   compare_all<quantized<l1, exchange_updates, bfloat16>>({.scales = slamb::scale_sharing::per_tensor});
-}
-
-TEST_CASE("cuda quantized_kernels: four levels") {
-  compare_all<quantized<slamb::four_levels, exchange_updates, bfloat16>>({});
-  compare_all<quantized<slamb::four_levels, exchange_updates, bfloat16>>(
-      {.scales = slamb::scale_sharing::per_tensor, .zero_aware = true});
 }
 
 TEST_CASE("cuda quantized_kernels: user-defined quantizers") {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "slamb/compressor/floating.hpp"
+#include "slamb/compressor/four_levels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/natural.hpp"
 #include "support/archetype_quantizers.hpp"
@@ -24,6 +25,11 @@ TEST_CASE("cuda quantized_kernels: integers with a scale for each block, rounded
   compare_all<quantized<slamb::int8, use_the_loss, no_storage>>({.block = 1024, .seed = 0x123456789ABCDEFU});
   compare_all<quantized<slamb::int4, refresh, bfloat16>>({.block = 16, .seed = 12});
   compare_all<quantized<slamb::integer<2>, sum_the_mean, bfloat16, no_storage>>({.block = 512, .seed = 13});
+}
+
+TEST_CASE("cuda quantized_kernels: four levels") {
+  compare_all<quantized<slamb::four_levels, exchange_updates, bfloat16>>({});
+  compare_all<quantized<slamb::four_levels, exchange_updates, bfloat16>>({.block = 16, .zero_aware = true});
 }
 
 TEST_CASE("cuda quantized_kernels: numbers without a scale") {

@@ -28,13 +28,11 @@ template <class Moments = slamb::precision::float_moments>
 using backend = slamb::precision::mixed<plain_backend, slamb::precision::stochastic_rounding, Moments>;
 
 inline void read_into(slamb::no_compressor& /*c*/, settings& /*s*/) {}
-template <class Quantizer>
-void read_scales_into(Quantizer& c, settings& s) {
+inline void read_into(slamb::sign& c, settings& s) {
   s.take_one_of<slamb::scale_sharing>(
       "scales", c.scales, {{"fused", slamb::scale_sharing::fused}, {"per_tensor", slamb::scale_sharing::per_tensor}});
 }
-inline void read_into(slamb::sign& c, settings& s) { read_scales_into(c, s); }
-inline void read_into(slamb::four_levels& c, settings& s) { read_scales_into(c, s); }
+inline void read_into(slamb::four_levels& c, settings& s) { s.take("quantizer_block", c.block); }
 template <int Bits>
 void read_into(slamb::integer<Bits>& c, settings& s) {
   s.take("quantizer_block", c.block);

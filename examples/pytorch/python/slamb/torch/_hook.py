@@ -33,7 +33,7 @@ def compression_hook(
     :param process_group: that of the model; None: the default group
     :param threads: None: torch.get_num_threads()
     :param settings: of the compressor: k, block and seed of random_k, k of top_k, seed and quantizer_block of int8 and int4,
-        seed of natural, scales ("fused" or "per_tensor") of sign and four_levels
+        quantizer_block of four_levels, seed of natural, scales ("fused" or "per_tensor") of sign
     :raises ValueError: for a wrong argument
     """
     return CompressionHook(compressor, process_group, threads, **settings)

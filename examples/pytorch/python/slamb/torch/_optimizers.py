@@ -871,8 +871,8 @@ class AdamW(Optimizer):
         - check_gradients (True): the first step fails if all ranks have equal gradients
         - compress_single_rank (False): a single rank compresses too, to show the effect on a training
         - rounding_seed (0): of "stochastic"
-        - of compressors: k, block and seed of random_k; k of top_k; seed and quantizer_block of int8 and int4; seed of natural;
-          scales ("fused" or "per_tensor") of sign and four_levels
+        - of compressors: k, block and seed of random_k; k of top_k; seed and quantizer_block of int8 and int4; quantizer_block of
+          four_levels; seed of natural; scales ("fused" or "per_tensor") of sign
     """
 
     _recipe = "adamw"
