@@ -76,7 +76,7 @@ def draw_ends(file: Path, ends: dict[str, tuple[float, float, float]], text: str
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     matplotlib.rcParams["svg.hashsalt"] = "slamb"
     figure, axes = pyplot.subplots(figsize=(12, 6.5), layout="constrained")
@@ -91,6 +91,9 @@ def draw_ends(file: Path, ends: dict[str, tuple[float, float, float]], text: str
     front = front_of([(megabytes, mean) for megabytes, mean, _ in finite.values()])
     axes.step([at[0] for at in front], [at[1] for at in front], where="post", color="gray", linewidth=0.8, zorder=0)
     axes.set(xlabel="megabytes sent per rank", xscale="log", ylabel=text)
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.grid(alpha=0.3)
     axes.legend(bbox_to_anchor=(1.02, 1.0), loc="upper left", borderaxespad=0.0, fontsize="small")
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
