@@ -149,10 +149,10 @@ interval expected(const slamb::basic_sign<segment_scale::l1>&, float x, float sc
 
 /// Both levels where a float's 5/4 scale may be on the other side of x.
 interval expected(const slamb::four_levels&, float x, float scale) {
-  const double magnitude = std::abs(static_cast<double>(x)), alpha = static_cast<double>(scale);
-  const double slack = 1.25 * alpha * 0x1p-23 + 0x1p-149;
-  const interval levels{(magnitude < 1.25 * alpha + slack ? 0.5 : 2.0) * alpha,
-                        (magnitude >= 1.25 * alpha - slack ? 2.0 : 0.5) * alpha};
+  const double magnitude = std::abs(static_cast<double>(x)), threshold = 1.25 * static_cast<double>(scale);
+  const double slack = threshold * 0x1p-23 + 0x1p-149, alpha = std::min(static_cast<double>(scale), 0x1p126);
+  const interval levels{(magnitude < threshold + slack ? 0.5 : 2.0) * alpha,
+                        (magnitude >= threshold - slack ? 2.0 : 0.5) * alpha};
   const interval between{levels.low - 0x1p-149, levels.high};  // half of the smallest float is none
   return x < 0.0F ? interval{-between.high, -between.low} : between;
 }

@@ -30,16 +30,24 @@ inline vector signs_of(const vector& values) {
   return all;
 }
 
-/// ±½ or ±2 times the mean of their magnitudes, of which 5/4 divides the two.
+inline double root_mean_square(const vector& values) {
+  double squares = 0.0;
+  for (const double x : values) squares += x * x / static_cast<double>(values.size());
+  return std::sqrt(squares);
+}
+
+/// ±½ or ±2 times their root mean square, of which 5/4 divides the two.
 inline vector four_levels_of(const vector& values) {
-  vector all = signs_of(values);
-  for (std::size_t i = 0; i < values.size(); ++i) all[i] *= std::abs(values[i]) < 1.25 * std::abs(all[i]) ? 0.5 : 2.0;
+  const double scale = root_mean_square(values);
+  vector all(values.size());
+  std::transform(values.begin(), values.end(), all.begin(),
+                 [scale](double x) { return std::copysign((std::abs(x) < 1.25 * scale ? 0.5 : 2.0) * scale, x); });
   return all;
 }
 
 class difference_exchange {
  public:
-  /// @param thresholds  magnitudes at which codes change, relative to the mean magnitude of a group
+  /// @param thresholds  magnitudes at which codes change, relative to the mean magnitude, or of a block the root mean square
   /// @param block  elements that share a scale; 0: all that are coded together
   difference_exchange(std::vector<tensor> tensors, vector start, lossy difference, lossy mean,
                       vector thresholds = {0.0}, std::size_t block = 0)
@@ -53,8 +61,8 @@ class difference_exchange {
 
   const vector& reference() const { return ref_; }
   const vector& error() const { return error_; }  ///< [n] e of each element, of the rank that owns it
-  /// The least distance of an |x| that was coded from a threshold, relative to the mean |x| of its group: single precision may see
-  /// a near one on the other side.
+  /// The least distance of an |x| that was coded from a threshold, relative as they are: single precision may see a near one on the
+  /// other side.
   double closest() const { return closest_; }
 
   /// @param p  [rank][n]
@@ -115,6 +123,7 @@ class difference_exchange {
   void look(const vector& values) {
     double usual = 0.0;
     for (const double x : values) usual += std::abs(x) / static_cast<double>(values.size());
+    if (block_ != 0) usual = root_mean_square(values);
     for (const double x : values)
       for (const double threshold : thresholds_)
         closest_ = std::min(closest_, std::abs(std::abs(x) / usual - threshold));

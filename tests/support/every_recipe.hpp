@@ -76,8 +76,8 @@ using lamb = slamb::basic_lamb<Compressor, ErrorFeedback, layerwise_trust_ratio,
 template <class Compressor>
 using slamb_with = slamb::slamb<communicator, Compressor>;
 
-using slamb_by_differences = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
-                                                communicator, slamb::host_backend, slamb::sync::quantized_difference<>>;
+using with_differences = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
+                                            communicator, slamb::host_backend, slamb::sync::quantized_difference<>>;
 
 using byte_chain = slamb::chain<slamb::random_k<>, slamb::int8>;
 using chosen_chain = slamb::chain<slamb::top_k, slamb::int4>;
@@ -121,8 +121,8 @@ inline std::vector<recipe> recipes_of_slamb() {
           with("random_k and int8", detail::byte_chain{}, 2),
           with("bernoulli and natural", detail::drawn_chain{}, 2),
           with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3),
-          recipe_of<detail::slamb_by_differences>("slamb, random_k, by differences", {.dense_below = 10}, always(3),
-                                                  {{"sparse", 1}})};
+          recipe_of<detail::with_differences>("slamb, random_k, by differences", {.dense_below = 10}, always(3),
+                                              {{"sparse", 1}})};
 }
 
 /// Optimizers with phases.

@@ -99,7 +99,7 @@ WRONG_OF_ONE = [
     ("slamb", {"trust_ratio_upper": "x"}, r"trust_ratio_upper must be a number"),
     ("slamb", {"parameter_sync": "int8"}, r"parameter_sync must be 'average' or 'four_levels' or 'int4' or 'sign', not 'int8'"),
     ("slamb", {"trust_ratio": 1}, r"trust_ratio must be 'rescaled' or 'mean_step', a text"),
-    ("slamb", {"trust_ratio": "mean_step"}, r"trust_ratio = 'mean_step' needs another parameter_sync than 'average'"),
+    ("slamb", {"trust_ratio": "mean_step"}, r"trust_ratio = 'mean_step' needs parameter_sync = 'four_levels', 'int4' or 'sign'"),
     (
         "slamb",
         {"parameter_sync": "sign", "trust_ratio": "rescaled"},

@@ -66,8 +66,8 @@ def draw(file: Path, logs: dict[str, list[list[Row]]], measure: str, text: str) 
 
 
 def draw_ends(file: Path, ends: dict[str, tuple[float, float, float]], text: str) -> None:
-    """Plots the loss at the end of each method against what a rank has sent, with the front: the methods of which none has both
-    fewer bytes and a lower loss.
+    """Plots the loss at the end of each method against what a rank has sent, with the front: the methods that no other
+    beats in both.
 
     :param ends: by method: the megabytes; the mean and the standard deviation of the losses, which may be infinite: left out
     :param text: what the loss is
@@ -101,7 +101,7 @@ def draw_ends(file: Path, ends: dict[str, tuple[float, float, float]], text: str
 
 
 def front_of(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points of which no other is as low in one and lower in the other, with ascending first values."""
+    """The points that no other beats in both values, or in one and equals in the other; with ascending first values."""
     front: list[tuple[float, float]] = []
     for point in sorted(set(points)):
         if not front or point[1] < front[-1][1]:

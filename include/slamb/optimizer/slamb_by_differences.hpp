@@ -12,9 +12,10 @@
 
 namespace slamb::sync {
 
-/// SLAMB with the policies that come nearest to LAMB: the selected momentum in eight bits; parameters that are kept together by
-/// their differences in two bits, in every second step; and the trust ratio of the ranks' mean step. With k = 0.1 and N ranks it
-/// sends about 0.47 (N − 1)/N bytes a parameter and step, a seventeenth of what LAMB sends. Learning rates are LAMB's.
+/// SLAMB with the policies that come nearest to LAMB: the selected momentum in eight bits; parameters that are kept
+/// together by their differences, and the mean of these, in two bits each, in every second step; and the trust ratio of
+/// the ranks' mean step. With k = 0.1 and N ranks it sends about 0.47 (N − 1)/N bytes a parameter and step, a
+/// seventeenth of what LAMB sends. Begin with LAMB's learning rate.
 template <class Communicator = self_communicator, class Compressor = chain<random_k<>, int8>,
           class Backend = host_backend>
 using slamb_by_differences = basic_slamb<Compressor, local_momentum, rescaled_trust_ratio<rescaling::mean_step>,

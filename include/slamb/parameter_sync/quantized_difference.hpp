@@ -36,12 +36,13 @@ namespace sync {
 /// 16 bits without master copies are rounded in every exchange.
 ///
 /// *Memory*: 4 bytes of state a parameter, and 4/N for e, the compression error of the mean of this rank's chunk.
-/// *Cost*: 24 bytes of memory traffic a parameter and exchange, 8 more if Q has a scale for each tensor that it encodes with, and
-/// the codes. On the wire: the bits of Q and of M, each (N − 1)/N times, by two collectives for any number of tensors.
+/// *Cost*: 24 bytes of memory traffic a parameter and exchange, 8 more if Q encodes with a scale of more than a block,
+/// and the codes. On the wire: the bits of Q and of M, each (N − 1)/N times, by two collectives for any number of
+/// tensors.
 /// *Determinism*: the same bits from run to run; ref is equal on all ranks after each exchange.
 ///
 /// @tparam Quantizer      Q, of the differences
-/// @tparam MeanQuantizer  M, of their mean
+/// @tparam MeanQuantizer  M, of their mean; the coarser, the later the mean is sent. For a Q of one bit, name a finer M
 template <quantizer Quantizer = four_levels, quantizer MeanQuantizer = Quantizer>
 struct quantized_difference {
   static constexpr std::int64_t default_local_steps = 2;

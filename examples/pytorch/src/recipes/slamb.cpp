@@ -14,6 +14,7 @@ void read_slamb_options(Options& o, settings& s) {
   s.take("dense_below", o.dense_below);
   s.take("trust_ratio_lower", o.trust_ratio.lower);
   s.take("trust_ratio_upper", o.trust_ratio.upper);
+  if constexpr (requires { o.parameter_sync.quantizer.seed; }) s.take("seed", o.parameter_sync.quantizer.seed);
   if constexpr (requires { o.parameter_sync.mean_quantizer.seed; })
     s.take("seed", o.parameter_sync.mean_quantizer.seed);
 }
@@ -50,7 +51,7 @@ slamb::optimizer make_any_slamb(std::span<const slamb::parameter> tensors, setti
   };
   if (of_mean_step != (sync != kept_by::average) && sync != kept_by::four_levels)
     throw std::invalid_argument(
-        of_mean_step ? "slamb: trust_ratio = 'mean_step' needs another parameter_sync than 'average'"
+        of_mean_step ? "slamb: trust_ratio = 'mean_step' needs parameter_sync = 'four_levels', 'int4' or 'sign'"
                      : "slamb: trust_ratio = 'rescaled' needs parameter_sync = 'average' or 'four_levels'");
   switch (sync) {
     case kept_by::four_levels:

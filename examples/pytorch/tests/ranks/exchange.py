@@ -291,6 +291,33 @@ def mean_of_all_ranks(parameters):
     return [sum(of_one) / size() for of_one in zip(*everything)]
 
 
+def distance_of_ranks(**settings):
+    """How far the parameters of this rank are from the mean of all, after some steps."""
+    parameters = make_parameters()
+    optimizer = Slamb(parameters, lr=0.02, compressor="random_k+int8", k=0.25, dense_below=0, **settings)
+    train(optimizer, parameters, range(15))
+    away = distance([p.detach().double() for p in parameters], mean_of_all_ranks(parameters))
+    optimizer.synchronize_parameters()
+    assert are_equal_on_all_ranks(parameters)
+    return away
+
+
+SYNCS = {
+    "four_levels": {"parameter_sync": "four_levels"},
+    "four_levels_rescaled": {"parameter_sync": "four_levels", "trust_ratio": "rescaled"},
+    "int4": {"parameter_sync": "int4"},
+    "sign": {"parameter_sync": "sign"},
+}
+
+
+@check((2, 4), each=SYNCS)
+def differences_keep_the_ranks_together(name):
+    settings = SYNCS[name]
+    together, alone = distance_of_ranks(**settings), distance_of_ranks(**settings, local_steps=0)
+    part = 0.8 if name == "sign" else 0.5  # signs send the differences of these steps, which are long, later
+    assert together < part * alone, f"{together} of {alone}"
+
+
 @check((2, 4), each=("slamb", "zero_one_adam"))
 def synchronize_makes_parameters_their_mean(name):
     optimizer, parameters = between_exchanges(name)

@@ -484,7 +484,7 @@ def trainings_reach_losses_like_those_with_hooks_of_torch():
         ("int8", 1.05 * dense, 0.27),
         ("int4", 1.5 * dense, 0.14),
         ("natural", 1.8 * dense, 0.27),
-        ("four_levels", 0.75 * start, 0.07),
+        ("four_levels", 0.5 * start, 0.08),
         ("sign", 0.75 * start, 0.04),
         ("random_k", 0.5 * start, 0.25),
         ("top_k", 0.5 * start, 0.27),

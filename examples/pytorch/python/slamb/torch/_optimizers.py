@@ -944,12 +944,14 @@ class Slamb(Optimizer):
         if they exchange differences
     :param settings: those of `AdamW` but skip_non_finite, which is always on; dense_below (9000): tensors with fewer elements,
         and all of one dimension, are exchanged completely; clip_locally (False): each rank clips by the norm of its own gradient;
-        trust_ratio_lower (0.01) and trust_ratio_upper (1000).
-    :param parameter_sync: among the settings: "average" (default): ranks exchange whole parameters; or how they quantize their
-        differences from a common point: "four_levels", "int4", or "sign", whose mean is sent by four_levels. With "random_k",
-        "random_k+int8" and "random_k+int4", and float32 moments
-    :param trust_ratio: among the settings: "rescaled", the paper's, is the default with "average", and possible with "four_levels";
-        "mean_step", LAMB's of the ranks' mean step, is the default with differences
+        parameter_sync ("average"): how ranks keep their parameters together, see below; trust_ratio: "rescaled", the paper's, with
+        "average", or "mean_step", LAMB's of the ranks' mean step, with differences; trust_ratio_lower (0.01; 0 with "mean_step")
+        and trust_ratio_upper (1000; infinite with "mean_step")
+
+    With parameter_sync="average" ranks exchange whole parameters. With "four_levels" they exchange differences from a common point,
+    and their mean, in two bits each; with "int4" in four; with "sign" differences in one bit, and their mean in two. Then beta3 has
+    no effect, unless trust_ratio="rescaled", which goes with "four_levels". Differences need compressor="random_k",
+    "random_k+int8" or "random_k+int4", and float32 moments.
 
     Reference: PMLR 202:38801
     """
