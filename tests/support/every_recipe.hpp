@@ -121,8 +121,8 @@ inline std::vector<recipe> recipes_of_slamb() {
           with("random_k and int8", detail::byte_chain{}, 2),
           with("bernoulli and natural", detail::drawn_chain{}, 2),
           with("top_k and int4", detail::chosen_chain{.sparsifier = {.k = 0.1}}, 3),
-          recipe_of<detail::with_differences>("slamb, random_k, by differences", {.dense_below = 10}, always(3),
-                                              {{"sparse", 1}})};
+          recipe_of<detail::with_differences>("slamb, random_k, by differences", {.local_steps = 1, .dense_below = 10},
+                                              always(3), {{"sparse", 1}})};
 }
 
 /// Optimizers with phases.
