@@ -34,7 +34,7 @@ constexpr std::array<table_row, 9> table{
      {"one_bit_adam", "one_bit_adam", "sign", 0.01, one_bit_adam_combinations},
      {"one_bit_lamb", "one_bit_lamb", "sign", 0.02, one_bit_lamb_combinations},
      {"zero_one_adam", "zero_one_adam", "sign", 0.002, zero_one_adam_combinations},
-     {"slamb_by_differences", "slamb_by_differences", "random_k+int8", 0.02, slamb_by_differences_combinations, false},
+     {"slamb_by_differences", "slamb_by_differences", "random_k+int8", 0.05, slamb_by_differences_combinations, false},
      {"auto", "auto", "random_k", 0.01, auto_combinations, false}}};
 
 bool is_recipe(const table_row& row) { return row.name == row.recipe; }
