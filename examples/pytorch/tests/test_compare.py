@@ -378,12 +378,13 @@ def test_a_plot_is_drawn(tmp_path):
     assert "megabytes sent per rank" in text and "slamb" in text
 
 
-def test_ends_are_drawn_without_those_that_failed(tmp_path):
+def test_ends_are_drawn_without_those_that_failed_or_sent_nothing(tmp_path):
     pytest.importorskip("matplotlib")
     logs = {("lamb", 0.1, 1): log_of(3.0), ("slamb k=0.3", 0.1, 1): log_of(3.1), ("adamw", 0.1, 1): log_of(math.nan)}
+    logs["one_bit_lamb", 0.1, 1] = [{**row, "sent_bytes": 0.0} for row in log_of(2.9)]
     report.write(logs, None, [1], None, ["end"], tmp_path / "ends.svg")
     text = (tmp_path / "ends.svg").read_text()
-    assert "megabytes sent per rank" in text and "2: slamb k=0.3" in text and "adamw" not in text
+    assert "megabytes sent per rank" in text and "2: slamb k=0.3" in text and "adamw" not in text and "one_bit_lamb" not in text
 
 
 def test_the_front_is_of_those_that_none_is_better_than_in_both():

@@ -69,7 +69,8 @@ def draw_ends(file: Path, ends: dict[str, tuple[float, float, float]], text: str
     """Plots the loss at the end of each method against what a rank has sent, with the front: the methods that no other
     beats in both.
 
-    :param ends: by method: the megabytes; the mean and the standard deviation of the losses, which may be infinite: left out
+    :param ends: by method: the megabytes; the mean and the standard deviation of the losses. Methods that sent nothing or have
+        failed are left out
     :param text: what the loss is
     :raises ImportError: without matplotlib
     """
@@ -81,14 +82,14 @@ def draw_ends(file: Path, ends: dict[str, tuple[float, float, float]], text: str
     matplotlib.rcParams["svg.hashsalt"] = "slamb"
     figure, axes = pyplot.subplots(figsize=(12, 6.5), layout="constrained")
     colors = pyplot.get_cmap("tab10").colors
-    finite = {name: end for name, end in ends.items() if math.isfinite(end[1])}
-    families = list(dict.fromkeys(name.split()[0] for name in finite))
-    for number, (name, (megabytes, mean, deviation)) in enumerate(finite.items()):
+    shown = {name: end for name, end in ends.items() if end[0] > 0.0 and math.isfinite(end[1])}
+    families = list(dict.fromkeys(name.split()[0] for name in shown))
+    for number, (name, (megabytes, mean, deviation)) in enumerate(shown.items()):
         family = families.index(name.split()[0])
         style = {"color": colors[family % len(colors)], "marker": "osD^vPX*"[family % 8], "capsize": 3}
         axes.errorbar(megabytes, mean, deviation, label=f"{number + 1}: {name}", linestyle="", **style)
         axes.annotate(f"{number + 1}", (megabytes, mean), xytext=(6, 4), textcoords="offset points", fontsize="small")
-    front = front_of([(megabytes, mean) for megabytes, mean, _ in finite.values()])
+    front = front_of([(megabytes, mean) for megabytes, mean, _ in shown.values()])
     axes.step([at[0] for at in front], [at[1] for at in front], where="post", color="gray", linewidth=0.8, zorder=0)
     axes.set(xlabel="megabytes sent per rank", xscale="log", ylabel=text)
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
