@@ -50,7 +50,8 @@ endif()
 
 # The tests and the benchmarks share these recipes, so that tested code is timed, and nvcc compiles the kernels once.
 set(slamb_device_recipe_sources "${PROJECT_SOURCE_DIR}/tests/device/timed_recipes.cu"
-                                "${PROJECT_SOURCE_DIR}/tests/device/compressed_recipes.cu")
+                                "${PROJECT_SOURCE_DIR}/tests/device/compressed_recipes.cu"
+                                "${PROJECT_SOURCE_DIR}/tests/device/difference_recipes.cu")
 add_library(slamb_device_recipes OBJECT ${slamb_device_recipe_sources})
 target_link_libraries(slamb_device_recipes PRIVATE slamb::slamb slamb::cuda slamb_warnings)
 slamb_keep_ptxas_reports(slamb_device_recipes)

@@ -7,6 +7,7 @@
 
 #include "slamb/backend/cuda/detail/executor.hpp"
 #include "slamb/detail/pass/memory_traffic.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
 
 namespace bench {
 
@@ -48,10 +49,13 @@ namespace detail {
 
 template <class Storage>
 inline constexpr double error_bytes = std::is_same_v<Storage, slamb::detail::cuda::no_storage> ? 0.0 : sizeof(Storage);
-template <class Quantizer>
-inline constexpr double bytes_of_code = Quantizer::bits_per_element / 8.0;
-template <slamb::detail::encoding Work, class Quantizer>
-inline constexpr double encoded_bytes = Work == slamb::detail::encoding::measure ? 0.0 : bytes_of_code<Quantizer>;
+// Of a quantizer, or of the phases of two.
+template <class Quantizers>
+inline constexpr double bytes_of_signal = slamb::detail::signal_quantizer_t<Quantizers>::bits_per_element / 8.0;
+template <class Quantizers>
+inline constexpr double bytes_of_mean = slamb::detail::mean_quantizer_t<Quantizers>::bits_per_element / 8.0;
+template <slamb::detail::encoding Work>
+inline constexpr double encodes = Work == slamb::detail::encoding::measure ? 0.0 : 1.0;
 
 }  // namespace detail
 
@@ -59,20 +63,21 @@ template <slamb::detail::encoding Work, class Storage, class Pass, class Quantiz
 struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
   static constexpr kernel_bytes value{.is_known = true,
                                       .element = static_cast<double>(sizeof(float)) * Pass::signal_reads::stored +
-                                                 detail::error_bytes<Storage> + detail::encoded_bytes<Work, Quantizer>};
+                                                 detail::error_bytes<Storage> +
+                                                 detail::encodes<Work> * detail::bytes_of_signal<Quantizer>};
 };
 
 // Reads the codes of N ranks for the chunk, which has 1/N of the elements.
-template <slamb::detail::encoding Work, class Storage, class Quantizer>
-struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quantizer>> {
+template <slamb::detail::encoding Work, class Storage, class Quantizers>
+struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quantizers>> {
   static constexpr kernel_bytes value{
       .is_known = true,
-      .element = detail::bytes_of_code<Quantizer>,
-      .own = sizeof(float) + detail::error_bytes<Storage> + detail::encoded_bytes<Work, Quantizer>};
+      .element = detail::bytes_of_signal<Quantizers>,
+      .own = sizeof(float) + detail::error_bytes<Storage> + detail::encodes<Work> * detail::bytes_of_mean<Quantizers>};
 };
 
-template <class Storage, class ServerStorage, class Pass, class Quantizer>
-struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizer>> {
+template <class Storage, class ServerStorage, class Pass, class Quantizers>
+struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizers>> {
   static constexpr bool keeps =
       detail::error_bytes<Storage> > 0.0;  // recomputes the compression error from the sent codes
   using reads =
@@ -80,9 +85,10 @@ struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorag
   static constexpr kernel_bytes value{
       .is_known = true,
       .element = static_cast<double>(sizeof(float)) * (reads::stored + Pass::writes::stored) +
-                 2.0 * detail::error_bytes<Storage> + (keeps ? 2.0 : 1.0) * detail::bytes_of_code<Quantizer>,
+                 2.0 * detail::error_bytes<Storage> + detail::bytes_of_mean<Quantizers> +
+                 (keeps ? detail::bytes_of_signal<Quantizers> : 0.0),
       .own = detail::error_bytes<ServerStorage> > 0.0
-                 ? sizeof(float) + detail::bytes_of_code<Quantizer> + detail::error_bytes<ServerStorage>
+                 ? sizeof(float) + detail::bytes_of_mean<Quantizers> + detail::error_bytes<ServerStorage>
                  : 0.0};
 };
 

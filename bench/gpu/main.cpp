@@ -64,8 +64,14 @@ std::vector<bench::step_benchmark> benchmarks() {
     add({"lamb", bench::lamb_stepper, ranks});
     add({"slamb/block:1", bench::slamb_stepper, ranks});
     add({"slamb/block:16", bench::slamb_stepper, ranks, sixteen});
-    if (ranks > 1)
-      add({"slamb/block:16/int8", bench::slamb_int8_stepper, ranks, sixteen});  // with one rank: the same as slamb
+    if (ranks > 1) {  // with one rank: the same as slamb
+      add({"slamb/block:16/int8", bench::slamb_int8_stepper, ranks, sixteen});
+      add({"slamb_by_differences/local", bench::slamb_by_differences_stepper, ranks, sixteen});
+      add({"slamb_by_differences/exchange",
+           bench::slamb_by_differences_stepper,
+           ranks,
+           {.block = 16, .exchanges_parameters = true}});
+    }
     add({"slamb/top_k", bench::slamb_top_k_stepper, ranks});
     add({"one_bit_adam", bench::one_bit_adam_stepper, ranks});
     add({"one_bit_lamb", bench::one_bit_lamb_stepper, ranks});

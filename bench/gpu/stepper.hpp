@@ -47,7 +47,8 @@ struct step_settings {
   std::size_t block = 1;     ///< elements that SLAMB's round robin (k = 0.1) takes together
   bool is_captured = false;  ///< for a graph: SLAMB averages parameters only when the caller asks for it
   zero_one_step zero_one = zero_one_step::exchange;
-  bool skip_non_finite = true;  ///< one rank checks the gradient in a pass of its own
+  bool exchanges_parameters = false;  ///< SLAMB does so in every step
+  bool skip_non_finite = true;        ///< one rank checks the gradient in a pass of its own
 };
 
 /// The constructor arguments of a stepper.
@@ -65,7 +66,8 @@ std::unique_ptr<stepper> adamw_stepper(rank_parts from);
 std::unique_ptr<stepper> lamb_stepper(rank_parts from);
 std::unique_ptr<stepper> slamb_stepper(rank_parts from);
 std::unique_ptr<stepper> slamb_int8_stepper(rank_parts from);
-std::unique_ptr<stepper> slamb_top_k_stepper(rank_parts from);  // k = 0.01
+std::unique_ptr<stepper> slamb_by_differences_stepper(rank_parts from);  // random k = 0.1, in int8
+std::unique_ptr<stepper> slamb_top_k_stepper(rank_parts from);           // k = 0.01
 std::unique_ptr<stepper> one_bit_adam_stepper(rank_parts from);
 std::unique_ptr<stepper> one_bit_lamb_stepper(rank_parts from);
 std::unique_ptr<stepper> zero_one_adam_stepper(rank_parts from);

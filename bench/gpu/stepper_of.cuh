@@ -59,13 +59,16 @@ class stepper_of final : public stepper {
   Optimizer own_;
 };
 
-/// The settings of a timed optimizer. SLAMB averages the parameters only at the first step, which is not timed. The variance of
-/// 0/1 Adam is frozen after the first step, or never.
+/// The settings of a timed optimizer. SLAMB exchanges parameters in every step, or only in the first, which is not timed. The
+/// variance of 0/1 Adam is frozen after the first step, or never.
 template <class Options>
 Options timed_options(const step_settings& settings) {
   constexpr std::uint64_t never = std::uint64_t{1} << 40U;
   Options options{};
-  if constexpr (requires { options.local_steps; }) options.local_steps = settings.is_captured ? 0 : 1'000'000;
+  if constexpr (requires { options.local_steps; }) {
+    options.local_steps = settings.is_captured ? 0 : 1'000'000;
+    if (settings.exchanges_parameters) options.local_steps = 1;
+  }
   if constexpr (requires { slamb::detail::sparsifier_of(options.compressor).block; })
     slamb::detail::sparsifier_of(options.compressor).block = settings.block;
   if constexpr (requires { options.skip_non_finite; }) options.skip_non_finite = settings.skip_non_finite;

@@ -1,5 +1,5 @@
-// Recipes shared by the tests and slamb_bench_gpu that take nvcc long to compile. The others are in timed_recipes.cu, so that
-// two processors can compile in parallel.
+// Recipes shared by the tests and slamb_bench_gpu that take nvcc long to compile. Most others are in timed_recipes.cu, so that
+// processors compile in parallel.
 #include "../../bench/gpu/stepper_of.cuh"
 #include "../support/replay.hpp"
 #include "adapter.hpp"
