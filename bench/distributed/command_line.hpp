@@ -33,7 +33,9 @@ inline void add_options(programs::command_line& line, settings& into, std::span<
   line.add("--block", into.block, "SLAMB: elements of the momentum that are sent together", "N")
       ->check(integer_in(1, std::uint64_t{1} << 20));
   line.add("--local-steps", into.local_steps,
-           "SLAMB: steps from one mean of the parameters to the next (H), its period", "N")
+           "SLAMB: steps from one exchange of the parameters to the next (H), its period [100; of slamb_by_differences "
+           "2]",
+           "N")
       ->check(integer_in(1, most_steps));
   line.add("--local-interval", into.local_interval, "0/1 Adam: steps from one exchange to the next, its period", "N")
       ->check(integer_in(1, 1000));

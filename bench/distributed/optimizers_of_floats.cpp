@@ -16,8 +16,11 @@ using slamb_int8 = slamb::slamb<ranks, slamb::chain<slamb::random_k<>, slamb::in
 
 const course dense_steps{.phase = "dense"};
 
-// One of every H steps averages the parameters.
-course sparse_steps(const settings& chosen) { return {.phase = "sparse", .period = chosen.local_steps}; }
+// One of every H steps exchanges the parameters.
+template <class Options>
+course sparse_steps(const Options& options) {
+  return {.phase = "sparse", .period = static_cast<std::uint64_t>(options.local_steps)};
+}
 
 template <class Optimizer>
 typename Optimizer::options_type slamb_options(const settings& chosen) {
@@ -30,7 +33,7 @@ typename Optimizer::options_type slamb_options(const settings& chosen) {
   }();
   selected.k = chosen.k;
   selected.block = chosen.block;
-  options.local_steps = static_cast<std::int64_t>(chosen.local_steps);
+  if (chosen.local_steps) options.local_steps = static_cast<std::int64_t>(*chosen.local_steps);
   return options;
 }
 
@@ -41,15 +44,8 @@ measurement measure_dense(const scene& at, const std::string& name) {
 
 template <class Optimizer>
 measurement measure_slamb(const scene& at, const std::string& name) {
-  return measure<Optimizer>(at, name, slamb_options<Optimizer>(at.chosen), sparse_steps(at.chosen));
-}
-
-// Every second step exchanges the differences of the parameters.
-measurement measure_slamb_by_differences(const scene& at, const std::string& name) {
-  using optimizer = slamb::sync::slamb_by_differences<ranks>;
-  optimizer::options_type options = slamb_options<optimizer>(at.chosen);
-  options.local_steps = 2;
-  return measure<optimizer>(at, name, options, {.phase = "sparse", .period = 2});
+  const auto options = slamb_options<Optimizer>(at.chosen);
+  return measure<Optimizer>(at, name, options, sparse_steps(options));
 }
 
 // LAMB or SLAMB, whichever is faster here.
@@ -64,7 +60,7 @@ measurement measure_auto(const scene& at, const std::string& name) {
                                                all_ranks(at, clock), {}, {.threads = at.chosen.threads});
   const double seconds = MPI_Wtime() - start;
   measurement m = optimizer.is_compressed()
-                      ? measure_steps(at, name, optimizer, sparse_options, clock, sparse_steps(at.chosen))
+                      ? measure_steps(at, name, optimizer, sparse_options, clock, sparse_steps(sparse_options))
                       : measure_steps(at, name, optimizer, dense_options, clock, dense_steps);
   m.choice = optimizer.statistics().chosen;
   m.choice_seconds = seconds;
@@ -79,7 +75,7 @@ std::span<const measured_optimizer> optimizers_of_floats() {
       {"adamw", measure_dense<slamb::adamw<ranks>>},
       {"slamb", measure_slamb<slamb::slamb<ranks>>},
       {"slamb+int8", measure_slamb<slamb_int8>},
-      {"slamb_by_differences", measure_slamb_by_differences},
+      {"slamb_by_differences", measure_slamb<slamb::sync::slamb_by_differences<ranks>>},
       {"auto", measure_auto},
   }};
   return all;

@@ -14,13 +14,13 @@ struct settings {
   std::uint64_t parameters = 12'000'000;
   std::vector<std::string> optimizers{"lamb",         "slamb",         "slamb+int8", "one_bit_adam",
                                       "one_bit_lamb", "zero_one_adam", "auto"};
-  std::uint64_t steps = 5;           ///< least number of timed steps
-  double seconds = 0.0;              ///< least sum of their times, s
-  unsigned threads = 1;              ///< of the host backend, per rank
-  double k = 0.1;                    ///< SLAMB: fraction of the momentum sent at a step
-  std::uint64_t block = 1;           ///< SLAMB: consecutive elements of the momentum that are sent together
-  std::uint64_t local_steps = 100;   ///< SLAMB: H
-  std::uint64_t local_interval = 1;  ///< 0/1 Adam: steps from one exchange to the next
+  std::uint64_t steps = 5;                   ///< least number of timed steps
+  double seconds = 0.0;                      ///< least sum of their times, s
+  unsigned threads = 1;                      ///< of the host backend, per rank
+  double k = 0.1;                            ///< SLAMB: fraction of the momentum sent at a step
+  std::uint64_t block = 1;                   ///< SLAMB: consecutive elements of the momentum that are sent together
+  std::optional<std::uint64_t> local_steps;  ///< SLAMB: H; unset: 100, of slamb_by_differences 2
+  std::uint64_t local_interval = 1;          ///< 0/1 Adam: steps from one exchange to the next
   std::uint64_t message_bytes = slamb::mpi_options{}.message_bytes;  ///< largest message between ranks
   bool in_parts = false;                 ///< steps by begin_step, gradient_ready and finish_step
   std::optional<double> link_bandwidth;  ///< bits/s

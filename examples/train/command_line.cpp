@@ -70,7 +70,8 @@ void add_algorithm_options(command_line& line, settings& into) {
       ->check(integer_in(1, std::uint64_t{1} << 20U));
   line.add("--beta3", into.beta3, "SLAMB: decay of trust in momentum not lately sent", "X")
       ->check(number_in("[0, 1]", 0.0, 1.0));
-  line.add("--local-steps", into.local_steps, "SLAMB: steps from one mean of the parameters to the next (H)", "N")
+  line.add("--local-steps", into.local_steps,
+           "SLAMB: steps from one exchange of the parameters to the next (H) [50; of slamb_by_differences 2]", "N")
       ->check(integer_in(1, most_steps));
   line.add("--one-bit-epsilon", into.one_bit_epsilon,
            "1-bit and 0/1 optimizers: epsilon, which bounds what a code does to an element of small variance", "X")

@@ -43,7 +43,7 @@ struct settings {
   double k = 0.1;
   std::uint64_t block = 1;
   double beta3 = 0.93;
-  std::uint64_t local_steps = 50;                  ///< H
+  std::optional<std::uint64_t> local_steps;        ///< H; unset: 50, of slamb_by_differences 2
   double one_bit_epsilon = 1e-4;                   ///< of the recipes that send codes of the momentum
   std::optional<std::uint64_t> one_bit_warmup;     ///< steps; unset: a fifth of `steps`
   std::optional<double> one_bit_threshold;         ///< unset: the warm-up lasts one_bit_warmup

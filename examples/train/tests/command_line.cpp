@@ -40,7 +40,7 @@ TEST_CASE("command line: has 4 ranks, at least 5 seeds and parts of the steps by
   CHECK(chosen.ranks == 4);
   CHECK(chosen.seeds >= 5);
   CHECK_FALSE(chosen.held_out);
-  CHECK(chosen.local_steps == 50);
+  CHECK_FALSE(chosen.local_steps.has_value());
   CHECK(chosen.warmup_steps() == chosen.steps / 10);
   CHECK(chosen.one_bit_warmup_steps() == chosen.steps / 5);
   CHECK_FALSE(chosen.one_bit_threshold.has_value());

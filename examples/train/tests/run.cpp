@@ -180,7 +180,7 @@ TEST_CASE(
 
 TEST_CASE("slamb_train: all other optimizers send less than LAMB, the baseline") {
   train::settings chosen = short_run(4);
-  chosen.steps = 2 * chosen.local_steps;
+  chosen.steps = 100;  // two averagings
   const double whole = train::bytes_of_lamb(chosen.steps, 4);
   const auto part = [&](const char* name) {
     return static_cast<double>(run(chosen, find_entry(name)).curve.back().sent_bytes) / whole;
@@ -192,6 +192,17 @@ TEST_CASE("slamb_train: all other optimizers send less than LAMB, the baseline")
   CHECK(part("one_bit_adam") < 0.25);
   CHECK(part("one_bit_lamb") < 0.25);
   CHECK(part("zero_one_adam") < 0.25);
+}
+
+TEST_CASE("slamb_train: SLAMB by differences exchanges parameters in every second step, or as it is told") {
+  train::settings chosen = short_run(2);
+  chosen.steps = 12;
+  const auto rounds = [&] { return run(chosen, entries_of({"slamb_by_differences"}).front()).curve.back().rounds; };
+  const std::uint64_t every_second = rounds();
+  chosen.local_steps = 4;
+  CHECK(every_second - rounds() == 2 * (6 - 3));  // two collectives of each exchange
+  chosen.local_steps = 2;
+  CHECK(rounds() == every_second);
 }
 
 TEST_CASE("slamb_train: each step is counted in its phase") {
