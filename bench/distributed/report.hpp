@@ -85,10 +85,10 @@ inline void print_settings(std::ostream& out, const settings& chosen, int ranks,
       << formatted("timed: %s steps and %g s at least, in whole periods\n", grouped(chosen.steps).c_str(),
                    chosen.seconds)
       << formatted(
-             "SLAMB: k = %g in blocks of %s, H = %s; 0/1 Adam: an exchange every %s steps; 1-bit: after the warm-up\n",
-             chosen.k, grouped(chosen.block).c_str(),
-             chosen.local_steps ? grouped(*chosen.local_steps).c_str() : "100 (by differences 2)",
-             grouped(chosen.local_interval).c_str());
+             "SLAMB: k = %g in blocks of %s, H = %s, by differences %s; 0/1 Adam: an exchange every %s steps; 1-bit: "
+             "after the warm-up\n",
+             chosen.k, grouped(chosen.block).c_str(), grouped(chosen.averaging_interval()).c_str(),
+             grouped(chosen.difference_interval()).c_str(), grouped(chosen.local_interval).c_str());
   if (chosen.in_parts) {
     out << "steps in parts: nothing is predicted; compute is what no exchange ran beside\n\n";
   } else if (chosen.link_bandwidth) {
@@ -139,13 +139,13 @@ inline void write_json(std::ostream& out, const settings& chosen, const results&
                           {"threads", chosen.threads},
                           {"k", chosen.k},
                           {"block", chosen.block},
-                          {"local_steps", nullptr},
+                          {"local_steps", chosen.averaging_interval()},
+                          {"local_steps_by_differences", chosen.difference_interval()},
                           {"local_interval", chosen.local_interval},
                           {"message_bytes", chosen.message_bytes},
                           {"in_parts", chosen.in_parts},
                           {"link_bits_per_second", nullptr},
                           {"latency_seconds", chosen.latency}};
-  if (chosen.local_steps) document["settings"]["local_steps"] = *chosen.local_steps;
   if (chosen.link_bandwidth) document["settings"]["link_bits_per_second"] = *chosen.link_bandwidth;
   document["measurements"] = nlohmann::ordered_json::array();
   for (const measurement* m : all.in_order()) document["measurements"].push_back(detail::json_of(*m, all, chosen));

@@ -26,6 +26,11 @@ struct settings {
   std::optional<double> link_bandwidth;  ///< bits/s
   double latency = 0.0;                  ///< s per hop
   std::string json;
+
+  /// H of SLAMB, and of SLAMB by differences. @{
+  std::uint64_t averaging_interval() const { return local_steps.value_or(100); }
+  std::uint64_t difference_interval() const { return local_steps.value_or(2); }
+  /// @}
 };
 
 }  // namespace bench::distributed

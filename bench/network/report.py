@@ -112,7 +112,7 @@ def print_table(settings, measured, cores):
     if cores:
         head.append("of LAMB's, a core each")
     print(f"**{name_of(settings['link_bits_per_second'])}**: {settings['parameters']:,} parameters, {settings['ranks']} ranks, "
-          f"SLAMB's k = {settings['k']:g} in blocks of {settings['block']}, H = {settings['local_steps'] or '100 (by differences 2)'}"
+          f"SLAMB's k = {settings['k']:g} in blocks of {settings['block']}, H = {settings['local_steps']}"
           f"{', steps in parts' if settings['in_parts'] else ''}\n")
     print("| " + " | ".join(head) + " |")
     print("|---|" + "---:|" * (len(head) - 1))

@@ -74,7 +74,8 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
                {"k", chosen.k},
                {"block", chosen.block},
                {"beta3", chosen.beta3},
-               {"local_steps", nullptr},
+               {"local_steps", chosen.averaging_interval()},
+               {"local_steps_by_differences", chosen.difference_interval()},
                {"one_bit_epsilon", chosen.one_bit_epsilon},
                {"one_bit_warmup", chosen.one_bit_warmup_steps()},
                {"one_bit_threshold", nullptr},
@@ -87,7 +88,6 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
                {"test_rows", data.test.rows()},
                {"layer_widths", layer_widths}});
   if (chosen.has_16_bits()) json["rounding"] = chosen.rounding_mode();
-  if (chosen.local_steps) json["local_steps"] = *chosen.local_steps;
   if (chosen.one_bit_threshold) json["one_bit_threshold"] = *chosen.one_bit_threshold;
   return json;
 }

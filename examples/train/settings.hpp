@@ -64,6 +64,10 @@ struct settings {
   std::string rounding_mode() const { return rounding.value_or("masters"); }
   /// fp16 has no numbers below 6e-8, and many gradients are smaller.
   float scale_of_loss() const { return static_cast<float>(loss_scale.value_or(precision == "fp16" ? 1024.0 : 1.0)); }
+  /// H of SLAMB, and of SLAMB by differences. @{
+  std::uint64_t averaging_interval() const { return local_steps.value_or(50); }
+  std::uint64_t difference_interval() const { return local_steps.value_or(2); }
+  /// @}
   std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
   std::uint64_t one_bit_warmup_steps() const { return one_bit_warmup.value_or(fifth_of_steps()); }
   std::uint64_t variance_freeze_step() const { return freeze_step.value_or(fifth_of_steps()); }

@@ -415,6 +415,33 @@ TEST_CASE("differences: a state of another number of ranks continues") {
   }
 }
 
+TEST_CASE("differences: ranks that continue from another number of ranks must begin with equal parameters") {
+  constexpr std::size_t n = 300;
+  slamb::run_ranks(2, [&](thread_communicator ranks) {
+    const int rank = ranks.rank();
+    std::vector<float> p(n, 0.5F), g(n, rank == 0 ? 1.0F : 0.5F);
+    const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
+    optimizer<quantized_difference<>> its({parameters}, {.dense_below = 10}, std::move(ranks));
+    for (int t = 0; t < 4; ++t) its.step(1e-2);
+    its.load_state(its.save_state(), {.from_other_ranks = true});  // each its own, with its own parameters
+    p[7] += 0.25F * static_cast<float>(rank);
+    for (const bool is_step : {true, false}) {
+      std::string said;
+      try {
+        is_step ? its.step(1e-2) : its.compare_ranks();
+      } catch (const slamb::rank_mismatch_error& error) {
+        said = error.what();
+      }
+      CHECK(said.find("ranks differ in the parameters of tensor 0") != std::string::npos);
+      CHECK(said.find("a collective of the Communicator") == std::string::npos);  // which would be another mistake
+    }
+    its.synchronize_parameters();
+    its.step(1e-2);
+    its.compare_ranks();
+    CHECK(its.statistics().step == 5);
+  });
+}
+
 TEST_CASE("differences: an exchange of what is not finite is skipped and counted, and the step is taken") {
   constexpr std::size_t n = 100;
   slamb::run_ranks(2, [&](thread_communicator ranks) {

@@ -210,6 +210,7 @@ class optimizer {
     nb::dict to = to_dict(all.traffic);
     to["step"] = all.step;
     to["skipped_steps"] = all.skipped_steps;
+    to["skipped_exchanges"] = all.skipped_exchanges;
     to["local_skips"] = all.local_skips;
     to["phase"] = all.phase;
     to["warm_up_ended_after"] = all.warm_up.ended_after;

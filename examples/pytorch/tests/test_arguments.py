@@ -105,8 +105,10 @@ WRONG_OF_ONE = [
         {"parameter_sync": "sign", "trust_ratio": "rescaled"},
         r"trust_ratio = 'rescaled' needs parameter_sync = 'average' or 'four_levels'",
     ),
-    ("slamb", {"compressor": "top_k", "parameter_sync": "four_levels"}, r"no setting 'parameter_sync'"),
-    ("slamb", {"moments": "8-bit", "parameter_sync": "four_levels"}, r"no setting 'parameter_sync'"),
+    ("slamb", {"compressor": "top_k", "parameter_sync": "four_levels"}, r"parameter_sync other.* need.*'random_k\+int8'"),
+    ("slamb", {"compressor": "top_k", "trust_ratio": "mean_step"}, r"trust_ratio = 'mean_step', need.*'random_k\+int8'"),
+    ("slamb", {"compressor": "top_k", "parameter_sync": "int8"}, r"parameter_sync must be 'average' or.*, not 'int8'"),
+    ("slamb", {"moments": "8-bit", "parameter_sync": "four_levels"}, r"parameter_sync other.* need.*moments = 'float32'"),
     ("slamb", {"compressor": "top_k", "moments": "8-bit"}, r"moments = '8-bit'.*takes 'float32'"),
     ("one_bit_adam", {"warm_up_steps": -1}, r"warm_up_steps = -1.*>= 0"),
     ("one_bit_adam", {"warm_up_steps": 2.5}, r"warm_up_steps must be an integer"),
@@ -294,7 +296,7 @@ def test_statistics_have_the_documented_keys_and_types(name, with_norms):
     optimizer = CLASSES[name](make_parameters(), **SHORT[name])
     train(optimizer, 1, 6)
     statistics = optimizer.statistics(with_norms=with_norms)
-    for key in ("step", "skipped_steps", "local_skips", "collectives", "payload_bytes", "sent_bytes", "warm_up_ended_after"):
+    for key in ("step", "skipped_steps", "skipped_exchanges", "local_skips", "collectives", "payload_bytes", "sent_bytes", "warm_up_ended_after"):
         assert type(statistics[key]) is int and statistics[key] >= 0
     assert statistics["step"] == 6 and statistics["skipped_steps"] == 0
     assert statistics["phase"] in statistics["phases"]

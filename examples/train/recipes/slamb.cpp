@@ -22,7 +22,7 @@ typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& 
   typename slamb_with<MakeCompressor>::options_type options{
       .beta3 = chosen.beta3,
       .weight_decay = chosen.weight_decay,
-      .local_steps = static_cast<std::int64_t>(chosen.local_steps.value_or(50)),
+      .local_steps = static_cast<std::int64_t>(chosen.averaging_interval()),
       .compressor = MakeCompressor(chosen, seed)};
   // Signs make the momentum as large where the variance is small as elsewhere. So a chain with signs takes the epsilon of the
   // 1-bit recipes.
@@ -66,10 +66,10 @@ template <auto MakeCompressor>
 optimizer_maker make_by_differences(const settings& chosen, std::uint64_t seed) {
   using optimizer =
       slamb::sync::slamb_by_differences<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
-  typename optimizer::options_type options{.weight_decay = chosen.weight_decay,
-                                           .compressor = MakeCompressor(chosen, seed)};
-  if (chosen.local_steps) options.local_steps = static_cast<std::int64_t>(*chosen.local_steps);
-  return maker_of<optimizer>(options, seed);
+  return maker_of<optimizer>({.weight_decay = chosen.weight_decay,
+                              .local_steps = static_cast<std::int64_t>(chosen.difference_interval()),
+                              .compressor = MakeCompressor(chosen, seed)},
+                             seed);
 }
 
 constexpr std::array<combination, 2> all_by_differences{

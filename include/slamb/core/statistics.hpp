@@ -106,7 +106,8 @@ struct statistics {
 
   std::uint64_t step = 0;           ///< t: steps taken, without skipped steps
   std::uint64_t skipped_steps = 0;  ///< steps that all ranks skipped because a gradient was not finite
-  /// Exchanges of the parameters that no rank made, though the step was taken, because the parameters of some rank are not finite.
+  /// Exchanges of the parameters that no rank made, though the step was taken, because a difference of some rank, or the scale of its
+  /// block, was not finite.
   std::uint64_t skipped_exchanges = 0;
   std::uint64_t local_skips = 0;  ///< local steps without this rank's gradient, which was not finite
   /// Ranks have diverged: all steps are skipped until `step` throws the error that names the difference. On the host the same

@@ -142,12 +142,14 @@ class slamb_recipe final
   }
 
   // Parameters may differ after the first step, except in the step after an averaging. This excludes an averaging that has
-  // failed, and a step before a state was loaded, because another run may have had another interval.
+  // failed, and a step before a state was loaded, because another run may have had another interval. Before differences are
+  // exchanged for the first time, parameters must be equal.
   bool parameters_differ() override {
     const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
       return !parameter_exchange_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&
              interval()(t - 1);
     };
+    if (parameters_.begins_anew(context_)) return false;
     return context_.ranks.size() > 1 &&
            context_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
   }

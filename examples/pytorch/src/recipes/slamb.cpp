@@ -19,15 +19,37 @@ void read_slamb_options(Options& o, settings& s) {
     s.take("seed", o.parameter_sync.mean_quantizer.seed);
 }
 
+/// How ranks keep their parameters together.
+enum class kept_by { average, four_levels, int4, sign };
+
+kept_by take_parameter_sync(settings& s) {
+  kept_by sync = kept_by::average;
+  s.take_one_of("parameter_sync", sync,
+                {{"average", kept_by::average},
+                 {"four_levels", kept_by::four_levels},
+                 {"int4", kept_by::int4},
+                 {"sign", kept_by::sign}});
+  return sync;
+}
+
+/// True for the ratio of the mean step, which differences have by default.
+bool take_trust_ratio(settings& s, kept_by sync) {
+  bool of_mean_step = sync != kept_by::average;
+  s.take_one_of("trust_ratio", of_mean_step, {{"rescaled", false}, {"mean_step", true}});
+  return of_mean_step;
+}
+
 template <class Compressor, class Moments = slamb::precision::float_moments>
 slamb::optimizer make_slamb(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                             const machine& m) {
   using optimizer = slamb::slamb<rank_communicator, Compressor, slamb::rescaled_trust_ratio<>, backend<Moments>>;
+  const kept_by sync = take_parameter_sync(s);
+  if (sync != kept_by::average || take_trust_ratio(s, sync))
+    throw std::invalid_argument(
+        "slamb: a parameter_sync other than 'average', and trust_ratio = 'mean_step', need compressor = 'random_k', "
+        "'random_k+int8' or 'random_k+int4', moments = 'float32', and parameters in the host's memory");
   return make<optimizer, read_slamb_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
-
-/// How ranks keep their parameters together.
-enum class kept_by { average, four_levels, int4, sign };
 
 /// Also with parameters that are kept together by differences, and with the ratio of the mean step.
 template <class Compressor>
@@ -36,14 +58,8 @@ slamb::optimizer make_any_slamb(std::span<const slamb::parameter> tensors, setti
   using rescaled = slamb::rescaled_trust_ratio<>;
   using mean_step = slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>;
   using slamb::sync::quantized_difference, slamb::sync::whole_average;
-  kept_by sync = kept_by::average;
-  s.take_one_of("parameter_sync", sync,
-                {{"average", kept_by::average},
-                 {"four_levels", kept_by::four_levels},
-                 {"int4", kept_by::int4},
-                 {"sign", kept_by::sign}});
-  bool of_mean_step = sync != kept_by::average;
-  s.take_one_of("trust_ratio", of_mean_step, {{"rescaled", false}, {"mean_step", true}});
+  const kept_by sync = take_parameter_sync(s);
+  const bool of_mean_step = take_trust_ratio(s, sync);
   const auto make_with = [&]<class TrustRatio, class ParameterSync>() {
     using optimizer = slamb::basic_slamb<Compressor, slamb::local_momentum, TrustRatio, rank_communicator,
                                          backend<slamb::precision::float_moments>, ParameterSync>;

@@ -240,6 +240,21 @@ def from_other_ranks_continues_from_the_state_of_one_without_its_errors(name):
         assert name in OWN or are_equal_on_all_ranks(others)
 
 
+@check(2, each=OPTIMIZERS)
+def from_other_ranks_of_all_states_is_the_same_on_all(name):
+    optimizer, parameters = interrupted(name)
+    optimizer.consolidate_state_dict(to=0)
+    state = [(saved(optimizer.state_dict()), copies(parameters)) if rank() == 0 else None]
+    dist.broadcast_object_list(state)
+    resumed, others = fresh(name, state[0][1])
+    resumed.load_state_dict(state[0][0], from_other_ranks=True)
+    require_same_bits(others, state[0][1])
+    train(resumed, others, range(SAVED, SAVED + 4))
+    resumed.compare_ranks()
+    resumed.synchronize_parameters()
+    assert are_equal_on_all_ranks(others)
+
+
 @check(2)
 def from_other_ranks_must_be_set_on_all():
     optimizer, _ = interrupted("one_bit_adam")

@@ -38,6 +38,8 @@ class parameter_exchange {
   static void start(Context& /*context*/) {}
   static void begin(Context& /*context*/) {}
   static float* anchor(const Context& /*context*/) noexcept { return nullptr; }
+  /// True if the next step begins from parameters that must be equal on all ranks.
+  static bool begins_anew(const Context& /*context*/) noexcept { return false; }
 
   /// Exchanges the parameters after a step.
   /// @param buffer  floats, as for `average_parameters`; @param skip  as there
@@ -136,9 +138,11 @@ class parameter_exchange<ParameterSync, Context> {
   /// [state elements] equal on all ranks; null: there is none yet.
   float* anchor(const Context& context) const noexcept { return is_set_ ? view(context).anchor : nullptr; }
 
-  /// Begins a step. The first one begins with equal parameters on all ranks.
+  /// The first step, and the first from another number of ranks: parameters are then the anchor.
+  bool begins_anew(const Context& context) const noexcept { return !is_set_ && codes_.is_active(context); }
+
   void begin(Context& context) {
-    if (is_set_ || !codes_.is_active(context)) return;
+    if (!begins_anew(context)) return;
     context.require_no_capture("the first step sets the point that ranks have in common; take it before the capture");
     set(context);
     is_set_ = true;

@@ -745,10 +745,10 @@ class Optimizer(torch.optim.Optimizer):
                 part.load(state, False)
                 part.has_started = had_started
             if isinstance(failure, ValueError):
-                raise ValueError(
-                    f"{failure}. This optimizer is {type(self).__name__} with compressor = "
-                    f"{self._arguments['compressor']!r} and moments = {self._arguments['moments']!r}"
-                ) from None
+                its = {**self._arguments["settings"], **self._arguments}
+                policies = {name: its[name] for name in ("compressor", "moments", "parameter_sync", "trust_ratio") if name in its}
+                said = ", ".join(f"{name} = {value!r}" for name, value in policies.items())
+                raise ValueError(f"{failure}. This optimizer is {type(self).__name__} with {said}") from None
             raise
         self._parts = parts
         for part in parts:
@@ -764,10 +764,10 @@ class Optimizer(torch.optim.Optimizer):
     def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool]:
         """This rank's state, or another rank's if that is allowed. True for another's."""
         own = self._key()
-        if own in states:
-            return states[own], from_other_ranks
+        if own in states and not from_other_ranks:
+            return states[own], False
         if states and (from_other_ranks or self._is_equal_on_all_ranks()):
-            return states[min(states)], True
+            return states[min(states)], True  # the same on all ranks, if all were given the same states
         raise ValueError(
             f"slamb: load_state_dict() was given the state of {' and '.join(sorted(states)) or 'no rank'}, but this is {own}, "
             f"and each rank has a state of its own. Save a state on every rank, or call consolidate_state_dict() before "
