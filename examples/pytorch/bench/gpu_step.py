@@ -15,10 +15,14 @@ import torch
 import slamb.torch
 from slamb._load import module_for
 
+COLUMNS = 256
+
 
 def make_parameters(elements, tensors):
+    """Matrices, because SLAMB sends tensors of one dimension completely."""
     torch.manual_seed(0)
-    parameters = [torch.nn.Parameter(torch.randn(elements // tensors, device="cuda")) for _ in range(tensors)]
+    rows = max(1, elements // tensors // COLUMNS)
+    parameters = [torch.nn.Parameter(torch.randn(rows, COLUMNS, device="cuda")) for _ in range(tensors)]
     for p in parameters:
         p.grad = torch.randn_like(p)
     return parameters
@@ -83,7 +87,7 @@ def main():
     for _ in range(chosen.rounds):
         for name, step in steps.items():
             times[name].append(seconds_of(step, chosen.steps))
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {chosen.tensors} tensors of {chosen.elements} elements\n")
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, about {chosen.elements} elements in {chosen.tensors} matrices\n")
     print("| step | µs | relative to fused |\n|---|--:|--:|")
     fused = statistics.median(times["torch.optim.AdamW(fused=True)"])
     for name, all_times in times.items():
