@@ -87,7 +87,8 @@ def main():
     for _ in range(chosen.rounds):
         for name, step in steps.items():
             times[name].append(seconds_of(step, chosen.steps))
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, about {chosen.elements} elements in {chosen.tensors} matrices\n")
+    gpu = torch.cuda.get_device_name()
+    print(f"torch {torch.__version__}, {gpu}, about {chosen.elements} elements in {chosen.tensors} matrices\n")
     print("| step | µs | relative to fused |\n|---|--:|--:|")
     fused = statistics.median(times["torch.optim.AdamW(fused=True)"])
     for name, all_times in times.items():
