@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "slamb/communicator/mpi_options.hpp"
+#include "slamb/parameter_sync/quantized_difference.hpp"
+#include "slamb/parameter_sync/whole_average.hpp"
 
 namespace bench::distributed {
 
@@ -28,8 +30,12 @@ struct settings {
   std::string json;
 
   /// H of SLAMB, and of SLAMB by differences. @{
-  std::uint64_t averaging_interval() const { return local_steps.value_or(100); }
-  std::uint64_t difference_interval() const { return local_steps.value_or(2); }
+  std::uint64_t averaging_interval() const {
+    return local_steps.value_or(std::uint64_t{slamb::sync::whole_average::default_local_steps});
+  }
+  std::uint64_t difference_interval() const {
+    return local_steps.value_or(std::uint64_t{slamb::sync::quantized_difference<>::default_local_steps});
+  }
   /// @}
 };
 

@@ -241,6 +241,14 @@ def test_a_search_that_failed_as_a_whole_has_no_rate(capsys):
     assert "| `slamb` | 0.01 | 3.000 |  |" in printed
 
 
+def test_without_a_dense_method_nothing_is_compared_with_one(capsys):
+    report.write({("slamb", 0.01, 1): log_of(3.0, 2.0)}, None, [1], None, ["end"])
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| `slamb`"))
+    cells = row.split(" | ")
+    assert cells[1] == "0.01" and cells[3] == "" and cells[-1] == " |", row
+    assert "nan" not in row
+
+
 def test_losses_are_not_beside_those_of_a_dense_method_that_failed(capsys):
     report.write({("lamb", 0.01, 1): log_of(math.nan), ("slamb", 0.01, 1): log_of(3.0)}, None, [1], None, ["end"])
     assert "| `slamb` | 0.01 | 3.000 |  |" in capsys.readouterr().out

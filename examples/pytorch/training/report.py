@@ -146,8 +146,9 @@ def write_ends(by_method: dict[str, tuple[float, list[list[Row]]]], measure: str
         mean, deviation = mean_and_sd(ends[name])
         relative = f"{100 * (mean / dense[best] - 1):+.1f} %" if best and math.isfinite(mean) else ""
         others = [_with_deviation([one[-1][column] for one in of_seeds]) for column in more]
-        cells = [f"{lr:g}", _with_deviation(ends[name]), relative, *others, f"{sent[name] / 1e6:.1f}"]
-        print(f"| `{name}` | {' | '.join(cells)} | {dense_bytes / sent[name] if sent[name] else math.nan:.1f} |")
+        times_less = f"{dense_bytes / sent[name]:.1f}" if sent[name] and not math.isnan(dense_bytes) else ""
+        cells = [f"{lr:g}", _with_deviation(ends[name]), relative, *others, f"{sent[name] / 1e6:.1f}", times_less]
+        print(f"| `{name}` | {' | '.join(cells)} |")
 
 
 def _sent_bytes(of_seeds: list[list[Row]]) -> float:

@@ -40,7 +40,8 @@ TEST_CASE("command line: has 4 ranks, at least 5 seeds and parts of the steps by
   CHECK(chosen.ranks == 4);
   CHECK(chosen.seeds >= 5);
   CHECK_FALSE(chosen.held_out);
-  CHECK_FALSE(chosen.local_steps.has_value());
+  CHECK(chosen.averaging_interval() == 50);
+  CHECK(chosen.difference_interval() == 2);
   CHECK(chosen.warmup_steps() == chosen.steps / 10);
   CHECK(chosen.one_bit_warmup_steps() == chosen.steps / 5);
   CHECK_FALSE(chosen.one_bit_threshold.has_value());
@@ -77,6 +78,8 @@ TEST_CASE("command line: sets every option") {
   CHECK(chosen.block == 16);
   CHECK(chosen.beta3 == 0.5);
   CHECK(chosen.local_steps == 9);
+  CHECK(chosen.averaging_interval() == 9);
+  CHECK(chosen.difference_interval() == 9);
   CHECK(chosen.data == "d.csv");
   CHECK(chosen.json == "j");
   CHECK(chosen.csv == "c");

@@ -180,7 +180,7 @@ TEST_CASE(
 
 TEST_CASE("slamb_train: all other optimizers send less than LAMB, the baseline") {
   train::settings chosen = short_run(4);
-  chosen.steps = 100;  // two averagings
+  chosen.steps = 2 * chosen.averaging_interval();
   const double whole = train::bytes_of_lamb(chosen.steps, 4);
   const auto part = [&](const char* name) {
     return static_cast<double>(run(chosen, find_entry(name)).curve.back().sent_bytes) / whole;
