@@ -56,6 +56,7 @@ std::vector<std::pair<std::string, std::string>> decisive_settings(const setting
           {"--block", text_of(chosen.block)},
           {"--beta3", text_of(chosen.beta3)},
           {"--local-steps", chosen.local_steps ? text_of(*chosen.local_steps) : "unset"},
+          {"--update-bound", chosen.update_bound},
           {"--one-bit-epsilon", text_of(chosen.one_bit_epsilon)},
           {"--one-bit-warmup", text_of(chosen.one_bit_warmup_steps())},
           {"--one-bit-threshold", rate(chosen.one_bit_threshold)},

@@ -70,6 +70,15 @@ void add_algorithm_options(command_line& line, settings& into) {
       ->check(integer_in(1, std::uint64_t{1} << 20U));
   line.add("--beta3", into.beta3, "SLAMB: decay of trust in momentum not lately sent", "X")
       ->check(number_in("[0, 1]", 0.0, 1.0));
+  line.add("--update-bound", into.update_bound,
+           "SLAMB, 1-bit and 0/1 optimizers: the largest update of an element, in learning rates: adam, off or a "
+           "number. adam is "
+           "the largest that Adam could make",
+           "X")
+      ->check(expecting("adam, off or a number in (0, 1000000]", [](const std::string& text) {
+        double value = 0.0;
+        return text == "adam" || text == "off" || (read_number(text, value) && value > 0.0 && value <= 1e6);
+      }));
   line.add("--local-steps", into.local_steps,
            "SLAMB: steps from one exchange of the parameters to the next (H) [50; of slamb_by_differences 2]", "N")
       ->check(integer_in(1, most_steps));

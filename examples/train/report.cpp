@@ -76,6 +76,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
                {"beta3", chosen.beta3},
                {"local_steps", chosen.averaging_interval()},
                {"local_steps_by_differences", chosen.difference_interval()},
+               {"update_bound", chosen.update_bound},
                {"one_bit_epsilon", chosen.one_bit_epsilon},
                {"one_bit_warmup", chosen.one_bit_warmup_steps()},
                {"one_bit_threshold", nullptr},

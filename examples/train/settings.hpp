@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <slamb/schedule/learning_rate.hpp>
 #include <stdexcept>
@@ -43,6 +44,7 @@ struct settings {
   double k = 0.1;
   std::uint64_t block = 1;
   double beta3 = 0.93;
+  std::string update_bound = "adam";               ///< or "off", or a number
   std::optional<std::uint64_t> local_steps;        ///< H; unset: 50, of slamb_by_differences 2
   double one_bit_epsilon = 1e-4;                   ///< of the recipes that send codes of the momentum
   std::optional<std::uint64_t> one_bit_warmup;     ///< steps; unset: a fifth of `steps`
@@ -68,6 +70,11 @@ struct settings {
   std::uint64_t averaging_interval() const { return local_steps.value_or(50); }
   std::uint64_t difference_interval() const { return local_steps.value_or(2); }
   /// @}
+  /// The option of this name of SLAMB and the 1-bit and 0/1 optimizers.
+  double bound_of_updates() const {
+    if (update_bound == "adam") return 0.0;
+    return update_bound == "off" ? std::numeric_limits<double>::infinity() : std::stod(update_bound);
+  }
   std::uint64_t warmup_steps() const { return warmup.value_or(steps / 10); }
   std::uint64_t one_bit_warmup_steps() const { return one_bit_warmup.value_or(fifth_of_steps()); }
   std::uint64_t variance_freeze_step() const { return freeze_step.value_or(fifth_of_steps()); }

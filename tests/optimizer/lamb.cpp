@@ -136,6 +136,32 @@ TEST_CASE("lamb: follows the oracle over gradients of very different size") {
   }
 }
 
+TEST_CASE(
+    "adamw: a finite gradient whose square is no float counts as the largest that has one, if nothing is skipped") {
+  const double largest = std::sqrt(static_cast<double>(std::numeric_limits<float>::max()));
+  for (const float huge : {2e19F, -2e19F, 1e30F}) {
+    CAPTURE(huge);
+    replica mine({{3}}, std::vector<float>(3, 1.0F));
+    slamb::adamw<> optimizer(mine.parameters(), {.weight_decay = 0.0, .skip_non_finite = false});
+    double p = 1.0, m = 0.0, v = 0.0;
+    for (int t = 1; t <= 5; ++t) {
+      const double g = t == 2 ? static_cast<double>(huge) : 0.5;
+      mine.set_gradient(std::vector<float>{0.5F, static_cast<float>(g), 0.5F});
+      optimizer.step(0.01);
+      const double counted = std::clamp(g, -largest, largest);
+      m = 0.9 * m + 0.1 * counted;
+      v = 0.999 * v + 0.001 * counted * counted;
+      p -= 0.01 * m / (1.0 - std::pow(0.9, t)) / (std::sqrt(v / (1.0 - std::pow(0.999, t))) + 1e-8);
+      CAPTURE(t);
+      CHECK(mine.values()[1] == doctest::Approx(p).epsilon(1e-5));
+      CHECK(mine.values()[0] ==
+            doctest::Approx(1.0 - 0.01 * t).epsilon(1e-5));  // others take Adam's steps of constant gradients
+      CHECK(mine.values()[2] == mine.values()[0]);
+    }
+    CHECK(optimizer.statistics().skipped_steps == 0);
+  }
+}
+
 TEST_CASE("lamb: a step counts with no tensors, or only empty ones") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {

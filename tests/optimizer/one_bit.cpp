@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -277,6 +278,7 @@ TEST_CASE("one_bit: on a single rank, 1-bit LAMB's factor uses the true variance
   experiment e = make_structured_experiment({{100}}, 43, 1, 12);
   const lamb::options_type options{.beta2 = 0.9,
                                    .weight_decay = 0.0,
+                                   .update_bound = std::numeric_limits<double>::infinity(),
                                    .warm_up = {3},
                                    .trust_ratio = {.factor_lower = 1e-6, .factor_upper = 1e6, .factor_change = 1e6}};
   const trajectory reached = test_support::train<lamb>(e, options);

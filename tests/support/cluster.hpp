@@ -179,7 +179,8 @@ oracle::slamb_settings oracle_slamb_settings(const Options& o) {
           .dense_below = static_cast<std::size_t>(o.dense_below),
           .trust_lower = o.trust_ratio.lower,
           .trust_upper = o.trust_ratio.upper,
-          .capped = slamb::capability::looks_at_staleness<ratio>};
+          .capped = slamb::capability::looks_at_staleness<ratio>,
+          .update_bound = o.update_bound};
 }
 
 /// Trains AdamW or LAMB, and returns the error against the oracle.

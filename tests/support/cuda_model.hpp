@@ -251,13 +251,26 @@ class made_up_tables {
     }
   }
 
-  slamb::detail::adam_update<TrustRatio> update(const slamb::detail::model_view& view) const {
+  template <class Variance = slamb::detail::living_variance>
+  slamb::detail::adam_update<TrustRatio, Variance> update(const slamb::detail::model_view& view) const {
     return {{&scalars_, view.segments, rates_.data(), factors_.data()}, ratio_};
   }
 
+  const slamb::detail::adam_scalars* scalars() const { return &scalars_; }
+
  private:
   TrustRatio ratio_;
-  slamb::detail::adam_scalars scalars_{0.1F, 0.02F, 1.7F, 2.3F, 1e-6F, 0.5F};
+  // Some elements are at a bound; one in some thousand has a variance that began late, or none.
+  slamb::detail::adam_scalars scalars_{.one_minus_beta1 = 0.1F,
+                                       .one_minus_beta2 = 0.02F,
+                                       .momentum_correction = 1.7F,
+                                       .deviation_correction = 2.3F,
+                                       .epsilon = 1e-6F,
+                                       .gradient_scale = 0.5F,
+                                       .bound = 1.5F,
+                                       .late_bound = 1.2F,
+                                       .late_below = 1e-3F,
+                                       .inverse_one_minus_beta1 = 10.0F};
   std::vector<double> rates_;  // [groups]
   std::vector<slamb::factors_of<TrustRatio>> factors_;
 };

@@ -83,7 +83,7 @@ struct quantized_setup {
   int rank = 0;
   unsigned shift = 0;       ///< elements by which arrays are misaligned
   bool mixed = false;       ///< each array by another number
-  bool zero_aware = false;  ///< a third of the variances are 0
+  bool zero_aware = false;  ///< a third of the variances are 0, and their elements announce signals; not all with rows
   std::uint64_t t = 1;
 };
 
@@ -255,6 +255,13 @@ class quantized_memory {
     if (server != kept_as::nothing) wire.server_error = server_error;
     active = memory.take<std::uint16_t>("counted", wire.ranks * wire.codes / 16, next_shift());
     if (has_masks()) wire.active = active;
+    wire.announces = setup_.zero_aware;
+    if (std::ranges::any_of(setup_.tensors, [](const auto& t) { return !t.rows.empty(); })) {
+      auto* const may = memory.take<std::uint16_t>("may announce", wire.ranks * wire.codes / 16, next_shift());
+      for (std::uint64_t i = 0; i < wire.ranks * wire.codes / 16; ++i)
+        may[i] = static_cast<std::uint16_t>(random_.below(1U << 16U));
+      wire.may_announce = may;
+    }
   }
 
   // Unused error arrays hold numbers too, and these must not change.

@@ -39,6 +39,7 @@ oracle::one_bit oracle_at_start(const experiment& e, const Options& o, std::vect
                                .epsilon = o.epsilon,
                                .warm_up = ~std::uint64_t{0},
                                .zero_aware = o.compressor.zero_aware,
+                               .update_bound = o.update_bound,
                                .exchange = oracle_exchange_settings(o)};
   if constexpr (requires { o.warm_up.steps; }) how.warm_up = o.warm_up.steps;
   if constexpr (requires { o.trust_ratio.factor_change; }) {
@@ -65,6 +66,7 @@ oracle::zero_one_adam oracle_at_start(const experiment& e, const Options& o, std
                                       .local_scaler = o.local_schedule.scaler,
                                       .local_clipper = o.local_schedule.clipper,
                                       .zero_aware = o.compressor.zero_aware,
+                                      .update_bound = o.update_bound,
                                       .exchange = oracle_exchange_settings(o)};
   return {oracle_tensors(e.tensors, o.weight_decay), widened(e.start), e.world, how, std::move(left_out)};
 }

@@ -93,10 +93,13 @@ class two_phase_exchange {
   /// The result of the exchange, equal on all ranks.
   ///
   /// @param x         [rank][n]
-  /// @param left_out  [n] 1 for elements that take no part: their result is 0, unless the exchange is the identity
+  /// @param left_out  [n] not 0 for elements that take no part: their result is 0, unless the exchange is the identity.
+  ///                  announces: their signals stay in the errors of the ranks
   vector operator()(const std::vector<vector>& x, const std::vector<std::uint8_t>& left_out) {
     close_.clear();
+    announced_.assign(server_.size(), 0);
     if (is_identity()) return x[0];
+    announce(x, left_out);
     std::vector<vector> sent(x.size(), vector(server_.size()));
     for (std::size_t rank = 0; rank < x.size(); ++rank) {
       for (scale_group& group : sent_together_) {
@@ -110,6 +113,11 @@ class two_phase_exchange {
       code(group, left_out, how_.server_errors, server_, result, [&](std::size_t j) { return mean(sent, j); });
     return result;
   }
+
+  /// In left_out: the element takes part from the next exchange on, if any rank has a signal for it.
+  static constexpr std::uint8_t announces = 2;
+  /// [n] 1 for elements of the last exchange that will take part.
+  const std::vector<std::uint8_t>& announced() const { return announced_; }
 
   /// Sets all errors to 0, because the next signals have another unit.
   void clear_errors() {
@@ -128,6 +136,16 @@ class two_phase_exchange {
   const std::vector<std::size_t>& close_calls() const { return close_; }
 
  private:
+  void announce(const std::vector<vector>& x, const std::vector<std::uint8_t>& left_out) {
+    for (const scale_group& group : received_together_)
+      for (const std::size_t j : group.elements)
+        for (std::size_t rank = 0; left_out[j] == announces && rank < x.size(); ++rank) {
+          const double kept = x[rank][j] + worker_[rank][j];
+          if (kept != 0.0) announced_[j] = 1;
+          if (how_.worker_errors) worker_[rank][j] = kept;
+        }
+  }
+
   // Cuts chunks of ⌈n/(128 N)⌉·128 elements, one for each rank. The last chunks may be short or empty.
   void cut(const std::vector<std::size_t>& elements) {
     if (elements.empty()) return;
@@ -186,6 +204,7 @@ class two_phase_exchange {
   std::vector<std::size_t> exact_;      // elements that are not compressed
   std::vector<scale_group> sent_together_, received_together_;
   std::vector<std::size_t> close_;
+  std::vector<std::uint8_t> announced_;  // [n]
 };
 
 }  // namespace oracle

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,9 @@ struct one_bit_settings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  std::uint64_t warm_up = 0;  ///< T_w, steps
-  bool zero_aware = false;    ///< elements with v = 0 take no part in the exchange
+  std::uint64_t warm_up = 0;                                      ///< T_w, steps
+  bool zero_aware = false;                                        ///< elements with v = 0 take no part in the exchange
+  double update_bound = std::numeric_limits<double>::infinity();  ///< 0: Adam's own; ∞: off
   exchange_settings exchange{};
 
   // For 1-bit LAMB only.
@@ -44,6 +46,8 @@ class one_bit {
         p_(std::move(parameters)),
         m_(p_.size()),
         v_(p_.size()),
+        late_(p_.size(), 0),
+        awake_(p_.size(), 0),
         usual_ratio_(tensors_.size(), 0.0),
         last_factor_(tensors_.size(), 1.0) {
     if (p_.size() != total_size(tensors_)) throw std::invalid_argument("oracle: parameters and tensors differ");
@@ -80,7 +84,15 @@ class one_bit {
 
  private:
   // u = m/(√v+ε) + λp of element j; direction() is u without λp.
-  double direction(std::size_t j) const { return m_[j] / (std::sqrt(v_[j]) + how_.epsilon); }
+  double direction(std::size_t j) const {
+    const bool is_late = may_be_late() && t_ > how_.warm_up && (v_[j] == 0.0 || late_[j] != 0);
+    const double v = is_late && late_[j] == 0 ? first_variance(m_[j], how_.beta1, how_.beta2) : v_[j];
+    const double w = m_[j] / (std::sqrt(v) + how_.epsilon);
+    const double bound =
+        t_ <= how_.warm_up || is_late ? bound_of(how_.update_bound, how_.beta1, how_.beta2, 1.0, 1.0) : frozen_bound_;
+    return std::clamp(w, -bound, bound);
+  }
+  bool may_be_late() const { return std::isfinite(how_.update_bound); }
   double update(std::size_t j, const tensor& layer) const { return direction(j) + layer.weight_decay * p_[j]; }
 
   template <class F>
@@ -125,6 +137,10 @@ class one_bit {
   // not count.
   void enter_compressed_phase() {
     fresh_v_ = v_;
+    // v is 1 − β2^T of what ever more gradients of its size would have made it.
+    const double part = 1.0 - std::pow(how_.beta2, static_cast<double>(t_));
+    frozen_bound_ = bound_of(how_.update_bound, how_.beta1, how_.beta2, 1.0, 1.0);
+    if (how_.update_bound == 0.0) frozen_bound_ /= std::sqrt(part);
     scaling_.assign(tensors_.size(), 1.0);
     if (how_.algorithm != method::lamb) return;
     vector q(tensors_.size(), 0.0);
@@ -145,9 +161,24 @@ class one_bit {
     exchange_momentum(gradients);
     for_each_tensor([&](std::size_t l, const tensor& layer, std::size_t begin) {
       const bool adapts = how_.algorithm == method::lamb && layer.adapt;
-      const double scale = adapts ? usual_ratio_[l] * factor(l, layer, begin) : 1.0;
+      double scale = 1.0;
+      if (adapts && may_be_late() && usual_ratio_[l] == 0.0) {  // LAMB's ratio of this step
+        const double of_p = squares(layer, begin, [&](std::size_t j) { return p_[j]; });
+        const double of_u = squares(layer, begin, [&](std::size_t j) { return update(j, layer); });
+        if (of_p > 0.0 && of_u > 0.0) scale = std::clamp(std::sqrt(of_p / of_u), how_.trust_lower, how_.trust_upper);
+      } else if (adapts) {
+        scale = usual_ratio_[l] * factor(l, layer, begin);
+      }
       apply(layer, begin, learning_rates[l] * layer.learning_rate_factor * scale);
     });
+    for (std::size_t j = 0; j < p_.size() && may_be_late(); ++j) {
+      if (late_[j] != 0) {
+        v_[j] = next_variance(v_[j], m_[j], how_.beta1, how_.beta2);
+      } else if (v_[j] == 0.0 && m_[j] != 0.0) {
+        v_[j] = first_variance(m_[j], how_.beta1, how_.beta2);
+        late_[j] = 1;
+      }
+    }
   }
 
   // m ← onebit(z (β1 m + (1−β1) g_i)) / z;  ĝ = (m − β1 m′)/(1−β1);  v_f ← β2 v_f + (1−β2) ĝ²
@@ -162,9 +193,11 @@ class one_bit {
         of_rank[j] = z[j] * (how_.beta1 * m_[j] + (1.0 - how_.beta1) * of_rank[j]);
     std::vector<std::uint8_t> left_out = left_out_;
     for (std::size_t j = 0; j < p_.size(); ++j)
-      if (how_.zero_aware && v_[j] == 0.0) left_out[j] = 1;
+      if (how_.zero_aware && v_[j] == 0.0 && awake_[j] == 0 && left_out[j] == 0)
+        left_out[j] = may_be_late() ? two_phase_exchange::announces : 1;
     const vector received = exchange_(x, left_out);
     for (std::size_t j = 0; j < p_.size(); ++j) {
+      if (exchange_.announced()[j] != 0) awake_[j] = 1;
       const double m = received[j] / z[j];
       const double g = (m - how_.beta1 * m_[j]) / (1.0 - how_.beta1);
       fresh_v_[j] = how_.beta2 * fresh_v_[j] + (1.0 - how_.beta2) * g * g;
@@ -192,11 +225,14 @@ class one_bit {
   one_bit_settings how_;
   two_phase_exchange exchange_;
   std::vector<std::uint8_t> left_out_;
-  vector p_, m_, v_;    // [n]
-  vector fresh_v_;      // [n] v_f
-  vector scaling_;      // [tensors] z
-  vector usual_ratio_;  // [tensors] c̄
-  vector last_factor_;  // [tensors] f of the last step
+  vector p_, m_, v_;                 // [n]
+  std::vector<std::uint8_t> late_;   // [n] 1: v began after the freeze
+  std::vector<std::uint8_t> awake_;  // [n] 1: takes part in the exchange, though it has no v yet
+  vector fresh_v_;                   // [n] v_f
+  vector scaling_;                   // [tensors] z
+  vector usual_ratio_;               // [tensors] c̄
+  vector last_factor_;               // [tensors] f of the last step
+  double frozen_bound_ = 0.0;
   std::uint64_t t_ = 0;
 };
 

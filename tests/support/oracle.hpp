@@ -58,8 +58,39 @@ struct slamb_settings {
   std::size_t dense_below = 9000;
   double trust_lower = 0.01;
   double trust_upper = 1000.0;
-  bool capped = false;  ///< the step of a tensor is at most γ‖p‖ long
+  bool capped = false;                                            ///< the step of a tensor is at most γ‖p‖ long
+  double update_bound = std::numeric_limits<double>::infinity();  ///< 0: Adam's own; ∞: off
 };
+
+/// The largest |m|/√v of any gradients, without bias corrections: √(Σ a_k²/b_k), where m = Σ a_k g_{t−k} and v = Σ b_k g²_{t−k}.
+/// @param gradients  the number of gradients so far
+inline double largest_direction(double beta1, double beta2, std::uint64_t gradients) {
+  double squares = 0.0, a = 1.0 - beta1, b = 1.0 - beta2;
+  for (std::uint64_t k = 0; k < gradients && a > 0.0; ++k, a *= beta1, b *= beta2) {
+    if (squares > 0.0 && a * a / b < 1e-18 * squares) break;
+    squares += a * a / b;
+  }
+  return std::sqrt(squares);
+}
+
+/// The variance of an element without one, by its first momentum, which is of one gradient.
+inline double first_variance(double m, double beta1, double beta2) {
+  const double g = m / (1.0 - beta1);
+  return (1.0 - beta2) * g * g;
+}
+/// The variance of an element that began late, after one more momentum.
+inline double next_variance(double v, double m, double beta1, double beta2) {
+  return beta2 * v + (1.0 - beta2) * m * m / (1.0 - beta1);
+}
+
+/// The bound of |m̂|/(√v̂ + ε): the chosen one, or of ever so many gradients, with these corrections of m and of v, and a margin for
+/// rounding.
+inline double bound_of(double chosen, double beta1, double beta2, double correction1, double correction2) {
+  if (chosen != 0.0) return chosen;
+  if (beta1 * beta1 >= beta2) return std::numeric_limits<double>::infinity();
+  return largest_direction(beta1, beta2, ~std::uint64_t{0}) * (1.0 + std::ldexp(1.0, -16)) * std::sqrt(correction2) /
+         correction1;
+}
 
 inline std::size_t total_size(const std::vector<tensor>& tensors) {
   std::size_t total = 0;
@@ -242,7 +273,9 @@ class slamb {
   double direction_of(double m, std::size_t rank, std::size_t j, double epsilon) const {
     const double m_hat = m / correction(how_.beta1);
     const double v_hat = v_[rank][j] / correction(how_.beta2);
-    return m_hat / (std::sqrt(v_hat) + epsilon);
+    const double bound =
+        bound_of(how_.update_bound, how_.beta1, how_.beta2, correction(how_.beta1), correction(how_.beta2));
+    return std::clamp(m_hat / (std::sqrt(v_hat) + epsilon), -bound, bound);
   }
 
   double correction(double beta) const {

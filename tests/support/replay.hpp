@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <slamb/backend/precision.hpp>
 #include <slamb/slamb.hpp>
 #include <span>
@@ -133,6 +134,8 @@ Options adam_options(const trace_settings& settings) {
   options.beta2 = settings.number("beta2");
   options.epsilon = settings.number("eps");
   options.weight_decay = settings.number("weight_decay");
+  if constexpr (requires { options.update_bound; })
+    options.update_bound = std::numeric_limits<double>::infinity();  // traces are of the papers' steps
   if constexpr (requires { options.bias_correction; })
     options.bias_correction = settings.number("bias_correction", 1.0) != 0.0;
   if constexpr (requires { options.compressor.scales; })

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -22,7 +23,8 @@ struct zero_one_settings {
   std::uint64_t update_scaler = 16;  ///< κ
   std::uint64_t local_scaler = 32678;
   std::uint64_t local_clipper = 16;
-  bool zero_aware = false;  ///< elements with v = 0 take no part in the exchange
+  bool zero_aware = false;                                        ///< elements with v = 0 take no part in the exchange
+  double update_bound = std::numeric_limits<double>::infinity();  ///< 0: Adam's own; ∞: off
   exchange_settings exchange{};
 };
 
@@ -40,6 +42,8 @@ class zero_one_adam {
         exchange_(tensors_, world, how.exchange),
         left_out_(std::move(left_out)),
         v_(parameters.size()),
+        late_(parameters.size(), 0),
+        awake_(parameters.size(), 0),
         common_(parameters),
         rates_(tensors_.size(), 0.0),
         p_(static_cast<std::size_t>(world), parameters),
@@ -56,12 +60,15 @@ class zero_one_adam {
     ++tau_;
     if (variance_is_frozen_) {
       local_step(learning_rates, gradients);
+      for (std::size_t j = 0; j < v_.size() && exchange_.is_identity(); ++j) go_on_with_late(j);
       if (tau_ % local_interval_ == 0) exchange_updates();
       if (++local_steps_ % how_.local_scaler == 0) local_interval_ = std::min(2 * local_interval_, how_.local_clipper);
       return;
     }
     const vector g = exchange_gradient(gradients);
     for (std::size_t rank = 0; rank < p_.size(); ++rank) take(rank, learning_rates, g);
+    if (last_ == kind::one_bit_gradient)
+      for (std::size_t j = 0; j < v_.size(); ++j) go_on_with_late(j);
     if (tau_ > how_.freeze_step) {
       variance_is_frozen_ = true;
       exchange_.clear_errors();
@@ -85,8 +92,35 @@ class zero_one_adam {
   std::vector<std::uint8_t> left_out() const {
     std::vector<std::uint8_t> all = left_out_;
     for (std::size_t j = 0; j < v_.size(); ++j)
-      if (how_.zero_aware && v_[j] == 0.0) all[j] = 1;
+      if (how_.zero_aware && v_[j] == 0.0 && awake_[j] == 0 && all[j] == 0)
+        all[j] = may_be_late() ? two_phase_exchange::announces : 1;
     return all;
+  }
+  void wake() {
+    for (std::size_t j = 0; j < v_.size(); ++j)
+      if (exchange_.announced()[j] != 0) awake_[j] = 1;
+  }
+
+  bool may_be_late() const { return std::isfinite(how_.update_bound); }
+  bool has_no_variance(std::size_t j) const { return may_be_late() && v_[j] == 0.0; }
+  double bound_at(std::size_t j) const {
+    return has_no_variance(j) || late_[j] != 0 ? bound_of(how_.update_bound, how_.beta1, how_.beta2, 1.0, 1.0)
+                                               : bound();
+  }
+  // m/(√v+ε) within its bound.
+  double direction(std::size_t j, double m) const {
+    const double v = has_no_variance(j) ? first_variance(m, how_.beta1, how_.beta2) : v_[j];
+    return std::clamp(m / (std::sqrt(v) + how_.epsilon), -bound_at(j), bound_at(j));
+  }
+  // By a momentum that all ranks have.
+  void go_on_with_late(std::size_t j) {
+    const double m = m_[0][j];
+    if (late_[j] != 0) {
+      v_[j] = next_variance(v_[j], m, how_.beta1, how_.beta2);
+    } else if (has_no_variance(j) && m != 0.0) {
+      v_[j] = first_variance(m, how_.beta1, how_.beta2);
+      late_[j] = 1;
+    }
   }
 
   // If τ mod V = 0: g in full precision, and v is updated with it. Otherwise: the one-bit exchange of g. V doubles after κ
@@ -94,16 +128,26 @@ class zero_one_adam {
   vector exchange_gradient(const std::vector<vector>& gradients) {
     if (tau_ % variance_interval_ != 0) {
       last_ = kind::one_bit_gradient;
-      return exchange_(gradients, left_out());
+      const vector g = exchange_(gradients, left_out());
+      wake();
+      return g;
     }
     last_ = kind::full_precision;
     vector g(v_.size());
     for (std::size_t j = 0; j < v_.size(); ++j) {
       g[j] = mean(gradients, j);
       v_[j] = how_.beta2 * v_[j] + (1.0 - how_.beta2) * g[j] * g[j];
+      late_[j] = 0;
     }
     if (++variance_updates_ % how_.update_scaler == 0) variance_interval_ *= 2;
     return g;
+  }
+
+  // v is 1 − β2^R of what ever more gradients of its size would have made it, where R is the number of refreshes.
+  double bound() const {
+    const double all = bound_of(how_.update_bound, how_.beta1, how_.beta2, 1.0, 1.0);
+    if (how_.update_bound != 0.0) return all;
+    return all / std::sqrt(1.0 - std::pow(how_.beta2, static_cast<double>(variance_updates_)));
   }
 
   // m ← β1 m + (1−β1) g;  p ← p − γ(m/(√v+ε) + λp) at one rank.
@@ -115,7 +159,7 @@ class zero_one_adam {
         double& m = m_[rank][j];
         double& p = p_[rank][j];
         m = how_.beta1 * m + (1.0 - how_.beta1) * g[j];
-        p -= gamma * (m / (std::sqrt(v_[j]) + how_.epsilon) + tensors_[l].weight_decay * p);
+        p -= gamma * (direction(j, m) + tensors_[l].weight_decay * p);
       }
     }
   }
@@ -134,18 +178,28 @@ class zero_one_adam {
     if (exchange_.is_identity()) return;
     last_ = kind::exchange;
     std::vector<vector> x = p_;
-    for (vector& of_rank : x)
-      for (std::size_t j = 0; j < v_.size(); ++j)
-        of_rank[j] = (of_rank[j] - common_[j]) * (std::sqrt(v_[j]) + how_.epsilon);
-    const vector y = exchange_(x, left_out());
     std::size_t j = 0;
+    for (std::size_t l = 0; l < tensors_.size(); ++l)
+      for (const std::size_t end = j + tensors_[l].size; j < end; ++j)
+        for (std::size_t rank = 0; rank < x.size(); ++rank) {
+          double& signal = x[rank][j];
+          signal =
+              has_no_variance(j) ? -rates_[l] * m_[rank][j] : (signal - common_[j]) * (std::sqrt(v_[j]) + how_.epsilon);
+        }
+    const vector y = exchange_(x, left_out());
+    wake();
+    j = 0;
     for (std::size_t l = 0; l < tensors_.size(); ++l) {
       for (const std::size_t end = j + tensors_[l].size; j < end; ++j) {
-        common_[j] += y[j] / (std::sqrt(v_[j]) + how_.epsilon);
         if (rates_[l] != 0.0)
           for (vector& m : m_) m[j] = -y[j] / rates_[l];
+        const double most = std::isfinite(bound()) ? bound_at(j) * rates_[l] : bound();
+        common_[j] += has_no_variance(j) ? -rates_[l] * direction(j, m_[0][j])
+                                         : std::clamp(y[j] / (std::sqrt(v_[j]) + how_.epsilon), -most, most);
       }
     }
+    if (std::find(rates_.begin(), rates_.end(), 0.0) == rates_.end())
+      for (j = 0; j < v_.size(); ++j) go_on_with_late(j);
     p_.assign(p_.size(), common_);
     rates_.assign(rates_.size(), 0.0);
   }
@@ -154,10 +208,13 @@ class zero_one_adam {
   zero_one_settings how_;
   two_phase_exchange exchange_;
   std::vector<std::uint8_t> left_out_;
-  vector v_, common_;          // [n]
-  vector rates_;               // [tensors] Γ
-  std::vector<vector> p_, m_;  // [rank][n]
-  std::uint64_t tau_ = 1;      // t + 1
+  vector v_;                         // [n]
+  std::vector<std::uint8_t> late_;   // [n] 1: v began between refreshes, or after the last
+  std::vector<std::uint8_t> awake_;  // [n] 1: takes part in the exchange, though it has no v yet
+  vector common_;                    // [n]
+  vector rates_;                     // [tensors] Γ
+  std::vector<vector> p_, m_;        // [rank][n]
+  std::uint64_t tau_ = 1;            // t + 1
   std::uint64_t variance_interval_ = 1, variance_updates_ = 0;
   std::uint64_t local_interval_ = 1, local_steps_ = 0;
   bool variance_is_frozen_ = false;

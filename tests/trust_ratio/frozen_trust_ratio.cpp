@@ -140,7 +140,7 @@ class tensor_by_hand {
 
 /// Sums and maxima, as a backend computes them.
 struct scalar_sums {
-  std::array<double, 2> sum{};
+  std::array<double, 3> sum{};
   std::array<double, 1> maximum{};
   void add_square(int i, float x) {
     sum[static_cast<std::size_t>(i)] += static_cast<double>(x) * static_cast<double>(x);
@@ -214,7 +214,7 @@ using state = frozen_trust_ratio::segment_state;
 /// The policy's c̄ f for given ‖w‖, ‖u‖ and max D/D_f.
 float rate(const frozen_trust_ratio& policy, state& of_tensor, double w, double u, double most,
            const tensor_properties& facts = {.weight_decay = 0.01F}) {
-  const std::array<double, 2> sums{w * w, u * u};
+  const std::array<double, 3> sums{w * w, u * u, 0.0};
   return policy.frozen_factors(of_tensor, sums.data(), &most, facts).ratio;
 }
 
@@ -355,7 +355,7 @@ TEST_CASE(
   CHECK(single.raised.empty());
   single = {};
   policy.accumulate_frozen(update_terms<float>{1.0F, 2.0F, 3.0F}, 4.0F, single);
-  CHECK(single.added == std::vector<std::pair<int, float>>{{0, 2.0F}, {1, 3.0F}});
+  CHECK(single.added == std::vector<std::pair<int, float>>{{0, 2.0F}, {1, 3.0F}, {2, 1.0F}});
   CHECK(single.raised == std::vector<std::pair<int, float>>{{0, 4.0F}});
 
   std::array<std::array<float, lanes>, 4> x{};
@@ -371,10 +371,10 @@ TEST_CASE(
   recorder<floats> whole;
   policy.accumulate(update_terms<floats>{vector(0), vector(1), vector(2)}, true, whole);
   policy.accumulate_frozen(update_terms<floats>{vector(0), vector(1), vector(2)}, vector(3), whole);
-  REQUIRE(whole.added.size() == 4);
+  REQUIRE(whole.added.size() == 5);
   REQUIRE(whole.raised.size() == 1);
-  const std::array<std::pair<int, std::size_t>, 4> expected{{{0, 0}, {1, 2}, {0, 1}, {1, 2}}};
-  for (std::size_t i = 0; i < 4; ++i) {
+  const std::array<std::pair<int, std::size_t>, 5> expected{{{0, 0}, {1, 2}, {0, 1}, {1, 2}, {2, 0}}};
+  for (std::size_t i = 0; i < 5; ++i) {
     CHECK(whole.added[i].first == expected[i].first);
     CHECK(same(whole.added[i].second, expected[i].second));
   }
@@ -392,7 +392,7 @@ TEST_CASE(
 
 TEST_CASE("frozen_trust_ratio: names a setting out of range") {
   static_assert(frozen_trust_ratio::is_frozen);
-  static_assert(frozen_trust_ratio::frozen_sums == 2 && frozen_trust_ratio::frozen_maxima == 1);
+  static_assert(frozen_trust_ratio::frozen_sums == 3 && frozen_trust_ratio::frozen_maxima == 1);
   using policy = frozen_trust_ratio;
   const auto refuses = [](const policy& with, const std::string& part) {
     CHECK(refusal(with).find("frozen_trust_ratio's " + part + " = ") != std::string::npos);
@@ -413,6 +413,23 @@ TEST_CASE("frozen_trust_ratio: names a setting out of range") {
   refuses({.factor_lower = 0.0}, "factor_lower");
   refuses({.factor_upper = 0.4}, "factor_upper");
   refuses({.factor_change = infinite}, "factor_change");
+}
+
+TEST_CASE("frozen_trust_ratio: a tensor without an average takes the ratio of each step, if elements may begin late") {
+  const frozen_trust_ratio policy;
+  const std::array<double, 3> sums{9.0, 16.0, 4.0};  // ‖w‖², ‖u‖², ‖p‖²
+  const double most = 1.0;
+  const auto ratio = [&](state of_tensor, bool may_begin_late, const std::array<double, 3>& of_sums) {
+    const tensor_properties facts{.weight_decay = 0.01F, .may_begin_late = may_begin_late};
+    const float found = policy.frozen_factors(of_tensor, of_sums.data(), &most, facts).ratio;
+    CHECK((of_tensor.mean_ratio == 0.0F || of_tensor.mean_ratio == 2.0F));  // c̄ does not change
+    return found;
+  };
+  CHECK(ratio({}, true, sums) == 0.5F);
+  CHECK(ratio({}, false, sums) == 0.0F);  // as in the paper: it does not move
+  CHECK(ratio({.mean_ratio = 2.0F}, true, sums) == 2.0F);
+  CHECK(ratio({}, true, {9.0, 16.0, 0.0}) == 1.0F);
+  CHECK(ratio({}, true, {9.0, 1e-10, 4.0}) == 10.0F);  // clamped
 }
 
 TEST_CASE("frozen_trust_ratio: describes each setting") {

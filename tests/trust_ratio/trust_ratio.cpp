@@ -419,7 +419,11 @@ double slamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks)
   using optimizer = slamb::slamb<slamb::thread_communicator, test_support::every_nth, TrustRatio>;
   const auto got = test_support::train_ranks(problem, steps, rate, [&](auto parameters, auto communicator) {
     return optimizer(parameters,
-                     {.local_steps = 20, .dense_below = 16, .compressor = compressor, .trust_ratio = policy},
+                     {.update_bound = std::numeric_limits<double>::infinity(),
+                      .local_steps = 20,
+                      .dense_below = 16,
+                      .compressor = compressor,
+                      .trust_ratio = policy},
                      std::move(communicator), {.threads = 1});
   });
   plain_loop loop;

@@ -226,6 +226,8 @@ class optimizer {
       to["parameter_norm"] = all.norm.parameters;
       to["momentum_norm"] = all.norm.momentum;
       to["variance_norm"] = all.norm.variance;
+      to["bounded_elements"] = all.bounded_elements;
+      to["late_elements"] = all.late_elements;
       to["worker_error_norms"] = nb::cast(all.worker_error);
       to["parameter_drift"] = nb::cast(all.parameter_drift);
     }

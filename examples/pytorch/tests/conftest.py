@@ -127,15 +127,18 @@ def norm(x):
 
 
 class Oracle:
-    """What the oracles share: parameters and moments in double precision."""
+    """What the oracles share: parameters and moments in double precision.
 
-    def __init__(self, parameters, decay=0.01, betas=(0.9, 0.999), eps=1e-8, clip=math.inf):
+    :param bound: of updates, as a number: update_bound.md (1). It may change between steps
+    """
+
+    def __init__(self, parameters, decay=0.01, betas=(0.9, 0.999), eps=1e-8, clip=math.inf, bound=math.inf):
         self.p = [np.array(p.detach().double().numpy()) for p in parameters]
         self.m = [np.zeros_like(p) for p in self.p]
         self.v = [np.zeros_like(p) for p in self.p]
         self.decay = [decay] * len(self.p) if isinstance(decay, float) else list(decay)
         self.beta1, self.beta2 = betas
-        self.eps, self.clip = eps, clip
+        self.eps, self.clip, self.bound = eps, clip, bound
         self.t = 0
 
     def clipped(self, gradients):  # lamb.md (2)
@@ -149,12 +152,22 @@ class Oracle:
             if with_variance:
                 self.v[i] = self.beta2 * self.v[i] + (1 - self.beta2) * g * g
 
-    def move(self, i, rate, corrected, ratio=lambda p, u: 1.0):  # lamb.md (5) to (7)
+    def direction(self, i, corrected):  # lamb.md (5), update_bound.md (1)
         m, v = self.m[i], self.v[i]
         if corrected:
             m, v = m / (1 - self.beta1**self.t), v / (1 - self.beta2**self.t)
-        u = m / (np.sqrt(v) + self.eps) + self.decay[i] * self.p[i]
+        return np.clip(m / (np.sqrt(v) + self.eps), -self.bound, self.bound)
+
+    def move(self, i, rate, corrected, ratio=lambda p, u: 1.0):  # lamb.md (5) to (7)
+        u = self.direction(i, corrected) + self.decay[i] * self.p[i]
         self.p[i] = self.p[i] - rate * ratio(self.p[i], u) * u
+
+    def count_at_bound(self, corrected=False):
+        """The elements whose update is at the bound after the last step."""
+        return sum(int(np.sum(np.abs(self.direction(i, corrected)) >= self.bound)) for i in range(len(self.p)))
+
+    def is_at_bound(self):
+        return self.count_at_bound() > 0
 
 
 class LambOracle(Oracle):
@@ -194,8 +207,7 @@ class SlambOracle(Oracle):
     def step(self, gradients, rate):
         self.accumulate(self.clipped(gradients))
         for i, p in enumerate(self.p):
-            m, v = self.m[i] / (1 - self.beta1**self.t), self.v[i] / (1 - self.beta2**self.t)
-            u = m / (np.sqrt(v) + self.eps) + self.decay[i] * p  # (5)
+            u = self.direction(i, corrected=True) + self.decay[i] * p  # (5)
             chosen = self.selected(i)
             self.last[i][chosen] = self.t
             s = self.beta3 ** (self.t - self.last[i])  # (6), (7)
@@ -268,7 +280,7 @@ class OneBitLambOracle(Oracle):
         d, fresh = np.sqrt(self.v[i]) + self.eps, np.sqrt(self.fresh[i]) + self.eps
         h = float(np.max(d / fresh))
         if self.decay[i] > 0:
-            rho = min(1.0, norm(self.m[i] / d) / norm(u)) if norm(u) > 0 else 1.0
+            rho = min(1.0, norm(self.direction(i, corrected=False)) / norm(u)) if norm(u) > 0 else 1.0
             h = rho * h + 1 - rho
         h = min(max(h, 0.5), 4.0)
         self.factor[i] = min(max(h, 0.9 * self.factor[i]), 1.1 * self.factor[i])

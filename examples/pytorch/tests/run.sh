@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The tests of the Python package: installs it into a virtual environment of its own, and runs them there.
+# The tests of the Python package: installs it into a virtual environment of its own, and runs them there. Also those of
+# examples/many_ranks, which are in Python.
 #
 #   bash examples/pytorch/tests/run.sh [--newest] [argument of pytest]…
 #
@@ -12,7 +13,7 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 kind=system
 case "${1:-}" in
   --newest) kind=newest; shift ;;
-  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 
 # The first interpreter that can do it.
@@ -45,4 +46,4 @@ cd "$environment"
 "$environment/bin/python" -c 'import slamb, torch; print("slamb", slamb.__version__, "with torch", torch.__version__)'
 export OMP_NUM_THREADS=1
 # Twice what a launch of ranks may take (tests/launch.py).
-exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 "$here/tests" "$@"
+exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 "$here/tests" "$here/../many_ranks/tests" "$@"

@@ -110,6 +110,20 @@ WRONG_OF_ONE = [
     ("slamb", {"compressor": "top_k", "parameter_sync": "int8"}, r"parameter_sync must be 'average' or.*, not 'int8'"),
     ("slamb", {"moments": "8-bit", "parameter_sync": "four_levels"}, r"parameter_sync other.* need.*moments = 'float32'"),
     ("slamb", {"compressor": "top_k", "moments": "8-bit"}, r"moments = '8-bit'.*takes 'float32'"),
+    *(
+        (
+            "slamb",
+            {"update_bound": wrong},
+            rf"update_bound = {re.escape(repr(wrong))}, but it must be 'adam', a number > 0, or None",
+        )
+        for wrong in (0, 0.0, -1.5, float("nan"), -float("inf"), True, False, "off", "Adam", "3", [1.0], {}, (1.0, 2.0))
+    ),
+    ("slamb", {"update_bound": 1e-50}, r"update_bound = .*1e-50.*> 0"),
+    ("one_bit_adam", {"update_bound": 0}, r"update_bound = 0, but it must be 'adam', a number > 0, or None"),
+    ("one_bit_lamb", {"update_bound": "none"}, r"update_bound = 'none', but it must be 'adam', a number > 0, or None"),
+    ("zero_one_adam", {"update_bound": -1}, r"update_bound = -1, but it must be 'adam', a number > 0, or None"),
+    ("adamw", {"update_bound": "adam"}, r"has no setting 'update_bound'; it has"),
+    ("lamb", {"update_bound": 7.3}, r"has no setting 'update_bound'; it has"),
     ("one_bit_adam", {"warm_up_steps": -1}, r"warm_up_steps = -1.*>= 0"),
     ("one_bit_adam", {"warm_up_steps": 2.5}, r"warm_up_steps must be an integer"),
     ("one_bit_adam", {"warm_up_threshold": 2.0}, r"threshold = 2.*\(0, 1\]"),
@@ -249,10 +263,11 @@ def test_numbers_of_numpy_are_settings_like_others():
         k=numpy.float64(0.5),
         beta3=numpy.float32(0.5),
         local_steps=numpy.int64(3),
+        update_bound=numpy.float32(0.25),
         weight_decay=numpy.float32(0.25),
         max_gradient_norm=numpy.float32(0.5),
     )
-    twin = st.Slamb(q, lr=0.5, k=0.5, beta3=0.5, local_steps=3, weight_decay=0.25, max_gradient_norm=0.5)
+    twin = st.Slamb(q, lr=0.5, k=0.5, beta3=0.5, local_steps=3, update_bound=0.25, weight_decay=0.25, max_gradient_norm=0.5)
     train(optimizer, 1, 3)
     train(twin, 1, 3)
     assert_same_bits(p, q)
@@ -304,7 +319,10 @@ def test_statistics_have_the_documented_keys_and_types(name, with_norms):
     for phase in statistics["phases"].values():
         assert set(phase) == {"first_step", "collectives", "payload_bytes", "sent_bytes"}
     norms = {"parameter_norm", "momentum_norm", "variance_norm", "worker_error_norms", "parameter_drift"}
-    assert norms & set(statistics) == (norms if with_norms else set())
+    counts_of_elements = {"bounded_elements", "late_elements"}
+    of_a_pass = norms | counts_of_elements
+    assert of_a_pass & set(statistics) == (of_a_pass if with_norms else set())
+    assert all(type(statistics[key]) is int and statistics[key] >= 0 for key in counts_of_elements & set(statistics))
 
 
 def test_norms_in_statistics_are_those_of_parameters_and_gradients():

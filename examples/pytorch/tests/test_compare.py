@@ -449,7 +449,7 @@ def test_wrong_arguments_are_named(arguments, message, capsys):
 
 
 def test_rates_rise_and_fall():
-    rates = [loop._rate(step, 10, 110) for step in range(110)]
+    rates = [loop.part_of_rate(step, 10, 110) for step in range(110)]
     assert rates[:10] == [pytest.approx((step + 1) / 10) for step in range(10)]
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[60] == pytest.approx(0.5) and 0.0 < rates[-1] < 0.001

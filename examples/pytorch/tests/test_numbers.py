@@ -1,5 +1,7 @@
 """Results in numbers, against torch.optim.AdamW and against oracles in double precision."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -263,6 +265,47 @@ def test_moments_of_fewer_bits_stay_near_those_of_float32(name, moments):
     train(CLASSES[name](q, lr=0.01, moments=moments, **settings), 1, 20)
     assert not torch.equal(p[0], q[0])
     assert torch.dist(p[0].detach(), q[0].detach()) < 0.2 * torch.dist(p[0].detach(), start)
+
+
+def moves_with_a_gradient_of(value, optimizer, steps=3):
+    """The steps of 1000 elements in learning rates. The gradient of one of them has this value in the first step."""
+    p = torch.nn.Parameter(noise((1000,), 1))
+    made = optimizer([p], lr=1e-3, weight_decay=0.0)
+    moves = []
+    for step in range(steps):
+        before = p.detach().clone()
+        p.grad = noise((1000,), 2 + step)
+        if step == 0:
+            p.grad[123] = value
+        made.step()
+        moves.append((p.detach() - before).double() / 1e-3)
+    return torch.stack(moves)
+
+
+ADAM_OF_ONE_RATIO = functools.partial(st.Lamb, trust_ratio_lower=1.0, trust_ratio_upper=1.0)
+ADAM_OF_EIGHT_BITS = functools.partial(st.AdamW, moments="8-bit")
+
+
+@pytest.mark.parametrize("value", [2e19, -2e19, 1e20, 1e25, 1e30, 3e38])
+@pytest.mark.parametrize("optimizer", [st.AdamW, ADAM_OF_ONE_RATIO, ADAM_OF_EIGHT_BITS], ids=["adamw", "lamb", "8-bit"])
+def test_a_gradient_whose_square_is_no_float_moves_its_element_by_no_more_than_adam_does(optimizer, value):
+    moves = moves_with_a_gradient_of(value, optimizer)
+    assert bool(torch.isfinite(moves).all())
+    assert float(moves.abs().max()) < 7.28  # update_bound.md (2), which holds for any gradients
+    if optimizer is not ADAM_OF_EIGHT_BITS:  # whose elements share scales
+        others = torch.arange(1000) != 123
+        assert_same_bits(moves[:, others], moves_with_a_gradient_of(0.1, optimizer)[:, others])
+
+
+@pytest.mark.parametrize("value", [2e19, 1e20, 1e25, 1e30, 3e38])
+def test_a_gradient_whose_square_is_no_float_does_not_stop_its_tensor_in_lamb(value):
+    moves, usual = (moves_with_a_gradient_of(one, st.Lamb)[:, :123] for one in (value, 0.1))
+    assert_near([moves.numpy()], [usual.numpy()], rtol=0.03, atol=1e-3)
+
+
+@pytest.mark.parametrize("value", [2e19, 1e20, 1e25, 1e30, 3e38])
+def test_a_gradient_whose_square_is_no_float_is_finite_in_torch_adamw_too(value):
+    assert bool(torch.isfinite(moves_with_a_gradient_of(value, torch.optim.AdamW)).all())
 
 
 def test_the_number_of_threads_does_not_change_the_result():

@@ -128,7 +128,7 @@ def train(task: Task, given: argparse.Namespace) -> list[Row]:
     if (given.checkpoints or given.resume) and not method.can_be_saved:
         raise ValueError(f"--checkpoints, --resume: {given.method} cannot continue from a checkpoint")
     warm_up = max(1, round(given.warm_up * given.steps))
-    schedule = torch.optim.lr_scheduler.LambdaLR(method.optimizer, lambda step: _rate(step, warm_up, given.steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(method.optimizer, lambda step: part_of_rate(step, warm_up, given.steps))
     validation = task.validation_batches(rank, ranks)
     if rank == 0:
         elements = sum(p.numel() for p in model.parameters())
@@ -305,7 +305,7 @@ class _Run:
         self._sent_elsewhere = state["sent_bytes"] - self.method.sent_bytes(self.step)
 
 
-def _rate(step: int, warm_up: int, steps: int) -> float:
+def part_of_rate(step: int, warm_up: int, steps: int) -> float:
     """The part of the highest rate in step `step` + 1: rises linearly, then falls as a cosine to 0."""
     if step < warm_up:
         return (step + 1) / warm_up

@@ -13,8 +13,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import slamb.torch
-
+# slamb.torch is imported where it is called: examples/many_ranks has the methods of OWN without this package.
 WEIGHT_DECAY = 0.01
 NOT_SAVED = object()  # in place of what has a state
 
@@ -57,9 +56,11 @@ def groups_of(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
 
 
-def _own(kind: type[slamb.torch.Optimizer], settings: Callable[[int], dict[str, Any]], setup: Setup) -> Method:
+def _own(kind: str, settings: Callable[[int], dict[str, Any]], setup: Setup) -> Method:
     """An optimizer of slamb, which exchanges by itself."""
-    optimizer = kind(groups_of(setup.model), lr=setup.lr, **{**settings(setup.steps), **setup.options})
+    import slamb.torch
+
+    optimizer = getattr(slamb.torch, kind)(groups_of(setup.model), lr=setup.lr, **{**settings(setup.steps), **setup.options})
     return Method(setup.model, optimizer, lambda step: optimizer.statistics()["sent_bytes"])
 
 
@@ -125,6 +126,8 @@ def _power_sgd(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Calla
 
 
 def _slamb_hook(model: DistributedDataParallel, setup: Setup) -> tuple[Any, Callable[[int], float]]:
+    import slamb.torch
+
     hook = slamb.torch.compression_hook(**{"compressor": "int8", **setup.options})
     model.register_comm_hook(None, hook)
     return hook, lambda step: hook.statistics()["sent_bytes"]
@@ -159,17 +162,21 @@ def _zero_one_adam_settings(steps: int) -> dict[str, Any]:
     return {"variance_freeze_step": _warm_up(steps), "local_interval_scaler": math.ceil(steps * 32678 / 118000)}
 
 
+# The methods by an optimizer of slamb: its class, and its settings in a training of so many steps.
+OWN: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
+    "adamw": ("AdamW", _dense_settings),
+    "lamb": ("Lamb", _dense_settings),
+    "slamb": ("Slamb", functools.partial(_slamb_settings, "random_k")),
+    "slamb+int8": ("Slamb", functools.partial(_slamb_settings, "random_k+int8")),
+    "slamb_by_differences": ("Slamb", _slamb_by_differences_settings),
+    "one_bit_adam": ("OneBitAdam", _one_bit_adam_settings),
+    "one_bit_lamb": ("OneBitLamb", _one_bit_lamb_settings),
+    "zero_one_adam": ("ZeroOneAdam", _zero_one_adam_settings),
+}
 METHODS: dict[str, Callable[[Setup], Method]] = {
     "ddp": functools.partial(_ddp, _dense),
     "ddp+fp16": functools.partial(_ddp, _fp16),
     "ddp+powersgd": functools.partial(_ddp, _power_sgd, bucket_cap_mb=1000),
     "ddp+int8": functools.partial(_ddp, _slamb_hook),
-    "adamw": functools.partial(_own, slamb.torch.AdamW, _dense_settings),
-    "lamb": functools.partial(_own, slamb.torch.Lamb, _dense_settings),
-    "slamb": functools.partial(_own, slamb.torch.Slamb, functools.partial(_slamb_settings, "random_k")),
-    "slamb+int8": functools.partial(_own, slamb.torch.Slamb, functools.partial(_slamb_settings, "random_k+int8")),
-    "slamb_by_differences": functools.partial(_own, slamb.torch.Slamb, _slamb_by_differences_settings),
-    "one_bit_adam": functools.partial(_own, slamb.torch.OneBitAdam, _one_bit_adam_settings),
-    "one_bit_lamb": functools.partial(_own, slamb.torch.OneBitLamb, _one_bit_lamb_settings),
-    "zero_one_adam": functools.partial(_own, slamb.torch.ZeroOneAdam, _zero_one_adam_settings),
+    **{name: functools.partial(_own, *own) for name, own in OWN.items()},
 }

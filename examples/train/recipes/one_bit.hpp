@@ -27,6 +27,7 @@ optimizer_maker make_one_bit(const settings& chosen, std::uint64_t seed) {
                                          rank_communicator, rank_backend, slamb::automatic_warm_up>;
   return maker_of<optimizer>({.epsilon = chosen.one_bit_epsilon,
                               .weight_decay = chosen.weight_decay,
+                              .update_bound = chosen.bound_of_updates(),
                               .warm_up = make_warm_up(chosen),
                               .compressor = MakeCompressor(chosen, seed)},
                              seed);

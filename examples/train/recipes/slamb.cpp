@@ -22,6 +22,7 @@ typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& 
   typename slamb_with<MakeCompressor>::options_type options{
       .beta3 = chosen.beta3,
       .weight_decay = chosen.weight_decay,
+      .update_bound = chosen.bound_of_updates(),
       .local_steps = static_cast<std::int64_t>(chosen.averaging_interval()),
       .compressor = MakeCompressor(chosen, seed)};
   // Signs make the momentum as large where the variance is small as elsewhere. So a chain with signs takes the epsilon of the
@@ -67,6 +68,7 @@ optimizer_maker make_by_differences(const settings& chosen, std::uint64_t seed) 
   using optimizer =
       slamb::sync::slamb_by_differences<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
   return maker_of<optimizer>({.weight_decay = chosen.weight_decay,
+                              .update_bound = chosen.bound_of_updates(),
                               .local_steps = static_cast<std::int64_t>(chosen.difference_interval()),
                               .compressor = MakeCompressor(chosen, seed)},
                              seed);

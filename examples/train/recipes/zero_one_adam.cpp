@@ -16,6 +16,7 @@ optimizer_maker make_zero_one_adam(const settings& chosen, std::uint64_t seed) {
   return maker_of<optimizer>(
       {.epsilon = chosen.one_bit_epsilon,
        .weight_decay = chosen.weight_decay,
+       .update_bound = chosen.bound_of_updates(),
        .variance_schedule = {.freeze_step = chosen.variance_freeze_step(),
                              .update_scaler = chosen.variance_update_scaler},
        .local_schedule = {.scaler = chosen.local_interval_scaler(), .clipper = chosen.local_step_clipper},

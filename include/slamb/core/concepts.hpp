@@ -405,6 +405,7 @@ struct tensor_properties {
   bool one_dimensional = false;  ///< the tensor has one dimension
   float weight_decay = 0.0F;     ///< λ of the tensor
   int world = 1;                 ///< number of ranks
+  bool may_begin_late = false;   ///< elements without a variance begin one, though it is frozen for others
 };
 
 namespace detail {

@@ -125,6 +125,12 @@ struct statistics {
   warm_up_type warm_up{};            ///< end of the warm-up, for optimizers with one
   choice_type chosen{};              ///< the choice, for optimizers made by `choose`
   norms_type norm{};                 ///< zero unless `with_norms`
+  /// Elements of this rank whose direction is at the bound of updates after the last step. Many of them say that m and v are not of
+  /// the same gradients. 0 without `with_norms`, and for optimizers that have no option `update_bound`.
+  std::uint64_t bounded_elements = 0;
+  /// Elements whose variance began with a gradient after it was frozen for the others, or between two refreshes. 0 without
+  /// `with_norms`, and for optimizers that do not freeze it.
+  std::uint64_t late_elements = 0;
   std::vector<double>
       worker_error{};  ///< [groups] ‖e‖ of this rank's worker error; empty without `with_norms`, or if no error is kept
   /// [groups] ‖p_i − ref‖: how far this rank's parameters are from the common point, with a ParameterSync that has one. Empty without

@@ -20,6 +20,8 @@
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/direction_counts.hpp"
+#include "slamb/optimizer/detail/late_variance.hpp"
 #include "slamb/optimizer/detail/one_bit_passes.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
@@ -50,6 +52,8 @@ struct one_bit_options {
   double beta2 = 0.999;        ///< in [0, 1)
   double epsilon = 1e-8;       ///< > 0
   double weight_decay = 0.01;  ///< λ ≥ 0
+  /// B: an element's m/(√v + ε) is kept within ±B, before weight decay and norms. 0: Adam's own bound; ∞: off, as in the paper
+  double update_bound = 0.0;
   /// c > 0: g ← g min(1, c/(n + 1e-6)), with n = ‖g‖ of an exchanged dense mean, else √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
   bool clip_locally = false;  ///< in place of √(mean ‖g_i‖²), n = ‖g_i‖ of each rank, which takes no collective
@@ -97,7 +101,7 @@ class one_bit_recipe final
   one_bit_recipe(std::span<const parameter> parameters, const options_type& options, typename base::ranks_type ranks,
                  Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
-        exchange_(options.compressor, options.compress_single_rank),
+        exchange_(options.compressor, options.compress_single_rank, late_type::can_be_announced(options)),
         dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}) {
     exchange_.plan(context_);
     dense_.plan_beside(exchange_.wire(), context_);
@@ -122,7 +126,10 @@ class one_bit_recipe final
 
   statistics report(bool with_norms) const override {
     statistics all = context_.report();
-    if (with_norms) all.norm = norms_of(context_, view());
+    if (with_norms) {
+      all.norm = norms_of(context_, view());
+      report_directions<TrustRatio, stopped_variance>(context_, view(), options_, warm_up_end_, all);
+    }
     all.warm_up = {warm_up_end_, warm_up_.variance_ratio};
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(context_);
@@ -137,6 +144,7 @@ class one_bit_recipe final
   static constexpr int sums_per_segment = compressed_sums<TrustRatio>();
   static constexpr int maxima_per_segment = compressed_maxima<TrustRatio>();
   using factors_type = factors_of<TrustRatio>;
+  using late_type = late_elements<optimizer_context<Backend>>;
   using fresh_type = std::conditional_t<is_frozen, state_arrays<array::fresh_variance>, state_arrays<>>;
   using kept_type = typename kept_by<TrustRatio>::type;
 
@@ -153,10 +161,10 @@ class one_bit_recipe final
                context_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
                                            "the warm-up may end in this step; capture steps of the compressed phase");
     if (is_compressed_)
-      context_.template begin_step<TrustRatio>(options_, 1.0,
+      context_.template begin_step<TrustRatio>(options_, 1.0, warm_up_end_,
                                                exchange_.starts(context_, context_.memory.view(buffer_)));
     else
-      context_.template begin_step<TrustRatio>(options_, dense_.scale(context_));
+      context_.template begin_step<TrustRatio>(options_, dense_.scale(context_), 0);
   }
 
   // In the warm-up g ← the mean of the ranks' gradients: a (1), l (1). Then m ← exchange(β1 m + (1−β1) g_i): a (6), l (11)
@@ -171,11 +179,13 @@ class one_bit_recipe final
   // m, v, p ← …: a (2) … (5), l (2) … (7). Then m, v_f, p ← …: a (7) … (9), l (12) … (20)
   void finish() override {
     if (!context_.is_skipped_on_host()) {
-      if (is_compressed_)
+      if (is_compressed_) {
         update_compressed();
-      else
+        late_.go_on(context_, view(), exchange_);
+      } else {
         take_adam_step(context_, state_.over(dense_.receive(context_), context_.memory), update(), batches_,
                        keep_average<TrustRatio>{factors(), kept().data()});
+      }
     }
     if (context_.end_step() && may_end_ && warm_up_ends()) begin_compression();
   }
@@ -188,18 +198,23 @@ class one_bit_recipe final
       if constexpr (is_frozen) {
         receive(typename passes::receive{momentum(), static_cast<float>(1.0 / (1.0 - options_.beta1))});
         context_.template finish_sums<sums_per_segment, maxima_per_segment>(
-            tensors.first, tensors.last, compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data()});
+            tensors.first, tensors.last,
+            compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data(), lets_elements_begin()});
       } else {
         receive(typename passes::receive{momentum()});
         if constexpr (passes::needs_norms)
           context_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
       }
-      if constexpr (passes::needs_norms) context_.executor.run(typename passes::apply{update()}, view(), tensors.tiles);
+      if constexpr (passes::needs_norms)
+        context_.executor.run(typename passes::apply{frozen_update()}, view(), tensors.tiles);
     }
   }
 
-  exchanged_momentum<TrustRatio> momentum() const { return {update(), signal_scales()}; }
+  exchanged_momentum<TrustRatio> momentum() const { return {frozen_update(), signal_scales()}; }
   adam_update<TrustRatio> update() const { return {context_.tables(factors_), options_.trust_ratio}; }
+  adam_update<TrustRatio, stopped_variance> frozen_update() const {
+    return {context_.tables(factors_), options_.trust_ratio};
+  }
   compute_trust_ratios<TrustRatio> factors() const {
     return context_.trust_ratios_from_sums(options_.trust_ratio, factors_);
   }
@@ -235,6 +250,7 @@ class one_bit_recipe final
     exchange_.find_active(context_, view().variance);
     is_compressed_ = true;
     warm_up_end_ = context_.steps();
+    find_late_elements();
     context_.enter_phase("compressed");
   }
 
@@ -272,13 +288,20 @@ class one_bit_recipe final
   void go_on_from_saved(const restore_options& /*options*/) override {
     context_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
     exchange_.find_active(context_, view().variance);
+    find_late_elements();
     if (!is_compressed_ && has_ended_before()) begin_compression();
+  }
+
+  bool lets_elements_begin() const noexcept { return update_bound_of(options_, warm_up_end_).lets_elements_begin(); }
+  void find_late_elements() {
+    if (lets_elements_begin()) late_.find(context_, view());
   }
 
   fresh_type fresh_;
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   gradient_exchange<DenseCompressor, no_error_feedback, optimizer_context<Backend>> dense_;
   own_gradient_clip clip_;
+  late_type late_;
   region<factors_type> factors_;
   region<kept_type> kept_;
   region<float> signal_scales_;

@@ -23,6 +23,7 @@
 #include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/error_feedback/local_momentum.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/direction_counts.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
@@ -46,6 +47,8 @@ struct slamb_options {
   double epsilon = 1e-6;        ///< > 0
   double weight_decay = 0.01;   ///< λ ≥ 0
   bool bias_correction = true;  ///< false: m̂ = m, v̂ = v
+  /// B: an element's m̂/(√v̂ + ε) is kept within ±B, before weight decay and norms. 0: Adam's own bound; ∞: off, as in the paper
+  double update_bound = 0.0;
   /// c > 0: g_i ← g_i min(1, c/(n + 1e-6)), with n = √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
   bool clip_locally = false;  ///< n = ‖g_i‖ of each rank, which takes no collective
@@ -159,6 +162,7 @@ class slamb_recipe final
     if (with_norms) {
       all.norm = norms_of(context_, view());
       all.parameter_drift = parameters_.drift(context_);
+      report_directions<TrustRatio, living_variance>(context_, view(), options_, 0, all);
     }
     return all;
   }
@@ -182,7 +186,7 @@ class slamb_recipe final
     parameters_.begin(context_);
     context_.compared.set_anchor(parameters_.anchor(context_));
     context_.compared.compare_anchor(context_);
-    context_.template begin_step<TrustRatio>(options_, 1.0,
+    context_.template begin_step<TrustRatio>(options_, 1.0, 0,
                                              selector_.finds(sparsifier_of(options_.compressor), context_));
     if constexpr (!data_dependent_sparsifier<sparsifier_type>) select();
   }

@@ -21,6 +21,8 @@
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
+#include "slamb/optimizer/detail/direction_counts.hpp"
+#include "slamb/optimizer/detail/late_variance.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
@@ -51,6 +53,8 @@ struct zero_one_adam_options {
   double beta2 = 0.999;        ///< in [0, 1)
   double epsilon = 1e-8;       ///< > 0
   double weight_decay = 0.01;  ///< λ ≥ 0
+  /// B: an element's m/(√v + ε) is kept within ±B, before weight decay. 0: Adam's own bound; ∞: off, as in the paper
+  double update_bound = 0.0;
   /// c > 0: g ← g min(1, c/(n + 1e-6)), with n = ‖g‖ of an exchanged dense mean, else √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
   bool clip_locally = false;  ///< in place of √(mean ‖g_i‖²), n = ‖g_i‖ of each rank, which takes no collective
@@ -97,7 +101,7 @@ class zero_one_adam_recipe final
   zero_one_adam_recipe(std::span<const parameter> parameters, const options_type& options,
                        typename base::ranks_type ranks, Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
-        exchange_(options.compressor, options.compress_single_rank),
+        exchange_(options.compressor, options.compress_single_rank, late_type::can_be_announced(options)),
         dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}),
         late_steps_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
@@ -140,7 +144,10 @@ class zero_one_adam_recipe final
   statistics report(bool with_norms) const override {
     const_cast<zero_one_adam_recipe*>(this)->settle();  // finds the outcome of the last step
     statistics all = context_.report();
-    if (with_norms) all.norm = norms_of(context_, view());
+    if (with_norms) {
+      all.norm = norms_of(context_, view());
+      report_directions<unit_trust_ratio, stopped_variance>(context_, view(), options_, refreshes(), all);
+    }
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(context_);
     return all;
@@ -151,6 +158,7 @@ class zero_one_adam_recipe final
  private:
   using passes = zero_one_passes;
   using factors_type = factors_of<unit_trust_ratio>;
+  using late_type = late_elements<optimizer_context<Backend>>;
   using executor_type = typename Backend::executor_type;
   static constexpr const char* needs_its_number =
       "the schedules of 0/1 Adam follow the step number, which a capture does not know";
@@ -191,10 +199,12 @@ class zero_one_adam_recipe final
     settle();
     tau_ = context_.this_step(needs_its_number) + 1;  // (1)
     kind_ = kind_at(tau_);
+    if (kind_ != kind_of_step::dense_gradient) find_late_elements();
     tell_anchor();
     if (kind_ == kind_of_step::quantized_update) context_.compared.compare_anchor(context_);
     const double scale = kind_ == kind_of_step::dense_gradient ? dense_.scale(context_) : 1.0;
-    context_.template begin_step<unit_trust_ratio>(options_, scale, exchange_.starts(context_, buffer()));
+    context_.template begin_step<unit_trust_ratio>(options_, scale, refreshes(kind_ == kind_of_step::dense_gradient),
+                                                   exchange_.starts(context_, buffer()));
   }
 
   bool exchange(const gradient_bucket& bucket) override {
@@ -202,7 +212,7 @@ class zero_one_adam_recipe final
     if (!bucket.is_last) return false;
     clip_.clip(context_);
     if (kind_ == kind_of_step::quantized_gradient) {  // (4)
-      exchange_.send(passes::receive{update()}, context_, view(), buffer());
+      exchange_.send(passes::receive{frozen_update()}, context_, view(), buffer());
     } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (12), (13)
       upload_rate_sums();
       upload_participants();
@@ -221,14 +231,37 @@ class zero_one_adam_recipe final
                        context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
         exchange_.find_active(context_, view().variance);
       } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
-        exchange_.receive(passes::receive{update()}, context_, view(), buffer(), context_.all_tiles());
+        exchange_.receive(passes::receive{frozen_update()}, context_, view(), buffer(), context_.all_tiles());
       } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (14) … (16)
         exchange_.receive(local_signal(), context_, view(), buffer(), context_.all_tiles());
       } else {  // one rank: (9), (6)
-        context_.executor.run(passes::single{update()}, view(), context_.all_tiles());
+        context_.executor.run(passes::single{frozen_update()}, view(), context_.all_tiles());
       }
+      if (has_common_momentum()) late_.go_on(context_, view(), exchange_);
     }
     end_step();
+  }
+
+  // After an exchange of updates the momentum is common, unless Γ is 0. Refreshes give v themselves.
+  bool has_common_momentum() const {
+    return kind_ != kind_of_step::dense_gradient &&
+           (kind_ != kind_of_step::quantized_update || std::ranges::find(inverse_, 0.0F) == inverse_.end());
+  }
+
+  // Elements get variances by refreshes. Each search waits, so there is one whenever refreshes have doubled, while any are late.
+  void find_late_elements() {
+    if (!update_bound_of(options_, refreshes()).lets_elements_begin()) return;
+    if (late_found_at_ != 0 && (!late_.exist() || refreshes() < 2 * late_found_at_)) return;
+    late_.find(context_, view());
+    late_found_at_ = refreshes();
+  }
+
+  // The gradients of which v is made, with that of this step if it refreshes v.
+  std::uint64_t refreshes(bool in_this_step = false) const {
+    std::uint64_t before = 0;  // a schedule that does not tell may have refreshed v once
+    if constexpr (requires { options_.variance_schedule.refreshed(variance_state_); })
+      before = options_.variance_schedule.refreshed(variance_state_);
+    return std::max<std::uint64_t>(before + (in_this_step ? 1 : 0), 1);
   }
 
   void check_own_gradient() {
@@ -239,7 +272,7 @@ class zero_one_adam_recipe final
 
   // (9) … (12)
   void finish_locally() {
-    context_.executor.run(passes::local{update()}, view(), context_.all_tiles());
+    context_.executor.run(passes::local{frozen_update()}, view(), context_.all_tiles());
     // No collective carries the overflow flag, so the step counts as taken, as on the other ranks.
     context_.executor.invoke(drop_local_gradient{context_.record(), context_.scaling.found_inf});
     context_.end_taken_step();
@@ -251,7 +284,9 @@ class zero_one_adam_recipe final
     options_.local_schedule.advance(local_state_);
   }
 
-  passes::receive_update local_signal() const { return {{update()}, context_.memory.view(inverse_rate_sums_).data()}; }
+  passes::receive_update local_signal() const {
+    return {{frozen_update()}, context_.memory.view(inverse_rate_sums_).data()};
+  }
 
   // Ends a step that may be skipped. On a device its outcome is read later, when it is needed.
   void end_step() {
@@ -338,6 +373,7 @@ class zero_one_adam_recipe final
 
   std::span<std::byte> buffer() const noexcept { return context_.memory.view(buffer_); }
   adam_update<unit_trust_ratio> update() const { return {context_.tables(factors_), {}}; }
+  adam_update<unit_trust_ratio, stopped_variance> frozen_update() const { return {context_.tables(factors_), {}}; }
 
   auto view() const noexcept { return local_.over(base::view(), context_.memory); }
 
@@ -368,6 +404,7 @@ class zero_one_adam_recipe final
   }
   void go_on_from_saved(const restore_options& options) override {
     if (options.from_other_ranks && is_local_) start_from_anchor();  // from the parameters as they are
+    late_found_at_ = 0;
     context_.start_in_phase(is_local_ ? "local steps" : "variance");
     exchange_.find_active(context_, view().variance);
     tell_anchor();
@@ -377,6 +414,7 @@ class zero_one_adam_recipe final
   quantized_exchange<Compressor, ErrorFeedback, optimizer_context<Backend>> exchange_;
   gradient_exchange<DenseCompressor, no_error_feedback, optimizer_context<Backend>> dense_;
   own_gradient_clip clip_;
+  late_type late_;
   region<factors_type> factors_;
   region<float> inverse_rate_sums_;
   region<std::uint8_t> participants_;
@@ -390,6 +428,7 @@ class zero_one_adam_recipe final
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
   std::uint64_t tau_ = 0;                      // of the current step
+  std::uint64_t late_found_at_ = 0;            // the refreshes when late_ was found; 0: it is not known
   kind_of_step kind_ = kind_of_step::nothing;  // of the current step
   bool is_local_ = false;
   bool is_unsettled_ = false;  // the outcome of the last step is not known yet

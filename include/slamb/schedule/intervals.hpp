@@ -19,7 +19,9 @@ namespace slamb {
 ///
 /// `refreshes(state, tau)` is called before a step and `advance(state, tau)` after it. Then `ends_after(tau)` returns true if the
 /// variance is frozen from the next step on. Results must be equal on all ranks. `validate(state)` is optional, and called before
-/// a saved state is restored: it throws std::invalid_argument for a state that the schedule cannot produce.
+/// a saved state is restored: it throws std::invalid_argument for a state that the schedule cannot produce. `refreshed(state)` is
+/// optional too: the number of refreshes so far, from which Adam's own bound follows. Without it the bound is that after one
+/// refresh, the loosest.
 template <class V>
 concept variance_schedule = detail::copyable<V> && std::is_trivially_copyable_v<typename V::state_type> &&
     std::is_default_constructible_v<typename V::state_type> &&
@@ -86,6 +88,11 @@ struct exponential_variance_interval {
   }
 
   bool ends_after(std::uint64_t tau) const { return tau > freeze_step; }
+
+  /// The number of refreshes so far.
+  std::uint64_t refreshed(const state_type& state) const {
+    return update_scaler * static_cast<std::uint64_t>(std::countr_zero(state.interval)) + state.updates;
+  }
 };
 
 /// Exchanges local updates if τ mod L = 0. L is 1 at first and, after every `scaler` steps, becomes min(2 L, `clipper`).

@@ -22,12 +22,9 @@ namespace slamb {
 /// Tensors with `adapt = false` have rate 1 in both phases.
 ///
 /// c̄ is not corrected for its start at 0: the warm-up should be several times 1/(1 − β_c) steps long. A tensor without a ratio
-/// of norms keeps c̄ = 0 and does not move. With λ = 0 this is a tensor whose gradient was always 0: its variance is 0, and the
-/// first momentum other than 0 would make m/(√v + ε) huge. (With λ > 0 such a tensor has u = λ p and a normal c̄; `zero_aware` or
-/// `compress = false` protects it.) A tensor with p = 0 at every step of the warm-up does not move either; a warm-up of two
-/// steps, the first with a learning rate above 0, excludes this.
-///
-/// A clamp that makes c = 1 counts as no ratio: with upper = 1, tensors may keep c̄ = 0 and not move.
+/// of norms keeps c̄ = 0: one whose gradient was always 0, with λ = 0; one with p = 0 at every step; and one whose c was always 1,
+/// as a clamp may make it. After the warm-up such a tensor takes c of each step in place of c̄ f. With the bound of updates switched
+/// off it does not move, as in the paper.
 ///
 /// *Reference*: 1-bit LAMB, arXiv 2104.06069, algorithm 1.
 struct frozen_trust_ratio {
@@ -40,7 +37,7 @@ struct frozen_trust_ratio {
 
   static constexpr bool is_frozen = true;
   static constexpr int sums_per_segment = 2;  // of the warm-up: ‖p‖², ‖u‖²
-  static constexpr int frozen_sums = 2;       // of the compressed phase: ‖w‖², ‖u‖²
+  static constexpr int frozen_sums = 3;       // of the compressed phase: ‖w‖², ‖u‖², ‖p‖²
   static constexpr int frozen_maxima = 1;     // max D/D_f
 
   struct segment_factors {
@@ -109,6 +106,7 @@ struct frozen_trust_ratio {
   SLAMB_ELEMENT void accumulate_frozen(const update_terms<Real>& x, const Real& deviation_ratio, Sums& sums) const {
     sums.add_square(0, x.direction);
     sums.add_square(1, x.update);
+    sums.add_square(2, x.parameter);
     sums.take_maximum(0, deviation_ratio);
   }
 
@@ -120,6 +118,11 @@ struct frozen_trust_ratio {
   SLAMB_HOST_DEVICE segment_factors frozen_factors(segment_state& state, const double* sums, const double* maxima,
                                                    tensor_properties facts) const {
     if (!facts.adapt) return {1.0F};
+    // A tensor that had no ratio in the warm-up has no average: it takes that of each step, as LAMB does.
+    if (facts.may_begin_late && state.mean_ratio == 0.0F) {
+      const double of_step[] = {sums[2], sums[1]};
+      return factors(of_step, facts);
+    }
     const auto unmixed = static_cast<double>(static_cast<float>(maxima[0]));
     const auto rho = static_cast<double>(facts.weight_decay > 0.0F ? part_of_gradient(sums[0], sums[1]) : 1.0F);
     const double factor = detail::clamp(unmixed * rho + (1.0 - rho), factor_lower, factor_upper);

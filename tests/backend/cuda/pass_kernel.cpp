@@ -17,6 +17,8 @@
 #include "slamb/backend/host/detail/executor.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
+#include "slamb/optimizer/detail/direction_counts.hpp"
+#include "slamb/optimizer/detail/late_variance.hpp"
 #include "slamb/optimizer/detail/one_bit_passes.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
@@ -245,19 +247,28 @@ TEST_CASE("cuda pass_kernel: the passes of averaging, monitoring, 1-bit LAMB and
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_fresh_variance{}; });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::start_anchor{}; });
 
+  using stopped = slamb::detail::stopped_variance;
   const guarded_model shape(small_spec());
   const test_support::made_up_tables<slamb::frozen_trust_ratio> frozen(shape.tensors(), {});
   using refresh = slamb::detail::receive_and_refresh<slamb::frozen_trust_ratio>;
   expect_as_host_everywhere([&](const guarded_model& m) {
-    return slamb::detail::pass_with_own_signal<refresh>{{{frozen.update(m.view()), nullptr}, 9.0F}};
+    return slamb::detail::pass_with_own_signal<refresh>{{{frozen.update<stopped>(m.view()), nullptr}, 9.0F}};
   });
   const test_support::made_up_tables<slamb::unit_trust_ratio> unit(shape.tensors(), {});
   const std::vector<float> inverse_rate_sums(shape.tensors().segments().size(), 0.7F);
   expect_as_host_everywhere([&](const guarded_model& m) {
     return slamb::detail::pass_with_own_signal<slamb::detail::exchange_update>{
-        {{unit.update(m.view())}, inverse_rate_sums.data()}};
+        {{unit.update<stopped>(m.view())}, inverse_rate_sums.data()}};
   });
-  expect_as_host_everywhere([&](const guarded_model& m) { return slamb::detail::local_update{unit.update(m.view())}; });
+  expect_as_host_everywhere(
+      [&](const guarded_model& m) { return slamb::detail::local_update{unit.update<stopped>(m.view())}; });
+  expect_as_host_everywhere(
+      [&](const guarded_model& /*model*/) { return slamb::detail::continue_late_variances<true>{unit.scalars()}; });
+  expect_as_host_everywhere(
+      [&](const guarded_model& /*model*/) { return slamb::detail::continue_late_variances<false>{unit.scalars()}; });
+  expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::count_late{}; });
+  expect_as_host_everywhere(
+      [&](const guarded_model& /*model*/) { return slamb::detail::count_directions<stopped>{unit.scalars()}; });
 }
 
 TEST_CASE("cuda pass_kernel: a range of tiles, with an exchange buffer that begins there") {

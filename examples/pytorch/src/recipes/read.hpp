@@ -61,6 +61,7 @@ void read_common(Options& o, settings& s) {
   s.take("epsilon", o.epsilon);
   s.take("max_gradient_norm", o.max_gradient_norm);
   s.take("compare_every", o.compare_every);
+  if constexpr (requires { o.update_bound; }) s.take("update_bound", o.update_bound);
   if constexpr (requires { o.bias_correction; }) s.take("bias_correction", o.bias_correction);
   if constexpr (requires { o.skip_non_finite; }) s.take("skip_non_finite", o.skip_non_finite);
   if constexpr (requires { o.clip_locally; }) s.take("clip_locally", o.clip_locally);

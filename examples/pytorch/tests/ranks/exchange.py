@@ -434,6 +434,8 @@ def statistics_count_what_has_happened():
         "parameter_norm",
         "momentum_norm",
         "variance_norm",
+        "bounded_elements",
+        "late_elements",
         "worker_error_norms",
         "parameter_drift",
     }
@@ -459,6 +461,56 @@ def parameters_that_an_evaluation_moves_are_restored():
     train(optimizer, list(model.parameters()), range(3, 4))
 
 
+# ----------------------------------------------------------------------------------------------------- The bound of updates
+
+ROWS, WIDTH, FREQUENT, RARE = 2000, 16, 1000, 1500  # tokens 0 … 999 are frequent, and token 1500 comes once
+
+
+def embedding_gradient(step, with_rare_token):
+    """Of this rank's batch of 256 frequent tokens, and at step 40 on rank 1 the rare one."""
+    tokens = torch.randint(0, FREQUENT, (256,), generator=torch.Generator().manual_seed(1000 * rank() + step))
+    gradient = torch.zeros(ROWS, WIDTH).index_add_(0, tokens, noise((256, WIDTH), 20, rank(), step) / 256)
+    if with_rare_token and step == 40 and rank() == 1:
+        gradient[RARE] = noise((WIDTH,), 21) / 256
+    return gradient
+
+
+def embedding_path(with_rare_token, **settings):
+    """The mean step of a frequent row in each step from 41 to 50; the embedding, and its statistics."""
+    embedding = torch.nn.Parameter(0.02 * noise((ROWS, WIDTH), 22))
+    optimizer = Slamb([embedding], lr=1e-2, **settings)
+    moves = []
+    for step in range(1, 51):
+        before = embedding.detach().double()
+        embedding.grad = embedding_gradient(step, with_rare_token)
+        optimizer.step()
+        moves.append(float((embedding.detach().double() - before)[:FREQUENT].norm(dim=1).mean()))
+    return torch.tensor(moves[40:]), embedding, optimizer.statistics(with_norms=True)
+
+
+@check(2, each=("random_k", "random_k+int8", "differences"))
+def a_token_of_another_rank_does_not_stop_the_other_rows(name):
+    """Rank 0 receives its momentum, and has no variance for it. The trust ratio divides the steps of all rows by its update."""
+    settings = {"compressor": "random_k+int8", "parameter_sync": "four_levels"} if name == "differences" else {"compressor": name}
+    with_token, _, counts = embedding_path(True, **settings)
+    without, _, counts_without = embedding_path(False, **settings)
+    part = with_token / without
+    assert 0.7 < part.min() and part.max() < 1.3, f"steps are these parts of those without the token: {part}"
+    assert rank() != 0 or counts["bounded_elements"] > counts_without["bounded_elements"]
+    assert counts["late_elements"] == 0  # every variance goes on
+
+
+@check(2, each=("random_k", "differences"))
+def without_a_bound_a_token_of_another_rank_stops_the_other_rows(name):
+    settings = {"update_bound": None, **({"parameter_sync": "four_levels"} if name == "differences" else {})}
+    with_token, embedding, _ = embedding_path(True, **settings)
+    without, _, _ = embedding_path(False, **settings)
+    _, other, _ = embedding_path(True, **{**settings, "update_bound": 1e30})
+    require_same_bits([other], [embedding])
+    part = with_token / without
+    assert rank() != 0 or part.min() < 0.1, f"steps are these parts of those without the token: {part}"
+
+
 # -------------------------------------------------------------------------------------------------------------- Failures
 
 # Settings of all ranks, of rank 1, and the words that the error must have.
@@ -481,6 +533,8 @@ DIFFERENCES = {
     "trust_ratio_upper": (Lamb, {}, {"trust_ratio_upper": 3.0}, ["upper", "3 on rank 1"]),
     "beta3": (Slamb, {}, {"beta3": 0.5}, ["beta3: 0.93 on rank 0, 0.5 on rank 1"]),
     "local_steps": (Slamb, {}, {"local_steps": 7}, ["local_steps: 100 on rank 0, 7 on rank 1"]),
+    "update_bound": (Slamb, {}, {"update_bound": 3.0}, ["update_bound: 0 on rank 0, 3 on rank 1"]),
+    "update_bound_off": (OneBitAdam, {}, {"update_bound": None}, ["update_bound: 0 on rank 0, inf on rank 1"]),
     "dense_below": (Slamb, {}, {"dense_below": 7}, ["dense_below: 9000 on rank 0, 7 on rank 1"]),
     "warm_up_steps": (OneBitAdam, {}, {"warm_up_steps": 7}, ["warm_up", "1000 on rank 0", "7 on rank 1"]),
     "zero_aware": (OneBitLamb, {}, {"zero_aware": False}, ["zero_aware"]),

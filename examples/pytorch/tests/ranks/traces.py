@@ -63,6 +63,7 @@ class Trace:
         found = dict(SETTINGS[key][:1] + (SETTINGS[key][1](text),) for key, text in self.words.items() if key in SETTINGS)
         if self.words["algorithm"].startswith(("one_bit", "zero_one")):
             found["zero_aware"] = False  # traces exchange all elements
+            found["update_bound"] = None  # and take the papers' steps
         return found
 
     def replay(self, **changed):

@@ -30,17 +30,20 @@ namespace slamb::detail {
 class active_elements {
  public:
   /// @param reads_rows  false: all rows are active
+  /// @param announces   elements that are inactive because their variance is 0 announce signals
   template <class Context>
-  void plan(Context& context, const wire_layout& wire, bool zero_aware, bool reads_rows) {
+  void plan(Context& context, const wire_layout& wire, bool zero_aware, bool reads_rows, bool announces) {
     exists_ = zero_aware;
     std::size_t rows = 0;
     if (reads_rows)
       for (const segment& s : std::as_const(context.tensors).segments()) rows += s.rows.size();
     exists_ = exists_ || rows > 0;
     zero_aware_ = zero_aware;
+    announces_ = zero_aware && announces;
     counts_ = context.memory.template plan<std::uint64_t>("tables", context.tensors.tiles().size());
     if (!exists_) return;
     bits_ = context.memory.template plan<std::uint16_t>("mask", wire.ranks() * wire.codes() / wire_layout::code_unit);
+    if (announces_ && rows > 0) may_announce_ = context.memory.template plan<std::uint16_t>("mask", bits_.count);
     rows_ = context.memory.template plan<std::uint8_t>("mask", rows);
     masks_ = context.memory.template plan<row_mask>("mask", context.tensors.segments().size());
   }
@@ -60,19 +63,28 @@ class active_elements {
     context.executor.upload(std::span<const row_mask>(masks), context.memory.view(masks_));
   }
 
-  /// Finds the active elements again, if they depend on the variance [state elements].
+  /// Finds the elements that may announce signals: row masks exclude others for good.
   template <class Context>
-  void find(Context& context, const wire_view& wire, typename Context::variance_pointer variance) const {
-    if (!zero_aware_) variance = {};
-    context.executor.mark_active(context.view(), wire, context.all_tiles(), context.memory.view(masks_).data(),
-                                 variance, exists_ ? context.memory.view(bits_).data() : nullptr,
-                                 context.memory.view(counts_).data());
+  void find_announcing(Context& context, const wire_view& wire) const {
+    if (may_announce_.count > 0)
+      mark(context, wire, context.all_tiles(), {}, context.memory.view(may_announce_).data());
   }
-
-  /// The mask, for wire_view::active.
+  /// Finds the active elements of some tiles again, if they depend on the variance [state elements].
   template <class Context>
-  const std::uint16_t* bits(const Context& context) const noexcept {
-    return exists_ ? context.memory.view(bits_).data() : nullptr;
+  void find(Context& context, const wire_view& wire, typename Context::variance_pointer variance,
+            tile_range tiles) const {
+    if (!zero_aware_) variance = {};
+    mark(context, wire, tiles, variance, exists_ ? context.memory.view(bits_).data() : nullptr);
+  }
+  bool is_zero_aware() const noexcept { return zero_aware_; }
+
+  /// Sets the masks of a wire_view.
+  template <class Context>
+  void set_masks(const Context& context, wire_view& wire) const noexcept {
+    if (!exists_) return;
+    wire.active = context.memory.view(bits_).data();
+    wire.announces = announces_;
+    if (may_announce_.count > 0) wire.may_announce = context.memory.view(may_announce_).data();
   }
   /// [tiles] numbers of active elements, in the backend's memory.
   template <class Context>
@@ -81,9 +93,18 @@ class active_elements {
   }
 
  private:
+  template <class Context>
+  void mark(Context& context, const wire_view& wire, tile_range tiles, typename Context::variance_pointer variance,
+            std::uint16_t* bits) const {
+    context.executor.mark_active(context.view(), wire, tiles, context.memory.view(masks_).data(), variance, bits,
+                                 context.memory.view(counts_).data());
+  }
+
   bool exists_ = false;
   bool zero_aware_ = false;
+  bool announces_ = false;
   region<std::uint16_t> bits_;
+  region<std::uint16_t> may_announce_;
   region<std::uint8_t> rows_;
   region<row_mask> masks_;
   region<std::uint64_t> counts_;
@@ -166,8 +187,10 @@ class quantized_exchange {
 
  public:
   /// @param on_single_rank  encodes and decodes with a single rank too
-  quantized_exchange(const Quantizer& quantizer, bool on_single_rank)
-      : codes_(quantizer), on_single_rank_(on_single_rank) {}
+  /// @param announces       elements without a variance, which a zero-aware quantizer leaves out, tell if they have a signal. Then
+  ///                        all ranks receive `announced_value`
+  quantized_exchange(const Quantizer& quantizer, bool on_single_rank, bool announces = false)
+      : codes_(quantizer), on_single_rank_(on_single_rank), announces_(announces) {}
 
   /// True if anything is encoded.
   bool is_active(const Context& context) const noexcept { return context.ranks.size() > 1 || on_single_rank_; }
@@ -214,13 +237,18 @@ class quantized_exchange {
     if (!is_active(context)) return;
     codes_.tables().upload(context);
     active_.upload(context);
+    active_.find_announcing(context, wire_at(context, {}));
     find_active(context, variance);
   }
 
   /// Finds the active elements. To be called again when the variance has changed.
   /// @param variance  [state elements] elements with variance 0 are inactive, if the quantizer is zero-aware
   void find_active(Context& context, typename Context::variance_pointer variance) {
-    if (is_active(context)) active_.find(context, wire_at(context, {}), variance);
+    if (is_active(context)) active_.find(context, wire_at(context, {}), variance, context.all_tiles());
+  }
+  /// Finds the active elements of some tiles, if they depend on the variance.
+  void find_active(Context& context, typename Context::variance_pointer variance, tile_range tiles) {
+    if (is_active(context) && active_.is_zero_aware()) active_.find(context, wire_at(context, {}), variance, tiles);
   }
 
   /// The function that initialises the buffer; for an executor to invoke before `send`.
@@ -310,7 +338,7 @@ class quantized_exchange {
       worker_error_ = context.memory.template plan<storage>("worker error", context.tensors.state_elements());
     if constexpr (bool(ErrorFeedback::server_state))
       server_error_ = context.memory.template plan<storage>("server error", codes_.wire().codes());
-    active_.plan(context, codes_.wire(), is_zero_aware(), reads_rows);
+    active_.plan(context, codes_.wire(), is_zero_aware(), reads_rows, announces_);
     measured_.reserve(context.tensors.groups());
   }
 
@@ -333,7 +361,7 @@ class quantized_exchange {
 
   wire_view wire_at(const Context& context, std::span<std::byte> buffer) const {
     wire_view wire = codes_.view(context, buffer);
-    wire.active = active_.bits(context);
+    active_.set_masks(context, wire);
     if constexpr (bool(ErrorFeedback::worker_state)) wire.worker_error = context.memory.view(worker_error_).data();
     if constexpr (bool(ErrorFeedback::server_state)) wire.server_error = context.memory.view(server_error_).data();
     return wire;
@@ -364,6 +392,7 @@ class quantized_exchange {
 
   two_phase_exchange<Quantizer, typename Context::executor_type, worker_storage, server_storage> codes_;
   bool on_single_rank_;
+  bool announces_ = false;
   bool is_laid_out_ = false;
   bool measures_next_ = false;
   const std::uint8_t* takes_part_ = nullptr;

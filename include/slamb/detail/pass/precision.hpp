@@ -86,6 +86,7 @@ struct as_floats {
   using pointer = float*;
   using read_pointer = const float*;  ///< to numbers that are only read
   static constexpr std::size_t element_bytes = sizeof(float);
+  static constexpr bool is_signed = true;
   static constexpr bool is_drawn = false;      ///< rounded by chance
   static constexpr bool is_in_blocks = false;  ///< which share scales
   static pointer at(std::byte* memory, float* /*scales*/) noexcept { return reinterpret_cast<float*>(memory); }
@@ -94,6 +95,7 @@ struct as_bfloat16 {
   using pointer = bfloat16_numbers;
   using read_pointer = pointer;
   static constexpr std::size_t element_bytes = 2;
+  static constexpr bool is_signed = true;
   static constexpr bool is_drawn = true;
   static constexpr bool is_in_blocks = false;
   static pointer at(std::byte* memory, float* /*scales*/) noexcept {
@@ -105,6 +107,7 @@ struct as_eight_bits {
   using pointer = eight_bit_numbers<Signed>;
   using read_pointer = pointer;
   static constexpr std::size_t element_bytes = 1;
+  static constexpr bool is_signed = Signed;
   static constexpr bool is_drawn = true;
   static constexpr bool is_in_blocks = true;
   static pointer at(std::byte* memory, float* scales) noexcept {

@@ -43,7 +43,9 @@ struct wire_view {
   void* worker_error = nullptr;           ///< [state elements] compression error of this rank's signal
   void* server_error = nullptr;           ///< [codes] compression error of the mean of this rank's chunk
   const std::uint16_t* active = nullptr;  ///< [ranks][codes/16] bits of active elements; null: all are active
-  std::uint64_t codes = 0;                ///< of a message
+  bool announces = false;  ///< the codes of inactive elements tell if a rank has a signal for them: see `announcement`
+  const std::uint16_t* may_announce = nullptr;  ///< [ranks][codes/16] bits of elements that may; null: all may
+  std::uint64_t codes = 0;                      ///< of a message
   std::uint64_t message_bytes = 0;
   std::uint64_t scale_bytes = 0;    ///< in front of the codes, with padding
   std::uint64_t random_stream = 0;  ///< of this rank's stochastic rounding: see `stream`
@@ -73,6 +75,20 @@ struct wire_view {
     return mean_tiles == nullptr ? scale_bytes : mean_scale_bytes;
   }
 };
+
+/// An inactive element has no value on the wire, but a code. A rank with a signal for it encodes this number in its place, a rank
+/// without one 0. All quantizers keep the sign, and the number is too small to change a scale. The rank that averages passes it on.
+/// docs/algorithms/update_bound.md, "Late elements".
+inline constexpr float announcement = -0x1p-126F;
+/// The received value of an inactive element for which any rank has a signal. Its square is 0, and itself it is not. Positive, so
+/// that a momentum of it has the sign of a zero.
+inline constexpr float announced_value = 0x1p-100F;
+
+/// True if elements of this quantizer may be inactive because their variance is 0.
+template <class Quantizer>
+constexpr bool may_be_zero_aware() noexcept {
+  return requires(const Quantizer& q) { q.zero_aware; };
+}
 
 /// The quantizers of an exchange whose phases differ. Functions that take a quantizer take this too.
 template <class Signal, class Mean>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
+#include "slamb/optimizer/detail/update_bound.hpp"
 
 namespace slamb::detail {
 
@@ -20,10 +22,14 @@ namespace slamb::detail {
 struct adam_scalars {
   float one_minus_beta1 = 0.0F;
   float one_minus_beta2 = 0.0F;
-  float momentum_correction = 1.0F;   ///< 1/(1 − β1^t), or 1
-  float deviation_correction = 1.0F;  ///< 1/√(1 − β2^t), or 1
-  float epsilon = 0.0F;               ///< as added to the corrected √v
-  float gradient_scale = 1.0F;        ///< multiplies the gradient as it is read
+  float momentum_correction = 1.0F;                            ///< 1/(1 − β1^t), or 1
+  float deviation_correction = 1.0F;                           ///< 1/√(1 − β2^t), or 1
+  float epsilon = 0.0F;                                        ///< as added to the corrected √v
+  float gradient_scale = 1.0F;                                 ///< multiplies the gradient as it is read
+  float bound = std::numeric_limits<float>::infinity();        ///< of an element's direction
+  float late_bound = std::numeric_limits<float>::infinity();   ///< likewise, if its variance began late
+  float late_below = -std::numeric_limits<float>::infinity();  ///< a variance below it began late, or has not begun
+  float inverse_one_minus_beta1 = 1.0F;                        ///< 1/(1 − β1)
 };
 
 /// β x + (1 − β) y, with β x computed as x − (1 − β) x. Rounded to floats, β and 1 − β do not add up to 1, which would not fit
@@ -33,28 +39,83 @@ SLAMB_ELEMENT Real moved_towards(const Real& x, const Real& y, float one_minus_b
   return (x - Real(one_minus_beta) * x) + Real(one_minus_beta) * y;
 }
 
+/// g, or a finite g whose square is no float as the nearest number whose square is one. An infinite v would be NaN in the next
+/// step, and with it its whole block of moments in eight bits. An infinite g becomes NaN.
+template <class Real>
+SLAMB_ELEMENT Real with_finite_square(const Real& gradient) {
+  using ::slamb::maximum;
+  using ::slamb::minimum;
+  const Real largest(0x1.fffffep63F);
+  return maximum(minimum(gradient, largest), -largest) + gradient * Real(0.0F);
+}
+
+/// g², at most the largest float.
+template <class Real>
+SLAMB_ELEMENT Real finite_square(const Real& gradient) {
+  using ::slamb::minimum;
+  return minimum(gradient * gradient, Real(0x1.fffffep127F));
+}
+
 /// m ← β1 m + (1 − β1) g: docs/algorithms/lamb.md (3), slamb.md (1).
 template <class Element>
 SLAMB_ELEMENT void update_momentum(Element& e, const adam_scalars& s) {
   using Real = typename Element::real;
-  const Real gradient = e.gradient * Real(s.gradient_scale);
+  const Real gradient = with_finite_square(e.gradient * Real(s.gradient_scale));
   e.momentum = moved_towards(e.momentum, gradient, s.one_minus_beta1);
 }
 
-/// v ← β2 v + (1 − β2) g²: docs/algorithms/lamb.md (4), slamb.md (2).
+/// v ← β2 v + (1 − β2) g²: docs/algorithms/lamb.md (4), slamb.md (2). A v that began late is stored as −v.
 template <class Element>
 SLAMB_ELEMENT void update_variance(Element& e, const adam_scalars& s) {
   using Real = typename Element::real;
-  const Real gradient = e.gradient * Real(s.gradient_scale);
-  e.variance = moved_towards(e.variance, gradient * gradient, s.one_minus_beta2);
+  const Real gradient = with_finite_square(e.gradient * Real(s.gradient_scale));
+  e.variance = moved_towards(absolute(e.variance), gradient * gradient, s.one_minus_beta2);
 }
 
-/// m̂ / (√v̂ + ε): docs/algorithms/lamb.md (5), slamb.md (4), (5).
+/// w = m̂ / (√v̂ + ε), within ±B: docs/algorithms/lamb.md (5), slamb.md (4), (5); update_bound.md (1).
 template <class Real>
 SLAMB_ELEMENT Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
-  return momentum * Real(s.momentum_correction) /
-         (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
+  using ::slamb::maximum;
+  using ::slamb::minimum;
+  const Real direction =
+      momentum * Real(s.momentum_correction) / (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
+  return maximum(minimum(direction, Real(s.bound)), Real(-s.bound));
 }
+
+/// True if an element that may begin late has no variance yet.
+template <class Real>
+SLAMB_ELEMENT auto has_no_variance(const Real& variance, const adam_scalars& s) {
+  return absolute(variance) < Real(s.late_below);
+}
+
+/// The variance with which an element begins late, by its first momentum: docs/algorithms/update_bound.md (7).
+template <class Real>
+SLAMB_ELEMENT Real late_start(const Real& momentum, const adam_scalars& s) {
+  return Real(s.one_minus_beta2) * finite_square(momentum * Real(s.inverse_one_minus_beta1));
+}
+
+/// The direction where v takes every gradient.
+struct living_variance {
+  template <class Real>
+  SLAMB_ELEMENT static Real direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+    return adam_direction(momentum, variance, s);
+  }
+};
+
+/// The direction where v has stopped, except for elements that begin late, whose v is stored as −v:
+/// docs/algorithms/update_bound.md, "Late elements".
+struct stopped_variance {
+  template <class Real>
+  SLAMB_ELEMENT static Real direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+    using ::slamb::maximum;
+    using ::slamb::minimum;
+    const Real its = select(has_no_variance(variance, s), late_start(momentum, s), absolute(variance));
+    const Real direction =
+        momentum * Real(s.momentum_correction) / (square_root(its) * Real(s.deviation_correction) + Real(s.epsilon));
+    const Real bound = select(variance < Real(s.late_below), Real(s.late_bound), Real(s.bound));
+    return maximum(minimum(direction, bound), -bound);
+  }
+};
 
 /// Computes the scalars of Adam's update from the options and t.
 struct set_adam_scalars {
@@ -63,9 +124,11 @@ struct set_adam_scalars {
   double beta1, beta2, epsilon;
   bool corrects_bias;
   bool corrects_epsilon;  ///< ε is added to the uncorrected √v
+  update_bound bound;
+  bool of_last_step = false;  ///< those of the last step again, in place of the next
 
   SLAMB_HOST_DEVICE void operator()() const {
-    const auto t = static_cast<double>(record->taken + 1);
+    const auto t = static_cast<double>(record->taken + (of_last_step ? 0 : 1));
     const double momentum_correction = corrects_bias ? 1.0 / (1.0 - pow(beta1, t)) : 1.0;
     const double deviation_correction = corrects_bias ? 1.0 / sqrt(1.0 - pow(beta2, t)) : 1.0;
     scalars->one_minus_beta1 = static_cast<float>(1.0 - beta1);
@@ -74,6 +137,10 @@ struct set_adam_scalars {
     scalars->deviation_correction = static_cast<float>(deviation_correction);
     scalars->epsilon = static_cast<float>(corrects_epsilon ? epsilon * deviation_correction : epsilon);
     scalars->gradient_scale = static_cast<float>(record->gradient_scale);
+    scalars->bound = static_cast<float>(bound.at(t, beta1, beta2, corrects_bias));
+    scalars->late_bound = static_cast<float>(update_bound{bound.chosen}.at(t, beta1, beta2, corrects_bias));
+    scalars->late_below = bound.lets_elements_begin() ? least_variance : -std::numeric_limits<float>::infinity();
+    scalars->inverse_one_minus_beta1 = static_cast<float>(1.0 / (1.0 - beta1));
   }
 };
 
@@ -87,10 +154,18 @@ bool corrects_bias(const Options& o) {
 }
 
 /// The function that sets the scalars of Adam's update.
+/// @param variance_stopped  as in update_bound
 template <trust_ratio TrustRatio, class Options>
-set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars) {
-  return {
-      record, scalars, o.beta1, o.beta2, o.epsilon, corrects_bias(o), capability::has_uncorrected_epsilon<TrustRatio>};
+set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars,
+                                 std::uint64_t variance_stopped = 0) {
+  return {record,
+          scalars,
+          o.beta1,
+          o.beta2,
+          o.epsilon,
+          corrects_bias(o),
+          capability::has_uncorrected_epsilon<TrustRatio>,
+          update_bound_of(o, variance_stopped)};
 }
 
 /// The constants of a tensor in passes of other updates.
@@ -135,7 +210,8 @@ struct update_tables {
 };
 
 /// The base of all passes of Adam's update.
-template <class TrustRatio>
+/// @tparam Variance  living_variance or stopped_variance
+template <class TrustRatio, class Variance = living_variance>
 struct adam_update {
   using factors_type = factors_of<TrustRatio>;
   static constexpr bool follows_gradient = true;
@@ -150,7 +226,7 @@ struct adam_update {
   SLAMB_ELEMENT static update_terms<typename Element::real> update_terms_of(
       const Element& e, const tensor_constants<factors_type>& tensor) {
     using Real = typename Element::real;
-    const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
+    const Real direction = Variance::direction(e.momentum, e.variance, tensor.scalars);
     return {e.parameter, direction, direction + Real(tensor.weight_decay) * e.parameter};
   }
 
@@ -238,8 +314,8 @@ struct update_and_sum : adam_update<TrustRatio> {
 };
 
 /// p ← p − γ φ u.
-template <class TrustRatio>
-struct apply_update : adam_update<TrustRatio> {
+template <class TrustRatio, class Variance = living_variance>
+struct apply_update : adam_update<TrustRatio, Variance> {
   using reads = arrays<array::momentum, array::variance, array::parameter>;
   using writes = arrays<array::parameter>;
   static constexpr int sums = 0;

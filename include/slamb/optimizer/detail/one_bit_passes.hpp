@@ -70,11 +70,13 @@ struct keep_average : compute_trust_ratios<TrustRatio> {
 template <capability::frozen_ratio TrustRatio>
 struct compute_frozen_trust_ratios : compute_trust_ratios<TrustRatio> {
   typename kept_by<TrustRatio>::type* kept;  ///< [tensors]
+  bool lets_elements_begin;
 
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* found) const {
     if (!this->segments[tensor].has_gradient) return;
-    this->factors[tensor] =
-        this->trust.frozen_factors(kept[tensor], found, found + TrustRatio::frozen_sums, this->facts_of(tensor));
+    tensor_properties facts = this->facts_of(tensor);
+    facts.may_begin_late = lets_elements_begin;
+    this->factors[tensor] = this->trust.frozen_factors(kept[tensor], found, found + TrustRatio::frozen_sums, facts);
   }
 };
 
@@ -87,8 +89,8 @@ struct signal_constants : tensor_constants<Factors> {
 
 /// The signal is the momentum updated with this rank's gradient. The received mean becomes the momentum.
 template <class TrustRatio>
-struct exchanged_momentum : adam_update<TrustRatio> {
-  using factors_type = typename adam_update<TrustRatio>::factors_type;
+struct exchanged_momentum : adam_update<TrustRatio, stopped_variance> {
+  using factors_type = typename adam_update<TrustRatio, stopped_variance>::factors_type;
   using signal_reads = arrays<array::gradient, array::momentum>;
 
   const float* signal_scales;  ///< [tensors][2]: z and 1/z; null: 1
@@ -162,10 +164,11 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
     e.momentum = this->received(e, tensor);
     // ĝ = (m − β1 m′)/(1 − β1);  v_f ← β2 v_f + (1 − β2) ĝ²: docs/algorithms/one_bit_lamb.md (13), (14)
     const Real gradient = before + (e.momentum - before) * Real(inverse_one_minus_beta1);
-    e.fresh_variance = moved_towards(e.fresh_variance, gradient * gradient, tensor.scalars.one_minus_beta2);
+    e.fresh_variance = moved_towards(e.fresh_variance, finite_square(gradient), tensor.scalars.one_minus_beta2);
     // D/D_f: docs/algorithms/one_bit_lamb.md (15), (17)
     const Real epsilon(tensor.scalars.epsilon);
-    const Real deviation_ratio = (square_root(e.variance) + epsilon) / (square_root(e.fresh_variance) + epsilon);
+    const Real deviation_ratio =
+        (square_root(absolute(e.variance)) + epsilon) / (square_root(e.fresh_variance) + epsilon);
     this->trust_ratio.accumulate_frozen(this->update_terms_of(e, tensor), deviation_ratio, results);
   }
 };
@@ -179,7 +182,7 @@ struct one_bit_passes {
   using receive =
       std::conditional_t<is_frozen, receive_and_refresh<TrustRatio>,
                          std::conditional_t<needs_norms, receive_and_sum<TrustRatio>, receive_and_apply<TrustRatio>>>;
-  using apply = apply_update<TrustRatio>;  ///< once there are norms
+  using apply = apply_update<TrustRatio, stopped_variance>;  ///< once there are norms
 
   /// Bytes of memory traffic an element.
   /// @param is_quantized  false: a single rank encodes nothing

@@ -155,9 +155,10 @@ class optimizer_context {
 
   /// Begins a step of Adam's update with the learning rates that have been set: gradients are read at this scale, and the scalars
   /// of the update are set. Then invokes `more`.
+  /// @param variance_stopped  the gradients that a variance is made of which does not take this step's; 0: it takes all
   template <trust_ratio TrustRatio, class Options, class... More>
-  void begin_step(const Options& options, double gradient_scale, const More&... more) {
-    begin_step(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars()), more...);
+  void begin_step(const Options& options, double gradient_scale, std::uint64_t variance_stopped, const More&... more) {
+    begin_step(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars(), variance_stopped), more...);
   }
   /// Begins a step with the learning rates that have been set. Then invokes `more`.
   template <class... More>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
@@ -30,7 +31,7 @@ struct accumulated_update : state_array {
 }  // namespace array
 
 /// Phase A without a refresh: the signal is the gradient, and the received mean replaces it.
-struct receive_gradient : adam_update<unit_trust_ratio> {
+struct receive_gradient : adam_update<unit_trust_ratio, stopped_variance> {
   using signal_reads = arrays<array::gradient>;
   using reads = arrays<array::momentum, array::variance, array::parameter>;
   using writes = arrays<array::momentum, array::parameter>;
@@ -57,10 +58,13 @@ template <class Factors>
 struct local_constants : tensor_constants<Factors> {
   bool has_gradient = true;
   float inverse_rate_sum = 0.0F;  ///< 1/Γ; 0 where Γ is 0
+  float rate_sum = 0.0F;          ///< Γ
+  float most = 0.0F;              ///< Γ B, the longest step that an exchange makes of an element
+  float late_most = 0.0F;         ///< likewise, if its variance began late
 };
 
 /// Phase B: a local step, from the anchor by the local update.
-struct local_update : adam_update<unit_trust_ratio> {
+struct local_update : adam_update<unit_trust_ratio, stopped_variance> {
   using reads = arrays<array::gradient, array::momentum, array::variance, array::accumulated_update, array::anchor>;
   using writes = arrays<array::momentum, array::accumulated_update, array::parameter>;
   static constexpr int sums = 0;
@@ -71,7 +75,7 @@ struct local_update : adam_update<unit_trust_ratio> {
     using Real = typename Element::real;
     const Real before = e.anchor + e.accumulated_update;
     update_momentum(e, tensor.scalars);
-    const Real direction = adam_direction(e.momentum, e.variance, tensor.scalars);
+    const Real direction = stopped_variance::direction(e.momentum, e.variance, tensor.scalars);
     e.accumulated_update = e.accumulated_update - Real(tensor.rate) * (direction + Real(tensor.weight_decay) * before);
     e.parameter = e.anchor + e.accumulated_update;
   }
@@ -93,7 +97,14 @@ struct exchange_update : local_update {
   const float* inverse_rate_sums = nullptr;  ///< [tensors] 1/Γ
 
   SLAMB_HOST_DEVICE local_constants<factors_type> constants(std::uint32_t segment) const {
-    return {tensors[segment], tensors.segments[segment].has_gradient, inverse_rate_sums[segment]};
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    const tensor_constants<factors_type> update = tensors[segment];
+    const float inverse = inverse_rate_sums[segment], bound = update.scalars.bound;
+    const bool has_moved = inverse != 0.0F, is_bounded = bound < infinity;
+    const float longest[] = {has_moved ? 1.0F / inverse : 0.0F, has_moved ? bound / inverse : 0.0F,
+                             has_moved ? update.scalars.late_bound / inverse : 0.0F};
+    return {update,     tensors.segments[segment].has_gradient, inverse,
+            longest[0], is_bounded ? longest[1] : infinity,     is_bounded ? longest[2] : infinity};
   }
 
   template <class Element, class Constants>
@@ -105,31 +116,38 @@ struct exchange_update : local_update {
   template <class Element, class Constants>
   SLAMB_ELEMENT static auto deviation(const Element& e, const Constants& tensor) {
     using Real = typename Element::real;
-    return square_root(e.variance) + Real(tensor.scalars.epsilon);
+    return square_root(absolute(e.variance)) + Real(tensor.scalars.epsilon);
   }
 
-  // b D: docs/algorithms/zero_one_adam.md (13)
+  // b D: docs/algorithms/zero_one_adam.md (13); without a variance −Γ m_i
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT auto signal(Element e, const Constants& tensor, Sums& results) const {
     if (tensor.has_gradient) results.check_finite(e.gradient);
+    using Real = typename Element::real;
     move_if_present(e, tensor);
-    return e.accumulated_update * deviation(e, tensor);
+    return select(has_no_variance(e.variance, tensor.scalars), -(e.momentum * Real(tensor.rate_sum)),
+                  e.accumulated_update * deviation(e, tensor));
   }
 
-  // docs/algorithms/zero_one_adam.md (14) … (16)
+  // docs/algorithms/zero_one_adam.md (14) … (16); update_bound.md (6)
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
     using Real = typename Element::real;
     move_if_present(e, tensor);
     if (tensor.inverse_rate_sum != 0.0F) e.momentum = -(e.exchanged * Real(tensor.inverse_rate_sum));
-    e.anchor = e.anchor + e.exchanged / deviation(e, tensor);
+    using ::slamb::maximum;
+    using ::slamb::minimum;
+    const Real most = select(e.variance < Real(tensor.scalars.late_below), Real(tensor.late_most), Real(tensor.most));
+    const Real step = maximum(minimum(e.exchanged / deviation(e, tensor), most), -most);
+    const Real first = -(stopped_variance::direction(e.momentum, e.variance, tensor.scalars) * Real(tensor.rate_sum));
+    e.anchor = e.anchor + select(has_no_variance(e.variance, tensor.scalars), first, step);
     e.parameter = e.anchor;
     e.accumulated_update = Real(0.0F);
   }
 };
 
 /// Phase B of a single rank: Adam with a frozen variance.
-struct update_with_frozen_variance : adam_update<unit_trust_ratio> {
+struct update_with_frozen_variance : adam_update<unit_trust_ratio, stopped_variance> {
   using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
   using writes = arrays<array::momentum, array::parameter>;
   static constexpr int sums = 0;

@@ -71,6 +71,21 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+def bound(name: str, value: Any) -> float:
+    """A bound of updates as the compiled module takes it: 0 for "adam", and infinity for None."""
+    if value is None:
+        return math.inf
+    if isinstance(value, str) and value == "adam":
+        return 0.0
+    try:
+        as_float = number(name, value)
+    except ValueError:
+        as_float = math.nan
+    if not as_float > 0.0:
+        raise ValueError(f"slamb: {name} = {value!r}, but it must be 'adam', a number > 0, or None")
+    return as_float
+
+
 def setting(name: str, value: Any) -> Setting:
     """A value as the compiled module takes it."""
     if isinstance(value, (bool, str)):

@@ -9,7 +9,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import torch
 
@@ -33,6 +33,9 @@ _parameters_of = operator.itemgetter("params")
 
 # Arguments that the compiled module does not compare between ranks.
 _NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
+
+# Keys of statistics that are added up over the groups that were added later.
+_SUMS_OF_PARTS = ("collectives", "payload_bytes", "sent_bytes", "bounded_elements", "late_elements")
 
 
 class _GroupOptions(NamedTuple):
@@ -615,12 +618,14 @@ class Optimizer(torch.optim.Optimizer):
 
     def statistics(self, with_norms: bool = False) -> dict[str, Any]:
         """Steps, phase, and traffic of this rank: `collectives`, `payload_bytes`, `sent_bytes`, in all and by phase. With
-        parameter groups that were added later, the traffic is the sum, and the rest is of the first groups.
+        parameter groups that were added later, the traffic and the numbers of elements are sums, and the rest is of the first
+        groups.
 
-        :param with_norms: also the norms of parameters, moments and compression errors, at the cost of a pass over them
+        :param with_norms: also the norms of parameters, moments and compression errors, and the numbers of elements at
+            `update_bound` and with a variance that began late, at the cost of a pass over them
         """
         parts = [part.core.statistics(with_norms) for part in self._prepared()]
-        sums = {name: sum(p[name] for p in parts) for name in ("collectives", "payload_bytes", "sent_bytes")}
+        sums = {name: sum(p[name] for p in parts) for name in _SUMS_OF_PARTS if name in parts[0]}
         return {**parts[0], **sums}
 
     def memory(self) -> dict[str, int]:
@@ -942,6 +947,9 @@ class Slamb(Optimizer):
     :param beta3: an element that was last exchanged a steps ago is discounted by beta3 ** a
     :param local_steps: ranks exchange their parameters every `local_steps` steps, and differ between; 0: never. None: 100, or 2
         if they exchange differences
+    :param update_bound: the largest update of an element, in learning rates, before weight decay and the trust ratio. "adam": the
+        largest that Adam could make, 7.27 after many steps. A number > 0. None: no bound, as in the paper; then an element moves
+        far if other ranks have a gradient for it and this rank has had none, and the trust ratio stops the rest of its tensor
     :param settings: those of `AdamW` but skip_non_finite, which is always on; dense_below (9000): tensors with fewer elements,
         and all of one dimension, are exchanged completely; clip_locally (False): each rank clips by the norm of its own gradient;
         parameter_sync ("average"): how ranks keep their parameters together, see below; trust_ratio: "rescaled", the paper's, with
@@ -970,6 +978,7 @@ class Slamb(Optimizer):
         k: float = 0.1,
         beta3: float = 0.93,
         local_steps: Optional[int] = None,
+        update_bound: Union[float, str, None] = "adam",
         compressor: str = "random_k",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
@@ -978,7 +987,12 @@ class Slamb(Optimizer):
         threads: Optional[int] = None,
         **settings: Optional[Setting],
     ) -> None:
-        own: dict[str, Optional[Setting]] = {"k": k, "beta3": beta3, "local_steps": local_steps}
+        own: dict[str, Optional[Setting]] = {
+            "k": k,
+            "beta3": beta3,
+            "local_steps": local_steps,
+            "update_bound": check.bound("update_bound", update_bound),
+        }
         super().__init__(
             params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
         )
@@ -996,6 +1010,10 @@ class OneBitAdam(Optimizer):
     :param warm_up_threshold: in (0, 1]: ends the warm-up earlier: when the norm of the variance, divided by its norm
         `warm_up_interval` steps before, reaches this ratio, for example 0.96, but after more than `warm_up_least_steps`. None: only
         `warm_up_steps` counts
+    :param update_bound: the largest update of an element, in learning rates, before weight decay and the trust ratio. "adam": the
+        largest that Adam could make: 7.27 in the warm-up, and 7.27/sqrt(1 - beta2 ** T) after a warm-up of T steps. A number > 0.
+        With a bound, an element that had no gradient in the warm-up begins a variance of its own at its first. None: no bound, as
+        in the paper; then an element moves far if its gradients in the warm-up were zero or tiny
     :param settings: those of `AdamW` but skip_non_finite, which is always on, and bias_correction; zero_aware (True): signs leave
         out elements whose gradient was always zero in the warm-up; clip_locally (False): each rank clips by the norm of its own
         gradient; warm_up_least_steps (0); warm_up_interval (0: 1/(1 - beta2) steps)
@@ -1015,6 +1033,7 @@ class OneBitAdam(Optimizer):
         *,
         warm_up_steps: int = 1000,
         warm_up_threshold: Optional[float] = None,
+        update_bound: Union[float, str, None] = "adam",
         compressor: str = "sign",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
@@ -1023,7 +1042,7 @@ class OneBitAdam(Optimizer):
         threads: Optional[int] = None,
         **settings: Optional[Setting],
     ) -> None:
-        own = _warm_up(warm_up_steps, warm_up_threshold)
+        own = {**_warm_up(warm_up_steps, warm_up_threshold), "update_bound": check.bound("update_bound", update_bound)}
         super().__init__(
             params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
         )
@@ -1050,6 +1069,7 @@ class OneBitLamb(Optimizer):
         *,
         warm_up_steps: int = 1000,
         warm_up_threshold: Optional[float] = None,
+        update_bound: Union[float, str, None] = "adam",
         compressor: str = "sign",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
@@ -1058,7 +1078,7 @@ class OneBitLamb(Optimizer):
         threads: Optional[int] = None,
         **settings: Optional[Setting],
     ) -> None:
-        own = _warm_up(warm_up_steps, warm_up_threshold)
+        own = {**_warm_up(warm_up_steps, warm_up_threshold), "update_bound": check.bound("update_bound", update_bound)}
         super().__init__(
             params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
         )
@@ -1074,6 +1094,7 @@ class ZeroOneAdam(Optimizer):
     :param variance_update_scaler: the interval between refreshes of the variance doubles after so many refreshes
     :param local_interval_scaler: the interval between exchanges doubles after so many steps
     :param local_interval_clipper: the largest interval between exchanges, in steps
+    :param update_bound: as in `OneBitAdam`, with T the number of refreshes of the variance so far
 
     Reference: arXiv 2202.06009
     """
@@ -1093,6 +1114,7 @@ class ZeroOneAdam(Optimizer):
         variance_update_scaler: int = 16,
         local_interval_scaler: int = 32678,
         local_interval_clipper: int = 16,
+        update_bound: Union[float, str, None] = "adam",
         compressor: str = "sign",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
@@ -1106,6 +1128,7 @@ class ZeroOneAdam(Optimizer):
             "variance_update_scaler": variance_update_scaler,
             "local_interval_scaler": local_interval_scaler,
             "local_interval_clipper": local_interval_clipper,
+            "update_bound": check.bound("update_bound", update_bound),
         }
         super().__init__(
             params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings

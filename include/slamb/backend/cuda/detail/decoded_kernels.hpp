@@ -42,14 +42,24 @@ struct decoded_tile {
   SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
     result.decode(quantizer_of_mean(quantizers), i, result_shift, x);
     active.keep(x, i);
+    if constexpr (may_be_zero_aware<mean_quantizer_t<Quantizers>>()) {
+      const std::uint32_t which = active.template announcing<Width>(i);
+      if (which == 0) return;
+      const std::uint32_t said = result.template negative<Width>(quantizer_of_mean(quantizers), i);
+      for (unsigned j = 0; j < Width; ++j)
+        if ((which & said) >> j & 1U) x[j] = announced_value;
+    }
   }
-  // x ← the compression error of the signal x: x − its decoded codes.
+  // x ← the compression error of the signal x: x − its decoded codes, and all of x if the element only announces it.
   template <unsigned Width>
   SLAMB_ELEMENT void lose(std::uint32_t i, scalar (&x)[Width]) const {
     scalar said[Width];
     sent.decode(quantizer_of_signal(quantizers), i, sent_shift, said);
-    for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - said[j];
-    active.keep(x, i);
+    const std::uint32_t which = active.template announcing<Width>(i);
+    scalar lost[Width];
+    for (unsigned j = 0; j < Width; ++j) lost[j] = x[j] - said[j];
+    active.keep(lost, i);
+    for (unsigned j = 0; j < Width; ++j) x[j] = select((which >> j & 1U) != 0, x[j], lost[j]);
   }
 };
 
@@ -230,6 +240,7 @@ struct measure_kernel {
         source(i, x, checks);
         for (unsigned j = 0; j < Width; ++j) own.add_square(0, x[j]);
         decoded.lose(i, x);
+        decoded.active.keep(x, i);
         for (unsigned j = 0; j < Width; ++j) own.add_square(1, x[j]);
       });
       mine[thread] = own;

@@ -34,7 +34,7 @@ struct worker_source {
     for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
     error.add_to(x, i);
     for (unsigned j = 0; j < Width; ++j) checks.check_finite(error.bound(x[j]));
-    active.keep(x, i);
+    active.keep_or_announce(x, i);
   }
   SLAMB_ELEMENT static void fill_up(std::uint32_t /*i*/) {}
 };
@@ -64,11 +64,26 @@ struct server_source {
     }
     error.add_to(x, i);
     active.keep(x, i);
+    if constexpr (may_be_zero_aware<Quantizer>()) pass_on_announcements(i, x);
     float kept[Width];
     for (unsigned j = 0; j < Width; ++j) kept[j] = x[j].value;
     store_to(kept, mean(), i);
   }
   SLAMB_ELEMENT void fill_up(std::uint32_t i) const { mean()[i] = 0.0F; }
+
+ private:
+  template <unsigned Width>
+  SLAMB_ELEMENT void pass_on_announcements(std::uint32_t i, scalar (&x)[Width]) const {
+    const std::uint32_t which = active.template announcing<Width>(i);
+    if (which == 0) return;
+    std::uint32_t said = 0;  // by any rank
+    for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
+      const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
+      said |= codes.template negative<Width>(quantizer, i);
+    }
+    for (unsigned j = 0; j < Width; ++j)
+      if ((which >> j & 1U) != 0) x[j] = (said >> j & 1U) != 0 ? announcement : 0.0F;
+  }
 };
 
 /// Encodes this rank's signal, or takes the statistics of its scales. Copies dense signals to `wire.dense`, unless Work is

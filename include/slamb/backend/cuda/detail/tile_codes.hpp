@@ -134,15 +134,30 @@ struct tile_codes {
     const scalar its_scale = scale_at(i, shift);
     for (unsigned j = 0; j < Width; ++j) x[j] = quantizer.template decode<scalar>(code[j], its_scale);
   }
+
+  /// The bits of elements i … i + Width − 1 whose codes are of negative numbers, whatever their scale.
+  template <unsigned Width>
+  SLAMB_ELEMENT std::uint32_t negative(const Quantizer& quantizer, std::uint32_t i) const {
+    std::uint32_t code[Width];
+    read_codes<bits>(codes, i, code);
+    std::uint32_t all = 0;
+    for (unsigned j = 0; j < Width; ++j)
+      if (quantizer.template decode<scalar>(code[j], scalar(1.0F)) < scalar(0.0F)) all |= 1U << j;
+    return all;
+  }
 };
 
 /// The active elements of a tile.
 struct tile_active {
-  const std::uint16_t* bits = nullptr;  // null: all are active
+  const std::uint16_t* bits = nullptr;          // null: all are active
+  const std::uint16_t* may_announce = nullptr;  // null: all that are inactive
+  bool announces = false;                       // inactive elements announce signals
 
   tile_active() = default;
   SLAMB_HOST_DEVICE tile_active(const wire_view& wire, const wire_tile& t)
-      : bits(wire.active == nullptr ? nullptr : wire.active + (t.owner * wire.codes + t.code) / code_group) {}
+      : bits(bits_of(wire.active, wire, t)),
+        may_announce(bits_of(wire.may_announce, wire, t)),
+        announces(wire.announces && bits != nullptr) {}
 
   /// The number of active elements among i … i + min(count, 16) − 1; i is a multiple of 16.
   SLAMB_ELEMENT std::uint32_t number(std::uint32_t i, std::uint32_t count) const {
@@ -155,6 +170,31 @@ struct tile_active {
     if (bits == nullptr) return;
     const std::uint32_t its_bits = static_cast<std::uint32_t>(bits[i / code_group]) >> (i % code_group);
     for (unsigned j = 0; j < Width; ++j) x[j] = select((its_bits >> j & 1U) != 0, x[j], scalar(0.0F));
+  }
+  /// The bits of elements i … i + Width − 1 that are inactive and announce signals.
+  template <unsigned Width>
+  SLAMB_ELEMENT std::uint32_t announcing(std::uint32_t i) const {
+    if (!announces) return 0;
+    const std::uint32_t may = may_announce == nullptr ? 0xFFFFU : may_announce[i / code_group];
+    return (may & ~static_cast<std::uint32_t>(bits[i / code_group])) >> (i % code_group) & ((1U << Width) - 1U);
+  }
+  /// As `keep`, with an announcement for inactive elements that have a signal.
+  template <unsigned Width>
+  SLAMB_ELEMENT void keep_or_announce(scalar (&x)[Width], std::uint32_t i) const {
+    const std::uint32_t which = announcing<Width>(i);
+    scalar kept[Width];
+    for (unsigned j = 0; j < Width; ++j) kept[j] = x[j];
+    keep(kept, i);
+    for (unsigned j = 0; j < Width; ++j) {
+      const scalar said = select(scalar(0.0F) < absolute(x[j]), scalar(announcement), scalar(0.0F));
+      x[j] = select((which >> j & 1U) != 0, said, kept[j]);
+    }
+  }
+
+ private:
+  SLAMB_HOST_DEVICE static const std::uint16_t* bits_of(const std::uint16_t* all, const wire_view& wire,
+                                                        const wire_tile& t) {
+    return all == nullptr ? nullptr : all + (t.owner * wire.codes + t.code) / code_group;
   }
 };
 

@@ -31,12 +31,20 @@ struct decoded_tile {
   }
   SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const {
     const auto& quantizer = quantizer_of_mean(quantizers);
-    return masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
+    const floats decoded = masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
+    if constexpr (may_be_zero_aware<mean_quantizer_t<Quantizers>>())
+      if (const std::uint32_t which = active.announcing(i); which != 0) {
+        const lane_mask said = result.decode(quantizer, i, floats(1.0F)) < floats(0.0F);
+        return select(mask_of(which), select(said, floats(announced_value), floats(0.0F)), decoded);
+      }
+    return decoded;
   }
-  // x minus its decoded codes; 0 for inactive elements.
+  // x minus its decoded codes; 0 for inactive elements, and all of x if they announce it.
   SLAMB_ALWAYS_INLINE floats compression_error(const floats& x, std::uint32_t i) const {
     const auto& quantizer = quantizer_of_signal(quantizers);
-    return masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
+    const floats lost = masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
+    const std::uint32_t which = active.announcing(i);
+    return which == 0 ? lost : select(mask_of(which), x, lost);
   }
 };
 

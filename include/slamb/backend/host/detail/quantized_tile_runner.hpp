@@ -120,7 +120,7 @@ struct worker_source {
     if constexpr (std::is_same_v<typename Pass::signal_reads, arrays<array::gradient>>)
       read_ahead(address_of(at.gradient, i));
     at.load(typename Pass::signal_reads(), e, i, count...);
-    return active.keep(signal(e, i, count...), i, count...);
+    return active.keep_or_announce(signal(e, i, count...), i, count...);
   }
 };
 
@@ -143,8 +143,20 @@ struct server_source {
     }
     if constexpr (error_array<Storage>::exists) mean = mean + error.load(i);
     mean = active.keep(mean, i, count...);
+    if constexpr (may_be_zero_aware<Quantizer>())
+      if (const std::uint32_t which = active.announcing(i, static_cast<std::uint32_t>(count)...); which != 0)
+        mean = select(mask_of(which), announced_by_any(i), mean);
     mean.store(wire.mean + tile.code + i);
     return mean;
+  }
+
+  SLAMB_ALWAYS_INLINE floats announced_by_any(std::uint32_t i) const {
+    floats least(0.0F);
+    for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
+      const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
+      least = minimum(least, codes.decode(quantizer, i, floats(1.0F)));
+    }
+    return select(least < floats(0.0F), floats(announcement), floats(0.0F));
   }
 };
 

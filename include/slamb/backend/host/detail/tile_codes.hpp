@@ -94,10 +94,14 @@ struct tile_codes {
 
 /// The mask of a tile's active elements.
 struct tile_active {
-  const std::uint16_t* bits = nullptr;  // null: all
+  const std::uint16_t* bits = nullptr;          // null: all
+  bool announces = false;                       // inactive elements announce signals
+  const std::uint16_t* may_announce = nullptr;  // null: all that are inactive
 
   tile_active(const wire_view& wire, const wire_tile& t)
-      : bits(wire.active == nullptr ? nullptr : wire.active + (t.owner * wire.codes + t.code) / lanes) {}
+      : bits(bits_of(wire.active, wire, t)),
+        announces(wire.announces && bits != nullptr),
+        may_announce(bits_of(wire.may_announce, wire, t)) {}
 
   SLAMB_ALWAYS_INLINE std::uint32_t at(std::uint32_t i, std::uint32_t count) const {
     const std::uint32_t existing = count >= lanes ? all_lanes : (1U << count) - 1U;
@@ -111,11 +115,30 @@ struct tile_active {
     else
       return select(mask_of(at(i, static_cast<std::uint32_t>(count)...)), x, floats(0.0F));
   }
+  // The bits of inactive lanes that announce signals.
+  SLAMB_ALWAYS_INLINE std::uint32_t announcing(std::uint32_t i, std::uint32_t count = lanes) const {
+    if (!announces) return 0;
+    const std::uint32_t existing = count >= lanes ? all_lanes : (1U << count) - 1U;
+    return existing & ~std::uint32_t{bits[i / lanes]} & (may_announce == nullptr ? all_lanes : may_announce[i / lanes]);
+  }
+  // As keep(), with an announcement in inactive lanes that have a signal.
+  template <class... Count>
+  SLAMB_ALWAYS_INLINE floats keep_or_announce(const floats& x, std::uint32_t i, Count... count) const {
+    const floats kept = keep(x, i, count...);
+    const std::uint32_t which = announcing(i, static_cast<std::uint32_t>(count)...);
+    if (which == 0) return kept;
+    return select(mask_of(which), select(floats(0.0F) < absolute(x), floats(announcement), floats(0.0F)), kept);
+  }
   std::uint64_t operator()(std::uint32_t begin, std::uint32_t end) const {
     if (bits == nullptr) return end - begin;
     std::uint64_t all = 0;
     for (std::uint32_t i = begin; i < end; i += lanes) all += count_of(at(i, end - i));
     return all;
+  }
+
+ private:
+  static const std::uint16_t* bits_of(const std::uint16_t* all, const wire_view& wire, const wire_tile& t) {
+    return all == nullptr ? nullptr : all + (t.owner * wire.codes + t.code) / lanes;
   }
 };
 

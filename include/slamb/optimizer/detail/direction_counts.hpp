@@ -1,0 +1,58 @@
+// Counts the elements whose direction is at its bound, and those whose variance began late, for statistics.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/statistics.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+
+namespace slamb::detail {
+
+/// Σ 1 over the elements at the bound, and over those with a late variance.
+template <class Variance>
+struct count_directions {
+  using reads = arrays<array::momentum, array::variance>;
+  using writes = arrays<>;
+  static constexpr int sums = 2;
+
+  const adam_scalars* scalars;
+
+  SLAMB_HOST_DEVICE adam_scalars constants(std::uint32_t /*segment*/) const { return *scalars; }
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const adam_scalars& s, Sums& results) const {
+    using Real = typename Element::real;
+    const Real one(1.0F), none(0.0F);
+    const Real bound = select(e.variance < Real(s.late_below), Real(s.late_bound), Real(s.bound));
+    results.add_square(0, select(absolute(Variance::direction(e.momentum, e.variance, s)) < bound, none, one));
+    results.add_square(1, select(e.variance < none, one, none));
+  }
+};
+
+/// Counts after the last step. Waits.
+/// @param model             a view with momentum and variance
+/// @param variance_stopped  as in update_bound
+template <trust_ratio TrustRatio, class Variance, class Context, class View, class Options>
+void report_directions(const Context& context, View model, const Options& options, std::uint64_t variance_stopped,
+                       statistics& all) {
+  if (all.step == 0) return;
+  set_adam_scalars scalars =
+      adam_scalars_of<TrustRatio>(options, context.record(), context.scalars(), variance_stopped);
+  scalars.of_last_step = true;
+  context.executor.invoke(scalars);
+  model.skip = nullptr;  // a step that failed may have been skipped before
+  using count = count_directions<Variance>;
+  context.executor.run(count{context.scalars()}, model, context.all_tiles(), context.sums());
+  context.executor.template visit_segments<count::sums>(
+      context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.wrapped(),
+      [&all](std::size_t, const double* of_tensor) {
+        all.bounded_elements += static_cast<std::uint64_t>(of_tensor[0]);
+        all.late_elements += static_cast<std::uint64_t>(of_tensor[1]);
+      });
+}
+
+}  // namespace slamb::detail

@@ -1,0 +1,99 @@
+// Elements whose variance begins after it has stopped for the others: docs/algorithms/update_bound.md, "Late elements".
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/optimizer/detail/adam_passes.hpp"
+
+namespace slamb::detail {
+
+/// Begins and continues the variances of late elements, by a momentum that all ranks have: update_bound.md (7), (8).
+/// @tparam HasSign  v is stored with a sign, which marks them
+template <bool HasSign>
+struct continue_late_variances {
+  using reads = arrays<array::momentum, array::variance>;
+  using writes = arrays<array::variance>;
+  static constexpr bool follows_gradient = true;
+  static constexpr int sums = 0;
+
+  const adam_scalars* scalars;
+
+  SLAMB_HOST_DEVICE adam_scalars constants(std::uint32_t /*segment*/) const { return *scalars; }
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const adam_scalars& s, Sums& /*sums*/) const {
+    using ::slamb::maximum;
+    using Real = typename Element::real;
+    const Real none(0.0F);
+    const Real gradient = e.momentum * Real(s.inverse_one_minus_beta1);
+    const Real start = HasSign ? late_start(e.momentum, s) : finite_square(gradient);
+    const Real begun = select(none < absolute(e.momentum), maximum(start, Real(0.5F * least_variance)), none);
+    const Real continued =
+        moved_towards(absolute(e.variance), finite_square(e.momentum * square_root(Real(s.inverse_one_minus_beta1))),
+                      s.one_minus_beta2);
+    const Real late = select(has_no_variance(e.variance, s), begun, continued);
+    e.variance = select(e.variance < Real(s.late_below), HasSign ? none - late : late, e.variance);
+  }
+};
+
+/// Σ 1 over the elements with a late variance or none.
+struct count_late : pass_without_constants {
+  using reads = arrays<array::variance>;
+  using writes = arrays<>;
+  static constexpr int sums = 1;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
+    using Real = typename Element::real;
+    results.add_square(0, select(e.variance < Real(least_variance), Real(1.0F), Real(0.0F)));
+  }
+};
+
+/// The tiles of tensors with late elements, in one range: most models have none, and embeddings lie together.
+template <class Context>
+class late_elements {
+  static constexpr bool has_sign = storage_of_t<array::variance, typename Context::precision>::is_signed;
+
+ public:
+  /// True if elements that a zero-aware quantizer leaves out may begin: v then marks those that take part from the next step on.
+  template <class Options>
+  static bool can_be_announced(const Options& o) {
+    return has_sign && update_bound_of(o, 1).lets_elements_begin();
+  }
+
+  /// Finds them, once v has stopped. Waits.
+  template <class View>
+  void find(const Context& context, View model) {
+    const std::span<const std::size_t> first_tiles = context.tensors.first_tiles();
+    tiles_ = {};
+    model.skip = nullptr;  // a step that failed may have been skipped before
+    context.executor.run(count_late{}, model, context.all_tiles(), context.sums());
+    context.executor.template visit_segments<count_late::sums>(first_tiles, 0, context.tensors.segments().size(),
+                                                               context.sums(), context.ranks.wrapped(),
+                                                               [&](std::size_t tensor, const double* count) {
+                                                                 if (*count == 0.0) return;
+                                                                 if (!exist()) tiles_.first = first_tiles[tensor];
+                                                                 tiles_.last = first_tiles[tensor + 1];
+                                                               });
+  }
+
+  bool exist() const noexcept { return tiles_.first < tiles_.last; }
+
+  /// Continues their variances, after an exchange. Those that have been announced take part in the next.
+  template <class View, class Exchange>
+  void go_on(Context& context, const View& model, Exchange& exchange) const {
+    if (!exist()) return;
+    context.executor.run(continue_late_variances<has_sign>{context.scalars()}, model, tiles_);
+    exchange.find_active(context, model.variance, tiles_);
+  }
+
+ private:
+  tile_range tiles_{};
+};
+
+}  // namespace slamb::detail
