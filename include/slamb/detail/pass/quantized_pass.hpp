@@ -86,9 +86,9 @@ inline constexpr float announced_value = 0x1p-100F;
 
 /// True if elements of this quantizer may be inactive because their variance is 0.
 template <class Quantizer>
-constexpr bool may_be_zero_aware() noexcept {
-  return requires(const Quantizer& q) { q.zero_aware; };
-}
+inline constexpr bool may_be_zero_aware = requires(const Quantizer& q) {
+  q.zero_aware;
+};
 
 /// The quantizers of an exchange whose phases differ. Functions that take a quantizer take this too.
 template <class Signal, class Mean>

@@ -22,14 +22,14 @@ namespace slamb::detail {
 struct adam_scalars {
   float one_minus_beta1 = 0.0F;
   float one_minus_beta2 = 0.0F;
-  float momentum_correction = 1.0F;                            ///< 1/(1 − β1^t), or 1
-  float deviation_correction = 1.0F;                           ///< 1/√(1 − β2^t), or 1
-  float epsilon = 0.0F;                                        ///< as added to the corrected √v
-  float gradient_scale = 1.0F;                                 ///< multiplies the gradient as it is read
-  float bound = std::numeric_limits<float>::infinity();        ///< of an element's direction
-  float late_bound = std::numeric_limits<float>::infinity();   ///< likewise, if its variance began late
-  float late_below = -std::numeric_limits<float>::infinity();  ///< a variance below it began late, or has not begun
-  float inverse_one_minus_beta1 = 1.0F;                        ///< 1/(1 − β1)
+  float momentum_correction = 1.0F;                           ///< 1/(1 − β1^t), or 1
+  float deviation_correction = 1.0F;                          ///< 1/√(1 − β2^t), or 1
+  float epsilon = 0.0F;                                       ///< as added to the corrected √v
+  float gradient_scale = 1.0F;                                ///< multiplies the gradient as it is read
+  float bound = std::numeric_limits<float>::infinity();       ///< of an element's direction
+  float late_bound = std::numeric_limits<float>::infinity();  ///< likewise, if its variance began late
+  float late_below = no_variance_is_late;                     ///< a variance below it began late, or has not begun
+  float inverse_one_minus_beta1 = 1.0F;                       ///< 1/(1 − β1)
 };
 
 /// β x + (1 − β) y, with β x computed as x − (1 − β) x. Rounded to floats, β and 1 − β do not add up to 1, which would not fit
@@ -139,7 +139,7 @@ struct set_adam_scalars {
     scalars->gradient_scale = static_cast<float>(record->gradient_scale);
     scalars->bound = static_cast<float>(bound.at(t, beta1, beta2, corrects_bias));
     scalars->late_bound = static_cast<float>(update_bound{bound.chosen}.at(t, beta1, beta2, corrects_bias));
-    scalars->late_below = bound.lets_elements_begin() ? least_variance : -std::numeric_limits<float>::infinity();
+    scalars->late_below = bound.lets_elements_begin() ? least_variance : no_variance_is_late;
     scalars->inverse_one_minus_beta1 = static_cast<float>(1.0 / (1.0 - beta1));
   }
 };

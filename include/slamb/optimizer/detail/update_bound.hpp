@@ -17,6 +17,8 @@ inline constexpr double no_update_bound = std::numeric_limits<double>::infinity(
 
 /// A variance below it counts as none, and a late one is at least half of it.
 inline constexpr float least_variance = 0x1p-125F;
+/// Below every variance: no element may begin late.
+inline constexpr float no_variance_is_late = -std::numeric_limits<float>::infinity();
 
 /// Computes the bound of a step. Trivially copyable; for passes of any backend.
 struct update_bound {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
@@ -13,6 +12,7 @@
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/anchor.hpp"
 #include "slamb/optimizer/detail/quantized_gradient.hpp"
+#include "slamb/optimizer/detail/update_bound.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
 namespace slamb::detail {
@@ -97,7 +97,7 @@ struct exchange_update : local_update {
   const float* inverse_rate_sums = nullptr;  ///< [tensors] 1/Γ
 
   SLAMB_HOST_DEVICE local_constants<factors_type> constants(std::uint32_t segment) const {
-    constexpr float infinity = std::numeric_limits<float>::infinity();
+    constexpr auto infinity = static_cast<float>(no_update_bound);
     const tensor_constants<factors_type> update = tensors[segment];
     const float inverse = inverse_rate_sums[segment], bound = update.scalars.bound;
     const bool has_moved = inverse != 0.0F, is_bounded = bound < infinity;

@@ -64,7 +64,7 @@ struct server_source {
     }
     error.add_to(x, i);
     active.keep(x, i);
-    if constexpr (may_be_zero_aware<Quantizer>()) pass_on_announcements(i, x);
+    if constexpr (may_be_zero_aware<Quantizer>) pass_on_announcements(i, x);
     float kept[Width];
     for (unsigned j = 0; j < Width; ++j) kept[j] = x[j].value;
     store_to(kept, mean(), i);
