@@ -365,7 +365,12 @@ double training_error(const Compressor& compressor, int ranks, int steps, const 
   const quadratic problem(test_support::odd_tensors(), ranks);
   const auto got = test_support::train_ranks(problem, steps, rate, [&](auto parameters, auto communicator) {
     using optimizer = slamb::slamb<slamb::thread_communicator, Compressor>;
-    return optimizer(parameters, {.beta3 = beta3, .local_steps = 20, .dense_below = 16, .compressor = compressor},
+    return optimizer(parameters,
+                     {.beta3 = beta3,
+                      .update_bound = std::numeric_limits<double>::infinity(),
+                      .local_steps = 20,
+                      .dense_below = 16,
+                      .compressor = compressor},
                      std::move(communicator), {.threads = 1});
   });
   plain_loop loop;

@@ -120,11 +120,6 @@ void check_backends(const auto& set_phases) {
 }
 
 constexpr auto in_warm_up_of_4 = [](auto& o) { o.warm_up.steps = 4; };
-constexpr auto in_two_phases = [](auto& o) {
-  o.variance_schedule.freeze_step = 9;
-  o.variance_schedule.update_scaler = 2;
-  o.local_schedule.scaler = 3;
-};
 
 /// Trains with late elements, and requires that they move by at most B in each step, that they do move, and that ranks stay equal.
 template <class Optimizer>
@@ -207,7 +202,6 @@ TEST_CASE("late variance: the comparison with the oracle can fail") {
 TEST_CASE("late variance: kernels have the host's bits") {
   check_backends<slamb::one_bit_adam>(in_warm_up_of_4);
   check_backends<slamb::one_bit_lamb>(in_warm_up_of_4);
-  check_backends<slamb::zero_one_adam>(in_two_phases);
 }
 
 TEST_CASE("late variance: elements move by at most Adam's bound, with every quantizer, and dense") {

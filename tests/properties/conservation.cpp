@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -144,10 +145,14 @@ deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedbac
     const auto rank = static_cast<std::size_t>(communicator.rank());
     const auto record = std::make_shared<exchange_record>();
     replica mine(tensors, e.start);
-    optimizer run(
-        mine.parameters(),
-        {.beta1 = 0.0, .epsilon = 1.0, .weight_decay = 0.0, .compress_single_rank = true, .compressor = {plain}},
-        listening_communicator(std::move(communicator), record), test_support::one_thread());
+    optimizer run(mine.parameters(),
+                  {.beta1 = 0.0,
+                   .epsilon = 1.0,
+                   .weight_decay = 0.0,
+                   .update_bound = std::numeric_limits<double>::infinity(),  // its variance is never refreshed
+                   .compress_single_rank = true,
+                   .compressor = {plain}},
+                  listening_communicator(std::move(communicator), record), test_support::one_thread());
     *record = {};  // without the messages of the construction
     for (std::size_t t = 0; t < e.steps(); ++t) {
       mine.set_gradient(e.gradients[t][rank]);

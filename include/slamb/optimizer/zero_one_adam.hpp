@@ -101,7 +101,8 @@ class zero_one_adam_recipe final
   zero_one_adam_recipe(std::span<const parameter> parameters, const options_type& options,
                        typename base::ranks_type ranks, Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
-        exchange_(options.compressor, options.compress_single_rank, late_type::can_be_announced(options)),
+        exchange_(options.compressor, options.compress_single_rank,
+                  executor_type::is_synchronous && late_type::can_be_announced(options)),
         dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}),
         late_steps_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
@@ -249,7 +250,9 @@ class zero_one_adam_recipe final
   }
 
   // Elements get variances by refreshes. Each search waits, so there is one whenever refreshes have doubled, while any are late.
+  // On a device there is none, because the host must not wait for other work there: each step of a late element is then its first.
   void find_late_elements() {
+    if constexpr (!executor_type::is_synchronous) return;
     if (!update_bound_of(options_, refreshes()).lets_elements_begin()) return;
     if (late_found_at_ != 0 && (!late_.exist() || refreshes() < 2 * late_found_at_)) return;
     late_.find(context_, view());
