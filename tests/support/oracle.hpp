@@ -88,8 +88,13 @@ inline double next_variance(double v, double m, double beta1, double beta2) {
 inline double bound_of(double chosen, double beta1, double beta2, double correction1, double correction2) {
   if (chosen != 0.0) return chosen;
   if (beta1 * beta1 >= beta2) return std::numeric_limits<double>::infinity();
-  return largest_direction(beta1, beta2, ~std::uint64_t{0}) * (1.0 + std::ldexp(1.0, -16)) * std::sqrt(correction2) /
-         correction1;
+  struct last_call {
+    double beta1, beta2, largest;
+  };
+  static thread_local last_call last{0.0, 0.0, 0.0};  // it is asked for at each element, and takes a hundred additions
+  if (last.largest == 0.0 || last.beta1 != beta1 || last.beta2 != beta2)
+    last = {beta1, beta2, largest_direction(beta1, beta2, ~std::uint64_t{0})};
+  return last.largest * (1.0 + std::ldexp(1.0, -16)) * std::sqrt(correction2) / correction1;
 }
 
 inline std::size_t total_size(const std::vector<tensor>& tensors) {
