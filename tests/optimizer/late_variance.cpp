@@ -202,6 +202,10 @@ TEST_CASE("late variance: the comparison with the oracle can fail") {
 TEST_CASE("late variance: kernels have the host's bits") {
   check_backends<slamb::one_bit_adam>(in_warm_up_of_4);
   check_backends<slamb::one_bit_lamb>(in_warm_up_of_4);
+  check_backends<slamb::zero_one_adam>([](auto& o) {
+    o.variance_schedule = {.freeze_step = 9, .update_scaler = 2};
+    o.local_schedule.scaler = 3;
+  });
 }
 
 TEST_CASE("late variance: elements move by at most Adam's bound, with every quantizer, and dense") {

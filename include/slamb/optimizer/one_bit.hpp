@@ -113,6 +113,7 @@ class one_bit_recipe final
     }
     fresh_.plan(context_);
     clip_.plan(context_, options_);
+    late_.plan(context_);
     buffer_ = context_.plan_buffer(std::max(exchange_.buffer_bytes(), dense_.buffer_bytes(context_)));
     dense_.place(buffer_, context_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);

@@ -101,10 +101,9 @@ class zero_one_adam_recipe final
   zero_one_adam_recipe(std::span<const parameter> parameters, const options_type& options,
                        typename base::ranks_type ranks, Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
-        exchange_(options.compressor, options.compress_single_rank,
-                  executor_type::is_synchronous && late_type::can_be_announced(options)),
+        exchange_(options.compressor, options.compress_single_rank, late_type::can_be_announced(options)),
         dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}),
-        late_steps_(context_.executor.stream()),
+        late_outcome_(context_.executor.stream()),
         rate_sums_(parameters.size(), 0.0),
         inverse_(parameters.size()),
         has_moved_(parameters.size()),
@@ -116,6 +115,7 @@ class zero_one_adam_recipe final
     if (exchange_.is_active(context_)) plan_tables();
     local_.plan(context_, exchange_.is_active(context_));
     clip_.plan(context_, options_);
+    late_.plan(context_);
     buffer_ = context_.plan_buffer(std::max<std::uint64_t>(
         {exchange_.buffer_bytes(), dense_.buffer_bytes(context_), least_averaging_buffer(context_.tensors) * 4}));
     dense_.place(buffer_, context_);
@@ -200,7 +200,7 @@ class zero_one_adam_recipe final
     settle();
     tau_ = context_.this_step(needs_its_number) + 1;  // (1)
     kind_ = kind_at(tau_);
-    if (kind_ != kind_of_step::dense_gradient) find_late_elements();
+    if (late_found_at_ == 0 && kind_ != kind_of_step::dense_gradient) find_late_elements();
     tell_anchor();
     if (kind_ == kind_of_step::quantized_update) context_.compared.compare_anchor(context_);
     const double scale = kind_ == kind_of_step::dense_gradient ? dense_.scale(context_) : 1.0;
@@ -249,14 +249,16 @@ class zero_one_adam_recipe final
            (kind_ != kind_of_step::quantized_update || std::ranges::find(inverse_, 0.0F) == inverse_.end());
   }
 
-  // Elements get variances by refreshes. Each search waits, so there is one whenever refreshes have doubled, while any are late.
-  // On a device there is none, because the host must not wait for other work there: each step of a late element is then its first.
+  // The first search, of a new training or of one that goes on from a saved state. Waits.
   void find_late_elements() {
-    if constexpr (!executor_type::is_synchronous) return;
     if (!update_bound_of(options_, refreshes()).lets_elements_begin()) return;
-    if (late_found_at_ != 0 && (!late_.exist() || refreshes() < 2 * late_found_at_)) return;
     late_.find(context_, view());
     late_found_at_ = refreshes();
+  }
+  // Elements get variances by refreshes. A search reads v, so there is one whenever refreshes have doubled, while any are late.
+  bool must_find_late_again() const {
+    return kind_ == kind_of_step::dense_gradient && (late_found_at_ == 0 || late_.exist()) &&
+           refreshes(true) >= 2 * late_found_at_ && update_bound_of(options_, refreshes()).lets_elements_begin();
   }
 
   // The gradients of which v is made, with that of this step if it refreshes v.
@@ -296,11 +298,15 @@ class zero_one_adam_recipe final
     if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_anchor();
     context_.end_step();
     is_unsettled_ = true;
+    is_asked_ = is_searched_ = false;
+    if (must_find_late_again()) {
+      late_.search(context_, view());
+      is_searched_ = true;
+    }
     if constexpr (executor_type::is_synchronous) {
       settle();
     } else {
-      is_asked_ = false;
-      context_.read_steps_later(late_steps_);
+      context_.read_outcome_later(late_outcome_);
       is_asked_ = true;
     }
   }
@@ -309,10 +315,19 @@ class zero_one_adam_recipe final
   void settle() {
     if (!is_unsettled_) return;
     context_.require_no_capture(needs_its_number);
-    if constexpr (!executor_type::is_synchronous)
-      if (is_asked_) context_.find_steps(late_steps_);
+    if (is_asked_ || is_searched_) {
+      const step_outcome outcome = outcome_of_last_step();
+      if (is_searched_) late_.found(outcome.late);
+    }
     if (context_.this_step(needs_its_number) == tau_) go_on();
+    if (std::exchange(is_searched_, false)) late_found_at_ = refreshes();
     is_unsettled_ = false;
+  }
+
+  step_outcome outcome_of_last_step() {
+    if constexpr (!executor_type::is_synchronous)
+      if (is_asked_) return context_.find_outcome(late_outcome_);
+    return context_.read(static_cast<const step_outcome*>(context_.record()));
   }
 
   // Continues after a step that was taken. Actions that can fail come first, and can be repeated.
@@ -408,6 +423,7 @@ class zero_one_adam_recipe final
   void go_on_from_saved(const restore_options& options) override {
     if (options.from_other_ranks && is_local_) start_from_anchor();  // from the parameters as they are
     late_found_at_ = 0;
+    find_late_elements();
     context_.start_in_phase(is_local_ ? "local steps" : "variance");
     exchange_.find_active(context_, view().variance);
     tell_anchor();
@@ -423,7 +439,7 @@ class zero_one_adam_recipe final
   region<std::uint8_t> participants_;
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
-  typename optimizer_context<Backend>::late_steps late_steps_;
+  typename optimizer_context<Backend>::late_outcome late_outcome_;
   std::vector<double> rate_sums_;         // [tensors] Γ
   std::vector<float> inverse_;            // [tensors]
   std::vector<std::uint8_t> has_moved_;   // [tensors] since the last exchange of local updates
@@ -435,7 +451,8 @@ class zero_one_adam_recipe final
   kind_of_step kind_ = kind_of_step::nothing;  // of the current step
   bool is_local_ = false;
   bool is_unsettled_ = false;  // the outcome of the last step is not known yet
-  bool is_asked_ = false;      // late_steps_ will have the answer
+  bool is_asked_ = false;      // late_outcome_ will have the answer
+  bool is_searched_ = false;   // the answer will have late elements
   bool differs_ = false;       // parameters differ between ranks
 };
 

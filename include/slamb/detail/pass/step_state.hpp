@@ -11,12 +11,18 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/real.hpp"
+#include "slamb/detail/pass/layout.hpp"
 
 namespace slamb::detail {
 
+/// What the host may have to know of the steps so far.
+struct step_outcome {
+  std::uint64_t taken = 0;  ///< t: steps so far
+  tile_range late{};        ///< tensors with late elements, where a recipe has searched for them
+};
+
 /// The run state of an optimizer, in the backend's memory.
-struct step_record {
-  std::uint64_t taken = 0;        ///< t: steps so far
+struct step_record : step_outcome {
   std::uint64_t skipped = 0;      ///< steps skipped because a gradient of some rank was not finite
   std::uint64_t local_skips = 0;  ///< local steps taken without this rank's gradient, which was not finite
   double gradient_scale = 1.0;    ///< the gradient as it is read, times this, is g

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
+#include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
@@ -54,6 +54,33 @@ struct count_late : pass_without_constants {
   }
 };
 
+/// Notes if a tensor has a late element; for `finish_segments`.
+struct note_late {
+  std::uint32_t* has_late;  ///< [tensors]
+
+  SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* count) const {
+    has_late[tensor] = *count != 0.0 ? 1 : 0;
+  }
+};
+
+/// The tiles from the first tensor with late elements to the last one.
+struct range_of_late {
+  const std::uint32_t* has_late;  ///< [tensors]
+  std::size_t tensors;
+  const std::size_t* first_tile;  ///< [tensors + 1]
+  tile_range* tiles;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    tile_range all{};
+    for (std::size_t i = 0; i < tensors; ++i) {
+      if (has_late[i] == 0) continue;
+      if (all.first == all.last) all.first = first_tile[i];
+      all.last = first_tile[i + 1];
+    }
+    *tiles = all;
+  }
+};
+
 /// The tiles of tensors with late elements, in one range: most models have none, and embeddings lie together.
 template <class Context>
 class late_elements {
@@ -66,21 +93,28 @@ class late_elements {
     return has_sign && update_bound_of(o, 1).lets_elements_begin();
   }
 
+  void plan(Context& context) {
+    has_late_ = context.memory.template plan<std::uint32_t>("tables", context.tensors.segments().size());
+  }
+
   /// Finds them, once v has stopped. Waits.
   template <class View>
-  void find(const Context& context, View model) {
-    const std::span<const std::size_t> first_tiles = context.tensors.first_tiles();
-    tiles_ = {};
-    model.skip = nullptr;  // a step that failed may have been skipped before
-    context.executor.run(count_late{}, model, context.all_tiles(), context.sums());
-    context.executor.template visit_segments<count_late::sums>(first_tiles, 0, context.tensors.segments().size(),
-                                                               context.sums(), context.ranks.wrapped(),
-                                                               [&](std::size_t tensor, const double* count) {
-                                                                 if (*count == 0.0) return;
-                                                                 if (!exist()) tiles_.first = first_tiles[tensor];
-                                                                 tiles_.last = first_tiles[tensor + 1];
-                                                               });
+  void find(Context& context, const View& model) {
+    search(context, model);
+    found(context.read(&context.record()->late));
   }
+  /// Searches without waiting: the outcome of the steps so far then has the answer, `late`.
+  template <class View>
+  void search(Context& context, View model) const {
+    model.skip = nullptr;  // a step that failed may have been skipped before
+    const std::size_t tensors = context.tensors.segments().size();
+    std::uint32_t* const has_late = context.memory.view(has_late_).data();
+    context.executor.run(count_late{}, model, context.all_tiles(), context.sums());
+    context.executor.template finish_segments<count_late::sums>(model, 0, tensors, context.sums(), note_late{has_late});
+    context.executor.invoke(range_of_late{has_late, tensors, model.first_tile, &context.record()->late});
+  }
+  /// Takes the answer.
+  void found(tile_range late) noexcept { tiles_ = late; }
 
   bool exist() const noexcept { return tiles_.first < tiles_.last; }
 
@@ -93,6 +127,7 @@ class late_elements {
   }
 
  private:
+  region<std::uint32_t> has_late_;
   tile_range tiles_{};
 };
 

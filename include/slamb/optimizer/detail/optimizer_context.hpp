@@ -53,7 +53,7 @@ class optimizer_context {
   using executor_type = typename Backend::executor_type;
   using stream_type = typename Backend::stream_type;
   using ranks_type = counting_communicator<any_communicator<stream_type>>;
-  using late_steps = late_read<stream_type, std::uint64_t>;  ///< the number of steps taken
+  using late_outcome = late_read<stream_type, step_outcome>;
   using precision = typename precision_of<Backend>::type;
   using view_type = view_in<precision>;
   using variance_pointer = typename storage_of_t<array::variance, precision>::read_pointer;
@@ -225,12 +225,16 @@ class optimizer_context {
   /// The number of steps taken at construction or when a state was last restored.
   std::uint64_t first_taken() const noexcept { return first_taken_; }
 
-  /// Starts to read the number of steps taken, without waiting.
-  void read_steps_later(late_steps& late) const { executor.read_later(&record()->taken, late); }
+  /// Starts to read the outcome of the steps so far, without waiting.
+  void read_outcome_later(late_outcome& late) const {
+    executor.read_later(static_cast<const step_outcome*>(record()), late);
+  }
   /// Finishes that read, so that `this_step` does not wait. Waits only for the steps before the read.
-  void find_steps(const late_steps& late) {
+  step_outcome find_outcome(const late_outcome& late) {
     ranks.wrapped().wait(late.stream());
-    count_.set(late.finish());
+    const step_outcome outcome = late.finish();
+    count_.set(outcome.taken);
+    return outcome;
   }
 
   /// @param needed_for  names what a captured step, which is replayed, cannot do, for the error
