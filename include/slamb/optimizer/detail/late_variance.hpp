@@ -110,7 +110,8 @@ class late_elements {
     const std::size_t tensors = context.tensors.segments().size();
     std::uint32_t* const has_late = context.memory.view(has_late_).data();
     context.executor.run(count_late{}, model, context.all_tiles(), context.sums());
-    context.executor.template finish_segments<count_late::sums>(model, 0, tensors, context.sums(), note_late{has_late});
+    context.executor.template finish_segments<count_late::sums, 0>(model, 0, tensors, context.sums(),
+                                                                   note_late{has_late});
     context.executor.invoke(range_of_late{has_late, tensors, model.first_tile, &context.record()->late});
   }
   /// Takes the answer.
