@@ -53,7 +53,7 @@ class optimizer_context {
   using executor_type = typename Backend::executor_type;
   using stream_type = typename Backend::stream_type;
   using ranks_type = counting_communicator<any_communicator<stream_type>>;
-  using late_outcome = late_read<stream_type, step_outcome>;
+  using late_outcome = late_read<stream_type, step_outcome>;  ///< of the steps so far, read later
   using precision = typename precision_of<Backend>::type;
   using view_type = view_in<precision>;
   using variance_pointer = typename storage_of_t<array::variance, precision>::read_pointer;
