@@ -50,15 +50,21 @@ struct decoded_tile {
         if ((which & said) >> j & 1U) x[j] = announced_value;
     }
   }
-  // x ← the compression error of the signal x: x − its decoded codes, and all of x if the element only announces it.
+  // x ← the compression error of the signal x: x − its decoded codes; 0 for inactive elements.
   template <unsigned Width>
   SLAMB_ELEMENT void lose(std::uint32_t i, scalar (&x)[Width]) const {
     scalar said[Width];
     sent.decode(quantizer_of_signal(quantizers), i, sent_shift, said);
+    for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - said[j];
+    active.keep(x, i);
+  }
+  // As `lose`, and all of x if the element only announces it.
+  template <unsigned Width>
+  SLAMB_ELEMENT void lose_or_announce(std::uint32_t i, scalar (&x)[Width]) const {
     const std::uint32_t which = active.template announcing<Width>(i);
     scalar lost[Width];
-    for (unsigned j = 0; j < Width; ++j) lost[j] = x[j] - said[j];
-    active.keep(lost, i);
+    for (unsigned j = 0; j < Width; ++j) lost[j] = x[j];
+    lose(i, lost);
     for (unsigned j = 0; j < Width; ++j) x[j] = select((which >> j & 1U) != 0, x[j], lost[j]);
   }
 };
@@ -171,7 +177,7 @@ struct receive_kernel {
     scalar x[Width];
     for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
     error.add_to(x, i);
-    decoded.lose(i, x);
+    decoded.lose_or_announce(i, x);
     if constexpr (error_array<ErrorStorage>::exists) {
       error.store(x, i);
     } else {
@@ -240,7 +246,6 @@ struct measure_kernel {
         source(i, x, checks);
         for (unsigned j = 0; j < Width; ++j) own.add_square(0, x[j]);
         decoded.lose(i, x);
-        decoded.active.keep(x, i);
         for (unsigned j = 0; j < Width; ++j) own.add_square(1, x[j]);
       });
       mine[thread] = own;

@@ -178,8 +178,10 @@ struct average_kernel {
   using signal_quantizer = signal_quantizer_t<Quantizers>;
   using mean_quantizer = mean_quantizer_t<Quantizers>;
   using encoder = tile_encoder<Work, mean_quantizer, threads>;
-  /// For a mean with scales of blocks, ptxas aims at three blocks of threads, and spills; two allow 64 registers. 0: it chooses.
-  static constexpr unsigned blocks_at_once = scale_facts<mean_quantizer>::has_blocks ? 2 : 0;
+  /// For a mean with scales of blocks, and for signals with announcements, ptxas aims at three blocks of threads, and spills; two
+  /// allow 64 registers. 0: it chooses.
+  static constexpr unsigned blocks_at_once =
+      scale_facts<mean_quantizer>::has_blocks || may_be_zero_aware<signal_quantizer> ? 2 : 0;
 
   Quantizers quantizers;
   model_view view;
