@@ -75,9 +75,9 @@ void add_algorithm_options(command_line& line, settings& into) {
            "number. adam is "
            "the largest that Adam could make",
            "X")
-      ->check(expecting("adam, off or a number in (0, 1000000]", [](const std::string& text) {
+      ->check(expecting("adam, off or a number in [1e-30, 1000000]", [](const std::string& text) {
         double value = 0.0;
-        return text == "adam" || text == "off" || (read_number(text, value) && value > 0.0 && value <= 1e6);
+        return text == "adam" || text == "off" || (read_number(text, value) && value >= 1e-30 && value <= 1e6);
       }));
   line.add("--local-steps", into.local_steps,
            "SLAMB: steps from one exchange of the parameters to the next (H) [50; of slamb_by_differences 2]", "N")

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -119,6 +120,29 @@ void check_backends(const auto& set_phases) {
   }
 }
 
+/// + with probability (1 + x/s)/2: the code of a negative number may be of a positive one.
+struct random_sign {
+  slamb::scale_sharing scales = slamb::scale_sharing::fused;
+  bool zero_aware = false;
+  std::uint64_t seed = 1;
+
+  static constexpr int bits_per_element = 1;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::max;
+  static constexpr bool is_stochastic = true;
+
+  template <class Real>
+  slamb::word_of<Real> encode(const Real& x, const Real& s, const Real& uniform) const {
+    using slamb::select;
+    using word = slamb::word_of<Real>;
+    return select(uniform * Real(2.0F) * s < x + s, word(0U), word(1U));
+  }
+  template <class Real>
+  Real decode(const slamb::word_of<Real>& code, const Real& s) const {
+    using slamb::select;
+    return select(code == slamb::word_of<Real>(0U), s, -s);
+  }
+};
+
 constexpr auto in_warm_up_of_4 = [](auto& o) { o.warm_up.steps = 4; };
 
 /// Trains with late elements, and requires that they move by at most B in each step, that they do move, and that ranks stay equal.
@@ -163,6 +187,46 @@ void check_moves(const std::string& name, typename Optimizer::options_type optio
 
 template <class Quantizer>
 using adam_with = slamb::one_bit_adam<ranks, Quantizer>;
+
+/// How far an element moves on average from `first` on, in units of the rate.
+double mean_move(const trajectory& reached, std::size_t first, std::size_t from, std::size_t to) {
+  double sum = 0.0;
+  for (std::size_t j = from; j < to; ++j)
+    sum += std::abs(static_cast<double>(reached.back()[0][j]) - static_cast<double>(reached[first][0][j]));
+  return sum / static_cast<double>(to - from) / 1e-3;
+}
+
+/// 0/1 Adam in local steps, with 64 elements whose first 8 begin at step 30. `change` may take gradients of the other tensor away.
+double late_move_in_local_steps(bool zero_aware, std::uint64_t interval, double other_factor,
+                                const std::function<bool(std::size_t tensor, std::size_t step)>& has_gradient) {
+  constexpr std::size_t n = 64, steps = 120;
+  experiment e =
+      make_structured_experiment({{n}, {.size = n, .options = {.learning_rate_factor = other_factor}}}, 3, 2, steps);
+  test_support::use_one_rate(e, 1e-3);
+  trajectory reached = test_support::place_of(e);
+  slamb::run_ranks(e.world, [&](ranks communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    replica mine(e.tensors, e.start);
+    zero_one optimizer(mine.parameters(),
+                       {.weight_decay = 0.0,
+                        .variance_schedule = {.freeze_step = 10, .update_scaler = 4},
+                        .local_schedule = {.scaler = interval == 1 ? steps : 1, .clipper = interval},
+                        .compressor = {.zero_aware = zero_aware}},
+                       std::move(communicator), test_support::one_thread());
+    for (std::size_t t = 0; t < steps; ++t) {
+      auto gradient = e.gradients[t][rank];
+      for (std::size_t j = 0; j < gradient.size(); ++j) gradient[j] = j < 8 && t < 30 ? 0.0F : gradient[j] + 0.5F;
+      mine.set_gradient(gradient);
+      std::vector<slamb::parameter::gradient_pointer> where;
+      for (std::size_t l = 0; l < 2; ++l)
+        where.push_back(has_gradient(l, t + 1) ? mine.parameters()[l].gradient : nullptr);
+      optimizer.set_gradients(where);
+      optimizer.step(1e-3);
+      reached[t][rank] = mine.values();
+    }
+  });
+  return mean_move(reached, 29, 0, 8);
+}
 
 }  // namespace
 
@@ -218,6 +282,63 @@ TEST_CASE("late variance: elements move by at most Adam's bound, with every quan
   check_moves<adam_with<slamb::natural>>("natural", {.warm_up = {5}});
   check_moves<adam_with<slamb::bf16>>("bf16", {.warm_up = {5}});
   check_moves<adam_with<slamb::sign>>("dense", {.warm_up = {5}}, false);
+}
+
+TEST_CASE("late variance: a tensor that does not move keeps no other from beginning, in local steps") {
+  const auto always = [](std::size_t, std::size_t) { return true; };
+  for (const bool zero_aware : {false, true}) {
+    CAPTURE(zero_aware);
+    CHECK(late_move_in_local_steps(zero_aware, 1, 1.0, always) > 20.0);
+    CHECK(late_move_in_local_steps(zero_aware, 1, 0.0, always) > 20.0);
+    CHECK(late_move_in_local_steps(zero_aware, 1, 1.0, [](std::size_t l, std::size_t) { return l == 0; }) > 20.0);
+    // Of each two steps the tensor has a gradient in one: that with an exchange, or the other.
+    for (const std::size_t parity : {0U, 1U})
+      CHECK(late_move_in_local_steps(zero_aware, 2, 1.0, [&](std::size_t l, std::size_t t) {
+              return l == 1 || t < 12 || t % 2 == parity;
+            }) > 10.0);
+  }
+}
+
+TEST_CASE("late variance: in 1-bit LAMB a late element does not change the rate of its tensor") {
+  // 256 elements; the first has a constant gradient from step 60 on, or none.
+  const auto move_of_others = [](bool has_late, bool compress) {
+    constexpr std::size_t n = 256, steps = 150;
+    experiment e = make_structured_experiment({{.size = n, .options = {.compress = compress}}}, 4, 2, steps);
+    for (std::size_t t = 0; t < steps; ++t)
+      for (auto& of_rank : e.gradients[t]) of_rank[0] = has_late && t >= 60 ? 0.1F : 0.0F;
+    test_support::use_one_rate(e, 1e-3);
+    const trajectory reached =
+        test_support::train<slamb::one_bit_lamb<ranks, slamb::int8>>(e, {.weight_decay = 0.0, .warm_up = {30}});
+    return mean_move(reached, 100, 1, n);
+  };
+  for (const bool compress : {false, true})
+    CHECK(move_of_others(true, compress) == doctest::Approx(move_of_others(false, compress)).epsilon(0.05));
+}
+
+TEST_CASE("late variance: a zero-aware quantizer that does not say that it keeps signs announces nothing") {
+  const auto elements_that_moved = []<class Quantizer>(Quantizer compressor) {
+    experiment e = with_late_elements({{128}}, 6, 2, 20, 100, 7);  // every seventh has no gradient at all
+    const trajectory reached =
+        test_support::train<adam_with<Quantizer>>(e, {.weight_decay = 0.0, .warm_up = {4}, .compressor = compressor});
+    std::vector<bool> moved;
+    for (std::size_t j = 0; j < e.start.size(); ++j) moved.push_back(reached.back()[0][j] != e.start[j]);
+    return moved;
+  };
+  std::vector<bool> expected = late_ones(make_structured_experiment({{128}}, 6, 2, 20), 7);
+  expected.flip();
+  CHECK(elements_that_moved(slamb::sign{.zero_aware = true}) == expected);
+  CHECK(elements_that_moved(random_sign{.zero_aware = true}) == expected);
+}
+
+TEST_CASE("late variance: more tensors with late elements than ranges, with others between them") {
+  test_support::model tensors;
+  for (std::size_t l = 0; l < 14; ++l) tensors.push_back({l == 3 ? std::size_t{0} : 40 + l});
+  experiment e = make_structured_experiment(std::move(tensors), 12, 2, 14);
+  std::size_t first = 0;
+  for (std::size_t l = 0; l < e.tensors.size(); first += e.tensors[l++].size)
+    for (std::size_t t = 0; t < 7 && l % 2 == 0 && l > 0; ++t)
+      for (auto& of_rank : e.gradients[t]) std::fill_n(of_rank.begin() + static_cast<std::ptrdiff_t>(first), 5, 0.0F);
+  CHECK(error_of_one_bit<adam>(e, {.warm_up = {3}, .compressor = {.zero_aware = true}}) <= tolerance);
 }
 
 TEST_CASE("late variance: a row mask keeps its rows out for good, and others of the tensor begin") {

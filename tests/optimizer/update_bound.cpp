@@ -59,6 +59,16 @@ double direction_after(const std::vector<double>& gradients, decay_rates r, bool
   return corrects_bias ? std::abs(m) / (1.0 - left1) / std::sqrt(v / (1.0 - left2)) : std::abs(m) / std::sqrt(v);
 }
 
+/// B_t with one pair of β.
+double bound_at(double t, decay_rates r, bool corrects_bias, std::uint64_t stopped = 0, double chosen = 0.0) {
+  struct options {
+    double beta1, beta2, update_bound;
+  };
+  return slamb::detail::own_bound()
+      .with(options{r.beta1, r.beta2, chosen}, stopped)
+      .at(t, r.beta1, r.beta2, corrects_bias);
+}
+
 /// Gradients that make |m|/√v as large as t gradients can, found by climbing: each in turn takes its best value while the others
 /// stay, until nothing changes.
 std::vector<double> worst_gradients(std::uint64_t t, decay_rates r) {
@@ -89,7 +99,7 @@ TEST_CASE("update_bound: the worst gradients of every length do not pass it, and
       CAPTURE(t);
       const std::vector<double> worst = worst_gradients(t, r);
       for (const bool corrects_bias : {false, true}) {
-        const double bound = update_bound{0.0}.at(static_cast<double>(t), r.beta1, r.beta2, corrects_bias);
+        const double bound = bound_at(static_cast<double>(t), r, corrects_bias);
         const double reached = direction_after(worst, r, corrects_bias);
         CHECK(reached <= bound);
         const double correction =
@@ -105,13 +115,14 @@ TEST_CASE("update_bound: the worst gradients of every length do not pass it, and
 }
 
 TEST_CASE("update_bound: its values at the defaults") {
-  CHECK(update_bound{0.0}.at(1e6, 0.9, 0.999, true) == doctest::Approx(7.2705).epsilon(1e-4));
-  CHECK(update_bound{0.0}.at(1.0, 0.9, 0.999, false) == doctest::Approx(7.2705).epsilon(1e-4));
-  CHECK(update_bound{0.0, 200}.at(1e6, 0.9, 0.999, false) == doctest::Approx(17.075).epsilon(1e-3));
-  CHECK(update_bound{0.0}.at(1.0, 0.9, 0.999, true) == doctest::Approx(2.2991).epsilon(1e-4));
-  CHECK(update_bound{3.0, 200}.at(7.0, 0.9, 0.999, true) == 3.0);
+  constexpr decay_rates usual{0.9, 0.999};
+  CHECK(bound_at(1e6, usual, true) == doctest::Approx(7.2705).epsilon(1e-4));
+  CHECK(bound_at(1.0, usual, false) == doctest::Approx(7.2705).epsilon(1e-4));
+  CHECK(bound_at(1e6, usual, false, 200) == doctest::Approx(17.075).epsilon(1e-3));
+  CHECK(bound_at(1.0, usual, true) == doctest::Approx(2.2991).epsilon(1e-4));
+  CHECK(bound_at(7.0, usual, true, 200, 3.0) == 3.0);
   CHECK(update_bound{}.at(7.0, 0.9, 0.999, true) == off);
-  CHECK(update_bound{0.0}.at(7.0, 0.99, 0.9, true) == off);  // β1² ≥ β2: Adam has none
+  CHECK(bound_at(7.0, {0.99, 0.9}, true) == off);  // β1² ≥ β2: Adam has none
 }
 
 TEST_CASE("update_bound: SLAMB with one rank takes LAMB's steps, bit for bit, also by the worst gradients") {
@@ -131,7 +142,7 @@ TEST_CASE("update_bound: SLAMB with one rank takes LAMB's steps, bit for bit, al
   };
   CHECK(by_slamb(0.0) == of_lamb);
   CHECK(by_slamb(off) == of_lamb);
-  const double bound_at_end = update_bound{0.0}.at(static_cast<double>(steps), 0.9, 0.999, true);
+  const double bound_at_end = bound_at(static_cast<double>(steps), {0.9, 0.999}, true);
   CHECK(by_slamb(0.999 * bound_at_end) != of_lamb);  // the gradients do reach it
 }
 
@@ -215,6 +226,26 @@ TEST_CASE("update_bound: a variance that was frozen early does not make it bind"
   };
   CHECK(with(0.0) == with(off));
   CHECK(with(7.2706) != with(off));  // without the correction of the freeze it would
+}
+
+TEST_CASE("update_bound: moments that were made with other betas do not make it bind") {
+  // Gradients of equal size are far from the worst. B of the new β2 is 2.2, and that of the old one 7.3.
+  experiment e = make_experiment({{.size = 100, .options = {.adapt = false}}}, 8, 1, 80);
+  for (auto& of_step : e.gradients)
+    for (std::size_t j = 0; j < of_step[0].size(); ++j) of_step[0][j] = j % 2 == 0 ? 0.5F : -2.0F;
+  const auto train = [&]<class Optimizer>(typename Optimizer::options_type options) {
+    test_support::replica mine(e.tensors, e.start);
+    Optimizer optimizer(mine.parameters(), options);
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][0]);
+      if (t == 50) optimizer.set_options({.beta2 = 0.99});
+      optimizer.step(1e-3);
+    }
+    return mine.values();
+  };
+  CHECK(train.operator()<slamb::slamb<>>({}) == train.operator()<slamb::slamb<>>({.update_bound = off}));
+  CHECK(train.operator()<slamb::one_bit_adam<>>({.warm_up = {5}}) ==
+        train.operator()<slamb::one_bit_adam<>>({.update_bound = off, .warm_up = {5}}));
 }
 
 TEST_CASE("update_bound: values out of range are rejected") {

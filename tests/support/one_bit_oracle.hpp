@@ -205,11 +205,13 @@ class one_bit {
     }
   }
 
-  // f of a tensor: max D/D_f, mixed with 1 by the weight decay's share of u, clamped twice.
+  // f of a tensor: max D/D_f, 1 for a late element, mixed with 1 by the weight decay's share of u, clamped twice.
   double factor(std::size_t l, const tensor& layer, std::size_t begin) {
     double f = 0.0;
-    for (std::size_t j = begin; j < begin + layer.size; ++j)
-      f = std::max(f, (std::sqrt(v_[j]) + how_.epsilon) / (std::sqrt(fresh_v_[j]) + how_.epsilon));
+    for (std::size_t j = begin; j < begin + layer.size; ++j) {
+      const bool is_late = may_be_late() && (v_[j] == 0.0 || late_[j] != 0);
+      f = std::max(f, is_late ? 1.0 : (std::sqrt(v_[j]) + how_.epsilon) / (std::sqrt(fresh_v_[j]) + how_.epsilon));
+    }
     if (layer.weight_decay > 0.0) {
       const double of_w = squares(layer, begin, [&](std::size_t j) { return direction(j); });
       const double of_u = squares(layer, begin, [&](std::size_t j) { return update(j, layer); });

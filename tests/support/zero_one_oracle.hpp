@@ -198,8 +198,10 @@ class zero_one_adam {
                                          : std::clamp(y[j] / (std::sqrt(v_[j]) + how_.epsilon), -most, most);
       }
     }
-    if (std::find(rates_.begin(), rates_.end(), 0.0) == rates_.end())
-      for (j = 0; j < v_.size(); ++j) go_on_with_late(j);
+    j = 0;
+    for (std::size_t l = 0; l < tensors_.size(); ++l)
+      for (const std::size_t end = j + tensors_[l].size; j < end; ++j)
+        if (rates_[l] != 0.0) go_on_with_late(j);
     p_.assign(p_.size(), common_);
     rates_.assign(rates_.size(), 0.0);
   }

@@ -27,6 +27,7 @@ struct four_levels {
 
   static constexpr int bits_per_element = 2;
   static constexpr segment_scale scale = segment_scale::l2;
+  static constexpr bool keeps_sign = true;
 
   /// @throws std::invalid_argument
   void validate() const {

@@ -27,6 +27,7 @@ struct basic_sign {
   static constexpr int bits_per_element = 1;
   static constexpr segment_scale scale = Scale;
   static constexpr bool encodes_without_scale = true;
+  static constexpr bool keeps_sign = true;
 
   /// Lists the options that must be equal on all ranks.
   template <class Facts>

@@ -94,7 +94,7 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
   using factors_type = factors_of<TrustRatio>;
 
   // A step: docs/algorithms/lamb.md.
-  void begin() override { context_.template begin_step<TrustRatio>(options_, exchange_.scale(context_), 0); }
+  void begin() override { context_.template begin_step<TrustRatio>(options_, exchange_.scale(context_), {}); }
 
   // g ← the mean of the ranks' gradients: (1)
   bool exchange(const gradient_bucket& bucket) override { return exchange_.exchange(bucket, context_); }

@@ -129,7 +129,7 @@ class one_bit_recipe final
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, view());
-      report_directions<TrustRatio, stopped_variance>(context_, view(), options_, warm_up_end_, all);
+      report_directions<TrustRatio, stopped_variance>(context_, view(), options_, variance(), all);
     }
     all.warm_up = {warm_up_end_, warm_up_.variance_ratio};
     all.compression = exchange_.measured();
@@ -162,10 +162,10 @@ class one_bit_recipe final
                context_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
                                            "the warm-up may end in this step; capture steps of the compressed phase");
     if (is_compressed_)
-      context_.template begin_step<TrustRatio>(options_, 1.0, warm_up_end_,
+      context_.template begin_step<TrustRatio>(options_, 1.0, variance(),
                                                exchange_.starts(context_, context_.memory.view(buffer_)));
     else
-      context_.template begin_step<TrustRatio>(options_, dense_.scale(context_), 0);
+      context_.template begin_step<TrustRatio>(options_, dense_.scale(context_), {});
   }
 
   // In the warm-up g ← the mean of the ranks' gradients: a (1), l (1). Then m ← exchange(β1 m + (1−β1) g_i): a (6), l (11)
@@ -200,7 +200,7 @@ class one_bit_recipe final
         receive(typename passes::receive{momentum(), static_cast<float>(1.0 / (1.0 - options_.beta1))});
         context_.template finish_sums<sums_per_segment, maxima_per_segment>(
             tensors.first, tensors.last,
-            compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data(), lets_elements_begin()});
+            compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data(), lets_elements_begin(options_)});
       } else {
         receive(typename passes::receive{momentum()});
         if constexpr (passes::needs_norms)
@@ -293,9 +293,10 @@ class one_bit_recipe final
     if (!is_compressed_ && has_ended_before()) begin_compression();
   }
 
-  bool lets_elements_begin() const noexcept { return update_bound_of(options_, warm_up_end_).lets_elements_begin(); }
+  variance_facts variance() const noexcept { return {warm_up_end_, late_.exist()}; }
   void find_late_elements() {
-    if (lets_elements_begin()) late_.find(context_, view());
+    late_.found({});
+    if (is_compressed_ && lets_elements_begin(options_)) late_.find(context_, view());
   }
 
   fresh_type fresh_;

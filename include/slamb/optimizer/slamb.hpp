@@ -162,7 +162,7 @@ class slamb_recipe final
     if (with_norms) {
       all.norm = norms_of(context_, view());
       all.parameter_drift = parameters_.drift(context_);
-      report_directions<TrustRatio, living_variance>(context_, view(), options_, 0, all);
+      report_directions<TrustRatio, living_variance>(context_, view(), options_, {}, all);
     }
     return all;
   }
@@ -186,7 +186,7 @@ class slamb_recipe final
     parameters_.begin(context_);
     context_.compared.set_anchor(parameters_.anchor(context_));
     context_.compared.compare_anchor(context_);
-    context_.template begin_step<TrustRatio>(options_, 1.0, 0,
+    context_.template begin_step<TrustRatio>(options_, 1.0, {},
                                              selector_.finds(sparsifier_of(options_.compressor), context_));
     if constexpr (!data_dependent_sparsifier<sparsifier_type>) select();
   }

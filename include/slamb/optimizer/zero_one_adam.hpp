@@ -147,7 +147,7 @@ class zero_one_adam_recipe final
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, view());
-      report_directions<unit_trust_ratio, stopped_variance>(context_, view(), options_, refreshes(), all);
+      report_directions<unit_trust_ratio, stopped_variance>(context_, view(), options_, variance(), all);
     }
     all.compression = exchange_.measured();
     if (with_norms) all.worker_error = exchange_.worker_error(context_);
@@ -204,7 +204,7 @@ class zero_one_adam_recipe final
     tell_anchor();
     if (kind_ == kind_of_step::quantized_update) context_.compared.compare_anchor(context_);
     const double scale = kind_ == kind_of_step::dense_gradient ? dense_.scale(context_) : 1.0;
-    context_.template begin_step<unit_trust_ratio>(options_, scale, refreshes(kind_ == kind_of_step::dense_gradient),
+    context_.template begin_step<unit_trust_ratio>(options_, scale, variance(kind_ == kind_of_step::dense_gradient),
                                                    exchange_.starts(context_, buffer()));
   }
 
@@ -238,27 +238,30 @@ class zero_one_adam_recipe final
       } else {  // one rank: (9), (6)
         context_.executor.run(passes::single{frozen_update()}, view(), context_.all_tiles());
       }
-      if (has_common_momentum()) late_.go_on(context_, view(), exchange_);
+      continue_late_elements();
     }
     end_step();
   }
 
-  // After an exchange of updates the momentum is common, unless Γ is 0. Refreshes give v themselves.
-  bool has_common_momentum() const {
-    return kind_ != kind_of_step::dense_gradient &&
-           (kind_ != kind_of_step::quantized_update || std::ranges::find(inverse_, 0.0F) == inverse_.end());
+  // Refreshes give v themselves. After an exchange of updates a tensor's momentum is common unless its Γ is 0.
+  void continue_late_elements() {
+    if (kind_ == kind_of_step::quantized_update)
+      late_.go_on(context_, view(), exchange_, context_.memory.view(inverse_rate_sums_).data());
+    else if (kind_ != kind_of_step::dense_gradient)
+      late_.go_on(context_, view(), exchange_);
   }
 
   // The first search, of a new training or of one that goes on from a saved state. Waits.
   void find_late_elements() {
-    if (!update_bound_of(options_, refreshes()).lets_elements_begin()) return;
+    late_.found({});
+    if (!lets_elements_begin(options_)) return;
     late_.find(context_, view());
     late_found_at_ = refreshes();
   }
   // Elements get variances by refreshes. A search reads v, so there is one whenever refreshes have doubled, while any are late.
   bool must_find_late_again() const {
     return kind_ == kind_of_step::dense_gradient && (late_found_at_ == 0 || late_.exist()) &&
-           refreshes(true) >= 2 * late_found_at_ && update_bound_of(options_, refreshes()).lets_elements_begin();
+           refreshes(true) >= 2 * late_found_at_ && lets_elements_begin(options_);
   }
 
   // The gradients of which v is made, with that of this step if it refreshes v.
@@ -267,6 +270,10 @@ class zero_one_adam_recipe final
     if constexpr (requires { options_.variance_schedule.refreshed(variance_state_); })
       before = options_.variance_schedule.refreshed(variance_state_);
     return std::max<std::uint64_t>(before + (in_this_step ? 1 : 0), 1);
+  }
+
+  variance_facts variance(bool is_refreshed_in_this_step = false) const {
+    return {refreshes(is_refreshed_in_this_step), late_.exist()};
   }
 
   void check_own_gradient() {

@@ -266,10 +266,14 @@ TEST_CASE("cuda pass_kernel: the passes of averaging, monitoring, 1-bit LAMB and
   });
   expect_as_host_everywhere(
       [&](const guarded_model& m) { return slamb::detail::local_update{unit.update<stopped>(m.view())}; });
-  expect_as_host_everywhere(
-      [&](const guarded_model& /*model*/) { return slamb::detail::continue_late_variances<true>{unit.scalars()}; });
-  expect_as_host_everywhere(
-      [&](const guarded_model& /*model*/) { return slamb::detail::continue_late_variances<false>{unit.scalars()}; });
+  expect_as_host_everywhere([&](const guarded_model& /*model*/) {
+    return slamb::detail::continue_late_variances<true, true>{unit.scalars()};
+  });
+  std::vector<float> has_common = inverse_rate_sums;
+  has_common.back() = 0.0F;
+  expect_as_host_everywhere([&](const guarded_model& /*model*/) {
+    return slamb::detail::continue_late_variances<false, false>{unit.scalars(), has_common.data()};
+  });
   expect_as_host_everywhere([](const guarded_model& /*model*/) { return slamb::detail::count_late{}; });
   expect_as_host_everywhere(
       [&](const guarded_model& /*model*/) { return slamb::detail::count_directions<stopped>{unit.scalars()}; });

@@ -190,7 +190,7 @@ class quantized_exchange {
   /// @param announces       elements without a variance, which a zero-aware quantizer leaves out, tell if they have a signal. Then
   ///                        all ranks receive `announced_value`
   quantized_exchange(const Quantizer& quantizer, bool on_single_rank, bool announces = false)
-      : codes_(quantizer), on_single_rank_(on_single_rank), announces_(announces) {}
+      : codes_(quantizer), on_single_rank_(on_single_rank), announces_(announces && can_announce<Quantizer>) {}
 
   /// True if anything is encoded.
   bool is_active(const Context& context) const noexcept { return context.ranks.size() > 1 || on_single_rank_; }

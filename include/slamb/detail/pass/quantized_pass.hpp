@@ -77,17 +77,18 @@ struct wire_view {
 };
 
 /// An inactive element has no value on the wire, but a code. A rank with a signal for it encodes this number in its place, a rank
-/// without one 0. All quantizers keep the sign, and the number is too small to change a scale. The rank that averages passes it on.
+/// without one 0. The quantizer has `keeps_sign`, and the number is too small to change a scale. The rank that averages passes it on.
 /// docs/algorithms/update_bound.md, "Late elements".
 inline constexpr float announcement = -0x1p-126F;
 /// The received value of an inactive element for which any rank has a signal. Its square is 0, and itself it is not. Positive, so
 /// that a momentum of it has the sign of a zero.
 inline constexpr float announced_value = 0x1p-100F;
 
-/// True if elements of this quantizer may be inactive because their variance is 0.
+/// True if codes of this quantizer can announce the signals of elements that are inactive because their variance is 0.
 template <class Quantizer>
-inline constexpr bool may_be_zero_aware = requires(const Quantizer& q) {
+inline constexpr bool can_announce = requires(const Quantizer& q) {
   q.zero_aware;
+  requires Quantizer::keeps_sign;
 };
 
 /// The quantizers of an exchange whose phases differ. Functions that take a quantizer take this too.

@@ -15,10 +15,15 @@
 
 namespace slamb::detail {
 
+/// Tiles in a few ranges, in order; the last ones may be empty.
+struct tile_ranges {
+  tile_range of[4];
+};
+
 /// What the host may have to know of the steps so far.
 struct step_outcome {
   std::uint64_t taken = 0;  ///< t: steps so far
-  tile_range late{};        ///< tensors with late elements, where a recipe has searched for them
+  tile_ranges late{};       ///< tensors with late elements, where a recipe has searched for them
 };
 
 /// The run state of an optimizer, in the backend's memory.

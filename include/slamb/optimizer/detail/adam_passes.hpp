@@ -109,11 +109,13 @@ struct stopped_variance {
   SLAMB_ELEMENT static Real direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
     using ::slamb::maximum;
     using ::slamb::minimum;
+    if (s.late_below == no_variance_is_late) return adam_direction(momentum, absolute(variance), s);
+    const Real none(0.0F);
     const Real its = select(has_no_variance(variance, s), late_start(momentum, s), absolute(variance));
     const Real direction =
         momentum * Real(s.momentum_correction) / (square_root(its) * Real(s.deviation_correction) + Real(s.epsilon));
     const Real bound = select(variance < Real(s.late_below), Real(s.late_bound), Real(s.bound));
-    return maximum(minimum(direction, bound), -bound);
+    return select(none < its, maximum(minimum(direction, bound), -bound), none);  // an announcement moves nothing
   }
 };
 
@@ -125,6 +127,7 @@ struct set_adam_scalars {
   bool corrects_bias;
   bool corrects_epsilon;  ///< ε is added to the uncorrected √v
   update_bound bound;
+  bool has_late;              ///< some elements have begun late, or have not begun
   bool of_last_step = false;  ///< those of the last step again, in place of the next
 
   SLAMB_HOST_DEVICE void operator()() const {
@@ -138,8 +141,8 @@ struct set_adam_scalars {
     scalars->epsilon = static_cast<float>(corrects_epsilon ? epsilon * deviation_correction : epsilon);
     scalars->gradient_scale = static_cast<float>(record->gradient_scale);
     scalars->bound = static_cast<float>(bound.at(t, beta1, beta2, corrects_bias));
-    scalars->late_bound = static_cast<float>(update_bound{bound.chosen}.at(t, beta1, beta2, corrects_bias));
-    scalars->late_below = bound.lets_elements_begin() ? least_variance : no_variance_is_late;
+    scalars->late_bound = static_cast<float>(update_bound{bound.chosen, bound.own}.at(t, beta1, beta2, corrects_bias));
+    scalars->late_below = has_late ? least_variance : no_variance_is_late;
     scalars->inverse_one_minus_beta1 = static_cast<float>(1.0 / (1.0 - beta1));
   }
 };
@@ -154,10 +157,9 @@ bool corrects_bias(const Options& o) {
 }
 
 /// The function that sets the scalars of Adam's update.
-/// @param variance_stopped  as in update_bound
 template <trust_ratio TrustRatio, class Options>
 set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, adam_scalars* scalars,
-                                 std::uint64_t variance_stopped = 0) {
+                                 const update_bound& bound = {}, bool has_late = false) {
   return {record,
           scalars,
           o.beta1,
@@ -165,7 +167,8 @@ set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, ad
           o.epsilon,
           corrects_bias(o),
           capability::has_uncorrected_epsilon<TrustRatio>,
-          update_bound_of(o, variance_stopped)};
+          bound,
+          has_late && bound.chosen < no_update_bound};
 }
 
 /// The constants of a tensor in passes of other updates.

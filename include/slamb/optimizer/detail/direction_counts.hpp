@@ -34,14 +34,12 @@ struct count_directions {
 };
 
 /// Counts after the last step. Waits.
-/// @param model             a view with momentum and variance
-/// @param variance_stopped  as in update_bound
+/// @param model  a view with momentum and variance
 template <trust_ratio TrustRatio, class Variance, class Context, class View, class Options>
-void report_directions(const Context& context, View model, const Options& options, std::uint64_t variance_stopped,
+void report_directions(const Context& context, View model, const Options& options, const variance_facts& variance,
                        statistics& all) {
   if (all.step == 0) return;
-  set_adam_scalars scalars =
-      adam_scalars_of<TrustRatio>(options, context.record(), context.scalars(), variance_stopped);
+  set_adam_scalars scalars = context.template scalars_of<TrustRatio>(options, variance);
   scalars.of_last_step = true;
   context.executor.invoke(scalars);
   model.skip = nullptr;  // a step that failed may have been skipped before

@@ -13,17 +13,24 @@
 namespace slamb::detail {
 
 /// Begins and continues the variances of late elements, by a momentum that all ranks have: update_bound.md (7), (8).
-/// @tparam HasSign  v is stored with a sign, which marks them
-template <bool HasSign>
+/// @tparam HasSign          v is stored with a sign, which marks them
+/// @tparam FollowsGradient  tensors without a gradient stay as they are; else those stay whose `has_common` is 0
+template <bool HasSign, bool FollowsGradient>
 struct continue_late_variances {
   using reads = arrays<array::momentum, array::variance>;
   using writes = arrays<array::variance>;
-  static constexpr bool follows_gradient = true;
+  static constexpr bool follows_gradient = FollowsGradient;
   static constexpr int sums = 0;
 
   const adam_scalars* scalars;
+  const float* has_common = nullptr;  ///< [tensors] not 0: all ranks have the same momentum
 
-  SLAMB_HOST_DEVICE adam_scalars constants(std::uint32_t /*segment*/) const { return *scalars; }
+  SLAMB_HOST_DEVICE adam_scalars constants(std::uint32_t segment) const {
+    adam_scalars s = *scalars;
+    if constexpr (!FollowsGradient)
+      if (has_common[segment] == 0.0F) s.late_below = no_variance_is_late;
+    return s;
+  }
 
   template <class Element, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const adam_scalars& s, Sums& /*sums*/) const {
@@ -63,25 +70,29 @@ struct note_late {
   }
 };
 
-/// The tiles from the first tensor with late elements to the last one.
-struct range_of_late {
+/// The tiles of tensors with late elements: most models have none, and some have them in their embeddings. After the last range,
+/// it goes on to the last such tensor.
+struct find_ranges_of_late {
   const std::uint32_t* has_late;  ///< [tensors]
   std::size_t tensors;
   const std::size_t* first_tile;  ///< [tensors + 1]
-  tile_range* tiles;
+  tile_ranges* tiles;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    tile_range all{};
+    constexpr int most = sizeof(tile_ranges) / sizeof(tile_range);
+    tile_ranges all{};
+    int ranges = 0;
     for (std::size_t i = 0; i < tensors; ++i) {
-      if (has_late[i] == 0) continue;
-      if (all.first == all.last) all.first = first_tile[i];
-      all.last = first_tile[i + 1];
+      if (has_late[i] == 0 || first_tile[i] == first_tile[i + 1]) continue;
+      const bool goes_on = ranges > 0 && (ranges == most || all.of[ranges - 1].last == first_tile[i]);
+      if (!goes_on) all.of[ranges++].first = first_tile[i];
+      all.of[ranges - 1].last = first_tile[i + 1];
     }
     *tiles = all;
   }
 };
 
-/// The tiles of tensors with late elements, in one range: most models have none, and embeddings lie together.
+/// The tensors with late elements.
 template <class Context>
 class late_elements {
   static constexpr bool has_sign = storage_of_t<array::variance, typename Context::precision>::is_signed;
@@ -90,7 +101,7 @@ class late_elements {
   /// True if elements that a zero-aware quantizer leaves out may begin: v then marks those that take part from the next step on.
   template <class Options>
   static bool can_be_announced(const Options& o) {
-    return has_sign && update_bound_of(o, 1).lets_elements_begin();
+    return has_sign && lets_elements_begin(o);
   }
 
   void plan(Context& context) {
@@ -112,24 +123,36 @@ class late_elements {
     context.executor.run(count_late{}, model, context.all_tiles(), context.sums());
     context.executor.template finish_segments<count_late::sums, 0>(model, 0, tensors, context.sums(),
                                                                    note_late{has_late});
-    context.executor.invoke(range_of_late{has_late, tensors, model.first_tile, &context.record()->late});
+    context.executor.invoke(find_ranges_of_late{has_late, tensors, model.first_tile, &context.record()->late});
   }
   /// Takes the answer.
-  void found(tile_range late) noexcept { tiles_ = late; }
+  void found(const tile_ranges& late) noexcept { tiles_ = late; }
 
-  bool exist() const noexcept { return tiles_.first < tiles_.last; }
+  bool exist() const noexcept { return tiles_.of[0].first < tiles_.of[0].last; }
 
   /// Continues their variances, after an exchange. Those that have been announced take part in the next.
   template <class View, class Exchange>
   void go_on(Context& context, const View& model, Exchange& exchange) const {
-    if (!exist()) return;
-    context.executor.run(continue_late_variances<has_sign>{context.scalars()}, model, tiles_);
-    exchange.find_active(context, model.variance, tiles_);
+    go_on(continue_late_variances<has_sign, true>{context.scalars()}, context, model, exchange);
+  }
+  /// Likewise, after an exchange that gave some tensors the same momentum on all ranks, whether they have a gradient or not.
+  template <class View, class Exchange>
+  void go_on(Context& context, const View& model, Exchange& exchange, const float* has_common) const {
+    go_on(continue_late_variances<has_sign, false>{context.scalars(), has_common}, context, model, exchange);
   }
 
  private:
+  template <class Pass, class View, class Exchange>
+  void go_on(const Pass& pass, Context& context, const View& model, Exchange& exchange) const {
+    for (const tile_range& tiles : tiles_.of) {
+      if (tiles.first == tiles.last) return;
+      context.executor.run(pass, model, tiles);
+      exchange.find_active(context, model.variance, tiles);
+    }
+  }
+
   region<std::uint32_t> has_late_;
-  tile_range tiles_{};
+  tile_ranges tiles_{};
 };
 
 }  // namespace slamb::detail

@@ -165,10 +165,11 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
     // ĝ = (m − β1 m′)/(1 − β1);  v_f ← β2 v_f + (1 − β2) ĝ²: docs/algorithms/one_bit_lamb.md (13), (14)
     const Real gradient = before + (e.momentum - before) * Real(inverse_one_minus_beta1);
     e.fresh_variance = moved_towards(e.fresh_variance, finite_square(gradient), tensor.scalars.one_minus_beta2);
-    // D/D_f: docs/algorithms/one_bit_lamb.md (15), (17)
+    // D/D_f: docs/algorithms/one_bit_lamb.md (15), (17); 1 for late elements, whose v has not stopped
     const Real epsilon(tensor.scalars.epsilon);
     const Real deviation_ratio =
-        (square_root(absolute(e.variance)) + epsilon) / (square_root(e.fresh_variance) + epsilon);
+        select(e.variance < Real(tensor.scalars.late_below), Real(1.0F),
+               (square_root(absolute(e.variance)) + epsilon) / (square_root(e.fresh_variance) + epsilon));
     this->trust_ratio.accumulate_frozen(this->update_terms_of(e, tensor), deviation_ratio, results);
   }
 };

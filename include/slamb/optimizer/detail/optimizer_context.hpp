@@ -155,10 +155,17 @@ class optimizer_context {
 
   /// Begins a step of Adam's update with the learning rates that have been set: gradients are read at this scale, and the scalars
   /// of the update are set. Then invokes `more`.
-  /// @param variance_stopped  the gradients that a variance is made of which does not take this step's; 0: it takes all
   template <trust_ratio TrustRatio, class Options, class... More>
-  void begin_step(const Options& options, double gradient_scale, std::uint64_t variance_stopped, const More&... more) {
-    begin_step(gradient_scale, adam_scalars_of<TrustRatio>(options, record(), scalars(), variance_stopped), more...);
+  void begin_step(const Options& options, double gradient_scale, const variance_facts& variance, const More&... more) {
+    bound_.with(options, variance.stopped);
+    begin_step(gradient_scale, scalars_of<TrustRatio>(options, variance), more...);
+  }
+  /// The function that sets the scalars of Adam's update.
+  template <trust_ratio TrustRatio, class Options>
+  set_adam_scalars scalars_of(const Options& options, const variance_facts& variance) const {
+    own_bound bound = bound_;
+    return adam_scalars_of<TrustRatio>(options, record(), scalars(), bound.with(options, variance.stopped),
+                                       variance.has_late);
   }
   /// Begins a step with the learning rates that have been set. Then invokes `more`.
   template <class... More>
@@ -389,6 +396,7 @@ class optimizer_context {
     executor.write(&record()->has_norm, std::uint32_t{0});
     executor.write(&record()->payload_of, std::uint64_t{0});
     first_taken_ = steps();
+    bound_ = {};
     count_.set(first_taken_);
     compared.compare_next();
   }
@@ -478,6 +486,7 @@ class optimizer_context {
   region<double> sums_;
   phase_log phases_;
   step_estimate count_;
+  own_bound bound_;
   std::uint64_t first_taken_ = 0;
 };
 

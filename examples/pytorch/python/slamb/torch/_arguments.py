@@ -35,7 +35,10 @@ def number(name: str, value: Any) -> float:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"slamb: {name} must be a number, not {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"slamb: {name} must be a number below 1.8e308") from None
 
 
 def rate(name: str, value: Any) -> None:

@@ -42,7 +42,7 @@ struct decoded_tile {
   SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
     result.decode(quantizer_of_mean(quantizers), i, result_shift, x);
     active.keep(x, i);
-    if constexpr (may_be_zero_aware<mean_quantizer_t<Quantizers>>) {
+    if constexpr (can_announce<mean_quantizer_t<Quantizers>>) {
       const std::uint32_t which = active.template announcing<Width>(i);
       if (which == 0) return;
       const std::uint32_t said = result.template negative<Width>(quantizer_of_mean(quantizers), i);

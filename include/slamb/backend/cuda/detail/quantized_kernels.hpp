@@ -64,7 +64,7 @@ struct server_source {
     }
     error.add_to(x, i);
     active.keep(x, i);
-    if constexpr (may_be_zero_aware<Quantizer>) pass_on_announcements(i, x);
+    if constexpr (can_announce<Quantizer>) pass_on_announcements(i, x);
     float kept[Width];
     for (unsigned j = 0; j < Width; ++j) kept[j] = x[j].value;
     store_to(kept, mean(), i);
@@ -181,7 +181,7 @@ struct average_kernel {
   /// For a mean with scales of blocks, and for signals with announcements, ptxas aims at three blocks of threads, and spills; two
   /// allow 64 registers. 0: it chooses.
   static constexpr unsigned blocks_at_once =
-      scale_facts<mean_quantizer>::has_blocks || may_be_zero_aware<signal_quantizer> ? 2 : 0;
+      scale_facts<mean_quantizer>::has_blocks || can_announce<signal_quantizer> ? 2 : 0;
 
   Quantizers quantizers;
   model_view view;

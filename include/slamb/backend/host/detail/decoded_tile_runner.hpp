@@ -32,7 +32,7 @@ struct decoded_tile {
   SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const {
     const auto& quantizer = quantizer_of_mean(quantizers);
     const floats decoded = masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
-    if constexpr (may_be_zero_aware<mean_quantizer_t<Quantizers>>)
+    if constexpr (can_announce<mean_quantizer_t<Quantizers>>)
       if (const std::uint32_t which = active.announcing(i); which != 0) {
         const lane_mask said = result.decode(quantizer, i, floats(1.0F)) < floats(0.0F);
         return select(mask_of(which), select(said, floats(announced_value), floats(0.0F)), decoded);

@@ -143,7 +143,7 @@ struct server_source {
     }
     if constexpr (error_array<Storage>::exists) mean = mean + error.load(i);
     mean = active.keep(mean, i, count...);
-    if constexpr (may_be_zero_aware<Quantizer>)
+    if constexpr (can_announce<Quantizer>)
       if (const std::uint32_t which = active.announcing(i, static_cast<std::uint32_t>(count)...); which != 0)
         mean = select(mask_of(which), announced_by_any(i), mean);
     mean.store(wire.mean + tile.code + i);
