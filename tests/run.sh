@@ -134,6 +134,7 @@ configure_and_build() {
 
 # The options of cmake besides the preset, for a part of the suite.
 part_of_clang=(
+  -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_COMPILE_TESTS=OFF
   -DSLAMB_INSTANCES_OF_COMBINATIONS=OFF
   -DSLAMB_INSTANCES_EMULATED=OFF  # no test of this part has either

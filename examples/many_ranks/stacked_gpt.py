@@ -61,7 +61,7 @@ class StackedGpt:
         h = functional.embedding(rows, embedding.view(ranks * 256, width))
         h = (h + parameters["positions.weight"][:, None, :length]).view(ranks, batch * length, width)
         for block in range(self.layers):
-            own = {name: parameters[f"blocks.{block}.{name}"] for name in _BLOCK}
+            own = {name: p for name in _BLOCK if (p := parameters.get(f"blocks.{block}.{name}")) is not None}
             h = h + self._attended(_normed(h, own, "norm1"), own, length)
             up = functional.gelu(_linear(_normed(h, own, "norm2"), own, "up"))
             h = h + _linear(up, own, "down")
@@ -87,7 +87,9 @@ def _linear(x: torch.Tensor, own: dict[str, torch.Tensor], name: str) -> torch.T
     """
     :param x: ranks × bytes × inputs
     """
-    return torch.baddbmm(own[f"{name}.bias"][:, None], x, own[f"{name}.weight"].transpose(1, 2))
+    weight = own[f"{name}.weight"].transpose(1, 2)
+    bias = own.get(f"{name}.bias")
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
 
 
 def _normed(x: torch.Tensor, own: dict[str, torch.Tensor], name: str) -> torch.Tensor:

@@ -74,7 +74,7 @@ class Trainings(compare.Comparison):
             with self.ranks_of(method, [probe]):
                 pass
         sizes = " ".join(f"--{name} {getattr(given, name)}" for name in SIZES if name != "ranks")
-        sizes += f" --adapt {given.adapt}"
+        sizes += f" --adapt {given.adapt}" + (" --biases no" if given.biases == "no" else "")
         training = f"many_ranks/train.py, {given.ranks} ranks, {sizes}; {self.language.description}; torch {torch.__version__}"
         super().__init__(compare.Results(given.file, training), "lm", given.ranks, "", [], list(compare.RATES))
 
@@ -159,6 +159,7 @@ def parse(arguments: Optional[list[str]] = None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{texts.get(name, '')} ({default})".lstrip())
     adapted = "tensors with LAMB's trust ratio: matrices (default), or all, as in train_lm.py"
     parser.add_argument("--adapt", choices=("matrices", "all"), default="matrices", help=adapted)
+    parser.add_argument("--biases", choices=("yes", "no"), default="yes", help="in the linear layers of blocks (yes)")
     parser.add_argument("--library", type=Path, default=LIBRARY, help="the built library; SLAMB_MANY_RANKS names another default")
     return parser.parse_args(arguments)
 

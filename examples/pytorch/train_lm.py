@@ -28,15 +28,15 @@ _LEFT_OUT = {"__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", 
 class Block(nn.Module):
     """Attention to earlier bytes, then a perceptron, each added to its input."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, biases: bool) -> None:
         super().__init__()
         self.heads = heads
         self.norm1 = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width)
-        self.attended = nn.Linear(width, width)
+        self.queries_keys_values = nn.Linear(width, 3 * width, bias=biases)
+        self.attended = nn.Linear(width, width, bias=biases)
         self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.up = nn.Linear(width, 4 * width, bias=biases)
+        self.down = nn.Linear(4 * width, width, bias=biases)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -51,11 +51,14 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Predicts the next byte at each position."""
 
-    def __init__(self, width: int, layers: int, heads: int, context: int) -> None:
+    def __init__(self, width: int, layers: int, heads: int, context: int, biases: bool = True) -> None:
+        """
+        :param biases: the linear layers of the blocks have some
+        """
         super().__init__()
         self.bytes = nn.Embedding(256, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, biases) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.next = nn.Linear(width, 256, bias=False)
         self.register_buffer("mask", torch.full((context, context), -math.inf).triu(1), persistent=False)
@@ -113,11 +116,12 @@ class LanguageModel:
         parser.add_argument("--layers", type=int, default=5, help="(5)")
         parser.add_argument("--heads", type=int, default=4, help="(4)")
         parser.add_argument("--context", type=int, default=128, help="bytes of a sequence (128)")
+        parser.add_argument("--biases", choices=("yes", "no"), default="yes", help="in the linear layers of blocks (yes)")
         parser.set_defaults(batch=4, steps=600)
 
     def make_model(self) -> nn.Module:
         a = self.arguments
-        return Gpt(a.width, a.layers, a.heads, a.context)
+        return Gpt(a.width, a.layers, a.heads, a.context, a.biases == "yes")
 
     def batch(self, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Sequences that begin at random places, and the byte after each of their bytes."""

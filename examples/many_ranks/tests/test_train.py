@@ -48,9 +48,9 @@ def run(library, tmp_path):
     return run_with
 
 
-def gpt_of(seed):
+def gpt_of(seed, biases=True):
     torch.manual_seed(seed)
-    return train_lm.Gpt(16, 2, 2, 16)
+    return train_lm.Gpt(16, 2, 2, 16, biases)
 
 
 def batch_of(ranks, seed):
@@ -62,8 +62,10 @@ def loss_of(gpt, inputs, targets):
     return torch.nn.functional.cross_entropy(gpt(inputs).flatten(0, 1), targets.flatten())
 
 
-def test_a_stack_of_models_has_the_losses_and_gradients_of_each():
-    gpts = [gpt_of(seed) for seed in range(3)]
+@pytest.mark.parametrize("biases", [True, False])
+def test_a_stack_of_models_has_the_losses_and_gradients_of_each(biases):
+    gpts = [gpt_of(seed, biases) for seed in range(3)]
+    assert len(list(gpts[0].parameters())) == (29 if biases else 21)
     for gpt in gpts:  # norms and biases too
         for p in gpt.parameters():
             p.data += 0.1 * torch.randn_like(p)
