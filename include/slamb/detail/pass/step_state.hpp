@@ -17,7 +17,7 @@ namespace slamb::detail {
 
 /// Tiles in a few ranges, in order; the last ones may be empty.
 struct tile_ranges {
-  tile_range of[4];
+  tile_range of[3];
 };
 
 /// What the host may have to know of the steps so far.

@@ -80,15 +80,15 @@ struct find_ranges_of_late {
 
   SLAMB_HOST_DEVICE void operator()() const {
     constexpr int most = sizeof(tile_ranges) / sizeof(tile_range);
-    tile_ranges all{};
+    tile_range* const of = tiles->of;  // in place, for an array of the function would be local memory on a GPU
     int ranges = 0;
+    for (int i = 0; i < most; ++i) of[i] = {};
     for (std::size_t i = 0; i < tensors; ++i) {
       if (has_late[i] == 0 || first_tile[i] == first_tile[i + 1]) continue;
-      const bool goes_on = ranges > 0 && (ranges == most || all.of[ranges - 1].last == first_tile[i]);
-      if (!goes_on) all.of[ranges++].first = first_tile[i];
-      all.of[ranges - 1].last = first_tile[i + 1];
+      const bool goes_on = ranges > 0 && (ranges == most || of[ranges - 1].last == first_tile[i]);
+      if (!goes_on) of[ranges++].first = first_tile[i];
+      of[ranges - 1].last = first_tile[i + 1];
     }
-    *tiles = all;
   }
 };
 
