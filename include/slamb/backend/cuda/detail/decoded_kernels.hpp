@@ -199,8 +199,8 @@ struct receive_kernel {
 template <class Storage, class Pass, class Quantizer, class Precision = single_precision>
 struct measure_kernel {
   static constexpr unsigned threads = 256;
-  static constexpr unsigned blocks_at_once =
-      2;  ///< allows 128 registers a thread; by itself, ptxas aims at fewer for sm_90, and spills
+  /// 2 blocks allow 128 registers a thread. By itself ptxas aims at fewer for sm_90, and spills.
+  static constexpr unsigned blocks_at_once = 2;
 
   Pass pass;
   Quantizer quantizer;
