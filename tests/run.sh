@@ -8,7 +8,7 @@
 # precompiled ones before them; the sources for nvcc, where it is installed; the site of the documentation, with its reference
 # and its links; the Python package, with the system's PyTorch; and the parts of the suite that may differ with another compiler:
 # numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
-# --thorough: all of the suite by these three too, which takes much longer.
+# Benchmarks are compiled with -Og then. --thorough: all of the suite by these three too, which takes much longer.
 # --gpu: the benchmarks and tests on this machine's GPU, and a report of them. Needs the CUDA Toolkit and CMake, and installs
 # nothing: without doctest, MPI, PyTorch or compute-sanitizer only their parts are skipped. No GPU is a failure. --stage, once
 # or more: only these stages, with the builds that they need. --gpu-build, or SLAMB_GPU_BUILD: the programs are in DIR/bin;
@@ -127,7 +127,8 @@ check() {
 configure_and_build() {
   local strict=OFF options=()
   [[ "${CI:-}" == true ]] && strict=ON
-  [[ "$1" == release ]] && options=("-DSLAMB_LEVEL_TESTS=$all_there_is" "-DSLAMB_HEADERS_ALONE=$all_there_is")
+  [[ "$1" == release ]] && options=("-DSLAMB_LEVEL_TESTS=$all_there_is" "-DSLAMB_HEADERS_ALONE=$all_there_is"
+                                   "-DSLAMB_QUICK_BENCHMARKS=$all_there_is")
   cmake --preset "$@" "-DSLAMB_WARNINGS_AS_ERRORS=$strict" ${options[@]+"${options[@]}"} &&
     cmake --build --preset "$1" --parallel "$jobs"
 }

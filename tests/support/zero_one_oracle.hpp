@@ -110,7 +110,8 @@ class zero_one_adam {
   // m/(√v+ε) within its bound.
   double direction(std::size_t j, double m) const {
     const double v = has_no_variance(j) ? first_variance(m, how_.beta1, how_.beta2) : v_[j];
-    return std::clamp(m / (std::sqrt(v) + how_.epsilon), -bound_at(j), bound_at(j));
+    const double bound = bound_at(j);
+    return std::clamp(m / (std::sqrt(v) + how_.epsilon), -bound, bound);
   }
   // By a momentum that all ranks have.
   void go_on_with_late(std::size_t j) {
@@ -145,9 +146,12 @@ class zero_one_adam {
 
   // v is 1 − β2^R of what ever more gradients of its size would have made it, where R is the number of refreshes.
   double bound() const {
-    const double all = bound_of(how_.update_bound, how_.beta1, how_.beta2, 1.0, 1.0);
-    if (how_.update_bound != 0.0) return all;
-    return all / std::sqrt(1.0 - std::pow(how_.beta2, static_cast<double>(variance_updates_)));
+    if (bound_after_ == variance_updates_) return bound_;  // it is asked for at each element
+    bound_after_ = variance_updates_;
+    bound_ = bound_of(how_.update_bound, how_.beta1, how_.beta2, 1.0, 1.0);
+    if (how_.update_bound == 0.0)
+      bound_ /= std::sqrt(1.0 - std::pow(how_.beta2, static_cast<double>(variance_updates_)));
+    return bound_;
   }
 
   // m ← β1 m + (1−β1) g;  p ← p − γ(m/(√v+ε) + λp) at one rank.
@@ -220,7 +224,9 @@ class zero_one_adam {
   std::uint64_t variance_interval_ = 1, variance_updates_ = 0;
   std::uint64_t local_interval_ = 1, local_steps_ = 0;
   bool variance_is_frozen_ = false;
-  int leaves_out_ = -1;  // a rank
+  int leaves_out_ = -1;                                    // a rank
+  mutable std::uint64_t bound_after_ = ~std::uint64_t{0};  // the updates of the variance for which bound_ is known
+  mutable double bound_ = 0.0;
   kind last_ = kind::full_precision;
 };
 
