@@ -155,6 +155,10 @@ part_of_tsan=(
   "-DSLAMB_TESTS_ONLY=backend/host/thread_pool|communicator/((check|hierarchical|thread)_)?communicator|communicator/hierarchical_communicator_lamb|core/statistics|examples/sockets/.*|faults/(calls|one_bit_training|training)|properties/(allocation|calling_threads|determinism|steps_in_parts)"
 )
 
+# Continuous integration has no GPU to run them, and compiles for two architectures instead of three.
+part_of_cuda=()
+if [[ "${CI:-}" == true ]]; then part_of_cuda=("-DCMAKE_CUDA_ARCHITECTURES=80-real;90-real"); fi
+
 # suite PRESET [PART [WRAPPER…]]: builds a preset, or only the part with this name unless all is requested, and adds up the cases
 # of its tests.
 suite() {
@@ -243,7 +247,7 @@ cuda_suite() {
     report cuda "$SECONDS" "skipped: no nvcc on PATH or in /usr/local/cuda/bin"
     return 0
   fi
-  CUDACXX="${CUDACXX:-$nvcc}" suite cuda
+  CUDACXX="${CUDACXX:-$nvcc}" suite cuda part_of_cuda
 }
 
 # The tests of the Python package, and their number.
