@@ -23,6 +23,7 @@
 #include "slamb/optimizer/detail/dense_gradient.hpp"
 #include "slamb/optimizer/detail/direction_counts.hpp"
 #include "slamb/optimizer/detail/late_variance.hpp"
+#include "slamb/optimizer/detail/local_steps.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
@@ -104,15 +105,12 @@ class zero_one_adam_recipe final
         exchange_(options.compressor, options.compress_single_rank, late_type::can_be_announced(options)),
         dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}),
         late_outcome_(context_.executor.stream()),
-        rate_sums_(parameters.size(), 0.0),
-        inverse_(parameters.size()),
-        has_moved_(parameters.size()),
-        takes_part_(parameters.size()) {
+        steps_(parameters.size()) {
     exchange_.plan(context_);
     dense_.plan_beside(exchange_.wire(), context_);
     context_.plan_sums(2);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
-    if (exchange_.is_active(context_)) plan_tables();
+    if (exchange_.is_active(context_)) steps_.plan(context_);
     local_.plan(context_, exchange_.is_active(context_));
     clip_.plan(context_, options_);
     late_.plan(context_);
@@ -139,7 +137,7 @@ class zero_one_adam_recipe final
   }
   bool parameters_differ() override {
     settle();
-    return differs_;
+    return steps_.differ();
   }
 
   statistics report(bool with_norms) const override {
@@ -215,8 +213,8 @@ class zero_one_adam_recipe final
     if (kind_ == kind_of_step::quantized_gradient) {  // (4)
       exchange_.send(passes::receive{frozen_update()}, context_, view(), buffer());
     } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (12), (13)
-      upload_rate_sums();
-      upload_participants();
+      steps_.upload_rate_sums(context_);
+      exchange_.set_participants(steps_.upload_participants(context_));
       exchange_.send(local_signal(), context_, view(), buffer());
     } else {
       check_own_gradient();
@@ -246,7 +244,7 @@ class zero_one_adam_recipe final
   // Refreshes give v themselves. After an exchange of updates a tensor's momentum is common unless its Γ is 0.
   void continue_late_elements() {
     if (kind_ == kind_of_step::quantized_update)
-      late_.go_on(context_, view(), exchange_, context_.memory.view(inverse_rate_sums_).data());
+      late_.go_on(context_, view(), exchange_, steps_.inverse_rate_sums(context_));
     else if (kind_ != kind_of_step::dense_gradient)
       late_.go_on(context_, view(), exchange_);
   }
@@ -288,17 +286,11 @@ class zero_one_adam_recipe final
     // No collective carries the overflow flag, so the step counts as taken, as on the other ranks.
     context_.executor.invoke(drop_local_gradient{context_.record(), context_.scaling.found_inf});
     context_.end_taken_step();
-    for (std::size_t i = 0; i < rate_sums_.size(); ++i) {
-      rate_sums_[i] += rate_of(i);
-      if (has_gradient(i)) has_moved_[i] = 1;
-    }
-    differs_ = true;
+    steps_.count(context_);
     options_.local_schedule.advance(local_state_);
   }
 
-  passes::receive_update local_signal() const {
-    return {{frozen_update()}, context_.memory.view(inverse_rate_sums_).data()};
-  }
+  passes::receive_update local_signal() const { return {{frozen_update()}, steps_.inverse_rate_sums(context_)}; }
 
   // Ends a step that may be skipped. On a device its outcome is read later, when it is needed.
   void end_step() {
@@ -340,7 +332,7 @@ class zero_one_adam_recipe final
   // Continues after a step that was taken. Actions that can fail come first, and can be repeated.
   void go_on() {
     if (is_local_) {
-      forget_local_steps();
+      steps_.forget();
       return options_.local_schedule.advance(local_state_);
     }
     const bool is_last = options_.variance_schedule.ends_after(tau_);
@@ -355,45 +347,6 @@ class zero_one_adam_recipe final
   // a, b_i: docs/algorithms/zero_one_adam.md (8). In a skipped step it does nothing.
   void start_from_anchor() {
     if (exchange_.is_active(context_)) context_.executor.run(start_anchor{}, view(), context_.all_tiles());
-  }
-
-  bool has_gradient(std::size_t tensor) const noexcept {
-    return std::as_const(context_.tensors).segments()[tensor].has_gradient;
-  }
-  // 0 for a tensor that this step leaves as it is.
-  double rate_of(std::size_t tensor) const noexcept {
-    return has_gradient(tensor) ? context_.rates.of(std::as_const(context_.tensors).segments()[tensor]) : 0.0;
-  }
-
-  // 1/Γ with the rate of this step: docs/algorithms/zero_one_adam.md (12), (14)
-  void upload_rate_sums() {
-    for (std::size_t i = 0; i < inverse_.size(); ++i) {
-      const double sum = rate_sums_[i] + rate_of(i);
-      inverse_[i] =
-          sum >= static_cast<double>(std::numeric_limits<float>::min()) ? static_cast<float>(1.0 / sum) : 0.0F;
-    }
-    context_.executor.upload(std::span<const float>(inverse_), context_.memory.view(inverse_rate_sums_));
-  }
-
-  // Leaves tensors out of the exchange that have not moved since the last one.
-  void upload_participants() {
-    for (std::size_t i = 0; i < has_moved_.size(); ++i) takes_part_[i] = has_moved_[i] != 0 || has_gradient(i) ? 1 : 0;
-    const std::span<std::uint8_t> table = context_.memory.view(participants_);
-    const bool all = std::ranges::find(takes_part_, 0) == takes_part_.end();
-    if (!all) context_.executor.upload(std::span<const std::uint8_t>(takes_part_), table);
-    exchange_.set_participants(all ? nullptr : table.data());
-  }
-
-  void forget_local_steps() {
-    std::fill(rate_sums_.begin(), rate_sums_.end(), 0.0);
-    std::fill(has_moved_.begin(), has_moved_.end(), std::uint8_t{0});
-    differs_ = false;
-  }
-
-  void plan_tables() {
-    const std::size_t tensors = context_.tensors.segments().size();
-    inverse_rate_sums_ = context_.memory.template plan<float>("learning rates", tensors);
-    participants_ = context_.memory.template plan<std::uint8_t>("tables", tensors);
   }
 
   std::span<std::byte> buffer() const noexcept { return context_.memory.view(buffer_); }
@@ -411,7 +364,7 @@ class zero_one_adam_recipe final
     tell_anchor();
     if (!is_local_) return;
     start_from_anchor();
-    forget_local_steps();
+    steps_.forget();
   }
 
   state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }
@@ -420,12 +373,11 @@ class zero_one_adam_recipe final
     base::visit_state(part);
     exchange_.visit_state(context_, part);
     local_.visit(part, context_.memory, state_part::errors);
-    part("sums of rates", bytes_of_all(rate_sums_), state_part::errors);
-    part("moved tensors", bytes_of_all(has_moved_), state_part::errors);
+    steps_.visit_tensors(part);
     visit_schedule(part, "variance schedule", options_.variance_schedule, variance_state_, state_part::common);
     visit_schedule(part, "local schedule", options_.local_schedule, local_state_, state_part::common);
     visit_flag(part, "phase", is_local_, state_part::common);
-    visit_flag(part, "parameters differ", differs_, state_part::errors);
+    steps_.visit_difference(part);
   }
   void go_on_from_saved(const restore_options& options) override {
     if (options.from_other_ranks && is_local_) start_from_anchor();  // from the parameters as they are
@@ -442,15 +394,10 @@ class zero_one_adam_recipe final
   own_gradient_clip clip_;
   late_type late_;
   region<factors_type> factors_;
-  region<float> inverse_rate_sums_;
-  region<std::uint8_t> participants_;
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
   typename optimizer_context<Backend>::late_outcome late_outcome_;
-  std::vector<double> rate_sums_;         // [tensors] Γ
-  std::vector<float> inverse_;            // [tensors]
-  std::vector<std::uint8_t> has_moved_;   // [tensors] since the last exchange of local updates
-  std::vector<std::uint8_t> takes_part_;  // [tensors] in this exchange
+  local_steps<optimizer_context<Backend>> steps_;
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
   std::uint64_t tau_ = 0;                      // of the current step
@@ -460,7 +407,6 @@ class zero_one_adam_recipe final
   bool is_unsettled_ = false;  // the outcome of the last step is not known yet
   bool is_asked_ = false;      // late_outcome_ will have the answer
   bool is_searched_ = false;   // the answer will have late elements
-  bool differs_ = false;       // parameters differ between ranks
 };
 
 /// The recipe of `basic_zero_one_adam`, if its template arguments fit.

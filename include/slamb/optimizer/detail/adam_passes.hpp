@@ -105,11 +105,17 @@ struct living_variance {
 /// The direction where v has stopped, except for elements that begin late, whose v is stored as −v:
 /// docs/algorithms/update_bound.md, "Late elements".
 struct stopped_variance {
-  template <class Real>
-  SLAMB_ELEMENT static Real direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+  template <class Real, class Scalars>
+  SLAMB_ELEMENT static Real magnitude(const Real& variance, const Scalars& s) {
+    if (s.late_below == no_variance_is_late) return variance;
+    return absolute(variance);
+  }
+
+  template <class Real, class Scalars>
+  SLAMB_ELEMENT static Real direction(const Real& momentum, const Real& variance, const Scalars& s) {
     using ::slamb::maximum;
     using ::slamb::minimum;
-    if (s.late_below == no_variance_is_late) return adam_direction(momentum, absolute(variance), s);
+    if (s.late_below == no_variance_is_late) return adam_direction(momentum, variance, s);
     const Real none(0.0F);
     const Real its = select(has_no_variance(variance, s), late_start(momentum, s), absolute(variance));
     const Real direction =
@@ -197,6 +203,22 @@ struct tensor_constants {
   Factors factors;       ///< of the trust ratio
 };
 
+/// The scalars of a step without late elements.
+struct scalars_without_late : adam_scalars {
+  static constexpr float late_below = no_variance_is_late;
+
+  SLAMB_HOST_DEVICE explicit scalars_without_late(const adam_scalars& s) : adam_scalars(s) {}
+};
+
+/// The constants of a tensor in a step without late elements. Their type says so, and compilers leave out of a loop what only
+/// late elements need.
+template <class Constants>
+struct constants_without_late : Constants {
+  scalars_without_late scalars;
+
+  SLAMB_HOST_DEVICE explicit constants_without_late(const Constants& c) : Constants(c), scalars(c.scalars) {}
+};
+
 /// The tables that hold these constants. Trivially copyable. Pointers are in the backend's memory, where a captured step finds
 /// new values.
 template <class Factors>
@@ -224,19 +246,25 @@ struct adam_update {
 
   SLAMB_HOST_DEVICE tensor_constants<factors_type> constants(std::uint32_t segment) const { return tensors[segment]; }
 
+  /// Calls `run` with these constants, in the type for the step.
+  template <class Constants, class Run>
+  static void specialize(const Constants& tensor, const Run& run) {
+    if constexpr (std::is_same_v<Variance, stopped_variance>)
+      if (tensor.scalars.late_below == no_variance_is_late) return run(constants_without_late<Constants>(tensor));
+    run(tensor);
+  }
+
   // u = m̂/(√v̂ + ε) + λ p: docs/algorithms/lamb.md (6)
-  template <class Element>
-  SLAMB_ELEMENT static update_terms<typename Element::real> update_terms_of(
-      const Element& e, const tensor_constants<factors_type>& tensor) {
+  template <class Element, class Constants>
+  SLAMB_ELEMENT static update_terms<typename Element::real> update_terms_of(const Element& e, const Constants& tensor) {
     using Real = typename Element::real;
     const Real direction = Variance::direction(e.momentum, e.variance, tensor.scalars);
     return {e.parameter, direction, direction + Real(tensor.weight_decay) * e.parameter};
   }
 
   // p ← p − γ scale u: docs/algorithms/lamb.md (7), slamb.md (8)
-  template <class Element>
-  SLAMB_ELEMENT void apply(Element& e, const tensor_constants<factors_type>& tensor,
-                           const typename Element::real& discount) const {
+  template <class Element, class Constants>
+  SLAMB_ELEMENT void apply(Element& e, const Constants& tensor, const typename Element::real& discount) const {
     using Real = typename Element::real;
     const Real scaled = trust_ratio.scale(tensor.factors, discount) * update_terms_of(e, tensor).update;
     e.parameter = e.parameter - Real(tensor.rate) * scaled;

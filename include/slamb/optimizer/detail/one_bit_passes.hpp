@@ -167,7 +167,8 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
     e.fresh_variance = moved_towards(e.fresh_variance, finite_square(gradient), tensor.scalars.one_minus_beta2);
     // D/D_f: docs/algorithms/one_bit_lamb.md (15), (17); 1 for late elements, whose v has not stopped
     const Real epsilon(tensor.scalars.epsilon);
-    Real deviation_ratio = (square_root(absolute(e.variance)) + epsilon) / (square_root(e.fresh_variance) + epsilon);
+    Real deviation_ratio = (square_root(stopped_variance::magnitude(e.variance, tensor.scalars)) + epsilon) /
+                           (square_root(e.fresh_variance) + epsilon);
     if (tensor.scalars.late_below != no_variance_is_late)
       deviation_ratio = select(e.variance < Real(tensor.scalars.late_below), Real(1.0F), deviation_ratio);
     this->trust_ratio.accumulate_frozen(this->update_terms_of(e, tensor), deviation_ratio, results);

@@ -75,10 +75,27 @@ using sums_of = tile_sums<Pass::sums, maxima_of<Pass>()>;
 template <class Pass>
 using masked_sums_of = masked_tile_sums<Pass::sums, maxima_of<Pass>()>;
 
-/// Runs `pass` over `count` elements of `at`, all of one tensor, and adds its sums in the order of the elements.
-template <class Pass, class Constants, class Arrays>
-SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, const Arrays& at, std::size_t count,
-                                sums_of<Pass>& sums) {
+/// Calls `run` with the constants of a tensor. A pass may have several types of them: compilers leave out of the loop what a type
+/// does not need.
+template <class Pass, class Run>
+SLAMB_ALWAYS_INLINE void with_constants(const Pass& pass, std::uint32_t tensor, const Run& run) {
+  const auto constants = pass.constants(tensor);
+  if constexpr (requires { pass.specialize(constants, run); })
+    pass.specialize(constants, run);
+  else
+    run(constants);
+}
+
+/// Runs a pass over `count` elements, all of one tensor, of the Arrays that are made of `from`. Computes its sums in the order of
+/// the elements. Works with variables of its own: compilers keep them in registers, because no store through a pointer can
+/// change them.
+template <class Arrays, class Pass, class Constants, class... From>
+[[gnu::noinline]] SLAMB_FLATTEN void run_elements(const Pass& its_pass, const Constants& its_constants,
+                                                  std::size_t count, sums_of<Pass>& its_sums, const From&... from) {
+  const Pass pass = its_pass;
+  const Constants constants = its_constants;
+  const Arrays at(from...);
+  sums_of<Pass> sums;
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     element_of<Pass, floats> e;
@@ -93,6 +110,7 @@ SLAMB_FLATTEN void run_elements(const Pass& pass, const Constants& constants, co
     pass(e, constants, rest_sums);
     at.store(typename Pass::writes(), e, i, rest);
   }
+  its_sums = sums;
 }
 
 /// True if the pass leaves out this tensor.
@@ -114,14 +132,16 @@ void leave_out(const View& view, const segment& s, const tile& t, double* result
 /// Runs `pass` over a tile and writes its results to `sums` [results_of<Pass>()]. Returns true if all checked values are finite.
 template <class Pass, class View>
 bool run_tile(const Pass& pass, const View& view, std::size_t number, double* sums) {
-  const tile& t = view.tiles[number];
-  if (leaves_out<Pass>(view.segments[t.segment])) {
-    leave_out<Pass>(view, view.segments[t.segment], t, sums);
+  const tile t = view.tiles[number];
+  const segment& s = view.segments[t.segment];
+  if (leaves_out<Pass>(s)) {
+    leave_out<Pass>(view, s, t, sums);
     return true;
   }
   sums_of<Pass> tile_sum;
-  run_elements(pass, pass.constants(t.segment), tile_arrays_of<Pass, View>(view, view.segments[t.segment], t, number),
-               t.count, tile_sum);
+  with_constants(pass, t.segment, [&](const auto& constants) {
+    run_elements<tile_arrays_of<Pass, View>>(pass, constants, t.count, tile_sum, view, s, t, number);
+  });
   tile_sum.write(sums);
   return tile_sum.all_finite();
 }
@@ -243,9 +263,9 @@ void run_packed_tile(const Pass& pass, const model_view& view, const payload_vie
                 "slamb: a pass over the payload must write no arrays; it can only compute sums");
   const std::uint64_t first = payload.tile_offsets[tile_number];
   const std::uint64_t count = payload.tile_offsets[tile_number + 1] - first;
-  const tile_arrays<typename Pass::reads> planes(payload.plane, first);
   tile_sums<Pass::sums> tile_sum;
-  run_elements(pass, pass.constants(view.tiles[tile_number].segment), planes, count, tile_sum);
+  run_elements<tile_arrays<typename Pass::reads>>(pass, pass.constants(view.tiles[tile_number].segment), count,
+                                                  tile_sum, payload.plane, first);
   for (int i = 0; i < Pass::sums; ++i) sums[i] += tile_sum.sum[i].total();
 }
 
