@@ -43,11 +43,13 @@ std::uint64_t hash_of(const digits& set, std::uint64_t hash) {
 
 // The options that decide the result of each training, with their values. The list of optimizers and the seeds do not.
 std::vector<std::pair<std::string, std::string>> decisive_settings(const settings& chosen, const split_digits& data) {
-  const auto rate = [](const std::optional<double>& value) { return value ? text_of(*value) : std::string("unset"); };
+  const auto or_unset = [](const std::optional<double>& value) {
+    return value ? text_of(*value) : std::string("unset");
+  };
   return {{"--ranks", text_of(chosen.ranks)},
           {"--batch", text_of(chosen.batch)},
           {"--steps", text_of(chosen.steps)},
-          {"--learning-rate", rate(chosen.learning_rate)},
+          {"--learning-rate", or_unset(chosen.learning_rate)},
           {"--schedule", chosen.schedule},
           {"--warmup", text_of(chosen.warmup_steps())},
           {"--weight-decay", text_of(chosen.weight_decay)},
@@ -57,9 +59,9 @@ std::vector<std::pair<std::string, std::string>> decisive_settings(const setting
           {"--beta3", text_of(chosen.beta3)},
           {"--local-steps", chosen.local_steps ? text_of(*chosen.local_steps) : "unset"},
           {"--update-bound", chosen.update_bound},
-          {"--one-bit-epsilon", text_of(chosen.one_bit_epsilon)},
+          {"--one-bit-epsilon", or_unset(chosen.one_bit_epsilon)},
           {"--one-bit-warmup", text_of(chosen.one_bit_warmup_steps())},
-          {"--one-bit-threshold", rate(chosen.one_bit_threshold)},
+          {"--one-bit-threshold", or_unset(chosen.one_bit_threshold)},
           {"--freeze-step", text_of(chosen.variance_freeze_step())},
           {"--variance-update-scaler", text_of(chosen.variance_update_scaler)},
           {"--local-step-scaler", text_of(chosen.local_interval_scaler())},

@@ -83,7 +83,7 @@ void add_algorithm_options(command_line& line, settings& into) {
            "SLAMB: steps from one exchange of the parameters to the next (H) [50; of slamb_by_differences 2]", "N")
       ->check(integer_in(1, most_steps));
   line.add("--one-bit-epsilon", into.one_bit_epsilon,
-           "1-bit and 0/1 optimizers: epsilon, which bounds what a code does to an element of small variance", "X")
+           "1-bit and 0/1 optimizers, and SLAMB with signs: epsilon [the optimizer's own]", "X")
       ->check(number_in("[1e-30, 1]", 1e-30, 1.0));
   line.add("--one-bit-warmup", into.one_bit_warmup,
            "1-bit Adam and LAMB: steps before compression begins [a fifth of the steps]", "N")

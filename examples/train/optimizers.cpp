@@ -23,7 +23,8 @@ struct table_row {
 
 // Each learning rate is the one of 0.002, 0.005, 0.01, 0.02, 0.05 with the best mean accuracy over 3 seeds on a fifth of the
 // training set that was held out for this choice, with the other settings at their defaults: `slamb_train --held-out --seeds 3
-// --learning-rate X`. If means are equal, it is the one with the smaller deviation. The test set was not used. auto has LAMB's
+// --learning-rate X`. If means are equal, it is the one with the smaller deviation. For 0/1 Adam 12 seeds told 0.002 from 0.005,
+// which 3 did not. The test set was not used. auto has LAMB's
 // rate, which suits SLAMB as well. slamb_by_differences and auto are trained only if they are named. The choice of auto depends on
 // the time of steps.
 constexpr std::array<table_row, 9> table{
@@ -31,7 +32,7 @@ constexpr std::array<table_row, 9> table{
      {"adamw", "adamw", "none", 0.02, adamw_combinations},
      {"slamb", "slamb", "random_k", 0.02, slamb_combinations},
      {"slamb+int8", "slamb", "random_k+int8", 0.02, slamb_combinations},
-     {"one_bit_adam", "one_bit_adam", "sign", 0.01, one_bit_adam_combinations},
+     {"one_bit_adam", "one_bit_adam", "sign", 0.005, one_bit_adam_combinations},
      {"one_bit_lamb", "one_bit_lamb", "sign", 0.02, one_bit_lamb_combinations},
      {"zero_one_adam", "zero_one_adam", "sign", 0.002, zero_one_adam_combinations},
      {"slamb_by_differences", "slamb_by_differences", "random_k+int8", 0.05, slamb_by_differences_combinations, false},

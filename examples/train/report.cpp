@@ -77,7 +77,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
                {"local_steps", chosen.averaging_interval()},
                {"local_steps_by_differences", chosen.difference_interval()},
                {"update_bound", chosen.update_bound},
-               {"one_bit_epsilon", chosen.one_bit_epsilon},
+               {"one_bit_epsilon", nullptr},
                {"one_bit_warmup", chosen.one_bit_warmup_steps()},
                {"one_bit_threshold", nullptr},
                {"freeze_step", chosen.variance_freeze_step()},
@@ -89,6 +89,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
                {"test_rows", data.test.rows()},
                {"layer_widths", layer_widths}});
   if (chosen.has_16_bits()) json["rounding"] = chosen.rounding_mode();
+  if (chosen.one_bit_epsilon) json["one_bit_epsilon"] = *chosen.one_bit_epsilon;
   if (chosen.one_bit_threshold) json["one_bit_threshold"] = *chosen.one_bit_threshold;
   return json;
 }

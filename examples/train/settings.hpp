@@ -46,7 +46,7 @@ struct settings {
   double beta3 = 0.93;
   std::string update_bound = "adam";               ///< or "off", or a number
   std::optional<std::uint64_t> local_steps;        ///< H; unset: 50, of slamb_by_differences 2
-  double one_bit_epsilon = 1e-4;                   ///< of the recipes that send codes of the momentum
+  std::optional<double> one_bit_epsilon;           ///< unset: the optimizer's own
   std::optional<std::uint64_t> one_bit_warmup;     ///< steps; unset: a fifth of `steps`
   std::optional<double> one_bit_threshold;         ///< unset: the warm-up lasts one_bit_warmup
   std::optional<std::uint64_t> freeze_step;        ///< unset: a fifth of `steps`

@@ -25,7 +25,7 @@ template <class TrustRatio, auto MakeCompressor>
 optimizer_maker make_one_bit(const settings& chosen, std::uint64_t seed) {
   using optimizer = slamb::basic_one_bit<compressor_made_by<MakeCompressor>, slamb::two_sided<>, TrustRatio,
                                          rank_communicator, rank_backend, slamb::automatic_warm_up>;
-  return maker_of<optimizer>({.epsilon = chosen.one_bit_epsilon,
+  return maker_of<optimizer>({.epsilon = chosen.one_bit_epsilon.value_or(typename optimizer::options_type().epsilon),
                               .weight_decay = chosen.weight_decay,
                               .update_bound = chosen.bound_of_updates(),
                               .warm_up = make_warm_up(chosen),

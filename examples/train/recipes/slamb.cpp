@@ -25,10 +25,9 @@ typename slamb_with<MakeCompressor>::options_type slamb_options(const settings& 
       .update_bound = chosen.bound_of_updates(),
       .local_steps = static_cast<std::int64_t>(chosen.averaging_interval()),
       .compressor = MakeCompressor(chosen, seed)};
-  // Signs make the momentum as large where the variance is small as elsewhere. So a chain with signs takes the epsilon of the
-  // 1-bit recipes.
   if constexpr (slamb::capability::chained<compressor_made_by<MakeCompressor>>)
-    if (decltype(options.compressor.quantizer)::bits_per_element == 1) options.epsilon = chosen.one_bit_epsilon;
+    if (decltype(options.compressor.quantizer)::bits_per_element == 1)
+      options.epsilon = chosen.one_bit_epsilon.value_or(options.epsilon);
   return options;
 }
 

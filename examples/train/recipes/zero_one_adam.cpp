@@ -14,7 +14,7 @@ template <auto MakeCompressor>
 optimizer_maker make_zero_one_adam(const settings& chosen, std::uint64_t seed) {
   using optimizer = slamb::zero_one_adam<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
   return maker_of<optimizer>(
-      {.epsilon = chosen.one_bit_epsilon,
+      {.epsilon = chosen.one_bit_epsilon.value_or(typename optimizer::options_type().epsilon),
        .weight_decay = chosen.weight_decay,
        .update_bound = chosen.bound_of_updates(),
        .variance_schedule = {.freeze_step = chosen.variance_freeze_step(),

@@ -109,7 +109,7 @@ TEST_CASE("command line: sets the schedules of the 1-bit optimizers") {
   const train::settings chosen =
       parse({"--one-bit-epsilon", "1e-6", "--one-bit-warmup", "70", "--one-bit-threshold", "0.9", "--freeze-step", "0",
              "--variance-update-scaler", "8", "--local-step-scaler", "25", "--local-step-clipper", "4"});
-  CHECK(chosen.one_bit_epsilon == 1e-6);
+  CHECK(chosen.one_bit_epsilon == std::optional<double>(1e-6));
   CHECK(chosen.one_bit_warmup_steps() == 70);
   CHECK(chosen.one_bit_threshold == 0.9);
   CHECK(chosen.variance_freeze_step() == 0);

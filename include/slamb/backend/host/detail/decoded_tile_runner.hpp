@@ -84,17 +84,18 @@ SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& consta
   at.store(typename Pass::writes(), e, i, count...);
 }
 
-/// Runs a pass over the elements of a tile, and writes its results. Works with variables of its own, as `run_elements`.
-template <class Storage, class Pass, class Constants, class Quantizer, class View>
-[[gnu::noinline]] SLAMB_FLATTEN void receive_elements(const Pass& its_pass, const Constants& its_constants,
-                                                      const Quantizer& quantizer, const View& view,
-                                                      const wire_view& wire, std::size_t tile_number, double* results) {
+/// Runs `pass` over a tile with the mean of the ranks' signals, and stores this rank's error. Writes the sums and maxima of the
+/// pass to `results` [results_of<Pass>()]. Works with variables of its own, as `run_elements`.
+template <class Storage, class Pass, class Quantizer, class View>
+SLAMB_FLATTEN void receive_tile(const Pass& its_pass, const Quantizer& quantizer, const View& view,
+                                const wire_view& wire, std::size_t tile_number, double* results) {
   const Pass pass = its_pass;
-  const Constants constants = its_constants;
   const tile t = view.tiles[tile_number];
   const wire_tile w = wire.tiles[tile_number];
   const segment& s = view.segments[t.segment];
+  if (is_left_out(wire, view, tile_number)) return leave_out<Pass>(view, s, t, results);
   const tile_arrays_of<Pass, View> at(view, s, t, tile_number);
+  const auto constants = pass.constants(t.segment);
   sums_of<Pass> sums;
   std::uint32_t i = 0;
   const auto rest_sums = [&] { return masked_sums_of<Pass>{sums, mask_of((1U << (t.count - i)) - 1U)}; };
@@ -118,18 +119,6 @@ template <class Storage, class Pass, class Constants, class Quantizer, class Vie
       receive_lanes(pass, constants, at, error, decoded, i, of_rest, static_cast<int>(t.count - i));
   }
   sums.write(results);
-}
-
-/// Runs `pass` over a tile with the mean of the ranks' signals, and stores this rank's error. Writes the sums and maxima of the
-/// pass to `results` [results_of<Pass>()].
-template <class Storage, class Pass, class Quantizer, class View>
-void receive_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
-                  std::size_t tile_number, double* results) {
-  const tile& t = view.tiles[tile_number];
-  if (is_left_out(wire, view, tile_number)) return leave_out<Pass>(view, view.segments[t.segment], t, results);
-  with_constants(pass, t.segment, [&](const auto& constants) {
-    receive_elements<Storage>(pass, constants, quantizer, view, wire, tile_number, results);
-  });
 }
 
 /// Lets `compressor` choose elements of a tile by the values that `pass` forms. A dense tensor needs no choice. Returns false,
