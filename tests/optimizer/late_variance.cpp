@@ -383,6 +383,43 @@ TEST_CASE("late variance: a training that continues from a saved state has the s
   }
 }
 
+// Five elements have gradients from step `first` on. Stops after step 12, and goes on from the saved state without a bound.
+template <class Optimizer>
+void check_that_late_elements_end(typename Optimizer::options_type options, std::size_t first) {
+  constexpr std::size_t n = 40;
+  replica mine({{n}}, std::vector<float>(n, 1.0F));
+  std::vector<slamb::parameter> parameters = mine.parameters();
+  parameters[0].options.compress = false;
+  Optimizer before(parameters, options);
+  for (std::size_t t = 1; t <= 12; ++t) {
+    std::vector<float> gradient(n, 1.0F);
+    if (t < first) std::fill_n(gradient.begin(), 5, 0.0F);
+    mine.set_gradient(gradient);
+    before.step(1e-3);
+  }
+  CHECK(before.statistics(true).late_elements == 5);
+
+  options.update_bound = off;
+  Optimizer after(parameters, options);
+  after.load_state(before.save_state());
+  CHECK(after.statistics(true).late_elements == 0);
+  for (int t = 0; t < 3; ++t) {
+    const std::vector<float> last = mine.values();
+    after.step(1e-3);
+    const std::vector<float> now = mine.values();
+    for (std::size_t i = 0; i < n; ++i) CHECK(now[i] < last[i]);  // not if one is NaN
+  }
+  CHECK(after.statistics(true).late_elements == 0);
+}
+
+TEST_CASE("late variance: late elements of a saved state end where the bound is switched off") {
+  check_that_late_elements_end<slamb::one_bit_adam<>>({.warm_up = {3}}, 7);
+  check_that_late_elements_end<slamb::one_bit_lamb<>>({.warm_up = {3}}, 7);
+  check_that_late_elements_end<slamb::zero_one_adam<>>({.variance_schedule = {.freeze_step = 4}}, 7);
+  check_that_late_elements_end<slamb::zero_one_adam<>>(
+      {.compress_single_rank = true, .variance_schedule = {.freeze_step = 10000, .update_scaler = 1}}, 9);
+}
+
 TEST_CASE("late variance: statistics count late elements, and those at the bound") {
   // Of 100 elements the first 5 have gradients that grow from 1e-3 to 1 after the warm-up, and the next 10 have none before step 7.
   constexpr std::size_t n = 100;

@@ -257,6 +257,8 @@ class made_up_tables {
   }
 
   const slamb::detail::adam_scalars* scalars() const { return &scalars_; }
+  /// No element has a late variance.
+  void end_late_variances() { scalars_.late_below = slamb::detail::no_variance_is_late; }
 
  private:
   TrustRatio ratio_;

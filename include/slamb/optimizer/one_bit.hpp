@@ -288,6 +288,7 @@ class one_bit_recipe final
   }
   void go_on_from_saved(const restore_options& /*options*/) override {
     context_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
+    late_type::end_unless_allowed(options_, context_, view());
     exchange_.find_active(context_, view().variance);
     find_late_elements();
     if (!is_compressed_ && has_ended_before()) begin_compression();

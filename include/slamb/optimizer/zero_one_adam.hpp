@@ -381,6 +381,7 @@ class zero_one_adam_recipe final
   }
   void go_on_from_saved(const restore_options& options) override {
     if (options.from_other_ranks && is_local_) start_from_anchor();  // from the parameters as they are
+    late_type::end_unless_allowed(options_, context_, view());
     late_found_at_ = 0;
     find_late_elements();
     context_.start_in_phase(is_local_ ? "local steps" : "variance");

@@ -279,6 +279,28 @@ TEST_CASE("cuda pass_kernel: the passes of averaging, monitoring, 1-bit LAMB and
       [&](const guarded_model& /*model*/) { return slamb::detail::count_directions<stopped>{unit.scalars()}; });
 }
 
+TEST_CASE(
+    "cuda pass_kernel: passes of a variance that has stopped have the bits of the host's loop without late elements") {
+  using stopped = slamb::detail::stopped_variance;
+  const guarded_model shape(small_spec());
+  test_support::made_up_tables<slamb::frozen_trust_ratio> frozen(shape.tensors(), {});
+  test_support::made_up_tables<slamb::unit_trust_ratio> unit(shape.tensors(), {});
+  frozen.end_late_variances();
+  unit.end_late_variances();
+  using refresh = slamb::detail::receive_and_refresh<slamb::frozen_trust_ratio>;
+  expect_as_host_everywhere([&](const guarded_model& m) {
+    return slamb::detail::pass_with_own_signal<refresh>{{{frozen.update<stopped>(m.view()), nullptr}, 9.0F}};
+  });
+  expect_as_host_everywhere([&](const guarded_model& m) {
+    return slamb::detail::apply_update<slamb::frozen_trust_ratio, stopped>{frozen.update<stopped>(m.view())};
+  });
+  expect_as_host_everywhere(
+      [&](const guarded_model& m) { return slamb::detail::local_update{unit.update<stopped>(m.view())}; });
+  expect_as_host_everywhere([&](const guarded_model& m) {
+    return slamb::detail::update_with_frozen_variance{unit.update<stopped>(m.view())};
+  });
+}
+
 TEST_CASE("cuda pass_kernel: a range of tiles, with an exchange buffer that begins there") {
   for (std::size_t first = 0; first < 6; ++first) {
     CAPTURE(first);

@@ -48,6 +48,18 @@ struct continue_late_variances {
   }
 };
 
+/// v ← |v|: late elements go on as the others.
+struct end_late_variances : pass_without_constants {
+  using reads = arrays<array::variance>;
+  using writes = arrays<array::variance>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.variance = absolute(e.variance);
+  }
+};
+
 /// Σ 1 over the elements with a late variance or none.
 struct count_late : pass_without_constants {
   using reads = arrays<array::variance>;
@@ -127,6 +139,14 @@ class late_elements {
   }
   /// Takes the answer.
   void found(const tile_ranges& late) noexcept { tiles_ = late; }
+
+  /// Ends them in a restored state, if their variances can no longer begin: the passes of a step take v as it is then.
+  template <class Options, class View>
+  static void end_unless_allowed(const Options& o, Context& context, View model) {
+    if (!has_sign || lets_elements_begin(o)) return;
+    model.skip = nullptr;  // a step that failed may have been skipped before
+    context.executor.run(end_late_variances{}, model, context.all_tiles());
+  }
 
   bool exist() const noexcept { return tiles_.of[0].first < tiles_.of[0].last; }
 
