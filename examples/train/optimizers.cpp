@@ -24,9 +24,8 @@ struct table_row {
 // Each learning rate is the one of 0.002, 0.005, 0.01, 0.02, 0.05 with the best mean accuracy over 3 seeds on a fifth of the
 // training set that was held out for this choice, with the other settings at their defaults: `slamb_train --held-out --seeds 3
 // --learning-rate X`. If means are equal, it is the one with the smaller deviation. For 0/1 Adam 12 seeds told 0.002 from 0.005,
-// which 3 did not. The test set was not used. auto has LAMB's
-// rate, which suits SLAMB as well. slamb_by_differences and auto are trained only if they are named. The choice of auto depends on
-// the time of steps.
+// which 3 did not. The test set was not used. auto has LAMB's rate, which suits SLAMB as well. slamb_by_differences and auto are
+// trained only if they are named. The choice of auto depends on the time of steps.
 constexpr std::array<table_row, 9> table{
     {{"lamb", "lamb", "none", 0.01, lamb_combinations},
      {"adamw", "adamw", "none", 0.02, adamw_combinations},

@@ -105,6 +105,7 @@ struct living_variance {
 /// The direction where v has stopped, except for elements that begin late, whose v is stored as −v:
 /// docs/algorithms/update_bound.md, "Late elements".
 struct stopped_variance {
+  /// |v|, without an instruction where no v is negative.
   template <class Real, class Scalars>
   SLAMB_ELEMENT static Real magnitude(const Real& variance, const Scalars& s) {
     if (s.late_below == no_variance_is_late) return variance;
