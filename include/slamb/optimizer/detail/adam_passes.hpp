@@ -96,6 +96,8 @@ SLAMB_ELEMENT Real late_start(const Real& momentum, const adam_scalars& s) {
 
 /// The direction where v takes every gradient.
 struct living_variance {
+  static constexpr bool has_late_elements = false;
+
   template <class Real>
   SLAMB_ELEMENT static Real direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
     return adam_direction(momentum, variance, s);
@@ -105,6 +107,8 @@ struct living_variance {
 /// The direction where v has stopped, except for elements that begin late, whose v is stored as −v:
 /// docs/algorithms/update_bound.md, "Late elements".
 struct stopped_variance {
+  static constexpr bool has_late_elements = true;  ///< in some steps
+
   /// |v|, without an instruction where no v is negative.
   template <class Real, class Scalars>
   SLAMB_ELEMENT static Real magnitude(const Real& variance, const Scalars& s) {
@@ -250,7 +254,7 @@ struct adam_update {
   /// Calls `run` with these constants, in the type for the step.
   template <class Constants, class Run>
   static void specialize(const Constants& tensor, const Run& run) {
-    if constexpr (std::is_same_v<Variance, stopped_variance>)
+    if constexpr (Variance::has_late_elements)
       if (tensor.scalars.late_below == no_variance_is_late) return run(constants_without_late<Constants>(tensor));
     run(tensor);
   }

@@ -143,9 +143,11 @@ class late_elements {
   /// Ends them in a restored state, if their variances can no longer begin: the passes of a step take v as it is then.
   template <class Options, class View>
   static void end_unless_allowed(const Options& o, Context& context, View model) {
-    if (!has_sign || lets_elements_begin(o)) return;
-    model.skip = nullptr;  // a step that failed may have been skipped before
-    context.executor.run(end_late_variances{}, model, context.all_tiles());
+    if constexpr (has_sign) {
+      if (lets_elements_begin(o)) return;
+      model.skip = nullptr;  // a step that failed may have been skipped before
+      context.executor.run(end_late_variances{}, model, context.all_tiles());
+    }
   }
 
   bool exist() const noexcept { return tiles_.of[0].first < tiles_.of[0].last; }

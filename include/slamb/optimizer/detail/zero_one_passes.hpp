@@ -116,7 +116,7 @@ struct exchange_update : local_update {
   template <class Element, class Constants>
   SLAMB_ELEMENT static auto deviation(const Element& e, const Constants& tensor) {
     using Real = typename Element::real;
-    return square_root(absolute(e.variance)) + Real(tensor.scalars.epsilon);
+    return square_root(stopped_variance::magnitude(e.variance, tensor.scalars)) + Real(tensor.scalars.epsilon);
   }
 
   // b D: docs/algorithms/zero_one_adam.md (13); without a variance −Γ m_i
