@@ -247,6 +247,7 @@ TEST_CASE("checkpoint: after a source changes or fails in the second reading, th
                {"synchronize_parameters()", [&] { other.optimizer().synchronize_parameters(); }},
                {"broadcast_parameters()", [&] { other.optimizer().broadcast_parameters(); }},
                {"with_averaged_parameters()", [&] { other.optimizer().with_averaged_parameters([] {}); }},
+               {"set_steps()", [&] { other.optimizer().set_steps(3); }},
                {"save_state()", [&] { static_cast<void>(other.optimizer().save_state()); }}})
         CHECK(said_by<std::logic_error>(call) == "slamb: " + name +
                                                      " was called after a load_state() that failed halfway, so a part "

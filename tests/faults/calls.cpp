@@ -85,6 +85,8 @@ const std::vector<named_call>& every_call() {
       {"load_state()", [](optimizer& o) { o.load_state({}); }},
       {"load_state()", [](optimizer& o) { o.load_state(slamb::detail::source_in({})); }},
       {"set_gradient_scaling()", [](optimizer& o) { o.set_gradient_scaling({}); }},
+      {"moments()", [](optimizer& o) { o.moments(0); }},
+      {"set_steps()", [](optimizer& o) { o.set_steps(0); }},
       {"set_options()", [](optimizer& o) { o.set_options({}); }},
       {"reload_parameters()", [](optimizer& o) { o.reload_parameters(); }},
       {"set_parameters()", [](optimizer& o) { o.set_parameters({}); }},
@@ -113,6 +115,8 @@ class noting_recipe final : public slamb::detail::recipe {
     save,
     load,
     scale_gradients,
+    moments_of,
+    replace_steps,
     change_options,
     reload,
     set_all_parameters,
@@ -144,6 +148,10 @@ class noting_recipe final : public slamb::detail::recipe {
     note(load);
   }
   void set_gradient_scaling(const slamb::optimizer::gradient_scaling& /*scaling*/) override { note(scale_gradients); }
+  slamb::optimizer::tensor_moments moments(std::size_t /*tensor*/) const override {
+    return note(moments_of), slamb::optimizer::tensor_moments{};
+  }
+  void set_steps(std::uint64_t /*taken*/) override { note(replace_steps); }
   void set_options(const slamb::optimizer::option_changes& /*changes*/) override { note(change_options); }
   void reload_parameters() override { note(reload); }
   void set_parameters(std::span<const slamb::parameter::data_pointer> /*data*/,

@@ -384,6 +384,7 @@ TEST_CASE("graphs: calls that would wait for the device throw during capture") {
     model.graph().begin();
     CHECK_THROWS_AS(model.optimizer().statistics(), std::logic_error);
     CHECK_THROWS_AS(model.optimizer().save_state(), std::logic_error);
+    CHECK_THROWS_AS(model.optimizer().set_steps(1), std::logic_error);
     CHECK(model.graph().size() == 0);
     model.graph().end();
     CHECK(model.optimizer().statistics().step == 1);

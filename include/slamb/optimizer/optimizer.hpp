@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -65,6 +66,12 @@ struct option_changes {
       weight_decay{};  ///< [tensors] λ ≥ 0 of each tensor, in host memory, not kept; empty: as they are
 };
 
+/// The moments of one tensor, in the backend's memory.
+struct tensor_moments {
+  std::span<float> momentum{};  ///< [size] m
+  std::span<float> variance{};  ///< [size] v
+};
+
 /// The type-erased recipe that an `optimizer` holds.
 class recipe {
  public:
@@ -93,6 +100,8 @@ class recipe {
   virtual void save_state(const byte_sink& to, const save_options& options) const = 0;
   virtual void load_state(const byte_source& from, const restore_options& options) = 0;
   virtual void set_gradient_scaling(const gradient_scaling& scaling) = 0;
+  virtual tensor_moments moments(std::size_t tensor) const = 0;
+  virtual void set_steps(std::uint64_t taken) = 0;
   virtual void set_options(const option_changes& changes) = 0;
   virtual void reload_parameters() = 0;
   virtual void set_parameters(std::span<const parameter::data_pointer> data,
@@ -148,6 +157,7 @@ class optimizer {
  public:
   using gradient_scaling = detail::gradient_scaling;
   using option_changes = detail::option_changes;
+  using tensor_moments = detail::tensor_moments;
 
   optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) { give_up_step(); }
   optimizer& operator=(optimizer&& other) noexcept {
@@ -293,10 +303,41 @@ class optimizer {
   /// Restores in pieces: `from` is read twice, to check all of it before anything changes. `load_checkpoint` reads a file.
   /// @throws also the exceptions of `from`. If one occurs in the second reading, or bytes have changed since the first (error), a
   ///         part has been restored. Then steps, save_state(), synchronize_parameters(), with_averaged_parameters(),
-  ///         broadcast_parameters() and compare_ranks() throw std::logic_error until a state has been loaded
+  ///         broadcast_parameters(), compare_ranks() and set_steps() throw std::logic_error until a state has been loaded
   void load_state(const byte_source& from, const restore_options& options = {}) {
     called("load_state()")->load_state(from, options);
   }
+
+  /// Returns m and v of a tensor, its elements in their own order. Both are empty if the optimizer stores one of them in another
+  /// type than float. A recipe that has only one of them returns the other one empty.
+  ///
+  /// They stay valid, at the same addresses, as long as the optimizer: also when it moves, and after load_state and
+  /// set_parameters. Values that are written change the training from the next step on. So moments of another optimizer can be
+  /// taken over, and its number of steps by set_steps():
+  ///
+  ///     std::ranges::copy(exp_avg, optimizer.moments(0).momentum.begin());
+  ///     std::ranges::copy(exp_avg_sq, optimizer.moments(0).variance.begin());
+  ///     optimizer.set_steps(steps);
+  ///
+  /// Write before set_steps: the 1-bit optimizers and 0/1 Adam find facts of a frozen variance only there and in load_state. Their
+  /// v of an element that began late is stored as −v. All ranks must write the same values; only SLAMB has a v of each rank, and
+  /// its m where it is not exchanged.
+  /// @throws std::invalid_argument if there is no such tensor
+  /// *Stream*: on a device the call does not wait. Read and write on the optimizer's stream, or when its steps are done.
+  tensor_moments moments(std::size_t tensor) { return called("moments()")->moments(tensor); }
+
+  /// Continues as after `taken` steps, with the moments and the parameters as they are: bias corrections, schedules and the
+  /// random numbers of the next step are those of step `taken` + 1. For moments that come from another optimizer.
+  ///
+  /// What load_state does after it has restored a state happens here too. If fixed_warm_up is not longer than `taken`, compression
+  /// begins at once, by the v that has been written. A warm-up that has ended does not begin again, nor does the first phase of
+  /// 0/1 Adam. Local steps of 0/1 Adam begin at the present parameters if `taken` is beyond its first phase. 1-bit LAMB has no
+  /// average of the trust ratio of steps that it has not taken itself. All ranks must make the same call; the next step compares
+  /// them.
+  /// @throws std::invalid_argument if `taken` is above 2^53; std::logic_error between begin_step and finish_step, while steps are
+  ///         captured, or after a load_state() that failed halfway: nothing has changed then
+  /// *Cost*: waits. 0/1 Adam follows its schedules from their start.
+  void set_steps(std::uint64_t taken) { called("set_steps()")->set_steps(taken); }
 
   /// Sets how the following steps scale gradients, until it is called again: g = factor · gradient / *loss_scale. Gradients are
   /// judged and clipped after they are scaled. Ranks may have different values.

@@ -379,8 +379,25 @@ class zero_one_adam_recipe final
     visit_flag(part, "phase", is_local_, state_part::common);
     steps_.visit_difference(part);
   }
+  // The schedules as after these steps. If they end the first phase, local steps begin in go_on_from_saved().
+  void begin_after(std::uint64_t taken) override {
+    settle();
+    if (is_local_) return;
+    variance_state_ = {};
+    for (std::uint64_t tau = 2; tau <= taken + 1; ++tau) {
+      if (is_local_) {
+        options_.local_schedule.advance(local_state_);
+      } else {
+        options_.variance_schedule.advance(variance_state_, tau);
+        is_local_ = options_.variance_schedule.ends_after(tau);
+      }
+    }
+    if (is_local_ && exchange_.is_active(context_)) exchange_.clear_errors(context_);
+    begins_locally_ = is_local_;
+  }
   void go_on_from_saved(const restore_options& options) override {
-    if (options.from_other_ranks && is_local_) start_from_anchor();  // from the parameters as they are
+    if (std::exchange(begins_locally_, false) || (options.from_other_ranks && is_local_))
+      start_from_anchor();  // from the parameters as they are
     late_type::end_unless_allowed(options_, context_, view());
     late_found_at_ = 0;
     find_late_elements();
@@ -405,9 +422,10 @@ class zero_one_adam_recipe final
   std::uint64_t late_found_at_ = 0;            // the refreshes when late_ was found; 0: it is not known
   kind_of_step kind_ = kind_of_step::nothing;  // of the current step
   bool is_local_ = false;
-  bool is_unsettled_ = false;  // the outcome of the last step is not known yet
-  bool is_asked_ = false;      // late_outcome_ will have the answer
-  bool is_searched_ = false;   // the answer will have late elements
+  bool begins_locally_ = false;  // set_steps() has ended the first phase
+  bool is_unsettled_ = false;    // the outcome of the last step is not known yet
+  bool is_asked_ = false;        // late_outcome_ will have the answer
+  bool is_searched_ = false;     // the answer will have late elements
 };
 
 /// The recipe of `basic_zero_one_adam`, if its template arguments fit.

@@ -389,6 +389,13 @@ class optimizer_context {
     scales.visit(part, memory, tensors);
   }
 
+  /// Replaces the number of steps taken, and with it their history, which other ranks may not have had. Waits.
+  void set_steps(std::uint64_t taken) {
+    executor.wait(ranks.wrapped());
+    executor.write(&record()->taken, taken);
+    executor.write(&record()->lineage, std::uint64_t{0});
+  }
+
   /// Continues after the state has been restored: sets the counters, and clears the flags of a step that failed.
   void start_from_saved() {
     compared.forget_difference(*this);

@@ -9,12 +9,17 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/detail/sentence.hpp"
+#include "slamb/core/error.hpp"
 #include "slamb/core/parameter.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
@@ -149,6 +154,29 @@ class recipe_base : public recipe {
         });
   }
 
+  tensor_moments moments(std::size_t tensor) const final {
+    const std::span<const segment> tensors = context_.tensors.segments();
+    if (tensor >= tensors.size())
+      throw_sentence({"moments() was given tensor ", tensor, ", but there are ", tensors.size()});
+    const segment& its = tensors[tensor];
+    const auto of_it = [&its](std::span<float> all) { return all.empty() ? all : all.subspan(its.state, its.size); };
+    const tensor_moments all = all_moments();
+    return {of_it(all.momentum), of_it(all.variance)};
+  }
+
+  void set_steps(std::uint64_t taken) final {
+    context_.overlap.require_closed("set_steps()");
+    require_usable("set_steps()");
+    context_.require_no_capture("set_steps() is not a part of a step");
+    require_count("the number of steps given to set_steps()", taken);
+    begin_after(taken);
+    context_.set_steps(taken);
+    context_.masters.reload(context_);
+    context_.masters.reload_later();  // the caller may set parameters before this or after it
+    context_.start_from_saved();
+    go_on_from_saved({});
+  }
+
   void set_gradient_scaling(const gradient_scaling& scaling) final { context_.set_gradient_scaling(scaling); }
   void set_options(const option_changes& changes) override {
     context_.overlap.require_closed("set_options()");
@@ -205,7 +233,11 @@ class recipe_base : public recipe {
   virtual void visit_state(const state_visitor& part) = 0;
   /// Called when the parameters have been replaced by equal ones on all ranks.
   virtual void go_on_from_replaced() {}
-  /// Called when a state has been restored.
+  /// m and v of all tensors, [state elements], if both are stored as floats.
+  virtual tensor_moments all_moments() const noexcept { return {}; }
+  /// Called before the number of steps is set: schedules that keep a state go on as after `taken` steps.
+  virtual void begin_after(std::uint64_t /*taken*/) {}
+  /// Called when a state has been restored, or when the number of steps has been set.
   virtual void go_on_from_saved(const restore_options& options) = 0;
 
   optimizer_context<Backend> context_;
@@ -333,6 +365,15 @@ class recipe_with_state : public recipe_base<Backend> {
     state_.visit(part, context_.memory);
   }
   void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
+  tensor_moments all_moments() const noexcept final {
+    using precision = typename precision_of<Backend>::type;
+    if constexpr (std::is_same_v<storage_of_t<array::momentum, precision>, as_floats> &&
+                  std::is_same_v<storage_of_t<array::variance, precision>, as_floats>)
+      return {state_.template floats_of<array::momentum>(context_.memory),
+              state_.template floats_of<array::variance>(context_.memory)};
+    else
+      return {};
+  }
 
   Options options_;
   state_type state_;

@@ -65,6 +65,15 @@ class state_arrays {
     return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
   }
 
+  /// [state elements] of an array that is stored as floats; empty if the array is not one of these.
+  template <class Array>
+  std::span<float> floats_of([[maybe_unused]] const arena& memory) const noexcept {
+    std::span<std::byte> bytes;
+    [[maybe_unused]] std::size_t i = 0;
+    ((std::is_same_v<Arrays, Array> ? void(bytes = memory.view(regions_[i])) : void(), ++i), ...);
+    return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
+
   /// Calls part(name, bytes, what) for each of them.
   void visit([[maybe_unused]] const state_visitor& part, [[maybe_unused]] const arena& memory,
              [[maybe_unused]] state_part what = state_part::common) const {
